@@ -1,0 +1,1 @@
+"""toolgraft: a mitmproxy addon that grafts tool calling onto any Gemini client."""

@@ -1,0 +1,1 @@
+"""The command line `toolgraft`: one module a group of commands."""

@@ -1,0 +1,1 @@
+"""The control API. Knows the store and the settings, never mitmproxy."""

@@ -1,0 +1,1 @@
+"""Where Gemini is spoken: one module a family of endpoints, one registry. Pure."""

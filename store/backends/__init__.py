@@ -1,0 +1,1 @@
+"""One module a backend; only `store.factory` imports them."""

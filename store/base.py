@@ -1,0 +1,196 @@
+"""The store's contract.
+
+Every method is atomic: it has happened whole, or not at all, also when the process dies in the middle of it, and
+what was acknowledged (the method returned) is still there afterwards. Writes of one store are in one total order,
+the order of the events they leave behind. Records are immutable values: what a method returned never changes.
+
+Sessions are isolated: no method that is given a session returns or changes a record of another one.
+
+What a caller can catch: `UnknownCall`, `AlreadyAnswered`, `StoreUnavailable` (the backend cannot be used now; nothing
+was written) and, when opening, `StoreUnusable` (the message names the path and says what to do).
+
+A backend whose methods never suspend says so with `suspends = False`; its coroutines may then be run to their end by
+`run_now` where nothing can be awaited. `wait` is the exception: it always suspends.
+"""
+
+import abc
+import time
+from collections.abc import Callable, Collection, Coroutine, Sequence
+from typing import Any, ClassVar
+
+from store.models import CachedTools, Call, Event, Found, Page, Policy, Session, Status, Toolset, Turn
+
+
+class StoreError(Exception):
+    """What goes wrong in a store.
+
+    StoreError
+     ├─ UnknownCall        no such call
+     ├─ AlreadyAnswered    the call has another answer; `call` is the call as it stands
+     ├─ BadCursor          a cursor that this store did not make
+     ├─ StoreUnavailable   a backend that does not answer now
+     └─ StoreUnusable      a backend that cannot be opened
+    """
+
+
+class UnknownCall(StoreError):
+    pass
+
+
+class AlreadyAnswered(StoreError):
+    def __init__(self, call: Call) -> None:
+        super().__init__(f"call {call.call_id} is already {call.status}, with another body")
+        self.call = call
+
+
+class BadCursor(StoreError):
+    pass
+
+
+class StoreUnavailable(StoreError):
+    pass
+
+
+class StoreUnusable(StoreError):
+    pass
+
+
+def run_now[T](coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine of a backend that never suspends to its end, without an event loop.
+
+    Raises what the coroutine raises; RuntimeError where it did suspend after all (it is closed then).
+    """
+    try:
+        coroutine.send(None)
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
+    coroutine.close()
+    raise RuntimeError("a store that says it never suspends has suspended")
+
+
+class Store(abc.ABC):
+    suspends: ClassVar[bool] = True
+
+    def __init__(self, *, ttl: float = 7 * 24 * 3600, clock: Callable[[], float] = time.time) -> None:
+        self.ttl = ttl
+        self.clock = clock
+
+    @abc.abstractmethod
+    async def open(self) -> None:
+        """Raises StoreUnusable; a database that is refused is left as it was."""
+
+    @abc.abstractmethod
+    async def close(self) -> None:
+        """Give everything back. Closing twice is fine. Waiters return."""
+
+    @abc.abstractmethod
+    async def ping(self) -> None:
+        """Raises StoreUnavailable where reads or writes would."""
+
+    # --- sessions ---------------------------------------------------------------------------------------------
+
+    @abc.abstractmethod
+    async def session(self, name: str) -> Session | None:
+        """The session, or None if nothing was ever set for it. Cheap: asked once for every request."""
+
+    @abc.abstractmethod
+    async def sessions(self, *, limit: int = 100, cursor: str | None = None) -> Page[Session]:
+        """Sessions by name. Raises BadCursor."""
+
+    @abc.abstractmethod
+    async def put_policy(self, name: str, policy: Policy) -> Session:
+        """Replace the policy; makes the session where there is none. Event `session.updated`."""
+
+    @abc.abstractmethod
+    async def put_toolset(self, name: str, toolset: Toolset | None) -> Session:
+        """Replace the toolset (None clears it); makes the session where there is none. Event `tools.updated`."""
+
+    @abc.abstractmethod
+    async def delete_session(self, name: str) -> bool:
+        """Forget the session with its calls, turns, keys and cached tools; False where there was nothing.
+        Event `session.deleted`; the session's earlier events go with it."""
+
+    @abc.abstractmethod
+    async def put_cached_tools(self, cached: CachedTools) -> None: ...
+
+    @abc.abstractmethod
+    async def cached_tools(self, session: str, cached_content: str) -> CachedTools | None: ...
+
+    # --- the ledger -------------------------------------------------------------------------------------------
+
+    @abc.abstractmethod
+    async def save_turn(self, turn: Turn, calls: Sequence[Call] = (), keys: Sequence[bytes] = ()) -> None:
+        """Insert the turn, or replace the one of the same id (its `bound` and `created_at` stay as they are).
+
+        Calls that are already there are left alone: an answer may have come in between. Keys are added to those the
+        turn has. Events `turn.created` or `turn.updated`, and `call.created` for each call that is new.
+        """
+
+    @abc.abstractmethod
+    async def look_up(self, session: str, *, turn_ids: Collection[str] = (), keys: Collection[bytes] = ()) -> Found:
+        """The one read of a request: every turn of the session that has one of these ids or keys, with its calls."""
+
+    @abc.abstractmethod
+    async def bind(self, session: str, user_key: bytes, keys: Sequence[bytes]) -> str | None:
+        """Give the newest turn of the session that has this `user_key` and is not bound these keys, and mark it bound.
+        Returns its id, or None where there is none. Of two callers at once, one gets it."""
+
+    @abc.abstractmethod
+    def revision(self, session: str) -> int | None:
+        """A number that changes whenever `look_up` could answer differently; 0 while the session's ledger is empty.
+        None: this backend cannot know (other processes write as well), so ask each time."""
+
+    @abc.abstractmethod
+    async def turns(self, session: str, *, limit: int = 100, cursor: str | None = None) -> Page[Turn]:
+        """Turns, newest last. Raises BadCursor."""
+
+    # --- calls ------------------------------------------------------------------------------------------------
+
+    @abc.abstractmethod
+    async def call(self, call_id: str) -> Call:
+        """Raises UnknownCall."""
+
+    @abc.abstractmethod
+    async def calls(
+        self,
+        *,
+        session: str | None = None,
+        status: Status | None = None,
+        name: str | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> Page[Call]:
+        """Calls, newest last. Raises BadCursor."""
+
+    @abc.abstractmethod
+    async def answer(
+        self, call_id: str, *, result: Any = None, error: str | None = None, session: str | None = None
+    ) -> tuple[Call, bool]:
+        """Give the call its answer: `failed` with `error`, else `done` with `result` (which may be None: JSON null).
+
+        Returns the call, and whether this made the change: the same answer again changes nothing. Raises UnknownCall
+        (also where the call is of another session than the one given), AlreadyAnswered. Event `call.updated`.
+        """
+
+    # --- events -----------------------------------------------------------------------------------------------
+
+    @abc.abstractmethod
+    async def last_event_id(self) -> int:
+        """0 before the first event."""
+
+    @abc.abstractmethod
+    async def events(self, *, after: int, session: str | None = None, limit: int = 100) -> list[Event]:
+        """Events with an id greater than `after`, in order."""
+
+    @abc.abstractmethod
+    async def wait(self, *, after: int, timeout: float, session: str | None = None) -> bool:
+        """Wait until there is an event with an id greater than `after`; True at once if there is one already.
+        False when `timeout` seconds have passed, or the store was closed."""
+
+    # --- upkeep -----------------------------------------------------------------------------------------------
+
+    @abc.abstractmethod
+    async def expire(self) -> int:
+        """Delete turns (with keys and calls), cached tools and events that are older than `ttl` seconds.
+        A call still pending goes with its turn. Returns how many records went."""
