@@ -1,0 +1,294 @@
+"""One frozen `Settings`, and the one table of the options that it is made from.
+
+The table is what mitmproxy registers, what the README lists and what `Settings` is checked against. Nothing here
+reads the environment but `state_folder`; nothing here imports mitmproxy.
+"""
+
+import ipaddress
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple, Self
+from urllib.parse import urlsplit
+
+import platformdirs
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from store.models import SESSION_PATTERN, SessionName
+
+OptionType = type[str] | type[int] | type[bool] | type[Sequence[str]]
+
+
+class Option(NamedTuple):
+    """One option of the proxy: `--set graft_NAME=VALUE`. Types are those mitmproxy knows."""
+
+    name: str
+    typespec: Any
+    default: Any
+    help: str
+
+
+OPTIONS: tuple[Option, ...] = (
+    Option("graft_session", str, "default", "The session of requests that name none."),
+    Option(
+        "graft_client_tools",
+        str,
+        "strip",
+        "What becomes of the client's own tools: `strip` removes them, `keep` adds the session's tools to them.",
+    ),
+    Option(
+        "graft_delivery",
+        str,
+        "auto",
+        "What the client gets when the model calls a grafted tool: `placeholder` (a text), `passthrough` (the call "
+        "itself), `loop` (the proxy runs it and answers), or `auto`.",
+    ),
+    Option(
+        "graft_on_pending",
+        str,
+        "pass",
+        "What happens to a request whose last step has calls without results: `pass` sends it as it stands, `wait` "
+        "waits for the results, `block` answers with the placeholder again and sends nothing.",
+    ),
+    Option("graft_pending_timeout", str, "30", "How long `wait` waits, in seconds (0 to 3600)."),
+    Option(
+        "graft_placeholder",
+        str,
+        "Tool call completed: {names} [{turn_id}]",
+        "The text that stands in the client's history for calls. Holds {turn_id}, by which it is found again; "
+        "{names} are the tools' names.",
+    ),
+    Option(
+        "graft_filter", str, "", "A mitmproxy flow filter: only requests that match it are grafted at all."
+    ),
+    Option(
+        "graft_redirect",
+        Sequence[str],
+        (),
+        "HOST=URL: send the requests for a Gemini host to another base URL. Recorded URLs stay as they were. Repeatable.",
+    ),
+    Option(
+        "graft_control",
+        str,
+        "127.0.0.1:8741",
+        "Where the control API listens, host:port; `off` for none.",
+    ),
+    Option(
+        "graft_token",
+        str,
+        "",
+        "The control API's bearer token; empty: the one in the environment variable TOOLGRAFT_TOKEN, else one that is "
+        "made at the first start and kept in the state folder. `off` asks for none (loopback only).",
+    ),
+    Option(
+        "graft_allow_origins",
+        Sequence[str],
+        (),
+        "An origin (https://app.example) whose web pages may use the proxy and the control API. Repeatable.",
+    ),
+    Option(
+        "graft_allow_hosts",
+        Sequence[str],
+        (),
+        "A host name besides localhost and plain IP addresses under which clients may address the reverse proxy and "
+        "the control API. Repeatable.",
+    ),
+    Option(
+        "graft_store",
+        str,
+        "",
+        "Where calls and turns are kept: sqlite:///PATH or memory://; empty: toolgraft.db in the state folder.",
+    ),
+    Option("graft_state", str, "", "The state folder; empty: TOOLGRAFT_HOME, else the user's own (XDG) one."),
+    Option("graft_ttl", str, "604800", "How long records are kept, in seconds (60 or more)."),
+    Option(
+        "graft_on_store_error",
+        str,
+        "fail",
+        "What a client gets when the store fails: `fail` answers 503, `pass` forwards the request untouched.",
+    ),
+    Option("graft_max_body", int, 64 * 1024 * 1024, "The largest body that the control API takes, in bytes."),
+    Option(
+        "graft_record",
+        str,
+        "",
+        "A file to write grafted exchanges to, in mitmproxy's format, without secrets.",
+    ),
+)
+
+
+def state_folder(configured: str = "") -> Path:
+    """The folder of the database, the token and the running proxy's address: the one given, else TOOLGRAFT_HOME,
+    else the user's state folder of the platform."""
+    chosen = configured or os.environ.get("TOOLGRAFT_HOME")
+    return Path(chosen).expanduser() if chosen else Path(platformdirs.user_state_dir("toolgraft"))
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host name or address literal can only mean this machine."""
+    host = host.strip("[]").rstrip(".").lower()
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+class Redirect(NamedTuple):
+    host: str
+    scheme: str
+    to_host: str
+    to_port: int
+    path: str
+
+
+Seconds = Annotated[float, Field(ge=0, le=3600, allow_inf_nan=False)]
+
+
+class Settings(BaseModel):
+    """The proxy's options, parsed and checked. Field names are the options' names without `graft_`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
+
+    session: SessionName = "default"
+    client_tools: Literal["strip", "keep"] = "strip"
+    delivery: Literal["auto", "placeholder", "loop", "passthrough"] = "auto"
+    on_pending: Literal["pass", "wait", "block"] = "pass"
+    pending_timeout: Seconds = 30.0
+    placeholder: str = "Tool call completed: {names} [{turn_id}]"
+    filter: str = ""
+    redirect: tuple[Redirect, ...] = ()
+    control: tuple[str, int] | None = ("127.0.0.1", 8741)
+    token: str = Field(default="", repr=False)
+    allow_origins: tuple[str, ...] = ()
+    allow_hosts: tuple[str, ...] = ()
+    store: str = ""
+    state: Path = Field(default_factory=state_folder)
+    ttl: Annotated[float, Field(ge=60, allow_inf_nan=False)] = 7 * 24 * 3600.0
+    on_store_error: Literal["fail", "pass"] = "fail"
+    max_body: Annotated[int, Field(ge=1024)] = 64 * 1024 * 1024
+    record: str = ""
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, Any]) -> Self:
+        """From the options by their full names. Raises ValidationError; `explain` puts it in words."""
+        values = {o.name.removeprefix("graft_"): options[o.name] for o in OPTIONS if o.name in options}
+        return cls.model_validate(values)
+
+    @property
+    def store_url(self) -> str:
+        return self.store or f"sqlite:///{self.state / 'toolgraft.db'}"
+
+    @field_validator("placeholder")
+    @classmethod
+    def _placeholder_is_recognisable(cls, text: str) -> str:
+        if text.count("{turn_id}") != 1:
+            raise ValueError("must hold {turn_id} exactly once: the turn is found again by it")
+        rest = text.replace("{turn_id}", "").replace("{names}", "")
+        if "{" in rest or "}" in rest or text.count("{names}") > 1:
+            raise ValueError("may hold {turn_id} and {names}, and no other braces")
+        if not rest.strip(" \t\r\n[]()<>"):
+            raise ValueError("must have words of its own beside {turn_id} and {names}")
+        return text
+
+    @field_validator("redirect", mode="before")
+    @classmethod
+    def _parse_redirects(cls, values: Sequence[Any]) -> tuple[Redirect, ...]:
+        return tuple(v if isinstance(v, Redirect) else parse_redirect(v) for v in values)
+
+    @field_validator("control", mode="before")
+    @classmethod
+    def _parse_control(cls, value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        if value == "off":
+            return None
+        host, colon, port = value.rpartition(":")
+        if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+            raise ValueError("must be host:port (127.0.0.1:8741, [::1]:8741, port 0 for a free one) or `off`")
+        return host.strip("[]"), int(port)
+
+    @field_validator("token")
+    @classmethod
+    def _token_is_sendable(cls, token: str) -> str:
+        if token and (not token.isascii() or not token.isprintable() or " " in token):
+            raise ValueError("must be printable ASCII without spaces")
+        return token
+
+    @field_validator("allow_origins")
+    @classmethod
+    def _origins(cls, origins: tuple[str, ...]) -> tuple[str, ...]:
+        for origin in origins:
+            parts = urlsplit(origin)
+            if parts.scheme not in ("http", "https") or not parts.hostname or parts.path or parts.query:
+                raise ValueError(
+                    f"{origin!r} must be an origin such as https://app.example:8443, without a path"
+                )
+        return tuple(origin.lower() for origin in origins)
+
+    @field_validator("allow_hosts")
+    @classmethod
+    def _hosts(cls, hosts: tuple[str, ...]) -> tuple[str, ...]:
+        for host in hosts:
+            if not host or not set(host.lower()) <= set("abcdefghijklmnopqrstuvwxyz0123456789.-"):
+                raise ValueError(f"{host!r} must be a plain host name, without scheme, port or path")
+        return tuple(host.lower() for host in hosts)
+
+    @field_validator("state", mode="before")
+    @classmethod
+    def _state(cls, value: Any) -> Any:
+        return state_folder(value) if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _no_open_door(self) -> Self:
+        if self.token == "off" and self.control is not None and not is_loopback(self.control[0]):
+            raise ValueError(
+                f"graft_token: `off` fits only a loopback graft_control, and {self.control[0]} is not loopback"
+            )
+        return self
+
+
+def parse_redirect(text: str) -> Redirect:
+    """`HOST=URL` with an http or https URL. Raises ValueError."""
+    host, equals, url = text.partition("=")
+    parts = urlsplit(url)
+    try:
+        port = parts.port
+    except ValueError as error:
+        raise ValueError(f"{text!r}: {error}") from None
+    if not equals or not host or "/" in host or parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError(
+            f"{text!r} must be HOST=URL, such as generativelanguage.googleapis.com=http://127.0.0.1:9912"
+        )
+    if parts.query or parts.fragment or parts.username:
+        raise ValueError(f"{text!r}: the URL may have a path, but no query, fragment or user name")
+    return Redirect(
+        host.lower(),
+        parts.scheme,
+        parts.hostname,
+        port or (443 if parts.scheme == "https" else 80),
+        parts.path.rstrip("/"),
+    )
+
+
+_FITS = {
+    "session": f"a name of the form {SESSION_PATTERN}",
+    "max_body": "a number of bytes, 1024 or more",
+    "ttl": "a number of seconds, 60 or more",
+    "pending_timeout": "a number of seconds from 0 to 3600",
+}
+
+
+def explain(error: ValidationError) -> str:
+    """The first mistake in plain words: the option, its value, and what fits."""
+    first = error.errors()[0]
+    message = first["msg"].removeprefix("Value error, ")
+    if not first["loc"]:
+        return message
+    name = str(first["loc"][0])
+    fits = _FITS.get(name)
+    if fits is None and first["type"] == "literal_error":
+        fits = "one of " + first["ctx"]["expected"].replace("'", "").replace(" or ", ", ")
+    value = "(not shown)" if name == "token" else repr(first["input"])
+    return f"graft_{name}={value}: {f'must be {fits}' if fits else message}"
