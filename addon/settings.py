@@ -58,9 +58,7 @@ OPTIONS: tuple[Option, ...] = (
         "The text that stands in the client's history for calls. Holds {turn_id}, by which it is found again; "
         "{names} are the tools' names.",
     ),
-    Option(
-        "graft_filter", str, "", "A mitmproxy flow filter: only requests that match it are grafted at all."
-    ),
+    Option("graft_filter", str, "", "A mitmproxy flow filter: only requests that match it are grafted at all."),
     Option(
         "graft_redirect",
         Sequence[str],
@@ -222,9 +220,7 @@ class Settings(BaseModel):
         for origin in origins:
             parts = urlsplit(origin)
             if parts.scheme not in ("http", "https") or not parts.hostname or parts.path or parts.query:
-                raise ValueError(
-                    f"{origin!r} must be an origin such as https://app.example:8443, without a path"
-                )
+                raise ValueError(f"{origin!r} must be an origin such as https://app.example:8443, without a path")
         return tuple(origin.lower() for origin in origins)
 
     @field_validator("allow_hosts")
@@ -258,9 +254,7 @@ def parse_redirect(text: str) -> Redirect:
     except ValueError as error:
         raise ValueError(f"{text!r}: {error}") from None
     if not equals or not host or "/" in host or parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError(
-            f"{text!r} must be HOST=URL, such as generativelanguage.googleapis.com=http://127.0.0.1:9912"
-        )
+        raise ValueError(f"{text!r} must be HOST=URL, such as generativelanguage.googleapis.com=http://127.0.0.1:9912")
     if parts.query or parts.fragment or parts.username:
         raise ValueError(f"{text!r}: the URL may have a path, but no query, fragment or user name")
     return Redirect(
