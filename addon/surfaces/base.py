@@ -1,0 +1,58 @@
+"""What a surface is, and what one request to it is. Data only: matching is in `registry`, rewriting elsewhere."""
+
+from __future__ import annotations
+
+import enum
+import re
+from dataclasses import dataclass
+
+
+class Operation(enum.StrEnum):
+    """What a request asks for, by the name that its URL bears."""
+
+    GENERATE = "generateContent"
+    STREAM = "streamGenerateContent"
+    COUNT = "countTokens"
+    CACHE = "cachedContents"
+
+
+class Framing(enum.StrEnum):
+    """How a successful response is framed. Errors may come as plain JSON whatever this says."""
+
+    JSON = "json"
+    SSE = "sse"
+    ARRAY = "array"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What one request is. A path is the keys that lead to a document inside the body: () is the body itself."""
+
+    surface: str
+    operation: Operation
+    framing: Framing
+    model: str
+    """Bare id from the URL; an endpoint's id for `endpoints/E`; "" where the body names it (or nothing does)."""
+    request_path: tuple[str, ...]
+    """Where the request's own fields (contents, tools, toolConfig …) are in the request body."""
+    response_path: tuple[str, ...]
+    """Where the GenerateContentResponse is in the answer, in each event or element of a stream."""
+
+
+@dataclass(frozen=True, slots=True)
+class Surface:
+    """One family of endpoints.
+
+    `host` matches a whole host name in lower case, without a port. `path` matches a whole path without its query,
+    and names what it finds: `operation` (or nothing at all for `cachedContents`) and, where the URL tells, `model`.
+    """
+
+    name: str
+    host: re.Pattern[str]
+    path: re.Pattern[str]
+    request_path: tuple[str, ...] = ()
+    response_path: tuple[str, ...] = ()
+
+
+METHOD = r":(?P<operation>generateContent|streamGenerateContent|countTokens)"
+"""The end of a path that names an operation; `batchGenerateContent` and the like are not among them."""

@@ -1,0 +1,14 @@
+"""Firebase AI: Vertex's paths, and the Developer API's below a project."""
+
+import re
+
+from addon.surfaces.base import METHOD, Surface
+
+SURFACE = Surface(
+    name="firebase",
+    host=re.compile(r"firebasevertexai\.googleapis\.com"),
+    path=re.compile(
+        r"/+v1(?:alpha|beta)?/projects/[^/]+/(?:locations/[^/]+/)?(?:publishers/[^/]+/)?models/(?P<model>[^/]+)"
+        + METHOD
+    ),
+)

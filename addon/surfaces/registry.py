@@ -1,0 +1,79 @@
+"""Which surface a request goes to, if any. The one place that knows all surfaces: a new one is a line here.
+
+`match` runs for every request of the proxy: a foreign host costs one look-up in a cache.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from urllib.parse import unquote
+
+from addon.surfaces import codeassist, developer, firebase, vertex
+from addon.surfaces.base import Framing, Operation, Surface, Target
+
+# The order counts for `match_path` alone: `/v1/projects/…` is Vertex's before it is Firebase's.
+SURFACES: tuple[Surface, ...] = (
+    developer.SURFACE,
+    vertex.SURFACE,
+    firebase.SURFACE,
+    codeassist.SURFACE,
+)
+
+
+def match(method: str, host: str, path: str) -> Target | None:
+    """What a request is, by host (port and case do not matter) and path (with its query); None if not a surface's."""
+    surface = _surface_of(host)
+    if surface is None or method != "POST":
+        return None
+    return _target(surface, path)
+
+
+def match_path(method: str, path: str) -> Target | None:
+    """What a request is by its path alone, for a reverse proxy, whose clients may call it by any host name."""
+    if method != "POST":
+        return None
+    for surface in SURFACES:
+        if target := _target(surface, path):
+            return target
+    return None
+
+
+def is_surface_host(host: str) -> bool:
+    """Whether a surface lives at this host; port and case do not matter."""
+    return _surface_of(host) is not None
+
+
+@lru_cache(maxsize=4096)
+def _surface_of(host: str) -> Surface | None:
+    name = host.lower().partition(":")[0].removesuffix(".")
+    for surface in SURFACES:
+        if surface.host.fullmatch(name):
+            return surface
+    return None
+
+
+def _target(surface: Surface, path: str) -> Target | None:
+    path, _, query = path.partition("?")
+    found = surface.path.fullmatch(unquote(path) if "%" in path else path)
+    if found is None:
+        return None
+    operation = Operation(found["operation"] or Operation.CACHE)
+    return Target(
+        surface=surface.name,
+        operation=operation,
+        framing=_framing(operation, query),
+        model=found.groupdict().get("model") or "",
+        request_path=surface.request_path,
+        response_path=() if operation is Operation.COUNT else surface.response_path,
+    )
+
+
+def _framing(operation: Operation, query: str) -> Framing:
+    if operation is not Operation.STREAM:
+        return Framing.JSON
+    for pair in query.split("&"):
+        name, _, value = unquote(pair).partition("=")
+        # also `$alt=sse;enum-encoding=int`
+        if name in ("alt", "$alt") and value.partition(";")[0] == "sse":
+            return Framing.SSE
+    return Framing.ARRAY
