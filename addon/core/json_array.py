@@ -1,0 +1,128 @@
+r"""A streamed JSON array, cut into its elements piece by piece without changing a byte of it.
+
+`streamGenerateContent` without `alt=sse` sends `[{…}\n,\r\n{…}\n]`. The decoder tells where each element ends; joining
+every `raw` gives the input again, whatever the input. It counts brackets outside strings and nothing else: whether
+an element is good JSON is for the reader to find out.
+
+- Elements are objects or arrays. A bare top-level object (an error, as the service sends it) is one element.
+- `]` and what follows it, and anything that is none of this, pass as items without data as soon as they come.
+"""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+OPEN = b"["
+SEPARATOR = b",\r\n"
+CLOSE = b"]"
+
+_BETWEEN = re.compile(rb"[\s,]*+")
+# Everything up to the next bracket outside strings, or up to the quote of a string that has not come whole.
+_PLAIN = re.compile(rb'(?:[^"{}\[\]]++|"(?:[^"\\]++|\\.)*+")*+', re.DOTALL)
+_IN_STRING = re.compile(rb'(?:[^"\\]++|\\.)*+', re.DOTALL)
+_OPENING, _CLOSING, _QUOTE = b"{[", b"}]", 0x22
+
+
+class ArrayItem(msgspec.Struct, frozen=True, gc=False):
+    """`raw` is all bytes since the item before: `prefix` (the bracket or separator) and the element, `data`.
+
+    Without an element `data` is None and `prefix` is all of `raw`.
+    """
+
+    raw: bytes
+    prefix: bytes
+    data: bytes | None
+
+
+class ArrayDecoder:
+    """Feed it chunks cut anywhere; it returns the elements that each completes. `flush` ends the stream."""
+
+    __slots__ = ("_depth", "_in_string", "_opened", "_over", "_pending", "_scanned", "_start")
+
+    def __init__(self) -> None:
+        self._pending = bytearray()  # since the last item
+        self._scanned = 0  # how far `_pending` has been read
+        self._start = 0  # where the element that is being read begins, if depth > 0
+        self._depth = 0  # of brackets within the element
+        self._in_string = False
+        self._opened = False  # the array's own bracket has been seen
+        self._over = False  # no element can come any more
+
+    def feed(self, chunk: bytes) -> list[ArrayItem]:
+        self._pending += chunk
+        items: list[ArrayItem] = []
+        while not self._over and (self._depth or self._begin()):
+            if not self._finish():
+                return items
+            items.append(self._take(self._start))
+            self._over = not self._opened
+        if self._over and self._pending:
+            items.append(self._take(None))
+        return items
+
+    def flush(self) -> list[ArrayItem]:
+        """What is left, as one item without data: an element that was cut off is none."""
+        return [self._take(None)] if self._pending else []
+
+    def _begin(self) -> bool:
+        """Find the next element's first byte; False if there is none yet, or none any more."""
+        position = self._between()
+        if not self._opened and self._pending[position : position + 1] == OPEN:
+            self._opened = True
+            self._scanned = position + 1
+            position = self._between()
+        self._scanned = position
+        if position == len(self._pending):
+            return False
+        first = self._pending[position]
+        if first not in (_OPENING if self._opened else b"{"):
+            self._over = True
+            return False
+        self._start, self._scanned, self._depth = position, position + 1, 1
+        return True
+
+    def _between(self) -> int:
+        found = _BETWEEN.match(self._pending, self._scanned)
+        assert found is not None
+        return found.end()
+
+    def _finish(self) -> bool:
+        """Read on to the element's end; False if it has not come."""
+        buffer, position, size = self._pending, self._scanned, len(self._pending)
+        while self._depth and position < size:
+            if self._in_string:
+                position = _end(_IN_STRING, buffer, position)
+                if position == size or buffer[position] != _QUOTE:
+                    break  # at the end, or at a backslash whose second half has not come
+                self._in_string = False
+                position += 1
+                continue
+            position = _end(_PLAIN, buffer, position)
+            if position == size:
+                break
+            byte = buffer[position]
+            position += 1
+            if byte == _QUOTE:
+                self._in_string = True
+            elif byte in _CLOSING:
+                self._depth -= 1
+            else:
+                self._depth += 1
+        self._scanned = position
+        return not self._depth
+
+    def _take(self, start: int | None) -> ArrayItem:
+        """Cut an item off the front: the element from `start` to what was read, or all that there is."""
+        end = len(self._pending) if start is None else self._scanned
+        raw = bytes(self._pending[:end])
+        del self._pending[:end]
+        self._scanned = 0
+        return ArrayItem(raw, raw, None) if start is None else ArrayItem(raw, raw[:start], raw[start:])
+
+
+def _end(pattern: re.Pattern[bytes], buffer: bytearray, position: int) -> int:
+    found = pattern.match(buffer, position)
+    assert found is not None
+    return found.end()
