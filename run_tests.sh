@@ -1,0 +1,28 @@
+#!/bin/sh
+# Everything that must hold: lint, format, types, architecture, tests; stops at the first that fails.
+# With arguments it runs pytest alone, and they go to it: ./run_tests.sh tests/core -k sse
+set -eu
+root=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd -P)
+. "$root/scripts/setup.sh"
+
+set_up runtime dev
+export PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}" PATH="$venv/bin:$PATH"
+cd "$root"
+
+step() {
+    say "$*"
+    "$@" || {
+        status=$?
+        say "failed: $*"
+        exit $status
+    }
+}
+
+if [ $# -eq 0 ]; then
+    step ruff check --quiet .
+    step ruff format --quiet --check .
+    step mypy
+    step lint-imports --no-logo
+    say pytest
+fi
+exec "$venv/bin/python" -m pytest "$@"
