@@ -1,0 +1,261 @@
+"""The HTTP face of the strict local Gemini, as an ASGI application: credentials, framing, compression, the request log.
+
+It knows nothing of rules and answers: that is ``service``. Every request is kept in ``log`` for tests to look at.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import re
+import urllib.parse
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+from starlette.types import Receive, Scope, Send
+
+from addon.demo import errors
+from addon.demo.errors import Refused, pretty
+from addon.demo.history import turns
+from addon.demo.reply import Shape
+from addon.demo.routes import Route
+from addon.demo.routes import find as find_route
+from addon.demo.service import Service
+
+Json = dict[str, Any]
+
+JSON_TYPE = "application/json; charset=UTF-8"
+_KNOBS = re.compile(r"\[demo:([^\]]*)\]")
+_HEADERS = [
+    (b"vary", b"Origin, X-Origin, Referer"),
+    (b"server", b"scaffolding on HTTPServer2"),
+    (b"x-content-type-options", b"nosniff"),
+]
+
+
+class Log:
+    """The latest requests: ``{method, path, headers, body, status, error}``, at most ``keep`` and ``keep_bytes``."""
+
+    def __init__(self, keep: int = 2000, keep_bytes: int = 64 << 20) -> None:
+        self.requests: list[Json] = []
+        self.accepted = 0
+        self.refused = 0
+        self._sizes: list[int] = []
+        self._total = 0
+        self._keep, self._keep_bytes = keep, keep_bytes
+
+    def add(self, entry: Json, size: int) -> None:
+        """Keep one more, and drop the oldest where that is too many."""
+        if entry["status"] < 400:
+            self.accepted += 1
+        else:
+            self.refused += 1
+        self.requests.append(entry)
+        self._sizes.append(size)
+        self._total += size
+        while len(self.requests) > 1 and (len(self.requests) > self._keep or self._total > self._keep_bytes):
+            del self.requests[0]
+            self._total -= self._sizes.pop(0)
+
+
+class App:
+    """The ASGI application. ``shape`` is how streams are cut where a request does not say otherwise.
+
+    A request changes the shape by the header ``x-demo-shape`` or by ``[demo: …]`` in the user's last words.
+    """
+
+    def __init__(self, service: Service, shape: Shape, log: Log) -> None:
+        self.service = service
+        self.shape = shape
+        self.log = log
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one HTTP request."""
+        exchange = _Exchange(scope, await _body(receive))
+        if exchange.path.startswith("/_demo/"):
+            await self._inspect(exchange, send)
+            return
+        try:
+            route = self._route(exchange)
+            if route.method == "streamGenerateContent":
+                exchange.streamed = True
+                await self._stream(exchange, route, send)
+                return
+            document = self._unary(exchange, route)
+        except Refused as refused:
+            await self._refuse(exchange, refused, send)
+            return
+        self._note(exchange, 200)
+        await exchange.answer(send, 200, pretty(document).encode())
+
+    def _route(self, exchange: _Exchange) -> Route:
+        route = find_route(exchange.path)
+        if route is None:
+            raise Refused(f"The requested URL {exchange.path} was not found on this server.", code=404)
+        exchange.route = route
+        _check_key(exchange, route)
+        return route
+
+    def _unary(self, exchange: _Exchange, route: Route) -> Json:
+        service, posted = self.service, exchange.method == "POST"
+        if route.method == "generateContent" and posted:
+            reply, _ = service.generate(exchange.json(), route, stream=False)
+            return reply.unary()
+        if route.method == "countTokens" and posted:
+            return service.count_tokens(exchange.json(), route)
+        if route.method == "models" and not posted:
+            return service.describe(route)
+        if route.method == "cachedContents":
+            name = exchange.path.lstrip("/").partition("/")[2]
+            if posted and not route.name:
+                return service.create_cached(exchange.json(), route, name.removesuffix("cachedContents"))
+            if exchange.method == "GET" and route.name:
+                return service.get_cached(name)
+            if exchange.method == "DELETE" and route.name:
+                return service.delete_cached(name)
+        raise Refused("Method not found.", code=404)
+
+    async def _stream(self, exchange: _Exchange, route: Route, send: Send) -> None:
+        reply, request = self.service.generate(exchange.json(), route, stream=True)
+        shape = self._shape(exchange, request)
+        calling = (request.get("toolConfig") or {}).get("functionCallingConfig") or {}
+        events = reply.events(shape, partial_args=bool(calling.get("streamFunctionCallArguments")))
+        self._note(exchange, 200)
+        await exchange.start(send, 200, "text/event-stream" if exchange.sse else JSON_TYPE, None)
+        for piece in _pieces(events, exchange.sse, shape):
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+            await asyncio.sleep(shape.delay)
+        if shape.cut is None:
+            await send({"type": "http.response.body", "body": b""})
+        # else: the response stays unfinished, and the server breaks the connection
+
+    def _shape(self, exchange: _Exchange, request: Json) -> Shape:
+        words = exchange.headers.get("x-demo-shape", "")
+        match = _KNOBS.search(turns(request["contents"])[-1].text)
+        try:
+            return self.shape.changed(f"{words},{match[1] if match else ''}")
+        except ValueError as e:
+            raise Refused(str(e)) from e
+
+    async def _refuse(self, exchange: _Exchange, refused: Refused, send: Send) -> None:
+        self._note(exchange, refused.code, refused.message)
+        body: Any = refused.body()
+        kind = JSON_TYPE
+        if exchange.streamed and exchange.route and exchange.route.surface != "codeassist":
+            if exchange.sse:
+                kind = "text/event-stream"  # a bare object all the same
+            else:
+                body = [body]
+        await exchange.answer(send, refused.code, pretty(body).encode(), kind)
+
+    def _note(self, exchange: _Exchange, status: int, error: str | None = None) -> None:
+        entry = {
+            "method": exchange.method,
+            "path": exchange.target,
+            "headers": exchange.headers,
+            "body": exchange.document if exchange.document is not None else exchange.body.decode(errors="replace"),
+            "status": status,
+            "error": error,
+        }
+        self.log.add(entry, len(exchange.body))
+
+    async def _inspect(self, exchange: _Exchange, send: Send) -> None:
+        """``/_demo/requests`` and ``/_demo/stats``: for those that run the server as a process of its own."""
+        found: dict[str, Any] = {
+            "/_demo/requests": self.log.requests,
+            "/_demo/stats": {
+                "accepted": self.log.accepted,
+                "refused": self.log.refused,
+                "dummy_signatures": self.service.dummy_signatures,
+            },
+        }
+        status = 200 if exchange.path in found else 404
+        await exchange.answer(send, status, msgspec.json.encode(found.get(exchange.path)))
+
+
+class _Exchange:
+    """One request, and how its answer goes out."""
+
+    def __init__(self, scope: Scope, body: bytes) -> None:
+        self.method: str = scope["method"]
+        self.path: str = scope["path"]
+        query: str = scope["query_string"].decode()
+        self.target = f"{self.path}?{query}" if query else self.path
+        self.query = dict(urllib.parse.parse_qsl(query, keep_blank_values=True))
+        self.headers: dict[str, str] = {k.decode("latin-1"): v.decode("latin-1") for k, v in scope["headers"]}
+        self.body = body
+        self.document: Any = None
+        self.route: Route | None = None
+        self.streamed = False
+        self.sse = self.query.get("alt", self.query.get("$alt", "")).partition(";")[0] == "sse"
+
+    def json(self) -> Any:
+        """The body as JSON. Raises ``Refused``."""
+        try:
+            self.document = msgspec.json.decode(self.body)
+        except (msgspec.DecodeError, UnicodeDecodeError) as e:
+            raise Refused(f"Invalid JSON payload received. Unexpected token.\n{e}") from e
+        return self.document
+
+    async def start(self, send: Send, status: int, kind: str, length: int | None, *, zipped: bool = False) -> None:
+        headers = [(b"content-type", kind.encode()), *_HEADERS]
+        if length is not None:
+            headers.append((b"content-length", b"%d" % length))
+        if zipped:
+            headers.append((b"content-encoding", b"gzip"))
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+
+    async def answer(self, send: Send, status: int, body: bytes, kind: str = JSON_TYPE) -> None:
+        """The whole answer at once; compressed where the client takes gzip, but never an event stream."""
+        zipped = kind == JSON_TYPE and "gzip" in self.headers.get("accept-encoding", "")
+        if zipped:
+            body = gzip.compress(body, 1)
+        await self.start(send, status, kind, len(body), zipped=zipped)
+        await send({"type": "http.response.body", "body": body})
+
+
+async def _body(receive: Receive) -> bytes:
+    chunks = []
+    while True:
+        message = await receive()
+        chunks.append(message.get("body", b""))
+        if not message.get("more_body"):
+            return b"".join(chunks)
+
+
+def _check_key(exchange: _Exchange, route: Route) -> None:
+    scheme, _, token = exchange.headers.get("authorization", "").partition(" ")
+    bearer = token.strip() if scheme.lower() == "bearer" else ""
+    key = exchange.headers.get("x-goog-api-key") or exchange.query.get("key") or ""
+    if not key and not bearer:
+        raise errors.no_key(route.surface)
+    if route.surface == "codeassist" and not bearer:
+        raise errors.key_not_supported()
+    if (bearer or key).startswith(("bad", "invalid")):
+        service = "generativelanguage" if route.surface == "developer" else "aiplatform"
+        raise errors.invalid_key(f"{service}.googleapis.com")
+
+
+def _frames(events: list[Json], sse: bool) -> Iterator[bytes]:
+    """Events as server-sent events, or as the pieces of a JSON array."""
+    for n, event in enumerate(events):
+        if sse:
+            yield f"data: {json.dumps(event, ensure_ascii=False, separators=(',', ': '))}\r\n\r\n".encode()
+        else:
+            yield ((",\r\n" if n else "[") + pretty(event)).encode()
+    if not sse:
+        yield b"]"
+
+
+def _pieces(events: list[Json], sse: bool, shape: Shape) -> Iterator[bytes]:
+    frames = list(_frames(events, sse))
+    if shape.cut is not None:
+        frames = frames[: shape.cut]
+    if not shape.bytes:
+        yield from frames
+        return
+    whole = b"".join(frames)
+    for n in range(0, len(whole), shape.bytes):
+        yield whole[n : n + shape.bytes]

@@ -1,0 +1,106 @@
+"""Refusals of the strict local Gemini, in the service's own shape.
+
+Only data and formatting: what is refused, and why, is decided in ``fields``, ``rules`` and ``history``.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+STATUS = {
+    400: "INVALID_ARGUMENT",
+    401: "UNAUTHENTICATED",
+    403: "PERMISSION_DENIED",
+    404: "NOT_FOUND",
+    429: "RESOURCE_EXHAUSTED",
+    500: "INTERNAL",
+    503: "UNAVAILABLE",
+}
+
+
+class Refused(Exception):
+    """The service would not accept this request. ``code`` is the HTTP status, ``details`` as in ``google.rpc``."""
+
+    def __init__(self, message: str, *, code: int = 400, details: list[dict[str, Any]] | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.code = code
+        self.details = details
+
+    def body(self) -> dict[str, Any]:
+        """``{"error": {code, message, status[, details]}}``"""
+        error: dict[str, Any] = {"code": self.code, "message": self.message, "status": STATUS[self.code]}
+        if self.details:
+            error["details"] = self.details
+        return {"error": error}
+
+
+def pretty(document: Any) -> str:
+    """Indented JSON with a final line end, as the service writes unary answers and errors."""
+    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+
+
+def bad_fields(violations: list[tuple[str, str]]) -> Refused:
+    """One refusal for all ``(field, description)`` violations; the field is left out where it is the top level."""
+    listed = [
+        {"field": field, "description": description} if field else {"description": description}
+        for field, description in violations
+    ]
+    return Refused(
+        "\n".join(description for _, description in violations),
+        details=[{"@type": "type.googleapis.com/google.rpc.BadRequest", "fieldViolations": listed}],
+    )
+
+
+_SIGN_IN = "See https://developers.google.com/identity/sign-in/web/devconsole-project."
+
+
+def no_key(surface: str) -> Refused:
+    """A request without any credential."""
+    if surface == "developer":
+        return Refused(
+            "Method doesn't allow unregistered callers (callers without established identity). Please use API Key "
+            "or other form of API consumer identity to call this API.",
+            code=403,
+        )
+    return Refused(
+        "Request is missing required authentication credential. Expected OAuth 2 access token, login cookie or "
+        f"other valid authentication credential. {_SIGN_IN}",
+        code=401,
+    )
+
+
+def key_not_supported() -> Refused:
+    """An API key where only a bearer token will do."""
+    return Refused(
+        "API keys are not supported by this API. Expected OAuth2 access token or other authentication credentials "
+        "that assert a principal. See https://cloud.google.com/docs/authentication",
+        code=401,
+    )
+
+
+def invalid_key(service: str) -> Refused:
+    """A key that the service does not know."""
+    message = "API key not valid. Please pass a valid API key."
+    return Refused(
+        message,
+        details=[
+            {
+                "@type": "type.googleapis.com/google.rpc.ErrorInfo",
+                "reason": "API_KEY_INVALID",
+                "domain": "googleapis.com",
+                "metadata": {"service": service},
+            },
+            {"@type": "type.googleapis.com/google.rpc.LocalizedMessage", "locale": "en-US", "message": message},
+        ],
+    )
+
+
+def no_model(model: str, version: str, method: str) -> Refused:
+    """A model that does not exist here."""
+    return Refused(
+        f"models/{model} is not found for API version {version}, or is not supported for {method}. Call ListModels "
+        "to see the list of available models and their supported methods.",
+        code=404,
+    )

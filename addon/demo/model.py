@@ -1,0 +1,176 @@
+"""A deterministic "model": what it says and calls follows from the request alone.
+
+In the text of the last ordinary user turn these directives are understood; anything else is natural language.
+
+- ``call f {"a": 1}`` calls f; several joined by ``and`` or line ends are parallel calls of one step;
+- ``then call g {}`` calls g in the next step; ``forever`` at the end repeats the last step for ever;
+- ``say TEXT`` before a call is text that comes before it;
+- ``finish REASON`` ends with that finishReason and nothing else;
+- ``repeat the results`` answers with all function results of the whole history.
+
+In natural language a declared function is called when a word of its name is in the text ("weather" of get_weather).
+Pure: ids and signatures are put on by ``reply``.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+from addon.demo import arguments
+from addon.demo.history import Turn, turns
+
+_NEXT = re.compile(r"\bthen\s+(?=(?:say|call)\b)")
+_CALL = re.compile(
+    r"(?:^|\b(?:and|then|please)\s+|[\n.:;,]\s*)call\s+([A-Za-z_][\w.:-]*)|\bcall\s+([A-Za-z_][\w.:-]*)(?=\s*\{)"
+)
+_SAY = re.compile(r"^\s*say\s+(.+?)(?=\s+(?:and\s+)?call\s|\n|$)", re.DOTALL)
+_FINISH = re.compile(r"\bfinish\s+([A-Z][A-Z_]+)\b")
+_SUM = re.compile(r"(-?\d+(?:\.\d+)?)\s*([-+*/x])\s*(-?\d+(?:\.\d+)?)")
+_NO_WORDS = frozenset(
+    "get set find fetch do run the a an my of to in for by is it this that current list make tool function and or "
+    "search lookup look up show read write add all new what how call default api".split()
+)
+
+
+@dataclass
+class Call:
+    """A functionCall to be made. ``declared`` is false where the model makes up a function."""
+
+    name: str
+    args: dict[str, Any]
+    declared: bool = True
+
+
+@dataclass
+class Answer:
+    """One candidate: text, then calls, then a finishReason."""
+
+    text: str = ""
+    calls: list[Call] = field(default_factory=list)
+    finish: str = "STOP"
+
+
+def answer(request: dict[str, Any]) -> Answer:
+    """What the model answers to an accepted request in canonical form."""
+    history = turns(request["contents"])
+    start = _start(history)
+    text = history[start].text
+    functions = _functions(request)
+    config = (request.get("toolConfig") or {}).get("functionCallingConfig") or {}
+    mode = config.get("mode", "AUTO")
+    if allowed := config.get("allowedFunctionNames"):
+        functions = {name: functions[name] for name in allowed}
+    if request.get("continuationToken"):
+        return Answer(f"... and so on, to the end of: {text}")
+    if match := _FINISH.search(text):
+        return Answer(finish=match[1])
+    if "repeat the results" in text:
+        return Answer(_told(_results(history)) or "There are no results yet.")
+    if mode == "NONE":
+        functions = {}
+    return _step(history, start, functions, forced=mode == "ANY") or Answer(_say(history, start, request))
+
+
+def _start(history: list[Turn]) -> int:
+    """Index of the last user turn with text; what follows are the steps that it led to."""
+    return max((n for n, turn in enumerate(history) if turn.role == "user" and turn.text.strip()), default=0)
+
+
+def _step(history: list[Turn], start: int, functions: dict[str, Any], *, forced: bool) -> Answer | None:
+    """The next step's calls, or None where an answer in text is due."""
+    if not functions:
+        return None
+    text = history[start].text
+    done = sum(1 for turn in history[start + 1 :] if turn.calls)
+    steps = directives(text)
+    if steps:
+        forever = text.rstrip().endswith("forever")
+        if done < len(steps) or forever:
+            step = steps[min(done, len(steps) - 1)]
+            calls = [Call(call.name, call.args, call.name in functions) for call in step.calls]
+            told = _told(history[start].responses) if not done else ""
+            return Answer("\n".join(filter(None, (told, step.text))), calls)
+    elif not done and not history[start].responses:
+        # responses with words after them are answered first: only a directive calls again
+        if calls := spoken(text, functions):
+            return Answer("", calls)
+    if forced:
+        name = next(iter(functions))
+        return Answer("", [Call(name, arguments.fill(functions[name], text)[0])])
+    return None
+
+
+def directives(text: str) -> list[Answer]:
+    """The steps that the text asks for: each with its calls, and the text before them."""
+    steps = []
+    for piece in _NEXT.split(text):
+        calls = []
+        for match in _CALL.finditer(piece):
+            rest = piece[match.end() :].lstrip()
+            args: Any = {}
+            if rest.startswith("{"):
+                try:
+                    args, _ = json.JSONDecoder().raw_decode(rest)
+                except ValueError:
+                    continue
+            calls.append(Call(match[1] or match[2], args))
+        if calls:
+            said = _SAY.match(piece)
+            steps.append(Answer(said[1].strip() if said else "", calls))
+    return steps
+
+
+def spoken(text: str, functions: dict[str, Any]) -> list[Call]:
+    """The calls that natural language leads to: of the first function that has a word of its name in the text."""
+    said = set(re.findall(r"[a-z]+", text.lower()))
+    for name, parameters in functions.items():
+        words = {w.lower() for w in re.findall(r"[A-Z]?[a-z]+|[A-Z]+", name)} - _NO_WORDS
+        if words & said:
+            return [Call(name, args) for args in arguments.fill(parameters, text)]
+    return []
+
+
+def _functions(request: dict[str, Any]) -> dict[str, Any]:
+    """Declared names with their parameters, in either form of schema."""
+    return {
+        d["name"]: d.get("parameters") or d.get("parametersJsonSchema") or {}
+        for tool in request.get("tools") or []
+        for d in tool.get("functionDeclarations") or []
+    }
+
+
+def _results(history: list[Turn]) -> list[dict[str, Any]]:
+    return [response for turn in history for response in turn.responses]
+
+
+def _told(responses: list[dict[str, Any]]) -> str:
+    return " ".join(f"{r['name']} returned {json.dumps(r.get('response', {}), ensure_ascii=False)}." for r in responses)
+
+
+def _say(history: list[Turn], start: int, request: dict[str, Any]) -> str:
+    """An answer in text: the results where there are some, a sum, or the user's own words."""
+    results = _results(history[start:])
+    config = request.get("generationConfig") or {}
+    text = history[start].text.strip()
+    if config.get("responseMimeType") == "application/json":
+        schema = config.get("responseSchema") or config.get("responseJsonSchema") or {}
+        return json.dumps(arguments.instance(schema, text) if schema else {"answer": _told(results) or text})
+    if results:
+        return _told(results)
+    if match := _SUM.search(text):
+        return _sum(match)
+    if said := _SAY.match(text):
+        return said[1].strip()
+    return f'You said: "{text}". How can I help you with that?'
+
+
+def _sum(match: re.Match[str]) -> str:
+    left, operator, right = float(match[1]), match[2], float(match[3])
+    if operator == "/" and right == 0:
+        return "Nothing can be divided by 0."
+    results = {"+": left + right, "-": left - right, "/": left / right if right else 0}
+    result = results.get(operator, left * right)
+    return f"{left:g} {operator} {right:g} = {result:g}."

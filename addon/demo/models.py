@@ -1,0 +1,39 @@
+"""Which models exist here, and what sets their generations apart. Pure."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+_NAME = re.compile(r"gemini-(\d+)(?:\.(\d+))?-[a-z][\w.-]*")
+_LATEST = re.compile(r"gemini-(?:flash|pro|flash-lite)-latest")
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A model's name and generation, e.g. ``("gemini-2.5-flash", (2, 5))``."""
+
+    name: str
+    version: tuple[int, int]
+
+    @property
+    def three(self) -> bool:
+        """Gemini 3 or newer: ids, signatures that are checked, functions beside JSON output."""
+        return self.version >= (3, 0)
+
+    @property
+    def newest(self) -> bool:
+        """3.5 or newer: signatures are checked in all turns, role ``function`` is gone."""
+        return self.version >= (3, 5)
+
+
+def find(name: str) -> Model | None:
+    """The model of that name (``models/`` may stand before it), or None where the service would answer 404."""
+    name = name.removeprefix("models/")
+    if _LATEST.fullmatch(name):
+        return Model(name, (3, 5))
+    match = _NAME.fullmatch(name)
+    if match is None:
+        return None
+    version = (int(match[1]), int(match[2] or 0))
+    return Model(name, version) if (2, 0) <= version < (4, 0) else None

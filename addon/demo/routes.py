@@ -1,0 +1,59 @@
+"""Which surface and method a path means. Pure."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+_METHOD = r"(?P<method>generateContent|streamGenerateContent|countTokens)"
+_VERTEX = r"(?:projects/[^/]+/locations/[^/]+/)?"
+_ROUTES = (
+    ("developer", rf"(?P<version>v1|v1beta|v1alpha)/(?:models|tunedModels)/(?P<model>[^/:]+):{_METHOD}"),
+    ("developer", r"(?P<version>v1|v1beta|v1alpha)/(?P<method>models)/(?P<model>[^/:]+)"),
+    ("developer", r"(?P<version>v1|v1beta|v1alpha)/(?P<method>cachedContents)(?:/(?P<name>[^/:]+))?"),
+    (
+        "vertex",
+        rf"(?P<version>v1|v1beta1)/{_VERTEX}(?:publishers/google/models|endpoints)/(?P<model>[^/:]+):{_METHOD}",
+    ),
+    ("vertex", rf"(?P<version>v1|v1beta1)/{_VERTEX}publishers/google/(?P<method>models)/(?P<model>[^/:]+)"),
+    (
+        "vertex",
+        r"(?P<version>v1|v1beta1)/projects/[^/]+/locations/[^/]+/(?P<method>cachedContents)(?:/(?P<name>[^/:]+))?",
+    ),
+    (
+        "firebase",
+        r"(?P<version>v1beta)/projects/[^/]+/(?:locations/[^/]+/publishers/google/)?models/(?P<model>[^/:]+):"
+        + _METHOD,
+    ),
+    ("codeassist", rf"(?P<version>v1internal):{_METHOD}"),
+)
+_COMPILED = tuple((surface, re.compile(rf"/+{pattern}")) for surface, pattern in _ROUTES)
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """A recognised path. ``model`` and ``name`` are empty where the path does not say."""
+
+    surface: str
+    version: str
+    method: str
+    model: str
+    name: str
+
+    @property
+    def place(self) -> frozenset[str]:
+        """The names that ``schema`` knows this place by."""
+        if self.surface == "vertex" and self.version == "v1":
+            return frozenset({"vertex", "vertex-v1"})
+        if self.surface in ("firebase", "codeassist"):
+            return frozenset({"vertex", self.surface})
+        return frozenset({self.surface})
+
+
+def find(path: str) -> Route | None:
+    """The route of a path without its query, or None."""
+    for surface, pattern in _COMPILED:
+        if match := pattern.fullmatch(path):
+            found = match.groupdict(default="")
+            return Route(surface, found["version"], found["method"], found.get("model", ""), found.get("name", ""))
+    return None

@@ -1,0 +1,147 @@
+"""Runs the strict local Gemini: inside a test's event loop, or as ``python -m addon.demo.server --port N``.
+
+It listens on loopback only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import socket
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Any, Self
+
+import uvicorn
+
+from addon.demo import light
+from addon.demo.app import App, Log
+from addon.demo.reply import Shape
+from addon.demo.rules import Options
+from addon.demo.service import Service
+
+
+def listen(port: int = 0) -> socket.socket:
+    """A loopback socket; port 0 takes a free one. Raises OSError where the port is taken."""
+    # without the protocol asyncio leaves Nagle's algorithm on: 40 ms an answer
+    sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        sock.bind(("127.0.0.1", port))
+    except OSError:
+        sock.close()
+        raise
+    sock.listen(512)
+    sock.setblocking(False)
+    return sock
+
+
+class _Server(uvicorn.Server):
+    """uvicorn inside another program: it says when it listens, and leaves signals alone."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.ready = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.ready.set()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def _config(app: App) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        log_config=None,
+        log_level=60,  # a stream that is cut on purpose would be logged as an error
+        access_log=False,
+        lifespan="off",
+        http="httptools",
+        ws="none",
+        date_header=False,
+        server_header=False,
+        timeout_keep_alive=120,
+        timeout_graceful_shutdown=1,
+    )
+
+
+class StrictGemini:
+    """``async with StrictGemini() as gemini:`` then ``gemini.url``; ``gemini.requests`` is what arrived.
+
+    ``port=0`` takes a free port. ``shape`` and ``options`` are described in ``reply`` and ``rules``.
+    """
+
+    def __init__(self, *, port: int = 0, shape: Shape | None = None, options: Options | None = None) -> None:
+        self.service = Service(options or Options())
+        self.log = Log()
+        self.app = App(self.service, shape or Shape(), self.log)
+        self._wanted_port = port
+
+    async def __aenter__(self) -> Self:
+        self._socket = listen(self._wanted_port)
+        self.port: int = self._socket.getsockname()[1]
+        self._server = _Server(_config(self.app))
+        self._task = asyncio.get_running_loop().create_task(self._server.serve([self._socket]))
+        await self._server.ready.wait()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._server.should_exit = True
+        await self._task
+        self._socket.close()
+
+    @property
+    def url(self) -> str:
+        """Where it listens, without a final slash."""
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def requests(self) -> list[dict[str, Any]]:
+        """What arrived, oldest first: ``{method, path, headers, body, status, error}``."""
+        return self.log.requests
+
+    @property
+    def refused(self) -> list[dict[str, Any]]:
+        """Those of ``requests`` that were refused; ``error`` says why."""
+        return [request for request in self.log.requests if request["status"] >= 400]
+
+    @property
+    def dummy_signatures(self) -> int:
+        """How many stand-in signatures were in accepted requests."""
+        return self.service.dummy_signatures
+
+
+def main(argv: list[str] | None = None) -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m addon.demo.server", description=__doc__)
+    parser.add_argument("--port", type=int, default=9912, help="0 takes a free one (default 9912)")
+    parser.add_argument("--light", action="store_true", help="no rules, a fixed answer: for benchmarks")
+    parser.add_argument("--shape", default="", help='how streams are cut, e.g. "each,usage,pieces=5,delay=0.01"')
+    parser.add_argument("--any-signature", action="store_true", help="do not check thoughtSignatures")
+    parser.add_argument("--any-call", action="store_true", help="take calls of undeclared functions in history")
+    given = parser.parse_args(argv)
+    try:
+        shape = Shape().changed(given.shape)
+    except ValueError as e:
+        parser.error(str(e))
+    try:
+        sock = listen(given.port)
+    except OSError as e:
+        parser.exit(1, f"cannot listen on 127.0.0.1:{given.port}: {e.strerror}\n")
+    print(f"listening on http://127.0.0.1:{sock.getsockname()[1]}", flush=True)
+    with contextlib.suppress(KeyboardInterrupt):
+        if given.light:
+            asyncio.run(light.serve(sock))
+        else:
+            service = Service(Options(check_signatures=not given.any_signature, check_declared=not given.any_call))
+            uvicorn.Server(_config(App(service, shape, Log()))).run([sock])
+
+
+if __name__ == "__main__":
+    main()
