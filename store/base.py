@@ -4,6 +4,9 @@ Every method is atomic: it has happened whole, or not at all, also when the proc
 what was acknowledged (the method returned) is still there afterwards. Writes of one store are in one total order,
 the order of the events they leave behind. Records are immutable values: what a method returned never changes.
 
+Documents are JSON. What JSON cannot hold (NaN as a result, half of a surrogate pair) raises ValueError; so do calls
+that are not of the turn they come with, and a `limit` below 1. Nothing is written then.
+
 Sessions are isolated: no method that is given a session returns or changes a record of another one.
 
 What a caller can catch: `UnknownCall`, `AlreadyAnswered`, `StoreUnavailable` (the backend cannot be used now; nothing
@@ -16,9 +19,13 @@ A backend whose methods never suspend says so with `suspends = False`; its corou
 import abc
 import time
 from collections.abc import Callable, Collection, Coroutine, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from store.models import CachedTools, Call, Event, Found, Page, Policy, Session, Status, Toolset, Turn
+
+MATCHES = 8
+"""How many turns `look_up` gives for one key at most: a chat that is repeated word for word shares its keys with
+every one before it, and a request must not pay for all of them."""
 
 
 class StoreError(Exception):
@@ -75,6 +82,15 @@ class Store(abc.ABC):
     def __init__(self, *, ttl: float = 7 * 24 * 3600, clock: Callable[[], float] = time.time) -> None:
         self.ttl = ttl
         self.clock = clock
+
+    @classmethod
+    def from_url(cls, url: str, *, ttl: float, clock: Callable[[], float], read_only: bool = False) -> Self:
+        """Construct what `url` names. Raises ValueError where the URL is not one of this backend's.
+
+        `read_only`: to look beside a process that writes; writes then raise StoreUnavailable. A backend that is
+        empty when it is opened has nothing to protect and takes no notice.
+        """
+        raise NotImplementedError
 
     @abc.abstractmethod
     async def open(self) -> None:
@@ -134,7 +150,7 @@ class Store(abc.ABC):
     @abc.abstractmethod
     async def bind(self, session: str, user_key: bytes, keys: Sequence[bytes]) -> str | None:
         """Give the newest turn of the session that has this `user_key` and is not bound these keys, and mark it bound.
-        Returns its id, or None where there is none. Of two callers at once, one gets it."""
+        Returns its id, or None where there is none. Of two callers at once, one gets it. Event `turn.updated`."""
 
     @abc.abstractmethod
     def revision(self, session: str) -> int | None:
@@ -143,7 +159,7 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     async def turns(self, session: str, *, limit: int = 100, cursor: str | None = None) -> Page[Turn]:
-        """Turns, newest last. Raises BadCursor."""
+        """Turns in the order they were first saved. Raises BadCursor."""
 
     # --- calls ------------------------------------------------------------------------------------------------
 
@@ -161,7 +177,7 @@ class Store(abc.ABC):
         limit: int = 100,
         cursor: str | None = None,
     ) -> Page[Call]:
-        """Calls, newest last. Raises BadCursor."""
+        """Calls in the order they were first saved. Raises BadCursor."""
 
     @abc.abstractmethod
     async def answer(
@@ -193,4 +209,5 @@ class Store(abc.ABC):
     @abc.abstractmethod
     async def expire(self) -> int:
         """Delete turns (with keys and calls), cached tools and events that are older than `ttl` seconds.
-        A call still pending goes with its turn. Returns how many records went."""
+        A call still pending goes with its turn. Returns how many records went (keys are not counted).
+        Sessions stay. To be called often: what is deleted at a time is what the others wait for."""

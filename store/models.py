@@ -17,7 +17,12 @@ Document = dict[str, Any]
 
 
 class Record(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        ser_json_bytes="hex",  # a hash is not text
+        val_json_bytes="hex",
+    )
 
 
 class Policy(Record):
@@ -150,7 +155,7 @@ class Event(Record):
 
 
 class Page[T](BaseModel):
-    """Part of a list, oldest first. `next_cursor` is None on the last page."""
+    """Part of a list, in the list's order. `next_cursor` is None on the last page."""
 
     items: list[T]
     next_cursor: str | None = None
@@ -160,8 +165,8 @@ class Found(BaseModel):
     """What the ledger holds of one request's history.
 
     `by_key`: for each key that was found, the turn ids it may mean, best first: those delivered to their end before
-    the others, the newest before the older. `turns` and `calls` hold every record those ids (and the ids that were
-    asked for) need.
+    the others, the newest before the older; the best `MATCHES` of them. `turns` and `calls` hold every record those
+    ids (and the ids that were asked for) need.
     """
 
     by_key: dict[bytes, list[str]] = {}

@@ -1,0 +1,93 @@
+"""What every backend must decide alike, as pure functions: answers, upserts, cursors. No storage, no clock."""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import pydantic_core
+
+from store.base import AlreadyAnswered, BadCursor
+from store.models import Call, Page, Session, Status, Turn
+
+
+def plain_json(value: Any) -> Any:
+    """The value as JSON gives it back: a private copy. Raises ValueError where it is not JSON."""
+    return pydantic_core.from_json(pydantic_core.to_json(value), allow_inf_nan=False)
+
+
+def same_json(one: Any, other: Any) -> bool:
+    """Equal as JSON values: 1 is 1.0, and neither is true."""
+    if isinstance(one, bool) or isinstance(other, bool):
+        return one is other
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(same_json(value, other[key]) for key, value in one.items())
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(same_json, one, other))
+    return bool(one == other)
+
+
+def json_text(value: Any) -> str:
+    return pydantic_core.to_json(value).decode()
+
+
+def changed(old: Session | None, name: str, changes: dict[str, Any], *, now: float) -> Session:
+    """The session with these fields changed; a new one where there was none. Raises ValueError for a bad name."""
+    if old is None:
+        return Session(name=name, created_at=now, updated_at=now, **changes)
+    return old.model_copy(update={**changes, "updated_at": now})
+
+
+def answered(call: Call, *, result: Any, error: str | None, now: float) -> Call | None:
+    """The call with its answer, or None where it has just this answer already. Raises AlreadyAnswered, ValueError."""
+    if error is None:
+        status, result = Status.DONE, plain_json(result)
+    else:
+        status, result = Status.FAILED, None
+    if call.status.final:
+        if call.status is status and call.error == error and same_json(call.result, result):
+            return None
+        raise AlreadyAnswered(call)
+    return call.model_copy(update={"status": status, "result": result, "error": error, "updated_at": now})
+
+
+def replaced(old: Turn | None, new: Turn) -> Turn:
+    """`new` as it is to be kept where `old` was."""
+    if old is None or (old.bound, old.created_at) == (new.bound, new.created_at):
+        return new
+    return new.model_copy(update={"bound": old.bound, "created_at": old.created_at})
+
+
+def check_calls(turn: Turn, calls: Sequence[Call]) -> None:
+    for call in calls:
+        if (call.session, call.turn_id) != (turn.session, turn.turn_id):
+            raise ValueError(f"call {call.call_id} is not of turn {turn.turn_id} in session {turn.session}")
+
+
+def check_limit(limit: int) -> None:
+    if limit < 1:
+        raise ValueError(f"limit is {limit}, and must be at least 1")
+
+
+def place(kind: str, cursor: str | None) -> int:
+    """The place after which the page begins that `cursor` asks for; 0 for the first. Raises BadCursor."""
+    if cursor is None:
+        return 0
+    if not (match := re.fullmatch(rf"{kind}([0-9]{{1,18}})", cursor, re.ASCII)):
+        raise BadCursor(f"cursor {cursor!r} is not from a list of {kind}s")
+    return int(match[1])
+
+
+def name_after(cursor: str | None) -> str:
+    """The same for a list by name: the name after which the page begins."""
+    if cursor is None:
+        return ""
+    if not cursor.startswith("session."):
+        raise BadCursor(f"cursor {cursor!r} is not from a list of sessions")
+    return cursor.removeprefix("session.")
+
+
+def page_of[T](rows: Sequence[tuple[int | str, T]], kind: str, limit: int) -> Page[T]:
+    """A page from up to `limit` + 1 rows of (place, record): the one too many says that there is a next page."""
+    items = [record for _, record in rows[:limit]]
+    more = len(rows) > limit
+    return Page.model_construct(items=items, next_cursor=f"{kind}{rows[limit - 1][0]}" if more else None)

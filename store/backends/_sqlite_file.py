@@ -1,0 +1,180 @@
+"""A database file of toolgraft: whether it may be used, its lock, its tables, its connection.
+
+Nothing here changes a file before it is known to be toolgraft's own and of a version that this one understands.
+"""
+
+import contextlib
+import os
+import sqlite3
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NoReturn
+
+import filelock
+
+from store.base import StoreUnusable
+
+APPLICATION_ID = 0x746F6F6C
+
+MIGRATIONS = (
+    f"""
+    PRAGMA application_id = {APPLICATION_ID};
+    CREATE TABLE session (name TEXT PRIMARY KEY, record TEXT NOT NULL) WITHOUT ROWID;
+    CREATE TABLE turn (
+        seq INTEGER PRIMARY KEY AUTOINCREMENT, session TEXT NOT NULL, turn_id TEXT NOT NULL, user_key BLOB NOT NULL,
+        bound INTEGER NOT NULL, created_at REAL NOT NULL, record TEXT NOT NULL, UNIQUE (session, turn_id)
+    );
+    CREATE INDEX turn_unbound ON turn (session, user_key) WHERE bound = 0;
+    CREATE INDEX turn_age ON turn (created_at);
+    CREATE TABLE turn_key (
+        session TEXT NOT NULL, key BLOB NOT NULL, delivered INTEGER NOT NULL, turn INTEGER NOT NULL,
+        PRIMARY KEY (session, key, delivered, turn)
+    ) WITHOUT ROWID;
+    CREATE INDEX turn_key_turn ON turn_key (turn);
+    CREATE TABLE call (
+        seq INTEGER PRIMARY KEY AUTOINCREMENT, call_id TEXT NOT NULL UNIQUE, session TEXT NOT NULL,
+        turn INTEGER NOT NULL, name TEXT NOT NULL, status TEXT NOT NULL, record TEXT NOT NULL
+    );
+    CREATE INDEX call_session ON call (session);
+    CREATE INDEX call_turn ON call (turn);
+    CREATE INDEX call_open ON call (status, session) WHERE status IN ('pending', 'running');
+    CREATE TABLE cached_tools (
+        session TEXT NOT NULL, cached_content TEXT NOT NULL, created_at REAL NOT NULL, record TEXT NOT NULL,
+        PRIMARY KEY (session, cached_content)
+    ) WITHOUT ROWID;
+    CREATE TABLE event (
+        event_id INTEGER PRIMARY KEY AUTOINCREMENT, session TEXT NOT NULL, type TEXT NOT NULL, data TEXT NOT NULL,
+        created_at REAL NOT NULL
+    );
+    CREATE INDEX event_session ON event (session);
+    """,
+)
+"""The script at index n brings a database of `user_version` n to n + 1. `record` holds the whole record as JSON, and
+the other columns are what it is found by. `turn.seq` and `call.seq` are the order of saving."""
+
+VERSION = len(MIGRATIONS)
+PAGE_SIZE = 2048
+
+
+def refuse(path: Path, why: str, cause: Exception | None = None) -> NoReturn:
+    raise StoreUnusable(f"store {path}: {why}") from cause
+
+
+def wal_of(path: Path) -> Path:
+    return path.with_name(path.name + "-wal")
+
+
+def take_lock(path: Path) -> filelock.FileLock:
+    """Make sure of the folder, and that no other process writes the database. Raises StoreUnusable."""
+    lock = filelock.FileLock(f"{path}.lock", mode=0o600, blocking=False, thread_local=False)
+    try:
+        for folder in reversed([folder for folder in path.parents if not folder.exists()]):
+            folder.mkdir(mode=0o700, exist_ok=True)
+        lock.acquire()
+    except filelock.Timeout as error:
+        refuse(path, "another toolgraft uses it; stop that one, or give this one its own graft_store", error)
+    except (OSError, NotImplementedError) as error:
+        refuse(path, f"its folder must be one that can be written ({error})", error)
+    return lock
+
+
+def check(path: Path, *, read_only: bool) -> None:
+    """Look at the file without opening it as a database: that would already change it. Raises StoreUnusable."""
+    try:
+        found = path.stat()
+        if not stat.S_ISREG(found.st_mode):
+            refuse(path, "this is not a file")
+        if not os.access(path, os.R_OK if read_only else os.R_OK | os.W_OK):
+            refuse(path, "the file must be one that can be read and written")
+        with path.open("rb") as file:
+            header = file.read(100)
+    except FileNotFoundError as error:
+        if read_only:
+            refuse(path, "there is no such file", error)
+        return
+    except OSError as error:
+        refuse(path, f"the file cannot be read ({error})", error)
+    if not header and not read_only:
+        return
+    if len(header) < 100 or not header.startswith(b"SQLite format 3\0"):
+        refuse(path, "this is not a SQLite database; move it away, or name another file in graft_store")
+    check_version(path, int.from_bytes(header[60:64]), int.from_bytes(header[68:72]))
+    page_size = int.from_bytes(header[16:18])
+    whole = int.from_bytes(header[28:32]) * (65536 if page_size == 1 else page_size)
+    if found.st_size < whole and not wal_of(path).exists():
+        refuse(path, f"the database is damaged: {found.st_size} bytes are left of {whole}")
+
+
+def check_version(path: Path, version: int, application_id: int) -> None:
+    if version > VERSION:
+        refuse(
+            path,
+            f"the database has version {version}, from a newer toolgraft; this one knows version {VERSION}. "
+            "Use the newer one, or name another file in graft_store",
+        )
+    if application_id != APPLICATION_ID:
+        refuse(path, "the database belongs to another program; name another file in graft_store")
+
+
+def connect(path: Path, *, read_only: bool) -> sqlite3.Connection:
+    """A connection to a file that passed `check`, its tables up to date.
+
+    Raises StoreUnusable, sqlite3.Error, OSError.
+    """
+    if read_only:
+        db = sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, autocommit=True)
+        with _closed_on_error(db):
+            if (version := _number(db, "user_version")) != VERSION:
+                check_version(path, version, APPLICATION_ID)
+                refuse(path, f"the database has version {version}; start the proxy once to bring it to {VERSION}")
+        return db
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    shm = path.with_name(path.name + "-shm")
+    had_shm = shm.exists()
+    db = sqlite3.connect(path, autocommit=True)
+    with _closed_on_error(db):
+        # Until the version is known: a close must not move what the write-ahead log holds into the file.
+        db.setconfig(sqlite3.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, True)
+        try:
+            if is_new := _number(db, "schema_version") == 0:
+                db.execute(f"PRAGMA page_size = {PAGE_SIZE}")
+            else:
+                check_version(path, _number(db, "user_version"), _number(db, "application_id"))
+        except BaseException:
+            db.close()
+            if not had_shm:
+                shm.unlink(missing_ok=True)
+            raise
+        db.setconfig(sqlite3.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, False)
+        if not is_new:
+            _tune(db)
+        _migrate(db)
+        # A new file gets its tables before its log, so that its header always says whose it is.
+        _tune(db)
+    return db
+
+
+def _tune(db: sqlite3.Connection) -> None:
+    db.execute("PRAGMA journal_mode = wal")
+    db.execute("PRAGMA synchronous = normal")
+    db.execute("PRAGMA wal_autocheckpoint = 0")
+
+
+def _migrate(db: sqlite3.Connection) -> None:
+    for version in range(_number(db, "user_version"), VERSION):
+        db.executescript(f"BEGIN IMMEDIATE; {MIGRATIONS[version]} PRAGMA user_version = {version + 1}; COMMIT;")
+
+
+def _number(db: sqlite3.Connection, pragma: str) -> int:
+    number: int = db.execute(f"PRAGMA {pragma}").fetchone()[0]
+    return number
+
+
+@contextlib.contextmanager
+def _closed_on_error(db: sqlite3.Connection) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        db.close()
+        raise

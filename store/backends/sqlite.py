@@ -1,0 +1,456 @@
+"""The store in one SQLite file: it outlives the process, and one process writes it.
+
+Runs in the thread that opened it (the event loop's) and never suspends: each method is a few indexed statements in
+one transaction. What can take longer, moving the log into the file, is `_checkpoints`' job.
+"""
+
+import contextlib
+import itertools
+import sqlite3
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, ClassVar, NoReturn, Self
+
+import filelock
+import pydantic_core
+
+from store.backends import _rules as rules
+from store.backends import _sqlite_file as files
+from store.backends._checkpoints import Checkpoints
+from store.backends._waiters import Waiters
+from store.base import MATCHES, Store, StoreUnavailable, UnknownCall
+from store.models import CachedTools, Call, Event, Found, Page, Policy, Session, Status, Toolset, Turn
+
+Rows = list[tuple[Any, ...]]
+
+
+class SqliteStore(Store):
+    suspends: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        ttl: float = 7 * 24 * 3600,
+        clock: Callable[[], float] = time.time,
+        read_only: bool = False,
+    ) -> None:
+        """`read_only`: needs no lock, so it works beside a running proxy; writes and `wait` raise StoreUnavailable."""
+        super().__init__(ttl=ttl, clock=clock)
+        self.path = Path(path).expanduser().absolute()
+        self.read_only = read_only
+        self._db: sqlite3.Connection | None = None
+        self._lock: filelock.FileLock | None = None
+        self._checkpoints: Checkpoints | None = None
+        self._sessions: dict[str, Session] = {}  # all of them, written through
+        self._revisions: dict[str, int] = {}
+        self._next_revision = itertools.count(1)
+        self._last_event = 0
+        self._waiters = Waiters()
+
+    @classmethod
+    def from_url(cls, url: str, *, ttl: float, clock: Callable[[], float], read_only: bool = False) -> Self:
+        path = url.removeprefix("sqlite:///")
+        if path in (url, ""):
+            raise ValueError(f"store URL {url!r}: what fits is sqlite:///relative/path or sqlite:////absolute/path")
+        return cls(path, ttl=ttl, clock=clock, read_only=read_only)
+
+    async def open(self) -> None:
+        if not self.read_only:
+            self._lock = files.take_lock(self.path)
+        try:
+            files.check(self.path, read_only=self.read_only)
+            self._db = files.connect(self.path, read_only=self.read_only)
+            self._last_event = self._stored_last_event()
+            if not self.read_only:
+                for name, record in self._rows("SELECT name, record FROM session"):
+                    self._sessions[name] = Session.model_validate_json(record)
+                self._checkpoints = Checkpoints(self.path)
+        except (OSError, sqlite3.Error, ValueError, StoreUnavailable) as error:
+            await self.close()
+            files.refuse(self.path, f"the database cannot be used: {error}", error)
+        except BaseException:
+            await self.close()
+            raise
+
+    async def close(self) -> None:
+        self._waiters.close()
+        if self._checkpoints:
+            self._checkpoints.close()
+        if self._db:
+            self._db.close()
+        if self._lock:
+            self._lock.release()
+        self._checkpoints = self._db = self._lock = None
+        self._sessions.clear()
+        self._revisions.clear()
+
+    async def ping(self) -> None:
+        if self.read_only:
+            self._rows("SELECT 1 FROM session LIMIT 1")
+        else:
+            with _Transaction(self):
+                pass
+
+    @property
+    def _connection(self) -> sqlite3.Connection:
+        if self._db is None:
+            raise StoreUnavailable(f"store {self.path}: not open")
+        return self._db
+
+    def _written(self, events: list[tuple[int, str, str, str, float]]) -> None:
+        """What follows from a transaction that was committed."""
+        self._last_event += len(events)
+        self._waiters.wake((event_id, session) for event_id, session, *_ in events)
+        if self._checkpoints:
+            # A page for each of the tables and indexes; the records twice, as what they are and as events.
+            self._checkpoints.wrote(15 * files.PAGE_SIZE + sum(2 * len(data) for _, _, _, data, _ in events))
+
+    def _rows(self, statement: str, *values: Any) -> Rows:
+        try:
+            return self._connection.execute(statement, values).fetchall()
+        except sqlite3.Error as error:
+            raise StoreUnavailable(f"store {self.path}: {error}") from error
+
+    # --- sessions ---------------------------------------------------------------------------------------------
+
+    async def session(self, name: str) -> Session | None:
+        if not self.read_only and self._db is not None:
+            return self._sessions.get(name)
+        rows = self._rows("SELECT record FROM session WHERE name = ?", name)
+        return Session.model_validate_json(rows[0][0]) if rows else None
+
+    async def sessions(self, *, limit: int = 100, cursor: str | None = None) -> Page[Session]:
+        rules.check_limit(limit)
+        rows = self._rows(
+            "SELECT name, record FROM session WHERE name > ? ORDER BY name LIMIT ?",
+            rules.name_after(cursor),
+            limit + 1,
+        )
+        records = [(name, Session.model_validate_json(record)) for name, record in rows]
+        return rules.page_of(records, "session.", limit)
+
+    async def put_policy(self, name: str, policy: Policy) -> Session:
+        return self._put_session(name, "session.updated", {"policy": policy})
+
+    async def put_toolset(self, name: str, toolset: Toolset | None) -> Session:
+        return self._put_session(name, "tools.updated", {"toolset": toolset})
+
+    def _put_session(self, name: str, kind: str, changes: dict[str, Any]) -> Session:
+        with _Transaction(self) as tx:
+            session = rules.changed(self._sessions.get(name), name, changes, now=tx.now)
+            record = session.model_dump_json()
+            tx.db.execute("INSERT OR REPLACE INTO session VALUES (?, ?)", (name, record))
+            tx.record(name, kind, record)
+        self._sessions[name] = kept = Session.model_validate_json(record)
+        return kept
+
+    async def delete_session(self, name: str) -> bool:
+        with _Transaction(self) as tx:
+            gone = tx.db.execute("DELETE FROM session WHERE name = ?", (name,)).rowcount
+            for table in "turn_key", "call", "turn", "cached_tools":
+                gone += tx.db.execute(f"DELETE FROM {table} WHERE session = ?", (name,)).rowcount
+            if not gone:
+                return False
+            tx.db.execute("DELETE FROM event WHERE session = ?", (name,))
+            tx.record(name, "session.deleted", rules.json_text({"name": name}))
+        self._sessions.pop(name, None)
+        self._revisions.pop(name, None)
+        return True
+
+    async def put_cached_tools(self, cached: CachedTools) -> None:
+        record = cached.model_dump_json()
+        with _Transaction(self) as tx:
+            tx.db.execute(
+                "INSERT OR REPLACE INTO cached_tools VALUES (?, ?, ?, ?)",
+                (cached.session, cached.cached_content, cached.created_at, record),
+            )
+
+    async def cached_tools(self, session: str, cached_content: str) -> CachedTools | None:
+        rows = self._rows(
+            "SELECT record FROM cached_tools WHERE session = ? AND cached_content = ?", session, cached_content
+        )
+        return CachedTools.model_validate_json(rows[0][0]) if rows else None
+
+    # --- the ledger -------------------------------------------------------------------------------------------
+
+    async def save_turn(self, turn: Turn, calls: Sequence[Call] = (), keys: Sequence[bytes] = ()) -> None:
+        rules.check_calls(turn, calls)
+        with _Transaction(self) as tx:
+            row = tx.db.execute(
+                "SELECT seq, record FROM turn WHERE session = ? AND turn_id = ?", (turn.session, turn.turn_id)
+            ).fetchone()
+            old = Turn.model_validate_json(row[1]) if row else None
+            turn = rules.replaced(old, turn)
+            record = turn.model_dump_json()
+            if row is None:
+                seq = tx.db.execute(
+                    "INSERT INTO turn (session, turn_id, user_key, bound, created_at, record)"
+                    " VALUES (?, ?, ?, ?, ?, ?)",
+                    (turn.session, turn.turn_id, turn.user_key, turn.bound, turn.created_at, record),
+                ).lastrowid
+                tx.record(turn.session, "turn.created", record)
+            else:
+                seq = row[0]
+                tx.db.execute("UPDATE turn SET user_key = ?, record = ? WHERE seq = ?", (turn.user_key, record, seq))
+                if old and old.delivered != turn.delivered:
+                    tx.db.execute("UPDATE turn_key SET delivered = ? WHERE turn = ?", (turn.delivered, seq))
+                tx.record(turn.session, "turn.updated", record)
+            _add_keys(tx.db, turn, seq, keys)
+            for call in calls:
+                data = call.model_dump_json()
+                if tx.db.execute(
+                    "INSERT INTO call (call_id, session, turn, name, status, record) VALUES (?, ?, ?, ?, ?, ?)"
+                    " ON CONFLICT (call_id) DO NOTHING",
+                    (call.call_id, call.session, seq, call.name, call.status, data),
+                ).rowcount:
+                    tx.record(call.session, "call.created", data)
+        self._revisions[turn.session] = next(self._next_revision)
+
+    async def look_up(self, session: str, *, turn_ids: Collection[str] = (), keys: Collection[bytes] = ()) -> Found:
+        meant: Rows = []
+        for marks, some in _batches(keys):
+            meant += self._rows(
+                "SELECT key, turn FROM (SELECT key, turn, row_number() OVER"
+                " (PARTITION BY key ORDER BY delivered DESC, turn DESC) AS rank"
+                f" FROM turn_key WHERE session = ? AND key IN ({marks})) WHERE rank <= ? ORDER BY key, rank",
+                session,
+                *some,
+                MATCHES,
+            )
+        rows: Rows = []
+        for marks, some in _batches({seq for _, seq in meant}):
+            rows += self._rows(f"SELECT seq, record FROM turn WHERE seq IN ({marks})", *some)
+        for marks, ids in _batches(turn_ids):
+            rows += self._rows(
+                f"SELECT seq, record FROM turn WHERE session = ? AND turn_id IN ({marks})", session, *ids
+            )
+        turns = {seq: Turn.model_validate_json(record) for seq, record in rows}
+        found = Found(turns={turn.turn_id: turn for turn in turns.values()})
+        for key, seq in meant:
+            found.by_key.setdefault(key, []).append(turns[seq].turn_id)
+        for marks, some in _batches(turns):
+            for call_id, record in self._rows(
+                f"SELECT call_id, record FROM call WHERE turn IN ({marks}) ORDER BY seq", *some
+            ):
+                found.calls[call_id] = Call.model_validate_json(record)
+        return found
+
+    async def bind(self, session: str, user_key: bytes, keys: Sequence[bytes]) -> str | None:
+        with _Transaction(self) as tx:
+            row = tx.db.execute(
+                "SELECT seq, record FROM turn WHERE session = ? AND user_key = ? AND bound = 0"
+                " ORDER BY seq DESC LIMIT 1",
+                (session, user_key),
+            ).fetchone()
+            if row is None:
+                return None
+            turn = Turn.model_validate_json(row[1]).model_copy(update={"bound": True})
+            record = turn.model_dump_json()
+            tx.db.execute("UPDATE turn SET bound = 1, record = ? WHERE seq = ?", (record, row[0]))
+            _add_keys(tx.db, turn, row[0], keys)
+            tx.record(session, "turn.updated", record)
+        self._revisions[session] = next(self._next_revision)
+        return turn.turn_id
+
+    def revision(self, session: str) -> int | None:
+        if self.read_only:
+            return None
+        if (known := self._revisions.get(session)) is not None:
+            return known
+        rows = self._rows("SELECT 1 FROM turn WHERE session = ? LIMIT 1", session)
+        revision = next(self._next_revision) if rows else 0
+        if rows or session in self._sessions:  # names that clients make up are not remembered
+            self._revisions[session] = revision
+        return revision
+
+    async def turns(self, session: str, *, limit: int = 100, cursor: str | None = None) -> Page[Turn]:
+        rules.check_limit(limit)
+        rows = self._rows(
+            "SELECT seq, record FROM turn WHERE session = ? AND seq > ? ORDER BY seq LIMIT ?",
+            session,
+            rules.place("turn", cursor),
+            limit + 1,
+        )
+        return rules.page_of([(seq, Turn.model_validate_json(record)) for seq, record in rows], "turn", limit)
+
+    # --- calls ------------------------------------------------------------------------------------------------
+
+    async def call(self, call_id: str) -> Call:
+        rows = self._rows("SELECT record FROM call WHERE call_id = ?", call_id)
+        if not rows:
+            raise UnknownCall(f"there is no call {call_id}")
+        return Call.model_validate_json(rows[0][0])
+
+    async def calls(
+        self,
+        *,
+        session: str | None = None,
+        status: Status | None = None,
+        name: str | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> Page[Call]:
+        rules.check_limit(limit)
+        wanted = {"session": session, "status": status, "name": name}
+        wanted = {column: value for column, value in wanted.items() if value is not None}
+        terms = ["seq > ?", *(f"{column} = ?" for column in wanted)]
+        if status is not None and not status.final:
+            terms.append("status IN ('pending', 'running')")  # so that the index of open calls can be used
+        rows = self._rows(
+            f"SELECT seq, record FROM call WHERE {' AND '.join(terms)} ORDER BY seq LIMIT ?",
+            rules.place("call", cursor),
+            *wanted.values(),
+            limit + 1,
+        )
+        return rules.page_of([(seq, Call.model_validate_json(record)) for seq, record in rows], "call", limit)
+
+    async def answer(
+        self, call_id: str, *, result: Any = None, error: str | None = None, session: str | None = None
+    ) -> tuple[Call, bool]:
+        with _Transaction(self) as tx:
+            call = await self.call(call_id)
+            if session not in (None, call.session):
+                raise UnknownCall(f"there is no call {call_id} in session {session}")
+            if (answer := rules.answered(call, result=result, error=error, now=tx.now)) is None:
+                return call, False
+            record = answer.model_dump_json()
+            tx.db.execute("UPDATE call SET status = ?, record = ? WHERE call_id = ?", (answer.status, record, call_id))
+            tx.record(call.session, "call.updated", record)
+        self._revisions[call.session] = next(self._next_revision)
+        return answer, True
+
+    # --- events -----------------------------------------------------------------------------------------------
+
+    def _stored_last_event(self) -> int:
+        rows = self._rows("SELECT seq FROM sqlite_sequence WHERE name = 'event'")
+        return int(rows[0][0]) if rows else 0
+
+    async def last_event_id(self) -> int:
+        if not self.read_only and self._db is not None:
+            return self._last_event
+        return self._stored_last_event()
+
+    def _events_after(self, after: int, session: str | None, limit: int) -> Rows:
+        of_session, values = ("", ()) if session is None else ("AND session = ?", (session,))
+        return self._rows(
+            "SELECT event_id, session, type, data, created_at FROM event"
+            f" WHERE event_id > ? {of_session} ORDER BY event_id LIMIT ?",
+            after,
+            *values,
+            limit,
+        )
+
+    async def events(self, *, after: int, session: str | None = None, limit: int = 100) -> list[Event]:
+        rules.check_limit(limit)
+        return [
+            Event(
+                event_id=event_id,
+                session=name,
+                type=kind,
+                data=pydantic_core.from_json(data),
+                created_at=created_at,
+            )
+            for event_id, name, kind, data, created_at in self._events_after(after, session, limit)
+        ]
+
+    async def wait(self, *, after: int, timeout: float, session: str | None = None) -> bool:
+        if self._db is None:
+            return False
+        if self._events_after(after, session, 1):
+            return True
+        if self.read_only:
+            raise StoreUnavailable(f"store {self.path}: opened read-only, where nothing tells of new events")
+        return await self._waiters.wait(after=after, session=session, timeout=timeout)
+
+    # --- upkeep -----------------------------------------------------------------------------------------------
+
+    async def expire(self) -> int:
+        with _Transaction(self) as tx:
+            horizon = (tx.now - self.ttl,)
+            old = "SELECT seq FROM turn WHERE created_at < ?"
+            names = tx.db.execute("SELECT DISTINCT session FROM turn WHERE created_at < ?", horizon).fetchall()
+            tx.db.execute(f"DELETE FROM turn_key WHERE turn IN ({old})", horizon)
+            gone = tx.db.execute(f"DELETE FROM call WHERE turn IN ({old})", horizon).rowcount
+            gone += tx.db.execute("DELETE FROM turn WHERE created_at < ?", horizon).rowcount
+            gone += tx.db.execute("DELETE FROM cached_tools WHERE created_at < ?", horizon).rowcount
+            # Events come in the order of time: the first young one ends the search, without an index.
+            gone += tx.db.execute(
+                "DELETE FROM event WHERE event_id < coalesce("
+                "(SELECT event_id FROM event WHERE created_at >= ? ORDER BY event_id LIMIT 1), ?)",
+                (*horizon, self._last_event + 1),
+            ).rowcount
+        for (name,) in names:
+            self._revisions.pop(name, None)
+        return gone
+
+
+class _Transaction:
+    """All or nothing, with the events that tell of it. Waiters are woken once it is written.
+
+    Raises StoreUnavailable for what SQLite raises in it. A `return` in it commits, any exception rolls back.
+    """
+
+    __slots__ = ("_events", "_store", "db", "now")
+
+    def __init__(self, store: SqliteStore) -> None:
+        if store.read_only:
+            raise StoreUnavailable(f"store {store.path}: opened read-only")
+        self._store = store
+        self._events: list[tuple[int, str, str, str, float]] = []
+        self.db = store._connection
+        self.now = store.clock()
+
+    def record(self, session: str, kind: str, data: str) -> None:
+        """An event of this transaction; `data` is JSON."""
+        event_id = self._store._last_event + len(self._events) + 1
+        self._events.append((event_id, session, kind, data, self.now))
+
+    def __enter__(self) -> Self:
+        try:
+            self.db.execute("BEGIN IMMEDIATE")
+        except sqlite3.Error as error:
+            self._fail(error)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            self._roll_back()
+            if isinstance(error, sqlite3.Error):
+                self._fail(error)
+            return
+        try:
+            if self._events:
+                self.db.executemany("INSERT INTO event VALUES (?, ?, ?, ?, ?)", self._events)
+            self.db.execute("COMMIT")
+        except sqlite3.Error as failure:
+            self._roll_back()
+            self._fail(failure)
+        self._store._written(self._events)
+
+    def _roll_back(self) -> None:
+        with contextlib.suppress(sqlite3.Error):  # SQLite may have done it already
+            self.db.execute("ROLLBACK")
+
+    def _fail(self, error: sqlite3.Error) -> NoReturn:
+        raise StoreUnavailable(f"store {self._store.path}: {error}") from error
+
+
+def _add_keys(db: sqlite3.Connection, turn: Turn, seq: int | None, keys: Sequence[bytes]) -> None:
+    if keys:
+        db.executemany(
+            "INSERT OR IGNORE INTO turn_key VALUES (?, ?, ?, ?)",
+            [(turn.session, key, turn.delivered, seq) for key in keys],
+        )
+
+
+def _batches[T](values: Collection[T]) -> Iterator[tuple[str, list[T]]]:
+    """Values for `IN (marks)`, in batches that SQLite takes. Filled up to a power of two with the last value, so that
+    few statements come about, and stay prepared."""
+    for batch in itertools.batched(values, 4096, strict=False):
+        size = 1 << (len(batch) - 1).bit_length()
+        yield ",".join("?" * size), [*batch, *[batch[-1]] * (size - len(batch))]

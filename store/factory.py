@@ -1,0 +1,31 @@
+"""From the URL in `graft_store` to a backend. A backend is imported when its scheme is asked for, and not before.
+
+A new backend is one file under `store/backends/` and one line in `BACKENDS`.
+"""
+
+import importlib
+import time
+from collections.abc import Callable
+
+from store.base import Store
+
+BACKENDS = {
+    "memory": "store.backends.memory:MemoryStore",
+    "sqlite": "store.backends.sqlite:SqliteStore",
+}
+"""Scheme → `module:class`; the class is a `Store` that has `from_url`."""
+
+
+def open_url(url: str, *, ttl: float, clock: Callable[[], float] = time.time, read_only: bool = False) -> Store:
+    """The store that `url` names, constructed and not opened yet.
+
+    `ttl` is in seconds. `read_only`: look, beside a process that writes. Raises ValueError: an unknown scheme, or a
+    URL that does not suit its scheme.
+    """
+    scheme, found, _ = url.partition("://")
+    if not found or scheme not in BACKENDS:
+        known = ", ".join(f"{name}://" for name in BACKENDS)
+        raise ValueError(f"store URL {url!r}: its scheme is not one of {known}")
+    module, _, name = BACKENDS[scheme].partition(":")
+    backend: type[Store] = getattr(importlib.import_module(module), name)
+    return backend.from_url(url, ttl=ttl, clock=clock, read_only=read_only)
