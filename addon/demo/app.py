@@ -79,8 +79,7 @@ class App:
             return
         try:
             route = self._route(exchange)
-            if route.method == "streamGenerateContent":
-                exchange.streamed = True
+            if exchange.streamed:
                 await self._stream(exchange, route, send)
                 return
             document = self._unary(exchange, route)
@@ -95,6 +94,7 @@ class App:
         if route is None:
             raise Refused(f"The requested URL {exchange.path} was not found on this server.", code=404)
         exchange.route = route
+        exchange.streamed = route.method == "streamGenerateContent"
         _check_key(exchange, route)
         return route
 

@@ -58,7 +58,7 @@ _SIGN_IN = "See https://developers.google.com/identity/sign-in/web/devconsole-pr
 
 def no_key(surface: str) -> Refused:
     """A request without any credential."""
-    if surface == "developer":
+    if surface in ("developer", "firebase", "firebase-developer"):
         return Refused(
             "Method doesn't allow unregistered callers (callers without established identity). Please use API Key "
             "or other form of API consumer identity to call this API.",

@@ -146,7 +146,7 @@ class Reply:
             candidate["finishReason"] = final.finish
         if "vertex" not in self.place or index:
             candidate["index"] = index
-        if final is not None and final.calls and "vertex" not in self.place:
+        if final is not None and any("functionCall" in part for part in parts or []) and "vertex" not in self.place:
             candidate["finishMessage"] = FINISH_MESSAGE
         if final is not None and final.finish == "CONTINUATION":
             candidate["continuationToken"] = signatures.continuation_token()

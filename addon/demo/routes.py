@@ -22,9 +22,9 @@ _ROUTES = (
     ),
     (
         "firebase",
-        r"(?P<version>v1beta)/projects/[^/]+/(?:locations/[^/]+/publishers/google/)?models/(?P<model>[^/:]+):"
-        + _METHOD,
+        rf"(?P<version>v1beta)/projects/[^/]+/locations/[^/]+/publishers/google/models/(?P<model>[^/:]+):{_METHOD}",
     ),
+    ("firebase-developer", rf"(?P<version>v1beta)/projects/[^/]+/models/(?P<model>[^/:]+):{_METHOD}"),
     ("codeassist", rf"(?P<version>v1internal):{_METHOD}"),
 )
 _COMPILED = tuple((surface, re.compile(rf"/+{pattern}")) for surface, pattern in _ROUTES)
@@ -47,6 +47,8 @@ class Route:
             return frozenset({"vertex", "vertex-v1"})
         if self.surface in ("firebase", "codeassist"):
             return frozenset({"vertex", self.surface})
+        if self.surface == "firebase-developer":  # Firebase before the Developer API instead of Vertex
+            return frozenset({"developer", self.surface})
         return frozenset({self.surface})
 
 

@@ -1,0 +1,64 @@
+"""The published Python client, unmodified, against the strict server: its chats must get through."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from google import genai
+from google.genai import types
+
+from addon.demo.server import StrictGemini
+
+
+def get_weather(city: str) -> dict[str, Any]:
+    """The weather in a city."""
+    return {"city": city, "sky": "clear"}
+
+
+TURNS = [
+    ("What is the weather in Paris and Tokyo?", ['"Paris"', '"Tokyo"']),
+    (
+        'say Sure. call get_weather {"city": "Oslo"} then call get_weather {"city": "Rome"}',
+        ['"Oslo"', '"Rome"'],
+    ),
+    ("What is 2+2?", ["2 + 2 = 4."]),
+    ("repeat the results", ['"Paris"', '"Tokyo"', '"Oslo"', '"Rome"']),
+]
+
+
+def chat(url: str, model: str, *, streamed: bool, vertex: bool) -> list[str]:
+    """A chat of four turns with the client's own function calling; what it said in each."""
+    client = genai.Client(vertexai=vertex, api_key="k", http_options=types.HttpOptions(base_url=url))
+    config = types.GenerateContentConfig(tools=[get_weather])
+    session = client.chats.create(model=model, config=config)
+    said = []
+    try:
+        for words, _ in TURNS:
+            if streamed:
+                chunks = list(session.send_message_stream(words))
+                found = [p.text or "" for c in chunks for k in c.candidates or [] for p in _parts(k)]
+                said.append("".join(found))
+            else:
+                said.append(session.send_message(words).text or "")
+    finally:
+        client.close()
+    return said
+
+
+def _parts(candidate: types.Candidate) -> list[types.Part]:
+    return (candidate.content and candidate.content.parts) or []
+
+
+@pytest.mark.parametrize("model", ["gemini-2.5-flash", "gemini-3-flash-preview", "gemini-3.5-flash"])
+@pytest.mark.parametrize("streamed", [False, True], ids=["unary", "streamed"])
+@pytest.mark.parametrize("vertex", [False, True], ids=["developer", "vertex"])
+async def test_a_chat_with_automatic_function_calling_gets_through(model: str, streamed: bool, vertex: bool) -> None:
+    async with StrictGemini() as server:
+        said = await asyncio.to_thread(chat, server.url, model, streamed=streamed, vertex=vertex)
+        assert [request["error"] for request in server.refused] == []
+        for answer, (_, expected) in zip(said, TURNS, strict=True):
+            assert all(words in answer for words in expected), answer
+        assert server.dummy_signatures == 0
+        assert len(server.requests) == 7

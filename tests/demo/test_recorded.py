@@ -1,0 +1,74 @@
+"""What the real service accepted is accepted here."""
+
+from __future__ import annotations
+
+import json
+import lzma
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from addon.demo import models, routes, rules
+from addon.demo.errors import Refused
+from addon.demo.fields import read
+
+RECORDED = Path(__file__).parents[3] / "shared" / "recorded" / "exchanges.jsonl.xz"
+Json = dict[str, Any]
+
+pytestmark = pytest.mark.skipif(not RECORDED.exists(), reason="the folder with the recorded exchanges is not here")
+
+# the rule that is stricter than the service by choice: it took these calls of functions that no longer were declared
+UNDECLARED = "is not declared in tools of this request."
+
+
+def requests() -> Iterator[tuple[str, routes.Route, models.Model, Json]]:
+    """Accepted requests that are whole: id, route, model, body."""
+    with lzma.open(RECORDED, "rt") as lines:
+        for exchange in map(json.loads, lines):
+            body = exchange["request_body"]
+            if isinstance(body, dict) and body.keys() == {"type", "content"}:
+                body = body["content"]
+            path = "/" + exchange["url"].partition("://")[2].partition("/")[2].partition("?")[0]
+            route = routes.find(path)
+            whole = exchange["fidelity"]["request"] in ("verbatim", "reserialized", "normalized")
+            if exchange["status"] != 200 or route is None or not whole or not isinstance(body, dict):
+                continue
+            if route.method in ("generateContent", "streamGenerateContent"):
+                # the oldest models are gone by now; their requests are judged as 2.0's
+                model = models.find(exchange["model"] or "") or models.Model("gemini-2.0-flash", (2, 0))
+                yield exchange["id"], route, model, body
+
+
+def judge(route: routes.Route, model: models.Model, body: Json, *, check_declared: bool) -> None:
+    message = "CodeAssistRequest" if route.surface == "codeassist" else "GenerateContentRequest"
+    request = read(body, message, route.place)
+    request = request.get("request", request)
+    rules.check_cached(request)
+    options = rules.Options(check_signatures=False, check_declared=check_declared)
+    rules.check(request, model, route.place, stream=route.method.startswith("stream"), options=options)
+
+
+def test_every_recorded_request_is_accepted() -> None:
+    refused: dict[str, str] = {}
+    count = 0
+    for name, route, model, body in requests():
+        count += 1
+        try:
+            judge(route, model, body, check_declared=False)
+        except Refused as e:
+            refused[name] = e.message
+    assert count > 1000
+    assert refused == {}
+
+
+def test_the_one_stricter_rule_refuses_few_and_nothing_else_does() -> None:
+    messages = []
+    for _, route, model, body in requests():
+        try:
+            judge(route, model, body, check_declared=True)
+        except Refused as e:
+            messages.append(e.message)
+    assert len(messages) < 30
+    assert all(message.endswith(UNDECLARED) for message in messages)
