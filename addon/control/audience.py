@@ -1,0 +1,51 @@
+"""The client at the other end of a long answer: whether it is still there, while something else is waited for."""
+
+import asyncio
+from collections.abc import Coroutine
+from types import TracebackType
+from typing import Any, Self
+
+from starlette.types import Receive
+
+from addon.control import tasks
+
+
+class Audience:
+    """`async with Audience(receive, stopping)`: `gone` turns true once the client hung up or the server is stopping.
+
+    Inside the block nothing else may call `receive`.
+    """
+
+    def __init__(self, receive: Receive, stopping: asyncio.Event) -> None:
+        self._receive = receive
+        self._stopping = stopping
+
+    async def __aenter__(self) -> Self:
+        self._ends: tuple[asyncio.Task[Any], ...] = (
+            tasks.spawn(self._hung_up(), name="hung up"),
+            tasks.spawn(self._stopping.wait(), name="stopping"),
+        )
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await tasks.cancel(*self._ends)
+
+    @property
+    def gone(self) -> bool:
+        return any(end.done() for end in self._ends)
+
+    async def wait(self, coroutine: Coroutine[Any, Any, bool]) -> bool:
+        """What the coroutine says, or False (and it is cancelled) where the client is gone before."""
+        task = tasks.spawn(coroutine, name="wait")
+        try:
+            await asyncio.wait((task, *self._ends), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            if not task.done():
+                await tasks.cancel(task)
+        return not task.cancelled() and task.result()
+
+    async def _hung_up(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass

@@ -1,0 +1,120 @@
+"""The door of the control API: one ASGI layer that every request passes before anything else looks at it.
+
+Checked in this order, so that nothing is told to whom it is not for: `Host`, `Origin` and `Sec-Fetch-Site`, the
+bearer token, the body's type and size. Knows no route, but for the paths that need no token.
+"""
+
+import hmac
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from addon.control.problems import Problem
+from addon.core.guard import host_allowed, page_allowed
+from addon.settings import Settings
+
+_METHODS = "GET, POST, PUT, PATCH, DELETE"
+_HEADERS = "authorization, content-type, last-event-id"
+
+
+class Guard:
+    """`token` None: nobody is asked for one. `open_paths` need none in any case."""
+
+    def __init__(self, app: ASGIApp, *, settings: Settings, token: str | None, open_paths: Collection[str]) -> None:
+        self._app = app
+        self._settings = settings
+        self._token = None if token is None else token.encode()
+        self._open_paths = frozenset(open_paths)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            raise ValueError(f"the control API does not speak {scope['type']}")
+        headers: dict[bytes, bytes] = dict(scope["headers"])
+        try:
+            self._check_place(headers)
+            if (origin := headers.get(b"origin")) is not None:
+                send = _with_cors(send, origin)
+                if scope["method"] == "OPTIONS" and b"access-control-request-method" in headers:
+                    await _answer_preflight(send, headers)
+                    return
+            if self._token is not None and scope["path"] not in self._open_paths:
+                self._check_token(headers.get(b"authorization", b""))
+            if b"transfer-encoding" in headers or headers.get(b"content-length", b"0") != b"0":
+                receive = self._checked_body(headers, receive)
+        except Problem as problem:
+            await problem.response()(scope, receive, send)
+            return
+        await self._app(scope, receive, send)
+
+    def _check_place(self, headers: Mapping[bytes, bytes]) -> None:
+        host = headers.get(b"host", b"").decode("latin-1")
+        if not host_allowed(host, self._settings.allow_hosts):
+            raise Problem(403, "Host: not a name of this machine; graft_allow_hosts lists others", field="Host")
+        origin, site = headers.get(b"origin"), headers.get(b"sec-fetch-site")
+        if origin is None and site is None:
+            return
+        if not page_allowed(_text(origin), _text(site), self._settings.allow_origins):
+            field = "Sec-Fetch-Site" if origin is None else "Origin"
+            raise Problem(403, f"{field}: not for pages of other sites; graft_allow_origins lists those", field=field)
+
+    def _check_token(self, authorization: bytes) -> None:
+        assert self._token is not None
+        scheme, _, given = authorization.partition(b" ")
+        if not hmac.compare_digest(given.strip(), self._token) or scheme.lower() != b"bearer":
+            raise Problem(
+                401,
+                "a bearer token is needed: `toolgraft token` shows it",
+                headers={"WWW-Authenticate": 'Bearer realm="toolgraft"'},
+            )
+
+    def _checked_body(self, headers: Mapping[bytes, bytes], receive: Receive) -> Receive:
+        """`receive`, which raises a Problem (413) once more has come than fits. Raises Problem itself (413, 415)."""
+        media_type = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
+        if media_type != b"application/json":
+            raise Problem(415, "Content-Type: must be application/json", field="Content-Type")
+        limit = self._settings.max_body
+        too_large = Problem(413, f"the body is larger than graft_max_body, {limit} bytes")
+        length = headers.get(b"content-length", b"")
+        if length.isdigit() and int(length) > limit:
+            raise too_large
+        received = 0
+
+        async def counted() -> Message:
+            nonlocal received
+            message = await receive()
+            received += len(message.get("body", b""))
+            if received > limit:
+                raise too_large
+            return message
+
+        return counted
+
+
+def _text(header: bytes | None) -> str | None:
+    return None if header is None else header.decode("latin-1")
+
+
+def _with_cors(send: Send, origin: bytes) -> Send:
+    """`send`, which lets pages of an origin that was found allowed read the answer."""
+
+    async def with_cors(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            cors: list[Any] = [(b"access-control-allow-origin", origin), (b"vary", b"Origin")]
+            message = {**message, "headers": [*message["headers"], *cors]}
+        await send(message)
+
+    return with_cors
+
+
+async def _answer_preflight(send: Send, headers: Mapping[bytes, bytes]) -> None:
+    """What a browser asks before it sends a request with a token: methods and headers that may be used."""
+    allowed = [
+        (b"access-control-allow-methods", _METHODS.encode()),
+        (b"access-control-allow-headers", _HEADERS.encode()),
+        (b"access-control-max-age", b"600"),
+    ]
+    if headers.get(b"access-control-request-private-network") == b"true":
+        allowed.append((b"access-control-allow-private-network", b"true"))
+    await send({"type": "http.response.start", "status": 204, "headers": allowed})
+    await send({"type": "http.response.body", "body": b""})

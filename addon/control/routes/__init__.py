@@ -1,0 +1,11 @@
+"""The routes, one module a group: each has a `router`, and its line here. The most used come first: they are looked
+for in this order."""
+
+GROUPS = (
+    "calls",
+    "sessions",
+    "tools",
+    "turns",
+    "events",
+    "health",
+)

@@ -1,0 +1,99 @@
+"""Captured calls: list them, wait for them, answer them."""
+
+import asyncio
+from typing import Annotated, Any, Self
+
+from fastapi import Body, Query
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from starlette.requests import Request
+from starlette.responses import Response
+
+from addon.control import views
+from addon.control.audience import Audience
+from addon.control.describe import answers, body_example, group
+from addon.control.paging import PageQuery
+from addon.control.routing import Here, reply
+from store.models import Call, Page, SessionName, Status
+
+router = group("calls")
+
+
+class CallsQuery(PageQuery):
+    session: SessionName | None = Field(None, description="Only calls of this session.")
+    status: Status | None = Field(None, description="Only calls of this status.")
+    name: str | None = Field(None, description="Only calls of this tool.")
+    wait: float = Field(
+        0, ge=0, le=60, allow_inf_nan=False, description="Where no call matches, wait this many seconds until one does."
+    )
+
+
+class Answer(BaseModel):
+    """Exactly one of the two."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    result: Any = Field(None, description="What the tool returned: any JSON, kept as it is.")
+    error: str = Field("", description="What went wrong, in words for the model.")
+
+    @model_validator(mode="after")
+    def _one_of_them(self) -> Self:
+        if len(self.model_fields_set) != 1:
+            raise ValueError('must hold exactly one of "result" and "error"')
+        return self
+
+
+@router.get(
+    "/v1/calls",
+    summary="List calls, newest last",
+    responses=answers({"items": [views.CALL], "next_cursor": None}, Page[Call]),
+)
+async def list_calls(api: Here, request: Request, query: Annotated[CallsQuery, Query()]) -> Response:
+    """With `wait`, a long poll: it returns as soon as there is a call that matches, at once if there is one already,
+    and with no items when the time is out."""
+
+    async def find() -> Page[Call]:
+        return await api.store.calls(
+            session=query.session, status=query.status, name=query.name, limit=query.limit, cursor=query.cursor
+        )
+
+    page = await find()
+    if query.wait and not page.items:
+        page = await _wait_for(find, api, request, query)
+    return reply(page)
+
+
+async def _wait_for(find: Any, api: Here, request: Request, query: CallsQuery) -> Page[Call]:
+    now = asyncio.get_running_loop().time
+    deadline = now() + query.wait
+    async with Audience(request.receive, api.stopping) as audience:
+        while True:
+            # asked before looking, so that what is stored in between ends the wait at once
+            seen = await api.store.last_event_id()
+            page: Page[Call] = await find()
+            if page.items:
+                return page
+            woken = api.store.wait(after=seen, timeout=max(0.0, deadline - now()), session=query.session)
+            if not await audience.wait(woken):
+                return page
+
+
+@router.get("/v1/calls/{call_id}", summary="Show a call", responses=answers(views.CALL, Call, p404="No such call"))
+async def show_call(api: Here, call_id: str) -> Response:
+    return reply(await api.store.call(call_id))
+
+
+@router.post(
+    "/v1/calls/{call_id}/result",
+    summary="Answer a call",
+    responses=answers(views.ANSWERED, Call, p404="No such call", p409="The call is already done, with another body"),
+    openapi_extra=body_example({"result": {"celsius": -3}}),
+)
+async def answer_call(api: Here, call_id: str, answer: Annotated[Answer, Body()]) -> Response:
+    """The same body again changes nothing and is fine; another body is refused: the first answer stands."""
+    if "error" in answer.model_fields_set:
+        call, changed = await api.store.answer(call_id, error=answer.error)
+    else:
+        call, changed = await api.store.answer(call_id, result=answer.result)
+    if changed:
+        api.metrics.answered(call.status)
+    return reply(call)

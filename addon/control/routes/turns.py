@@ -1,0 +1,30 @@
+"""The ledger: what clients were given, and what really happened."""
+
+from typing import Annotated
+
+from fastapi import Query
+from pydantic import Field
+from starlette.responses import Response
+
+from addon.control import views
+from addon.control.describe import answers, group
+from addon.control.paging import PageQuery
+from addon.control.routing import Here, reply
+from addon.control.views import TurnView
+from store.models import Page, SessionName
+
+router = group("turns")
+
+
+class TurnsQuery(PageQuery):
+    session: SessionName | None = Field(None, description="The session; the proxy's own (`graft_session`) if absent.")
+
+
+@router.get(
+    "/v1/turns",
+    summary="List a session's turns, newest last",
+    responses=answers({"items": [views.TURN], "next_cursor": None}, Page[TurnView]),
+)
+async def list_turns(api: Here, query: Annotated[TurnsQuery, Query()]) -> Response:
+    page = await api.store.turns(query.session or api.settings.session, limit=query.limit, cursor=query.cursor)
+    return reply(views.page_of([TurnView.of(turn) for turn in page.items], page))

@@ -1,0 +1,164 @@
+"""How a request becomes a handler's arguments, and how fast.
+
+Handlers are declared as in any FastAPI application, and FastAPI makes the OpenAPI document from their signatures. At
+run time `DirectRoute` calls them itself: FastAPI's own machinery (dependency solving, exit stacks, response models)
+costs the proxy, which shares the event loop, more than the handlers do.
+
+A parameter of a handler is one of: `Here`; `Request`; a path parameter; a pydantic model `Annotated[…, Query()]`; one
+`Annotated[…, Body()]`. Anything else is refused when the route is made. Handlers return ready responses.
+"""
+
+import asyncio
+import inspect
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Annotated, Any, get_args
+from urllib.parse import parse_qsl
+
+import pydantic_core
+from fastapi import Depends, params
+from fastapi.routing import APIRoute
+from pydantic import TypeAdapter, ValidationError
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from addon.control.problems import Problem, invalid, problem_of
+from addon.metrics import Metrics
+from addon.settings import Settings
+from store.base import Store
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Api:
+    """What the handlers work on. `stopping` is set when the server stops: long answers end then."""
+
+    store: Store
+    settings: Settings
+    metrics: Metrics
+    version: str
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    policy_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+def _api_of(request: Request) -> Api:
+    api: Api = request.scope["api"]
+    return api
+
+
+Here = Annotated[Api, Depends(_api_of)]
+
+
+def reply(value: Any, status: int = 200) -> Response:
+    """A JSON answer: of a pydantic model or of plain data."""
+    return Response(pydantic_core.to_json(value), status, media_type="application/json")
+
+
+class DirectRoute(APIRoute):
+    def __init__(self, path: str, endpoint: Callable[..., Any], **kwargs: Any) -> None:
+        super().__init__(path, endpoint, **kwargs)
+        self.app = _direct(endpoint, set(self.param_convertors))
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self.methods and scope["method"] not in self.methods:
+            allowed = {m for r in scope["router"].routes if r.path == self.path for m in r.methods}
+            allow = ", ".join(sorted(allowed))
+            problem = Problem(405, f"{scope['method']} is not for this path: {allow}", headers={"Allow": allow})
+            await problem.response()(scope, receive, send)
+            return
+        await self.app(scope, receive, send)
+
+
+def _direct(endpoint: Callable[..., Awaitable[Response]], path_names: set[str]) -> Callable[..., Awaitable[None]]:
+    binders, body_name, read_body = _bind(endpoint, path_names)
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        try:
+            arguments = {name: bind(request) for name, bind in binders.items()}
+            if read_body is not None:
+                arguments[body_name] = read_body(await request.body())
+            response = await endpoint(**arguments)
+        except Exception as error:
+            problem = problem_of(error)
+            if problem.status >= 500:
+                scope["api"].metrics.error("store" if problem.status == 503 else "control")
+            response = problem.response()
+        await response(scope, receive, send)
+
+    return app
+
+
+type _Binders = dict[str, Callable[[Request], Any]]
+
+
+def _bind(endpoint: Callable[..., Any], path_names: set[str]) -> tuple[_Binders, str, Callable[[bytes], Any] | None]:
+    """Ways to make each argument from the request, and the one that is made from the body. Raises TypeError."""
+    binders: _Binders = {}
+    body_name, read_body = "", None
+    for name, parameter in inspect.signature(endpoint, eval_str=True).parameters.items():
+        annotation = parameter.annotation
+        metadata = get_args(annotation)[1:]
+        if annotation is Request:
+            binders[name] = lambda request: request
+        elif annotation == Here:
+            binders[name] = _api_of
+        elif name in path_names:
+            binders[name] = _path_binder(name, annotation)
+        elif any(isinstance(m, params.Body) for m in metadata):
+            body_name, read_body = name, _body_reader(annotation)
+        elif any(isinstance(m, params.Query) for m in metadata):
+            binders[name] = _query_binder(annotation)
+        else:
+            raise TypeError(f"{endpoint.__module__}.{endpoint.__name__}: {name} is nothing that a request can give")
+    return binders, body_name, read_body
+
+
+def _path_binder(name: str, annotation: Any) -> Callable[[Request], Any]:
+    validate = TypeAdapter(annotation).validator.validate_python
+
+    def bind(request: Request) -> Any:
+        try:
+            return validate(request.scope["path_params"][name])
+        except ValidationError as error:
+            raise invalid(error, name=name) from None
+
+    return bind
+
+
+def _query_binder(annotation: Any) -> Callable[[Request], Any]:
+    validate = TypeAdapter(annotation).validator.validate_python
+    known = list(get_args(annotation)[0].model_fields)
+
+    def bind(request: Request) -> Any:
+        try:
+            query = request.scope["query_string"]
+            return validate(dict(parse_qsl(query.decode("latin-1"), keep_blank_values=True)) if query else {})
+        except ValidationError as error:
+            raise invalid(error, known=known) from None
+
+    return bind
+
+
+def _body_reader(annotation: Any) -> Callable[[bytes], Any]:
+    validate = TypeAdapter(annotation).validator.validate_python
+    known = list(getattr(get_args(annotation)[0], "model_fields", ()))
+
+    def read(body: bytes) -> Any:
+        try:
+            return validate(parse(body))
+        except ValidationError as error:
+            raise invalid(error, known=known) from None
+
+    return read
+
+
+def parse(body: bytes) -> Any:
+    """The JSON of a body: strict (no NaN, no lone surrogates, no number beyond a double). Raises Problem (400)."""
+    try:
+        document = pydantic_core.from_json(body, allow_inf_nan=False)
+        json.dumps(document, allow_nan=False)
+    except ValueError as error:
+        raise Problem(400, f"the body is not JSON that can be kept: {error}") from None
+    return document

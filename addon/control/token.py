@@ -1,0 +1,116 @@
+"""The state folder's small files: the bearer token, and the address of the running control API.
+
+Both are written whole or not at all, and are readable by their owner alone. What goes wrong is an OSError whose
+message names the path, and never the token.
+"""
+
+import os
+import secrets
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import filelock
+
+from addon.settings import Settings, is_loopback
+
+_OFF = "off"
+
+
+def load_token(settings: Settings, environ: Mapping[str, str]) -> str | None:
+    """The token that the control API asks for: `graft_token`, else TOOLGRAFT_TOKEN, else the one in the state folder,
+    which is made where there is none. None: `off`.
+
+    Raises OSError where the folder or the file cannot be used, ValueError where TOOLGRAFT_TOKEN cannot be a token.
+    """
+    if settings.token:
+        return None if settings.token == _OFF else settings.token
+    given = environ.get("TOOLGRAFT_TOKEN", "")
+    if not given:
+        return _kept_token(settings.state)
+    if given == _OFF:
+        if settings.control is not None and not is_loopback(settings.control[0]):
+            raise ValueError("TOOLGRAFT_TOKEN: `off` fits only a loopback graft_control")
+        return None
+    if not _sendable(given):
+        raise ValueError("TOOLGRAFT_TOKEN: must be printable ASCII without spaces")
+    return given
+
+
+def make_folder(state: Path) -> None:
+    """Make the state folder, for its owner alone, where there is none. Raises OSError."""
+    try:
+        state.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise OSError(f"{state}: the state folder cannot be made: {error.strerror}") from error
+
+
+def write_address(state: Path, url: str) -> None:
+    """Leave the running control API's URL for the command line. Raises OSError."""
+    make_folder(state)
+    _write(state / "control.url", url)
+
+
+def read_address(state: Path) -> str | None:
+    """The URL that the running proxy left, or None. Raises OSError."""
+    return _read(state / "control.url")
+
+
+def clear_address(state: Path, url: str) -> None:
+    """Remove the URL, if it is still this one: another proxy may have left its own since. Raises OSError."""
+    path = state / "control.url"
+    if _read(path) == url:
+        path.unlink(missing_ok=True)
+
+
+def _kept_token(state: Path) -> str:
+    make_folder(state)
+    path = state / "token"
+    try:
+        # two proxies that start at once must end up with one token
+        with filelock.FileLock(state / "token.lock", mode=0o600, timeout=10):
+            token = _read(path)
+            if token is None:
+                token = secrets.token_urlsafe(32)
+                _write(path, token)
+    except filelock.Timeout as error:
+        raise OSError(f"{error.lock_file}: held by another process") from error
+    except OSError as error:
+        if error.errno is None:
+            raise  # it has its message already
+        raise OSError(f"{state}: the token cannot be kept here: {error.strerror}") from error
+    if not token or not _sendable(token):
+        raise OSError(f"{path}: holds no token; delete it, and the next start makes a new one")
+    if path.stat().st_mode & 0o077:
+        path.chmod(0o600)
+    return token
+
+
+def _sendable(token: str) -> bool:
+    return token.isascii() and token.isprintable() and " " not in token
+
+
+def _read(path: Path) -> str | None:
+    try:
+        return path.read_text("utf-8", "replace").strip()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise OSError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        # mkstemp makes files of mode 0600
+        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
+        try:
+            with open(descriptor, "w", encoding="utf-8") as file:
+                file.write(text + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise OSError(f"{path}: cannot be written: {error.strerror}") from error

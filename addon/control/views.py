@@ -1,0 +1,171 @@
+"""What the control API shows of the store's records, and an example of each.
+
+Calls are shown as they are kept. Sessions and turns are shown in other words than the store's: with what holds in
+effect, and without what only the ledger needs.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, Field
+
+from addon.settings import Settings
+from store.models import Call, Document, Page, Policy, Session, Toolset, Turn
+
+
+class SessionView(BaseModel):
+    """A session and its policy as it holds: what was set for it, and the proxy's options for the rest."""
+
+    name: str
+    client_tools: Literal["strip", "keep"]
+    delivery: Literal["auto", "placeholder", "loop", "passthrough"]
+    on_pending: Literal["pass", "wait", "block"]
+    pending_timeout: float
+    overrides: list[str] = Field(description="The policy fields that were set for this session itself.")
+    tools: int | None = Field(
+        description="How many tools the session's toolset holds; null: it has none, and its traffic is not touched."
+    )
+    created_at: float | None
+    updated_at: float | None
+
+    @classmethod
+    def of(cls, name: str, session: Session | None, settings: Settings) -> Self:
+        policy = session.policy if session else Policy()
+        chosen = policy.model_dump(exclude_none=True)
+        toolset = session.toolset if session else None
+        return cls(
+            name=name,
+            **{field: chosen.get(field, getattr(settings, field)) for field in Policy.model_fields},
+            overrides=list(chosen),
+            tools=None if toolset is None else len(toolset.declarations) + len(toolset.builtins),
+            created_at=session.created_at if session else None,
+            updated_at=session.updated_at if session else None,
+        )
+
+
+class SlotView(BaseModel):
+    """`call_id` null: a call of the client's own tool."""
+
+    name: str
+    call_id: str | None
+
+
+class StepView(BaseModel):
+    """A model Content as the model said it, and its calls in order."""
+
+    content: Document
+    calls: list[SlotView]
+
+
+class TurnView(BaseModel):
+    """What a client was given for a turn (`visible`), and what the model really said (`true`), round by round."""
+
+    turn_id: str
+    session: str
+    visible: list[Document]
+    true: list[StepView]
+    rounds: int
+    usage: list[Document] = Field(description="usageMetadata, round by round.")
+    delivery: str
+    delivered: bool = Field(description="Whether the client was given the turn to its end.")
+    model: str
+    surface: str
+    created_at: float
+
+    @classmethod
+    def of(cls, turn: Turn) -> Self:
+        return cls(
+            turn_id=turn.turn_id,
+            session=turn.session,
+            visible=turn.visible,
+            true=[
+                StepView(content=s.content, calls=[SlotView(name=c.name, call_id=c.call_id) for c in s.slots])
+                for s in turn.steps
+            ],
+            rounds=len(turn.steps),
+            usage=turn.usage,
+            delivery=turn.delivery,
+            delivered=turn.delivered,
+            model=turn.model,
+            surface=turn.surface,
+            created_at=turn.created_at,
+        )
+
+
+class ToolsView(BaseModel):
+    """A toolset in Gemini's form."""
+
+    tools: list[Document]
+    tool_config: Document | None
+
+
+def tools_view(toolset: Toolset) -> Document:
+    """The toolset as a document that PUT takes back unchanged."""
+    functions: Sequence[Document] = [{"functionDeclarations": toolset.declarations}] if toolset.declarations else []
+    return {"tools": [*functions, *toolset.builtins], "tool_config": toolset.tool_config}
+
+
+def page_of(items: Sequence[Any], page: Page[Any]) -> Document:
+    """The page with other items in place of its own."""
+    return {"items": items, "next_cursor": page.next_cursor}
+
+
+class Health(BaseModel):
+    status: Literal["ok"]
+    version: str
+
+
+CALL: Document = Call(
+    call_id="call_5d0c2f",
+    session="default",
+    name="get_weather",
+    args={"city": "Oslo"},
+    turn_id="turn_4f2a91",
+    gemini_id="x1",
+    model="gemini-3-flash",
+    surface="developer",
+    created_at=1767225600.0,
+    updated_at=1767225600.0,
+).model_dump(mode="json")
+ANSWERED: Document = CALL | {"status": "done", "result": {"celsius": -3}, "updated_at": 1767225604.2}
+SESSION: Document = {
+    "name": "default",
+    "client_tools": "strip",
+    "delivery": "placeholder",
+    "on_pending": "pass",
+    "pending_timeout": 30.0,
+    "overrides": ["delivery"],
+    "tools": 1,
+    "created_at": 1767225600.0,
+    "updated_at": 1767225600.0,
+}
+DECLARATION: Document = {
+    "name": "get_weather",
+    "description": "The weather of a city, now.",
+    "parameters": {"type": "OBJECT", "properties": {"city": {"type": "STRING"}}, "required": ["city"]},
+}
+TOOLS: Document = {
+    "tools": [{"functionDeclarations": [DECLARATION]}],
+    "tool_config": {"functionCallingConfig": {"mode": "AUTO"}},
+}
+TURN: Document = {
+    "turn_id": "turn_4f2a91",
+    "session": "default",
+    "visible": [{"text": "Tool call completed: get_weather [turn_4f2a91]"}],
+    "true": [
+        {
+            "content": {
+                "role": "model",
+                "parts": [{"functionCall": {"name": "get_weather", "args": {"city": "Oslo"}}}],
+            },
+            "calls": [{"name": "get_weather", "call_id": "call_5d0c2f"}],
+        }
+    ],
+    "rounds": 1,
+    "usage": [{"totalTokenCount": 42}],
+    "delivery": "placeholder",
+    "delivered": True,
+    "model": "gemini-3-flash",
+    "surface": "developer",
+    "created_at": 1767225600.0,
+}

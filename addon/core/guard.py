@@ -1,0 +1,88 @@
+"""Who may talk to the proxy's own ports from a browser: the rules for `Host`, `Origin` and `Sec-Fetch-Site`.
+
+Pure, and the same for the control API and the proxy's own listeners. A web page can make a browser send requests to
+loopback; these three headers are what it cannot forge.
+"""
+
+import functools
+import ipaddress
+from collections.abc import Collection
+from urllib.parse import urlsplit
+
+_NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-.")
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+
+
+@functools.lru_cache(maxsize=256)
+def host_allowed(host_header: str, allow_hosts: tuple[str, ...]) -> bool:
+    """Whether a `Host` header is one that a name of someone else's cannot bring here (DNS rebinding).
+
+    Loopback names, IP literals and the names in `allow_hosts` (lower case) are; the port does not matter.
+    """
+    host = _host_of(host_header)
+    return host is not None and (_is_address(host) or _is_local_name(host) or host in allow_hosts)
+
+
+def origin_allowed(origin: str, allow_origins: Collection[str]) -> bool:
+    """Whether pages of this `Origin` may use the ports: those served from loopback, and those in `allow_origins`
+    (lower case, such as `https://app.example:8443`)."""
+    key = _origin_key(origin)
+    if key is None:
+        return False
+    host = key[1]
+    return _is_local_name(host) or _is_loopback_address(host) or any(key == _origin_key(o) for o in allow_origins)
+
+
+def page_allowed(origin: str | None, fetch_site: str | None, allow_origins: Collection[str]) -> bool:
+    """Whether a request with this `Origin` and `Sec-Fetch-Site` (None: the header is absent) may be served.
+
+    Clients other than browsers send neither. An `Origin` decides where there is one; a cross-site request without
+    one (an image, a link, a form sent by GET) is refused.
+    """
+    if origin is not None:
+        return origin_allowed(origin, allow_origins)
+    return fetch_site is None or fetch_site.strip().lower() != "cross-site"
+
+
+def _host_of(header: str) -> str | None:
+    """The host of `host[:port]`, lower case, without brackets and trailing dot; None where the form is another."""
+    text = header.strip().lower()
+    if text.startswith("["):
+        host, bracket, rest = text[1:].partition("]")
+        if not bracket or not _is_address(host) or ":" not in host:
+            return None
+        port = rest.removeprefix(":") if rest.startswith(":") else rest and "x"
+    else:
+        host, _, port = text.partition(":")
+        host = host.removesuffix(".")
+        if not host or not _NAME_CHARACTERS.issuperset(host):
+            return None
+    return host if not port or (port.isascii() and port.isdigit()) else None
+
+
+def _origin_key(origin: str) -> tuple[str, str, int] | None:
+    """Scheme, host and port of an http(s) origin; None for `null` and whatever else."""
+    try:
+        parts = urlsplit(origin.strip().lower())
+        port = parts.port
+    except ValueError:
+        return None
+    if parts.scheme not in _DEFAULT_PORTS or not parts.hostname or parts.username is not None or parts.path.strip("/"):
+        return None
+    return parts.scheme, parts.hostname.removesuffix("."), _DEFAULT_PORTS[parts.scheme] if port is None else port
+
+
+def _is_local_name(host: str) -> bool:
+    return host == "localhost" or host.endswith(".localhost")
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_loopback_address(host: str) -> bool:
+    return _is_address(host) and ipaddress.ip_address(host).is_loopback

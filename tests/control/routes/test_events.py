@@ -1,0 +1,115 @@
+import asyncio
+import json
+from collections.abc import Callable
+from typing import Any
+
+import httpx2
+import pytest
+
+from addon.control.app import ControlApp
+from addon.control.routes.events import EventStream
+from store.base import Store
+
+
+def parsed(block: str) -> dict[str, str]:
+    return dict(line.split(": ", 1) for line in block.split("\n"))
+
+
+async def opened(stream: Any) -> None:
+    start = await stream.start()
+    assert start["status"] == 200
+    headers = dict(start["headers"])
+    assert headers[b"content-type"].startswith(b"text/event-stream")
+    assert b"content-length" not in headers
+    assert (await stream.block()).startswith(":")
+
+
+async def test_events_come_as_they_happen_from_now_on(exchange: Callable[..., Any], capture: Any) -> None:
+    await capture("old")
+    stream = exchange("/v1/events")
+    await opened(stream)
+    await capture("new")
+    blocks = [parsed(await stream.block()) for _ in range(2)]
+    assert {block["event"] for block in blocks} == {"turn.created", "call.created"}
+    call = next(json.loads(block["data"]) for block in blocks if block["event"] == "call.created")
+    assert call["call_id"] == "new"
+    assert int(blocks[0]["id"]) < int(blocks[1]["id"])
+
+
+@pytest.mark.parametrize("by", ["header", "query", "header before query"])
+async def test_a_stream_resumes_without_loss_or_repetition(
+    exchange: Callable[..., Any], capture: Any, store: Store, by: str
+) -> None:
+    await capture("c1")
+    seen = await store.last_event_id()
+    await capture("c2")
+    query = {"header": "", "query": f"after={seen}", "header before query": "after=0"}[by]
+    stream = exchange("/v1/events", query, {"Last-Event-ID": str(seen)} if "header" in by else {})
+    await opened(stream)
+    assert int(parsed(await stream.block())["id"]) > seen
+    await stream.block()
+    await capture("c3")
+    assert json.loads(parsed(await stream.block())["data"])["turn_id"] == "turn_c3"
+
+
+async def test_a_stream_that_starts_at_zero_gives_everything_however_much(
+    exchange: Callable[..., Any], client: httpx2.AsyncClient
+) -> None:
+    for n in range(150):
+        await client.patch(f"/v1/sessions/s{n}", json={"delivery": "loop"})
+    stream = exchange("/v1/events", "after=0")
+    await opened(stream)
+    names = [json.loads(parsed(await stream.block())["data"])["name"] for _ in range(150)]
+    assert names == [f"s{n}" for n in range(150)]
+
+
+async def test_a_stream_of_one_session_hides_the_others(exchange: Callable[..., Any], capture: Any) -> None:
+    stream = exchange("/v1/events", "session=work")
+    await opened(stream)
+    await capture("c1", session="other")
+    await capture("c2", session="work")
+    assert json.loads(parsed(await stream.block())["data"])["session"] == "work"
+
+
+async def test_a_stream_ends_when_the_server_stops(exchange: Callable[..., Any], app: ControlApp) -> None:
+    stream = exchange("/v1/events")
+    await opened(stream)
+    app.stop()
+    assert await stream.block() == ""
+
+
+async def test_a_stream_ends_when_the_store_closes(exchange: Callable[..., Any], store: Store) -> None:
+    stream = exchange("/v1/events")
+    await opened(stream)
+    await store.close()
+    assert await stream.block() == ""
+
+
+async def test_a_stream_ends_when_the_client_hangs_up(exchange: Callable[..., Any]) -> None:
+    stream = exchange("/v1/events")
+    await opened(stream)
+    await stream.leave()
+    assert stream.task.done()
+
+
+async def test_a_quiet_stream_is_kept_alive(app: ControlApp) -> None:
+    sent: asyncio.Queue[Any] = asyncio.Queue()
+    stream = EventStream(app.api, None, 0, keep_alive=0.01)
+    task = asyncio.ensure_future(stream({}, asyncio.Event().wait, sent.put))  # type: ignore[arg-type]
+    async with asyncio.timeout(5):
+        bodies = [(await sent.get()).get("body") for _ in range(4)]
+        app.stop()
+        await task
+    assert bodies[2:] == [b": keep-alive\n\n"] * 2
+
+
+@pytest.mark.parametrize("given", ["x", "-1", "1.5", "", "9" * 30, "²"])
+async def test_a_wrong_last_event_id_is_refused(client: httpx2.AsyncClient, given: str) -> None:
+    answer = await client.get("/v1/events", headers={b"Last-Event-ID": given.encode("latin-1")})
+    assert (answer.status_code, answer.json()["field"]) == (422, "Last-Event-ID")
+
+
+@pytest.mark.parametrize(("query", "field"), [("after=-1", "after"), ("after=x", "after"), ("sesion=a", "sesion")])
+async def test_a_wrong_query_is_refused(client: httpx2.AsyncClient, query: str, field: str) -> None:
+    answer = await client.get(f"/v1/events?{query}")
+    assert (answer.status_code, answer.json()["field"]) == (422, field)

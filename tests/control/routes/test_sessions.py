@@ -1,0 +1,111 @@
+from typing import Any
+
+import httpx2
+import pytest
+
+from store.base import Store
+
+DEFAULTS = {"client_tools": "strip", "delivery": "auto", "on_pending": "pass", "pending_timeout": 30.0}
+PATH = "/v1/sessions/work"
+
+
+def policy(answer: httpx2.Response) -> dict[str, Any]:
+    assert answer.status_code == 200, answer.text
+    return {name: answer.json()[name] for name in DEFAULTS}
+
+
+async def test_a_session_that_nothing_was_set_for_shows_what_holds(client: httpx2.AsyncClient, store: Store) -> None:
+    answer = await client.get(PATH)
+    assert policy(answer) == DEFAULTS
+    assert answer.json() | DEFAULTS == DEFAULTS | {
+        "name": "work",
+        "overrides": [],
+        "tools": None,
+        "created_at": None,
+        "updated_at": None,
+    }
+    assert await store.session("work") is None
+
+
+async def test_a_change_leaves_the_other_fields_and_null_resets_one(client: httpx2.AsyncClient) -> None:
+    first = await client.patch(PATH, json={"delivery": "loop", "pending_timeout": 2})
+    assert policy(first) == DEFAULTS | {"delivery": "loop", "pending_timeout": 2.0}
+    second = await client.patch(PATH, json={"on_pending": "wait"})
+    assert second.json()["overrides"] == ["delivery", "on_pending", "pending_timeout"]
+    third = await client.patch(PATH, json={"delivery": None})
+    assert policy(third) == DEFAULTS | {"on_pending": "wait", "pending_timeout": 2.0}
+    assert policy(await client.get(PATH)) == policy(third)
+
+
+async def test_a_reset_is_one_also_where_the_same_value_was_never_set(client: httpx2.AsyncClient) -> None:
+    assert policy(await client.patch(PATH, json={"delivery": None})) == DEFAULTS
+
+
+@pytest.mark.parametrize(
+    ("body", "field", "words"),
+    [
+        ({"delivery": "later"}, "delivery", ["'later'", "placeholder", "passthrough"]),
+        ({"client_tools": 1}, "client_tools", ["1", "strip", "keep"]),
+        ({"on_pending": "loop"}, "on_pending", ["'loop'", "block"]),
+        ({"pending_timeout": -1}, "pending_timeout", ["-1", "0"]),
+        ({"pending_timeout": 3601}, "pending_timeout", ["3601", "3600"]),
+        ({"pending_timeout": "soon"}, "pending_timeout", ["'soon'"]),
+        ({"max_round": 3}, "max_round", ["unknown", "client_tools", "delivery", "on_pending", "pending_timeout"]),
+        ([], None, ["does not fit"]),
+        ("loop", None, ["does not fit"]),
+    ],
+)
+async def test_a_wrong_policy_is_refused_by_name_and_nothing_is_changed(
+    client: httpx2.AsyncClient, store: Store, body: Any, field: str | None, words: list[str]
+) -> None:
+    await client.patch(PATH, json={"delivery": "loop"})
+    before = await store.session("work"), await store.last_event_id()
+    sent = {"on_pending": "wait", **body} if isinstance(body, dict) and "on_pending" not in body else body
+    answer = await client.patch(PATH, json=sent)
+    assert answer.status_code == 422
+    assert answer.json().get("field") == field
+    for word in words:
+        assert word in answer.json()["detail"]
+    assert (await store.session("work"), await store.last_event_id()) == before
+
+
+@pytest.mark.parametrize("name", ["a b", "x" * 65, "%C3%A9", "a%0A", "a@b"])
+@pytest.mark.parametrize(
+    ("method", "tail", "body"),
+    [
+        ("GET", "", None),
+        ("PATCH", "", {}),
+        ("DELETE", "", None),
+        ("GET", "/tools", None),
+        ("PUT", "/tools", {"tools": []}),
+        ("DELETE", "/tools", None),
+    ],
+)
+async def test_a_session_name_that_does_not_fit_is_refused_with_what_fits(
+    client: httpx2.AsyncClient, store: Store, name: str, method: str, tail: str, body: Any
+) -> None:
+    answer = await client.request(method, f"/v1/sessions/{name}{tail}", json=body)
+    assert answer.status_code == 422
+    assert answer.json()["field"] == "session"
+    assert "[A-Za-z0-9_.-]{1,64}" in answer.json()["detail"]
+    assert await store.last_event_id() == 0
+
+
+async def test_sessions_are_listed_by_name_page_by_page(client: httpx2.AsyncClient) -> None:
+    for name in ("b", "a", "c"):
+        await client.patch(f"/v1/sessions/{name}", json={"delivery": "loop"})
+    first = (await client.get("/v1/sessions", params={"limit": 2})).json()
+    assert [s["name"] for s in first["items"]] == ["a", "b"]
+    assert first["items"][0]["delivery"] == "loop"
+    rest = (await client.get("/v1/sessions", params={"limit": 2, "cursor": first["next_cursor"]})).json()
+    assert [s["name"] for s in rest["items"]] == ["c"]
+    assert rest["next_cursor"] is None
+
+
+async def test_a_session_is_forgotten_and_forgetting_it_again_is_fine(client: httpx2.AsyncClient, store: Store) -> None:
+    await client.patch(PATH, json={"delivery": "loop"})
+    for _ in range(2):
+        answer = await client.delete(PATH)
+        assert (answer.status_code, answer.content) == (204, b"")
+    assert policy(await client.get(PATH)) == DEFAULTS
+    assert await store.session("work") is None

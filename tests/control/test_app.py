@@ -1,0 +1,175 @@
+import importlib
+import pkgutil
+from typing import Any
+
+import httpx2
+import pytest
+
+from addon.control import routes
+from addon.control.app import ControlApp
+from addon.control.routes import GROUPS
+from addon.control.routing import DirectRoute
+from addon.metrics import Metrics
+from store.base import Store, StoreUnavailable
+
+OPERATIONS = {
+    ("get", "/healthz"),
+    ("get", "/metrics"),
+    ("get", "/v1/sessions"),
+    ("get", "/v1/sessions/{session}"),
+    ("patch", "/v1/sessions/{session}"),
+    ("delete", "/v1/sessions/{session}"),
+    ("get", "/v1/sessions/{session}/tools"),
+    ("put", "/v1/sessions/{session}/tools"),
+    ("delete", "/v1/sessions/{session}/tools"),
+    ("get", "/v1/calls"),
+    ("get", "/v1/calls/{call_id}"),
+    ("post", "/v1/calls/{call_id}/result"),
+    ("get", "/v1/turns"),
+    ("get", "/v1/events"),
+}
+
+
+async def document(client: httpx2.AsyncClient) -> dict[str, Any]:
+    described: dict[str, Any] = (await client.get("/openapi.json")).json()
+    return described
+
+
+def test_a_group_of_routes_is_one_module_and_one_line() -> None:
+    assert set(GROUPS) == {module.name for module in pkgutil.iter_modules(routes.__path__)}
+    for group in GROUPS:
+        router = importlib.import_module(f"addon.control.routes.{group}").router
+        assert router.routes, group
+        for route in router.routes:
+            assert type(route) is DirectRoute, f"{group}: make the router with describe.group"
+
+
+async def test_the_document_has_every_operation(client: httpx2.AsyncClient) -> None:
+    paths = (await document(client))["paths"]
+    assert {(method, path) for path, methods in paths.items() for method in methods} == OPERATIONS
+
+
+async def test_every_operation_has_an_example_a_summary_and_problems(client: httpx2.AsyncClient) -> None:
+    for path, methods in (await document(client))["paths"].items():
+        for method, operation in methods.items():
+            where = f"{method} {path}"
+            assert operation["summary"], where
+            success = operation["responses"].get("200") or operation["responses"]["204"]
+            if "200" in operation["responses"]:
+                assert all(c.get("example") for c in success["content"].values()), where
+            if "requestBody" in operation:
+                assert operation["requestBody"]["content"]["application/json"]["example"], where
+            assert "application/problem+json" in operation["responses"]["default"]["content"], where
+            assert "HTTPValidationError" not in str(operation), where
+
+
+async def test_every_reference_of_the_document_leads_somewhere(client: httpx2.AsyncClient) -> None:
+    described = await document(client)
+
+    def check(node: Any) -> None:
+        if isinstance(node, dict):
+            if "$ref" in node:
+                target: Any = described
+                for step in node["$ref"].removeprefix("#/").split("/"):
+                    target = target[step]
+            for value in node.values():
+                check(value)
+        elif isinstance(node, list):
+            for value in node:
+                check(value)
+
+    check(described)
+
+
+async def test_the_document_says_which_operations_need_the_token(client: httpx2.AsyncClient) -> None:
+    described = await document(client)
+    assert described["components"]["securitySchemes"] == {"bearer": {"type": "http", "scheme": "bearer"}}
+    assert described["security"] == [{"bearer": []}]
+    assert described["info"]["version"] == "1.2.3"
+    open_paths = {p for p, methods in described["paths"].items() for o in methods.values() if o.get("security") == []}
+    assert open_paths == {"/healthz"}
+
+
+async def test_parameters_of_the_query_are_described(client: httpx2.AsyncClient) -> None:
+    operation = (await document(client))["paths"]["/v1/calls"]["get"]
+    assert {p["name"] for p in operation["parameters"]} == {"session", "status", "name", "wait", "limit", "cursor"}
+
+
+async def test_the_page_shows_the_document(client: httpx2.AsyncClient) -> None:
+    answer = await client.get("/docs")
+    assert answer.headers["content-type"].startswith("text/html")
+    assert "openapi.json" in answer.text
+
+
+@pytest.mark.parametrize("path", ["/", "/v1", "/v1/calls/", "/v1/sessions/a/b", "/redoc"])
+async def test_what_is_not_there_is_a_problem(client: httpx2.AsyncClient, path: str) -> None:
+    answer = await client.get(path)
+    assert answer.status_code == 404
+    assert answer.headers["content-type"] == "application/problem+json"
+
+
+async def test_a_wrong_method_is_told_which_ones_fit(client: httpx2.AsyncClient) -> None:
+    answer = await client.post("/v1/sessions/default", json={})
+    assert answer.status_code == 405
+    assert answer.headers["allow"] == "DELETE, GET, PATCH"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "store_method"),
+    [
+        ("GET", "/v1/calls", None, "calls"),
+        ("GET", "/v1/calls/c", None, "call"),
+        ("POST", "/v1/calls/c/result", {"result": 1}, "answer"),
+        ("GET", "/v1/sessions", None, "sessions"),
+        ("GET", "/v1/sessions/s", None, "session"),
+        ("PATCH", "/v1/sessions/s", {}, "put_policy"),
+        ("DELETE", "/v1/sessions/s", None, "delete_session"),
+        ("PUT", "/v1/sessions/s/tools", {"tools": []}, "put_toolset"),
+        ("GET", "/v1/turns", None, "turns"),
+        ("GET", "/v1/events", None, "last_event_id"),
+    ],
+)
+async def test_a_store_that_is_down_is_a_503_without_its_words(
+    client: httpx2.AsyncClient,
+    store: Store,
+    metrics: Metrics,
+    monkeypatch: pytest.MonkeyPatch,
+    method: str,
+    path: str,
+    body: Any,
+    store_method: str,
+) -> None:
+    async def down(*_: Any, **__: Any) -> None:
+        raise StoreUnavailable("redis://user:secret@host")
+
+    monkeypatch.setattr(store, store_method, down)
+    answer = await client.request(method, path, json=body)
+    assert answer.status_code == 503
+    assert answer.headers["retry-after"] == "1"
+    assert "secret" not in answer.text
+    assert b'toolgraft_errors_total{kind="store"} 1.0' in metrics.render()
+
+
+async def test_a_mistake_of_ours_is_a_500_that_tells_nothing(
+    client: httpx2.AsyncClient,
+    store: Store,
+    metrics: Metrics,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def broken(*_: Any, **__: Any) -> None:
+        raise RuntimeError("inner words")
+
+    monkeypatch.setattr(store, "call", broken)
+    answer = await client.get("/v1/calls/c")
+    assert (answer.status_code, answer.json()["status"]) == (500, 500)
+    assert "inner words" not in answer.text
+    assert "inner words" in caplog.text
+    assert b'toolgraft_errors_total{kind="control"} 1.0' in metrics.render()
+
+
+def test_a_handler_whose_arguments_no_request_can_give_is_refused(app: ControlApp) -> None:
+    async def handler(answer: int) -> None: ...
+
+    with pytest.raises(TypeError, match="answer"):
+        DirectRoute("/x", handler)
