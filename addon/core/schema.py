@@ -1,0 +1,286 @@
+"""JSON Schema ↔ Gemini's Schema, the OpenAPI subset with types in capitals that `parameters` takes.
+
+A JSON Schema becomes a Gemini Schema only where that loses nothing, and where every model is known to take it; else
+it stays as it is, for `parametersJsonSchema`. Keys under `properties` are users' names, never keywords. Pure: no
+schema is ever changed in place. Depth is the caller's to bound: these functions recurse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+from addon.core.documents import camel
+
+type Schema = dict[str, Any]
+
+TYPES = ("STRING", "NUMBER", "INTEGER", "BOOLEAN", "ARRAY", "OBJECT", "NULL")
+
+# Other formats of a string are refused by the service, those of numbers that it does not know are useless.
+_FORMATS = {
+    "STRING": ("date-time", "enum"),
+    "NUMBER": ("float", "double"),
+    "INTEGER": ("int32", "int64"),
+}
+_ANNOTATIONS = frozenset({"title", "description", "default", "example"})
+
+
+def _is_count(value: Any) -> bool:
+    if isinstance(value, str):  # proto JSON writes an int64 as a string
+        return value.isascii() and value.isdigit() and len(value) < 20
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_names(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(item, str) for item in value)
+
+
+def _is_string(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_bool(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
+_COUNTS = ("minItems", "maxItems", "minProperties", "maxProperties", "minLength", "maxLength")
+_PLAIN: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    **dict.fromkeys(("format", "title", "description", "pattern"), ("a string", _is_string)),
+    **dict.fromkeys(("enum", "required", "propertyOrdering"), ("a list of strings", _is_names)),
+    **dict.fromkeys(_COUNTS, ("a whole number", _is_count)),
+    **dict.fromkeys(("minimum", "maximum"), ("a number", _is_number)),
+    **dict.fromkeys(("default", "example"), ("any value", lambda value: True)),
+    "nullable": ("true or false", _is_bool),
+}
+FIELDS = (*_PLAIN, "type", "items", "properties", "anyOf")
+"""The fields of a Gemini Schema. The service refuses any other: `Unknown name "…": Cannot find field.`"""
+
+
+class Unfit(ValueError):
+    """What keeps a schema from being a Gemini Schema: `path` leads to it inside the schema ("" is the schema)."""
+
+    def __init__(self, path: str, message: str) -> None:
+        super().__init__(f"{path}: {message}" if path else message)
+        self.path = path
+        self.message = message
+
+
+def to_declaration_schema(schema: Schema) -> tuple[Literal["parameters", "parametersJsonSchema"], Schema] | None:
+    """The field of a declaration that a JSON Schema goes to, and its form there; None where it needs no field.
+
+    `parameters` gets a new Gemini Schema that says the same, `parametersJsonSchema` the schema itself. An object
+    schema without any property says nothing, and older models refuse it in `parameters`: it is left out.
+    """
+    if says_nothing(schema):
+        return None
+    try:
+        return "parameters", _converted(schema, "")
+    except Unfit:
+        return "parametersJsonSchema", schema
+
+
+def says_nothing(schema: Schema) -> bool:
+    """Whether it is an object schema without any property, in either form: a function without arguments."""
+    return (
+        schema.keys() <= {"type", "properties", "required"}
+        and str(schema.get("type", "object")).lower() == "object"
+        and not schema.get("properties")
+        and not schema.get("required")
+    )
+
+
+def to_json_schema(gemini: Schema) -> Schema:
+    """The way back: a Gemini Schema, in either spelling of its fields, as a JSON Schema. Unknown fields stay."""
+    schema: Schema = {}
+    for key, value in gemini.items():
+        name = camel(key)
+        if value is None and name not in ("default", "example"):
+            continue
+        if name == "type" and isinstance(value, str):
+            if value.upper() != "TYPE_UNSPECIFIED":
+                schema["type"] = value.lower()
+        elif name == "properties" and isinstance(value, dict):
+            schema[name] = {key: _back(member) for key, member in value.items()}
+        elif name == "items":
+            schema[name] = _back(value)
+        elif name == "anyOf" and isinstance(value, list):
+            schema[name] = [_back(member) for member in value]
+        elif name in _COUNTS and isinstance(value, str) and _is_count(value):
+            schema[name] = int(value)
+        elif name != "nullable":
+            schema[name if name in FIELDS else key] = value
+    if gemini.get("nullable") is True:
+        _allow_null(schema)
+    return schema
+
+
+def is_gemini_form(schema: Schema) -> bool:
+    """Whether a schema is written as a Gemini Schema: a type in capitals, or a field in snake_case, at any depth."""
+    if schema.get("type") in TYPES or any("_" in key and camel(key) in FIELDS for key in schema):
+        return True
+    members = [schema.get("items")]
+    if isinstance(properties := schema.get("properties"), dict):
+        members += properties.values()
+    if isinstance(choices := schema.get("anyOf"), list):
+        members += choices
+    return any(is_gemini_form(member) for member in members if isinstance(member, dict))
+
+
+def gemini_schema(schema: Schema, path: str = "") -> Schema:
+    """A schema that is meant as a Gemini Schema, in camelCase and with its types in capitals. Raises Unfit.
+
+    Fields and the kinds of their values are checked; fields that are null are unset, and go.
+    """
+    if not isinstance(schema, dict):
+        raise Unfit(path, "must be an object (a Schema)")
+    result: Schema = {}
+    for key, value in schema.items():
+        name, at = camel(key), _join(path, key)
+        if name not in FIELDS:
+            raise Unfit(at, f"is no field of a Gemini Schema; it knows {', '.join(sorted(FIELDS))}")
+        if name in result:
+            raise Unfit(at, f"is given in both spellings, {name} and {key}")
+        if value is None and name not in ("default", "example"):
+            continue
+        result[name] = _gemini_value(name, value, at)
+    return result
+
+
+def _gemini_value(name: str, value: Any, at: str) -> Any:
+    if name == "type":
+        if not isinstance(value, str) or value.upper() not in TYPES:
+            raise Unfit(at, f"must be one of {', '.join(TYPES)}")
+        return value.upper()
+    if name == "items":
+        return gemini_schema(value, at)
+    if name == "properties":
+        if not isinstance(value, dict):
+            raise Unfit(at, "must be an object of Schemas")
+        return {key: gemini_schema(member, _join(at, key)) for key, member in value.items()}
+    if name == "anyOf":
+        if not isinstance(value, list):
+            raise Unfit(at, "must be a list of Schemas")
+        return [gemini_schema(member, f"{at}[{i}]") for i, member in enumerate(value)]
+    wanted, fits = _PLAIN[name]
+    if not fits(value):
+        raise Unfit(at, f"must be {wanted}")
+    return value
+
+
+def _converted(schema: Any, path: str) -> Schema:
+    """A JSON Schema as the Gemini Schema that says the same; Unfit where there is none."""
+    if not isinstance(schema, dict):
+        raise Unfit(path, "must be an object")
+    if "anyOf" in schema:
+        return _converted_choice(schema, path)
+    kind, nullable = _type(schema, path)
+    result: Schema = {"type": kind}
+    for key, value in schema.items():
+        at = _join(path, key)
+        if key in ("type", "nullable"):
+            continue
+        if key == "items":
+            result[key] = _converted(value, at)
+        elif key == "properties" and isinstance(value, dict):
+            result[key] = {name: _converted(member, _join(at, name)) for name, member in value.items()}
+        elif key == "enum":
+            result[key] = _enum(value, nullable, at)
+        else:
+            result[key] = _plain(key, value, at)
+    _check_type(result, path)
+    if nullable:
+        result["nullable"] = True
+    return result
+
+
+def _type(schema: Schema, path: str) -> tuple[str, bool]:
+    """The one type of a schema, in capitals, and whether null is allowed beside it."""
+    value = schema.get("type", "string" if "enum" in schema else None)
+    kinds = value if isinstance(value, list) else [value]
+    others = [kind for kind in kinds if kind != "null"]
+    if len(others) != 1 or not isinstance(others[0], str) or others[0].upper() not in TYPES:
+        raise Unfit(_join(path, "type"), "must be one type, with or without null")
+    nullable = schema.get("nullable", False)
+    if not isinstance(nullable, bool):
+        raise Unfit(_join(path, "nullable"), "must be true or false")
+    return others[0].upper(), nullable or "null" in kinds
+
+
+def _converted_choice(schema: Schema, path: str) -> Schema:
+    """`anyOf`: one schema with or without null becomes that schema; several stay a choice if nothing is beside it.
+
+    Vertex refuses other fields beside `anyOf`, `nullable` too.
+    """
+    at = _join(path, "anyOf")
+    choices = schema["anyOf"]
+    if not isinstance(choices, list):
+        raise Unfit(at, "must be a list")
+    beside = {key: value for key, value in schema.items() if key != "anyOf"}
+    others = [choice for choice in choices if choice != {"type": "null"}]
+    if len(others) == 1 and beside.keys() <= _ANNOTATIONS:
+        result = _converted(others[0], at)
+        if beside.keys() & result.keys():
+            raise Unfit(at, "says again what is said beside it")
+        result |= {key: _plain(key, value, _join(path, key)) for key, value in beside.items()}
+        return result | {"nullable": True} if len(choices) > 1 else result
+    if beside or len(others) != len(choices) or not choices:
+        raise Unfit(at, "must stand alone, and without null")
+    return {"anyOf": [_converted(choice, f"{at}[{i}]") for i, choice in enumerate(choices)]}
+
+
+def _enum(value: Any, nullable: bool, at: str) -> list[str]:
+    """Strings; null is among them exactly where the schema is nullable, and goes into `nullable`."""
+    if not isinstance(value, list) or (None in value) != nullable:
+        raise Unfit(at, "must be a list with null exactly where null is allowed")
+    names = [item for item in value if item is not None]
+    if not names or not _is_names(names):
+        raise Unfit(at, "must be strings")
+    return names
+
+
+def _plain(key: str, value: Any, at: str) -> Any:
+    if key not in _PLAIN or not _PLAIN[key][1](value) or (key in _COUNTS and isinstance(value, str)):
+        raise Unfit(at, "has no counterpart")
+    return value
+
+
+def _check_type(result: Schema, path: str) -> None:
+    """What the service wants of each type, beyond JSON Schema's rules."""
+    kind = result["type"]
+    properties = result.get("properties")
+    if kind == "NULL":
+        raise Unfit(path, "null alone is no type that every model knows")
+    if (kind == "OBJECT") != bool(properties):
+        raise Unfit(path, "an object needs properties, and nothing else may have them")
+    if (kind == "ARRAY") != ("items" in result):
+        raise Unfit(path, "an array needs items, and nothing else may have them")
+    if "enum" in result and kind != "STRING":
+        raise Unfit(path, "only strings can be enumerated")
+    if "format" in result and result["format"] not in _FORMATS.get(kind, ()):
+        raise Unfit(path, "has a format that is refused")
+    for key in ("required", "propertyOrdering"):
+        if not set(result.get(key, ())) <= (properties or {}).keys():
+            raise Unfit(path, f"{key} names what is no property")
+
+
+def _allow_null(schema: Schema) -> None:
+    """Fold `nullable` into a JSON Schema that `to_json_schema` has just made."""
+    kind, choices, names = schema.get("type"), schema.get("anyOf"), schema.get("enum")
+    if isinstance(kind, str) and kind != "null":
+        schema["type"] = [kind, "null"]
+    if isinstance(choices, list):
+        schema["anyOf"] = [*choices, {"type": "null"}]
+    if isinstance(names, list) and None not in names:
+        schema["enum"] = [*names, None]
+
+
+def _back(schema: Any) -> Any:
+    return to_json_schema(schema) if isinstance(schema, dict) else schema
+
+
+def _join(path: str, key: str) -> str:
+    return f"{path}.{key}" if path else key

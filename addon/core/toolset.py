@@ -1,0 +1,365 @@
+"""Tools as users write them → tools as Gemini takes them: the body of `PUT /v1/sessions/{session}/tools`.
+
+Each tool is told apart by its shape, and comes out in Gemini's camelCase form:
+
+- a Gemini Tool: `functionDeclarations`, or built-in tools such as `googleSearch`; either spelling of keys;
+- OpenAI chat: `{"type": "function", "function": {"name", "description", "parameters", "strict"}}`;
+- OpenAI Responses: `{"type": "function", "name", "description", "parameters", "strict"}`;
+- MCP: `{"name", "description", "inputSchema", "outputSchema", …}`;
+- a bare declaration: `{"name", "description", "parameters" or "parametersJsonSchema", …}`.
+
+Nothing is dropped but what has no counterpart in Gemini and changes no call: OpenAI's `strict` (Gemini's is mode
+VALIDATED, for all tools at once), and MCP's `title`, `annotations`, `icons`, `execution` and `_meta`. Keys that are
+null are unset. Everything else that is not known is refused with its name. Pure: the document is never changed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from addon.core.documents import camel
+from addon.core.schema import Unfit, gemini_schema, is_gemini_form, says_nothing, to_declaration_schema
+
+type Object = dict[str, Any]
+
+MAX_DECLARATIONS = 512
+MAX_DEPTH = 100  # what the service takes, and what recursion over a schema bears
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.:-]{0,63}")
+_BUILTINS = (
+    *("googleSearch", "googleSearchRetrieval", "codeExecution", "urlContext", "googleMaps", "fileSearch"),
+    *("computerUse", "mcpServers", "retrieval", "enterpriseWebSearch", "parallelAiSearch", "exaAiSearch"),
+)
+_DECLARATION = ("name", "description", "parameters", "parametersJsonSchema", "response", "responseJsonSchema")
+_OPENAI = ("name", "description", "parameters", "strict")
+_MCP_UNUSED = ("title", "annotations", "icons", "execution", "_meta")
+_MODES = ("AUTO", "ANY", "NONE", "VALIDATED")
+_CHOICES = {"auto": "AUTO", "required": "ANY", "none": "NONE"}
+
+
+class BadTool(ValueError):
+    """What is wrong with a document of tools, and where.
+
+    `tool` is the name of the tool, or its index where it has no name; "" where it is no tool's fault. `field` is the
+    dotted path to what is wrong, such as `tools[0].function.parameters`, with Gemini's own keys in camelCase whichever
+    spelling was used; "" is the document. `message` says what is wrong and what fits.
+    """
+
+    def __init__(self, tool: str, field: str, message: str) -> None:
+        super().__init__(f"{field or 'the document'} {message}")
+        self.tool = tool
+        self.field = field
+        self.message = message
+
+
+@dataclass(frozen=True)
+class Tools:
+    """Declarations and built-in tools (one kind each) in the order given, and a toolConfig if there is one."""
+
+    declarations: list[Object]
+    builtins: list[Object]
+    tool_config: Object | None
+
+
+@dataclass(frozen=True, slots=True)
+class _At:
+    """A place in the document, for messages."""
+
+    tool: str
+    field: str
+
+    def __truediv__(self, key: str) -> _At:
+        return _At(self.tool, f"{self.field}.{key}" if self.field else key)
+
+    def __getitem__(self, index: int) -> _At:
+        return _At(self.tool, f"{self.field}[{index}]")
+
+    def of(self, tool: str) -> _At:
+        return _At(tool, self.field)
+
+    def bad(self, message: str) -> BadTool:
+        return BadTool(self.tool, self.field, message)
+
+
+def normalise(document: object) -> Tools:
+    """The tools and the choice among them, checked and in Gemini's form. Raises BadTool for what does not fit.
+
+    `{"tools": […], "tool_config" or "toolConfig": {…}}`, or `"tool_choice"` as OpenAI has it in place of the config.
+    """
+    top = _At("", "")
+    body = _fields(document, ("tools", "toolConfig", "tool_choice"), top)
+    if "tools" not in body:
+        raise (top / "tools").bad("is missing; it is a list, and may be empty")
+    declarations: list[Object] = []
+    builtins: list[Object] = []
+    names: dict[str, str] = {}
+    for index, tool in enumerate(_listed(body["tools"], top / "tools")):
+        at = (top / "tools")[index].of(str(index))
+        _check_depth(tool, at)
+        for place, declaration in _read(tool, at, builtins):
+            name = declaration["name"]
+            if name in names:
+                raise (place / "name").bad(f"is {name!r}, as is that of {names[name]}; names must differ")
+            names[name] = place.field
+            declarations.append(declaration)
+    if len(declarations) > MAX_DECLARATIONS:
+        raise (top / "tools").bad(f"declares {len(declarations)} functions; at most {MAX_DECLARATIONS} fit")
+    return Tools(declarations, builtins, _config(body, names, top))
+
+
+def _read(tool: object, at: _At, builtins: list[Object]) -> Iterator[tuple[_At, Object]]:
+    """The declarations of one tool, each with its place; its built-in tools are added to `builtins`."""
+    if not isinstance(tool, dict):
+        raise at.bad("must be an object")
+    keys = {camel(key) for key in tool}
+    if keys & {"functionDeclarations", *_BUILTINS}:
+        fields = _fields(tool, ("functionDeclarations", *_BUILTINS), at)
+        for index, declaration in enumerate(
+            _listed(fields.pop("functionDeclarations", []), at / "functionDeclarations")
+        ):
+            yield _declaration(declaration, (at / "functionDeclarations")[index])
+        builtins.extend({kind: _builtin(kind, value, at / kind)} for kind, value in fields.items())
+    elif "function" in keys:
+        fields = _fields(tool, ("type", "function"), at)
+        _check_function_type(fields, at)
+        yield _openai(fields.get("function"), at / "function")
+    elif "type" in keys:
+        _check_function_type(tool, at)
+        yield _openai({key: value for key, value in tool.items() if key != "type"}, at)
+    elif "inputSchema" in keys:
+        yield _mcp(tool, at)
+    elif "name" in keys:
+        yield _declaration(tool, at)
+    else:
+        raise at.bad(
+            "is no tool that is known: a Gemini Tool (functionDeclarations, or a built-in tool such as googleSearch), "
+            "an OpenAI function tool (type, function), an MCP tool (name, inputSchema) or a declaration (name, …)"
+        )
+
+
+def _builtin(kind: str, value: object, at: _At) -> object:
+    wanted = list if kind == "mcpServers" else dict
+    if not isinstance(value, wanted):
+        raise at.bad("must be a list" if wanted is list else "must be an object, such as {}")
+    return value
+
+
+def _check_function_type(tool: Object, at: _At) -> None:
+    if tool.get("type") != "function":
+        raise (at / "type").bad(f"is {_shown(tool.get('type'))}; only 'function' fits")
+
+
+def _openai(value: object, at: _At) -> tuple[_At, Object]:
+    fields = _fields(value, _OPENAI, at)
+    place, result = _named(fields, at)
+    if not isinstance(fields.get("strict", False), bool):
+        raise (place / "strict").bad("must be true or false")
+    result |= _schema(fields, "parameters", "parameters", place)
+    return place, result
+
+
+def _mcp(value: object, at: _At) -> tuple[_At, Object]:
+    fields = _fields(value, ("name", "description", "inputSchema", "outputSchema", *_MCP_UNUSED), at)
+    place, result = _named(fields, at)
+    result |= _schema(fields, "inputSchema", "parameters", place)
+    result |= _schema(fields, "outputSchema", "response", place)
+    return place, result
+
+
+def _declaration(value: object, at: _At) -> tuple[_At, Object]:
+    if isinstance(value, dict) and "behavior" in value:
+        if value["behavior"] is not None:
+            raise (at / "behavior").of(_label(value, at)).bad("is for the Live API alone; leave it out")
+        value = {key: member for key, member in value.items() if key != "behavior"}
+    fields = _fields(value, _DECLARATION, at)
+    place, result = _named(fields, at)
+    for plain in ("parameters", "response"):
+        full = f"{plain}JsonSchema"
+        if full not in fields:
+            result |= _schema(fields, plain, plain, place)
+        elif plain in fields:
+            raise (place / full).bad(f"is given beside {plain}; only one of them fits")
+        else:
+            _check_arguments(fields[full], full, place / full)
+            result[full] = fields[full]
+    return place, result
+
+
+def _named(fields: Object, at: _At) -> tuple[_At, Object]:
+    """The start of a declaration, name and description, and its place under its own name."""
+    name, description = fields.get("name"), fields.get("description")
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise (
+            (at / "name")
+            .of(_label(fields, at))
+            .bad(
+                f"is {_shown(name)}; a name is a letter or _ and up to 63 letters, digits, _ . : -"
+                if "name" in fields
+                else "is missing"
+            )
+        )
+    place = at.of(name)
+    if description is None:
+        return place, {"name": name}
+    if not isinstance(description, str):
+        raise (place / "description").bad("must be a string")
+    return place, {"name": name, "description": description}
+
+
+def _schema(fields: Object, source: str, target: str, at: _At) -> Object:
+    """The schema under `source` as the field of a declaration that it goes to, if it goes anywhere."""
+    schema = fields.get(source)
+    if schema is None:
+        return {}
+    at = at / source
+    _check_arguments(schema, target, at)
+    if says_nothing(schema):
+        return {}
+    if is_gemini_form(schema):
+        try:
+            return {target: gemini_schema(schema)}
+        except Unfit as e:
+            message = f"{e.message}. A JSON Schema (with its types in small letters) fits too"
+            raise (at / e.path if e.path else at).bad(message) from None
+    converted = to_declaration_schema(schema)
+    if converted is None:
+        return {}
+    return {target if converted[0] == "parameters" else f"{target}JsonSchema": converted[1]}
+
+
+def _check_arguments(schema: object, target: str, at: _At) -> None:
+    """A schema is an object; that of arguments describes an object."""
+    if not isinstance(schema, dict):
+        raise at.bad("must be an object (a JSON Schema)")
+    kind = schema.get("type", "object")
+    if target.startswith("parameters") and isinstance(kind, str) and kind.lower() != "object":
+        raise (at / "type").bad(f"is {_shown(kind)}; arguments are an object, so only 'object' fits")
+
+
+def _config(body: Object, names: dict[str, str], top: _At) -> Object | None:
+    if "tool_choice" in body:
+        if "toolConfig" in body:
+            raise (top / "tool_choice").bad("is given beside toolConfig; only one of them fits")
+        at = top / "tool_choice"
+        config: Object = {"functionCallingConfig": _choice(body["tool_choice"], at)}
+    elif "toolConfig" in body:
+        at = top / "toolConfig"
+        config = _tool_config(body["toolConfig"], at)
+    else:
+        return None
+    calling = config.get("functionCallingConfig", {})
+    if calling.get("mode") in ("ANY", "VALIDATED") and not names:
+        raise at.bad(f"asks for mode {calling['mode']}, but no function is declared")
+    for name in calling.get("allowedFunctionNames", ()):
+        if name not in names:
+            raise at.bad(f"names {_shown(name)}, which is not declared")
+    return config
+
+
+def _choice(choice: object, at: _At) -> Object:
+    if isinstance(choice, str) and choice in _CHOICES:
+        return {"mode": _CHOICES[choice]}
+    if isinstance(choice, dict) and choice.get("type") == "function":
+        named = _fields(choice, ("type", "name", "function"), at)
+        if "function" in named:
+            named = _fields(named["function"], ("name",), at / "function") if "name" not in named else {}
+        if isinstance(named.get("name"), str):
+            return {"mode": "ANY", "allowedFunctionNames": [named["name"]]}
+    raise at.bad(
+        'must be "auto", "required", "none", {"type": "function", "name": …} '
+        'or {"type": "function", "function": {"name": …}}'
+    )
+
+
+def _tool_config(value: object, at: _At) -> Object:
+    _check_depth(value, at)
+    config = _fields(value, ("functionCallingConfig", "retrievalConfig", "includeServerSideToolInvocations"), at)
+    if "functionCallingConfig" in config:
+        config["functionCallingConfig"] = _calling(config["functionCallingConfig"], at / "functionCallingConfig")
+    if "retrievalConfig" in config:
+        place = at / "retrievalConfig"
+        retrieval = _fields(config["retrievalConfig"], ("latLng", "languageCode"), place)
+        if "latLng" in retrieval:
+            retrieval["latLng"] = _fields(retrieval["latLng"], ("latitude", "longitude"), place / "latLng")
+        config["retrievalConfig"] = retrieval
+    _check_bool(config, "includeServerSideToolInvocations", at)
+    return config
+
+
+def _calling(value: object, at: _At) -> Object:
+    calling = _fields(value, ("mode", "allowedFunctionNames", "streamFunctionCallArguments"), at)
+    _check_bool(calling, "streamFunctionCallArguments", at)
+    mode = calling.get("mode", "AUTO")
+    if not isinstance(mode, str) or mode.upper() not in _MODES:
+        raise (at / "mode").bad(f"is {_shown(mode)}; one of {', '.join(_MODES)} fits")
+    if "mode" in calling:
+        calling["mode"] = mode.upper()
+    allowed = calling.get("allowedFunctionNames", [])
+    if not isinstance(allowed, list) or not all(isinstance(name, str) for name in allowed):
+        raise (at / "allowedFunctionNames").bad("must be a list of names")
+    if allowed and mode.upper() not in ("ANY", "VALIDATED"):
+        raise (at / "allowedFunctionNames").bad("fits only with mode ANY or VALIDATED")
+    return calling
+
+
+def _check_bool(fields: Object, key: str, at: _At) -> None:
+    if not isinstance(fields.get(key, False), bool):
+        raise (at / key).bad("must be true or false")
+
+
+def _fields(value: object, known: tuple[str, ...], at: _At) -> Object:
+    """An object's fields under their names in `known`, from either spelling; null is unset, others are refused."""
+    if not isinstance(value, dict):
+        raise at.bad("must be an object")
+    label = at.of(_label(value, at))
+    fields: Object = {}
+    seen: dict[str, str] = {}
+    for key, member in value.items():
+        name = key if key in known else camel(key)
+        if name not in known:
+            raise (label / key).bad(f"is not known; what fits is {', '.join(known)}")
+        if name in seen:
+            raise (label / key).bad(f"is given beside {seen[name]}, its other spelling; only one of them fits")
+        seen[name] = key
+        if member is not None:
+            fields[name] = member
+    return fields
+
+
+def _label(value: Object, at: _At) -> str:
+    """What to call a tool: its name where it has one that can be shown. What is no tool has no label."""
+    name = value.get("name")
+    return name if at.tool and isinstance(name, str) and 0 < len(name) <= 64 else at.tool
+
+
+def _shown(value: object) -> str:
+    """A bad value, short enough for a message."""
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}…"
+
+
+def _listed(value: object, at: _At) -> list[object]:
+    """A list, or a single object in the place of one."""
+    if isinstance(value, dict):
+        return [value]
+    if not isinstance(value, list):
+        raise at.bad("must be a list")
+    return value
+
+
+def _check_depth(value: object, at: _At) -> None:
+    """Refuse what no recursion should meet. Goes level by level itself."""
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        level = [
+            member
+            for item in level
+            if isinstance(item, dict | list)
+            for member in (item.values() if isinstance(item, dict) else item)
+        ]
+        if not level:
+            return
+    raise at.bad(f"is nested deeper than {MAX_DEPTH} levels")
