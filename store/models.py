@@ -132,11 +132,11 @@ class Turn(Record):
 
 
 class CachedTools(Record):
-    """The toolset that was injected when a cachedContent was made; requests that name it carry these tools."""
+    """The grafted tools of a cachedContent, which requests that name it carry: the toolset's name → the name used."""
 
     session: SessionName
     cached_content: str
-    toolset: Toolset
+    names: dict[str, str]
     created_at: float
 
 

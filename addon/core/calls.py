@@ -1,0 +1,94 @@
+"""Calls and responses in Contents: finding them, comparing them by value, and telling them as text."""
+
+import base64
+import binascii
+from collections.abc import Sequence
+from typing import Any
+
+from addon.core.documents import Document, Malformed, decode, encode, get, parts_of
+from addon.core.turns import canonical
+
+
+def decoded(signature: Any) -> bytes | None:
+    """A thoughtSignature by value: clients send it back in the URL-safe alphabet. None for none; what is not base64
+    is taken as it is."""
+    if not isinstance(signature, str):
+        return None
+    try:
+        return base64.b64decode(signature.replace("-", "+").replace("_", "/") + "==")
+    except (binascii.Error, ValueError):
+        return signature.encode("utf-8", "surrogatepass")
+
+
+def calls_in(contents: Sequence[Document]) -> list[Document]:
+    """The functionCalls of these Contents, in order."""
+    return [call for c in contents for part in parts_of(c) if isinstance(call := get(part, "functionCall"), dict)]
+
+
+def responses_in(contents: Sequence[Document]) -> list[Document]:
+    """The functionResponses of these Contents, in order."""
+    return [one for c in contents for part in parts_of(c) if isinstance(one := get(part, "functionResponse"), dict)]
+
+
+def signed_calls(contents: Sequence[Document]) -> list[tuple[Any, ...]]:
+    """Each call of these Contents by all that must come back: name, args, id, and the signature beside it, by value."""
+    return [
+        (call.get("name"), canonical(get(call, "args") or {}), call.get("id"), decoded(get(part, "thoughtSignature")))
+        for content in contents
+        for part in parts_of(content)
+        if isinstance(call := get(part, "functionCall"), dict)
+    ]
+
+
+def is_ordinary(contents: Sequence[Document]) -> bool:
+    """Whether a user turn holds anything but functionResponses."""
+    return any(get(part, "functionResponse") is None for content in contents for part in parts_of(content))
+
+
+def responses_lead(contents: Sequence[Document]) -> bool:
+    """Whether all functionResponses come before everything else."""
+    kinds = [get(part, "functionResponse") is not None for content in contents for part in parts_of(content)]
+    return kinds == sorted(kinds, reverse=True)
+
+
+def flat(content: Document, *, calls: bool = True, server: bool = True) -> Document:
+    """A Content with its calls and responses told as text, so that it stands without any tool being declared.
+    Responses that stay go first: text may not come before them."""
+    parts = [_flat_part(part, calls=calls, server=server) for part in parts_of(content)]
+    parts.sort(key=lambda part: get(part, "functionResponse") is None)
+    return {**content, "parts": parts}
+
+
+def _flat_part(part: Document, *, calls: bool, server: bool) -> Document:
+    if calls:
+        if isinstance(call := get(part, "functionCall"), dict):
+            return {"text": f"[Called {call.get('name')} with {_json(get(call, 'args') or {})}]"}
+        if isinstance(answer := get(part, "functionResponse"), dict):
+            return {"text": f"[{answer.get('name')} returned {_json(get(answer, 'response') or {})}]"}
+    if server:
+        if isinstance(call := get(part, "toolCall"), dict):
+            return {"text": f"[Used {get(call, 'toolType')} with {_json(call.get('args') or {})}]"}
+        if isinstance(answer := get(part, "toolResponse"), dict):
+            return {"text": f"[{get(answer, 'toolType')} returned {_json(answer.get('response') or {})}]"}
+    return part
+
+
+def _json(value: Any) -> str:
+    return encode(value).decode()
+
+
+def response_of(result: Any, error: str | None) -> Document:
+    """A call's answer as a functionResponse's `response`, which must be an object: an object as it is, a string that
+    is a JSON object parsed, anything else under `result`; an error under `error`."""
+    if error is not None:
+        return {"error": error}
+    if isinstance(result, dict):
+        return result
+    if isinstance(result, str) and result.lstrip().startswith("{"):
+        try:
+            parsed = decode(result.encode("utf-8", "surrogatepass"))
+        except Malformed:
+            parsed = None
+        if isinstance(parsed, dict):
+            return parsed
+    return {"result": result}

@@ -1,0 +1,135 @@
+"""Tolerant access to Gemini JSON: where things are in the bytes, and values by either spelling of their keys.
+
+Requests are never decoded whole: `members` and `elements` find the spans of an object's or array's values (msgspec
+skips over them in C), so that what is not rewritten goes upstream as the very bytes that came. Small parts that are
+rewritten are decoded to plain dicts.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import msgspec
+
+Document = dict[str, Any]
+
+_WORD_START = re.compile(r"_([a-z0-9])")
+_KEY = re.compile(rb'[ \t\r\n]*"((?:[^"\\]|\\.)*)"[ \t\r\n]*:[ \t\r\n]*')
+_OPEN = re.compile(rb"[ \t\r\n]*[\[{]")
+_GAP = re.compile(rb"[ \t\r\n]*")
+_COMMA = re.compile(rb"[ \t\r\n]*,[ \t\r\n]*")
+
+_object_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_array_decoder = msgspec.json.Decoder(list[msgspec.Raw])
+_any_decoder = msgspec.json.Decoder()
+encode = msgspec.json.Encoder().encode
+
+
+class Malformed(ValueError):
+    """Bytes that are not the JSON they should be. The proxy passes them on as they are."""
+
+
+class Member(NamedTuple):
+    """One member of an object: its name in camelCase, where its key and its value start, where the value ends."""
+
+    name: str
+    key: int
+    start: int
+    end: int
+
+
+@lru_cache(maxsize=4096)
+def camel(name: str) -> str:
+    """`tool_config` → `toolConfig`; camelCase stays. Cached: the same few names come again and again."""
+    return _WORD_START.sub(lambda m: m.group(1).upper(), name) if "_" in name else name
+
+
+def decode(data: bytes | memoryview) -> Any:
+    """Any JSON value. Raises Malformed."""
+    try:
+        return _any_decoder.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise Malformed(str(error)) from None
+
+
+def members(data: bytes, start: int = 0, end: int | None = None) -> list[Member]:
+    """The members of the object that is the whole of `data[start:end]`, in order.
+
+    Raises Malformed where it is not an object, or names a key twice (in one spelling or in both).
+    """
+    end = len(data) if end is None else end
+    try:
+        raw = _object_decoder.decode(data if end - start == len(data) else memoryview(data)[start:end])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise Malformed(str(error)) from None
+    found: list[Member] = []
+    opening = _OPEN.match(data, start)
+    at = opening.end() if opening else start
+    for name, value in raw.items():
+        if found:
+            comma = _COMMA.match(data, at)
+            at = comma.end() if comma else end
+        key = _KEY.match(data, at, end)
+        if key is None or (key[1] != name.encode() and _any_decoder.decode(b'"' + key[1] + b'"') != name):
+            raise Malformed("an object names a key twice")
+        value_start = key.end()
+        at = value_start + len(value)
+        found.append(Member(camel(name), key.start(0) + _GAP.match(key[0]).end(), value_start, at))  # type: ignore[union-attr]
+    if len({m.name for m in found}) != len(found):
+        raise Malformed("an object names a key in both spellings")
+    closing = _GAP.match(data, at, end)
+    if closing is None or data[closing.end() : closing.end() + 1] != b"}":
+        raise Malformed("an object names a key twice")
+    return found
+
+
+def elements(data: bytes, start: int, end: int) -> list[tuple[int, int]]:
+    """The spans of the elements of the array that is `data[start:end]`. Raises Malformed."""
+    try:
+        raw = _array_decoder.decode(memoryview(data)[start:end])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise Malformed(str(error)) from None
+    spans: list[tuple[int, int]] = []
+    opening = _OPEN.match(data, start)
+    at = opening.end() if opening else start
+    gap, comma = _GAP.match, _COMMA.match
+    at = gap(data, at).end()  # type: ignore[union-attr]
+    for value in raw:
+        if spans:
+            at = comma(data, at).end()  # type: ignore[union-attr]
+        stop = at + len(value)
+        spans.append((at, stop))
+        at = stop
+    return spans
+
+
+def get(document: Mapping[str, Any], name: str) -> Any:
+    """The value under a camelCase name, in whichever spelling; None where it is absent or null."""
+    value = document.get(name)
+    if value is None:
+        value = document.get(snake(name))
+    return value
+
+
+@lru_cache(maxsize=4096)
+def snake(name: str) -> str:
+    """`toolConfig` → `tool_config`."""
+    return re.sub(r"[A-Z]", lambda m: "_" + m.group(0).lower(), name)
+
+
+def listed(value: Any) -> list[Any]:
+    """Proto JSON takes a single value where a list is due: always the list, [] for None."""
+    if value is None:
+        return []
+    return value if isinstance(value, list) else [value]
+
+
+def parts_of(content: Mapping[str, Any]) -> list[Document]:
+    """A Content's parts that are objects."""
+    return [part for part in listed(content.get("parts")) if isinstance(part, dict)]
+
+
+def objects(value: Any) -> Iterator[Document]:
+    """The objects of a list (or the single object)."""
+    return (item for item in listed(value) if isinstance(item, dict))

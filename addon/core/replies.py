@@ -1,0 +1,34 @@
+"""Answers that the proxy gives itself, in the form that the request asked for: `json`, `sse` or `array`."""
+
+from collections.abc import Sequence
+from addon.core import sse
+from addon.core.documents import Document, encode
+
+
+def content_type(form: str) -> str:
+    return "text/event-stream" if form == "sse" else "application/json; charset=UTF-8"
+
+
+def framed(document: Document, form: str, path: Sequence[str] = ()) -> bytes:
+    """A whole answer of one response document, which goes under the keys of `path`."""
+    for key in reversed(path):
+        document = {key: document}
+    body = encode(document)
+    if form == "sse":
+        return sse.encode(body)
+    return b"[" + body + b"]" if form == "array" else body
+
+
+def text_answer(text: str, model: str, response_id: str) -> Document:
+    """A complete GenerateContentResponse of one text, at no cost."""
+    return {
+        "candidates": [{"content": {"parts": [{"text": text}], "role": "model"}, "finishReason": "STOP", "index": 0}],
+        "usageMetadata": {"promptTokenCount": 0, "totalTokenCount": 0},
+        "modelVersion": model,
+        "responseId": response_id,
+    }
+
+
+def error(code: int, status: str, message: str) -> Document:
+    """Google's error shape."""
+    return {"error": {"code": code, "message": message, "status": status}}

@@ -1,0 +1,168 @@
+"""A request body as spans: its members, its history, and the body with some of them replaced.
+
+`parse` reads a body; given the `Prefix` of an earlier one that this body begins with, it reads only what is new.
+`assemble` puts the body together again: what is not replaced stays the very bytes that came.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from addon.core.documents import Malformed, Member, elements, members
+from addon.core.turns import History
+
+Piece = tuple[int, int] | bytes
+"""Part of a rewritten `contents` array: a span of Contents in the body as they came, or one new Content's JSON."""
+
+
+class Prefix(NamedTuple):
+    """The beginning of a body, up to the end of the last Content, and what was worked out for it.
+
+    `segments` are its bytes, in order. `start` is where the request object starts, `before` the members up to and
+    with `contents`, whose `end` is not known yet.
+    """
+
+    segments: tuple[bytes, ...]
+    end: int
+    start: int
+    before: tuple[Member, ...]
+    history: History
+
+    def begins(self, body: bytes) -> bool:
+        """Whether the body begins with these bytes, and goes on."""
+        last = self.segments[-1]
+        if len(body) <= self.end or not body.startswith(last, self.end - len(last)):
+            return False
+        at = 0
+        for segment in self.segments[:-1]:
+            if not body.startswith(segment, at):
+                return False
+            at += len(segment)
+        return True
+
+
+class Request(NamedTuple):
+    """`start` and `end` are the request object's place in the body, `known` the prefix it was read with."""
+
+    body: bytes
+    start: int
+    end: int
+    members: tuple[Member, ...]
+    history: History
+    known: Prefix | None = None
+
+    def value(self, name: str) -> bytes | None:
+        """The raw value of a member by its camelCase name; None where it is absent or null."""
+        for member in self.members:
+            if member.name == name:
+                value = self.body[member.start : member.end]
+                return None if value == b"null" else value
+        return None
+
+    def prefix(self) -> Prefix | None:
+        """What a later body of the same conversation will begin with; None where contents is no list."""
+        at = next((i for i, m in enumerate(self.members) if m.name == "contents"), None)
+        if at is None or not self.history.turns or self.body[self.members[at].start] != ord("["):
+            return None
+        end = self.history.end
+        if self.known is None:
+            segments: tuple[bytes, ...] = (self.body[:end],)
+        elif len(self.known.segments) < 64:
+            fresh = self.body[self.known.end : end]
+            segments = (*self.known.segments, fresh) if fresh else self.known.segments
+        else:
+            segments = (b"".join((*self.known.segments, self.body[self.known.end : end])),)
+        return Prefix(segments, end, self.start, self.members[: at + 1], self.history)
+
+
+def parse(body: bytes, path: Sequence[str] = (), known: Prefix | None = None) -> Request:
+    """Read a body whose request object lies under the keys of `path`. Raises Malformed."""
+    if known is not None:
+        return _resume(body, path, known)
+    start, end = _descend(body, path)
+    found = members(body, start, end)
+    history = History((), 0)
+    for member in found:
+        if member.name == "contents":
+            history = _history(body, member)
+    return Request(body, start, end, tuple(found), history)
+
+
+def _descend(body: bytes, path: Sequence[str]) -> tuple[int, int]:
+    start, end = 0, len(body)
+    for name in path:
+        inner = next((m for m in members(body, start, end) if m.name == name), None)
+        if inner is None:
+            raise Malformed(f"the body has no member {name!r}")
+        start, end = inner.start, inner.end
+    return start, end
+
+
+def _history(body: bytes, contents: Member) -> History:
+    first = body[contents.start]
+    if first == ord("{"):
+        single = (contents.start, contents.end)
+        return History.of(b"[" + body[single[0] : single[1]] + b"]", [single])
+    if first != ord("["):
+        return History((), 0)
+    spans = elements(body, contents.start, contents.end)
+    return History.of(memoryview(body)[contents.start : contents.end], spans)
+
+
+def _resume(body: bytes, path: Sequence[str], known: Prefix) -> Request:
+    """After `known`, the bytes that follow stand inside the `contents` array, behind an element: put an opening of
+    the same kind before them, and they are a document of their own."""
+    opening = b"".join(b'{"%s":' % name.encode() for name in path) + b'{"contents":[{}'
+    tail = opening + body[known.end :]
+    shift = known.end - len(opening)
+    start, end = _descend(tail, path)
+    contents, *rest = members(tail, start, end)
+    spans = [(a + shift, b + shift) for a, b in elements(tail, contents.start, contents.end)[1:]]
+    array = memoryview(tail)[contents.start : contents.end]
+    found = [*known.before[:-1], known.before[-1]._replace(end=contents.end + shift)]
+    found += [m._replace(key=m.key + shift, start=m.start + shift, end=m.end + shift) for m in rest]
+    if len({m.name for m in found}) != len(found):
+        raise Malformed("an object names a key twice")
+    history = History.of(array, spans, known.history)
+    return Request(body, known.start, end + shift, tuple(found), history, known)
+
+
+def assemble(request: Request, replaced: Mapping[str, bytes | None], contents: Sequence[Piece] | None = None) -> bytes:
+    """The body with members set (JSON by camelCase name), or taken out (None), and with its `contents` made of these
+    pieces. The same body object where nothing is to change."""
+    present = {m.name for m in request.members}
+    if contents is None and not any(name in present or value is not None for name, value in replaced.items()):
+        return request.body
+    view = memoryview(request.body)
+    out: list[bytes | memoryview] = [view[: request.start], b"{"]
+    first = True
+    for member in request.members:
+        new: list[bytes | memoryview]
+        if member.name == "contents" and contents is not None:
+            new = [view[member.key : member.start], *_array(view, contents)]
+        elif member.name in replaced:
+            value = replaced[member.name]
+            if value is None:
+                continue
+            new = [view[member.key : member.start], value]
+        else:
+            new = [view[member.key : member.end]]
+        if not first:
+            out.append(b",")
+        first = False
+        out += new
+    for name, value in replaced.items():
+        if value is not None and name not in present:
+            out += [b"" if first else b",", b'"', name.encode(), b'":', value]
+            first = False
+    out += [b"}", view[request.end :]]
+    return b"".join(out)
+
+
+def _array(view: memoryview, pieces: Sequence[Piece]) -> list[bytes | memoryview]:
+    out: list[bytes | memoryview] = [b"["]
+    for i, piece in enumerate(pieces):
+        if i:
+            out.append(b",")
+        out.append(piece if isinstance(piece, bytes) else view[piece[0] : piece[1]])
+    out.append(b"]")
+    return out

@@ -1,0 +1,177 @@
+"""What a request declares: the client's tools stripped or kept, the toolset's injected, clashing names renamed.
+
+A `Toolbox` is a session's toolset made ready for requests; `Toolbox.plan` says what `tools` and `toolConfig` of one
+request become, and under which names its grafted tools go.
+"""
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
+
+from addon.core.documents import Document, camel, decode, encode, get, listed, objects
+
+MAX_NAME = 64
+Generation = tuple[int, int] | None
+"""A model's major and minor version; None where the name does not tell, which is taken for the newest."""
+
+_GENERATION = re.compile(r"gemini-(\d+)(?:\.(\d+))?")
+_MEDIA_MODEL = re.compile(r"-image\b|-tts\b|^imagen|^veo|native-audio")
+
+
+def generation(model: str) -> Generation:
+    """`gemini-2.5-flash` → (2, 5)."""
+    found = _GENERATION.search(model)
+    return (int(found[1]), int(found[2] or 0)) if found else None
+
+
+def is_before(model: Generation, version: tuple[int, int]) -> bool:
+    return model is not None and model < version
+
+
+class Plan(NamedTuple):
+    """`tools` and `tool_config`: the member's new JSON, None to take it out; `changes` False leaves both alone.
+
+    `names`: the toolset's name → the name used in this request, for every grafted tool that is declared. `declared`:
+    every function that the request then declares. `hides_server_tools`: the proxy asked for toolCall and toolResponse
+    parts that the client did not. `dropped`: what could not go together, for a warning. `grafts` False: the request cannot
+    use functions, and keeps its visible turns.
+    """
+
+    tools: bytes | None
+    tool_config: bytes | None
+    changes: bool
+    names: Mapping[str, str]
+    declared: Collection[str]
+    hides_server_tools: bool = False
+    dropped: str = ""
+    grafts: bool = True
+
+
+def cannot_use_functions(generation_config: bytes | None, model: str) -> bool:
+    """Whether a request asks for what excludes functions: structured output, or images or audio."""
+    if _MEDIA_MODEL.search(model):
+        return True
+    if generation_config is None:
+        return False
+    config = {camel(k): v for k, v in decode(generation_config).items() if v is not None}
+    if str(config.get("responseMimeType", "text/plain")).lower() not in ("text/plain", ""):
+        return True
+    if any(key in config for key in ("responseSchema", "responseJsonSchema", "responseFormat")):
+        return True
+    return any(str(m).upper() not in ("TEXT", "MODALITY_UNSPECIFIED") for m in listed(config.get("responseModalities")))
+
+
+class Toolbox:
+    """A toolset ready to be injected. Immutable; what it works out once for a model generation it keeps."""
+
+    def __init__(
+        self,
+        declarations: Sequence[Document] = (),
+        builtins: Sequence[Document] = (),
+        tool_config: Document | None = None,
+    ) -> None:
+        self.declarations = tuple(declarations)
+        self.builtins = tuple(builtins)
+        self.tool_config = tool_config
+        self.names = {str(d["name"]): str(d["name"]) for d in declarations}
+        self._stripped: dict[bool, Plan] = {}
+
+    def strip(self, model: Generation) -> Plan:
+        """The client's tools out, the toolset's in."""
+        old = is_before(model, (3, 0))
+        plan = self._stripped.get(old)
+        if plan is None:
+            plan = self._stripped[old] = self._plan([], None, old)
+        return plan
+
+    def keep(self, tools: bytes | None, tool_config: bytes | None, model: Generation) -> Plan:
+        """The client's tools stay, the toolset's join them. Raises Malformed."""
+        own = list(objects(decode(tools))) if tools else []
+        config = decode(tool_config) if tool_config else None
+        return self._plan(own, config if isinstance(config, dict) else None, is_before(model, (3, 0)))
+
+    def _plan(self, own: list[Document], own_config: Document | None, old: bool) -> Plan:
+        own_names = [name for tool in own for name in declared_names(tool)]
+        own_builtins = any(_is_builtin(tool) for tool in own)
+        declarations, builtins, dropped = self.declarations, self.builtins, ""
+        if old and declarations and own_builtins:
+            declarations, dropped = (), "functions beside the client's built-in tools, which this model refuses"
+        if old and builtins and (declarations or own_names):
+            builtins, dropped = (), "built-in tools beside functions, which this model refuses"
+        names = _used_names([str(d["name"]) for d in declarations], own_names)
+        tools = [*own, *builtins]
+        if declarations:
+            tools.append({"functionDeclarations": [{**d, "name": names[d["name"]]} for d in declarations]})
+        ours = self.tool_config if declarations or builtins or not own else None
+        config = _merge_config(own_config, ours, names, bool(own_names or declarations))
+        asked = bool(own_config and get(own_config, "includeServerSideToolInvocations"))
+        mixes = bool((own_builtins or builtins) and (own_names or declarations))
+        if mixes and not old and (declarations or builtins):
+            config = {**(config or {}), "includeServerSideToolInvocations": True}
+        return Plan(
+            tools=encode(tools) if tools else None,
+            tool_config=encode(config) if config else None,
+            changes=not own or bool(declarations or builtins),
+            names=names,
+            declared=frozenset([*own_names, *names.values()]),
+            hides_server_tools=not asked and bool(config and config.get("includeServerSideToolInvocations")),
+            dropped=dropped,
+        )
+
+
+def declared_names(tool: Document) -> list[str]:
+    """The names of the functions that a Gemini Tool declares."""
+    return [str(d["name"]) for d in objects(get(tool, "functionDeclarations")) if "name" in d]
+
+
+def _is_builtin(tool: Document) -> bool:
+    return any(camel(key) != "functionDeclarations" and value is not None for key, value in tool.items())
+
+
+def _used_names(names: Sequence[str], taken: Collection[str]) -> dict[str, str]:
+    """Each name as it is, or where a client's tool has it, with a suffix that makes it unique."""
+    used = set(taken) | set(names)
+    result: dict[str, str] = {}
+    for name in names:
+        result[name] = name
+        if name in taken:
+            number = 2
+            while (other := name[: MAX_NAME - len(f"_g{number}")] + f"_g{number}") in used:
+                number += 1
+            result[name] = other
+            used.add(other)
+    return result
+
+
+def _merge_config(
+    own: Document | None, ours: Document | None, names: Mapping[str, str], has_functions: bool
+) -> Document | None:
+    """The client's toolConfig with the toolset's added: where both say something, the client's stays, and lists of
+    allowed names join. What says something of functions goes where there are none."""
+    merged = {camel(k): v for k, v in (ours or {}).items()} | {
+        camel(k): v for k, v in (own or {}).items() if v is not None
+    }
+    calling = _calling(ours)
+    if "allowedFunctionNames" in calling:
+        calling["allowedFunctionNames"] = [names[n] for n in calling["allowedFunctionNames"] if n in names]
+    own_calling = _calling(own)
+    allowed = [*own_calling.get("allowedFunctionNames", []), *calling.get("allowedFunctionNames", [])]
+    if "mode" in own_calling and "allowedFunctionNames" not in own_calling:
+        allowed = []  # a list would take from the client what its own mode allows
+    both = calling | own_calling
+    both.pop("allowedFunctionNames", None)
+    if allowed and str(both.get("mode", "")).upper() in ("ANY", "VALIDATED"):
+        both["allowedFunctionNames"] = list(dict.fromkeys(allowed))
+    merged.pop("functionCallingConfig", None)
+    if both and has_functions:
+        merged["functionCallingConfig"] = both
+    return merged or None
+
+
+def _calling(config: Document | None) -> Document:
+    calling = get(config or {}, "functionCallingConfig")
+    if not isinstance(calling, dict):
+        return {}
+    return {
+        camel(k): (listed(v) if camel(k) == "allowedFunctionNames" else v) for k, v in calling.items() if v is not None
+    }

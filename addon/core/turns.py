@@ -1,0 +1,220 @@
+"""A request's history as turns: runs of Contents of one side, and the hashes by which the ledger knows them.
+
+A `History` holds no bytes, only where its Contents lie in the body: it fits every later body that begins with the
+same bytes. Histories grow at their end, so `History.of` goes on from what is already known of the beginning.
+
+The visible form of a turn is its text joined over the run and trimmed, its calls as name and args, and its other
+parts; never thoughts, empty parts, ids or signatures, which clients lose or change on their way.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal
+
+import msgspec
+import xxhash
+
+from addon.core.documents import Document, Malformed, camel, decode, encode, get, listed
+
+Side = Literal["user", "model"]
+
+_ABSENT = msgspec.Raw(b"null")
+
+
+class _PartHead(msgspec.Struct, gc=False):
+    call: msgspec.Raw = msgspec.field(default=_ABSENT, name="functionCall")
+    call_: msgspec.Raw = msgspec.field(default=_ABSENT, name="function_call")
+    response: msgspec.Raw = msgspec.field(default=_ABSENT, name="functionResponse")
+    response_: msgspec.Raw = msgspec.field(default=_ABSENT, name="function_response")
+    server: msgspec.Raw = msgspec.field(default=_ABSENT, name="toolCall")
+    server_: msgspec.Raw = msgspec.field(default=_ABSENT, name="tool_call")
+    served: msgspec.Raw = msgspec.field(default=_ABSENT, name="toolResponse")
+    served_: msgspec.Raw = msgspec.field(default=_ABSENT, name="tool_response")
+
+
+class _Head(msgspec.Struct, gc=False):
+    role: str | None = None
+    parts: list[_PartHead] | _PartHead | None = None
+
+
+class _RawContent(msgspec.Struct, gc=False):
+    parts: list[dict[str, msgspec.Raw]] | dict[str, msgspec.Raw] | None = None
+
+
+_raw_object = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_raw_parts = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
+_heads = msgspec.json.Decoder(list[_Head])
+_contents = msgspec.json.Decoder(_RawContent)
+_NULL = bytes(_ABSENT)
+
+CALLS, RESPONSES, SERVER_TOOLS = 1, 2, 4
+"""What a Content holds, as bits: functionCall parts, functionResponse parts, toolCall or toolResponse parts."""
+
+
+def _holds(head: _Head) -> int:
+    holds = 0
+    for part in listed(head.parts):
+        for bit, raws in (
+            (CALLS, (part.call, part.call_)),
+            (RESPONSES, (part.response, part.response_)),
+            (SERVER_TOOLS, (part.server, part.server_, part.served, part.served_)),
+        ):
+            for raw in raws:
+                if raw is not _ABSENT and bytes(raw) != _NULL:
+                    holds |= bit
+    return holds
+
+
+class Turn:
+    """A run of consecutive Contents of one side.
+
+    `spans` are (start, end) in the body. `text`, `digest`, `chain` and `pair` are there after `identify`. `memo` is
+    the rewriter's to remember what it found for this very turn.
+    """
+
+    __slots__ = ("chain", "digest", "holds", "memo", "pair", "side", "spans", "text")
+
+    def __init__(self, side: Side, spans: tuple[tuple[int, int], ...], holds: int) -> None:
+        self.side = side
+        self.spans = spans
+        self.holds = holds
+        self.text = ""
+        self.digest = b""
+        self.chain = b""
+        self.pair = b""
+        self.memo: Any = None
+
+    def contents(self, body: bytes) -> list[Document]:
+        """The run's Contents, decoded."""
+        return [decode(memoryview(body)[start:end]) for start, end in self.spans]
+
+
+class History:
+    """The turns of a `contents` array. `end` is where its last Content ends in the body; `holds` is what any holds."""
+
+    __slots__ = ("end", "holds", "turns")
+
+    def __init__(self, turns: Sequence[Turn], end: int, holds: int = 0) -> None:
+        self.turns = turns
+        self.end = end
+        self.holds = holds
+
+    @classmethod
+    def of(
+        cls, array: bytes | memoryview, spans: Sequence[tuple[int, int]], known: "History | None" = None
+    ) -> "History":
+        """The history of `array`, a JSON array whose last elements are the Contents at `spans` of the body; after the
+        turns that are `known` already, where given. Raises Malformed where a Content is not shaped as one."""
+        try:
+            heads = _heads.decode(array)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise Malformed(str(error)) from None
+        runs: list[tuple[Side, list[tuple[int, int]], int]] = []
+        for head, span in zip(heads[len(heads) - len(spans) :], spans, strict=True):
+            holds = _holds(head)
+            # Antigravity sends functionResponses under the role `model`.
+            side: Side = "model" if head.role == "model" and not holds & RESPONSES else "user"
+            if runs and runs[-1][0] == side:
+                run = runs[-1]
+                run[1].append(span)
+                runs[-1] = (side, run[1], run[2] | holds)
+            else:
+                runs.append((side, [span], holds))
+        turns = list(known.turns) if known else []
+        if turns and runs and turns[-1].side == runs[0][0]:
+            last = turns.pop()
+            runs[0] = (last.side, [*last.spans, *runs[0][1]], last.holds | runs[0][2])
+        turns += [Turn(side, tuple(run), held) for side, run, held in runs]
+        holds = known.holds if known else 0
+        for _, _, held in runs:
+            holds |= held
+        return cls(turns, spans[-1][1] if spans else (known.end if known else 0), holds)
+
+    def identify(self, body: bytes) -> None:
+        """Fill in text, digest, chain and pair of every turn that lacks them. `body` is what the history was read from.
+
+        `chain` identifies a turn together with everything before it, `pair` together with the turn before it.
+        """
+        chain = digest = b""
+        for turn in self.turns:
+            if not turn.chain:
+                raw = [_contents.decode(memoryview(body)[start:end]).parts for start, end in turn.spans]
+                parts = [part for one in raw for part in listed(one)]
+                turn.text, turn.digest = visible(parts)
+                turn.chain = chain_key(chain, turn.side, turn.digest)
+                turn.pair = pair_key(digest, turn.digest)
+            chain, digest = turn.chain, turn.digest
+
+
+def chain_key(before: bytes, side: Side, digest: bytes) -> bytes:
+    """The key of a turn with everything before it (`before`: the key of the turn before it, b"" for none)."""
+    return xxhash.xxh3_128_digest(b"chain" + before + side.encode() + digest)
+
+
+def pair_key(before: bytes, digest: bytes) -> bytes:
+    """The key of a turn with the one before it, by their digests."""
+    return xxhash.xxh3_128_digest(b"pair" + before + digest)
+
+
+def visible_digest(parts: Iterable[Document]) -> bytes:
+    """The digest of a turn made of these (decoded) parts, as `History.identify` would find it."""
+    return visible(_raw_parts.decode(encode(list(parts))))[1]
+
+
+_UNSEEN = frozenset({"text", "thought", "thoughtSignature", "functionCall", "functionResponse"})
+
+
+def visible(parts: Iterable[dict[str, msgspec.Raw]]) -> tuple[str, bytes]:
+    """The joined text of a turn, trimmed, and the hash of its visible form."""
+    texts: list[str] = []
+    digest = xxhash.xxh3_128()
+    for raw in parts:
+        part = {camel(key): value for key, value in raw.items() if bytes(value) != _NULL} if raw else raw
+        if "thought" in part and bytes(part["thought"]) == b"true":
+            continue
+        if (text := part.get("text")) is not None:
+            value = decode(text)
+            if isinstance(value, str):
+                texts.append(value)
+        for kind, payload in (("functionCall", "args"), ("functionResponse", "response")):
+            if kind in part:
+                call = decode(part[kind])
+                call = call if isinstance(call, dict) else {}
+                named = [kind, get(call, "name"), canonical(get(call, payload) or {})]
+                digest.update(encode(named))
+        for key in sorted(part.keys() - _UNSEEN):
+            digest.update(key.encode())
+            if key == "inlineData":
+                digest.update(_blob(part[key]))
+            else:
+                digest.update(encode(canonical(decode(part[key]), named=False)))
+    joined = "".join(texts).strip()
+    digest.update(b"text")
+    digest.update(joined.encode("utf-8", "surrogatepass"))
+    return joined, digest.digest()
+
+
+def _blob(raw: msgspec.Raw) -> bytes:
+    """Media by its content: clients may send base64 back in the URL-safe alphabet, and without padding."""
+    blob = _raw_object.decode(raw)
+    data = bytes(blob.get("data", b'""'))
+    kind = bytes(blob.get("mimeType", blob.get("mime_type", b"")))
+    if b"-" in data or b"_" in data:
+        data = data.replace(b"-", b"+").replace(b"_", b"/")
+    return kind + data.rstrip(b'="')
+
+
+def canonical(value: Any, *, named: bool = True) -> Any:
+    """JSON in the one form that equal values share: keys sorted, numbers by value.
+
+    `named`: the keys are the user's own, and stay. Otherwise they are Gemini's, and either spelling is the same.
+    """
+    if isinstance(value, dict):
+        items = value.items() if named else ((camel(k), v) for k, v in value.items() if v is not None)
+        return {key: canonical(item, named=named) for key, item in sorted(items)}
+    if isinstance(value, list):
+        return [canonical(item, named=named) for item in value]
+    if isinstance(value, float) and value.is_integer() and abs(value) < 2**63:
+        return int(value)
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        return float(value)  # which is all that most clients keep of it
+    return value

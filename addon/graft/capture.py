@@ -1,0 +1,301 @@
+"""The way of an answer: calls are stored the moment they are complete, and the client gets its visible turn.
+
+`Capture` does it for whole JSON answers (`whole`) and for streams (`feed`, `finish`). An event that holds no call is
+given back as the bytes that came; nothing is even parsed before the first call. Neither knows HTTP.
+"""
+
+import secrets
+from collections.abc import Sequence
+
+from addon.core.answer import Answer, Candidate
+from addon.core.documents import Document, Malformed, decode, encode
+from addon.core.json_array import SEPARATOR, ArrayDecoder, ArrayItem
+from addon.core.sse import SseDecoder, SseEvent
+from addon.core.sse import encode as sse_event
+from addon.core.turns import chain_key, pair_key, visible_digest
+from addon.graft.exchange import Exchange
+from addon.graft.grafter import Grafter, store_error
+from addon.surfaces.base import Framing, Operation
+from store.base import StoreUnavailable, run_now
+from store.models import CachedTools, Call, Slot, Status, Step, Turn
+
+_CALL = (b'"functionCall"', b'"continuationToken"')
+_SERVER_TOOL = (b'"toolCall"', b'"toolResponse"')
+
+
+def new_turn_id() -> str:
+    return f"turn_{secrets.token_hex(8)}"
+
+
+def new_call_id() -> str:
+    return f"call_{secrets.token_hex(12)}"
+
+
+class Capture:
+    """One answer. `framing` is how it came, which the request need not have foretold."""
+
+    def __init__(self, grafter: Grafter, exchange: Exchange, framing: Framing) -> None:
+        self.grafter = grafter
+        self.exchange = exchange
+        self.framing = framing
+        self.markers = _CALL + (_SERVER_TOOL if exchange.plan.hides_server_tools else ())
+        self.path = exchange.target.response_path
+        self._answer: Answer | None = exchange.resumes
+        self._earlier: list[bytes] = []
+        self._decoder = ArrayDecoder() if framing is Framing.ARRAY else SseDecoder()
+        self._items = 0
+        self._failed = False
+        self._stored: dict[int, int] = {}
+        self._counted = 0
+        self._keys: tuple[bytes, bytes, bytes] | None = None
+
+    # --- whole answers ----------------------------------------------------------------------------------------
+
+    async def whole(self, body: bytes) -> bytes:
+        """A JSON answer. Raises StoreUnavailable; what is not understood is given back as it came."""
+        if self.exchange.target.operation is Operation.CACHE:
+            await self._remember_cache(body)
+            return body
+        if self._answer is None and not any(marker in body for marker in self.markers):
+            return body
+        try:
+            document = decode(body)
+        except Malformed as error:
+            self.grafter.warn(f"an answer was passed on as it came: {error}")
+            return body
+        response = self._inside(document)
+        if response is None:
+            return body
+        answer = self._started()
+        seen = answer.feed(response, whole=True)
+        for candidate in answer.candidates.values():
+            if candidate.is_grafted:
+                await self._save(candidate, ended=True, delivered=not candidate.paused)
+        self._keep_continuation()
+        return body if seen is response or seen is None else encode(self._outside(document, seen))
+
+    async def _remember_cache(self, body: bytes) -> None:
+        try:
+            document = decode(body)
+        except Malformed:
+            return
+        name = document.get("name") if isinstance(document, dict) else None
+        if isinstance(name, str):
+            scope, clock = self.exchange.scope, self.grafter.store.clock
+            cached = CachedTools(
+                session=scope.session, cached_content=name, names=dict(self.exchange.plan.names), created_at=clock()
+            )
+            await self.grafter.store.put_cached_tools(cached)
+
+    # --- streams ----------------------------------------------------------------------------------------------
+
+    def feed(self, chunk: bytes) -> bytes:
+        """What the client gets for the next bytes of a stream. Never raises, never suspends: for stores that do not."""
+        if self._failed:
+            return b""
+        return self._safely(chunk, self._decoder.feed(chunk))
+
+    def finish(self) -> bytes:
+        """The clean end of a stream: what is still to be sent."""
+        if self._failed:
+            return b""
+        try:
+            out = self._edited(self._decoder.flush(), last=True)
+            if self._answer is not None:
+                for candidate in self._answer.candidates.values():
+                    if candidate.is_grafted:
+                        run_now(self._save(candidate, ended=True, delivered=not candidate.paused))
+                self._keep_continuation()
+            return out
+        except StoreUnavailable as error:
+            return self._store_failed(error, b"")
+
+    def _safely(self, chunk: bytes, items: Sequence[SseEvent | ArrayItem]) -> bytes:
+        try:
+            return self._edited(items)
+        except StoreUnavailable as error:
+            return self._store_failed(error, chunk)
+
+    def _store_failed(self, error: StoreUnavailable, chunk: bytes) -> bytes:
+        self.grafter.metrics.error("store")
+        self._failed = True
+        body = store_error(self.exchange.target, error).strip(b"[]")
+        self.grafter.warn(f"the store failed in the middle of a stream: {error}")
+        return sse_event(body) if self.framing is Framing.SSE else self._separator() + body + b"]"
+
+    def _edited(self, items: Sequence[SseEvent | ArrayItem], *, last: bool = False) -> bytes:
+        out: list[bytes] = []
+        for item in items:
+            data = item.data
+            if data is None:
+                if isinstance(item, ArrayItem):
+                    out.append(self._closing(item.raw))
+                else:
+                    out.append(item.raw)
+                continue
+            if self._answer is None and not any(marker in data for marker in self.markers):
+                self._earlier.append(data)
+                out.append(self._as_came(item))
+                continue
+            out.append(self._event(item, data))
+        if last and self.framing is Framing.SSE and (closing := self._close()) is not None:
+            out.append(sse_event(closing))
+        return b"".join(out)
+
+    def _event(self, item: SseEvent | ArrayItem, data: bytes) -> bytes:
+        try:
+            document = decode(data)
+        except Malformed:
+            return self._as_came(item)
+        response = self._inside(document)
+        if response is None:
+            return self._as_came(item)
+        answer = self._started()
+        seen = answer.feed(response)
+        for candidate in answer.candidates.values():
+            stored = len(candidate.slots) + candidate.ended
+            if candidate.is_grafted and self._stored.get(candidate.index) != stored:
+                self._stored[candidate.index] = stored
+                run_now(self._save(candidate, ended=candidate.ended, delivered=False))
+        if seen is response:
+            return self._as_came(item)
+        if seen is None:
+            return b""
+        body = encode(self._outside(document, seen))
+        if isinstance(item, SseEvent):
+            return sse_event(body)
+        return self._separator() + body
+
+    def _as_came(self, item: SseEvent | ArrayItem) -> bytes:
+        if isinstance(item, SseEvent):
+            return item.raw
+        self._items += 1
+        if self._items == 1 and not item.prefix.lstrip().startswith(b"["):
+            return b"[" + item.raw[len(item.prefix) :]  # the elements before it were dropped
+        return item.raw
+
+    def _separator(self) -> bytes:
+        self._items += 1
+        return b"[" if self._items == 1 else SEPARATOR
+
+    def _closing(self, raw: bytes) -> bytes:
+        """The end of an array: before it, what is still to be said."""
+        closing = self._close() if raw.lstrip().startswith(b"]") else None
+        if closing is not None:
+            return self._separator() + closing + raw
+        if self._answer is not None and self._items == 0:
+            return b"[" + raw
+        return raw
+
+    def _close(self) -> bytes | None:
+        document = self._answer.close() if self._answer is not None else None
+        return None if document is None else encode(self._wrapped(document))
+
+    # --- documents --------------------------------------------------------------------------------------------
+
+    def _started(self) -> Answer:
+        """The answer so far; begun with what was forwarded before the first call came."""
+        if self._answer is None:
+            exchange = self.exchange
+            self._answer = Answer(
+                exchange.naming,
+                exchange.scope.placeholder,
+                passthrough=exchange.scope.delivery == "passthrough",
+                hides_server_tools=exchange.plan.hides_server_tools,
+                new_turn_id=new_turn_id,
+                new_call_id=new_call_id,
+            )
+            for data in self._earlier:
+                try:
+                    response = self._inside(decode(data))
+                except Malformed:
+                    continue
+                if response is not None:
+                    self._answer.feed(response)
+            self._earlier.clear()
+        return self._answer
+
+    def _inside(self, document: object) -> Document | None:
+        for key in self.path:
+            document = document.get(key) if isinstance(document, dict) else None
+        return document if isinstance(document, dict) else None
+
+    def _outside(self, document: Document, response: Document) -> Document:
+        if not self.path:
+            return response
+        key, *rest = self.path
+        assert not rest
+        return {**document, key: response}
+
+    def _wrapped(self, response: Document) -> Document:
+        for key in reversed(self.path):
+            response = {key: response}
+        return response
+
+    # --- the store --------------------------------------------------------------------------------------------
+
+    def _keep_continuation(self) -> None:
+        answer = self._answer
+        if answer is not None and answer.continuation is not None:
+            kept = self.grafter.continuations
+            kept[answer.continuation] = answer
+            if len(kept) > 128:
+                kept.popitem(last=False)
+
+    async def _save(self, candidate: Candidate, *, ended: bool, delivered: bool) -> None:
+        store, exchange = self.grafter.store, self.exchange
+        now = store.clock()
+        chain, before, user_key = self._history_keys()
+        keys: list[bytes] = []
+        if ended:
+            digest = visible_digest(candidate.shown)
+            keys = [chain_key(chain, "model", digest), pair_key(before, digest)]
+        turn = Turn(
+            turn_id=candidate.turn_id,
+            session=exchange.scope.session,
+            visible=candidate.shown,
+            steps=[
+                Step(
+                    content={"role": "model", "parts": list(candidate.said)},
+                    slots=[Slot(name=slot.name, call_id=slot.call_id) for slot in candidate.slots],
+                )
+            ],
+            delivery="passthrough" if exchange.scope.delivery == "passthrough" else "placeholder",
+            user_key=user_key,
+            delivered=delivered,
+            model=exchange.model,
+            surface=exchange.target.surface,
+            created_at=now,
+        )
+        calls = [
+            Call(
+                call_id=call.call_id,
+                session=exchange.scope.session,
+                name=call.name,
+                args=call.args,
+                status=Status.PENDING if call.known else Status.FAILED,
+                error=None if call.known else f"unknown tool: {call.name}",
+                turn_id=candidate.turn_id,
+                gemini_id=call.gemini_id,
+                model=exchange.model,
+                surface=exchange.target.surface,
+                index=call.place,
+                created_at=now,
+                updated_at=now,
+            )
+            for call in candidate.captured
+        ]
+        await store.save_turn(turn, calls, keys)
+        captured = sum(len(one.captured) for one in self._answer.candidates.values()) if self._answer else 0
+        self.grafter.metrics.captured(captured - self._counted)
+        self._counted = captured
+
+    def _history_keys(self) -> tuple[bytes, bytes, bytes]:
+        """The chain up to the answer, the digest of the turn before it, and the key of the user's turn."""
+        if self._keys is None:
+            request = self.exchange.request
+            request.history.identify(request.body)
+            turns = request.history.turns
+            last = turns[-1] if turns else None
+            self._keys = (last.chain, last.digest, last.digest) if last is not None else (b"", b"", b"")
+        return self._keys

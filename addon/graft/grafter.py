@@ -1,0 +1,232 @@
+"""The way of a request: read, tools exchanged, history rewritten, missing results waited for.
+
+One `Grafter` serves the whole proxy. It suspends only in the store and while it waits for results.
+"""
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+
+from addon.core import replies
+from addon.core.answer import Answer, Naming
+from addon.core.documents import Document, Malformed, decode
+from addon.core.history import rewrite
+from addon.core.request import Request, assemble, parse
+from addon.core.tools import Plan, cannot_use_functions, generation
+from addon.graft.exchange import Abandoned, Exchange, Forward, Outcome, Reply
+from addon.graft.ledger import Hits, hits_of, take_answers
+from addon.graft.prefixes import Prefixes
+from addon.graft.scope import Scope, Scopes
+from addon.metrics import Metrics
+from addon.settings import Settings
+from addon.surfaces.base import Operation, Target
+from store.base import Store, StoreUnavailable
+
+logger = logging.getLogger("toolgraft")
+
+_CONTINUATIONS = 128
+Hangup = Callable[[], Awaitable[object]]
+"""Returns when the client has hung up."""
+
+
+async def _never() -> None:
+    await asyncio.Event().wait()
+
+
+class Grafter:
+    def __init__(self, store: Store, settings: Settings, metrics: Metrics) -> None:
+        self.store = store
+        self.settings = settings
+        self.metrics = metrics
+        self.scopes = Scopes(store, settings)
+        self.prefixes = Prefixes()
+        self.continuations: OrderedDict[str, Answer] = OrderedDict()
+        self._warned: set[str] = set()
+
+    async def scope(self, session: str) -> Scope | None:
+        """What holds for the session; None where its traffic is not to be touched. Raises StoreUnavailable."""
+        return await self.scopes.of(session)
+
+    async def request(
+        self, target: Target, scope: Scope, body: bytes, *, takes_ids: bool = True, hangup: Hangup = _never
+    ) -> Outcome:
+        """What becomes of a request. Never raises: what is not understood goes on untouched, and where the store
+        fails the settings say what happens. `takes_ids`: whether this version of the API knows ids of calls."""
+        self.metrics.request(target.surface, target.operation)
+        try:
+            return await self._request(target, scope, body, takes_ids, hangup)
+        except Malformed as error:
+            self.warn(f"a {target.surface} {target.operation} request was passed on as it came: {error}")
+            return Forward(body)
+        except StoreUnavailable as error:
+            return self.store_failed(target, body, error)
+
+    def store_failed(self, target: Target, body: bytes, error: StoreUnavailable) -> Outcome:
+        """What a client gets when the store does not answer."""
+        self.metrics.error("store")
+        if self.settings.on_store_error == "pass":
+            self.warn(f"the store failed, a request was passed on as it came: {error}")
+            return Forward(body)
+        logger.warning("the store failed: %s", error)
+        return Reply(503, "application/json; charset=UTF-8", store_error(target, error))
+
+    def warn(self, text: str) -> None:
+        """Say it once; the same thing again only in the debug log."""
+        if text in self._warned or len(self._warned) > 1000:
+            logger.debug(text)
+            return
+        self._warned.add(text)
+        logger.warning(text)
+
+    # --- the way ----------------------------------------------------------------------------------------------
+
+    async def _request(self, target: Target, scope: Scope, body: bytes, takes_ids: bool, hangup: Hangup) -> Outcome:
+        request, path = self._parse(target, scope, body)
+        model = target.model or _model_in(request)
+        if target.operation is Operation.CACHE:
+            return self._cache(target, scope, request, model)
+        plan = await self._plan(
+            target, scope, request, model, bare_count=target.operation is Operation.COUNT and not path
+        )
+        if plan is None:
+            return Forward(body)
+        self.prefixes.keep(scope.session, path, request)
+        if plan.dropped:
+            self.warn(f"session {scope.session}, model {model}: left out {plan.dropped}")
+        token = request.value("continuationToken")
+        once = target.operation is Operation.COUNT or token is not None
+        hits: Hits = {}
+        if plan.grafts:
+            outcome = await self._hits(target, scope, request, model, waits=not once, hangup=hangup)
+            if isinstance(outcome, (Reply, Abandoned)):
+                return outcome
+            hits = outcome
+        rules = scope.rules(plan, generation(model), keep_unanswered=True, ids=takes_ids)
+        pieces = rewrite(body, request.history, hits, rules)
+        replaced: dict[str, bytes | None] = {}
+        if plan.changes:
+            replaced = {"tools": plan.tools, "toolConfig": plan.tool_config}
+        rewritten = assemble(request, replaced, pieces)
+        if target.operation is Operation.COUNT or not plan.grafts:
+            return Forward(rewritten)
+        naming = Naming({used: name for name, used in plan.names.items()}, all_grafted=scope.strips)
+        exchange = Exchange(target, scope, plan, naming, model, request)
+        if token is not None:
+            exchange.resumes = self.continuations.get(str(decode(token)))
+        return Forward(rewritten, exchange)
+
+    def _parse(self, target: Target, scope: Scope, body: bytes) -> tuple[Request, tuple[str, ...]]:
+        path = target.request_path
+        if target.operation is Operation.COUNT and b"enerate" in body:
+            inside = next((m for m in parse(body).members if m.name == "generateContentRequest"), None)
+            if inside is not None:
+                name = body[inside.key + 1 : body.index(b'"', inside.key + 1)].decode()
+                path = (name,)
+        return parse(body, path, self.prefixes.find(scope.session, path, body)), path
+
+    async def _plan(
+        self, target: Target, scope: Scope, request: Request, model: str, *, bare_count: bool
+    ) -> Plan | None:
+        """What the request declares; None where it is to be left alone."""
+        toolbox = scope.toolbox
+        cached = request.value("cachedContent")
+        if cached is not None:
+            tools = await self.store.cached_tools(scope.session, str(decode(cached)))
+            if tools is None:
+                return None
+            names = tools.names
+            return Plan(None, None, False, names, frozenset(names.values()), grafts=True)
+        if cannot_use_functions(request.value("generationConfig"), model):
+            return Plan(None, None, True, {}, frozenset(), grafts=False) if scope.strips else None
+        if scope.strips:
+            plan = toolbox.strip(generation(model))
+        else:
+            plan = toolbox.keep(request.value("tools"), request.value("toolConfig"), generation(model))
+        if bare_count and target.surface == "developer":
+            return plan._replace(changes=False)  # there is no field for tools in this form
+        return plan
+
+    def _cache(self, target: Target, scope: Scope, request: Request, model: str) -> Outcome:
+        if scope.strips:
+            plan = scope.toolbox.strip(generation(model))
+        else:
+            plan = scope.toolbox.keep(request.value("tools"), request.value("toolConfig"), generation(model))
+        body = assemble(request, {"tools": plan.tools, "toolConfig": plan.tool_config} if plan.changes else {})
+        naming = Naming({used: name for name, used in plan.names.items()}, all_grafted=scope.strips)
+        return Forward(body, Exchange(target, scope, plan, naming, model, request))
+
+    # --- history ----------------------------------------------------------------------------------------------
+
+    async def _hits(
+        self, target: Target, scope: Scope, request: Request, model: str, *, waits: bool, hangup: Hangup
+    ) -> Hits | Reply | Abandoned:
+        hits = await self._look_up(scope, request)
+        if hits and await take_answers(self.store, scope.session, request.body, request.history, hits):
+            hits = await self._look_up(scope, request)
+        if not hits:
+            return hits
+        self.metrics.ledger_hits(len(hits))
+        if not waits or scope.on_pending == "pass" or not pending_of(request, hits):
+            return hits
+        if scope.on_pending == "block":
+            return self._blocked(target, scope, request, hits, model)
+        return await self._wait(scope, request, hits, hangup)
+
+    async def _look_up(self, scope: Scope, request: Request) -> Hits:
+        return await hits_of(self.store, scope.session, request.body, request.history, scope.placeholder)
+
+    async def _wait(self, scope: Scope, request: Request, hits: Hits, hangup: Hangup) -> Hits | Abandoned:
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + scope.pending_timeout
+        gone = asyncio.ensure_future(hangup())
+        try:
+            while pending_of(request, hits) and (left := deadline - clock()) > 0:
+                seen = await self.store.last_event_id()
+                hits = await self._look_up(scope, request)
+                if not pending_of(request, hits):
+                    break
+                woken = asyncio.ensure_future(self.store.wait(after=seen, timeout=left, session=scope.session))
+                await asyncio.wait({gone, woken}, return_when=asyncio.FIRST_COMPLETED)
+                if not woken.done():
+                    woken.cancel()
+                if gone.done():
+                    return Abandoned()
+                if not woken.result():
+                    break
+        finally:
+            gone.cancel()
+        return await self._look_up(scope, request)
+
+    def _blocked(self, target: Target, scope: Scope, request: Request, hits: Hits, model: str) -> Hits | Reply:
+        true = hits[max(hits)][-1]
+        if true.shares:
+            return hits
+        names = [slot.name for slot in true.steps[-1].slots]
+        text = scope.placeholder.text(names, true.turn_id)
+        answer = replies.text_answer(text, model, true.turn_id)
+        form = target.framing.value
+        return Reply(200, replies.content_type(form), replies.framed(answer, form, target.response_path))
+
+
+def pending_of(request: Request, hits: Hits) -> list[str]:
+    """The calls without an answer of the last model turn."""
+    turns = request.history.turns
+    last = next((index for index in range(len(turns) - 1, -1, -1) if turns[index].side == "model"), -1)
+    return [call_id for true in hits.get(last, ()) for call_id in true.pending]
+
+
+def store_error(target: Target, error: StoreUnavailable) -> bytes:
+    document: Document = replies.error(503, "UNAVAILABLE", f"toolgraft: the store does not answer: {error}")
+    wraps = target.surface == "codeassist" and target.operation is Operation.STREAM
+    return replies.framed(document, "array" if wraps else "json")
+
+
+def _model_in(request: Request) -> str:
+    """The model that a body names (Code Assist beside `request`, cachedContents and others inside), bare."""
+    value = request.value("model")
+    if value is None and request.start:
+        outer = next((m for m in parse(request.body).members if m.name == "model"), None)
+        value = request.body[outer.start : outer.end] if outer else None
+    named = decode(value) if value is not None else ""
+    return str(named).rpartition("/")[2]

@@ -1,0 +1,73 @@
+"""What was worked out for the beginnings of recent requests, so that it need not be worked out again.
+
+Histories only grow at their end: a request begins with the bytes of the one before it. Bounded by bytes; the least
+recently used go first.
+"""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+
+from addon.core.request import Prefix, Request
+
+SMALLEST = 4096
+"""Reading a shorter beginning anew costs no more than finding it."""
+
+_HEAD = 128
+_SIBLINGS = 32
+
+Key = tuple[str, tuple[str, ...], bytes]
+
+
+class Prefixes:
+    """Beginnings by session and by their first bytes. Sessions never share one: it remembers ledger look-ups."""
+
+    def __init__(self, capacity: int = 64 * 1024 * 1024) -> None:
+        self.capacity = capacity
+        self.size = 0
+        self._entries: OrderedDict[int, tuple[Key, Prefix]] = OrderedDict()
+        self._by_head: dict[Key, list[int]] = {}
+        self._next = 0
+
+    def find(self, session: str, path: Sequence[str], body: bytes) -> Prefix | None:
+        """The longest known beginning of this body."""
+        best: tuple[int, Prefix] | None = None
+        for number in self._by_head.get((session, tuple(path), body[:_HEAD]), ()):
+            prefix = self._entries[number][1]
+            if (best is None or prefix.end > best[1].end) and prefix.begins(body):
+                best = number, prefix
+        if best is None:
+            return None
+        self._entries.move_to_end(best[0])
+        return best[1]
+
+    def keep(self, session: str, path: Sequence[str], request: Request) -> None:
+        """Remember the request's beginning, in place of the shorter one that it was read with."""
+        if request.history.end < SMALLEST or request.history.end > self.capacity // 4:
+            return
+        if request.known is not None and request.known.end == request.history.end:
+            return
+        prefix = request.prefix()
+        if prefix is None:
+            return
+        key = (session, tuple(path), request.body[:_HEAD])
+        siblings = self._by_head.setdefault(key, [])
+        for number in siblings:
+            if self._entries[number][1] is request.known:
+                self._forget(number)
+                break
+        while siblings and (len(siblings) >= _SIBLINGS):
+            self._forget(siblings[0])
+        self._by_head.setdefault(key, siblings).append(self._next)
+        self._entries[self._next] = (key, prefix)
+        self._next += 1
+        self.size += prefix.end
+        while self.size > self.capacity:
+            self._forget(next(iter(self._entries)))
+
+    def _forget(self, number: int) -> None:
+        key, prefix = self._entries.pop(number)
+        self.size -= prefix.end
+        siblings = self._by_head[key]
+        siblings.remove(number)
+        if not siblings:
+            del self._by_head[key]
