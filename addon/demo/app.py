@@ -18,7 +18,7 @@ from starlette.types import Receive, Scope, Send
 
 from addon.demo import errors
 from addon.demo.errors import Refused, pretty
-from addon.demo.history import turns
+from addon.demo.history import last_words, turns
 from addon.demo.reply import Shape
 from addon.demo.routes import Route
 from addon.demo.routes import find as find_route
@@ -133,7 +133,8 @@ class App:
 
     def _shape(self, exchange: _Exchange, request: Json) -> Shape:
         words = exchange.headers.get("x-demo-shape", "")
-        match = _KNOBS.search(turns(request["contents"])[-1].text)
+        history = turns(request["contents"])
+        match = _KNOBS.search(history[last_words(history)].text)
         try:
             return self.shape.changed(f"{words},{match[1] if match else ''}")
         except ValueError as e:

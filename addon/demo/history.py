@@ -70,6 +70,11 @@ def turns(contents: list[dict[str, Any]]) -> list[Turn]:
     return result
 
 
+def last_words(history: list[Turn]) -> int:
+    """Index of the last user turn with text; what follows it are the steps that it led to."""
+    return max((n for n, turn in enumerate(history) if turn.role == "user" and turn.text.strip()), default=0)
+
+
 def check_contents(contents: list[dict[str, Any]], model: Model, place: frozenset[str]) -> None:
     """Roles and parts of each Content. Raises ``Refused``."""
     vertex = "vertex" in place
@@ -99,9 +104,11 @@ def check_contents(contents: list[dict[str, Any]], model: Model, place: frozense
                     "one initialized field\n"
                 )
             _check_part(part, f"contents[{n}].parts[{m}]")
-        if role == "model" and "codeassist" not in place and any("functionResponse" in p for p in parts):
+        calls = any("functionCall" in p for p in parts)
+        responses = any("functionResponse" in p for p in parts)
+        if role == "model" and responses and "codeassist" not in place:
             raise Refused(RESPONSE_ORDER)  # only Code Assist's own clients answer as "model"
-        if role != "model" and any("functionCall" in p for p in parts):
+        if calls and (role != "model" or responses):
             raise Refused(CALL_ORDER)
     if empty:
         raise Refused("".join(empty))

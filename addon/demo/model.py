@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from addon.demo import arguments
-from addon.demo.history import Turn, turns
+from addon.demo.history import Turn, last_words, turns
 
 _NEXT = re.compile(r"\bthen\s+(?=(?:say|call)\b)")
 _CALL = re.compile(
@@ -56,7 +56,7 @@ class Answer:
 def answer(request: dict[str, Any]) -> Answer:
     """What the model answers to an accepted request in canonical form."""
     history = turns(request["contents"])
-    start = _start(history)
+    start = last_words(history)
     text = history[start].text
     functions = _functions(request)
     config = (request.get("toolConfig") or {}).get("functionCallingConfig") or {}
@@ -72,11 +72,6 @@ def answer(request: dict[str, Any]) -> Answer:
     if mode == "NONE":
         functions = {}
     return _step(history, start, functions, forced=mode == "ANY") or Answer(_say(history, start, request))
-
-
-def _start(history: list[Turn]) -> int:
-    """Index of the last user turn with text; what follows are the steps that it led to."""
-    return max((n for n, turn in enumerate(history) if turn.role == "user" and turn.text.strip()), default=0)
 
 
 def _step(history: list[Turn], start: int, functions: dict[str, Any], *, forced: bool) -> Answer | None:

@@ -69,6 +69,7 @@ class Reply:
     place: frozenset[str]
     answers: list[Answer]
     prompt_tokens: int
+    thoughts: bool = False
     response_id: str = field(default_factory=lambda: secrets.token_urlsafe(17))
     trace_id: str = field(default_factory=lambda: secrets.token_hex(8))
 
@@ -76,7 +77,8 @@ class Reply:
         """The whole answer in one document."""
         candidates = []
         for index, answer in enumerate(self.answers):
-            parts = self._text_parts(answer, 1, signed=not answer.calls) + self._call_parts(answer)
+            text = self._text_parts(answer, 1, signed=not answer.calls)
+            parts = self._thought_parts(answer) + text + self._call_parts(answer)
             candidates.append(self._candidate(index, parts or None, answer))
         return self._envelope(self._document(candidates, self._output_tokens()))
 
@@ -99,7 +101,8 @@ class Reply:
         return [self._envelope(event) for event in events]
 
     def _chunks(self, answer: Answer, shape: Shape, partial_args: bool) -> list[list[Json] | None]:
-        chunks: list[list[Json] | None] = [[part] for part in self._text_parts(answer, shape.pieces, signed=False)]
+        said = self._thought_parts(answer) + self._text_parts(answer, shape.pieces, signed=False)
+        chunks: list[list[Json] | None] = [[part] for part in said]
         calls = self._call_parts(answer)
         if partial_args:
             for part in calls:
@@ -109,6 +112,11 @@ class Reply:
         elif calls:
             chunks.append(calls)
         return chunks or [None]
+
+    def _thought_parts(self, answer: Answer) -> list[Json]:
+        if not self.thoughts or not (answer.text or answer.calls):
+            return []
+        return [{"text": "**Thinking it over**\n\nThe user's words say what to do.\n\n\n", "thought": True}]
 
     def _text_parts(self, answer: Answer, pieces: int, *, signed: bool) -> list[Json]:
         if not answer.text:

@@ -32,9 +32,10 @@ class Service:
         rules.check_cached(request)
         request = self._with_cache(request, model)
         self.dummy_signatures += rules.check(request, model, route.place, stream=stream, options=self.options)
-        count = (request.get("generationConfig") or {}).get("candidateCount", 1)
-        said = answer(request)
-        return Reply(model, route.place, [said] * count, tokens(request)), request
+        config = request.get("generationConfig") or {}
+        answers = [answer(request)] * config.get("candidateCount", 1)
+        thoughts = bool((config.get("thinkingConfig") or {}).get("includeThoughts"))
+        return Reply(model, route.place, answers, tokens(request), thoughts), request
 
     def count_tokens(self, document: Any, route: Route) -> Json:
         """``{"totalTokens": …, "promptTokensDetails": […]}``. Raises ``Refused``."""

@@ -102,6 +102,7 @@ REFUSED: list[tuple[str, Json, str]] = [
     ),
     ("a call at the beginning", {"contents": [replied(call()), said(response())]}, ORDER_CALL),
     ("a call of the user's", {"contents": [said(call())]}, ORDER_CALL),
+    ("a call and its response in one content", {"contents": [USER, replied(call(), response())]}, ORDER_RESPONSE),
     ("a response without a call", {"contents": [USER, MODEL, said(response())]}, ORDER_RESPONSE),
     ("a response at the beginning", {"contents": [said(response())]}, ORDER_RESPONSE),
     (

@@ -288,6 +288,26 @@ async def test_a_failed_call_comes_without_content_and_continuation_with_a_token
         assert parts(rest.json())[0]["text"].startswith("... and so on")
 
 
+async def test_thoughts_come_first_where_they_are_asked_for() -> None:
+    async with gemini() as (_, client):
+        asked = body("weather in Paris", generationConfig={"thinkingConfig": {"includeThoughts": True}})
+        unary = await client.post(DEVELOPER.format(THREE, "generateContent"), json=asked)
+        assert [p.get("thought") for p in parts(unary.json())] == [True, None]
+        stream = await client.post(DEVELOPER.format(THREE, "streamGenerateContent?alt=sse"), json=asked)
+        assert [parts(e)[0].get("thought") for e in events(stream.text)] == [True, None, None]
+
+
+async def test_the_shape_in_the_words_holds_for_every_step_that_they_led_to() -> None:
+    async with gemini() as (_, client):
+        contents = body("weather in Paris [demo:usage]")["contents"]
+        path = DEVELOPER.format(TWO, "streamGenerateContent?alt=sse")
+        first = events((await client.post(path, json=body("", contents=contents))).text)
+        response = {"functionResponse": {"name": "get_weather", "response": {}}}
+        contents += [first[0]["candidates"][0]["content"], {"role": "user", "parts": [response]}]
+        second = events((await client.post(path, json=body("", contents=contents))).text)
+        assert ["candidates" in e for e in (first[-1], second[-1])] == [False, False]
+
+
 async def test_signatures_survive_a_restart() -> None:
     contents = body("weather in Paris")["contents"]
     path = DEVELOPER.format(THREE, "generateContent")

@@ -1,0 +1,30 @@
+"""The judge shares no code with what it judges: a mistake in both would be seen by neither."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import addon.demo
+
+FORBIDDEN = ("addon.core", "addon.graft", "addon.hooks", "addon.control", "addon.surfaces", "store", "mitmproxy")
+
+
+def test_the_strict_server_imports_nothing_of_the_proxy() -> None:
+    todo, seen = ["server"], set[str]()
+    imported: set[str] = set()
+    while todo:
+        module = todo.pop()
+        if module in seen:
+            continue
+        seen.add(module)
+        for node in ast.walk(ast.parse((Path(addon.demo.__path__[0]) / f"{module}.py").read_text())):
+            names = [f"{node.module}.{a.name}" for a in node.names] if isinstance(node, ast.ImportFrom) else []
+            names += [a.name for a in node.names] if isinstance(node, ast.Import) else []
+            imported.update(names)
+            for name in names:
+                first = name.removeprefix("addon.demo.").partition(".")[0]
+                if name.startswith("addon.demo.") and (Path(addon.demo.__path__[0]) / f"{first}.py").exists():
+                    todo.append(first)
+    assert {"app", "rules", "history", "fields", "light"} <= seen
+    assert not [name for name in imported if name.startswith(FORBIDDEN)]
