@@ -1,6 +1,7 @@
 """Answers that the proxy gives itself, in the form that the request asked for: `json`, `sse` or `array`."""
 
 from collections.abc import Sequence
+
 from addon.core import sse
 from addon.core.documents import Document, encode
 

@@ -33,8 +33,8 @@ class Plan(NamedTuple):
 
     `names`: the toolset's name → the name used in this request, for every grafted tool that is declared. `declared`:
     every function that the request then declares. `hides_server_tools`: the proxy asked for toolCall and toolResponse
-    parts that the client did not. `dropped`: what could not go together, for a warning. `grafts` False: the request cannot
-    use functions, and keeps its visible turns.
+    parts that the client did not. `dropped`: what could not go together, for a warning. `grafts` False: the request
+    cannot use functions, and keeps its visible turns.
     """
 
     tools: bytes | None

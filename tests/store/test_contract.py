@@ -78,7 +78,7 @@ def test_every_backend_is_in_this_suite() -> None:
     assert URLS.keys() == BACKENDS.keys()
 
 
-# --- opening and closing ----------------------------------------------------------------------------------------
+# --- opening and closing --------------------------------------------------------------------------------------
 
 
 async def test_closing_twice_is_fine_and_a_closed_store_is_unavailable(store: Store) -> None:
@@ -90,7 +90,7 @@ async def test_closing_twice_is_fine_and_a_closed_store_is_unavailable(store: St
             await attempt
 
 
-# --- sessions -----------------------------------------------------------------------------------------------------
+# --- sessions -------------------------------------------------------------------------------------------------
 
 
 async def test_a_session_is_none_until_something_is_set_for_it(store: Store, clock: Clock) -> None:
@@ -151,7 +151,7 @@ async def test_deleting_a_session_forgets_all_of_it_and_nothing_of_another(store
         await store.put_toolset(name, Toolset())
         await save(store, f"t-{name}", name, keys=[b"key"], user_key=b"user")
         await store.put_cached_tools(
-            CachedTools(session=name, cached_content="cachedContents/1", toolset=Toolset(), created_at=1e6)
+            CachedTools(session=name, cached_content="cachedContents/1", names={"f": "f"}, created_at=1e6)
         )
     two = await types(store, "two")
     last = await store.last_event_id()
@@ -186,8 +186,8 @@ async def test_deleting_what_is_not_there_says_so_and_leaves_no_event(store: Sto
 
 
 async def test_cached_tools_are_kept_by_session_and_replaced(store: Store) -> None:
-    one = CachedTools(session="one", cached_content="cachedContents/1", toolset=Toolset(), created_at=1e6)
-    two = one.model_copy(update={"toolset": Toolset(declarations=[{"name": "f"}])})
+    one = CachedTools(session="one", cached_content="cachedContents/1", names={"f": "f"}, created_at=1e6)
+    two = one.model_copy(update={"names": {"f": "f_2"}})
     await store.put_cached_tools(one)
     assert await store.cached_tools("one", "cachedContents/1") == one
     assert await store.cached_tools("two", "cachedContents/1") is None
@@ -196,7 +196,7 @@ async def test_cached_tools_are_kept_by_session_and_replaced(store: Store) -> No
     assert await store.cached_tools("one", "cachedContents/1") == two
 
 
-# --- the ledger -----------------------------------------------------------------------------------------------------
+# --- the ledger -----------------------------------------------------------------------------------------------
 
 
 async def test_a_turn_comes_back_as_it_was_saved(store: Store) -> None:
@@ -428,7 +428,7 @@ async def test_turns_are_listed_oldest_first_in_pages_that_hold_still(store: Sto
     assert last.next_cursor is None
 
 
-# --- calls ----------------------------------------------------------------------------------------------------------
+# --- calls ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -616,7 +616,7 @@ async def test_of_two_that_answer_at_once_one_wins(store: Store) -> None:
     assert sum(isinstance(outcome, AlreadyAnswered) for outcome in outcomes) == 2
 
 
-# --- events ---------------------------------------------------------------------------------------------------------
+# --- events ---------------------------------------------------------------------------------------------------
 
 
 async def test_events_are_in_order_and_resumable(store: Store) -> None:
@@ -719,12 +719,12 @@ async def turns_of_the_loop() -> None:
         await asyncio.sleep(0)
 
 
-# --- upkeep ---------------------------------------------------------------------------------------------------------
+# --- upkeep ---------------------------------------------------------------------------------------------------
 
 
 async def test_what_is_older_than_the_ttl_expires_and_the_rest_stays(store: Store, clock: Clock) -> None:
     now = clock.now
-    cached = CachedTools(session="one", cached_content="cachedContents/1", toolset=Toolset(), created_at=now)
+    cached = CachedTools(session="one", cached_content="cachedContents/1", names={}, created_at=now)
     await store.put_toolset("one", Toolset())
     await save(store, "t1", created_at=now, keys=[b"old", b"both"], user_key=b"user")
     await store.put_cached_tools(cached)
@@ -757,7 +757,7 @@ async def test_what_is_older_than_the_ttl_expires_and_the_rest_stays(store: Stor
     assert await store.delete_session("one") is True
 
 
-# --- no suspension --------------------------------------------------------------------------------------------------
+# --- no suspension --------------------------------------------------------------------------------------------
 
 
 def test_a_store_that_never_suspends_needs_no_event_loop(tmp_path: Path) -> None:
@@ -766,7 +766,7 @@ def test_a_store_that_never_suspends_needs_no_event_loop(tmp_path: Path) -> None
         if store.suspends:
             continue
         call = a_call()
-        cached = CachedTools(session="one", cached_content="c", toolset=Toolset(), created_at=1.0)
+        cached = CachedTools(session="one", cached_content="c", names={}, created_at=1.0)
         steps: list[Coroutine[Any, Any, Any]] = [
             store.open(),
             store.ping(),
