@@ -13,7 +13,9 @@ PYPROJECT = Path(__file__).resolve().parent.parent / "pyproject.toml"
 def requirements(layer: str) -> list[str]:
     """The requirements of one layer. Raises KeyError where there is no such group."""
     document = tomllib.loads(PYPROJECT.read_text(encoding="utf-8"))
-    found: list[str] = document["project"]["dependencies"] if layer == "runtime" else document["dependency-groups"][layer]
+    found: list[str] = (
+        document["project"]["dependencies"] if layer == "runtime" else document["dependency-groups"][layer]
+    )
     return found
 
 

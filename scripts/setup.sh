@@ -35,7 +35,7 @@ candidates() (
 # The interpreter to use: the first of the version that .python-version names, else the first that fits.
 find_python() {
     wanted=$(head -n 1 "$root/.python-version")
-    candidates | {
+    candidates 2>/dev/null | {
         fitting=
         while IFS= read -r python; do
             [ -x "$python" ] || continue

@@ -1,0 +1,156 @@
+"""The control API as the commands see it. Whatever goes wrong ends the command with one line that says what to do."""
+
+import json
+import os
+from collections.abc import Generator, Iterator
+from types import TracebackType
+from typing import Any, NamedTuple, NoReturn, Self
+from urllib.parse import urlsplit
+
+import httpx2
+
+from addon.cli.output import fail
+from addon.control.token import load_token, read_address
+from addon.settings import Settings, is_loopback, state_folder
+
+DEFAULT_URL = "http://127.0.0.1:8741"
+
+
+class Event(NamedTuple):
+    type: str
+    data: Any
+
+
+def own_token() -> str:
+    """This machine's token: TOOLGRAFT_TOKEN, else the state folder's, made where there is none."""
+    try:
+        return load_token(Settings(), os.environ) or "off"
+    except (OSError, ValueError) as error:
+        fail(str(error))
+
+
+class Api:
+    """`with Api(url) as api`: `url` None means the proxy that runs here. Paths begin with a slash."""
+
+    def __init__(self, url: str | None) -> None:
+        self.url = (url or _running()).rstrip("/")
+        local = url is None or is_loopback(urlsplit(url).hostname or "")
+        headers = {"User-Agent": "toolgraft"}
+        # this machine's own token is for this machine: another one gets only what the user gave for it
+        token = own_token() if local else os.environ.get("TOOLGRAFT_TOKEN")
+        if token and token != "off":
+            headers["Authorization"] = f"Bearer {token}"
+        # a proxy in the environment (this one, even) is not the way to a local port
+        self._client = httpx2.Client(headers=headers, timeout=30, trust_env=not local)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._client.close()
+
+    def get(self, path: str, **query: str | None) -> Any:
+        return self._request("GET", path, query=query)
+
+    def put(self, path: str, document: Any) -> Any:
+        return self._request("PUT", path, document=document)
+
+    def post(self, path: str, document: Any) -> Any:
+        return self._request("POST", path, document=document)
+
+    def delete(self, path: str) -> None:
+        self._request("DELETE", path)
+
+    def items(self, path: str, **query: str | None) -> Iterator[Any]:
+        """The items of a list, over all its pages."""
+        cursor = None
+        while True:
+            page = self.get(path, **query, limit="1000", cursor=cursor)
+            yield from page["items"]
+            cursor = page["next_cursor"]
+            if cursor is None:
+                return
+
+    def events(self, **query: str | None) -> Generator[Event | None]:
+        """What happens from now on; the first item is None, and says that nothing can be missed any more.
+        Never returns: a stream that ends ends the command."""
+        try:
+            with self._client.stream("GET", self.url + "/v1/events", params=_given(query), timeout=_FOLLOW) as answer:
+                if answer.is_error:
+                    answer.read()
+                    self._refused(answer)
+                yield None
+                yield from _decode(answer.iter_lines())
+        except httpx2.HTTPError as error:
+            self._unreachable(error)
+        fail(f"{self.url} has ended the stream of events: the proxy was stopped")
+
+    def _request(
+        self, method: str, path: str, *, query: dict[str, str | None] | None = None, document: Any = None
+    ) -> Any:
+        arguments: dict[str, Any] = {"params": _given(query or {})}
+        if method in ("PUT", "POST"):
+            arguments["json"] = document
+        try:
+            answer = self._client.request(method, self.url + path, **arguments)
+        except httpx2.HTTPError as error:
+            self._unreachable(error)
+        if answer.is_error:
+            self._refused(answer)
+        if answer.status_code == 204:
+            return None
+        try:
+            return answer.json()
+        except ValueError:
+            self._stranger(answer)
+
+    def _unreachable(self, error: httpx2.HTTPError) -> NoReturn:
+        if isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout):
+            fail(f"nothing answers at {self.url}: is the proxy running? Start it with ./run_proxy.sh")
+        fail(f"{self.url}: {str(error) or type(error).__name__}")
+
+    def _refused(self, answer: httpx2.Response) -> NoReturn:
+        try:
+            detail = answer.json()["detail"]
+        except (ValueError, TypeError, KeyError):
+            self._stranger(answer)
+        if answer.status_code == 401:
+            fail(
+                "the proxy does not know this token. Its own is that of its option graft_token, else of its variable "
+                "TOOLGRAFT_TOKEN, else the one in its state folder (TOOLGRAFT_HOME): set TOOLGRAFT_TOKEN to it here"
+            )
+        fail(str(detail))
+
+    def _stranger(self, answer: httpx2.Response) -> NoReturn:
+        fail(
+            f"{self.url} answers {answer.status_code}, and not as the control API does: "
+            "does another program listen there?"
+        )
+
+
+# an event stream is silent for at most 15 s
+_FOLLOW = httpx2.Timeout(30, read=60)
+
+
+def _running() -> str:
+    try:
+        return read_address(state_folder()) or DEFAULT_URL
+    except OSError as error:
+        fail(str(error))
+
+
+def _given(query: dict[str, str | None]) -> dict[str, str]:
+    return {name: value for name, value in query.items() if value is not None}
+
+
+def _decode(lines: Iterator[str]) -> Iterator[Event]:
+    """The events of the control API's own SSE: one `event:` and one `data:` line each."""
+    kind = ""
+    for line in lines:
+        field, _, value = line.partition(": ")
+        if field == "event":
+            kind = value
+        elif field == "data":
+            yield Event(kind, json.loads(value))

@@ -1,0 +1,33 @@
+"""The command line's one list of commands. `main` is what the entry point `toolgraft` and `python -m addon` run.
+
+A command's module may import only what is quick at its top; the rest is imported where it is used.
+"""
+
+import io
+import sys
+
+import typer
+
+from addon.cli import calls, clients, token, tools
+
+app = typer.Typer(
+    name="toolgraft",
+    help="Tool calling for any Gemini client: set tools, see captured calls, send results.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("token")(token.show)
+app.add_typer(tools.app, name="tools")
+app.command("calls")(calls.show)
+app.command("result")(calls.answer)
+app.command("env")(clients.env)
+app.command("run", context_settings={"allow_interspersed_args": False})(clients.run)
+
+
+def main() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a terminal that is not UTF-8 is no reason for a traceback
+    app(prog_name="toolgraft")

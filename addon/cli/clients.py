@@ -1,0 +1,130 @@
+"""`toolgraft env` and `toolgraft run`: point unmodified clients at the running proxy.
+
+Two ways. Base URLs send a client to the reverse proxy, in plain HTTP. With `--proxy` a client keeps its own hosts and
+goes through the regular proxy, whose CA it is told to trust.
+"""
+
+import json
+import os
+import shlex
+from pathlib import Path
+from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
+
+import typer
+
+from addon.cli import options, output
+
+Shell = Literal["bash", "zsh", "fish", "powershell", "cmd"]
+
+DEFAULTS = {"reverse": "http://127.0.0.1:8081", "regular": "http://127.0.0.1:8080"}
+BASE_URLS = ("GOOGLE_GEMINI_BASE_URL", "CODE_ASSIST_ENDPOINT")
+CA_FILES = ("SSL_CERT_FILE", "NODE_EXTRA_CA_CERTS", "REQUESTS_CA_BUNDLE")
+
+Proxy = Annotated[
+    bool, typer.Option("--proxy", help="Go through the regular proxy and its CA, instead of by base URLs.")
+]
+
+
+def env(
+    shell: Annotated[Shell | None, typer.Option(help="The shell to write for; without it, that of $SHELL.")] = None,
+    proxy: Proxy = False,
+    session: options.Session = "default",
+    url: options.Url = None,
+    as_json: options.Json = False,
+) -> None:
+    """Print the variables that point clients at the proxy: eval "$(toolgraft env)".
+
+    The ports are those of the proxy that runs here; where --url names another machine, the default ones on it.
+    """
+    found = variables(session=session, proxy=proxy, url=url)
+    if as_json:
+        output.print_json(found)
+        return
+    for name, value in found.items():
+        print(assignment(shell or _own_shell(), name, value))
+
+
+def run(
+    command: Annotated[list[str], typer.Argument(help="The client and its arguments.", metavar="CMD …")],
+    proxy: Proxy = False,
+    session: options.Session = "default",
+    url: options.Url = None,
+) -> None:
+    """Start a client that goes through the proxy: toolgraft run -- gemini -p hello. Its exit status is passed on."""
+    try:
+        os.execvpe(command[0], command, os.environ | variables(session=session, proxy=proxy, url=url))
+    except OSError as error:
+        output.note(f"{command[0]}: {error.strerror}")
+        raise typer.Exit(127 if isinstance(error, FileNotFoundError) else 126) from None
+
+
+def variables(*, session: str, proxy: bool, url: str | None = None) -> dict[str, str]:
+    """The variables by name. Ends the command where the running proxy has no port of the wanted kind."""
+    if not proxy:
+        base = _listening("reverse", url)
+        if session != "default":
+            base += f"/@{session}"
+        return dict.fromkeys(BASE_URLS, base)
+    address = _listening("regular", url)
+    if session != "default":
+        address = address.replace("://", f"://{session}:x@", 1)
+    ca = Path.home() / ".mitmproxy" / "mitmproxy-ca-cert.pem"
+    if not ca.exists():
+        output.note(f"{ca} is not there yet: the proxy makes it at its first start")
+    return {"HTTPS_PROXY": address} | dict.fromkeys(CA_FILES, str(ca))
+
+
+def assignment(shell: Shell, name: str, value: str) -> str:
+    """The line that sets and exports a variable in a shell."""
+    match shell:
+        case "bash" | "zsh":
+            return f"export {name}={shlex.quote(value)}"
+        case "fish":
+            escaped = value.replace("\\", "\\\\").replace("'", "\\'")
+            return f"set -gx {name} '{escaped}'"
+        case "powershell":
+            escaped = value.replace("'", "''")
+            return f"$env:{name} = '{escaped}'"
+        case "cmd":
+            return f'set "{name}={value}"'
+
+
+def _own_shell() -> Shell:
+    match Path(os.environ.get("SHELL", "")).name, os.name:
+        case "fish", _:
+            return "fish"
+        case "pwsh", _:
+            return "powershell"
+        case "", "nt":
+            return "powershell"
+    return "bash"
+
+
+def _listening(kind: Literal["reverse", "regular"], url: str | None) -> str:
+    """The first address of a kind that the proxy here wrote to the state folder; without one, or for a proxy
+    elsewhere, the default port."""
+    host = urlsplit(url).hostname if url else None
+    if host is not None and not _is_loopback(host):
+        shown = f"[{host}]" if ":" in host else host
+        return f"http://{shown}:{urlsplit(DEFAULTS[kind]).port}"
+    addresses = _written().get(kind, [DEFAULTS[kind]])
+    if not addresses:
+        output.fail(f"the running proxy has no {kind} port: start it with one, or use the other way (--proxy or not)")
+    return str(addresses[0])
+
+
+def _is_loopback(host: str) -> bool:
+    from addon.settings import is_loopback
+
+    return is_loopback(host)
+
+
+def _written() -> dict[str, Any]:
+    from addon.settings import state_folder
+
+    try:
+        found = json.loads((state_folder() / "proxy.json").read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,58 @@
+"""The options that commands share, as types of their parameters."""
+
+from typing import Annotated
+
+import typer
+
+
+def _session_name(value: str | None) -> str | None:
+    if value is not None:
+        from store.models import SESSION_NAME, SESSION_PATTERN
+
+        if not SESSION_NAME.fullmatch(value):
+            raise typer.BadParameter(f"{value!r} must be a name of the form {SESSION_PATTERN}")
+    return value
+
+
+def _http_url(value: str | None) -> str | None:
+    if value is not None:
+        from urllib.parse import urlsplit
+
+        try:
+            parts = urlsplit(value)
+            fits = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        except ValueError:
+            fits = False
+        if not fits:
+            raise typer.BadParameter(f"{value!r} must be the control API's URL, such as http://127.0.0.1:8741")
+    return value
+
+
+Session = Annotated[
+    str,
+    typer.Option(
+        "--session", "-s", envvar="TOOLGRAFT_SESSION", callback=_session_name, help="The session.", metavar="NAME"
+    ),
+]
+AnySession = Annotated[
+    str | None,
+    typer.Option(
+        "--session",
+        "-s",
+        envvar="TOOLGRAFT_SESSION",
+        callback=_session_name,
+        help="Only this session's; without it, those of all sessions.",
+        metavar="NAME",
+    ),
+]
+Url = Annotated[
+    str | None,
+    typer.Option(
+        "--url",
+        envvar="TOOLGRAFT_URL",
+        callback=_http_url,
+        help="The control API's URL; without it, that of the proxy that runs here.",
+        metavar="URL",
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print plain JSON.")]

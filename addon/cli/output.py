@@ -1,0 +1,55 @@
+"""What commands print: JSON and tables on stdout; on stderr, one line where something went wrong."""
+
+import json
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
+
+
+def fail(message: str) -> NoReturn:
+    """End the command with exit status 1 and one message."""
+    note(message)
+    raise typer.Exit(1)
+
+
+def note(message: str) -> None:
+    typer.echo(f"toolgraft: {plain(message)}", err=True)
+
+
+def plain(text: str) -> str:
+    """The text with its control characters spelled out: names and arguments come from a model, and a terminal obeys."""
+    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
+
+
+def print_json(document: Any, *, indent: int | None = 2) -> None:
+    typer.echo(json.dumps(document, indent=indent, ensure_ascii=False))
+
+
+def compact(document: Any) -> str:
+    return plain(json.dumps(document, ensure_ascii=False))
+
+
+def console() -> "Console":
+    """For stdout. In a pipe nothing is wrapped or cut, so that a line stays a line."""
+    from rich.console import Console
+
+    width = None if sys.stdout.isatty() else 1_000_000
+    return Console(highlight=False, markup=False, emoji=False, width=width)
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence["str | Text"]]) -> None:
+    """A table of one line a row; on a terminal the last column is cut where it does not fit."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column, no_wrap=True, overflow="ellipsis" if column == columns[-1] else "fold")
+    for row in rows:
+        table.add_row(*row)
+    console().print(table)

@@ -1,0 +1,77 @@
+"""`toolgraft tools …`: the toolset of a session."""
+
+from typing import Annotated, Any
+
+import typer
+
+from addon.cli import options, output
+
+app = typer.Typer(help="Set, show or clear a session's tools.", no_args_is_help=True)
+
+
+@app.command("set")
+def set_tools(
+    file: Annotated[str, typer.Argument(help="A JSON file, or - for stdin.", metavar="FILE")],
+    session: options.Session = "default",
+    url: options.Url = None,
+    as_json: options.Json = False,
+) -> None:
+    """Replace the session's tools by those of a file.
+
+    The file holds {"tools": […]}, with "tool_config" or "tool_choice" where wanted, or just the list of tools. Each
+    tool may be in Gemini's, OpenAI's or MCP's form, or a bare function declaration.
+    """
+    from addon.cli.api import Api
+    from addon.cli.documents import read_json
+
+    document = read_json(file)
+    with Api(url) as api:
+        answer = api.put(_path(session), {"tools": document} if isinstance(document, list) else document)
+    if as_json:
+        output.print_json(answer)
+    else:
+        names = ", ".join(name for name, _ in _described(answer))
+        print(output.plain(f"session {session}: {names or 'no tools, and the clients keep none'}"))
+
+
+@app.command("show")
+def show_tools(session: options.Session = "default", url: options.Url = None, as_json: options.Json = False) -> None:
+    """Show the session's tools."""
+    from addon.cli.api import Api
+
+    with Api(url) as api:
+        answer = api.get(_path(session))
+    if as_json:
+        output.print_json(answer)
+        return
+    output.print_table(("TOOL", "DESCRIPTION"), _described(answer))
+    if config := answer.get("tool_config"):
+        print(f"tool config: {output.compact(config)}")
+
+
+@app.command("clear")
+def clear_tools(session: options.Session = "default", url: options.Url = None, as_json: options.Json = False) -> None:
+    """Remove the session's tools: its traffic is not touched from then on."""
+    from addon.cli.api import Api
+
+    with Api(url) as api:
+        api.delete(_path(session))
+    if as_json:
+        output.print_json({"session": session, "tools": None})
+    else:
+        print(f"session {session}: its tools are removed")
+
+
+def _path(session: str) -> str:
+    return f"/v1/sessions/{session}/tools"
+
+
+def _described(answer: Any) -> list[tuple[str, str]]:
+    """Name and first line of the description of each tool; built-in tools by the name of their field."""
+    found: list[tuple[str, str]] = []
+    for tool in answer["tools"]:
+        for declaration in tool.get("functionDeclarations", ()):
+            lines = str(declaration.get("description", "")).strip().splitlines()
+            found.append((output.plain(declaration["name"]), output.plain(lines[0] if lines else "")))
+        found += [(output.plain(name), "built in") for name in tool if name != "functionDeclarations"]
+    return found

@@ -1,0 +1,93 @@
+"""The control API as the proxy serves it, over a store in memory, in a thread of its own."""
+
+import asyncio
+import threading
+from collections.abc import Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from addon.cli.app import app
+from addon.control.app import create_app
+from addon.control.server import ControlServer, bind
+from addon.control.token import load_token, write_address
+from addon.metrics import Metrics
+from addon.settings import Settings
+from store.backends.memory import MemoryStore
+from store.models import Call, Step, Turn
+
+
+class Proxy:
+    """A running control API; its address and token are in the state folder, as the real proxy leaves them."""
+
+    def __init__(self, state: Path) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever)
+        self._thread.start()
+        settings = Settings(state=state)
+        self.store = MemoryStore()
+        self.run(self.store.open())
+        token = load_token(settings, {})
+        self._app = create_app(store=self.store, settings=settings, token=token, metrics=Metrics(), version="test")
+        self._server = ControlServer(self._app, bind("127.0.0.1", 0))
+        self.run(self._server.start())
+        self.url = self._server.url
+        write_address(state, self.url)
+
+    def run[T](self, coroutine: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(10)
+
+    def capture(self, call_id: str, *, name: str = "get_weather", session: str = "default", **args: Any) -> None:
+        """What the proxy does when a model calls a tool."""
+        turn_id = f"turn_{call_id}"
+        now = self.store.clock()
+        call = Call(
+            call_id=call_id, session=session, name=name, args=args, turn_id=turn_id, created_at=now, updated_at=now
+        )
+        content = {"role": "model", "parts": [{"functionCall": {"name": name, "args": args}}]}
+        turn = Turn(turn_id=turn_id, session=session, visible=[], steps=[Step(content=content)], created_at=now)
+        self.run(self.store.save_turn(turn, [call]))
+
+    def stop(self) -> None:
+        self.run(self._server.stop())
+
+    def close(self) -> None:
+        self.stop()
+        self.run(self.store.close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(10)
+        self._loop.close()
+
+
+@pytest.fixture(autouse=True)
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A state folder of the test's own, and none of the user's variables."""
+    for name in ("TOOLGRAFT_SESSION", "TOOLGRAFT_URL", "TOOLGRAFT_TOKEN", "NO_COLOR", "FORCE_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    home = tmp_path / "state"
+    monkeypatch.setenv("TOOLGRAFT_HOME", str(home))
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    return home
+
+
+@pytest.fixture
+def proxy(state: Path) -> Iterator[Proxy]:
+    running = Proxy(state)
+    yield running
+    running.close()
+
+
+class Cli:
+    """`cli("calls", "--json")` runs a command in this process; stdout and stderr are kept apart."""
+
+    def __call__(self, *arguments: str, status: int = 0, stdin: str | bytes | None = None) -> Result:
+        result = CliRunner().invoke(app, arguments, input=stdin, prog_name="toolgraft")
+        assert result.exit_code == status, (result.output, result.exception)
+        return result
+
+
+@pytest.fixture
+def cli() -> Cli:
+    return Cli()

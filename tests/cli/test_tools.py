@@ -1,0 +1,98 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.conftest import Cli, Proxy
+
+WEATHER: dict[str, Any] = {
+    "name": "get_weather",
+    "description": "The weather of a city.\nNow.",
+    "parameters": {"type": "OBJECT"},
+}
+DOCUMENTS = {
+    "the API's own form": {"tools": [{"functionDeclarations": [WEATHER]}], "tool_choice": "required"},
+    "a list of tools": [WEATHER],
+}
+
+
+@pytest.mark.parametrize("document", DOCUMENTS.values(), ids=DOCUMENTS.keys())
+@pytest.mark.parametrize("stdin", [True, False], ids=["stdin", "file"])
+def test_tools_are_set_from(cli: Cli, proxy: Proxy, tmp_path: Path, document: Any, stdin: bool) -> None:
+    text = json.dumps(document)
+    (tmp_path / "tools.json").write_text(text)
+    if stdin:
+        result = cli("tools", "set", "-", stdin=text)
+    else:
+        result = cli("tools", "set", str(tmp_path / "tools.json"))
+    assert result.stdout == "session default: get_weather\n"
+    session = proxy.run(proxy.store.session("default"))
+    assert session is not None
+    assert session.toolset is not None
+    assert [d["name"] for d in session.toolset.declarations] == ["get_weather"]
+
+
+def test_what_show_prints_as_json_can_be_set_again(cli: Cli, proxy: Proxy) -> None:
+    document = {"tools": [WEATHER, {"googleSearch": {}}], "tool_choice": "required"}
+    cli("tools", "set", "-", "--session", "a", stdin=json.dumps(document))
+    shown = cli("tools", "show", "--session", "a", "--json").stdout
+    assert cli("tools", "set", "-", "--session", "b", "--json", stdin=shown).stdout == shown
+
+
+def test_show_is_a_table_of_names_and_first_lines(cli: Cli, proxy: Proxy) -> None:
+    cli("tools", "set", "-", stdin=json.dumps({"tools": [WEATHER, {"googleSearch": {}}], "tool_choice": "none"}))
+    lines = [line.split() for line in cli("tools", "show").stdout.splitlines()]
+    assert lines == [
+        ["TOOL", "DESCRIPTION"],
+        ["get_weather", "The", "weather", "of", "a", "city."],
+        ["googleSearch", "built", "in"],
+        ["tool", "config:", '{"functionCallingConfig":', '{"mode":', '"NONE"}}'],
+    ]
+
+
+def test_clear_takes_one_session_s_tools_only(cli: Cli, proxy: Proxy) -> None:
+    for session in ("a", "b"):
+        cli("tools", "set", "-", "--session", session, stdin=json.dumps([WEATHER]))
+    assert cli("tools", "clear", "--session", "a").stdout == "session a: its tools are removed\n"
+    assert "session a has no toolset" in cli("tools", "show", "--session", "a", status=1).stderr
+    assert "get_weather" in cli("tools", "show", "--session", "b").stdout
+
+
+def test_the_session_comes_from_the_environment_too(cli: Cli, proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOOLGRAFT_SESSION", "mine")
+    cli("tools", "set", "-", stdin=json.dumps([WEATHER]))
+    assert proxy.run(proxy.store.session("mine")) is not None
+    assert proxy.run(proxy.store.session("default")) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (b'{"tools": [\n  {"name": }\n]}', "line 2, column 12: not JSON"),
+        (b"", "line 1, column 1: not JSON"),
+        (b'{"tools": NaN}', "NaN is no JSON number"),
+        (b'{"tools": "\xff"}', "not UTF-8, from byte 11 on"),
+        (b"[" * 200_000, "nested too deeply"),
+    ],
+    ids=["a slip", "nothing", "NaN", "bytes", "depth"],
+)
+def test_a_file_that_is_not_json_is_refused_with_the_place(cli: Cli, tmp_path: Path, text: bytes, message: str) -> None:
+    file = tmp_path / "tools.json"
+    file.write_bytes(text)
+    result = cli("tools", "set", str(file), status=1)
+    assert f"toolgraft: {file}" in result.stderr
+    assert message in result.stderr
+    assert result.stdout == ""
+
+
+def test_a_tool_that_the_proxy_refuses_is_told_in_its_words(cli: Cli, proxy: Proxy) -> None:
+    result = cli("tools", "set", "-", status=1, stdin='[{"name": "not a name!"}]')
+    assert result.stderr.startswith("toolgraft: ")
+    assert "not a name!" in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert proxy.run(proxy.store.session("default")) is None
+
+
+def test_a_file_that_is_not_there_is_named(cli: Cli, tmp_path: Path) -> None:
+    assert f"{tmp_path / 'no'}: No such file" in cli("tools", "set", str(tmp_path / "no"), status=1).stderr
