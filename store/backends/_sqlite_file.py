@@ -130,29 +130,39 @@ def connect(path: Path, *, read_only: bool) -> sqlite3.Connection:
                 refuse(path, f"the database has version {version}; start the proxy once to bring it to {VERSION}")
         return db
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-    shm = path.with_name(path.name + "-shm")
-    had_shm = shm.exists()
+    beside = [path.with_name(path.name + suffix) for suffix in ("-wal", "-shm")]
+    made_here = [file for file in beside if not file.exists()]
     db = sqlite3.connect(path, autocommit=True)
     with _closed_on_error(db):
-        # Until the version is known: a close must not move what the write-ahead log holds into the file.
-        db.setconfig(sqlite3.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, True)
-        try:
-            if is_new := _number(db, "schema_version") == 0:
-                db.execute(f"PRAGMA page_size = {PAGE_SIZE}")
-            else:
-                check_version(path, _number(db, "user_version"), _number(db, "application_id"))
-        except BaseException:
-            db.close()
-            if not had_shm:
-                shm.unlink(missing_ok=True)
-            raise
-        db.setconfig(sqlite3.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, False)
-        if not is_new:
+        is_new = _is_new(db, path, made_here)
+        if is_new:
+            db.execute(f"PRAGMA page_size = {PAGE_SIZE}")
+        else:
             _tune(db)
         _migrate(db)
         # A new file gets its tables before its log, so that its header always says whose it is.
         _tune(db)
     return db
+
+
+def _is_new(db: sqlite3.Connection, path: Path, made_here: list[Path]) -> bool:
+    """Whether the database has no tables yet. What the header does not tell, the log may: a version that is too new
+    is refused here as well, and everything left as it was. `made_here`: what opening the database makes."""
+    # A close must not move what the log holds into the file.
+    db.setconfig(sqlite3.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, True)
+    try:
+        if _number(db, "schema_version") == 0:
+            return True
+        check_version(path, _number(db, "user_version"), _number(db, "application_id"))
+        return False
+    except BaseException:
+        db.close()
+        for file in made_here:
+            file.unlink(missing_ok=True)
+        raise
+    finally:
+        with contextlib.suppress(sqlite3.ProgrammingError):  # it is closed
+            db.setconfig(sqlite3.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, False)
 
 
 def _tune(db: sqlite3.Connection) -> None:
