@@ -1,5 +1,6 @@
 """What the OpenAPI document says beside what the handlers' signatures say: answers with their examples, problems."""
 
+import http
 from typing import Any
 
 from fastapi import APIRouter
@@ -11,6 +12,8 @@ from addon.control.routing import DirectRoute
 PUBLIC: dict[str, Any] = {"security": []}
 
 type Responses = dict[int | str, dict[str, Any]]
+
+_REFERENCE = {"$ref": f"#/components/schemas/{ProblemBody.__name__}"}
 
 
 def group(tag: str) -> APIRouter:
@@ -27,12 +30,12 @@ def answers(example: Any, model: Any = None, *, media_type: str = "application/j
     if model is not None:
         success["model"] = model
     own: Responses = {int(name[1:]): _problem(int(name[1:]), why) for name, why in problems.items()}
-    return {200: success, **own, "default": _problem(422, "What is wrong, and where")}
+    return {200: success, **own, "default": _REFUSED}
 
 
 def nothing(description: str) -> Responses:
     """The `responses=` of an operation that answers 204."""
-    return {204: {"description": description}, "default": _problem(422, "What is wrong, and where")}
+    return {204: {"description": description}, "default": _REFUSED}
 
 
 def body_example(example: Any) -> dict[str, Any]:
@@ -41,8 +44,10 @@ def body_example(example: Any) -> dict[str, Any]:
 
 
 def _problem(status: int, why: str) -> dict[str, Any]:
-    example = {"type": "about:blank", "title": "…", "status": status, "detail": why}
-    return {"description": why, "content": {MEDIA_TYPE: {"schema": PROBLEM_REF, "example": example}}}
+    example = {"type": "about:blank", "title": http.HTTPStatus(status).phrase, "status": status, "detail": why}
+    return {"description": why, "content": {MEDIA_TYPE: {"schema": _REFERENCE, "example": example}}}
 
 
-PROBLEM_REF = {"$ref": f"#/components/schemas/{ProblemBody.__name__}"}
+_REFUSED = _problem(422, "limit: '0' does not fit: must be greater than or equal to 1") | {
+    "description": "A refusal: what is wrong, and where"
+}

@@ -11,6 +11,7 @@ A parameter of a handler is one of: `Here`; `Request`; a path parameter; a pydan
 import asyncio
 import inspect
 import json
+import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Annotated, Any, get_args
@@ -28,6 +29,8 @@ from addon.control.problems import Problem, invalid, problem_of
 from addon.metrics import Metrics
 from addon.settings import Settings
 from store.base import Store
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +88,11 @@ def _direct(endpoint: Callable[..., Awaitable[Response]], path_names: set[str]) 
             if problem.status >= 500:
                 scope["api"].metrics.error("store" if problem.status == 503 else "control")
             response = problem.response()
-        await response(scope, receive, send)
+        try:
+            await response(scope, receive, send)
+        except Exception:
+            _log.exception("an answer of the control API broke off")
+            raise
 
     return app
 

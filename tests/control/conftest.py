@@ -130,7 +130,8 @@ class Exchange:
 
     async def leave(self) -> None:
         self._left.set()
-        await asyncio.wait_for(self.task, 5)
+        await asyncio.wait([self.task], timeout=5)
+        assert self.task.done()
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 import asyncio
 import contextlib
+import signal
 import socket
 from collections.abc import AsyncIterator
 
@@ -67,6 +68,14 @@ async def test_it_serves_and_then_gives_the_port_back(app: ControlApp) -> None:
         await server.stop()
     host, port = server.url.removeprefix("http://").split(":")
     bind(host, int(port)).close()
+
+
+async def test_signals_stay_the_programs_own(app: ControlApp) -> None:
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    server = ControlServer(app, bind("127.0.0.1", 0))
+    await server.start()
+    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
+    await server.stop()
 
 
 async def test_one_that_was_never_started_gives_the_port_back(app: ControlApp) -> None:

@@ -54,11 +54,13 @@ class EventsQuery(BaseModel):
 async def follow_events(api: Here, request: Request, query: Annotated[EventsQuery, Query()]) -> Response:
     """`event` is the type, `data` the record as JSON. Without `Last-Event-ID` and `after` it starts with what happens
     from now on."""
-    after = _last_event_id(request)
+    given = _last_event_id(request)
+    after = query.after if given is None else given
+    last = await api.store.last_event_id()
     if after is None:
-        after = query.after
-    if after is None:
-        after = await api.store.last_event_id()
+        after = last
+    elif after > last:
+        after = 0  # the id is another store's (one in memory, before a restart): nothing of this one was seen
     return EventStream(api, query.session, after)
 
 

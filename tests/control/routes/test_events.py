@@ -63,6 +63,29 @@ async def test_a_stream_that_starts_at_zero_gives_everything_however_much(
     assert names == [f"s{n}" for n in range(150)]
 
 
+@pytest.mark.parametrize("by", ["header", "query"])
+async def test_an_id_of_an_earlier_store_starts_with_everything(
+    exchange: Callable[..., Any], capture: Any, by: str
+) -> None:
+    await capture("c1")
+    stream = exchange("/v1/events", "after=999" * (by == "query"), {"Last-Event-ID": "999"} if by == "header" else {})
+    await opened(stream)
+    assert json.loads(parsed(await stream.block())["data"])["turn_id"] == "turn_c1"
+
+
+async def test_a_stream_that_breaks_is_logged(
+    exchange: Callable[..., Any], store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def broken(**_: Any) -> None:
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr(store, "events", broken)
+    stream = exchange("/v1/events")
+    with pytest.raises(RuntimeError, match="broken"):
+        await asyncio.wait_for(asyncio.shield(stream.task), 5)
+    assert "broke off" in caplog.text
+
+
 async def test_a_stream_of_one_session_hides_the_others(exchange: Callable[..., Any], capture: Any) -> None:
     stream = exchange("/v1/events", "session=work")
     await opened(stream)
