@@ -40,8 +40,12 @@ class Api:
         token = own_token() if local else os.environ.get("TOOLGRAFT_TOKEN")
         if token and token != "off":
             headers["Authorization"] = f"Bearer {token}"
-        # a proxy in the environment (this one, even) is not the way to a local port
-        self._client = httpx2.Client(headers=headers, timeout=30, trust_env=not local)
+        self._client = httpx2.Client(
+            headers=headers,
+            timeout=30,
+            trust_env=not local,  # a proxy in the environment (this one, even) is not the way to a local port
+            verify=self.url.startswith("https:"),  # loading the CAs takes longer than all the rest, and HTTP has none
+        )
 
     def __enter__(self) -> Self:
         return self
