@@ -4,6 +4,7 @@ The fakes are shell scripts; what they were told is in `Checkout.log`. Nothing i
 """
 
 import os
+import re
 import select
 import shutil
 import subprocess
@@ -320,6 +321,16 @@ def test_two_starts_at_once_make_one_set_up(checkout: Checkout) -> None:
             start.kill()
     assert [start.returncode for start in starts] == [0, 0]
     assert checkout.set_ups() == 1
+
+
+def test_every_requirement_is_pinned_by_name_and_version_alone() -> None:
+    lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if not line.startswith("#")]
+    pins = {re.fullmatch(r"([A-Za-z0-9._-]+)==[A-Za-z0-9.+!]+", line) for line in lines}
+    names = {pin[1].lower().replace("_", "-") for pin in pins if pin}
+    assert len(names) == len(lines)
+    command = [sys.executable, ROOT / "scripts" / "requirements.py", "runtime", "dev"]
+    wanted = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert {re.split(r"[<>=!~\[]", line)[0].lower() for line in wanted} <= names
 
 
 def test_uv_is_used_where_it_is_there(checkout: Checkout) -> None:
