@@ -328,7 +328,7 @@ def test_every_requirement_is_pinned_by_name_and_version_alone() -> None:
     pins = {re.fullmatch(r"([A-Za-z0-9._-]+)==[A-Za-z0-9.+!]+", line) for line in lines}
     names = {pin[1].lower().replace("_", "-") for pin in pins if pin}
     assert len(names) == len(lines)
-    command = [sys.executable, ROOT / "scripts" / "requirements.py", "runtime", "dev"]
+    command = [sys.executable, str(ROOT / "scripts/requirements.py"), "runtime", "dev"]
     wanted = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
     assert {re.split(r"[<>=!~\[]", line)[0].lower() for line in wanted} <= names
 
