@@ -105,7 +105,7 @@ OPTIONS: tuple[Option, ...] = (
         "fail",
         "What a client gets when the store fails: `fail` answers 503, `pass` forwards the request untouched.",
     ),
-    Option("graft_max_body", int, 64 * 1024 * 1024, "The largest body that the control API takes, in bytes."),
+    Option("graft_max_body", str, "67108864", "The largest body that the control API takes, in bytes."),
     Option(
         "graft_record",
         str,

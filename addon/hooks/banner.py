@@ -1,0 +1,35 @@
+"""What the user reads when the proxy is up: where it listens, and how a client is pointed at each port."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from mitmproxy.proxy.mode_specs import RegularMode, ReverseMode
+
+from addon.hooks.runtime import Runtime
+
+
+def addresses(servers: Iterable[Any]) -> dict[str, Any]:
+    """The URLs of the regular and the reverse proxies that are up, as clients on this machine write them."""
+    found: dict[str, list[str]] = {"regular": [], "reverse": []}
+    for server in servers:
+        kind = {RegularMode: "regular", ReverseMode: "reverse"}.get(type(server.mode))
+        if kind is None or not server.listen_addrs:
+            continue
+        host, port = server.listen_addrs[0][:2]
+        host = {"0.0.0.0": "127.0.0.1", "::": "127.0.0.1"}.get(host, host)
+        found[kind].append(f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}")
+    return found
+
+
+def banner(listening: dict[str, Any], runtime: Runtime) -> Iterator[str]:
+    settings = runtime.settings
+    yield "toolgraft is up."
+    for url in listening["reverse"]:
+        yield f"  Gemini at {url}, no CA needed:    export GOOGLE_GEMINI_BASE_URL={url}"
+    for url in listening["regular"]:
+        ca = "~/.mitmproxy/mitmproxy-ca-cert.pem"
+        yield f"  proxy at {url}, with mitmproxy's CA:  export HTTPS_PROXY={url} SSL_CERT_FILE={ca}"
+    if runtime.control_url is not None:
+        token = "no token" if settings.token == "off" else "token: toolgraft token"
+        yield f"  control API at {runtime.control_url} ({token}), described at {runtime.control_url}/docs"
+    yield f"  session {settings.session}, store {settings.store_url}"

@@ -1,0 +1,198 @@
+"""Requests rewritten and answers captured: the hooks around `addon.graft`. No logic of its own, and nothing raised."""
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+from weakref import WeakKeyDictionary
+
+from mitmproxy import connection, flowfilter, http
+from mitmproxy.connection import ConnectionState
+
+from addon.graft.capture import Capture
+from addon.graft.exchange import Abandoned, Exchange, Reply
+from addon.graft.scope import Scope
+from addon.hooks.encoding import Decompress, decompressor
+from addon.hooks.lifecycle import Lifecycle
+from addon.hooks.routing import Route, Routing
+from addon.surfaces import Framing, Operation
+from store.base import StoreUnavailable
+
+logger = logging.getLogger("toolgraft")
+
+_LOOK = 0.2
+"""Seconds between two looks at whether a waiting client is still there."""
+
+
+@dataclass(slots=True)
+class _Way:
+    """A request of a session that has a toolset, on its way."""
+
+    route: Route
+    scope: Scope
+    encoding: str | None
+    exchange: Exchange | None = None
+    capture: Capture | None = None
+
+
+class Grafting:
+    def __init__(self, lifecycle: Lifecycle, routing: Routing) -> None:
+        self.lifecycle = lifecycle
+        self.routing = routing
+        self._ways: WeakKeyDictionary[http.HTTPFlow, _Way] = WeakKeyDictionary()
+
+    async def requestheaders(self, flow: http.HTTPFlow) -> None:
+        route = self.routing.routes.get(flow)
+        runtime = self.lifecycle.runtime
+        if route is None or runtime is None or flow.response is not None:
+            return
+        try:
+            scope = await runtime.grafter.scope(route.session)
+        except StoreUnavailable as error:
+            outcome = runtime.grafter.store_failed(route.target, b"", error)
+            if isinstance(outcome, Reply):
+                flow.response = _response(outcome)
+            return
+        if scope is None:
+            return
+        headers = flow.request.headers
+        self._ways[flow] = _Way(route, scope, headers.get("accept-encoding"))
+        headers["accept-encoding"] = "identity"
+
+    async def request(self, flow: http.HTTPFlow) -> None:
+        way = self._ways.get(flow)
+        runtime = self.lifecycle.runtime
+        if way is None or runtime is None or flow.response is not None or flow.error is not None:
+            return
+        if self.lifecycle.filter is not None and not flowfilter.match(self.lifecycle.filter, flow):
+            self._let_go(flow, way)
+            return
+        body = flow.request.content
+        if body is None:
+            self._let_go(flow, way)
+            return
+        outcome = await runtime.grafter.request(
+            way.route.target,
+            way.scope,
+            body,
+            takes_ids=way.route.takes_ids,
+            hangup=lambda: _hangup(flow.client_conn),
+        )
+        if isinstance(outcome, Abandoned):
+            flow.kill()
+        elif isinstance(outcome, Reply):
+            del self._ways[flow]
+            flow.response = _response(outcome)
+        else:
+            way.exchange = outcome.exchange
+            if outcome.body is not body:
+                flow.request.content = outcome.body
+
+    def responseheaders(self, flow: http.HTTPFlow) -> None:
+        way = self._ways.get(flow)
+        runtime = self.lifecycle.runtime
+        if way is None or way.exchange is None or runtime is None or flow.response is None:
+            return
+        framing = _framing(way.route, flow.response)
+        if framing is None:
+            del self._ways[flow]
+            return
+        if framing is Framing.JSON:
+            return
+        way.capture = Capture(runtime.grafter, way.exchange, framing)
+        if flow.response.data.content is not None:
+            return  # replayed: the whole body is there already
+        decompress = decompressor(flow.response.headers.get("content-encoding", ""))
+        if decompress is None:
+            runtime.grafter.warn("an answer was passed on as it came: its compression is not known")
+            del self._ways[flow]
+            return
+        _as_stream(flow)
+        flow.response.stream = _Tee(way.capture, decompress)
+
+    async def response(self, flow: http.HTTPFlow) -> None:
+        way = self._ways.pop(flow, None)
+        runtime = self.lifecycle.runtime
+        if way is None or way.exchange is None or runtime is None or flow.response is None:
+            return
+        if flow.response.stream or flow.response.content is None:
+            return
+        body = flow.response.content
+        try:
+            if way.capture is not None:
+                seen = way.capture.feed(body) + way.capture.finish()
+            else:
+                seen = await Capture(runtime.grafter, way.exchange, Framing.JSON).whole(body)
+        except StoreUnavailable as error:
+            outcome = runtime.grafter.store_failed(way.route.target, b"", error)
+            if isinstance(outcome, Reply):
+                flow.response = _response(outcome)
+            return
+        if seen != body:
+            flow.response.content = seen
+
+    def error(self, flow: http.HTTPFlow) -> None:
+        self._ways.pop(flow, None)
+
+    def _let_go(self, flow: http.HTTPFlow, way: _Way) -> None:
+        """As if the session had no toolset."""
+        del self._ways[flow]
+        if way.encoding is None:
+            flow.request.headers.pop("accept-encoding", None)
+        else:
+            flow.request.headers["accept-encoding"] = way.encoding
+
+
+async def _hangup(client: connection.Client) -> None:
+    """Returns when the client has closed its side. mitmproxy tells nobody while a hook runs: one has to look."""
+    while client.state is ConnectionState.OPEN:  # noqa: ASYNC110
+        await asyncio.sleep(_LOOK)
+
+
+class _Tee:
+    """The callable that mitmproxy hands the bytes of a stream to; b"" is the end. It never raises."""
+
+    def __init__(self, capture: Capture, decompress: Decompress) -> None:
+        self.capture = capture
+        self.decompress = decompress
+        self.broken = False
+
+    def __call__(self, chunk: bytes) -> Iterable[bytes]:
+        if self.broken:
+            return [chunk] if chunk else []
+        try:
+            plain = self.decompress(chunk)
+            out = self.capture.feed(plain) if plain else b""
+            if not chunk:
+                out += self.capture.finish()
+        except Exception:
+            logger.exception("an answer is passed on as it comes from here on")
+            self.broken = True
+            out = chunk
+        # an empty chunk would end a chunked body
+        return [out] if out else []
+
+
+def _framing(route: Route, response: http.Response) -> Framing | None:
+    """How an answer came; None for one that is none of ours: an error, or something else than was asked for."""
+    if response.status_code != 200:
+        return None
+    kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind == "text/event-stream":
+        return Framing.SSE
+    if kind != "application/json":
+        return None
+    return Framing.ARRAY if route.target.operation is Operation.STREAM else Framing.JSON
+
+
+def _as_stream(flow: http.HTTPFlow) -> None:
+    """The length will be another, and nothing is compressed any more."""
+    assert flow.response is not None
+    headers = flow.response.headers
+    headers.pop("content-encoding", None)
+    if headers.pop("content-length", None) is not None and not (flow.request.is_http2 or flow.request.is_http3):
+        headers["transfer-encoding"] = "chunked"
+
+
+def _response(reply: Reply) -> http.Response:
+    return http.Response.make(reply.status, reply.body, {"content-type": reply.content_type})

@@ -1,0 +1,92 @@
+"""Options registered and parsed, the runtime started and stopped with them, and what is said to the user about it."""
+
+import asyncio
+import json
+import logging
+import os
+
+from mitmproxy import ctx, exceptions, flowfilter
+from mitmproxy.addonmanager import Loader
+from pydantic import ValidationError
+
+from addon.hooks.banner import addresses, banner
+from addon.hooks.runtime import Runtime
+from addon.settings import OPTIONS, Settings, explain
+from store.base import StoreUnusable
+
+logger = logging.getLogger("toolgraft")
+
+
+class Lifecycle:
+    """The first addon. `runtime` is None until the options are known, and where they were refused: then no other
+    hook does anything, and mitmproxy ends before it opens a port."""
+
+    name = "toolgraft"
+
+    def __init__(self) -> None:
+        self.runtime: Runtime | None = None
+        self.filter: flowfilter.TFilter | None = None
+        self._ended: asyncio.Task[None] | None = None
+        self._configured = False
+
+    def load(self, loader: Loader) -> None:
+        for option in OPTIONS:
+            loader.add_option(option.name, option.typespec, option.default, option.help)
+
+    def configure(self, updated: set[str]) -> None:
+        if not any(name.startswith("graft_") for name in updated):
+            return
+        first, self._configured = not self._configured, True
+        try:
+            self._apply()
+        except (ValueError, OSError, StoreUnusable) as error:
+            text = explain(error) if isinstance(error, ValidationError) else str(error)
+            if not first:
+                raise exceptions.OptionsError(text) from error
+            logger.error(text)  # mitmproxy ends after an error at the start, with status 1
+
+    def _apply(self) -> None:
+        settings = Settings.from_options({o.name: getattr(ctx.options, o.name) for o in OPTIONS})
+        try:
+            chosen = flowfilter.parse(settings.filter) if settings.filter else None
+        except ValueError as error:
+            raise ValueError(f"graft_filter={settings.filter!r}: must be a mitmproxy flow filter: {error}") from None
+        if self.runtime is None:
+            self.runtime = Runtime.start(settings)
+        else:
+            self.runtime.change(settings)
+        self.filter = chosen
+
+    async def running(self) -> None:
+        if self.runtime is None:
+            return
+        settings = self.runtime.settings
+        # the addon sets the upstream's Host itself, so that it can check the client's
+        ctx.options.update(keep_host_header=True)
+        if settings.redirect:
+            # an eager connection would go to the host that the redirect avoids
+            ctx.options.update(connection_strategy="lazy")
+        try:
+            await self.runtime.serve()
+            listening = addresses(ctx.master.addons.get("proxyserver").servers)
+            path = settings.state / "proxy.json"
+            settings.state.mkdir(mode=0o700, parents=True, exist_ok=True)
+            path.write_text(json.dumps(listening | {"pid": os.getpid()}))
+        except OSError as error:
+            logger.error(str(error))
+            return
+        for line in banner(listening, self.runtime):
+            logger.info(line)
+
+    def done(self) -> asyncio.Task[None] | None:
+        if self.runtime is None:
+            return None
+        runtime, self.runtime = self.runtime, None
+        path = runtime.settings.state / "proxy.json"
+        try:
+            if json.loads(path.read_text()).get("pid") == os.getpid():
+                path.unlink()
+        except (OSError, ValueError):
+            pass
+        self._ended = asyncio.ensure_future(runtime.stop())
+        return self._ended

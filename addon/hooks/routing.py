@@ -1,0 +1,214 @@
+"""Where a request belongs and where it goes: its surface and session, who may not use the proxy, redirects, `Host`."""
+
+import base64
+import binascii
+import logging
+from dataclasses import dataclass
+from weakref import WeakKeyDictionary
+
+from mitmproxy import connection, ctx, http
+from mitmproxy.net.http import url
+from mitmproxy.proxy.mode_specs import ReverseMode
+
+from addon.core import replies
+from addon.core.documents import encode
+from addon.core.guard import host_allowed, page_allowed
+from addon.hooks.lifecycle import Lifecycle
+from addon.settings import Redirect, is_loopback
+from addon.surfaces import Target, match, match_path
+from store.models import SESSION_NAME, SESSION_PATTERN
+
+logger = logging.getLogger("toolgraft")
+
+SESSION_HEADER = "x-graft-session"
+
+
+@dataclass(slots=True)
+class Route:
+    """A request to a surface: what it is, and whose."""
+
+    target: Target
+    session: str
+    takes_ids: bool
+
+
+@dataclass(slots=True)
+class _True:
+    """Where a redirected request would have gone."""
+
+    scheme: str
+    host: str
+    port: int
+    path: str
+    host_header: str | None
+
+
+class Routing:
+    """Runs before the grafting, and leaves a `Route` for each request that is a surface's."""
+
+    def __init__(self, lifecycle: Lifecycle) -> None:
+        self.lifecycle = lifecycle
+        self.routes: WeakKeyDictionary[http.HTTPFlow, Route] = WeakKeyDictionary()
+        self._redirected: WeakKeyDictionary[http.HTTPFlow, _True] = WeakKeyDictionary()
+        self._users: WeakKeyDictionary[connection.Client, str] = WeakKeyDictionary()
+
+    # --- hooks ------------------------------------------------------------------------------------------------
+
+    def http_connect(self, flow: http.HTTPFlow) -> None:
+        runtime = self.lifecycle.runtime
+        if runtime is None:
+            return
+        if self._is_control(flow.request.data.host, flow.request.data.port):
+            flow.response = refusal(403, "PERMISSION_DENIED", "the proxy does not forward to its own control API")
+            return
+        user = _user_of(flow)
+        if user:
+            if not SESSION_NAME.fullmatch(user):
+                flow.response = _bad_session(user, "the user name in the proxy URL")
+                return
+            self._users[flow.client_conn] = user
+
+    def requestheaders(self, flow: http.HTTPFlow) -> None:
+        runtime = self.lifecycle.runtime
+        if runtime is None or flow.response is not None:
+            return
+        request = flow.request
+        settings = runtime.settings
+        mode = flow.client_conn.proxy_mode
+        prefixed: str | None = None
+        if isinstance(mode, ReverseMode):
+            claimed = request.host_header or request.data.authority.decode("ascii", "replace")
+            prefixed = _take_prefix(request)
+            target = match_path(request.method, request.path)
+            upstream = flow.server_conn.address
+            if upstream is not None and ctx.options.keep_host_header:
+                _set_host(request, url.hostport(mode.scheme, upstream[0], upstream[1]))
+            if target is not None and not host_allowed(claimed, settings.allow_hosts):
+                flow.response = refusal(
+                    403, "PERMISSION_DENIED", f"Host {claimed!r} is not allowed here: see graft_allow_hosts"
+                )
+                return
+        else:
+            if self._is_control(request.data.host, request.data.port):
+                flow.response = refusal(403, "PERMISSION_DENIED", "the proxy does not forward to its own control API")
+                return
+            target = match(request.method, request.data.host, request.path)
+        if target is None and prefixed is None:
+            return
+        origin, site = request.headers.get("origin"), request.headers.get("sec-fetch-site")
+        if not page_allowed(origin, site, settings.allow_origins):
+            flow.response = refusal(
+                403,
+                "PERMISSION_DENIED",
+                f"a web page of {origin or 'another site'} may not use this proxy: see graft_allow_origins",
+            )
+            return
+        self._settle(flow, target, prefixed, settings.session)
+        if flow.response is None and settings.redirect:
+            self._redirect(flow, settings.redirect)
+
+    def responseheaders(self, flow: http.HTTPFlow) -> None:
+        self._restore(flow)
+
+    def error(self, flow: http.HTTPFlow) -> None:
+        self._restore(flow)
+
+    # --- sessions ---------------------------------------------------------------------------------------------
+
+    def _settle(self, flow: http.HTTPFlow, target: Target | None, prefixed: str | None, default: str) -> None:
+        headers = flow.request.headers
+        named = headers.pop(SESSION_HEADER, None)
+        user = self._users.get(flow.client_conn) or _user_of(flow)
+        for name, where in ((prefixed, "the path"), (named, SESSION_HEADER), (user, "the user name in the proxy URL")):
+            if name:
+                if not SESSION_NAME.fullmatch(name):
+                    flow.response = _bad_session(name, where)
+                    return
+                default = name
+                break
+        if target is not None:
+            takes_ids = not (target.surface == "vertex" and flow.request.path.lstrip("/").startswith("v1/"))
+            self.routes[flow] = Route(target, default, takes_ids)
+
+    def _is_control(self, host: str, port: int) -> bool:
+        own = self.lifecycle.runtime.control_address if self.lifecycle.runtime else None
+        if own is None or port != own[1]:
+            return False
+        return host == own[0] or is_loopback(host) or host in ("0.0.0.0", "::")
+
+    # --- redirects --------------------------------------------------------------------------------------------
+
+    def _redirect(self, flow: http.HTTPFlow, redirects: tuple[Redirect, ...]) -> None:
+        request = flow.request
+        host = request.data.host.lower()
+        to = next((r for r in redirects if r.host == host), None)
+        if to is None:
+            return
+        self._redirected[flow] = _True(
+            request.scheme, request.data.host, request.data.port, request.path, request.headers.get("host")
+        )
+        request.scheme, request.data.host, request.data.port = to.scheme, to.to_host, to.to_port
+        request.path = to.path + request.path
+        _set_host(request, url.hostport(to.scheme, to.to_host, to.to_port))
+        flow.server_conn.via = None
+
+    def _restore(self, flow: http.HTTPFlow) -> None:
+        """What is recorded and shown is where the client meant to go."""
+        true = self._redirected.pop(flow, None)
+        if true is None:
+            return
+        request = flow.request
+        request.scheme, request.data.host, request.data.port = true.scheme, true.host, true.port
+        request.path = true.path
+        if true.host_header is not None:
+            _set_host(request, true.host_header)
+
+
+def _take_prefix(request: http.Request) -> str | None:
+    """Take `/@NAME` off the path; the name, or None."""
+    if not request.path.startswith("/@"):
+        return None
+    name, slash, rest = request.path[2:].partition("/")
+    request.path = slash + rest or "/"
+    return name
+
+
+def _user_of(flow: http.HTTPFlow) -> str:
+    """The user name of the proxy URL, taken off the request; "" for none."""
+    checked = flow.metadata.get("proxyauth")  # where mitmproxy itself asks for a password
+    header = flow.request.headers.pop("proxy-authorization", None)
+    if checked:
+        return str(checked[0])
+    if header is None:
+        return ""
+    kind, _, coded = header.partition(" ")
+    if kind.lower() != "basic":
+        return ""
+    try:
+        return base64.b64decode(coded, validate=True).decode().partition(":")[0]
+    except (binascii.Error, UnicodeDecodeError):
+        return ""
+
+
+def _set_host(request: http.Request, host: str) -> None:
+    """As the protocol says it: `Host` in HTTP/1, the authority in HTTP/2."""
+    if request.is_http2 or request.is_http3:
+        request.authority = host
+        request.headers.pop("host", None)
+    else:
+        request.headers["host"] = host
+
+
+def refusal(code: int, status: str, message: str) -> http.Response:
+    """An answer of the proxy's own, in Google's error shape."""
+    return http.Response.make(
+        code,
+        encode(replies.error(code, status, f"toolgraft: {message}")),
+        {"content-type": "application/json; charset=UTF-8"},
+    )
+
+
+def _bad_session(name: str, where: str) -> http.Response:
+    return refusal(
+        400, "INVALID_ARGUMENT", f"{where} names the session {name!r}, which must be of the form {SESSION_PATTERN}"
+    )

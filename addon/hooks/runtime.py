@@ -1,0 +1,99 @@
+"""What the hooks share, made when the options are known: settings, store, grafter, metrics, the control API.
+
+Everything that can go wrong at the start goes wrong here, before any port of the proxy is open.
+"""
+
+import asyncio
+import os
+import socket
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+
+from addon.control import tasks
+from addon.control.app import create_app
+from addon.control.server import ControlServer, bind, url_of
+from addon.control.token import clear_address, load_token, make_folder, write_address
+from addon.graft.grafter import Grafter
+from addon.metrics import Metrics
+from addon.settings import Settings
+from store.base import Store, run_now
+from store.factory import open_url
+
+FIXED = ("store", "state", "ttl", "control", "token", "max_body")
+"""Settings that are read once, at the start."""
+
+
+def package_version() -> str:
+    try:
+        return version("toolgraft")
+    except PackageNotFoundError:
+        return "from a checkout"
+
+
+class Runtime:
+    """Made by `start`, which either returns it whole or raises with nothing left open."""
+
+    def __init__(self, settings: Settings, store: Store, token: str | None, listener: socket.socket | None) -> None:
+        self.settings = settings
+        self.store = store
+        self.metrics = Metrics()
+        self.grafter = Grafter(store, settings, self.metrics)
+        self.control_address: tuple[str, int] | None = None
+        self.control_url: str | None = None
+        self._server: ControlServer | None = None
+        self._upkeep: asyncio.Task[None] | None = None
+        if listener is not None:
+            self.control_address = listener.getsockname()[:2]
+            self.control_url = url_of(listener)
+            app = create_app(
+                store=store, settings=settings, token=token, metrics=self.metrics, version=package_version()
+            )
+            self._server = ControlServer(app, listener)
+
+    @classmethod
+    def start(cls, settings: Settings, environ: Mapping[str, str] = os.environ) -> "Runtime":
+        """Open the store and take the control API's port. Raises OSError, ValueError or StoreUnusable, whose message
+        says what to do."""
+        store = open_url(settings.store_url, ttl=settings.ttl)
+        if store.suspends:
+            raise ValueError(f"graft_store={settings.store_url!r}: must be a kind of store that answers at once")
+        if not settings.store:
+            make_folder(settings.state)
+        token = load_token(settings, environ) if settings.control else None
+        listener = bind(*settings.control) if settings.control else None
+        try:
+            run_now(store.open())
+        except BaseException:
+            if listener is not None:
+                listener.close()
+            raise
+        return cls(settings, store, token, listener)
+
+    def change(self, settings: Settings) -> None:
+        """Go on with other settings. Raises ValueError for those that are read once."""
+        for name in FIXED:
+            if getattr(settings, name) != getattr(self.settings, name):
+                raise ValueError(f"graft_{name} cannot be changed while the proxy runs: restart it")
+        self.settings = settings
+        self.grafter = Grafter(self.store, settings, self.metrics)
+
+    async def serve(self) -> None:
+        """Start the control API and the store's upkeep."""
+        if self._server is not None:
+            await self._server.start()
+            write_address(self.settings.state, self._server.url)
+        self._upkeep = tasks.spawn(self._expire(), name="expiry of old records")
+
+    async def _expire(self) -> None:
+        while True:
+            await self.store.expire()
+            await asyncio.sleep(min(3600.0, self.settings.ttl / 4))
+
+    async def stop(self) -> None:
+        """Give everything back."""
+        if self._upkeep is not None:
+            self._upkeep.cancel()
+        if self._server is not None:
+            clear_address(self.settings.state, self._server.url)
+            await self._server.stop()
+        await self.store.close()
