@@ -1,7 +1,7 @@
 """Moves SQLite's write-ahead log into the database, in a thread with a connection of its own.
 
-Left to the writer, the fsync of a checkpoint stalls the event loop for milliseconds. A passive checkpoint takes no
-lock that a writer needs.
+A checkpoint ends in an fsync of milliseconds. Done by the writer it stalls the event loop; done beside the writer it
+still holds up a write that comes just then, for the file system has one journal. So it waits for writing to pause.
 """
 
 import logging
@@ -12,49 +12,62 @@ from pathlib import Path
 logger = logging.getLogger(__name__)
 
 STEP = 4 << 20
-"""Bytes of log after which a checkpoint is due."""
+"""Bytes of log after which a checkpoint is due, as soon as nothing was written for `QUIET` seconds."""
 
-LIMIT = 128 << 20
-"""Bytes of log after which the writer is made to wait once. A log is used again from its start only when a write
-finds it moved as a whole, and under unbroken load no passive checkpoint gets to its end."""
+QUIET = 0.2
+
+LIMIT = 64 << 20
+"""Bytes of log after which it waits no longer. The log is used again from its start only when a write finds it moved
+as a whole, which unbroken load prevents: then the writer is made to wait once."""
 
 
 class Checkpoints:
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._grown = 0
+        self._written = 0  # only the writer changes it
+        self._moved = 0  # only the thread changes it
         self._due = threading.Event()
-        self._closing = False
+        self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="toolgraft-checkpoints", daemon=True)
         self._thread.start()
 
     def wrote(self, size: int) -> None:
         """The log has grown by about `size` bytes."""
-        self._grown += size
-        if self._grown >= STEP:
-            self._grown = 0
+        self._written += size
+        if self._written - self._moved >= STEP and not self._due.is_set():
             self._due.set()
 
     def close(self) -> None:
         """End the thread, and wait for it. The rest of the log is moved when the last connection is closed."""
-        self._closing = True
+        self._closing.set()
         self._due.set()
         self._thread.join()
 
     def _run(self) -> None:
         db = sqlite3.connect(self._path, autocommit=True)
         try:
-            while self._due.wait() and not self._closing:
+            while self._due.wait() and not self._closing.is_set():
                 self._due.clear()
+                self._wait_for_a_pause()
+                if self._closing.is_set():
+                    break
                 self._checkpoint(db)
         finally:
             db.close()
 
+    def _wait_for_a_pause(self) -> None:
+        seen = None
+        while seen != self._written and self._written - self._moved < LIMIT:
+            seen = self._written
+            if self._closing.wait(QUIET):
+                return
+
     def _checkpoint(self, db: sqlite3.Connection) -> None:
+        written = self._written
         try:
-            _, pages, _ = db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
-            (page_size,) = db.execute("PRAGMA page_size").fetchone()
-            if pages * page_size > LIMIT:
+            db.execute("PRAGMA wal_checkpoint(PASSIVE)")
+            if written - self._moved >= LIMIT:  # now little is left to move while the writer waits
                 db.execute("PRAGMA wal_checkpoint(RESTART)")
         except sqlite3.Error as error:
             logger.warning("store %s: the log could not be moved into the database: %s", self._path, error)
+        self._moved = written

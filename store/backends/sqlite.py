@@ -106,7 +106,7 @@ class SqliteStore(Store):
         self._waiters.wake((event_id, session) for event_id, session, *_ in events)
         if self._checkpoints:
             # A page for each of the tables and indexes; the records twice, as what they are and as events.
-            self._checkpoints.wrote(15 * files.PAGE_SIZE + sum(2 * len(data) for _, _, _, data, _ in events))
+            self._checkpoints.wrote(20 * files.PAGE_SIZE + sum(2 * len(data) for _, _, _, data, _ in events))
 
     def _rows(self, statement: str, *values: Any) -> Rows:
         try:
@@ -210,27 +210,30 @@ class SqliteStore(Store):
         self._revisions[turn.session] = next(self._next_revision)
 
     async def look_up(self, session: str, *, turn_ids: Collection[str] = (), keys: Collection[bytes] = ()) -> Found:
-        meant: Rows = []
-        for marks, some in _batches(keys):
-            meant += self._rows(
-                "SELECT key, turn FROM (SELECT key, turn, row_number() OVER"
-                " (PARTITION BY key ORDER BY delivered DESC, turn DESC) AS rank"
-                f" FROM turn_key WHERE session = ? AND key IN ({marks})) WHERE rank <= ? ORDER BY key, rank",
+        meant: dict[bytes, list[int]] = {}
+        for _, asked in _batches(keys):
+            for key, best in self._rows(
+                f"WITH asked (key) AS (VALUES {','.join(['(?)'] * len(asked))}), found (key, best) AS ("
+                "SELECT key, (SELECT group_concat(turn) FROM (SELECT turn FROM turn_key"
+                " WHERE session = ? AND key = asked.key ORDER BY delivered DESC, turn DESC LIMIT ?)) FROM asked)"
+                " SELECT key, best FROM found WHERE best IS NOT NULL",
+                *asked,
                 session,
-                *some,
                 MATCHES,
-            )
+            ):
+                meant[key] = [int(seq) for seq in str(best).split(",")]
         rows: Rows = []
-        for marks, some in _batches({seq for _, seq in meant}):
+        for marks, some in _batches(set(itertools.chain(*meant.values()))):
             rows += self._rows(f"SELECT seq, record FROM turn WHERE seq IN ({marks})", *some)
         for marks, ids in _batches(turn_ids):
             rows += self._rows(
                 f"SELECT seq, record FROM turn WHERE session = ? AND turn_id IN ({marks})", session, *ids
             )
         turns = {seq: Turn.model_validate_json(record) for seq, record in rows}
-        found = Found(turns={turn.turn_id: turn for turn in turns.values()})
-        for key, seq in meant:
-            found.by_key.setdefault(key, []).append(turns[seq].turn_id)
+        found = Found(
+            by_key={key: [turns[seq].turn_id for seq in best] for key, best in meant.items()},
+            turns={turn.turn_id: turn for turn in turns.values()},
+        )
         for marks, some in _batches(turns):
             for call_id, record in self._rows(
                 f"SELECT call_id, record FROM call WHERE turn IN ({marks}) ORDER BY seq", *some
