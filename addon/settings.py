@@ -63,7 +63,7 @@ OPTIONS: tuple[Option, ...] = (
         "graft_redirect",
         Sequence[str],
         (),
-        "HOST=URL: send the requests for a Gemini host to another base URL. Recorded URLs stay as they were. Repeatable.",
+        "HOST=URL: send the requests for a Gemini host to another base URL; recorded URLs stay true. Repeatable.",
     ),
     Option(
         "graft_control",

@@ -78,6 +78,8 @@ def run_now[T](coroutine: Coroutine[Any, Any, T]) -> T:
 
 class Store(abc.ABC):
     suspends: ClassVar[bool] = True
+    read_only: bool = False
+    """Opened to look only: whatever writes raises StoreUnavailable."""
 
     def __init__(self, *, ttl: float = 7 * 24 * 3600, clock: Callable[[], float] = time.time) -> None:
         self.ttl = ttl

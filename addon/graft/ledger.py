@@ -39,7 +39,7 @@ async def hits_of(store: Store, session: str, body: bytes, history: History, pla
     )
     for index, turn, ids in wanted:
         true = _chosen(body, turn, ids, found)
-        if not true and placeholder.is_bare(turn.text):
+        if not true and not store.read_only and placeholder.is_bare(turn.text):
             bound = await store.bind(session, history.turns[index - 1].digest, [turn.chain, turn.pair])
             if bound is not None:
                 true = _true_turns([bound], await store.look_up(session, turn_ids=[bound]))
@@ -101,6 +101,8 @@ async def take_answers(store: Store, session: str, body: bytes, history: History
     """Store what the client itself answered to calls that were passed through to it; whether there was anything. The
     first answer to a call wins."""
     taken = False
+    if store.read_only:
+        return False
     for index, true_turns in hits.items():
         if index + 1 >= len(history.turns):
             continue

@@ -40,10 +40,6 @@ class Scope:
         return self._rules.setdefault((id(plan), model, keep_unanswered, ids), rules)
 
 
-def toolbox_of(toolset: Toolset) -> Toolbox:
-    return Toolbox(toolset.declarations, toolset.builtins, toolset.tool_config)
-
-
 class Scopes:
     """The scopes of a store's sessions, made again when the session's record changes."""
 
@@ -61,14 +57,19 @@ class Scopes:
             return None
         scope = self._scopes.get(session)
         if scope is None or scope.record is not record:
-            policy, options = record.policy, self.settings
-            scope = self._scopes[session] = Scope(
-                record=record,
-                toolbox=toolbox_of(record.toolset),
-                placeholder=self.placeholder,
-                client_tools=policy.client_tools or options.client_tools,
-                delivery=policy.delivery or options.delivery,
-                on_pending=policy.on_pending or options.on_pending,
-                pending_timeout=options.pending_timeout if policy.pending_timeout is None else policy.pending_timeout,
-            )
+            scope = self._scopes[session] = self.made_of(record, record.toolset)
         return scope
+
+    def made_of(self, record: Session, toolset: Toolset) -> Scope:
+        """The scope of a session's record with this toolset."""
+        policy, options = record.policy, self.settings
+        timeout = policy.pending_timeout
+        return Scope(
+            record=record,
+            toolbox=Toolbox(toolset.declarations, toolset.builtins, toolset.tool_config),
+            placeholder=self.placeholder,
+            client_tools=policy.client_tools or options.client_tools,
+            delivery=policy.delivery or options.delivery,
+            on_pending=policy.on_pending or options.on_pending,
+            pending_timeout=options.pending_timeout if timeout is None else timeout,
+        )

@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 from mitmproxy import connection, flowfilter, http
 from mitmproxy.connection import ConnectionState
@@ -35,10 +35,23 @@ class _Way:
     capture: Capture | None = None
 
 
+@dataclass(slots=True)
+class Kept:
+    """What a recording needs of an exchange that was rewritten: the client's request, and upstream's own answer."""
+
+    sent: bytes
+    received: bytearray | None = None
+
+
 class Grafting:
+    """`keeps` asks for `kept`. `replied` are the flows that were answered here."""
+
     def __init__(self, lifecycle: Lifecycle, routing: Routing) -> None:
         self.lifecycle = lifecycle
         self.routing = routing
+        self.keeps = False
+        self.kept: WeakKeyDictionary[http.HTTPFlow, Kept] = WeakKeyDictionary()
+        self.replied: WeakSet[http.HTTPFlow] = WeakSet()
         self._ways: WeakKeyDictionary[http.HTTPFlow, _Way] = WeakKeyDictionary()
 
     async def requestheaders(self, flow: http.HTTPFlow) -> None:
@@ -82,8 +95,11 @@ class Grafting:
             flow.kill()
         elif isinstance(outcome, Reply):
             del self._ways[flow]
+            self.replied.add(flow)
             flow.response = _response(outcome)
         else:
+            if self.keeps:
+                self.kept[flow] = Kept(body)
             way.exchange = outcome.exchange
             if outcome.body is not body:
                 flow.request.content = outcome.body
@@ -108,7 +124,10 @@ class Grafting:
             del self._ways[flow]
             return
         _as_stream(flow)
-        flow.response.stream = _Tee(way.capture, decompress)
+        kept = self.kept.get(flow)
+        if kept is not None:
+            kept.received = bytearray()
+        flow.response.stream = _Tee(way.capture, decompress, kept.received if kept else None)
 
     async def response(self, flow: http.HTTPFlow) -> None:
         way = self._ways.pop(flow, None)
@@ -129,6 +148,8 @@ class Grafting:
                 flow.response = _response(outcome)
             return
         if seen != body:
+            if (kept := self.kept.get(flow)) is not None:
+                kept.received = bytearray(body)
             flow.response.content = seen
 
     def error(self, flow: http.HTTPFlow) -> None:
@@ -150,9 +171,11 @@ async def _hangup(client: connection.Client) -> None:
 
 
 class _Tee:
-    """The callable that mitmproxy hands the bytes of a stream to; b"" is the end. It never raises."""
+    """The callable that mitmproxy hands the bytes of a stream to; b"" is the end. It never raises. `received` gathers
+    what came."""
 
-    def __init__(self, capture: Capture, decompress: Decompress) -> None:
+    def __init__(self, capture: Capture, decompress: Decompress, received: bytearray | None = None) -> None:
+        self.received = received
         self.capture = capture
         self.decompress = decompress
         self.broken = False
@@ -162,6 +185,8 @@ class _Tee:
             return [chunk] if chunk else []
         try:
             plain = self.decompress(chunk)
+            if self.received is not None:
+                self.received += plain
             out = self.capture.feed(plain) if plain else b""
             if not chunk:
                 out += self.capture.finish()

@@ -1,0 +1,91 @@
+"""`toolgraft replay`: what today's rewriting would make of recorded requests."""
+
+import asyncio
+import difflib
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from addon.cli import options, output
+
+
+def show(
+    file: Annotated[Path, typer.Argument(help="A flow file: of graft_record, or of mitmproxy's -w.", metavar="FILE")],
+    session: Annotated[
+        str | None, typer.Option("--session", help="Take every request as this session's.", show_default=False)
+    ] = None,
+    tools: Annotated[
+        str | None, typer.Option("--tools", help="A tools file to use instead of the session's tools.", metavar="FILE")
+    ] = None,
+    store: Annotated[
+        str | None, typer.Option("--store", help="The store to look turns up in; default: the proxy's.", metavar="URL")
+    ] = None,
+    as_json: options.Json = False,
+) -> None:
+    """Push recorded client requests through today's rewriting, offline, and show what would go upstream instead.
+
+    Nothing is sent and nothing is stored. A line that begins with - was sent when it was recorded, one with + would
+    be sent now.
+    """
+    from addon.hooks.replay import Replayed
+
+    async def collect() -> list[Replayed]:
+        return await _replayed(file, session, tools, store)
+
+    try:
+        found = asyncio.run(collect())
+    except (OSError, ValueError) as error:
+        output.fail(str(error))
+    if as_json:
+        output.print_json([_as_json(one) for one in found])
+        return
+    for one in found:
+        same = "" if one.changed else ": as recorded"
+        print(output.plain(f"{one.method} {one.url} (session {one.session}){same}"))
+        if one.note:
+            print(output.plain(f"  {one.note}"))
+        for line in _diff(one.before, one.after):
+            print(output.plain(line))
+    output.note(f"{len(found)} requests, {sum(one.changed for one in found)} of them changed")
+
+
+async def _replayed(file: Path, session: str | None, tools: str | None, url: str | None) -> list[Any]:
+    from addon.cli.documents import read_json
+    from addon.core.toolset import normalise
+    from addon.hooks.replay import replay
+    from addon.settings import Settings
+    from store.factory import open_url
+    from store.models import Toolset
+
+    settings = Settings()
+    toolset = None
+    if tools is not None:
+        document = read_json(tools)
+        made = normalise({"tools": document} if isinstance(document, list) else document)
+        toolset = Toolset(declarations=made.declarations, builtins=made.builtins, tool_config=made.tool_config)
+    if url is None:
+        kept = settings.state / "toolgraft.db"
+        url = f"sqlite:///{kept}" if kept.exists() else "memory://"
+    store = open_url(url, ttl=settings.ttl, read_only=True)
+    await store.open()
+    try:
+        return [one async for one in replay(file, store, settings, session=session, toolset=toolset)]
+    finally:
+        await store.close()
+
+
+def _as_json(one: Any) -> dict[str, Any]:
+    fields = ("method", "url", "session", "changed", "before", "after", "note")
+    return {name: getattr(one, name) for name in fields}
+
+
+def _diff(before: Any, after: Any) -> list[str]:
+    old, new = (_lines(document) for document in (before, after))
+    return [line for line in difflib.unified_diff(old, new, "recorded", "today", lineterm="")]
+
+
+def _lines(document: Any) -> list[str]:
+    text = document if isinstance(document, str) else json.dumps(document, indent=2, ensure_ascii=False)
+    return text.splitlines()

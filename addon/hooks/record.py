@@ -1,0 +1,95 @@
+"""`graft_record`: exchanges with Gemini written to a flow file that mitmproxy reads, without secrets.
+
+A recorded flow is what went over the upstream wire, so that `--server-replay` behind the addon finds it again. What
+the client sent, and in which session, is in its metadata under `graft`.
+"""
+
+import base64
+import logging
+import os
+from typing import IO
+
+from mitmproxy import http, io
+
+from addon.hooks.grafting import Grafting
+from addon.hooks.lifecycle import Lifecycle
+from addon.hooks.routing import Routing
+from addon.hooks.secrets import clean
+
+logger = logging.getLogger("toolgraft")
+
+METADATA = "graft"
+
+
+class Recording:
+    """Stands behind the grafting, which keeps what the client sent and what came from upstream."""
+
+    def __init__(self, lifecycle: Lifecycle, routing: Routing, grafting: Grafting) -> None:
+        self.lifecycle = lifecycle
+        self.routing = routing
+        self.grafting = grafting
+        self._path = ""
+        self._file: IO[bytes] | None = None
+
+    def configure(self, updated: set[str]) -> None:
+        path = self._wanted()
+        self.grafting.keeps = bool(path)
+        if path:
+            try:
+                self._writer(path)
+            except OSError as error:
+                logger.error(f"graft_record={path!r}: cannot be written: {error.strerror}")
+
+    def response(self, flow: http.HTTPFlow) -> None:
+        path = self._wanted()
+        if not path or flow not in self.routing.routes or flow.response is None:
+            return
+        if flow in self.grafting.replied:
+            return  # nothing went upstream
+        try:
+            self._writer(path).add(self._recorded(flow))
+            assert self._file is not None
+            self._file.flush()
+        except OSError as error:
+            logger.warning(f"graft_record={path!r}: {error.strerror}")
+
+    def done(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _wanted(self) -> str:
+        runtime = self.lifecycle.runtime
+        return runtime.settings.record if runtime is not None else ""
+
+    def _writer(self, path: str) -> io.FlowWriter:
+        if self._file is None or self._path != path:
+            self.done()
+            descriptor = os.open(os.path.expanduser(path), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            self._file, self._path = os.fdopen(descriptor, "ab"), path
+        return io.FlowWriter(self._file)
+
+    def _recorded(self, flow: http.HTTPFlow) -> http.HTTPFlow:
+        copy: http.HTTPFlow = flow.copy()
+        assert copy.response is not None
+        kept = self.grafting.kept.get(flow)
+        if kept is not None and kept.received is not None:
+            copy.response.headers.pop("content-encoding", None)
+            copy.response.headers.pop("transfer-encoding", None)
+            copy.response.content = bytes(kept.received)
+        clean(copy.request)
+        clean(copy.response)
+        sent = kept.sent if kept is not None else flow.request.content or b""
+        copy.metadata[METADATA] = {
+            "session": self.routing.routes[flow].session,
+            "client_body": base64.b64encode(sent).decode(),
+        }
+        return copy
+
+
+def client_body(flow: http.HTTPFlow) -> tuple[bytes, str | None]:
+    """What a recorded flow's client sent, and its session; for other recordings the request as it is, and None."""
+    kept = flow.metadata.get(METADATA)
+    if isinstance(kept, dict) and "client_body" in kept:
+        return base64.b64decode(kept["client_body"]), str(kept.get("session"))
+    return flow.request.content or b"", None

@@ -1,0 +1,90 @@
+"""Recorded client requests pushed through today's rewriting, offline: what would go upstream now, beside what did."""
+
+import dataclasses
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from mitmproxy import exceptions, http, io
+
+from addon.core.documents import Document, Malformed, decode
+from addon.graft.exchange import Forward, Reply
+from addon.graft.grafter import Grafter
+from addon.graft.scope import Scope
+from addon.hooks.record import client_body
+from addon.hooks.secrets import masked
+from addon.metrics import Metrics
+from addon.settings import Settings
+from addon.surfaces import match, match_path
+from store.base import Store
+from store.models import Session, Toolset
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """One request. `before` is what the recording sent upstream, `after` what would be sent today: JSON documents, or
+    text where a body is no JSON. `note` says what else there is to know."""
+
+    method: str
+    url: str
+    session: str
+    before: Document | str
+    after: Document | str
+    note: str = ""
+
+    @property
+    def changed(self) -> bool:
+        return self.before != self.after
+
+
+def flows_of(path: Path) -> list[http.HTTPFlow]:
+    """The HTTP flows of a file. Raises OSError, or ValueError where mitmproxy cannot read it."""
+    with path.open("rb") as file:
+        try:
+            return [flow for flow in io.FlowReader(file).stream() if isinstance(flow, http.HTTPFlow)]
+        except exceptions.FlowReadException as error:
+            raise ValueError(f"{path}: not a file of mitmproxy flows: {error}") from error
+
+
+async def replay(
+    path: Path, store: Store, settings: Settings, *, session: str | None, toolset: Toolset | None
+) -> AsyncIterator[Replayed]:
+    """Every request of the file that is a surface's, in order. `session` and `toolset` stand in for the recorded
+    session and its tools. The store is only read: open it so."""
+    grafter = Grafter(store, settings, Metrics())
+    for flow in flows_of(path):
+        request = flow.request
+        target = match(request.method, request.host, request.path) or match_path(request.method, request.path)
+        if target is None:
+            continue
+        body, recorded = client_body(flow)
+        name = session or recorded or settings.session
+        scope = await _scope(grafter, name, toolset)
+        sent = request.content or b""
+        after, note = body, ""
+        if scope is None:
+            note = f"session {name} has no toolset: nothing is rewritten"
+        else:
+            outcome = await grafter.request(target, dataclasses.replace(scope, on_pending="pass"), body)
+            if isinstance(outcome, Forward):
+                after = outcome.body
+            elif isinstance(outcome, Reply):
+                after, note = outcome.body, f"answered by the proxy with {outcome.status}"
+        yield Replayed(request.method, masked(request.pretty_url), name, _document(sent), _document(after), note)
+
+
+async def _scope(grafter: Grafter, session: str, toolset: Toolset | None) -> Scope | None:
+    if toolset is None:
+        return await grafter.scope(session)
+    record = await grafter.store.session(session)
+    if record is None:
+        record = Session(name=session, created_at=0, updated_at=0)
+    return grafter.scopes.made_of(record.model_copy(update={"toolset": toolset}), toolset)
+
+
+def _document(body: bytes) -> Document | str:
+    try:
+        document = decode(body)
+    except Malformed:
+        return body.decode("utf-8", "replace")
+    return document if isinstance(document, dict) else body.decode("utf-8", "replace")

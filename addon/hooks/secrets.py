@@ -1,0 +1,32 @@
+"""What must not be written down: API keys, tokens and cookies in headers and URLs."""
+
+import re
+
+from mitmproxy import http
+
+SECRET_HEADERS = (
+    "authorization",
+    "proxy-authorization",
+    "x-goog-api-key",
+    "x-goog-iam-authorization-token",
+    "x-goog-user-project",
+    "cookie",
+    "set-cookie",
+)
+REMOVED = "REMOVED"
+
+_IN_QUERY = re.compile(r"([?&](?:key|access_token|api_key|token)=)[^&\s\x1b]+", re.IGNORECASE)
+
+
+def masked(text: str, instead: str = "***") -> str:
+    """The text with the value of every `key=` (and the like) of a query replaced."""
+    return _IN_QUERY.sub(rf"\g<1>{instead}", text) if "=" in text else text
+
+
+def clean(message: http.Message) -> None:
+    """Take the secrets out of a message's headers (and of a request's URL), in place."""
+    for name in SECRET_HEADERS:
+        if name in message.headers:
+            message.headers[name] = REMOVED
+    if isinstance(message, http.Request):
+        message.path = masked(message.path, REMOVED)
