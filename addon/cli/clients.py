@@ -18,7 +18,7 @@ from addon.cli import options, output
 Shell = Literal["bash", "zsh", "fish", "powershell", "cmd"]
 
 DEFAULTS = {"reverse": "http://127.0.0.1:8081", "regular": "http://127.0.0.1:8080"}
-BASE_URLS = ("GOOGLE_GEMINI_BASE_URL", "CODE_ASSIST_ENDPOINT")
+BASE_URLS = ("GOOGLE_GEMINI_BASE_URL", "GOOGLE_VERTEX_BASE_URL", "CODE_ASSIST_ENDPOINT")
 CA_FILES = ("SSL_CERT_FILE", "NODE_EXTRA_CA_CERTS", "REQUESTS_CA_BUNDLE")
 
 Proxy = Annotated[

@@ -15,7 +15,7 @@ from addon.core.documents import encode
 from addon.core.guard import host_allowed, page_allowed
 from addon.hooks.lifecycle import Lifecycle
 from addon.settings import Redirect, is_loopback
-from addon.surfaces import Target, match, match_path
+from addon.surfaces import Target, home_of, is_surface_host, match, match_path
 from store.models import SESSION_NAME, SESSION_PATTERN
 
 logger = logging.getLogger("toolgraft")
@@ -80,9 +80,7 @@ class Routing:
             claimed = request.host_header or request.data.authority.decode("ascii", "replace")
             prefixed = _take_prefix(request)
             target = match_path(request.method, request.path)
-            upstream = flow.server_conn.address
-            if upstream is not None and ctx.options.keep_host_header:
-                _set_host(request, url.hostport(mode.scheme, upstream[0], upstream[1]))
+            self._to_upstream(flow, mode)
             if target is not None and not host_allowed(claimed, settings.allow_hosts):
                 flow.response = refusal(
                     403, "PERMISSION_DENIED", f"Host {claimed!r} is not allowed here: see graft_allow_hosts"
@@ -112,6 +110,17 @@ class Routing:
 
     def error(self, flow: http.HTTPFlow) -> None:
         self._restore(flow)
+
+    def _to_upstream(self, flow: http.HTTPFlow, mode: ReverseMode) -> None:
+        """Say the upstream's Host, and where a Gemini host is the upstream, go to the one that serves the path."""
+        upstream = flow.server_conn.address
+        if upstream is None:
+            return
+        host = upstream[0]
+        if is_surface_host(host) and (home := home_of(flow.request.path)) is not None:
+            host = flow.request.data.host = home
+        if ctx.options.keep_host_header:
+            _set_host(flow.request, url.hostport(mode.scheme, host, upstream[1]))
 
     # --- sessions ---------------------------------------------------------------------------------------------
 

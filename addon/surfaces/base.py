@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 
 
@@ -52,6 +53,8 @@ class Surface:
     path: re.Pattern[str]
     request_path: tuple[str, ...] = ()
     response_path: tuple[str, ...] = ()
+    home: Callable[[str], str | None] | None = None
+    """The host that serves a path, whatever is asked of it, where the path shows that it is this surface's."""
 
 
 METHOD = r":(?P<operation>generateContent|streamGenerateContent|countTokens)"

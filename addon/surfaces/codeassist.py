@@ -15,4 +15,5 @@ SURFACE = Surface(
     path=re.compile(r"/+v1internal" + METHOD),
     request_path=("request",),
     response_path=("response",),
+    home=lambda path: "cloudcode-pa.googleapis.com" if path.lstrip("/").startswith("v1internal") else None,
 )

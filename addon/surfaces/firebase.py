@@ -4,6 +4,8 @@ import re
 
 from addon.surfaces.base import METHOD, Surface
 
+_HOME = re.compile(r"/+v1(?:alpha|beta)/projects/")
+
 SURFACE = Surface(
     name="firebase",
     host=re.compile(r"firebasevertexai\.googleapis\.com"),
@@ -11,4 +13,5 @@ SURFACE = Surface(
         r"/+v1(?:alpha|beta)?/projects/[^/]+/(?:locations/[^/]+/)?(?:publishers/[^/]+/)?models/(?P<model>[^/]+)"
         + METHOD
     ),
+    home=lambda path: "firebasevertexai.googleapis.com" if _HOME.match(path) else None,
 )

@@ -43,6 +43,17 @@ def is_surface_host(host: str) -> bool:
     return _surface_of(host) is not None
 
 
+def home_of(path: str) -> str | None:
+    """The Google host that serves a path which shows whose it is; None for the Developer API's and all others.
+
+    A reverse proxy to one Gemini host serves clients of the other surfaces with it, under one base URL.
+    """
+    for surface in SURFACES:
+        if surface.home is not None and (host := surface.home(path)) is not None:
+            return host
+    return None
+
+
 @lru_cache(maxsize=4096)
 def _surface_of(host: str) -> Surface | None:
     name = host.lower().partition(":")[0].removesuffix(".")

@@ -6,6 +6,18 @@ from addon.surfaces.base import METHOD, Surface
 
 _PROJECT = r"projects/[^/]+/locations/[^/]+/"
 
+_HOME = re.compile(r"/+v1(?:alpha1|beta1)?/(?:projects/[^/]+/locations/(?P<location>[a-z0-9-]+)/|publishers/)")
+
+
+def home(path: str) -> str | None:
+    """A project's location has a host of its own; `global` and express have the common one."""
+    found = _HOME.match(path)
+    if found is None:
+        return None
+    location = found["location"]
+    return f"{location}-aiplatform.googleapis.com" if location not in (None, "global") else "aiplatform.googleapis.com"
+
+
 SURFACE = Surface(
     name="vertex",
     host=re.compile(
@@ -15,4 +27,5 @@ SURFACE = Surface(
         rf"/+v1(?:alpha1|beta1)?/(?:{_PROJECT}cachedContents"
         rf"|(?:{_PROJECT})?(?:publishers/[^/]+/models|endpoints)/(?P<model>[^/]+){METHOD})"
     ),
+    home=home,
 )

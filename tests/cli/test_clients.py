@@ -20,7 +20,9 @@ def write_addresses(state: Path, document: object) -> None:
 
 def test_base_urls_are_the_default_ports_where_no_proxy_left_others(cli: Cli) -> None:
     found = json.loads(cli("env", "--json").stdout)
-    assert found == dict.fromkeys(("GOOGLE_GEMINI_BASE_URL", "CODE_ASSIST_ENDPOINT"), "http://127.0.0.1:8081")
+    assert found == dict.fromkeys(
+        ("GOOGLE_GEMINI_BASE_URL", "GOOGLE_VERTEX_BASE_URL", "CODE_ASSIST_ENDPOINT"), "http://127.0.0.1:8081"
+    )
 
 
 def test_base_urls_are_the_running_proxy_s_with_the_session_in_the_path(cli: Cli, state: Path) -> None:
@@ -87,7 +89,7 @@ def test_the_user_s_shell_is_known_from_the_environment(
 ) -> None:
     monkeypatch.setenv("SHELL", shell)
     lines = cli("env").stdout.splitlines()
-    assert len(lines) == 2
+    assert len(lines) == 3
     assert all(line.startswith(begins) for line in lines)
 
 
