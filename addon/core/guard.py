@@ -29,19 +29,24 @@ def origin_allowed(origin: str, allow_origins: Collection[str]) -> bool:
     key = _origin_key(origin)
     if key is None:
         return False
-    host = key[1]
-    return _is_local_name(host) or _is_loopback_address(host) or any(key == _origin_key(o) for o in allow_origins)
+    return _is_local_name(key[1]) or _is_loopback_address(key[1]) or _is_listed(origin, allow_origins)
 
 
 def page_allowed(origin: str | None, fetch_site: str | None, allow_origins: Collection[str]) -> bool:
     """Whether a request with this `Origin` and `Sec-Fetch-Site` (None: the header is absent) may be served.
 
-    Clients other than browsers send neither. An `Origin` decides where there is one; a cross-site request without
-    one (an image, a link, a form sent by GET) is refused.
+    Clients other than browsers send neither. A cross-site request is refused unless its origin is listed, also one
+    without an `Origin` (an image, a link, a form sent by GET).
     """
-    if origin is not None:
-        return origin_allowed(origin, allow_origins)
-    return fetch_site is None or fetch_site.strip().lower() != "cross-site"
+    cross_site = fetch_site is not None and fetch_site.strip().lower() == "cross-site"
+    if origin is None:
+        return not cross_site
+    return _is_listed(origin, allow_origins) or (not cross_site and origin_allowed(origin, ()))
+
+
+def _is_listed(origin: str, allow_origins: Collection[str]) -> bool:
+    key = _origin_key(origin)
+    return key is not None and any(key == _origin_key(one) for one in allow_origins)
 
 
 def _host_of(header: str) -> str | None:

@@ -71,7 +71,7 @@ async def test_a_refusal_for_want_of_a_token_says_how_to_give_one(client: httpx2
         {"Host": "[::1]:8741"},
         {"Host": "192.168.1.7"},
         {"Host": "GRAFT.example:8741"},
-        {"Origin": "http://localhost:3000", "Sec-Fetch-Site": "cross-site"},
+        {"Origin": "http://localhost:3000", "Sec-Fetch-Site": "same-site"},
         {"Origin": "https://app.example", "Sec-Fetch-Site": "cross-site"},
         {"Sec-Fetch-Site": "none"},
         {"Authorization": "bearer a-token-for-tests"},
