@@ -1,0 +1,80 @@
+"""Chats of the published clients, unmodified, each in a process of its own that is driven line by line."""
+
+import functools
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import filelock
+import platformdirs
+import pytest
+
+from tests.e2e.processes import Process, environment
+
+Json = dict[str, Any]
+
+CLIENTS = Path(__file__).parent / "clients"
+GENAI_JS = "@google/genai@3.1.0"
+
+
+class Chat:
+    """`say` sends a message and gives the answer's text, `history` is what the client will send next time."""
+
+    def __init__(self, program: list[str | Path], home: Path, env: Mapping[str, str], **options: Any) -> None:
+        self._process = Process("client", program, environment(home, **env))
+        self._process.send(json.dumps(options))
+        self.history: list[Json] = []
+
+    def say(self, text: str) -> str:
+        mark = self._process.mark()
+        self._process.send(json.dumps({"say": text}))
+        answer = json.loads(self._process.wait_for(r'^\{"text": ?', after=mark))
+        self.history = answer["history"]
+        return str(answer["text"])
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is not None:
+            return  # it is shown with the failure, and stopped after that
+        self._process.send("")
+        assert self._process.wait() == 0, self._process.log
+
+
+def python(home: Path, kind: str, env: Mapping[str, str] | None = None, **options: Any) -> Chat:
+    """google-genai; `kind` is sync, stream, async or async-stream."""
+    program: list[str | Path] = [sys.executable, CLIENTS / "chat.py"]
+    return Chat(program, home, env or {}, kind=kind, **options)
+
+
+def node(home: Path, kind: str, **options: Any) -> Chat:
+    """@google/genai; `kind` is async or stream. It knows no proxy variables."""
+    return Chat(["node", CLIENTS / "chat.mjs"], home, {"GENAI_JS": str(installed())}, kind=kind, **options)
+
+
+@functools.cache
+def installed() -> Path:
+    """The package from npm, put into the user's cache once."""
+    npm = shutil.which("npm")
+    if npm is None or shutil.which("node") is None:
+        pytest.skip("npm and node are not installed: @google/genai cannot be tried")
+    folder = platformdirs.user_cache_path("toolgraft-tests") / GENAI_JS.replace("/", "+")
+    package = folder / "node_modules" / "@google" / "genai"
+    folder.mkdir(parents=True, exist_ok=True)
+    with filelock.FileLock(folder / ".lock", timeout=120):
+        done = folder / ".installed"
+        if not done.exists():
+            command = [npm, "install", "--no-save", "--no-audit", "--no-fund", "--prefix", str(folder), GENAI_JS]
+            ran = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=folder, env=os.environ)
+            assert ran.returncode == 0, f"{GENAI_JS} could not be installed from npm:\n{ran.stdout}{ran.stderr}"
+            done.touch()
+    return package

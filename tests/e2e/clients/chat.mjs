@@ -1,0 +1,30 @@
+// A chat of @google/genai, as a program would have it. Options, then messages, as JSON lines on stdin; ends on an
+// empty line. Answers on stdout: {"text": …, "history": […]}.
+
+import { createInterface } from 'node:readline';
+import { pathToFileURL } from 'node:url';
+
+const { GoogleGenAI } = await import(pathToFileURL(process.env.GENAI_JS + '/dist/node/index.mjs').href);
+
+const lines = createInterface({ input: process.stdin })[Symbol.asyncIterator]();
+const next = async () => (await lines.next()).value || '';
+
+const options = JSON.parse(await next());
+const ai = new GoogleGenAI({
+  apiKey: options.key,
+  httpOptions: { baseUrl: options.base_url, headers: options.headers },
+});
+const own = { functionDeclarations: [{ name: 'delete_everything', description: 'Delete all files.' }] };
+const chat = ai.chats.create({ model: options.model, config: options.own_tools ? { tools: [own] } : {} });
+
+for (let line = await next(); line; line = await next()) {
+  const message = JSON.parse(line).say;
+  let text = '';
+  if (options.kind === 'stream') {
+    for await (const piece of await chat.sendMessageStream({ message })) text += piece.text ?? '';
+  } else {
+    text = (await chat.sendMessage({ message })).text ?? '';
+  }
+  console.log(JSON.stringify({ text, history: chat.getHistory(true) }));
+}
+process.exit(0);

@@ -1,0 +1,100 @@
+"""One mitmdump and its upstreams for all tests that need no options of their own; sessions keep them apart."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e import processes
+from tests.e2e.proxies import Proxy, Session, new_session
+from tests.e2e.upstreams import Canned, Gemini
+
+FOLDER = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if FOLDER in item.path.parents:
+            item.add_marker(pytest.mark.e2e)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    report: Any = yield
+    if report.failed:
+        for process in processes.live:
+            said = "\n".join(list(process.lines)[-80:])
+            report.sections.append((f"{process.name}, pid {process.pid}", said))
+    return report
+
+
+@pytest.fixture(scope="session")
+def strict() -> Iterator[Gemini]:
+    with Gemini() as gemini:
+        yield gemini
+
+
+@pytest.fixture(scope="session")
+def raw() -> Iterator[Canned]:
+    with Canned() as canned:
+        yield canned
+
+
+@pytest.fixture(scope="session")
+def shared(tmp_path_factory: pytest.TempPathFactory, strict: Gemini, raw: Canned) -> Iterator[Proxy]:
+    """Reverse to the strict server, then to the raw one; regular, Google's hosts redirected to the strict one."""
+    proxy = Proxy(tmp_path_factory.mktemp("proxy"), strict.url, raw.url, max_body="100000")
+    yield proxy
+    proxy.stop()
+
+
+@pytest.fixture
+def gemini(strict: Gemini) -> Gemini:
+    strict.forget()
+    return strict
+
+
+@pytest.fixture
+def canned(raw: Canned) -> Canned:
+    raw.forget()
+    return raw
+
+
+@pytest.fixture
+def proxy(shared: Proxy) -> Iterator[Proxy]:
+    """The shared one. Whatever a test does to it, nothing may crash in it."""
+    mark = shared.process.mark()
+    yield shared
+    said = "\n".join(list(shared.process.lines)[mark:])
+    assert "Traceback" not in said, said
+    assert "crashed" not in said, said
+
+
+@pytest.fixture
+def session(proxy: Proxy) -> Session:
+    """A session of the shared proxy with the two tools."""
+    return new_session(proxy)
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., Proxy]]:
+    """Starts a proxy of the test's own."""
+    started: list[Proxy] = []
+
+    def starts(*upstreams: str, folder: Path = tmp_path, **more: Any) -> Proxy:
+        started.append(Proxy(folder, *upstreams, **more))
+        return started[-1]
+
+    yield starts
+    for proxy in started:
+        proxy.stop()
+
+
+@pytest.fixture(autouse=True)
+def _no_process_outlives_its_test(request: pytest.FixtureRequest) -> Iterator[None]:
+    before = list(processes.live)
+    yield
+    kept = {"mitmdump"}
+    for process in [one for one in processes.live if one not in before and one.name not in kept]:
+        process.stop()

@@ -1,0 +1,146 @@
+"""Real processes for the tests: started, watched by what they print, and stopped by their id."""
+
+import collections
+import contextlib
+import os
+import re
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import IO
+
+ROOT = Path(__file__).parents[2]
+TIMEOUT = 30.0
+"""Seconds that anything may take: no test comes near, but a busy machine may."""
+
+live: list["Process"] = []
+"""Those that run: a test that fails shows what they said."""
+
+
+def environment(home: Path, **more: str) -> dict[str, str]:
+    """Nothing of the user's: no proxies, keys, or settings but the search path."""
+    return {
+        "PATH": os.environ.get("PATH", os.defpath),
+        "HOME": str(home),
+        "PYTHONPATH": str(ROOT),
+        "PYTHONUNBUFFERED": "1",
+        "LANG": "C.UTF-8",
+    } | more
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+def until[T](look: Callable[[], T], what: str, timeout: float = TIMEOUT) -> T:
+    """What `look` gives as soon as it is true. Raises TimeoutError."""
+    deadline = time.monotonic() + timeout
+    pause = threading.Event()
+    while not (found := look()):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"not within {timeout:g} s: {what}")
+        pause.wait(0.02)
+    return found
+
+
+class Process:
+    """A process whose output is read as it comes, line by line, stdout and stderr together."""
+
+    def __init__(self, name: str, command: Iterable[str | Path], env: Mapping[str, str]) -> None:
+        self.name = name
+        self.lines: collections.deque[str] = collections.deque(maxlen=5000)
+        self._came = threading.Condition()
+        self._ended = False
+        self._popen = subprocess.Popen(
+            [str(word) for word in command],
+            env=dict(env),
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            encoding="utf-8",
+            errors="replace",
+        )
+        assert self._popen.stdout is not None
+        self._reader = threading.Thread(target=self._read, args=(self._popen.stdout,), daemon=True)
+        self._reader.start()
+        live.append(self)
+
+    def _read(self, stdout: IO[str]) -> None:
+        for line in stdout:
+            with self._came:
+                self.lines.append(line.rstrip("\n"))
+                self._came.notify_all()
+        with self._came:
+            self._ended = True
+            self._came.notify_all()
+
+    @property
+    def pid(self) -> int:
+        return self._popen.pid
+
+    @property
+    def log(self) -> str:
+        with self._came:
+            return "\n".join(self.lines)
+
+    def mark(self) -> int:
+        """Where the log is now, for `wait_for`."""
+        with self._came:
+            return len(self.lines)
+
+    def wait_for(self, pattern: str, *, after: int = 0, timeout: float = TIMEOUT) -> str:
+        """The first line after the mark in which the pattern is found. Raises AssertionError when there is none and
+        will be none."""
+        found: list[str] = []
+
+        def look() -> bool:
+            found.extend(line for line in list(self.lines)[after:] if re.search(pattern, line))
+            return bool(found) or self._ended
+
+        with self._came:
+            self._came.wait_for(look, timeout)
+        assert found, f"{self.name} did not say {pattern!r}:\n{self.log}"
+        return found[0]
+
+    def send(self, line: str) -> None:
+        assert self._popen.stdin is not None
+        self._popen.stdin.write(line + "\n")
+        self._popen.stdin.flush()
+
+    def wait(self, timeout: float = TIMEOUT) -> int:
+        """The exit status, and all that was said is in `log`."""
+        status = self._popen.wait(timeout)
+        self._reader.join(timeout)
+        self._close()
+        return status
+
+    def stop(self) -> int:
+        """Ask it to end, and end it where it does not; its exit status."""
+        if self._popen.poll() is None:
+            self._popen.terminate()
+        try:
+            return self.wait(10)
+        except subprocess.TimeoutExpired:
+            self._popen.kill()
+            return self.wait(10)
+
+    def _close(self) -> None:
+        for pipe in (self._popen.stdin, self._popen.stdout):
+            if pipe is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    pipe.close()
+        if self in live:
+            live.remove(self)
+
+
+def mitmdump() -> Path:
+    """The one that belongs to this interpreter."""
+    return Path(sys.executable).with_name("mitmdump")

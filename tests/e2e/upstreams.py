@@ -1,0 +1,175 @@
+"""What stands for Gemini: the strict server, in a thread, and one that says whatever bytes a test wants said."""
+
+import asyncio
+import socket
+import socketserver
+import threading
+from collections.abc import Iterable, Iterator
+from typing import Any, Self
+
+from addon.demo.reply import Shape
+from addon.demo.server import StrictGemini
+
+Json = dict[str, Any]
+
+
+class Gemini:
+    """The strict server. `requests` are those since the last `forget`."""
+
+    def __init__(self, shape: Shape | None = None) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._server = StrictGemini(shape=shape)
+        self._from = 0
+        self._dummies = 0
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        asyncio.run_coroutine_threadsafe(self._server.__aenter__(), self._loop).result(10)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        asyncio.run_coroutine_threadsafe(self._server.__aexit__(None, None, None), self._loop).result(10)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(10)
+        self._loop.close()
+
+    @property
+    def url(self) -> str:
+        return self._server.url
+
+    def forget(self) -> None:
+        self._from = len(self._server.requests)
+        self._dummies = self._server.dummy_signatures
+
+    @property
+    def requests(self) -> list[Json]:
+        return self._server.requests[self._from :]
+
+    @property
+    def last(self) -> Json:
+        return self.requests[-1]
+
+    @property
+    def errors(self) -> list[str]:
+        """What was refused, and why."""
+        return [request["error"] for request in self.requests if request["status"] >= 400]
+
+    @property
+    def dummy_signatures(self) -> int:
+        return self._server.dummy_signatures - self._dummies
+
+
+Script = Iterable[bytes | threading.Event]
+"""What is sent, piece by piece; an Event holds the rest back until it is set."""
+
+
+class Canned:
+    """A server of raw bytes: `says` is the next answers' script, `heard` the requests, byte for byte. Each connection
+    serves one request."""
+
+    def __init__(self) -> None:
+        self.heard: list[bytes] = []
+        self.says: Script = ()
+        self.broken = threading.Event()
+        """Set when the proxy has hung up while an answer was held back."""
+        owner = self
+
+        class Handler(socketserver.BaseRequestHandler):
+            def handle(self) -> None:
+                owner._serve(self.request)
+
+        class Server(socketserver.ThreadingTCPServer):
+            allow_reuse_address = True
+            daemon_threads = True
+
+        self._server = Server(("127.0.0.1", 0), Handler)
+        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join(10)
+
+    @property
+    def address(self) -> str:
+        return "{}:{}".format(*self._server.server_address[:2])
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.address}"
+
+    def forget(self) -> None:
+        self.heard.clear()
+        self.says = ()
+        self.broken.clear()
+
+    def _serve(self, connection: socket.socket) -> None:
+        connection.settimeout(30)
+        request = read_message(connection)
+        if not request:
+            return
+        self.heard.append(request)
+        for piece in self.says:
+            if isinstance(piece, bytes):
+                connection.sendall(piece)
+            else:
+                self._hold(connection, piece)
+
+    def _hold(self, connection: socket.socket, event: threading.Event) -> None:
+        for _ in range(600):
+            if event.wait(0.05):
+                return
+            connection.settimeout(0.001)
+            try:
+                if connection.recv(1, socket.MSG_PEEK) == b"":
+                    self.broken.set()
+                    return
+            except TimeoutError:
+                continue
+            finally:
+                connection.settimeout(30)
+
+
+def read_message(connection: socket.socket) -> bytes:
+    """One HTTP/1.1 message with a Content-Length (or without a body); b"" where the other side closed."""
+    data = b""
+    while b"\r\n\r\n" not in data:
+        piece = connection.recv(65536)
+        if not piece:
+            return data
+        data += piece
+    head, _, body = data.partition(b"\r\n\r\n")
+    length = next((int(line[15:]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")), 0)
+    while len(body) < length:
+        piece = connection.recv(65536)
+        if not piece:
+            break
+        body += piece
+    return head + b"\r\n\r\n" + body
+
+
+def answer(body: bytes, status: str = "200 OK", kind: str = "application/json; charset=UTF-8", *more: str) -> bytes:
+    """A whole HTTP/1.1 answer."""
+    head = [f"HTTP/1.1 {status}", f"Content-Type: {kind}", f"Content-Length: {len(body)}", *more]
+    return "\r\n".join([*head, "", ""]).encode() + body
+
+
+def chunked(pieces: Iterable[bytes], kind: str = "text/event-stream", *more: str) -> Iterator[bytes]:
+    """A chunked answer that is not ended: `END` does that."""
+    yield "\r\n".join(
+        ["HTTP/1.1 200 OK", f"Content-Type: {kind}", "Transfer-Encoding: chunked", *more, "", ""]
+    ).encode()
+    for piece in pieces:
+        yield chunk(piece)
+
+
+def chunk(piece: bytes) -> bytes:
+    return b"%x\r\n%s\r\n" % (len(piece), piece)
+
+
+END = b"0\r\n\r\n"
