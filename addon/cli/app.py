@@ -8,7 +8,7 @@ import sys
 
 import typer
 
-from addon.cli import calls, clients, replay, token, tools
+from addon.cli import calls, clients, demo, replay, token, tools
 
 app = typer.Typer(
     name="toolgraft",
@@ -25,6 +25,7 @@ app.command("result")(calls.answer)
 app.command("replay")(replay.show)
 app.command("env")(clients.env)
 app.command("run", context_settings={"allow_interspersed_args": False})(clients.run)
+app.command("demo")(demo.show)
 
 
 def main() -> None:

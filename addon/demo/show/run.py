@@ -1,0 +1,51 @@
+"""Runs the demo from beginning to end, whatever ends it."""
+
+import asyncio
+import contextlib
+import json
+import signal
+import sys
+
+from rich.console import Console
+
+from addon.demo.show.stage import DemoFailed, set_stage
+from addon.demo.show.story import document_of, play
+from addon.demo.show.view import View
+
+
+def run(*, session: str = "default", as_json: bool = False) -> int:
+    """The exit status: 0 where everything that was shown holds, 1 where something did not (stderr says what), and
+    128 and the signal's number where one ended it. Nothing is left running in any case.
+
+    `as_json` prints one JSON document a line, a `story.Beat` each, instead of pictures.
+    """
+    try:
+        asyncio.run(_perform(session, as_json))
+    except (DemoFailed, OSError) as failed:
+        notes = getattr(failed, "__notes__", [])
+        print("\n".join([f"toolgraft: the demo failed: {failed}", *notes]), file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    except asyncio.CancelledError:
+        return 128 + signal.SIGTERM
+    return 0
+
+
+async def _perform(session: str, as_json: bool) -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    with contextlib.suppress(NotImplementedError):  # where there are no such signals
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, task.cancel)
+    view = View(Console(highlight=False, markup=False, emoji=False))
+    async with set_stage(session) as stage:
+        if not as_json:
+            view.opening(stage)
+        async for beat in play(stage):
+            if as_json:
+                print(json.dumps(document_of(beat), ensure_ascii=False), flush=True)
+            else:
+                view.show(beat)
+    if not as_json:
+        view.closing()

@@ -1,0 +1,229 @@
+"""What happens in the demo, and what must hold of it: a chat of four turns, played on a `Stage`.
+
+`play` tells it as a sequence of beats, and stops with DemoFailed at the first thing that does not hold. How a beat
+looks is for `view` to say.
+"""
+
+import json
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from addon.demo.show.stage import DemoFailed, Json, Stage
+
+MODEL = "gemini-3-flash"
+
+OWN_TOOLS: list[Json] = [
+    {
+        "functionDeclarations": [
+            {
+                "name": "open_page",
+                "description": "Open a page in the client's own browser.",
+                "parameters": {"type": "OBJECT", "properties": {"url": {"type": "STRING"}}},
+            }
+        ]
+    }
+]
+CITY: Json = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+TOOLSET: Json = {
+    "tools": [
+        {"name": "get_weather", "description": "The weather of a city, now.", "parameters": CITY},
+        {"name": "book_hotel", "description": "Book a room in a city, for tonight.", "parameters": CITY},
+    ]
+}
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A part of the story begins."""
+
+    title: str
+    words: str
+
+
+@dataclass(frozen=True)
+class Control:
+    """A request to the control API, and what came of it in a few words."""
+
+    request: str
+    outcome: str
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """One request of the client: the two sides of the proxy, both ways. Answers are lists: of one document, or of
+    one for each event of a stream."""
+
+    client_sent: Json
+    gemini_got: Json
+    gemini_answered: list[Json]
+    client_saw: list[Json]
+
+
+@dataclass(frozen=True)
+class Held:
+    """Something that was to hold, and does."""
+
+    sentence: str
+
+
+Beat = Scene | Control | Exchange | Held
+
+
+def document_of(beat: Beat) -> Json:
+    """A beat as JSON: `{"scene": {…}}`, `{"control": {…}}`, `{"exchange": {…}}` or `{"held": {…}}`."""
+    return {type(beat).__name__.lower(): asdict(beat)}
+
+
+async def play(stage: Stage) -> AsyncIterator[Beat]:
+    """The whole story. Raises DemoFailed."""
+    chat = Chat(stage)
+
+    yield Scene("Tools for the session", "They are set once, from outside. The client knows nothing of them.")
+    path = f"/v1/sessions/{stage.session}/tools"
+    await stage.call_control("PUT", path, TOOLSET)
+    yield Control(f"PUT {path}", "get_weather, book_hotel")
+
+    yield Scene(
+        "The client asks", "It declares a tool of its own. Gemini gets the session's tools instead, and calls one."
+    )
+    first = await chat.say("What is the weather in Oslo?")
+    yield first
+    yield held(
+        "open_page went no further; Gemini got get_weather and book_hotel",
+        tool_names(first.gemini_got) == ["get_weather", "book_hotel"],
+    )
+    yield held("the client saw no call; it saw a placeholder", is_placeholder(first))
+
+    yield Scene("The call is answered", "It waits in the control API, for as long as it takes.")
+    calls = await pending(stage, ["get_weather"])
+    yield Control("GET /v1/calls?status=pending", listed(calls))
+    yield await answer(stage, calls[0], {"celsius": -3})
+
+    yield Scene(
+        "The client goes on",
+        "It sends its history with the placeholder. Gemini gets what really happened in its place.",
+    )
+    second = await chat.say("Thanks. Do I need a coat?")
+    yield second
+    yield held(
+        "Gemini got its own call back, signature and id included",
+        parts_with("functionCall", second.gemini_got) == parts_with("functionCall", *first.gemini_answered),
+    )
+    yield held("the result follows the call", results(second.gemini_got) == [{"celsius": -3}])
+    yield held("the answer rests on the result", "-3" in text(second.client_saw))
+
+    yield Scene(
+        "A stream, and two calls at once",
+        "The client streams now. It never sees a call, and its stream ends as streams end.",
+    )
+    third = await chat.say("And the weather in Rome and Cairo?", stream=True)
+    yield third
+    yield held("no event that the client saw holds a call", is_placeholder(third))
+    calls = await pending(stage, ["get_weather", "get_weather"])
+    yield Control("GET /v1/calls?status=pending", listed(calls))
+    yield await answer(stage, calls[1], {"celsius": 31})
+    yield await answer(stage, calls[0], {"celsius": 19})
+
+    yield Scene("The last turn", "The results came in the wrong order. Gemini gets them in the order of its calls.")
+    fourth = await chat.say("Which of them is warmer?", stream=True)
+    yield fourth
+    yield held(
+        "three calls and three results, each in its place",
+        results(fourth.gemini_got) == [{"celsius": -3}, {"celsius": 19}, {"celsius": 31}],
+    )
+    yield held("no placeholder went to Gemini", "Tool call completed" not in json.dumps(fourth.gemini_got))
+    yield held("the stream of text is as Gemini sent it", fourth.client_saw == fourth.gemini_answered)
+    yield held("the answer rests on both results", "19" in text(fourth.client_saw) and "31" in text(fourth.client_saw))
+    gemini = stage.gemini
+    yield held(
+        "the local Gemini, which checks what the real one checks, refused nothing and saw no stand-in signature",
+        not gemini.refused and not gemini.dummy_signatures,
+    )
+
+
+def held(sentence: str, holds: bool) -> Held:
+    if not holds:
+        raise DemoFailed(f"this was to hold, and does not: {sentence}")
+    return Held(sentence)
+
+
+class Chat:
+    """A chat as any client keeps it: what it was given goes into its history, and out again with the next request."""
+
+    def __init__(self, stage: Stage) -> None:
+        self.contents: list[Json] = []
+        self._stage = stage
+
+    async def say(self, words: str, *, stream: bool = False) -> Exchange:
+        """Send the user's words. Raises DemoFailed."""
+        self.contents.append({"role": "user", "parts": [{"text": words}]})
+        sent = {"contents": list(self.contents), "tools": OWN_TOOLS}
+        method = "streamGenerateContent?alt=sse" if stream else "generateContent"
+        saw = documents(await self._stage.ask(f"/v1beta/models/{MODEL}:{method}", sent), stream)
+        self.contents.append({"role": "model", "parts": list(parts(*saw))})
+        return Exchange(sent, self._stage.upstream, documents(self._stage.answered, stream), saw)
+
+
+def documents(body: str, stream: bool) -> list[Json]:
+    """The response documents of a body. Raises DemoFailed."""
+    found = (
+        [line.removeprefix("data: ") for line in body.splitlines() if line.startswith("data: ")] if stream else [body]
+    )
+    try:
+        return [json.loads(document) for document in found]
+    except ValueError as error:
+        raise DemoFailed(f"an answer is not JSON: {error}: {body[:1000]}") from error
+
+
+async def pending(stage: Stage, names: list[str]) -> list[Json]:
+    """The calls that wait for their results. Raises DemoFailed where they are not those of these names."""
+    page = await stage.call_control("GET", f"/v1/calls?session={stage.session}&status=pending&wait=5")
+    found: list[Json] = page["items"]
+    if [call["name"] for call in found] != names:
+        raise DemoFailed(f"the calls that wait should be {names}, and are {listed(found) or 'none'}")
+    return found
+
+
+async def answer(stage: Stage, call: Json, result: Json) -> Control:
+    path = f"/v1/calls/{call['call_id']}/result"
+    status = (await stage.call_control("POST", path, {"result": result}))["status"]
+    return Control(f"POST /v1/calls/{short(call)}/result", f"{json.dumps({'result': result})}: {status}")
+
+
+def listed(calls: list[Json]) -> str:
+    return ", ".join(f"{short(call)} {call['name']} {json.dumps(call['args'])}" for call in calls)
+
+
+def short(call: Json) -> str:
+    return f"{call['call_id'][:10]}…"
+
+
+def parts(*responses: Json) -> Iterator[Json]:
+    for response in responses:
+        for candidate in response.get("candidates", []):
+            yield from candidate.get("content", {}).get("parts", [])
+
+
+def text(responses: list[Json]) -> str:
+    return "".join(part.get("text", "") for part in parts(*responses))
+
+
+def is_placeholder(exchange: Exchange) -> bool:
+    shown = text(exchange.client_saw)
+    hidden = not any("functionCall" in part for part in parts(*exchange.client_saw))
+    return hidden and shown.startswith("Tool call completed: get_weather") and "[turn_" in shown
+
+
+def tool_names(request: Json) -> list[str]:
+    return [d["name"] for tool in request.get("tools", []) for d in tool.get("functionDeclarations", [])]
+
+
+def parts_with(field: str, *sources: Json) -> list[Json]:
+    """The parts of a request's history, or of response documents, that have the field."""
+    contents = [part for source in sources for content in source.get("contents", []) for part in content["parts"]]
+    return [part for part in [*contents, *parts(*sources)] if field in part]
+
+
+def results(request: Json) -> list[Any]:
+    return [part["functionResponse"]["response"] for part in parts_with("functionResponse", request)]
