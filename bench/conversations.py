@@ -1,0 +1,114 @@
+"""What the clients send: conversations that grow at their end, as real ones do.
+
+A conversation has `STEPS` requests. The first carries the whole history so far (a chat taken up again, a document, an
+image) and is new to the proxy; each of the others is the one before it, an answer and the next question. So one request
+in `STEPS` is a cold start. Then the client begins another conversation. No two conversations have the same words in
+any turn, but all begin alike, as those of one program do.
+"""
+
+import base64
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+STEPS = 20
+
+_MARK = b"#######"
+_encode = msgspec.json.Encoder().encode
+_SENTENCES = (
+    "The harbour of Göteborg was quiet that morning, and nobody had seen the ferry leave.",
+    'She said: "put the second list under the first, and keep the order".',
+    "def total(rows):\n    return sum(row['price'] * row['count'] for row in rows)\n",
+    "Temperatures fell by 4 °C between Monday and Thursday; the forecast had said 2 °C.",
+    "What remains is a table of three columns: the name, the unit, and what was measured.",
+    "C:\\data\\export\\2024.csv holds 1,204 lines, of which 17 have no date.",
+)
+_PREAMBLE = (
+    "You are talking to a program for travel planning. The user's folder, the date and the open files follow. "
+    "Answer in the user's language, and name your sources.\n"
+)
+_AFTER = (
+    b'],"systemInstruction":{"parts":[{"text":"Be brief, and say what you do not know."}]},'
+    b'"generationConfig":{"temperature":0.7,"topP":0.95,"maxOutputTokens":8192}}'
+)
+
+
+def words(size: int, seed: int) -> str:
+    """About `size` characters of text and code, with a place for the conversation's number in front."""
+    rng = random.Random(seed)
+    text = [_MARK.decode()]
+    length = 0
+    while length < size:
+        text.append(rng.choice(_SENTENCES))
+        length += len(text[-1]) + 1
+    return " ".join(text)[: max(size, len(_MARK))]
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of conversation. `template` is the JSON of its first Contents, `growth` the size of an answer and of a
+    question, in characters."""
+
+    name: str
+    template: bytes
+    growth: int
+
+    @property
+    def size(self) -> int:
+        """Of the first request's body, in bytes."""
+        return len(self.template) + len(_AFTER) + len(b'{"contents":[')
+
+
+def _turn(role: str, *parts: object) -> bytes:
+    return _encode({"role": role, "parts": list(parts)})
+
+
+def text_kind(name: str, size: int, turns: int, placeholders: Sequence[str] = ()) -> Kind:
+    """A history of `turns` turns and about `size` bytes in all. `placeholders`: texts of model turns that stand for
+    calls, spread over it."""
+    each = max(16, (size - len(_AFTER) - len(_PREAMBLE)) // turns - 60)
+    at = {int((i + 0.5) * (turns // 2) / len(placeholders)): text for i, text in enumerate(placeholders)}
+    contents = [_turn("user", {"text": _PREAMBLE + words(each, 0)})]
+    for number in range(1, turns):
+        if number % 2 and number // 2 in at:
+            contents.append(_turn("model", {"text": at[number // 2]}))
+        else:
+            contents.append(_turn("model" if number % 2 else "user", {"text": words(each, number)}))
+    if turns % 2 == 0:
+        contents.append(_turn("user", {"text": words(each, turns)}))
+    return Kind(name, b",".join(contents), min(400, max(24, size // 50)))
+
+
+def image_kind(name: str, size: int) -> Kind:
+    """A chat about one image, inline."""
+    data = base64.b64encode(random.Random(size).randbytes(size * 3 // 4)).decode()
+    contents = [
+        _turn(
+            "user", {"text": _PREAMBLE + words(40, 0)}, {"inlineData": {"mimeType": "image/png", "data": data}}
+        ),
+        _turn("model", {"text": words(300, 1)}),
+        _turn("user", {"text": words(100, 2)}),
+    ]
+    return Kind(name, b",".join(contents), 300)
+
+
+def bodies(kind: Kind, client: int, *, cold: bool = False) -> Iterator[list[bytes]]:
+    """One client's bodies, without end, each as the pieces to be written one after the other. `cold`: every request
+    begins a new conversation."""
+    number = client * 10_000
+    step = 0 if cold else client % STEPS  # the clients' cold starts are spread
+    while True:
+        number += 1
+        begun = [b'{"contents":[', kind.template.replace(_MARK, b"%07d" % number)]
+        grown = b""
+        for k in range(1 if cold else STEPS):
+            if k:
+                stamp = f"{number:07d}.{k}"
+                answer = stamp + words(kind.growth, k)[len(_MARK) :]
+                question = stamp + words(kind.growth, k + STEPS)[len(_MARK) :]
+                grown += b"," + _turn("model", {"text": answer}) + b"," + _turn("user", {"text": question})
+            if k >= step:
+                yield [*begun, grown, _AFTER]
+        step = 0

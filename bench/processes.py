@@ -1,0 +1,176 @@
+"""The processes that are measured: an upstream, mitmdump bare, mitmdump with the addon.
+
+The proxies have a core of their own; the load and the upstream share another one. Everything is on loopback, and the
+state is in a folder that goes away.
+"""
+
+import contextlib
+import http.client
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Self
+
+ROOT = Path(__file__).resolve().parent.parent
+_CORES = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+_TICK = os.sysconf("SC_CLK_TCK")
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+OPTIONS = ("connection_strategy=lazy", "keep_host_header=true")
+"""What both proxies are given, besides `-q`: what the addon asks for."""
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port: int = sock.getsockname()[1]
+        return port
+
+
+def pin(pid: int, *, proxy: bool) -> None:
+    """Give a process the proxies' core, or the other one. Does nothing where there is only one, or no way to."""
+    if len(_CORES) > 1:
+        os.sched_setaffinity(pid, {_CORES[0] if proxy else _CORES[1]})
+
+
+@dataclass(slots=True)
+class Process:
+    port: int
+    popen: subprocess.Popen[bytes]
+    log: IO[bytes]
+
+    @classmethod
+    def start(cls, port: int, command: list[str], *, proxy: bool, home: Path) -> Self:
+        """Returns once the port is open. Raises RuntimeError with what was printed where it ends before."""
+        log = tempfile.TemporaryFile(dir=home)
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "TOOLGRAFT_HOME": str(home / "state")}
+        popen = subprocess.Popen(command, stdout=log, stderr=log, cwd=ROOT, env=environment)
+        pin(popen.pid, proxy=proxy)
+        self = cls(port, popen, log)
+        self.wait_for(port)
+        return self
+
+    def wait_for(self, port: int) -> None:
+        """Until the port is open."""
+        deadline = time.monotonic() + 30
+        while True:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+                return
+            if self.popen.poll() is not None or time.monotonic() > deadline:
+                self.stop()
+                raise RuntimeError(f"{self.popen.args} did not start:\n{self.printed()}")
+            time.sleep(0.02)
+
+    def printed(self) -> str:
+        self.log.seek(0)
+        return self.log.read().decode(errors="replace")
+
+    def stop(self) -> None:
+        self.popen.terminate()
+        try:
+            self.popen.wait(10)
+        except subprocess.TimeoutExpired:
+            self.popen.kill()
+            self.popen.wait()
+
+    @property
+    def cpu(self) -> float:
+        """Seconds of CPU so far, all threads, user and system."""
+        fields = Path(f"/proc/{self.popen.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / _TICK
+
+    @property
+    def memory(self) -> int:
+        """Bytes of resident memory."""
+        return int(Path(f"/proc/{self.popen.pid}/statm").read_text().split()[1]) * _PAGE
+
+
+@dataclass(slots=True)
+class Side:
+    """A proxy in reverse mode. `control` is the control API's port, 0 for the bare one."""
+
+    process: Process
+    control: int = 0
+
+    @property
+    def port(self) -> int:
+        return self.process.port
+
+    def counted(self, name: str) -> int:
+        """A counter of the proxy's, over all its labels."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.control, timeout=10)
+        with contextlib.closing(connection):
+            connection.request("GET", "/metrics")
+            lines = connection.getresponse().read().decode().splitlines()
+        return sum(int(float(line.split()[-1])) for line in lines if line.startswith(f"{name}_total"))
+
+    def api(self, method: str, path: str, document: Any = None) -> Any:
+        """A request to the control API. Raises RuntimeError for what is refused."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.control, timeout=10)
+        with contextlib.closing(connection):
+            body = None if document is None else json.dumps(document).encode()
+            connection.request(method, path, body, {"content-type": "application/json"} if body else {})
+            answer = connection.getresponse()
+            text = answer.read().decode()
+            if answer.status >= 300:
+                raise RuntimeError(f"{method} {path}: {answer.status} {text}")
+            return json.loads(text) if text else None
+
+
+@contextlib.contextmanager
+def upstream() -> Iterator[int]:
+    """An upstream that answers at once; its port. The bench itself is moved to the upstream's core."""
+    pin(0, proxy=False)
+    port = free_port()
+    with tempfile.TemporaryDirectory() as home:
+        command = [sys.executable, "-m", "addon.demo.server", "--light", "--port", str(port)]
+        process = Process.start(port, command, proxy=False, home=Path(home))
+        try:
+            yield port
+        finally:
+            process.stop()
+
+
+def mitmdump(upstream: int, port: int, home: Path, options: list[str], *scripts: Path) -> Process:
+    program = Path(sys.executable).with_name("mitmdump")
+    command = [str(program), "-q", "--mode", f"reverse:http://127.0.0.1:{upstream}@127.0.0.1:{port}"]
+    for option in (f"confdir={home}", *OPTIONS, *options):
+        command += ["--set", option]
+    for script in scripts:
+        command += ["-s", str(script)]
+    return Process.start(port, command, proxy=True, home=home)
+
+
+@contextlib.contextmanager
+def bare(upstream: int, *, streams: bool = False) -> Iterator[Side]:
+    """mitmdump without the addon. `streams`: with three lines that let event streams through as they come, for
+    otherwise it keeps every answer until it is whole."""
+    with tempfile.TemporaryDirectory() as folder:
+        scripts = [ROOT / "bench" / "streaming.py"] if streams else []
+        process = mitmdump(upstream, free_port(), Path(folder), [], *scripts)
+        try:
+            yield Side(process)
+        finally:
+            process.stop()
+
+
+@contextlib.contextmanager
+def grafted(upstream: int, home: Path | None = None) -> Iterator[Side]:
+    """mitmdump with the addon and its default store, an SQLite file. `home`: a folder whose `state` holds one
+    already."""
+    with contextlib.ExitStack() as stack:
+        home = home or Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        control = free_port()
+        options = [f"graft_control=127.0.0.1:{control}", "graft_token=off"]
+        process = mitmdump(upstream, free_port(), home, options, ROOT / "addon" / "entry.py")
+        try:
+            process.wait_for(control)
+            yield Side(process, control)
+        finally:
+            process.stop()

@@ -1,0 +1,84 @@
+"""A store with captured calls in it, made by the addon's own code: requests and answers as they pass through it."""
+
+import base64
+import random
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from addon.graft.capture import Capture
+from addon.graft.exchange import Forward
+from addon.graft.grafter import Grafter
+from addon.metrics import Metrics
+from addon.settings import Settings
+from addon.surfaces import Framing, match_path
+from bench.measure import PATH
+from bench.toolset import TOOL_CONFIG, TOOLS
+from store.base import Store
+from store.factory import open_url
+from store.models import Call, Toolset
+
+_encode = msgspec.json.Encoder().encode
+SIGNATURE = base64.b64encode(random.Random(1).randbytes(300)).decode()
+
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """A captured call, and the text that the client was given for it."""
+
+    call_id: str
+    text: str
+
+
+def answer_with_call(number: int) -> dict[str, Any]:
+    """What a model answers that calls a tool."""
+    call = {"id": f"x{number}", "name": "get_weather", "args": {"city": f"City {number}", "unit": "celsius"}}
+    part = {"functionCall": call, "thoughtSignature": SIGNATURE}
+    return {
+        "candidates": [{"content": {"role": "model", "parts": [part]}, "finishReason": "STOP", "index": 0}],
+        "usageMetadata": {"promptTokenCount": 90, "candidatesTokenCount": 20, "totalTokenCount": 110},
+        "modelVersion": "gemini-3-flash-preview",
+        "responseId": f"r{number}",
+    }
+
+
+RESULT = {"city": "Göteborg", "celsius": 4.5, "wind": {"speed": 7, "from": "NW"}, "note": "Rain later. " * 20}
+
+
+async def capture(store: Store, session: str, count: int, *, answered: bool) -> list[Captured]:
+    """Put the toolset, and have `count` calls captured."""
+    await store.put_toolset(session, Toolset(declarations=TOOLS, tool_config=TOOL_CONFIG))
+    grafter = Grafter(store, Settings(session=session), Metrics())
+    target = match_path("POST", PATH)
+    scope = await grafter.scope(session)
+    assert target is not None
+    assert scope is not None
+    texts: list[str] = []
+    for number in range(count):
+        body = _encode({"contents": [{"role": "user", "parts": [{"text": f"What about city {number} of {session}?"}]}]})
+        outcome = await grafter.request(target, scope, body)
+        assert isinstance(outcome, Forward)
+        assert outcome.exchange is not None
+        seen = await Capture(grafter, outcome.exchange, Framing.JSON).whole(_encode(answer_with_call(number)))
+        texts.append(msgspec.json.decode(seen)["candidates"][0]["content"]["parts"][0]["text"])
+    calls: list[Call] = []
+    cursor: str | None = None
+    while True:
+        page = await store.calls(session=session, limit=1000, cursor=cursor)
+        calls += page.items
+        cursor = page.next_cursor
+        if cursor is None:
+            break
+    if answered:
+        for call in calls:
+            await store.answer(call.call_id, result=RESULT)
+    return [Captured(call.call_id, text) for call, text in zip(calls, texts, strict=True)]
+
+
+def default_store(home: Path) -> Store:
+    """The SQLite file that the proxy finds in its state folder."""
+    state = home / "state"
+    state.mkdir(parents=True, exist_ok=True)
+    return open_url(f"sqlite:///{state / 'toolgraft.db'}", ttl=Settings().ttl)
