@@ -21,13 +21,14 @@ def addresses(servers: Iterable[Any]) -> dict[str, Any]:
     return found
 
 
-def banner(listening: dict[str, Any], runtime: Runtime) -> Iterator[str]:
+def banner(listening: dict[str, Any], runtime: Runtime, confdir: str) -> Iterator[str]:
+    """`confdir`: where mitmproxy keeps its CA."""
     settings = runtime.settings
     yield "toolgraft is up."
     for url in listening["reverse"]:
         yield f"  Gemini at {url}, no CA needed:    export GOOGLE_GEMINI_BASE_URL={url}"
     for url in listening["regular"]:
-        ca = "~/.mitmproxy/mitmproxy-ca-cert.pem"
+        ca = f"{confdir}/mitmproxy-ca-cert.pem"
         yield f"  proxy at {url}, with mitmproxy's CA:  export HTTPS_PROXY={url} SSL_CERT_FILE={ca}"
     if runtime.control_url is not None:
         token = "no token" if settings.token == "off" else "token: toolgraft token"

@@ -1,6 +1,7 @@
 """Options registered and parsed, the runtime started and stopped with them, and what is said to the user about it."""
 
 import asyncio
+import difflib
 import json
 import logging
 import os
@@ -46,6 +47,11 @@ class Lifecycle:
             logger.error(text)  # mitmproxy ends after an error at the start, with status 1
 
     def _apply(self) -> None:
+        # what is set and not registered by any addon, mitmproxy keeps for one that may come, and says nothing
+        for name in ctx.options.deferred:
+            if name.startswith("graft_"):
+                near = difflib.get_close_matches(name, [o.name for o in OPTIONS], 1)
+                raise ValueError(f"{name}: there is no such option{f'; did you mean {near[0]}?' if near else ''}")
         settings = Settings.from_options({o.name: getattr(ctx.options, o.name) for o in OPTIONS})
         try:
             chosen = flowfilter.parse(settings.filter) if settings.filter else None
@@ -75,7 +81,7 @@ class Lifecycle:
         except OSError as error:
             logger.error(str(error))
             return
-        for line in banner(listening, self.runtime):
+        for line in banner(listening, self.runtime, ctx.options.confdir):
             logger.info(line)
 
     def done(self) -> asyncio.Task[None] | None:

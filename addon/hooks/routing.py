@@ -21,6 +21,7 @@ from store.models import SESSION_NAME, SESSION_PATTERN
 logger = logging.getLogger("toolgraft")
 
 SESSION_HEADER = "x-graft-session"
+_OWN = (SESSION_HEADER.encode(), b"proxy-authorization")
 
 
 @dataclass(slots=True)
@@ -92,8 +93,12 @@ class Routing:
                 return
             target = match(request.method, request.data.host, request.path)
         if target is None and prefixed is None:
+            _take_own(request)
+            self._redirect(flow, settings.redirect)
             return
-        origin, site = request.headers.get("origin"), request.headers.get("sec-fetch-site")
+        present = names(request.headers)
+        origin = request.headers.get("origin") if b"origin" in present else None
+        site = request.headers.get("sec-fetch-site") if b"sec-fetch-site" in present else None
         if not page_allowed(origin, site, settings.allow_origins):
             flow.response = refusal(
                 403,
@@ -101,8 +106,8 @@ class Routing:
                 f"a web page of {origin or 'another site'} may not use this proxy: see graft_allow_origins",
             )
             return
-        self._settle(flow, target, prefixed, settings.session)
-        if flow.response is None and settings.redirect:
+        self._settle(flow, target, prefixed, settings.session, present)
+        if flow.response is None:
             self._redirect(flow, settings.redirect)
 
     def responseheaders(self, flow: http.HTTPFlow) -> None:
@@ -124,9 +129,11 @@ class Routing:
 
     # --- sessions ---------------------------------------------------------------------------------------------
 
-    def _settle(self, flow: http.HTTPFlow, target: Target | None, prefixed: str | None, default: str) -> None:
+    def _settle(
+        self, flow: http.HTTPFlow, target: Target | None, prefixed: str | None, default: str, present: set[bytes]
+    ) -> None:
         headers = flow.request.headers
-        named = headers.pop(SESSION_HEADER, None)
+        named = headers.pop(SESSION_HEADER, None) if SESSION_HEADER.encode() in present else None
         user = self._users.get(flow.client_conn) or _user_of(flow)
         for name, where in ((prefixed, "the path"), (named, SESSION_HEADER), (user, "the user name in the proxy URL")):
             if name:
@@ -148,9 +155,10 @@ class Routing:
     # --- redirects --------------------------------------------------------------------------------------------
 
     def _redirect(self, flow: http.HTTPFlow, redirects: tuple[Redirect, ...]) -> None:
+        """Whatever is asked of a host goes where the surface's requests go: a key must not go elsewhere than them."""
         request = flow.request
         host = request.data.host.lower()
-        to = next((r for r in redirects if r.host == host), None)
+        to = next((r for r in redirects if r.host == host), None) if redirects else None
         if to is None:
             return
         self._redirected[flow] = _True(
@@ -180,6 +188,14 @@ def _take_prefix(request: http.Request) -> str | None:
     name, slash, rest = request.path[2:].partition("/")
     request.path = slash + rest or "/"
     return name
+
+
+def _take_own(request: http.Request) -> None:
+    """Take off what was said to this proxy alone."""
+    fields = request.headers.fields
+    kept = tuple(field for field in fields if field[0].lower() not in _OWN)
+    if len(kept) < len(fields):
+        request.headers.fields = kept
 
 
 def _user_of(flow: http.HTTPFlow) -> str:

@@ -54,7 +54,10 @@ class Runtime:
     def start(cls, settings: Settings, environ: Mapping[str, str] = os.environ) -> "Runtime":
         """Open the store and take the control API's port. Raises OSError, ValueError or StoreUnusable, whose message
         says what to do."""
-        store = open_url(settings.store_url, ttl=settings.ttl)
+        try:
+            store = open_url(settings.store_url, ttl=settings.ttl)
+        except ValueError as error:
+            raise ValueError(f"graft_store: {error}") from None
         if store.suspends:
             raise ValueError(f"graft_store={settings.store_url!r}: must be a kind of store that answers at once")
         if not settings.store:
