@@ -1,0 +1,226 @@
+"""Sessions and chats are kept apart: by prefix, header and proxy user; by the words before a turn; newest first."""
+
+import ssl
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx2
+import pytest
+
+from tests.e2e.proxies import DECLARATIONS, Proxy, Session, model, new_session, said, text_of, user, weather
+from tests.e2e.upstreams import Canned, Gemini, answer
+
+Json = dict[str, Any]
+
+THREE = "gemini-3-flash-preview"
+HOST = "https://generativelanguage.googleapis.com"
+PATH = f"/v1beta/models/{THREE}:generateContent"
+KEY = {"x-goog-api-key": "a-secret-key"}
+CALL = {"role": "model", "parts": [{"functionCall": {"name": "get_weather", "args": {"city": "Paris"}}}]}
+
+Ask = Callable[[list[Json]], Json]
+
+
+def by_prefix(proxy: Proxy, name: str, contents: list[Json]) -> httpx2.Response:
+    return httpx2.post(f"{proxy.url}/@{name}{PATH}", json={"contents": contents}, headers=KEY)
+
+
+def by_header(proxy: Proxy, name: str, contents: list[Json]) -> httpx2.Response:
+    headers = KEY | {"X-Graft-Session": name}
+    return httpx2.post(f"{proxy.url}{PATH}", json={"contents": contents}, headers=headers)
+
+
+def by_user(proxy: Proxy, name: str, contents: list[Json]) -> httpx2.Response:
+    trusts = ssl.create_default_context(cafile=str(proxy.ca))
+    with httpx2.Client(proxy=proxy.user(name), verify=trusts) as client:
+        return client.post(HOST + PATH, json={"contents": contents}, headers=KEY)
+
+
+WAYS = [by_prefix, by_header, by_user]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_two_sessions_at_once_share_nothing(way: Callable[..., httpx2.Response], proxy: Proxy, gemini: Gemini) -> None:
+    one, two = new_session(proxy, tools=False), new_session(proxy, tools=False)
+    one.tools([DECLARATIONS[0]])
+    two.tools([DECLARATIONS[1] | {"name": "get_weather_later"}])
+    with ThreadPoolExecutor(2) as pool:
+        asked = {s: pool.submit(way, proxy, s.name, [user(f"weather of {s.name}, please")]) for s in (one, two)}
+    first = {session: answer.result().json() for session, answer in asked.items()}
+
+    for session, name in ((one, "get_weather"), (two, "get_weather_later")):
+        (request,) = [r for r in gemini.requests if session.name in str(r["body"])]
+        assert [d["name"] for d in request["body"]["tools"][0]["functionDeclarations"]] == [name]
+        (call,) = session.calls()
+        assert call["name"] == name
+        assert [turn["turn_id"] for turn in session.turns()] == [call["turn_id"]]
+        assert text_of(first[session]) == f"Tool call completed: {name} [{call['turn_id']}]"
+
+    # the other's placeholder, in the other's words, is only words here
+    one.answer(get_weather={"secret": "of one"})
+    history = [user(f"weather of {one.name}, please"), model(text_of(first[one])), user("and then?")]
+    stolen = way(proxy, two.name, history)
+    assert stolen.status_code == 200
+    assert "of one" not in stolen.text
+    assert gemini.last["body"]["contents"] == history
+    kept = way(proxy, one.name, history)
+    assert "of one" in str(gemini.last["body"])
+    assert kept.status_code == 200
+    assert gemini.errors == []
+
+
+@pytest.mark.parametrize("way", [by_prefix, by_header])
+def test_the_sessions_name_never_reaches_upstream(
+    way: Callable[..., httpx2.Response], proxy: Proxy, canned: Canned
+) -> None:
+    session = new_session(proxy)
+    canned.says = [answer(b"{}")]
+    reverse = Renamed(proxy, proxy.urls[1])
+    assert way(reverse, session.name, [user("hello")]).status_code == 200
+    (heard,) = canned.heard
+    assert heard.startswith(f"POST {PATH} HTTP/1.1\r\n".encode())
+    assert session.name.encode() not in heard
+    assert b"graft" not in heard.lower()
+
+
+class Renamed:
+    """A proxy under another of its addresses."""
+
+    def __init__(self, proxy: Proxy, url: str) -> None:
+        self.url = url
+
+
+def test_the_proxy_users_name_never_reaches_upstream(proxy: Proxy, gemini: Gemini) -> None:
+    session = new_session(proxy)
+    assert by_user(proxy, session.name, [user("hello")]).status_code == 200
+    # a plain request through the proxy carries the user in its own headers
+    plain = f"http://generativelanguage.googleapis.com{PATH}"
+    with httpx2.Client(proxy=proxy.user(session.name)) as client:
+        assert client.post(plain, json={"contents": [user("hello")]}, headers=KEY).status_code == 200
+    assert len(gemini.requests) == 2
+    for request in gemini.requests:
+        assert "tools" in request["body"]
+        assert "proxy-authorization" not in request["headers"]
+        assert session.name not in str(request)
+
+
+@pytest.mark.parametrize("name", ["not%20a%20name", "a" * 65, "a:b"])
+def test_a_name_that_cannot_be_a_session_is_refused_before_anything_goes_upstream(
+    name: str, proxy: Proxy, gemini: Gemini
+) -> None:
+    refused = by_prefix(proxy, name, [user("hello")])
+    assert refused.status_code == 400
+    assert "[A-Za-z0-9_.-]" in refused.json()["error"]["message"]
+    assert gemini.requests == []
+
+
+# --- chats of one session ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def ask(proxy: Proxy, session: Session) -> Ask:
+    def asks(contents: list[Json]) -> Json:
+        answer = by_prefix(proxy, session.name, contents)
+        assert answer.status_code == 200, answer.text
+        found: Json = answer.json()
+        return found
+
+    return asks
+
+
+def responses(gemini: Gemini) -> list[Json]:
+    contents = gemini.last["body"]["contents"]
+    return [p["functionResponse"]["response"] for c in contents for p in c["parts"] if "functionResponse" in p]
+
+
+def test_two_chats_with_the_same_words_are_not_mixed_up(ask: Ask, session: Session, gemini: Gemini) -> None:
+    words = user("weather in Paris")
+    chats: list[list[Json]] = []
+    for number in (1, 2):
+        first = ask([words])
+        session.answer(get_weather={"chat": number})
+        chats.append([words, model(text_of(first)), user("repeat the results")])
+    for number, chat in enumerate(chats, 1):
+        for _ in range(2):
+            ask(chat)
+            assert responses(gemini) == [{"chat": number}]
+    assert gemini.errors == []
+
+
+def test_chats_that_began_otherwise_are_told_apart_without_an_id(ask: Ask, session: Session, gemini: Gemini) -> None:
+    """Same question and same visible turn, and nothing that names it: what came before is another."""
+    session.policy(delivery="passthrough")
+    words = user("weather in Paris")
+    chats: list[list[Json]] = []
+    for number in (1, 2):
+        before = [user(f"I am number {number}"), model(f"Hello, {number}")]
+        ask([*before, words])
+        session.answer(get_weather={"chat": number})
+        chats.append([*before, words, CALL, user("repeat the results")])
+    for number in (2, 1, 2):
+        ask(chats[number - 1])
+        assert responses(gemini) == [{"chat": number}]
+    # and where the beginning is of no chat that is known, neither is it: the call is not told at all
+    ask([user("I am number 3"), model("Hello, 3"), *chats[0][2:]])
+    assert responses(gemini) == []
+    assert gemini.errors == []
+
+
+def test_a_regenerated_answer_wins_over_the_one_it_replaced(
+    ask: Ask, proxy: Proxy, session: Session, gemini: Gemini
+) -> None:
+    """Under passthrough the two turns look the same to a client that keeps no ids."""
+    session.policy(delivery="passthrough")
+    words = user("weather in Paris")
+    for number in (1, 2):
+        first = ask([words])
+        session.answer(get_weather={"attempt": number})
+    assert first["candidates"][0]["content"]["parts"][0]["functionCall"]["args"] == {"city": "Paris"}
+    ask([words, CALL, user("repeat the results")])
+    assert responses(gemini) == [{"attempt": 2}]
+    assert gemini.errors == []
+    assert gemini.dummy_signatures == 0
+
+
+def test_a_regenerated_placeholder_is_found_by_its_own_id(ask: Ask, session: Session, gemini: Gemini) -> None:
+    words = user("weather in Paris")
+    old = ask([words])
+    session.answer(get_weather={"attempt": 1})
+    new = ask([words])
+    session.answer(get_weather={"attempt": 2})
+    for first, number in ((new, 2), (old, 1), (new, 2)):
+        ask([words, model(text_of(first)), user("repeat the results")])
+        assert responses(gemini) == [{"attempt": number}]
+
+
+def test_a_history_cut_at_its_front_still_finds_its_turns(ask: Ask, session: Session, gemini: Gemini) -> None:
+    begins = [user("My name is Ann."), model("Hello, Ann.")]
+    words = user("weather in Paris")
+    first = ask([*begins, words])
+    session.answer(get_weather=weather)
+    later = [user("thanks"), model("You are welcome."), user("repeat the results")]
+    history = [*begins, words, model(text_of(first)), *later]
+    for cut in (0, 1, 2):
+        kept = history[cut:]
+        kept = kept[1:] if kept[0]["role"] == "model" else kept
+        ask(kept)
+        assert responses(gemini) == [weather("Paris")]
+    # cut so that the history begins with the placeholder itself: no user turn is before it, so it stays text
+    ask(history[3:])
+    assert responses(gemini) == []
+    assert gemini.last["body"]["contents"] == history[3:]
+    ask(history[4:])
+    assert responses(gemini) == []
+    assert gemini.errors == []
+
+
+def test_a_clients_stream_chunks_may_stay_apart_in_its_history(ask: Ask, session: Session, gemini: Gemini) -> None:
+    words = user('say Let me see. call get_weather {"city": "Oslo"}')
+    first = text_of(ask([words]))
+    session.answer(get_weather=weather)
+    middle = len(first) // 2
+    pieces = [model(first[:middle]), said("model", first[middle:-3], first[-3:])]
+    ask([words, *pieces, user("repeat the results")])
+    assert responses(gemini) == [weather("Oslo")]
+    assert gemini.errors == []
