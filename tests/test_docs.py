@@ -1,0 +1,209 @@
+"""The documentation against the program: tables are complete, links and paths lead somewhere, the tour works.
+
+`python -m tests.test_docs` writes the README's tables anew.
+"""
+
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.main import get_command
+
+from addon.cli.app import app
+from addon.control.app import create_app
+from addon.metrics import Metrics
+from addon.settings import OPTIONS, Settings
+from store.factory import open_url
+
+ROOT = Path(__file__).parents[1]
+README = ROOT / "README.md"
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+
+# --- tables ---------------------------------------------------------------------------------------------------------
+
+
+def option_rows() -> Iterator[tuple[str, ...]]:
+    for option in OPTIONS:
+        default = ", ".join(option.default) if isinstance(option.default, tuple) else str(option.default)
+        yield f"`{option.name}`", f"`{default}`" if default else "", option.help
+
+
+def command_rows() -> Iterator[tuple[str, ...]]:
+    def rows(command: Any, words: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+        if hasattr(command, "commands"):
+            for name, found in command.commands.items():
+                yield from rows(found, (*words, name))
+            return
+        arguments = [p for p in command.params if p.param_type_name == "argument"]
+        shown = [p.metavar if p.required else f"[{p.metavar}]" for p in arguments]
+        yield f"`{' '.join([*words, *shown])}`", command.get_short_help_str(200)
+
+    return rows(get_command(app), ())
+
+
+def route_rows() -> Iterator[tuple[str, ...]]:
+    store = open_url("memory://", ttl=60)
+    control = create_app(store=store, settings=Settings(), token=None, metrics=Metrics(), version="0")
+    for route in sorted(control.routes, key=lambda route: (route.path, *(route.methods or ()))):
+        (method,) = sorted(route.methods or ["any"])
+        yield f"`{method} {route.path}`", route.summary or "This API, described"
+
+
+TABLES = {
+    "options": (("option", "default", "what"), option_rows),
+    "commands": (("command", "what"), command_rows),
+    "routes": (("route", "what"), route_rows),
+}
+
+
+def table_of(name: str) -> str:
+    header, rows = TABLES[name]
+    lines = [header, ["---"] * len(header), *rows()]
+    return "\n".join(f"| {' | '.join(cell.replace('|', '&#124;') for cell in line)} |" for line in lines)
+
+
+def section(name: str) -> re.Pattern[str]:
+    return re.compile(rf"(?<=<!-- {name} -->\n).*(?=<!-- /{name} -->)", re.DOTALL)
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_the_readme_lists_all_there_is(name: str) -> None:
+    found = section(name).search(README.read_text())
+    assert found is not None
+    assert found[0].strip() == table_of(name), "python -m tests.test_docs brings the README up to date"
+
+
+# --- links and paths ------------------------------------------------------------------------------------------------
+
+
+def test_links_between_pages_lead_somewhere() -> None:
+    links = [
+        (page.name, link)
+        for page in PAGES
+        for link in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text())
+        if "://" not in link and not (page.parent / link).exists()
+    ]
+    assert not links
+
+
+def test_files_that_pages_name_are_there() -> None:
+    missing = [
+        (page.name, named)
+        for page in PAGES
+        for named in re.findall(r"`((?:addon|store|tests|scripts|docs|bench)/[\w./-]+)`", page.read_text())
+        if not (ROOT / named).exists() and "NAME" not in named
+    ]
+    assert not missing
+
+
+def test_every_package_of_the_program_is_in_the_architecture() -> None:
+    told = (ROOT / "docs" / "architecture.md").read_text()
+    packages = [path.parent for path in ROOT.glob("addon/*/__init__.py")]
+    assert [p.name for p in packages if f"`addon/{p.name}`" not in told] == []
+
+
+# --- the tour -------------------------------------------------------------------------------------------------------
+
+BLOCK = re.compile(r"<!-- tour(: background)? -->\n```sh\n(.*?)```(?:\n```text\n(.*?)```)?", re.DOTALL)
+IDS = re.compile(r"(?<=turn_)[0-9a-f]{16}|(?<=call_)[0-9a-f]{24}|\d\d:\d\d:\d\d")
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A checkout that is set up already: with this interpreter's environment instead of one of its own."""
+    for name in ("addon", "store"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    (tmp_path / ".venv").symlink_to(sys.prefix)
+    shutil.copy(ROOT / "run_proxy.sh", tmp_path)
+    (tmp_path / "scripts").mkdir()
+    (tmp_path / "scripts" / "setup.sh").write_text("venv=$root/.venv\nset_up() { :; }\n")
+    (tmp_path / "home").mkdir()
+    return tmp_path
+
+
+@contextmanager
+def running(script: str, ready: str, folder: Path, environment: dict[str, str]) -> Iterator[None]:
+    """A shell command that goes on until the end, waited for until it has said that it is ready."""
+    with subprocess.Popen(
+        ["sh", "-c", script],
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        assert process.stdout is not None
+        try:
+            said = []
+            for line in process.stdout:
+                said.append(line)
+                if ready in line:
+                    break
+            else:
+                pytest.fail(f"{script}\n{''.join(said)}")
+            yield
+        finally:
+            os.killpg(process.pid, signal.SIGTERM)
+            process.stdout.read()
+            process.wait(timeout=15)
+
+
+def free_port() -> str:
+    with closing(socket.socket()) as found:
+        found.bind(("127.0.0.1", 0))
+        return str(found.getsockname()[1])
+
+
+@pytest.mark.e2e
+@pytest.mark.skipif(shutil.which("curl") is None, reason="the tour's commands need curl")
+def test_the_tour_works_as_it_is_typed(checkout: Path) -> None:
+    """Word for word, but for the ports: those of the README may be taken."""
+    home = checkout / "home"
+    environment = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(home),
+        "TOOLGRAFT_HOME": str(home / "state"),
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    ports = {port: free_port() for port in ("9912", "8081", "8741")}
+    readme = re.sub("|".join(ports), lambda found: ports[found[0]], README.read_text())
+    blocks = BLOCK.findall(readme)
+    gemini, proxy = (script.strip() for background, script, _ in blocks if background)
+    blocks = [(script, expected) for background, script, expected in blocks if not background]
+    with ExitStack() as stack:
+        at_port = f"exec {gemini} --port {ports['9912']}"
+        stack.enter_context(running(at_port, "listening on", checkout, environment))
+        at_port = f"exec {proxy} --set graft_control=127.0.0.1:{ports['8741']}"
+        stack.enter_context(running(at_port, "control API at", checkout, environment))
+        typed = "printf '\\036'\n".join(script for script, _ in blocks)
+        done = subprocess.run(
+            ["sh", "-eu"], input=typed, cwd=checkout, env=environment, capture_output=True, text=True, timeout=60
+        )
+    assert (done.returncode, done.stderr) == (0, "")
+    shown = done.stdout.split("\x1e")
+    assert len(shown) == len(blocks)
+    for (_, expected), output in zip(blocks, shown, strict=True):
+        if expected:
+            assert [IDS.sub("…", line.rstrip()) for line in output.splitlines()] == IDS.sub("…", expected).splitlines()
+        else:
+            for document in output.replace("}{", "}\n{").splitlines():
+                assert json.loads(document)["items"], "each of its commands prints a list"
+
+
+if __name__ == "__main__":
+    text = README.read_text()
+    for name in TABLES:
+        text = section(name).sub(lambda _, name=name: table_of(name) + "\n", text)  # type: ignore[misc]
+    README.write_text(text)
