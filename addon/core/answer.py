@@ -4,13 +4,14 @@ An `Answer` is fed the response documents of one request, one for JSON or one an
 candidate, what the model really said (`said`), what the client was shown (`shown`), and the calls.
 """
 
+import copy
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from addon.core.documents import Document, get, listed, objects, parts_of
-from addon.core.history import Slot
+from addon.core.documents import Document, camel, get, listed, objects, parts_of
 from addon.core.placeholder import Placeholder
+from addon.core.steps import Slot
 
 CONTINUATION = "CONTINUATION"
 FILLER: Document = {"text": "", "thought": True}
@@ -47,7 +48,8 @@ class _Partial(NamedTuple):
 
 class Candidate:
     """One candidate of an answer. `slots` are all its calls in order, `captured` the grafted ones among them.
-    `hides` says that the client was not shown everything; `ended` that the finishReason has come."""
+    `hides` says that the client was not shown everything; `ended` that the finishReason has come; `paused` that the
+    client is to ask for the rest (finishReason CONTINUATION)."""
 
     def __init__(self, index: int, turn_id: str) -> None:
         self.index = index
@@ -64,7 +66,7 @@ class Candidate:
     @property
     def is_grafted(self) -> bool:
         """Whether the ledger has to know this turn: calls were captured, or something was hidden."""
-        return self.hides or bool(self.captured)
+        return bool(self.captured) or (self.hides and bool(self.said))
 
     @property
     def wants_placeholder(self) -> bool:
@@ -75,15 +77,24 @@ class Candidate:
         return "".join(str(p["text"]) for p in self.shown if "text" in p and not p.get("thought"))
 
     def say(self, part: Document) -> None:
-        """Add to what the model said: text grows together, thoughts and empty parts are not told again."""
-        signed = get(part, "thoughtSignature") is not None
-        if not signed and (part.get("thought") or part.get("text") == "" or not part):
-            return
-        last = self.said[-1] if self.said else {}
-        if set(last) == {"text"} and isinstance(part.get("text"), str) and not part.get("thought"):
-            self.said[-1] = {**part, "text": last["text"] + part["text"]}
-        else:
-            self.said.append(part)
+        """Add to what the model said. Thoughts and empty parts are not told again, unless they are signed."""
+        if get(part, "thoughtSignature") is not None or not part.get("thought"):
+            _add(self.said, part)
+
+    def show(self, part: Document) -> None:
+        """Add to what the client was given."""
+        _add(self.shown, part)
+
+
+def _add(parts: list[Document], part: Document) -> None:
+    """Plain texts grow together. One that is signed stays by itself: its signature belongs to no other part."""
+    text = part.get("text") if set(part) == {"text"} else None
+    if not part or text == "":
+        return
+    if isinstance(text, str) and parts and set(parts[-1]) == {"text"} and isinstance(parts[-1]["text"], str):
+        parts[-1] = {"text": parts[-1]["text"] + text}
+    else:
+        parts.append(part)
 
 
 class Answer:
@@ -108,38 +119,56 @@ class Answer:
         self._moved: Document = {}
         self._meta: Document = {}
 
+    def resumed(self) -> "Answer":
+        """A copy that goes on where this one paused: the client may ask for the rest more than once."""
+        again = copy.copy(self)
+        again.candidates = copy.deepcopy(self.candidates)
+        again.continuation = None
+        again._moved, again._meta = {}, {}
+        return again
+
     def feed(self, response: Document, *, whole: bool = False) -> Document | None:
         """One response document: what the client is to see instead (the same object where nothing changes), or None
         where nothing is left of it. `whole`: there will be no other."""
         self._meta.update({k: response[k] for k in ("modelVersion", "responseId") if k in response})
         kept: list[Document] = []
-        changed = False
+        changed = ends = False
         for candidate in objects(response.get("candidates")):
             seen = self._candidate(candidate, whole)
             changed = changed or seen is not candidate
+            ends = ends or candidate.get("finishReason") is not None
             if seen is not None:
                 kept.append(seen)
-        if not changed:
-            return response
-        if not kept:
+        if changed and not kept:
             self._moved |= {k: v for k, v in response.items() if k != "candidates"}
             return None
-        moved, self._moved = self._moved, {}
+        # What was said of usage later holds for all before it.
+        moved = {k: v for k, v in self._moved.items() if k not in response}
+        if not changed and not (moved and ends):
+            self._moved = moved
+            return response
+        self._moved = {}
         return {**moved, **response, "candidates": kept}
 
     def close(self) -> Document | None:
-        """The clean end of a stream: the event that is still to be sent, if a placeholder is."""
-        due = [c for c in self.candidates.values() if c.wants_placeholder and not c.ended and not c.paused]
-        if not due:
+        """The clean end of a stream: the event that is still to be sent, if a placeholder is, or the usage that was
+        told in an event that was dropped."""
+        parts = {
+            state.index: (self._place(state), "STOP")
+            for state in self.candidates.values()
+            if state.wants_placeholder and not state.ended and not state.paused
+        }
+        if not parts and "usageMetadata" not in self._moved:
             return None
-        candidates = []
-        for state in due:
-            state.ended = True
-            part = self._place(state)
-            candidates.append(
-                {"content": {"parts": [part], "role": "model"}, "finishReason": "STOP", "index": state.index}
-            )
-        return {"candidates": candidates, **self._meta, **self._moved}
+        for index in parts:
+            self.candidates[index].ended = True
+        candidates: list[Document] = [
+            {"content": {"parts": [part], "role": "model"}, "finishReason": reason, "index": index}
+            for index, (part, reason) in parts.items()
+        ]
+        filler: Document = {"content": {"parts": [FILLER], "role": "model"}, "index": 0}
+        moved, self._moved = self._moved, {}
+        return {"candidates": candidates or [filler], **self._meta, **moved}
 
     def _candidate(self, candidate: Document, whole: bool) -> Document | None:
         index = candidate.get("index")
@@ -149,26 +178,21 @@ class Answer:
             state = self.candidates[index] = Candidate(index, self.new_turn_id())
         content = candidate.get("content")
         content = content if isinstance(content, dict) else {}
-        seen: list[Document] = []
-        hid = False
-        for part in parts_of(content):
-            if self._is_hidden(state, part):
-                hid = state.hides = True
-            else:
-                seen.append(part)
+        parts = parts_of(content)
+        seen = [part for part in parts if self._take(state, part)]
+        hid = len(seen) < len(parts)
         finish = candidate.get("finishReason")
         state.paused = finish == CONTINUATION
         if state.paused and isinstance(token := candidate.get("continuationToken"), str):
             self.continuation = token
         ends = (finish is not None or whole) and not state.paused and not state.ended
         state.ended = state.ended or ends
-        if not hid and not (ends and state.wants_placeholder):
-            state.shown += seen
+        places = ends and state.wants_placeholder
+        if not hid and not places:
             return candidate
         seen = [part for part in seen if part.get("text") != "" or part.get("thought")]
-        state.shown += seen
         shown = dict(candidate)
-        if ends and state.wants_placeholder:
+        if places:
             seen.append(self._place(state))
             shown["finishReason"] = 1 if isinstance(finish, int) else "STOP"
             shown.pop("finishMessage", None)  # it speaks of function calls
@@ -182,46 +206,63 @@ class Answer:
     def _place(self, state: Candidate) -> Document:
         names = [call.name for call in state.captured]
         part = {"text": self.placeholder.after(state.shown_text, names, state.turn_id)}
-        state.shown.append(part)
+        state.show(part)
         return part
 
-    def _is_hidden(self, state: Candidate, part: Document) -> bool:
+    def _take(self, state: Candidate, part: Document) -> bool:
+        """Take in a part; whether the client gets it."""
         call = get(part, "functionCall")
         if isinstance(call, dict):
-            return self._call(state, part, call) and not self.passthrough
-        state.say(part)
-        return self.hides_server_tools and (get(part, "toolCall") or get(part, "toolResponse")) is not None
+            visible = self._call(state, part, call)
+        else:
+            state.say(part)
+            visible = not self.hides_server_tools or (get(part, "toolCall") or get(part, "toolResponse")) is None
+            if visible:
+                state.show(part)
+        state.hides = state.hides or not visible
+        return visible
 
     def _call(self, state: Candidate, part: Document, call: Document) -> bool:
-        """Take in a call, or a piece of one; whether it is a grafted tool's."""
-        pieces = listed(call.get("partialArgs"))
-        goes_on = bool(call.get("willContinue"))
+        """Take in a call, or a piece of one; whether the client gets it."""
+        pieces = listed(get(call, "partialArgs"))
+        goes_on = bool(get(call, "willContinue"))
         if state.partial is None and not pieces and not goes_on:
             return self._captured(state, part, call)
-        if state.partial is None or call.get("name"):
-            whole = {k: v for k, v in call.items() if k not in ("partialArgs", "willContinue")}
-            state.partial = _Partial({**part, "functionCall": whole}, dict(call.get("args") or {}))
+        if state.partial is not None and call.get("name"):
+            self._assembled(state, state.partial)  # another call begins: the one before it has come to its end
+            state.partial = None
+        if state.partial is None:
+            args = call.get("args")
+            head = {k: v for k, v in call.items() if camel(k) not in ("partialArgs", "willContinue")}
+            state.partial = _Partial({**part, "functionCall": head}, dict(args) if isinstance(args, dict) else {})
         partial = state.partial
+        for key, value in part.items():
+            partial.part.setdefault(key, value)  # the signature may come with a later piece
         for piece in objects(pieces):
             put(partial.args, piece)
-        grafted = self._toolset_name(str(partial.part["functionCall"].get("name"))) is not None
         if not goes_on:
             state.partial = None
-            whole = {**partial.part["functionCall"], "args": partial.args}
-            self._captured(state, {**partial.part, "functionCall": whole}, whole)
-        return grafted
+            return self._assembled(state, partial)
+        used = str(partial.part["functionCall"].get("name", ""))
+        return self.passthrough or self._toolset_name(used) is None
+
+    def _assembled(self, state: Candidate, partial: _Partial) -> bool:
+        call = {**partial.part["functionCall"], "args": partial.args}
+        return self._captured(state, {**partial.part, "functionCall": call}, call)
 
     def _toolset_name(self, used: str) -> str | None:
         """The toolset's name of a call; None where it is the client's own."""
         return self.naming.names.get(used, used if self.naming.all_grafted else None)
 
     def _captured(self, state: Candidate, part: Document, call: Document) -> bool:
+        """Take in a call that is complete; whether the client gets it."""
         used = str(call.get("name", ""))
         name = self._toolset_name(used)
         if name is None:
             state.slots.append(Slot(used, None))
             state.say(part)
-            return False
+            state.show(part)
+            return True
         args = call.get("args")
         captured = Captured(
             call_id=self.new_call_id(),
@@ -234,7 +275,9 @@ class Answer:
         state.captured.append(captured)
         state.slots.append(Slot(name, captured.call_id))
         state.say({**part, "functionCall": {**call, "name": name}})
-        return True
+        if self.passthrough:
+            state.show(part)
+        return self.passthrough
 
 
 def put(args: Document, piece: Mapping[str, Any]) -> None:

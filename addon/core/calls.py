@@ -8,6 +8,9 @@ from typing import Any
 from addon.core.documents import Document, Malformed, decode, encode, get, parts_of
 from addon.core.turns import canonical
 
+_OWN = ("functionCall", "functionResponse")
+_SERVER = ("toolCall", "toolResponse")
+
 
 def decoded(signature: Any) -> bytes | None:
     """A thoughtSignature by value: clients send it back in the URL-safe alphabet. None for none; what is not base64
@@ -30,14 +33,21 @@ def responses_in(contents: Sequence[Document]) -> list[Document]:
     return [one for c in contents for part in parts_of(c) if isinstance(one := get(part, "functionResponse"), dict)]
 
 
-def signed_calls(contents: Sequence[Document]) -> list[tuple[Any, ...]]:
-    """Each call of these Contents by all that must come back: name, args, id, and the signature beside it, by value."""
-    return [
-        (call.get("name"), canonical(get(call, "args") or {}), call.get("id"), decoded(get(part, "thoughtSignature")))
-        for content in contents
-        for part in parts_of(content)
-        if isinstance(call := get(part, "functionCall"), dict)
-    ]
+def echoed(contents: Sequence[Document]) -> list[tuple[Any, ...]]:
+    """What of these Contents must come back as it was: each call by name, args, id, and the signature beside it, by
+    value; the toolCall and toolResponse parts."""
+    found: list[tuple[Any, ...]] = []
+    for content in contents:
+        for part in parts_of(content):
+            signature = decoded(get(part, "thoughtSignature"))
+            if isinstance(call := get(part, "functionCall"), dict):
+                found.append((call.get("name"), canonical(get(call, "args") or {}), call.get("id"), signature))
+            found += [
+                (kind, canonical(used, named=False), signature)
+                for kind in _SERVER
+                if isinstance(used := get(part, kind), dict)
+            ]
+    return found
 
 
 def is_ordinary(contents: Sequence[Document]) -> bool:
@@ -53,7 +63,10 @@ def responses_lead(contents: Sequence[Document]) -> bool:
 
 def flat(content: Document, *, calls: bool = True, server: bool = True) -> Document:
     """A Content with its calls and responses told as text, so that it stands without any tool being declared.
-    Responses that stay go first: text may not come before them."""
+    Responses that stay go first: text may not come before them. The same object where there is nothing to tell."""
+    kinds = (_OWN if calls else ()) + (_SERVER if server else ())
+    if all(get(part, kind) is None for part in parts_of(content) for kind in kinds):
+        return content
     parts = [_flat_part(part, calls=calls, server=server) for part in parts_of(content)]
     parts.sort(key=lambda part: get(part, "functionResponse") is None)
     return {**content, "parts": parts}

@@ -19,6 +19,7 @@ _KEY = re.compile(rb'[ \t\r\n]*"((?:[^"\\]|\\.)*)"[ \t\r\n]*:[ \t\r\n]*')
 _OPEN = re.compile(rb"[ \t\r\n]*[\[{]")
 _GAP = re.compile(rb"[ \t\r\n]*")
 _COMMA = re.compile(rb"[ \t\r\n]*,[ \t\r\n]*")
+_CLOSE = re.compile(rb"[ \t\r\n]*}[ \t\r\n]*")
 
 _object_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _array_decoder = msgspec.json.Decoder(list[msgspec.Raw])
@@ -78,8 +79,7 @@ def members(data: bytes, start: int = 0, end: int | None = None) -> list[Member]
         found.append(Member(camel(name), key.start(0) + _GAP.match(key[0]).end(), value_start, at))  # type: ignore[union-attr]
     if len({m.name for m in found}) != len(found):
         raise Malformed("an object names a key in both spellings")
-    closing = _GAP.match(data, at, end)
-    if closing is None or data[closing.end() : closing.end() + 1] != b"}":
+    if _CLOSE.fullmatch(data, at, end) is None:
         raise Malformed("an object names a key twice")
     return found
 

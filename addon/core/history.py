@@ -6,13 +6,15 @@ responses, and is followed by exactly its responses, in call order, before anyth
 need nothing stay the bytes they are, and a history that was rewritten once is not changed by being rewritten again.
 """
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from addon.core.calls import calls_in, flat, is_ordinary, responses_in, responses_lead, signed_calls
+from addon.core.calls import calls_in, echoed, flat, is_ordinary, responses_in, responses_lead
 from addon.core.documents import Document, encode, get, parts_of
 from addon.core.placeholder import Placeholder
 from addon.core.request import Piece
+from addon.core.steps import Slot, Step, TrueTurn, client_calls, last_step, response_to, segments
 from addon.core.tools import Generation, Plan, is_before
 from addon.core.turns import CALLS, RESPONSES, SERVER_TOOLS, History, Turn
 
@@ -21,85 +23,9 @@ DUMMY_SIGNATURE = "skip_thought_signature_validator"
 """Documented by Google for calls whose signature is not to be had. The last resort: it can make answers worse."""
 
 
-class Slot(NamedTuple):
-    """A call of a step: its name in the toolset (or the client's own), and the captured call, None for the client's."""
-
-    name: str
-    call_id: str | None
-
-
-class Step(NamedTuple):
-    content: Document
-    slots: tuple[Slot, ...]
-
-
-class TrueTurn:
-    """What really happened in place of a visible turn.
-
-    `answers`: for each call id the functionResponse's `response`, None while there is none. `passthrough`: the client
-    was given the calls and answers them itself. Immutable, but for the bytes it was last written as.
-    """
-
-    __slots__ = ("answers", "passthrough", "steps", "turn_id", "visible_text", "written")
-
-    def __init__(
-        self,
-        turn_id: str,
-        steps: Sequence[Step],
-        answers: Mapping[str, Document | None],
-        *,
-        visible_text: str = "",
-        passthrough: bool = False,
-    ) -> None:
-        self.turn_id = turn_id
-        self.steps = tuple(steps)
-        self.answers = answers
-        self.visible_text = visible_text
-        self.passthrough = passthrough
-        self.written: tuple[Rules, list[Piece]] | None = None
-
-    @property
-    def shares(self) -> bool:
-        """Whether the client has a part in the last step: calls of its own, or all of them."""
-        return bool(self.steps[-1].slots) and (
-            self.passthrough or any(slot.call_id is None for slot in self.steps[-1].slots)
-        )
-
-    @property
-    def pending(self) -> list[str]:
-        """The ids of the calls that have no answer yet, in order."""
-        return [call_id for call_id, answer in self.answers.items() if answer is None]
-
-
-def given_answers(contents: Sequence[Document], true: TrueTurn) -> dict[str, Document]:
-    """What the client answered to calls that were passed through to it: the responses in the user turn after them, by
-    call id, of the calls that have no answer yet."""
-    if not true.passthrough or not true.pending:
-        return {}
-    step = true.steps[-1]
-    left = responses_in(contents)
-    given: dict[str, Document] = {}
-    for slot, call in zip(step.slots, calls_in([step.content]), strict=False):
-        mine = _response_to(call, slot.name, left)
-        if mine is not None and slot.call_id is not None and true.answers.get(slot.call_id) is None:
-            given[slot.call_id] = get(mine, "response") or {}
-    return given
-
-
-def _response_to(call: Document, name: str, left: list[Document]) -> Document | None:
-    """Take the response to a call out of those that are left: the one with its id, else the next one of its name."""
-    call_id = call.get("id")
-    fits = [one for one in left if call_id is not None and one.get("id") == call_id]
-    fits = fits or [one for one in left if get(one, "name") == name and None in (one.get("id"), call_id)]
-    if not fits:
-        return None
-    left.remove(fits[0])
-    return fits[0]
-
-
 class Rules(NamedTuple):
     """How one request is rewritten. `strip`: the client's own calls go too, as text, where nothing declares them.
-    `keep_unanswered`: a last step none of whose calls has a result keeps its text."""
+    `keep_unanswered`: a last step none of whose calls has a result keeps its text. `ids`: calls have ids."""
 
     plan: Plan
     strip: bool
@@ -107,6 +33,15 @@ class Rules(NamedTuple):
     placeholder: Placeholder
     keep_unanswered: bool = True
     ids: bool = True
+
+
+class Manner(NamedTuple):
+    """All that a step which the client has no part in depends on when it is written, but for its own content."""
+
+    names: Mapping[str, str]
+    server_tools: bool
+    model: Generation
+    ids: bool
 
 
 def rewrite(body: bytes, history: History, hits: Mapping[int, Sequence[TrueTurn]], rules: Rules) -> list[Piece] | None:
@@ -134,19 +69,21 @@ class _Writer:
         self.changed = False
         self.index = 0
         self.untouched = -2
-        self.awaited: tuple[Step, TrueTurn] | None = None  # what the next user turn has to answer
+        self.awaited: tuple[TrueTurn, list[Document | None]] | None = None  # what the next user turn has to answer
+        self.manner = Manner(rules.plan.names, rules.plan.server_tools, rules.model, rules.ids)
+        self.depends_on_place = False
         self.kept_step = False
         self.seen: set[str] = set()
-        last = max((i for i, turn in enumerate(history.turns) if turn.side == "model"), default=-1)
-        self.last_ids = {true.turn_id for true in hits.get(last, ())}
+        self.last = last_step(history, hits, rules.placeholder)
 
     # --- turns ------------------------------------------------------------------------------------------------
 
     def model_turn(self, turn: Turn) -> None:
         self.kept_step = False
-        found = [true for true in self.hits.get(self.index, ()) if not self._keeps_text(true)] if self.out else []
+        here = self.hits.get(self.index, ()) if self.out else ()
+        found = [true for true in here if not self._keeps_text(true)]
         fresh = {true.turn_id: true for true in found if true.turn_id not in self.seen}
-        self.seen.update(fresh)
+        self.seen.update(true.turn_id for true in here)
         if not found:
             self._own_turn(turn)
             return
@@ -155,15 +92,16 @@ class _Writer:
             self._shared_turn(turn, only)
             return
         self.changed = True
-        if only is not None and (turn.text == only.visible_text or not self.rules.placeholder.find(turn.text)):
+        simple = turn.text == only.visible_text or not self.rules.placeholder.find(turn.text) if only else False
+        if only is not None and simple and not turn.holds & CALLS:
             self.out += self._told(only)
         else:
             self._joined_turn(turn, {true.turn_id: true for true in found}, fresh)
 
     def user_turn(self, turn: Turn) -> None:
         if self.awaited is not None:
-            (step, true), self.awaited = self.awaited, None
-            self._answered_turn(turn, step, true)
+            (true, asked), self.awaited = self.awaited, None
+            self._answered_turn(turn, true, asked)
         elif self.rules.strip and turn.holds & RESPONSES and not self.kept_step:
             self._write([flat(content) for content in turn.contents(self.body)])
         else:
@@ -171,9 +109,12 @@ class _Writer:
         self.kept_step = False
 
     def _keeps_text(self, true: TrueTurn) -> bool:
+        if not any(step.slots for step in true.steps) and not self.rules.plan.server_tools:
+            return True  # nothing was hidden but parts that may not stand in this request
         return (
             self.rules.keep_unanswered
-            and true.turn_id in self.last_ids
+            and true is self.last
+            and true.turn_id not in self.seen
             and not true.shares
             and bool(true.answers)
             and len(true.pending) == len(true.answers)
@@ -185,16 +126,12 @@ class _Writer:
         """A turn that the ledger does not know: as it is, or in strip mode without calls that nothing declares."""
         calls = bool(turn.holds & CALLS)
         flat_calls = self.rules.strip and calls and not self._is_whole_step(turn)
-        flat_server = self.rules.strip and turn.holds & SERVER_TOOLS and not self._has_server_tools()
+        flat_server = self.rules.strip and bool(turn.holds & SERVER_TOOLS) and not self.rules.plan.server_tools
         self.kept_step = calls and not flat_calls
         if flat_calls or flat_server:
-            self._write([flat(c, calls=flat_calls, server=bool(flat_server)) for c in turn.contents(self.body)])
+            self._write([flat(c, calls=flat_calls, server=flat_server) for c in turn.contents(self.body)])
         else:
             self._untouched(turn)
-
-    def _has_server_tools(self) -> bool:
-        config = self.rules.plan.tool_config
-        return config is not None and b"includeServerSideToolInvocations" in config
 
     def _is_whole_step(self, turn: Turn) -> bool:
         """Whether a step of the client's may stay: all declared, after a user turn, with its responses in order."""
@@ -206,41 +143,42 @@ class _Writer:
 
     def _joined_turn(self, turn: Turn, found: Mapping[str, TrueTurn], fresh: dict[str, TrueTurn]) -> None:
         """A turn in which placeholders stand among other text: each is told in its place, the other text stays. One
-        that was told before goes, and where nothing else is left the user turns around it join."""
-        at = 0
-        for start, end, turn_id in self.rules.placeholder.find(turn.text):
-            if (true := found.get(turn_id)) is None:
-                continue
-            lead = turn.text[at:start].strip()
-            own = self.rules.placeholder.find(true.visible_text)
-            told = true.visible_text[: own[0][0]].strip() if own else ""
-            if told and lead:
-                lead = lead[: len(lead) - len(told)].rstrip() if lead.endswith(told) else ""
-            if lead:
-                self._write([{"role": "model", "parts": [{"text": lead}]}])
-            if fresh.pop(turn_id, None) is not None:
+        that was told before goes, and where nothing else is left the user turns around it join. Calls of the client's
+        own that follow in the same run come last, as their responses come next."""
+        for text, true in segments(turn.text, found, self.rules.placeholder):
+            if text:
+                self._write([{"role": "model", "parts": [{"text": text}]}])
+            if true is not None and fresh.pop(true.turn_id, None) is not None:
                 self.out += self._told(true)
-            at = end
-        if at and (rest := turn.text[at:].strip()):
-            self._write([{"role": "model", "parts": [{"text": rest}]}])
+        parts = [part for content in turn.contents(self.body) for part in parts_of(content)]
+        if calls := [part for part in parts if get(part, "functionCall") is not None]:
+            self.kept_step = not self.rules.strip or self._is_whole_step(turn)
+            step: Document = {"role": "model", "parts": calls}
+            self._write([step if self.kept_step else flat(step)])
 
     def _told(self, true: TrueTurn) -> list[Piece]:
         """A true turn of which the client has no part, responses included."""
-        if true.written is not None and true.written[0] is self.rules:
+        if true.written is not None and true.written[0] == self.manner:
             return true.written[1]
+        self.depends_on_place = False
         pieces: list[Piece] = []
         for step in true.steps:
             contents = [self._said(step)]
             if step.slots:
-                contents.append({"role": "user", "parts": self._paired([], step, true)[0]})
+                contents.append({"role": "user", "parts": self._paired([], [], step, true)[0]})
             if not self._is_declared(step):
-                contents = [flat(content) for content in contents]
-            pieces += [encode(content) for content in contents]
-        true.written = (self.rules, pieces)
+                contents = [flat(content, server=False) for content in contents]
+            pieces += [encode(content) for content in contents if content["parts"]]
+        if not self.depends_on_place:
+            true.written = (self.manner, pieces)
         return pieces
 
     def _is_declared(self, step: Step) -> bool:
-        return all(slot.call_id is None or slot.name in self.rules.plan.names for slot in step.slots)
+        plan = self.rules.plan
+        return all(
+            slot.name in plan.names if slot.call_id is not None else not self.rules.strip or slot.name in plan.declared
+            for slot in step.slots
+        )
 
     def _used(self, slot: Slot) -> str:
         return slot.name if slot.call_id is None else self.rules.plan.names.get(slot.name, slot.name)
@@ -261,7 +199,8 @@ class _Writer:
                     part["thoughtSignature"] = DUMMY_SIGNATURE
                 unsigned = False
             parts.append(part)
-        return {**step.content, "parts": parts}
+        said: Document = {**step.content, "parts": parts}
+        return said if self.rules.plan.server_tools else flat(said, calls=False)
 
     def _must_be_signed(self) -> bool:
         """Whether Gemini refuses an unsigned call here: from 3.5 on anywhere, from 3 on in the current turn."""
@@ -269,6 +208,7 @@ class _Writer:
             return False
         if not is_before(self.rules.model, (3, 5)):
             return True
+        self.depends_on_place = True
         later = self.turns[self.index + 1 :]
         return not any(turn.side == "user" and is_ordinary(turn.contents(self.body)) for turn in later)
 
@@ -281,49 +221,55 @@ class _Writer:
             self.changed = True
             self.out += self._told(TrueTurn(true.turn_id, earlier, true.answers))
         said = self._said(step)
+        contents = turn.contents(self.body)
         if not self._is_declared(step):
-            self._write([flat(said)])
-        elif not earlier and signed_calls(turn.contents(self.body)) == signed_calls([said]):
+            self._write([flat(said, server=False)])
+        elif not earlier and echoed(contents) == echoed([said]):
             self._untouched(turn)
         else:
             self._write([said])
-        self.awaited = (step, true)
-        if self.index + 1 >= len(self.turns):
-            self._answered_turn(Turn("user", (), 0), step, true)
-            self.awaited = None
+        asked = client_calls(contents, true)
+        if self.index + 1 < len(self.turns):
+            self.awaited = (true, asked)
+        else:
+            self._answered_turn(Turn("user", (), 0), true, asked)
 
-    def _answered_turn(self, turn: Turn, step: Step, true: TrueTurn) -> None:
+    def _answered_turn(self, turn: Turn, true: TrueTurn, asked: Sequence[Document | None]) -> None:
         """The user turn after a shared step: responses of both sides in call order, then what else it holds."""
+        step = true.steps[-1]
         contents = turn.contents(self.body)
         given = responses_in(contents)
-        paired, left = self._paired(given, step, true)
+        paired, left = self._paired(given, asked, step, true)
         declared = self._is_declared(step)
         if declared and [part["functionResponse"] for part in paired] == given and responses_lead(contents):
             self._untouched(turn)
             return
         responses: Document = {"role": "user", "parts": paired}
-        rest: list[Document] = []
-        for content in contents:
+        self._write([responses if declared else flat(responses)])
+        for content, span in zip(contents, turn.spans, strict=True):
             others = [part for part in parts_of(content) if get(part, "functionResponse") is None]
-            if others:
-                rest.append({**content, "role": "user", "parts": others})
+            if not responses_in([content]):
+                self.out.append(span)
+            elif others:
+                self._write([{**content, "role": "user", "parts": others}])
         if left:
-            rest.append(flat({"role": "user", "parts": [{"functionResponse": one} for one in left]}))
-        self._write([responses if declared else flat(responses), *rest])
+            self._write([flat({"role": "user", "parts": [{"functionResponse": one} for one in left]})])
 
-    def _paired(self, given: list[Document], step: Step, true: TrueTurn) -> tuple[list[Document], list[Document]]:
-        """The step's functionResponse parts in call order, and those of the client that belong to no call of it."""
+    def _paired(
+        self, given: Sequence[Document], asked: Sequence[Document | None], step: Step, true: TrueTurn
+    ) -> tuple[list[Document], list[Document]]:
+        """The step's functionResponse parts in call order, and those of the client that belong to no call of it.
+        `asked`: the calls as the client has them, by which it answers."""
         left = list(given)
         parts: list[Document] = []
-        for slot, call in zip(step.slots, calls_in([step.content]), strict=False):
+        for slot, call, own in itertools.zip_longest(step.slots, calls_in([step.content]), asked):
             head: Document = {"name": self._used(slot)}
             if self.rules.ids and call.get("id") is not None:
                 head = {"id": call["id"], **head}
-            if slot.call_id is None or true.passthrough:
-                mine = _response_to(call, head["name"], left)
-                if mine is not None:
-                    parts.append({"functionResponse": {**mine, **head}})
-                    continue
+            mine = response_to(own, left)
+            if mine is not None:
+                parts.append({"functionResponse": {**mine, **head}})
+                continue
             answer = true.answers.get(slot.call_id) if slot.call_id is not None else None
             parts.append({"functionResponse": {**head, "response": NO_RESULT if answer is None else answer}})
         return parts, left

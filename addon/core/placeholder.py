@@ -44,4 +44,4 @@ class Placeholder:
 
     def is_bare(self, text: str) -> bool:
         """Whether the (trimmed) text is a placeholder without an id, or ends with one on a line of its own."""
-        return self._bare.search(text) is not None
+        return self._bare.search(text) is not None and not self.find(text)

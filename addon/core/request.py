@@ -4,7 +4,7 @@
 `assemble` puts the body together again: what is not replaced stays the very bytes that came.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from addon.core.documents import Malformed, Member, elements, members
@@ -17,13 +17,14 @@ Piece = tuple[int, int] | bytes
 class Prefix(NamedTuple):
     """The beginning of a body, up to the end of the last Content, and what was worked out for it.
 
-    `segments` are its bytes, in order. `start` is where the request object starts, `before` the members up to and
-    with `contents`, whose `end` is not known yet.
+    `segments` are its bytes, in order. `start` is where the request object starts, `around` what stands beside it
+    before it, `before` its members up to and with `contents`, whose `end` is not known yet.
     """
 
     segments: tuple[bytes, ...]
     end: int
     start: int
+    around: tuple[frozenset[str], ...]
     before: tuple[Member, ...]
     history: History
 
@@ -41,11 +42,13 @@ class Prefix(NamedTuple):
 
 
 class Request(NamedTuple):
-    """`start` and `end` are the request object's place in the body, `known` the prefix it was read with."""
+    """`start` and `end` are the request object's place in the body; `around` the names that stand beside it, before
+    it, in each object that it lies in; `known` the prefix it was read with."""
 
     body: bytes
     start: int
     end: int
+    around: tuple[frozenset[str], ...]
     members: tuple[Member, ...]
     history: History
     known: Prefix | None = None
@@ -71,30 +74,39 @@ class Request(NamedTuple):
             segments = (*self.known.segments, fresh) if fresh else self.known.segments
         else:
             segments = (b"".join((*self.known.segments, self.body[self.known.end : end])),)
-        return Prefix(segments, end, self.start, self.members[: at + 1], self.history)
+        return Prefix(segments, end, self.start, self.around, self.members[: at + 1], self.history)
 
 
 def parse(body: bytes, path: Sequence[str] = (), known: Prefix | None = None) -> Request:
-    """Read a body whose request object lies under the keys of `path`. Raises Malformed."""
+    """Read a body whose request object lies under the keys of `path` (in camelCase). Raises Malformed."""
     if known is not None:
         return _resume(body, path, known)
-    start, end = _descend(body, path)
+    start, end, around = _descend(body, path)
     found = members(body, start, end)
     history = History((), 0)
     for member in found:
         if member.name == "contents":
             history = _history(body, member)
-    return Request(body, start, end, tuple(found), history)
+    return Request(body, start, end, around, tuple(found), history)
 
 
-def _descend(body: bytes, path: Sequence[str]) -> tuple[int, int]:
+def _descend(
+    body: bytes, path: Sequence[str], known: Sequence[Collection[str]] = ()
+) -> tuple[int, int, tuple[frozenset[str], ...]]:
+    """The place of the object under `path`, and the names before it on each level. `known`: names that stood there
+    already, in the bytes that are not read again."""
     start, end = 0, len(body)
-    for name in path:
-        inner = next((m for m in members(body, start, end) if m.name == name), None)
-        if inner is None:
+    around: list[frozenset[str]] = []
+    for level, name in enumerate(path):
+        found = members(body, start, end)
+        at = next((i for i, m in enumerate(found) if m.name == name), None)
+        if at is None:
             raise Malformed(f"the body has no member {name!r}")
-        start, end = inner.start, inner.end
-    return start, end
+        if known and any(m.name in known[level] for m in found):
+            raise Malformed("an object names a key twice")
+        around.append(frozenset(m.name for m in found[:at]))
+        start, end = found[at].start, found[at].end
+    return start, end, tuple(around)
 
 
 def _history(body: bytes, contents: Member) -> History:
@@ -114,7 +126,7 @@ def _resume(body: bytes, path: Sequence[str], known: Prefix) -> Request:
     opening = b"".join(b'{"%s":' % name.encode() for name in path) + b'{"contents":[{}'
     tail = opening + body[known.end :]
     shift = known.end - len(opening)
-    start, end = _descend(tail, path)
+    start, end, _ = _descend(tail, path, known.around)
     contents, *rest = members(tail, start, end)
     spans = [(a + shift, b + shift) for a, b in elements(tail, contents.start, contents.end)[1:]]
     array = memoryview(tail)[contents.start : contents.end]
@@ -123,7 +135,7 @@ def _resume(body: bytes, path: Sequence[str], known: Prefix) -> Request:
     if len({m.name for m in found}) != len(found):
         raise Malformed("an object names a key twice")
     history = History.of(array, spans, known.history)
-    return Request(body, known.start, end + shift, tuple(found), history, known)
+    return Request(body, known.start, end + shift, known.around, tuple(found), history, known)
 
 
 def assemble(request: Request, replaced: Mapping[str, bytes | None], contents: Sequence[Piece] | None = None) -> bytes:

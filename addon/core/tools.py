@@ -15,6 +15,7 @@ Generation = tuple[int, int] | None
 """A model's major and minor version; None where the name does not tell, which is taken for the newest."""
 
 _GENERATION = re.compile(r"gemini-(\d+)(?:\.(\d+))?")
+_FLAG = "includeServerSideToolInvocations"
 _MEDIA_MODEL = re.compile(r"-image\b|-tts\b|^imagen|^veo|native-audio")
 
 
@@ -33,8 +34,8 @@ class Plan(NamedTuple):
 
     `names`: the toolset's name → the name used in this request, for every grafted tool that is declared. `declared`:
     every function that the request then declares. `hides_server_tools`: the proxy asked for toolCall and toolResponse
-    parts that the client did not. `dropped`: what could not go together, for a warning. `grafts` False: the request
-    cannot use functions, and keeps its visible turns.
+    parts that the client did not. `server_tools`: such parts may stand in the history. `dropped`: what could not go
+    together, for a warning. `grafts` False: the request cannot use functions, and its answer holds no calls.
     """
 
     tools: bytes | None
@@ -43,8 +44,14 @@ class Plan(NamedTuple):
     names: Mapping[str, str]
     declared: Collection[str]
     hides_server_tools: bool = False
+    server_tools: bool = False
     dropped: str = ""
     grafts: bool = True
+
+    @property
+    def rewrites(self) -> bool:
+        """Whether the history is told as it really was: a request without grafted tools keeps its visible turns."""
+        return self.grafts and bool(self.names or self.hides_server_tools)
 
 
 def cannot_use_functions(generation_config: bytes | None, model: str) -> bool:
@@ -53,7 +60,8 @@ def cannot_use_functions(generation_config: bytes | None, model: str) -> bool:
         return True
     if generation_config is None:
         return False
-    config = {camel(k): v for k, v in decode(generation_config).items() if v is not None}
+    given = decode(generation_config)
+    config = {camel(k): v for k, v in given.items() if v is not None} if isinstance(given, dict) else {}
     if str(config.get("responseMimeType", "text/plain")).lower() not in ("text/plain", ""):
         return True
     if any(key in config for key in ("responseSchema", "responseJsonSchema", "responseFormat")):
@@ -104,17 +112,21 @@ class Toolbox:
             tools.append({"functionDeclarations": [{**d, "name": names[d["name"]]} for d in declarations]})
         ours = self.tool_config if declarations or builtins or not own else None
         config = _merge_config(own_config, ours, names, bool(own_names or declarations))
-        asked = bool(own_config and get(own_config, "includeServerSideToolInvocations"))
+        asked = bool(own_config and get(own_config, _FLAG))
         mixes = bool((own_builtins or builtins) and (own_names or declarations))
         if mixes and not old and (declarations or builtins):
-            config = {**(config or {}), "includeServerSideToolInvocations": True}
+            config = {**(config or {}), _FLAG: True}
+        elif old and config and not asked:
+            config.pop(_FLAG, None)  # which such a model refuses
+        flagged = bool(config and config.get(_FLAG))
         return Plan(
             tools=encode(tools) if tools else None,
             tool_config=encode(config) if config else None,
             changes=not own or bool(declarations or builtins),
             names=names,
             declared=frozenset([*own_names, *names.values()]),
-            hides_server_tools=not asked and bool(config and config.get("includeServerSideToolInvocations")),
+            hides_server_tools=flagged and not asked,
+            server_tools=flagged,
             dropped=dropped,
         )
 
@@ -173,5 +185,7 @@ def _calling(config: Document | None) -> Document:
     if not isinstance(calling, dict):
         return {}
     return {
-        camel(k): (listed(v) if camel(k) == "allowedFunctionNames" else v) for k, v in calling.items() if v is not None
+        camel(k): ([str(n) for n in listed(v)] if camel(k) == "allowedFunctionNames" else v)
+        for k, v in calling.items()
+        if v is not None
     }

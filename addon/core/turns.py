@@ -137,12 +137,19 @@ class History:
         chain = digest = b""
         for turn in self.turns:
             if not turn.chain:
-                raw = [_contents.decode(memoryview(body)[start:end]).parts for start, end in turn.spans]
-                parts = [part for one in raw for part in listed(one)]
-                turn.text, turn.digest = visible(parts)
+                turn.text, turn.digest = _identity(body, turn.spans)
                 turn.chain = chain_key(chain, turn.side, turn.digest)
                 turn.pair = pair_key(digest, turn.digest)
             chain, digest = turn.chain, turn.digest
+
+
+def _identity(body: bytes, spans: Iterable[tuple[int, int]]) -> tuple[str, bytes]:
+    """The text and the digest of a run. What cannot be read is known by its bytes, and nothing else equals it."""
+    pieces = [memoryview(body)[start:end] for start, end in spans]
+    try:
+        return visible(part for piece in pieces for part in listed(_contents.decode(piece).parts))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, Malformed):
+        return "", xxhash.xxh3_128_digest(b"unread" + b"".join(pieces))
 
 
 def chain_key(before: bytes, side: Side, digest: bytes) -> bytes:
@@ -160,6 +167,7 @@ def visible_digest(parts: Iterable[Document]) -> bytes:
     return visible(_raw_parts.decode(encode(list(parts))))[1]
 
 
+_EXACT, _LARGEST = 2**53, 2**1000
 _UNSEEN = frozenset({"text", "thought", "thoughtSignature", "functionCall", "functionResponse"})
 
 
@@ -195,12 +203,12 @@ def visible(parts: Iterable[dict[str, msgspec.Raw]]) -> tuple[str, bytes]:
 
 def _blob(raw: msgspec.Raw) -> bytes:
     """Media by its content: clients may send base64 back in the URL-safe alphabet, and without padding."""
-    blob = _raw_object.decode(raw)
-    data = bytes(blob.get("data", b'""'))
-    kind = bytes(blob.get("mimeType", blob.get("mime_type", b"")))
-    if b"-" in data or b"_" in data:
-        data = data.replace(b"-", b"+").replace(b"_", b"/")
-    return kind + data.rstrip(b'="')
+    blob = {camel(key): bytes(value) for key, value in _raw_object.decode(raw).items()}
+    data = blob.get("data", b'""')
+    for other, usual in ((b"\\/", b"/"), (b"-", b"+"), (b"_", b"/")):
+        if other in data:
+            data = data.replace(other, usual)
+    return blob.get("mimeType", b"").replace(b"\\/", b"/") + data.rstrip(b'="')
 
 
 def canonical(value: Any, *, named: bool = True) -> Any:
@@ -213,8 +221,8 @@ def canonical(value: Any, *, named: bool = True) -> Any:
         return {key: canonical(item, named=named) for key, item in sorted(items)}
     if isinstance(value, list):
         return [canonical(item, named=named) for item in value]
-    if isinstance(value, float) and value.is_integer() and abs(value) < 2**63:
+    if isinstance(value, float) and value.is_integer() and abs(value) < _EXACT:
         return int(value)
-    if isinstance(value, int) and not -(2**63) <= value < 2**63:
-        return float(value)  # which is all that most clients keep of it
+    if isinstance(value, int) and abs(value) >= _EXACT:
+        return float(value) if abs(value) < _LARGEST else str(value)  # a float is all that most clients keep of it
     return value

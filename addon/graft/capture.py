@@ -40,14 +40,15 @@ class Capture:
         self.framing = framing
         self.markers = _CALL + (_SERVER_TOOL if exchange.plan.hides_server_tools else ())
         self.path = exchange.target.response_path
-        self._answer: Answer | None = exchange.resumes
+        self._answer: Answer | None = exchange.resumes.resumed() if exchange.resumes is not None else None
         self._earlier: list[bytes] = []
         self._decoder = ArrayDecoder() if framing is Framing.ARRAY else SseDecoder()
-        self._items = 0
+        self._opening: bytes | None = None  # an array's, while what came behind it was dropped
         self._failed = False
+        self._passes = False
         self._stored: dict[int, int] = {}
-        self._counted = 0
-        self._keys: tuple[bytes, bytes, bytes] | None = None
+        self._counted = self._captured()
+        self._keys: tuple[bytes, bytes] | None = None
 
     # --- whole answers ----------------------------------------------------------------------------------------
 
@@ -70,7 +71,7 @@ class Capture:
         seen = answer.feed(response, whole=True)
         for candidate in answer.candidates.values():
             if candidate.is_grafted:
-                await self._save(candidate, ended=True, delivered=not candidate.paused)
+                await self._save(candidate, delivered=candidate.ended)
         self._keep_continuation()
         return body if seen is response or seen is None else encode(self._outside(document, seen))
 
@@ -91,56 +92,57 @@ class Capture:
 
     def feed(self, chunk: bytes) -> bytes:
         """What the client gets for the next bytes of a stream. Never raises, never suspends: for stores that do not."""
-        if self._failed:
-            return b""
-        return self._safely(chunk, self._decoder.feed(chunk))
+        return self._edited(self._decoder.feed(chunk))
 
     def finish(self) -> bytes:
         """The clean end of a stream: what is still to be sent."""
-        if self._failed:
-            return b""
+        out = self._edited(self._decoder.flush())
+        if self._failed or self._passes:
+            return out
+        closing = self._close() if self.framing is Framing.SSE else None
         try:
-            out = self._edited(self._decoder.flush(), last=True)
             if self._answer is not None:
                 for candidate in self._answer.candidates.values():
                     if candidate.is_grafted:
-                        run_now(self._save(candidate, ended=True, delivered=not candidate.paused))
+                        run_now(self._save(candidate, ended=not candidate.paused, delivered=not candidate.paused))
                 self._keep_continuation()
-            return out
         except StoreUnavailable as error:
-            return self._store_failed(error, b"")
+            return out + (self._store_failed(error) or b"")
+        return out if closing is None else out + sse_event(closing)
 
-    def _safely(self, chunk: bytes, items: Sequence[SseEvent | ArrayItem]) -> bytes:
-        try:
-            return self._edited(items)
-        except StoreUnavailable as error:
-            return self._store_failed(error, chunk)
-
-    def _store_failed(self, error: StoreUnavailable, chunk: bytes) -> bytes:
-        self.grafter.metrics.error("store")
-        self._failed = True
-        body = store_error(self.exchange.target, error).strip(b"[]")
-        self.grafter.warn(f"the store failed in the middle of a stream: {error}")
-        return sse_event(body) if self.framing is Framing.SSE else self._separator() + body + b"]"
-
-    def _edited(self, items: Sequence[SseEvent | ArrayItem], *, last: bool = False) -> bytes:
+    def _edited(self, items: Sequence[SseEvent | ArrayItem]) -> bytes:
         out: list[bytes] = []
         for item in items:
-            data = item.data
-            if data is None:
-                if isinstance(item, ArrayItem):
-                    out.append(self._closing(item.raw))
-                else:
-                    out.append(item.raw)
-                continue
-            if self._answer is None and not any(marker in data for marker in self.markers):
-                self._earlier.append(data)
-                out.append(self._as_came(item))
-                continue
-            out.append(self._event(item, data))
-        if last and self.framing is Framing.SSE and (closing := self._close()) is not None:
-            out.append(sse_event(closing))
+            if self._failed:
+                break
+            try:
+                out.append(self._item(item))
+            except StoreUnavailable as error:
+                failure = self._store_failed(error)
+                out.append(self._as_came(item) if failure is None else failure)
         return b"".join(out)
+
+    def _store_failed(self, error: StoreUnavailable) -> bytes | None:
+        """The error that ends the stream; None where the rest goes on as it comes."""
+        self.grafter.metrics.error("store")
+        self.grafter.warn(f"the store failed in the middle of a stream: {error}")
+        if self.grafter.settings.on_store_error == "pass":
+            self._passes = True
+            return None
+        self._failed = True
+        body = store_error(self.exchange.target, error).strip(b"[]")
+        return sse_event(body) if self.framing is Framing.SSE else self._prefix(SEPARATOR) + body + b"]"
+
+    def _item(self, item: SseEvent | ArrayItem) -> bytes:
+        data = item.data
+        if self._passes:
+            return self._as_came(item)
+        if data is None:
+            return self._closing(item.raw) if isinstance(item, ArrayItem) else item.raw
+        if self._answer is None and not any(marker in data for marker in self.markers):
+            self._earlier.append(data)
+            return self._as_came(item)
+        return self._event(item, data)
 
     def _event(self, item: SseEvent | ArrayItem, data: bytes) -> bytes:
         try:
@@ -156,36 +158,32 @@ class Capture:
             stored = len(candidate.slots) + candidate.ended
             if candidate.is_grafted and self._stored.get(candidate.index) != stored:
                 self._stored[candidate.index] = stored
-                run_now(self._save(candidate, ended=candidate.ended, delivered=False))
+                run_now(self._save(candidate, delivered=False))
         if seen is response:
             return self._as_came(item)
         if seen is None:
+            if isinstance(item, ArrayItem) and item.prefix.lstrip().startswith(b"["):
+                self._opening = item.prefix
             return b""
         body = encode(self._outside(document, seen))
-        if isinstance(item, SseEvent):
-            return sse_event(body)
-        return self._separator() + body
+        return sse_event(body) if isinstance(item, SseEvent) else self._prefix(item.prefix) + body
 
     def _as_came(self, item: SseEvent | ArrayItem) -> bytes:
-        if isinstance(item, SseEvent):
+        if self._opening is None or isinstance(item, SseEvent):
             return item.raw
-        self._items += 1
-        if self._items == 1 and not item.prefix.lstrip().startswith(b"["):
-            return b"[" + item.raw[len(item.prefix) :]  # the elements before it were dropped
-        return item.raw
+        return self._prefix(item.prefix) + item.raw[len(item.prefix) :]
 
-    def _separator(self) -> bytes:
-        self._items += 1
-        return b"[" if self._items == 1 else SEPARATOR
+    def _prefix(self, own: bytes) -> bytes:
+        """What stands before an element: the array's own opening, if all that came behind it was dropped."""
+        opening, self._opening = self._opening, None
+        return own if opening is None else opening
 
     def _closing(self, raw: bytes) -> bytes:
         """The end of an array: before it, what is still to be said."""
-        closing = self._close() if raw.lstrip().startswith(b"]") else None
-        if closing is not None:
-            return self._separator() + closing + raw
-        if self._answer is not None and self._items == 0:
-            return b"[" + raw
-        return raw
+        if not raw.lstrip().startswith(b"]"):
+            return self._prefix(b"") + raw
+        closing = self._close()
+        return self._prefix(b"" if closing is None else SEPARATOR) + (closing or b"") + raw
 
     def _close(self) -> bytes | None:
         document = self._answer.close() if self._answer is not None else None
@@ -238,16 +236,20 @@ class Capture:
         answer = self._answer
         if answer is not None and answer.continuation is not None:
             kept = self.grafter.continuations
-            kept[answer.continuation] = answer
+            kept[self.exchange.scope.session, answer.continuation] = answer
             if len(kept) > 128:
                 kept.popitem(last=False)
 
-    async def _save(self, candidate: Candidate, *, ended: bool, delivered: bool) -> None:
+    def _captured(self) -> int:
+        return sum(len(one.captured) for one in self._answer.candidates.values()) if self._answer is not None else 0
+
+    async def _save(self, candidate: Candidate, *, ended: bool | None = None, delivered: bool) -> None:
+        """Store a turn as far as it has come. Only one that has ended can be found by what the client sees of it."""
         store, exchange = self.grafter.store, self.exchange
         now = store.clock()
-        chain, before, user_key = self._history_keys()
+        chain, before = self._history_keys()
         keys: list[bytes] = []
-        if ended:
+        if candidate.ended if ended is None else ended:
             digest = visible_digest(candidate.shown)
             keys = [chain_key(chain, "model", digest), pair_key(before, digest)]
         turn = Turn(
@@ -261,7 +263,7 @@ class Capture:
                 )
             ],
             delivery="passthrough" if exchange.scope.delivery == "passthrough" else "placeholder",
-            user_key=user_key,
+            user_key=before,
             delivered=delivered,
             model=exchange.model,
             surface=exchange.target.surface,
@@ -286,16 +288,15 @@ class Capture:
             for call in candidate.captured
         ]
         await store.save_turn(turn, calls, keys)
-        captured = sum(len(one.captured) for one in self._answer.candidates.values()) if self._answer else 0
+        captured = self._captured()
         self.grafter.metrics.captured(captured - self._counted)
         self._counted = captured
 
-    def _history_keys(self) -> tuple[bytes, bytes, bytes]:
-        """The chain up to the answer, the digest of the turn before it, and the key of the user's turn."""
+    def _history_keys(self) -> tuple[bytes, bytes]:
+        """The chain up to the answer, and the digest of the turn before it."""
         if self._keys is None:
             request = self.exchange.request
             request.history.identify(request.body)
             turns = request.history.turns
-            last = turns[-1] if turns else None
-            self._keys = (last.chain, last.digest, last.digest) if last is not None else (b"", b"", b"")
+            self._keys = (turns[-1].chain, turns[-1].digest) if turns else (b"", b"")
         return self._keys

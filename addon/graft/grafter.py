@@ -6,13 +6,14 @@ One `Grafter` serves the whole proxy. It suspends only in the store and while it
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from addon.core import replies
 from addon.core.answer import Answer, Naming
-from addon.core.documents import Document, Malformed, decode
+from addon.core.documents import Document, Malformed, decode, members
 from addon.core.history import rewrite
 from addon.core.request import Request, assemble, parse
+from addon.core.steps import last_step
 from addon.core.tools import Plan, cannot_use_functions, generation
 from addon.graft.exchange import Abandoned, Exchange, Forward, Outcome, Reply
 from addon.graft.ledger import Hits, hits_of, take_answers
@@ -41,7 +42,7 @@ class Grafter:
         self.metrics = metrics
         self.scopes = Scopes(store, settings)
         self.prefixes = Prefixes()
-        self.continuations: OrderedDict[str, Answer] = OrderedDict()
+        self.continuations: OrderedDict[tuple[str, str], Answer] = OrderedDict()
         self._warned: set[str] = set()
 
     async def scope(self, session: str) -> Scope | None:
@@ -84,21 +85,17 @@ class Grafter:
     async def _request(self, target: Target, scope: Scope, body: bytes, takes_ids: bool, hangup: Hangup) -> Outcome:
         request, path = self._parse(target, scope, body)
         model = target.model or _model_in(request)
-        if target.operation is Operation.CACHE:
-            return self._cache(target, scope, request, model)
-        plan = await self._plan(
-            target, scope, request, model, bare_count=target.operation is Operation.COUNT and not path
-        )
+        plan = await self._plan(target, scope, request, path, model)
         if plan is None:
             return Forward(body)
         self.prefixes.keep(scope.session, path, request)
         if plan.dropped:
             self.warn(f"session {scope.session}, model {model}: left out {plan.dropped}")
-        token = request.value("continuationToken")
-        once = target.operation is Operation.COUNT or token is not None
+        token = _text_in(request, "continuationToken")
         hits: Hits = {}
-        if plan.grafts:
-            outcome = await self._hits(target, scope, request, model, waits=not once, hangup=hangup)
+        if plan.rewrites:
+            waits = target.operation in (Operation.GENERATE, Operation.STREAM) and not token
+            outcome = await self._hits(target, scope, request, model, waits=waits, hangup=hangup)
             if isinstance(outcome, (Reply, Abandoned)):
                 return outcome
             hits = outcome
@@ -112,49 +109,42 @@ class Grafter:
             return Forward(rewritten)
         naming = Naming({used: name for name, used in plan.names.items()}, all_grafted=scope.strips)
         exchange = Exchange(target, scope, plan, naming, model, request)
-        if token is not None:
-            exchange.resumes = self.continuations.get(str(decode(token)))
+        if token:
+            exchange.resumes = self.continuations.get((scope.session, token))
         return Forward(rewritten, exchange)
 
     def _parse(self, target: Target, scope: Scope, body: bytes) -> tuple[Request, tuple[str, ...]]:
         path = target.request_path
-        if target.operation is Operation.COUNT and b"enerate" in body:
-            inside = next((m for m in parse(body).members if m.name == "generateContentRequest"), None)
-            if inside is not None:
-                name = body[inside.key + 1 : body.index(b'"', inside.key + 1)].decode()
-                path = (name,)
+        if (
+            target.operation is Operation.COUNT
+            and not path
+            and b"enerate" in body
+            and any(member.name == "generateContentRequest" for member in members(body))
+        ):
+            path = ("generateContentRequest",)
         return parse(body, path, self.prefixes.find(scope.session, path, body)), path
 
     async def _plan(
-        self, target: Target, scope: Scope, request: Request, model: str, *, bare_count: bool
+        self, target: Target, scope: Scope, request: Request, path: Sequence[str], model: str
     ) -> Plan | None:
         """What the request declares; None where it is to be left alone."""
         toolbox = scope.toolbox
-        cached = request.value("cachedContent")
-        if cached is not None:
-            tools = await self.store.cached_tools(scope.session, str(decode(cached)))
+        cached = _text_in(request, "cachedContent")
+        if cached:
+            tools = await self.store.cached_tools(scope.session, cached)
             if tools is None:
                 return None
             names = tools.names
-            return Plan(None, None, False, names, frozenset(names.values()), grafts=True)
+            return Plan(None, None, False, names, frozenset(names.values()), server_tools=True)
         if cannot_use_functions(request.value("generationConfig"), model):
             return Plan(None, None, True, {}, frozenset(), grafts=False) if scope.strips else None
         if scope.strips:
             plan = toolbox.strip(generation(model))
         else:
             plan = toolbox.keep(request.value("tools"), request.value("toolConfig"), generation(model))
-        if bare_count and target.surface == "developer":
-            return plan._replace(changes=False)  # there is no field for tools in this form
+        if target.operation is Operation.COUNT and not _counts_tools(target, request, path):
+            return plan._replace(changes=False)
         return plan
-
-    def _cache(self, target: Target, scope: Scope, request: Request, model: str) -> Outcome:
-        if scope.strips:
-            plan = scope.toolbox.strip(generation(model))
-        else:
-            plan = scope.toolbox.keep(request.value("tools"), request.value("toolConfig"), generation(model))
-        body = assemble(request, {"tools": plan.tools, "toolConfig": plan.tool_config} if plan.changes else {})
-        naming = Naming({used: name for name, used in plan.names.items()}, all_grafted=scope.strips)
-        return Forward(body, Exchange(target, scope, plan, naming, model, request))
 
     # --- history ----------------------------------------------------------------------------------------------
 
@@ -167,7 +157,7 @@ class Grafter:
         if not hits:
             return hits
         self.metrics.ledger_hits(len(hits))
-        if not waits or scope.on_pending == "pass" or not pending_of(request, hits):
+        if not waits or scope.on_pending == "pass" or not _is_pending(scope, request, hits):
             return hits
         if scope.on_pending == "block":
             return self._blocked(target, scope, request, hits, model)
@@ -180,27 +170,28 @@ class Grafter:
         clock = asyncio.get_running_loop().time
         deadline = clock() + scope.pending_timeout
         gone = asyncio.ensure_future(hangup())
+        woken: asyncio.Future[bool] | None = None
         try:
-            while pending_of(request, hits) and (left := deadline - clock()) > 0:
+            while _is_pending(scope, request, hits) and (left := deadline - clock()) > 0:
                 seen = await self.store.last_event_id()
                 hits = await self._look_up(scope, request)
-                if not pending_of(request, hits):
+                if not _is_pending(scope, request, hits):
                     break
                 woken = asyncio.ensure_future(self.store.wait(after=seen, timeout=left, session=scope.session))
                 await asyncio.wait({gone, woken}, return_when=asyncio.FIRST_COMPLETED)
-                if not woken.done():
-                    woken.cancel()
                 if gone.done():
                     return Abandoned()
-                if not woken.result():
+                if not woken.done() or not woken.result():
                     break
         finally:
-            gone.cancel()
+            for task in (gone, woken):
+                if task is not None:
+                    task.cancel()
         return await self._look_up(scope, request)
 
     def _blocked(self, target: Target, scope: Scope, request: Request, hits: Hits, model: str) -> Hits | Reply:
-        true = hits[max(hits)][-1]
-        if true.shares:
+        true = last_step(request.history, hits, scope.placeholder)
+        if true is None or true.shares:
             return hits
         names = [slot.name for slot in true.steps[-1].slots]
         text = scope.placeholder.text(names, true.turn_id)
@@ -209,11 +200,10 @@ class Grafter:
         return Reply(200, replies.content_type(form), replies.framed(answer, form, target.response_path))
 
 
-def pending_of(request: Request, hits: Hits) -> list[str]:
-    """The calls without an answer of the last model turn."""
-    turns = request.history.turns
-    last = next((index for index in range(len(turns) - 1, -1, -1) if turns[index].side == "model"), -1)
-    return [call_id for true in hits.get(last, ()) for call_id in true.pending]
+def _is_pending(scope: Scope, request: Request, hits: Hits) -> bool:
+    """Whether the last model turn is a step that has a call without an answer."""
+    last = last_step(request.history, hits, scope.placeholder)
+    return last is not None and bool(last.pending)
 
 
 def store_error(target: Target, error: StoreUnavailable) -> bytes:
@@ -222,11 +212,25 @@ def store_error(target: Target, error: StoreUnavailable) -> bytes:
     return replies.framed(document, "array" if wraps else "json")
 
 
+def _counts_tools(target: Target, request: Request, path: Sequence[str]) -> bool:
+    """Whether a countTokens request of this form has a place for tools."""
+    if target.surface == "developer":
+        return bool(path)
+    return target.surface != "codeassist" or request.value("tools") is not None
+
+
+def _text_in(request: Request, name: str) -> str:
+    """A member that is a string; "" for none."""
+    value = request.value(name)
+    text = decode(value) if value is not None else ""
+    return text if isinstance(text, str) else ""
+
+
 def _model_in(request: Request) -> str:
     """The model that a body names (Code Assist beside `request`, cachedContents and others inside), bare."""
     value = request.value("model")
     if value is None and request.start:
-        outer = next((m for m in parse(request.body).members if m.name == "model"), None)
+        outer = next((m for m in members(request.body) if m.name == "model"), None)
         value = request.body[outer.start : outer.end] if outer else None
     named = decode(value) if value is not None else ""
     return str(named).rpartition("/")[2]

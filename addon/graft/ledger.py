@@ -1,10 +1,10 @@
 """The ledger, read for a history: which of its model turns stand for something else, and for what."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from addon.core.calls import calls_in, response_of
-from addon.core.history import Slot, Step, TrueTurn, given_answers
 from addon.core.placeholder import Placeholder
+from addon.core.steps import Slot, Step, TrueTurn, given_answers
 from addon.core.turns import History, Turn
 from store.base import AlreadyAnswered, Store, UnknownCall
 from store.models import Call, Found
@@ -20,36 +20,43 @@ async def hits_of(store: Store, session: str, body: bytes, history: History, pla
     if revision == 0 or not history.turns:
         return {}
     history.identify(body)
+    turns = history.turns
     hits: Hits = {}
-    wanted: list[tuple[int, Turn, list[str]]] = []
-    for index, turn in enumerate(history.turns):
+    wanted: dict[int, list[str]] = {}
+    for index, turn in enumerate(turns):
         if turn.side != "model" or index == 0:
             continue
         if revision is not None and turn.memo is not None and turn.memo[0] == revision:
-            if turn.memo[1]:
-                hits[index] = turn.memo[1]
+            hits[index] = turn.memo[1]
         else:
-            wanted.append((index, turn, [turn_id for _, _, turn_id in placeholder.find(turn.text)]))
+            wanted[index] = [turn_id for _, _, turn_id in placeholder.find(turn.text)]
+    hits = {index: true for index, true in hits.items() if true}
     if not wanted:
         return hits
     found = await store.look_up(
         session,
-        turn_ids=[turn_id for _, _, ids in wanted for turn_id in ids],
-        keys=[key for _, turn, _ in wanted for key in (turn.chain, turn.pair)],
+        turn_ids=[turn_id for ids in wanted.values() for turn_id in ids],
+        keys=[key for index in wanted for key in (turns[index].chain, turns[index].pair)],
     )
-    for index, turn, ids in wanted:
-        true = _chosen(body, turn, ids, found)
-        if not true and not store.read_only and placeholder.is_bare(turn.text):
-            bound = await store.bind(session, history.turns[index - 1].digest, [turn.chain, turn.pair])
-            if bound is not None:
-                true = _true_turns([bound], await store.look_up(session, turn_ids=[bound]))
-        if true:
+    for index, ids in wanted.items():
+        if true := _surely(body, turns[index], ids, found):
             hits[index] = true
-        turn.memo = (revision, true)
+    taken = {true.turn_id for true_turns in hits.values() for true in true_turns}
+    for index in wanted:
+        turn = turns[index]
+        if index not in hits:
+            true = _by_pair(turn, found, taken)
+            if not true and not store.read_only and placeholder.is_bare(turn.text):
+                true = await _bound(store, session, turns[index - 1], turn)
+            if true:
+                hits[index] = true
+                taken.update(one.turn_id for one in true)
+        turn.memo = (revision, hits.get(index, ()))
     return hits
 
 
-def _chosen(body: bytes, turn: Turn, ids: Sequence[str], found: Found) -> tuple[TrueTurn, ...]:
+def _surely(body: bytes, turn: Turn, ids: Sequence[str], found: Found) -> tuple[TrueTurn, ...]:
+    """What a turn is by the ids in its text, else by all that stands before it."""
     by_id = [turn_id for turn_id in ids if turn_id in found.turns]
     if by_id:
         return _true_turns(by_id, found)
@@ -59,11 +66,19 @@ def _chosen(body: bytes, turn: Turn, ids: Sequence[str], found: Found) -> tuple[
         own = {call.get("id") for call in calls_in(turn.contents(body))} - {None}
         of_these = [c for c in candidates if own & {call.get("id") for call in calls_in(_said(found.turns[c]))}]
         candidates = of_these or candidates
-    if not candidates:
-        candidates = found.by_key.get(turn.pair, [])
-        if len(candidates) > 1:
-            return ()
     return _true_turns(candidates[:1], found)
+
+
+def _by_pair(turn: Turn, found: Found, taken: Collection[str]) -> tuple[TrueTurn, ...]:
+    """What a turn is by the one before it, if only one can be meant, which does not stand elsewhere in the history."""
+    candidates = found.by_key.get(turn.pair, [])
+    return _true_turns(candidates, found) if len(candidates) == 1 and candidates[0] not in taken else ()
+
+
+async def _bound(store: Store, session: str, before: Turn, turn: Turn) -> tuple[TrueTurn, ...]:
+    """The step that a bare placeholder is bound to from now on, if there is one that it can mean."""
+    turn_id = await store.bind(session, before.digest, [turn.chain, turn.pair])
+    return () if turn_id is None else _true_turns([turn_id], await store.look_up(session, turn_ids=[turn_id]))
 
 
 def _said(entry: Entry) -> list[dict[str, object]]:
@@ -109,7 +124,8 @@ async def take_answers(store: Store, session: str, body: bytes, history: History
         for true in true_turns:
             if not true.passthrough or not true.pending:
                 continue
-            for call_id, response in given_answers(history.turns[index + 1].contents(body), true).items():
+            said, answered = (history.turns[at].contents(body) for at in (index, index + 1))
+            for call_id, response in given_answers(said, answered, true).items():
                 try:
                     await store.answer(call_id, result=response, session=session)
                     taken = True

@@ -1,6 +1,6 @@
 """What holds for the requests of one session: its policy over the proxy's options, and its toolset made ready."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 from addon.core.history import Rules
@@ -13,9 +13,6 @@ from store.models import Session, Toolset
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Immutable but for `_rules`, which keeps one `Rules` for each kind of request, so that what was written by them
-    can be told to be theirs."""
-
     record: Session
     toolbox: Toolbox
     placeholder: Placeholder
@@ -23,7 +20,6 @@ class Scope:
     delivery: Literal["auto", "placeholder", "loop", "passthrough"]
     on_pending: Literal["pass", "wait", "block"]
     pending_timeout: float
-    _rules: dict[tuple[int, Generation, bool, bool], Rules] = field(default_factory=dict, compare=False)
 
     @property
     def session(self) -> str:
@@ -34,10 +30,7 @@ class Scope:
         return self.client_tools == "strip"
 
     def rules(self, plan: Plan, model: Generation, *, keep_unanswered: bool, ids: bool) -> Rules:
-        rules = Rules(plan, self.strips, model, self.placeholder, keep_unanswered, ids)
-        if not self.strips:
-            return rules  # the plan is this request's own
-        return self._rules.setdefault((id(plan), model, keep_unanswered, ids), rules)
+        return Rules(plan, self.strips, model, self.placeholder, keep_unanswered, ids)
 
 
 class Scopes:

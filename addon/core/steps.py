@@ -1,0 +1,128 @@
+"""What the ledger says of a turn: its steps, whose each call is, and the answers there are by now."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from addon.core.calls import calls_in, responses_in
+from addon.core.documents import Document, get
+from addon.core.placeholder import Placeholder
+from addon.core.request import Piece
+from addon.core.turns import CALLS, History
+
+
+class Slot(NamedTuple):
+    """A call of a step: its name in the toolset (or the client's own), and the captured call, None for the client's."""
+
+    name: str
+    call_id: str | None
+
+
+class Step(NamedTuple):
+    content: Document
+    slots: tuple[Slot, ...]
+
+
+class TrueTurn:
+    """What really happened in place of a visible turn.
+
+    `answers`: for each call id the functionResponse's `response`, None while there is none. `passthrough`: the client
+    was given the calls and answers them itself. Immutable, but for the bytes it was last written as.
+    """
+
+    __slots__ = ("answers", "passthrough", "steps", "turn_id", "visible_text", "written")
+
+    def __init__(
+        self,
+        turn_id: str,
+        steps: Sequence[Step],
+        answers: Mapping[str, Document | None],
+        *,
+        visible_text: str = "",
+        passthrough: bool = False,
+    ) -> None:
+        self.turn_id = turn_id
+        self.steps = tuple(steps)
+        self.answers = answers
+        self.visible_text = visible_text
+        self.passthrough = passthrough
+        self.written: tuple[object, list[Piece]] | None = None
+
+    @property
+    def shares(self) -> bool:
+        """Whether the client has a part in the last step: calls of its own, or all of them."""
+        return bool(self.steps[-1].slots) and (
+            self.passthrough or any(slot.call_id is None for slot in self.steps[-1].slots)
+        )
+
+    @property
+    def pending(self) -> list[str]:
+        """The ids of the calls that have no answer yet, in order."""
+        return [call_id for call_id, answer in self.answers.items() if answer is None]
+
+
+def given_answers(said: Sequence[Document], answered: Sequence[Document], true: TrueTurn) -> dict[str, Document]:
+    """What the client answered to calls that were passed through to it, by call id, of the calls that have no answer
+    yet. `said` is the model turn as the client has it, `answered` the user turn after it."""
+    if not true.passthrough or not true.pending:
+        return {}
+    left = responses_in(answered)
+    given: dict[str, Document] = {}
+    for slot, call in zip(true.steps[-1].slots, client_calls(said, true), strict=True):
+        mine = response_to(call, left)
+        if mine is not None and slot.call_id is not None and true.answers.get(slot.call_id) is None:
+            given[slot.call_id] = get(mine, "response") or {}
+    return given
+
+
+def client_calls(said: Sequence[Document], true: TrueTurn) -> list[Document | None]:
+    """For each call of the last step what the client has of it in its own turn, under the name and the id that it
+    knows; None for those it was not shown."""
+    seen = iter(calls_in(said))
+    return [next(seen, None) if true.passthrough or slot.call_id is None else None for slot in true.steps[-1].slots]
+
+
+def response_to(call: Document | None, left: list[Document]) -> Document | None:
+    """Take the response to a call out of those that are left: the one with its id, else the next one of its name."""
+    if call is None:
+        return None
+    call_id = call.get("id")
+    fits = [i for i, one in enumerate(left) if call_id is not None and one.get("id") == call_id]
+    fits = fits or [
+        i for i, one in enumerate(left) if one.get("name") == call.get("name") and None in (one.get("id"), call_id)
+    ]
+    return left.pop(fits[0]) if fits else None
+
+
+def segments(
+    text: str, found: Mapping[str, TrueTurn], placeholder: Placeholder
+) -> Iterator[tuple[str, TrueTurn | None]]:
+    """A turn's text cut at the placeholders of these true turns: for each the text before it, less what the model
+    itself said there, and the true turn; then the text after the last one, with None."""
+    at = 0
+    for start, end, turn_id in placeholder.find(text):
+        if (true := found.get(turn_id)) is not None:
+            own = placeholder.find(true.visible_text)
+            told = true.visible_text[: own[0][0]].strip() if own else ""
+            yield text[at:start].strip().removesuffix(told).rstrip(), true
+            at = end
+    if at:
+        yield text[at:].strip(), None
+
+
+def last_step(history: History, hits: Mapping[int, Sequence[TrueTurn]], placeholder: Placeholder) -> TrueTurn | None:
+    """The true turn that is the last model turn of a history, where that is one. A turn of nothing but placeholders
+    that stood before does not count: it vanishes."""
+    first: dict[str, int] = {}
+    for index in sorted(hits):
+        for true in hits[index]:
+            first.setdefault(true.turn_id, index)
+    for index in range(len(history.turns) - 1, -1, -1):
+        turn = history.turns[index]
+        if turn.side != "model":
+            continue
+        here = {true.turn_id: true for true in hits.get(index, ())}
+        if fresh := [true for true in here.values() if first[true.turn_id] == index]:
+            return fresh[-1]
+        if not here or turn.holds & CALLS or any(text for text, _ in segments(turn.text, here, placeholder)):
+            return None
+    return None
