@@ -13,6 +13,7 @@ from addon.graft.capture import Capture
 from addon.graft.exchange import Abandoned, Exchange, Reply
 from addon.graft.scope import Scope
 from addon.hooks.encoding import Decompress, decompressor
+from addon.hooks.headers import body_of, put, set_body, value
 from addon.hooks.lifecycle import Lifecycle
 from addon.hooks.routing import Route, Routing
 from addon.surfaces import Framing, Operation
@@ -69,8 +70,8 @@ class Grafting:
         if scope is None:
             return
         headers = flow.request.headers
-        self._ways[flow] = _Way(route, scope, headers.get("accept-encoding"))
-        headers["accept-encoding"] = "identity"
+        self._ways[flow] = _Way(route, scope, value(headers, b"accept-encoding"))
+        put(headers, b"accept-encoding", b"identity")
 
     async def request(self, flow: http.HTTPFlow) -> None:
         way = self._ways.get(flow)
@@ -80,7 +81,7 @@ class Grafting:
         if self.lifecycle.filter is not None and not flowfilter.match(self.lifecycle.filter, flow):
             self._let_go(flow, way)
             return
-        body = flow.request.content
+        body = body_of(flow.request)
         if body is None:
             self._let_go(flow, way)
             return
@@ -102,7 +103,7 @@ class Grafting:
                 self.kept[flow] = Kept(body)
             way.exchange = outcome.exchange
             if outcome.body is not body:
-                flow.request.content = outcome.body
+                set_body(flow.request, outcome.body)
 
     def responseheaders(self, flow: http.HTTPFlow) -> None:
         way = self._ways.get(flow)
@@ -134,9 +135,9 @@ class Grafting:
         runtime = self.lifecycle.runtime
         if way is None or way.exchange is None or runtime is None or flow.response is None:
             return
-        if flow.response.stream or flow.response.content is None:
+        body = None if flow.response.stream else body_of(flow.response)
+        if body is None:
             return
-        body = flow.response.content
         try:
             if way.capture is not None:
                 seen = way.capture.feed(body) + way.capture.finish()
@@ -150,7 +151,7 @@ class Grafting:
         if seen != body:
             if (kept := self.kept.get(flow)) is not None:
                 kept.received = bytearray(body)
-            flow.response.content = seen
+            set_body(flow.response, seen)
 
     def error(self, flow: http.HTTPFlow) -> None:
         self._ways.pop(flow, None)
@@ -202,7 +203,7 @@ def _framing(route: Route, response: http.Response) -> Framing | None:
     """How an answer came; None for one that is none of ours: an error, or something else than was asked for."""
     if response.status_code != 200:
         return None
-    kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+    kind = (value(response.headers, b"content-type") or "").partition(";")[0].strip().lower()
     if kind == "text/event-stream":
         return Framing.SSE
     if kind != "application/json":

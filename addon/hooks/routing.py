@@ -2,6 +2,7 @@
 
 import base64
 import binascii
+import functools
 import logging
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
@@ -13,12 +14,15 @@ from mitmproxy.proxy.mode_specs import ReverseMode
 from addon.core import replies
 from addon.core.documents import encode
 from addon.core.guard import host_allowed, page_allowed
+from addon.hooks.headers import names, put, value
 from addon.hooks.lifecycle import Lifecycle
 from addon.settings import Redirect, is_loopback
 from addon.surfaces import Target, home_of, is_surface_host, match, match_path
 from store.models import SESSION_NAME, SESSION_PATTERN
 
 logger = logging.getLogger("toolgraft")
+
+_hostport = functools.lru_cache(maxsize=256)(url.hostport)
 
 SESSION_HEADER = "x-graft-session"
 _OWN = (SESSION_HEADER.encode(), b"proxy-authorization")
@@ -52,8 +56,13 @@ class Routing:
         self.routes: WeakKeyDictionary[http.HTTPFlow, Route] = WeakKeyDictionary()
         self._redirected: WeakKeyDictionary[http.HTTPFlow, _True] = WeakKeyDictionary()
         self._users: WeakKeyDictionary[connection.Client, str] = WeakKeyDictionary()
+        self._keeps_host = False
 
     # --- hooks ------------------------------------------------------------------------------------------------
+
+    def configure(self, updated: set[str]) -> None:
+        if "keep_host_header" in updated:
+            self._keeps_host = ctx.options.keep_host_header  # reading an option copies it: not once a request
 
     def http_connect(self, flow: http.HTTPFlow) -> None:
         runtime = self.lifecycle.runtime
@@ -62,7 +71,7 @@ class Routing:
         if self._is_control(flow.request.data.host, flow.request.data.port):
             flow.response = refusal(403, "PERMISSION_DENIED", "the proxy does not forward to its own control API")
             return
-        user = _user_of(flow)
+        user = _user_of(flow, names(flow.request.headers))
         if user:
             if not SESSION_NAME.fullmatch(user):
                 flow.response = _bad_session(user, "the user name in the proxy URL")
@@ -78,9 +87,9 @@ class Routing:
         mode = flow.client_conn.proxy_mode
         prefixed: str | None = None
         if isinstance(mode, ReverseMode):
-            claimed = request.host_header or request.data.authority.decode("ascii", "replace")
             prefixed = _take_prefix(request)
             target = match_path(request.method, request.path)
+            claimed = _host_of(request) if target is not None else ""
             self._to_upstream(flow, mode)
             if target is not None and not host_allowed(claimed, settings.allow_hosts):
                 flow.response = refusal(
@@ -124,8 +133,8 @@ class Routing:
         host = upstream[0]
         if is_surface_host(host) and (home := home_of(flow.request.path)) is not None:
             host = flow.request.data.host = home
-        if ctx.options.keep_host_header:
-            _set_host(flow.request, url.hostport(mode.scheme, host, upstream[1]))
+        if self._keeps_host:
+            _set_host(flow.request, _hostport(mode.scheme, host, upstream[1]))
 
     # --- sessions ---------------------------------------------------------------------------------------------
 
@@ -134,7 +143,7 @@ class Routing:
     ) -> None:
         headers = flow.request.headers
         named = headers.pop(SESSION_HEADER, None) if SESSION_HEADER.encode() in present else None
-        user = self._users.get(flow.client_conn) or _user_of(flow)
+        user = (self._users.get(flow.client_conn) if self._users else None) or _user_of(flow, present)
         for name, where in ((prefixed, "the path"), (named, SESSION_HEADER), (user, "the user name in the proxy URL")):
             if name:
                 if not SESSION_NAME.fullmatch(name):
@@ -198,10 +207,10 @@ def _take_own(request: http.Request) -> None:
         request.headers.fields = kept
 
 
-def _user_of(flow: http.HTTPFlow) -> str:
+def _user_of(flow: http.HTTPFlow, present: set[bytes]) -> str:
     """The user name of the proxy URL, taken off the request; "" for none."""
     checked = flow.metadata.get("proxyauth")  # where mitmproxy itself asks for a password
-    header = flow.request.headers.pop("proxy-authorization", None)
+    header = flow.request.headers.pop("proxy-authorization", None) if b"proxy-authorization" in present else None
     if checked:
         return str(checked[0])
     if header is None:
@@ -221,7 +230,15 @@ def _set_host(request: http.Request, host: str) -> None:
         request.authority = host
         request.headers.pop("host", None)
     else:
-        request.headers["host"] = host
+        put(request.headers, b"host", host.encode("utf-8", "surrogateescape"))
+
+
+def _host_of(request: http.Request) -> str:
+    """As the client says it, "" where it does not."""
+    host = value(request.headers, b"host")
+    if request.is_http2 or request.is_http3:
+        return request.authority or host or ""
+    return host or request.data.authority.decode("ascii", "replace")
 
 
 def refusal(code: int, status: str, message: str) -> http.Response:
