@@ -196,7 +196,7 @@ def listed(calls: list[Json]) -> str:
 
 
 def short(call: Json) -> str:
-    return f"{call['call_id'][:10]}…"
+    return f"{call['call_id'][:10]}..."
 
 
 def parts(*responses: Json) -> Iterator[Json]:
