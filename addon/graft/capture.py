@@ -46,6 +46,7 @@ class Capture:
         self._opening: bytes | None = None  # an array's, while what came behind it was dropped
         self._failed = False
         self._passes = False
+        self._concluded = False
         self._stored: dict[int, int] = {}
         self._counted = self._captured()
         self._keys: tuple[bytes, bytes] | None = None
@@ -101,14 +102,21 @@ class Capture:
             return out
         closing = self._close() if self.framing is Framing.SSE else None
         try:
-            if self._answer is not None:
-                for candidate in self._answer.candidates.values():
-                    if candidate.is_grafted:
-                        run_now(self._save(candidate, ended=not candidate.paused, delivered=not candidate.paused))
-                self._keep_continuation()
+            self._conclude()
         except StoreUnavailable as error:
-            return out + (self._store_failed(error) or b"")
+            failure = self._store_failed(error, None)
+            return out if failure is None or self.framing is Framing.ARRAY else out + failure
         return out if closing is None else out + sse_event(closing)
+
+    def _conclude(self) -> None:
+        """Store what is known only at the end: the turns by what the client sees of them."""
+        if self._answer is None or self._concluded:
+            return
+        for candidate in self._answer.candidates.values():
+            if candidate.is_grafted:
+                run_now(self._save(candidate, ended=not candidate.paused, delivered=not candidate.paused))
+        self._concluded = True
+        self._keep_continuation()
 
     def _edited(self, items: Sequence[SseEvent | ArrayItem]) -> bytes:
         out: list[bytes] = []
@@ -118,12 +126,12 @@ class Capture:
             try:
                 out.append(self._item(item))
             except StoreUnavailable as error:
-                failure = self._store_failed(error)
+                failure = self._store_failed(error, item)
                 out.append(self._as_came(item) if failure is None else failure)
         return b"".join(out)
 
-    def _store_failed(self, error: StoreUnavailable) -> bytes | None:
-        """The error that ends the stream; None where the rest goes on as it comes."""
+    def _store_failed(self, error: StoreUnavailable, item: SseEvent | ArrayItem | None) -> bytes | None:
+        """The error that ends the stream, in place of this item; None where the rest goes on as it comes."""
         self.grafter.metrics.error("store")
         self.grafter.warn(f"the store failed in the middle of a stream: {error}")
         if self.grafter.settings.on_store_error == "pass":
@@ -131,7 +139,10 @@ class Capture:
             return None
         self._failed = True
         body = store_error(self.exchange.target, error).strip(b"[]")
-        return sse_event(body) if self.framing is Framing.SSE else self._prefix(SEPARATOR) + body + b"]"
+        if self.framing is Framing.SSE:
+            return sse_event(body)
+        prefix = item.prefix if isinstance(item, ArrayItem) and item.data is not None else SEPARATOR
+        return self._prefix(prefix) + body + b"]"
 
     def _item(self, item: SseEvent | ArrayItem) -> bytes:
         data = item.data
@@ -171,7 +182,9 @@ class Capture:
     def _as_came(self, item: SseEvent | ArrayItem) -> bytes:
         if self._opening is None or isinstance(item, SseEvent):
             return item.raw
-        return self._prefix(item.prefix) + item.raw[len(item.prefix) :]
+        if item.data is None:
+            return self._prefix(b"") + item.raw
+        return self._prefix(item.prefix) + item.data
 
     def _prefix(self, own: bytes) -> bytes:
         """What stands before an element: the array's own opening, if all that came behind it was dropped."""
@@ -183,6 +196,7 @@ class Capture:
         if not raw.lstrip().startswith(b"]"):
             return self._prefix(b"") + raw
         closing = self._close()
+        self._conclude()
         return self._prefix(b"" if closing is None else SEPARATOR) + (closing or b"") + raw
 
     def _close(self) -> bytes | None:

@@ -1,0 +1,158 @@
+"""A session's way through the graft without HTTP: a store of each kind, and a client that talks to a scripted model."""
+
+import itertools
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from addon.core.documents import Document, decode, encode
+from addon.graft import capture
+from addon.graft.capture import Capture
+from addon.graft.exchange import Exchange, Forward, Outcome
+from addon.graft.grafter import Grafter
+from addon.graft.scope import Scope
+from addon.metrics import Metrics
+from addon.settings import Settings
+from addon.surfaces.base import Framing, Operation, Target
+from store.base import Store
+from store.factory import open_url
+from store.models import Call, Policy, Toolset, Turn
+
+WEATHER: Document = {"name": "get_weather", "description": "d", "parameters": {"type": "OBJECT"}}
+SEARCH: Document = {"name": "search"}
+
+
+def user(*parts: str | Document) -> Document:
+    return {"role": "user", "parts": [{"text": p} if isinstance(p, str) else p for p in parts]}
+
+
+def model(*parts: str | Document) -> Document:
+    return {**user(*parts), "role": "model"}
+
+
+def call(name: str = "get_weather", signature: str | None = None, **fields: Any) -> Document:
+    part: Document = {"functionCall": {"name": name, "args": fields.pop("args", {}), **fields}}
+    return {**part, "thoughtSignature": signature} if signature else part
+
+
+def response(name: str = "get_weather", value: Any = None, **fields: Any) -> Document:
+    return {"functionResponse": {**fields, "name": name, "response": value or {"result": name}}}
+
+
+def answer(*parts: str | Document, finish: Any = "STOP", **fields: Any) -> Document:
+    candidate: Document = {"content": model(*parts), "index": 0}
+    if finish is not None:
+        candidate["finishReason"] = finish
+    return {"candidates": [candidate], **fields}
+
+
+def target(
+    operation: Operation = Operation.GENERATE,
+    framing: Framing = Framing.JSON,
+    *,
+    surface: str = "developer",
+    model: str = "gemini-2.5-flash",
+) -> Target:
+    envelope = surface == "codeassist"
+    wrapped = operation is not Operation.COUNT
+    return Target(
+        surface,
+        operation,
+        framing,
+        "" if envelope else model,
+        ("request",) if envelope else (),
+        ("response",) if envelope and wrapped else (),
+    )
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
+    url = {"memory": "memory://", "sqlite": f"sqlite:///{tmp_path}/graft.db"}[request.param]
+    ticks = itertools.count(1_000_000)
+    store = open_url(url, ttl=1e6, clock=lambda: float(next(ticks)))
+    await store.open()
+    yield store
+    await store.close()
+
+
+class Graft:
+    """A grafter with one session, and what tests ask of it again and again."""
+
+    def __init__(self, store: Store, **settings: Any) -> None:
+        self.store = store
+        self.grafter = Grafter(store, Settings(**settings), Metrics())
+
+    async def tools(
+        self,
+        *declarations: Document,
+        session: str = "default",
+        builtins: Sequence[Document] = (),
+        tool_config: Document | None = None,
+        **policy: Any,
+    ) -> None:
+        declared = list(declarations)
+        await self.store.put_policy(session, Policy(**policy))
+        toolset = Toolset(declarations=declared, builtins=list(builtins), tool_config=tool_config)
+        await self.store.put_toolset(session, toolset)
+
+    async def scope(self, session: str = "default") -> Scope:
+        scope = await self.grafter.scope(session)
+        assert scope is not None
+        return scope
+
+    async def request(
+        self, body: Document | bytes, to: Target | None = None, *, session: str = "default", **kwargs: Any
+    ) -> Outcome:
+        data = body if isinstance(body, bytes) else encode(body)
+        return await self.grafter.request(to or target(), await self.scope(session), data, **kwargs)
+
+    async def sent(self, body: Document, to: Target | None = None, **kwargs: Any) -> Document:
+        """What goes upstream, decoded."""
+        outcome = await self.request(body, to, **kwargs)
+        assert isinstance(outcome, Forward)
+        document = decode(outcome.body)
+        assert isinstance(document, dict)
+        return document
+
+    async def contents(self, contents: Sequence[Document], **kwargs: Any) -> list[Document]:
+        sent = await self.sent({"contents": list(contents)}, **kwargs)
+        result = sent["contents"]
+        assert isinstance(result, list)
+        return result
+
+    async def exchange(self, body: Document, to: Target | None = None, **kwargs: Any) -> Exchange:
+        outcome = await self.request(body, to, **kwargs)
+        assert isinstance(outcome, Forward)
+        assert outcome.exchange is not None
+        return outcome.exchange
+
+    async def ask(
+        self, contents: Sequence[Document], says: Document, *, session: str = "default", **body: Any
+    ) -> Document:
+        """One exchange in JSON: the model Content that the client is given."""
+        exchange = await self.exchange({"contents": list(contents), **body}, session=session)
+        seen = decode(await Capture(self.grafter, exchange, Framing.JSON).whole(encode(says)))
+        content = seen["candidates"][0]["content"]
+        assert isinstance(content, dict)
+        return content
+
+    async def turns(self, session: str = "default") -> list[Turn]:
+        return (await self.store.turns(session)).items
+
+    async def calls(self, session: str = "default") -> list[Call]:
+        return (await self.store.calls(session=session)).items
+
+
+@pytest.fixture
+def graft(store: Store) -> Graft:
+    return Graft(store)
+
+
+@pytest.fixture
+def counted_ids(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Turn and call ids that are the same in every run."""
+    turns, calls = itertools.count(1), itertools.count(1)
+    monkeypatch.setattr(capture, "new_turn_id", lambda: f"turn_{next(turns):016x}")
+    monkeypatch.setattr(capture, "new_call_id", lambda: f"call_{next(calls)}")
