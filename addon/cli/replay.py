@@ -13,21 +13,20 @@ from addon.cli import options, output
 
 def show(
     file: Annotated[Path, typer.Argument(help="A flow file: of graft_record, or of mitmproxy's -w.", metavar="FILE")],
-    session: Annotated[
-        str | None, typer.Option("--session", help="Take every request as this session's.", show_default=False)
-    ] = None,
+    session: options.AnySession = None,
     tools: Annotated[
         str | None, typer.Option("--tools", help="A tools file to use instead of the session's tools.", metavar="FILE")
     ] = None,
     store: Annotated[
         str | None, typer.Option("--store", help="The store to look turns up in; default: the proxy's.", metavar="URL")
     ] = None,
+    url: options.Url = None,
     as_json: options.Json = False,
 ) -> None:
     """Push recorded client requests through today's rewriting, offline, and show what would go upstream instead.
 
-    Nothing is sent and nothing is stored. A line that begins with - was sent when it was recorded, one with + would
-    be sent now.
+    Nothing is sent and nothing is stored; the proxy need not run, and --url is not used. A line that begins with -
+    was sent when it was recorded, one with + would be sent now.
     """
     from addon.hooks.replay import Replayed
 

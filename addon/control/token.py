@@ -48,7 +48,7 @@ def make_folder(state: Path) -> None:
 def write_address(state: Path, url: str) -> None:
     """Leave the running control API's URL for the command line. Raises OSError."""
     make_folder(state)
-    _write(state / "control.url", url)
+    write_file(state / "control.url", url)
 
 
 def read_address(state: Path) -> str | None:
@@ -72,7 +72,7 @@ def _kept_token(state: Path) -> str:
             token = _read(path)
             if token is None:
                 token = secrets.token_urlsafe(32)
-                _write(path, token)
+                write_file(path, token)
     except filelock.Timeout as error:
         raise OSError(f"{error.lock_file}: held by another process") from error
     except OSError as error:
@@ -99,7 +99,8 @@ def _read(path: Path) -> str | None:
         raise OSError(f"{path}: cannot be read: {error.strerror}") from error
 
 
-def _write(path: Path, text: str) -> None:
+def write_file(path: Path, text: str) -> None:
+    """Replace a file of the state folder as a whole, for its owner alone. Raises OSError, which names the path."""
     try:
         # mkstemp makes files of mode 0600
         descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")

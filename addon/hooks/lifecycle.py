@@ -10,6 +10,7 @@ from mitmproxy import ctx, exceptions, flowfilter
 from mitmproxy.addonmanager import Loader
 from pydantic import ValidationError
 
+from addon.control.token import make_folder, write_file
 from addon.hooks.banner import addresses, banner
 from addon.hooks.runtime import Runtime
 from addon.settings import OPTIONS, Settings, explain
@@ -75,9 +76,8 @@ class Lifecycle:
         try:
             await self.runtime.serve()
             listening = addresses(ctx.master.addons.get("proxyserver").servers)
-            path = settings.state / "proxy.json"
-            settings.state.mkdir(mode=0o700, parents=True, exist_ok=True)
-            path.write_text(json.dumps(listening | {"pid": os.getpid()}))
+            make_folder(settings.state)
+            write_file(settings.state / "proxy.json", json.dumps(listening | {"pid": os.getpid()}))
         except OSError as error:
             logger.error(str(error))
             return

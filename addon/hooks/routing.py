@@ -1,15 +1,18 @@
 """Where a request belongs and where it goes: its surface and session, who may not use the proxy, redirects, `Host`."""
 
+import asyncio
 import base64
 import binascii
 import functools
 import logging
+import socket
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 from mitmproxy import connection, ctx, http
 from mitmproxy.net.http import url
 from mitmproxy.proxy.mode_specs import ReverseMode
+from mitmproxy.proxy.server_hooks import ServerConnectionHookData
 
 from addon.core import replies
 from addon.core.documents import encode
@@ -25,6 +28,7 @@ logger = logging.getLogger("toolgraft")
 _hostport = functools.lru_cache(maxsize=256)(url.hostport)
 
 SESSION_HEADER = "x-graft-session"
+_OWN_CONTROL = "the proxy does not forward to its own control API"
 _OWN = (SESSION_HEADER.encode(), b"proxy-authorization")
 
 
@@ -46,6 +50,7 @@ class _True:
     port: int
     path: str
     host_header: str | None
+    authority: str
 
 
 class Routing:
@@ -69,7 +74,7 @@ class Routing:
         if runtime is None:
             return
         if self._is_control(flow.request.data.host, flow.request.data.port):
-            flow.response = refusal(403, "PERMISSION_DENIED", "the proxy does not forward to its own control API")
+            flow.response = refusal(403, "PERMISSION_DENIED", _OWN_CONTROL)
             return
         user = _user_of(flow, names(flow.request.headers))
         if user:
@@ -98,7 +103,7 @@ class Routing:
                 return
         else:
             if self._is_control(request.data.host, request.data.port):
-                flow.response = refusal(403, "PERMISSION_DENIED", "the proxy does not forward to its own control API")
+                flow.response = refusal(403, "PERMISSION_DENIED", _OWN_CONTROL)
                 return
             target = match(request.method, request.data.host, request.path)
         if target is None and prefixed is None:
@@ -118,6 +123,20 @@ class Routing:
         self._settle(flow, target, prefixed, settings.session, present)
         if flow.response is None:
             self._redirect(flow, settings.redirect)
+
+    async def server_connect(self, data: ServerConnectionHookData) -> None:
+        """Names and other spellings of this machine are seen through here, before the connection is made."""
+        runtime = self.lifecycle.runtime
+        address = data.server.address
+        own = runtime.control_address if runtime is not None else None
+        if own is None or address is None or address[1] != own[1]:
+            return
+        try:
+            found = await asyncio.get_running_loop().getaddrinfo(*address[:2], type=socket.SOCK_STREAM)
+        except (OSError, UnicodeError):
+            return
+        if any(self._is_control(str(one[4][0]), own[1]) for one in found):
+            data.server.error = _OWN_CONTROL
 
     def responseheaders(self, flow: http.HTTPFlow) -> None:
         self._restore(flow)
@@ -171,7 +190,12 @@ class Routing:
         if to is None:
             return
         self._redirected[flow] = _True(
-            request.scheme, request.data.host, request.data.port, request.path, request.headers.get("host")
+            request.scheme,
+            request.data.host,
+            request.data.port,
+            request.path,
+            request.headers.get("host"),
+            request.authority,
         )
         request.scheme, request.data.host, request.data.port = to.scheme, to.to_host, to.to_port
         request.path = to.path + request.path
@@ -186,8 +210,9 @@ class Routing:
         request = flow.request
         request.scheme, request.data.host, request.data.port = true.scheme, true.host, true.port
         request.path = true.path
+        request.authority = true.authority
         if true.host_header is not None:
-            _set_host(request, true.host_header)
+            request.headers["host"] = true.host_header
 
 
 def _take_prefix(request: http.Request) -> str | None:
