@@ -85,14 +85,15 @@ class Grafting:
         if body is None:
             self._let_go(flow, way)
             return
+        hangup = _Hangup(flow.client_conn)
         outcome = await runtime.grafter.request(
             way.route.target,
             way.scope,
             body,
             takes_ids=way.route.takes_ids,
-            hangup=lambda: _hangup(flow.client_conn),
+            hangup=hangup.seen,
         )
-        if isinstance(outcome, Abandoned):
+        if isinstance(outcome, Abandoned) or hangup.missed:
             flow.kill()
         elif isinstance(outcome, Reply):
             del self._ways[flow]
@@ -165,10 +166,24 @@ class Grafting:
             flow.request.headers["accept-encoding"] = way.encoding
 
 
-async def _hangup(client: connection.Client) -> None:
-    """Returns when the client has closed its side. mitmproxy tells nobody while a hook runs: one has to look."""
-    while client.state is ConnectionState.OPEN:  # noqa: ASYNC110
-        await asyncio.sleep(_LOOK)
+class _Hangup:
+    """Whether the client of a request that waits has closed its side. mitmproxy tells nobody while a hook runs: one
+    has to look."""
+
+    def __init__(self, client: connection.Client) -> None:
+        self.client = client
+        self.looked = False
+
+    async def seen(self) -> None:
+        """Returns when it has."""
+        self.looked = True
+        while self.client.state is ConnectionState.OPEN:  # noqa: ASYNC110
+            await asyncio.sleep(_LOOK)
+
+    @property
+    def missed(self) -> bool:
+        """Whether it has, and the wait was over before anyone looked again."""
+        return self.looked and self.client.state is not ConnectionState.OPEN
 
 
 class _Tee:
