@@ -1,0 +1,234 @@
+"""Wrong options, ports and files end the start with a message; wrong input while it runs changes nothing."""
+
+import json
+import socket
+import sqlite3
+import threading
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from tests.e2e.processes import Process, environment, free_port
+from tests.e2e.proxies import DECLARATIONS, Proxy, Session, command, sets, user
+from tests.e2e.upstreams import END, Canned, answer, chunked
+
+Json = dict[str, Any]
+
+PATH = "/v1beta/models/gemini-3-flash-preview:generateContent"
+KEY = {"x-goog-api-key": "a-secret-key"}
+
+
+class Refused:
+    """A start that comes to nothing: mitmdump ends by itself with status 1, and its port is closed."""
+
+    def __init__(self, folder: Path, *arguments: str, **options: str) -> None:
+        port = free_port()
+        chosen = {"control": "127.0.0.1:0"} | options
+        words = command(folder, "--mode", f"regular@127.0.0.1:{port}", *sets(**chosen), *arguments)
+        process = Process("mitmdump", words, environment(folder, TOOLGRAFT_HOME=str(folder / "state")))
+        try:
+            self.status = process.wait()
+        finally:
+            process.stop()
+        self.log = process.log
+        assert self.status == 1, self.log
+        assert "toolgraft is up" not in self.log
+        assert "Traceback" not in self.log
+        with socket.socket() as closed:
+            assert closed.connect_ex(("127.0.0.1", port)) != 0
+
+
+WRONG = [
+    ("session", "two words", "graft_session='two words': must be a name of the form [A-Za-z0-9_.-]{1,64}"),
+    ("client_tools", "drop", "graft_client_tools='drop': must be one of strip, keep"),
+    ("delivery", "fax", "graft_delivery='fax': must be one of auto, placeholder, loop, passthrough"),
+    ("pending_timeout", "soon", "graft_pending_timeout='soon': must be a number of seconds from 0 to 3600"),
+    ("placeholder", "done", "graft_placeholder='done': must hold {turn_id} exactly once"),
+    ("filter", "~~(", "graft_filter='~~(': must be a mitmproxy flow filter"),
+    ("redirect", "nowhere", "'nowhere' must be HOST=URL, such as generativelanguage.googleapis.com=http://"),
+    ("control", "8741", "graft_control='8741': must be host:port"),
+    ("token", "not a token", "graft_token=(not shown): must be printable ASCII without spaces"),
+    ("store", "redis://x", "store URL 'redis://x': its scheme is not one of memory://, sqlite://"),
+    ("ttl", "1", "graft_ttl='1': must be a number of seconds, 60 or more"),
+    ("sesion", "x", "graft_sesion: there is no such option; did you mean graft_session?"),
+]
+
+
+@pytest.mark.parametrize(("option", "value", "message"), WRONG, ids=[case[0] for case in WRONG])
+def test_a_wrong_option_ends_the_start_and_says_what_fits(
+    option: str, value: str, message: str, tmp_path: Path
+) -> None:
+    refused = Refused(tmp_path, **{option: value})
+    assert message in refused.log
+    assert "not a token" not in refused.log
+    assert not (tmp_path / "state" / "toolgraft.db").exists()
+
+
+def test_a_control_port_that_is_taken_ends_the_start(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        refused = Refused(tmp_path, control=f"127.0.0.1:{port}")
+    assert f"control API: 127.0.0.1:{port} is taken" in refused.log
+    assert "--set graft_control=host:port" in refused.log
+    assert not (tmp_path / "state" / "control.url").exists()
+
+
+def test_a_state_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "state").write_text("a file of someone's")
+    refused = Refused(tmp_path)
+    assert f"{tmp_path / 'state'}: the state folder cannot be made" in refused.log
+    assert (tmp_path / "state").read_text() == "a file of someone's"
+
+
+def corrupt(path: Path) -> str:
+    path.write_bytes(b"this was never a database" * 100)
+    return "this is not a SQLite database"
+
+
+def truncated(path: Path) -> str:
+    own_database(path)
+    path.write_bytes(path.read_bytes()[:5000])
+    return "the database is damaged"
+
+
+def newer(path: Path) -> str:
+    own_database(path)
+    with sqlite3.connect(path) as db:
+        db.execute("PRAGMA user_version = 999")
+    db.close()
+    return "the database has version 999, from a newer toolgraft"
+
+
+def anothers(path: Path) -> str:
+    with sqlite3.connect(path) as db:
+        db.execute("CREATE TABLE bookmarks (url TEXT)")
+    db.close()
+    return "the database belongs to another program"
+
+
+def own_database(path: Path) -> None:
+    with sqlite3.connect(path) as db:
+        db.executescript(f"PRAGMA application_id = {0x746F6F6C}; CREATE TABLE t (x);")
+        db.executemany("INSERT INTO t VALUES (?)", [("x" * 1000,)] * 10)
+    db.close()
+
+
+@pytest.mark.parametrize("spoil", [corrupt, truncated, newer, anothers])
+def test_a_database_that_cannot_be_used_is_named_and_left_alone(spoil: Any, tmp_path: Path) -> None:
+    path = tmp_path / "state" / "toolgraft.db"
+    path.parent.mkdir()
+    message = spoil(path)
+    before = path.read_bytes()
+    refused = Refused(tmp_path)
+    assert f"store {path}: {message}" in refused.log
+    assert path.read_bytes() == before
+    assert not path.with_name("toolgraft.db-wal").exists()
+
+
+def test_two_proxies_do_not_share_a_database(proxy: Proxy, tmp_path: Path) -> None:
+    refused = Refused(tmp_path, state=str(proxy.state))
+    assert f"store {proxy.state / 'toolgraft.db'}: another toolgraft uses it" in refused.log
+    # and the one that runs keeps its place
+    assert (proxy.state / "control.url").read_text().strip() == proxy.control.url
+    assert proxy.control.ask("GET", "/healthz")["status"] == "ok"
+
+
+# --- while it runs ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("body", [b"{not json", b'["a list"]', b'"text"', b"\xff\xfe", b""])
+def test_a_body_that_is_not_an_object_passes_untouched_with_one_warning(
+    body: bytes, proxy: Proxy, session: Session, canned: Canned
+) -> None:
+    canned.says = [answer(b'{"fine": true}')]
+    mark = proxy.process.mark()
+    url = f"{proxy.urls[1]}/@{session.name}{PATH}"
+    for _ in range(3):
+        assert httpx2.post(url, content=body, headers=KEY).content == b'{"fine": true}'
+    assert [heard.partition(b"\r\n\r\n")[2] for heard in canned.heard] == [body] * 3
+    warnings = [line for line in list(proxy.process.lines)[mark:] if "passed on as it came" in line]
+    assert len(warnings) <= 1, warnings
+    assert warnings or any("passed on as it came" in line for line in proxy.process.lines)
+
+
+TOOLS: list[tuple[Any, str]] = [
+    ({"tools": [{"functionDeclarations": [{"name": "two words"}]}]}, "tools[0]"),
+    ({"tools": [{"functionDeclarations": [DECLARATIONS[0], DECLARATIONS[0]]}]}, "get_weather"),
+    ({"tools": "get_weather"}, "tools"),
+    ({"tools": [], "tool_choise": "auto"}, "tool_choise"),
+    ([], "must be an object"),
+]
+
+
+@pytest.mark.parametrize(("document", "named"), TOOLS, ids=["name", "twice", "no list", "misspelt", "no object"])
+def test_tools_that_are_wrong_are_refused_and_change_nothing(document: Any, named: str, session: Session) -> None:
+    path = f"/v1/sessions/{session.name}/tools"
+    before = session.control.ask("GET", path)
+    refused = session.control.http.put(path, json=document)
+    assert refused.status_code == 422
+    assert refused.headers["content-type"] == "application/problem+json"
+    assert named in refused.text
+    assert session.control.ask("GET", path) == before
+
+
+def test_results_are_taken_once(proxy: Proxy, session: Session) -> None:
+    url = f"{proxy.url}/@{session.name}{PATH}"
+    httpx2.post(url, json={"contents": [user("weather in Paris")]}, headers=KEY)
+    (call,) = session.calls()
+    path = f"/v1/calls/{call['call_id']}/result"
+    for status, body in (
+        (422, {"result": 1, "error": "both"}),
+        (422, {}),
+        (200, {"result": {"celsius": 3}}),
+        (200, {"result": {"celsius": 3}}),
+        (409, {"result": {"celsius": 4}}),
+        (409, {"error": "too late"}),
+    ):
+        session.control.ask("POST", path, status, json=body)
+    session.control.ask("POST", "/v1/calls/call_nobody/result", 404, json={"result": 1})
+    assert session.calls()[0]["result"] == {"celsius": 3}
+
+
+def test_the_control_api_takes_no_more_than_graft_max_body(session: Session) -> None:
+    """The shared proxy has 100,000 bytes, whether or not the length is said before."""
+    path = f"/v1/sessions/{session.name}/tools"
+    big = json.dumps({"tools": [], "pad": "x" * 100_000}).encode()
+    headers = {"content-type": "application/json"}
+    for content in (big, (big[n : n + 1000] for n in range(0, len(big), 1000))):
+        refused = session.control.http.put(path, content=content, headers=headers)
+        assert refused.status_code == 413
+        assert "graft_max_body, 100000 bytes" in refused.json()["detail"]
+    assert session.control.http.put(path, content=b"{}").status_code == 415
+
+
+def test_a_client_that_hangs_up_in_mid_stream_leaves_its_calls_behind(
+    proxy: Proxy, session: Session, canned: Canned
+) -> None:
+    """The first call was complete, the second was not there yet. What was seen can be answered."""
+
+    def event(part: Json) -> bytes:
+        return f"data: {json.dumps({'candidates': [{'content': {'role': 'model', 'parts': [part]}}]})}\r\n\r\n".encode()
+
+    call = {"functionCall": {"name": "get_weather", "args": {"city": "Paris"}, "id": "x1"}, "thoughtSignature": "AAAA"}
+    never = threading.Event()
+    canned.says = [*chunked([event({"text": "Let me "}), event(call), event({"text": "see."})]), never, END]
+    mark = proxy.process.mark()
+    url = f"{proxy.urls[1]}/@{session.name}{PATH.replace('generateContent', 'streamGenerateContent?alt=sse')}"
+    with httpx2.stream("POST", url, json={"contents": [user("weather")]}, headers=KEY, timeout=20) as stream:
+        seen = ""
+        for text in stream.iter_text():
+            seen += text
+            if "see." in seen:
+                break
+    proxy.process.wait_for("client disconnect", after=mark)
+    assert canned.broken.wait(20), "upstream is not told that the client is gone"
+    assert "functionCall" not in seen
+    (kept,) = session.calls()
+    assert (kept["name"], kept["status"], kept["gemini_id"]) == ("get_weather", "pending", "x1")
+    (turn,) = session.turns()
+    assert turn["delivered"] is False
+    session.answer(get_weather={"celsius": 1})
