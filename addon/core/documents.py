@@ -21,6 +21,8 @@ _GAP = re.compile(rb"[ \t\r\n]*")
 _COMMA = re.compile(rb"[ \t\r\n]*,[ \t\r\n]*")
 _CLOSE = re.compile(rb"[ \t\r\n]*}[ \t\r\n]*")
 
+_SPACE = 0x20
+
 _object_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _array_decoder = msgspec.json.Decoder(list[msgspec.Raw])
 _any_decoder = msgspec.json.Decoder()
@@ -69,8 +71,16 @@ def members(data: bytes, start: int = 0, end: int | None = None) -> list[Member]
     at = opening.end() if opening else start
     for name, value in raw.items():
         if found:
-            comma = _COMMA.match(data, at)
-            at = comma.end() if comma else end
+            if data.startswith(b',"', at):
+                at += 1
+            else:
+                comma = _COMMA.match(data, at)
+                at = comma.end() if comma else end
+        plain = b'"%b":' % name.encode()
+        if data.startswith(plain, at) and data[at + len(plain)] > _SPACE:  # as compact JSON has it
+            value_start = at + len(plain)
+            found.append(Member(camel(name), at, value_start, at := value_start + len(value)))
+            continue
         key = _KEY.match(data, at, end)
         if key is None or (key[1] != name.encode() and _any_decoder.decode(b'"' + key[1] + b'"') != name):
             raise Malformed("an object names a key twice")
@@ -97,7 +107,7 @@ def elements(data: bytes, start: int, end: int) -> list[tuple[int, int]]:
     at = gap(data, at).end()  # type: ignore[union-attr]
     for value in raw:
         if spans:
-            at = comma(data, at).end()  # type: ignore[union-attr]
+            at = at + 1 if data.startswith(b",{", at) else comma(data, at).end()  # type: ignore[union-attr]
         stop = at + len(value)
         spans.append((at, stop))
         at = stop

@@ -50,9 +50,14 @@ CALLS, RESPONSES, SERVER_TOOLS = 1, 2, 4
 """What a Content holds, as bits: functionCall parts, functionResponse parts, toolCall or toolResponse parts."""
 
 
+_PLAIN = _PartHead()
+
+
 def _holds(head: _Head) -> int:
     holds = 0
     for part in listed(head.parts):
+        if part == _PLAIN:
+            continue
         for bit, raws in (
             (CALLS, (part.call, part.call_)),
             (RESPONSES, (part.response, part.response_)),
@@ -64,24 +69,22 @@ def _holds(head: _Head) -> int:
     return holds
 
 
-class Turn:
+class Turn(msgspec.Struct, eq=False, gc=False):
     """A run of consecutive Contents of one side.
 
     `spans` are (start, end) in the body. `text`, `digest`, `chain` and `pair` are there after `identify`. `memo` is
-    the rewriter's to remember what it found for this very turn.
+    the rewriter's to remember what it found for this very turn. There are many, and none is part of a cycle: they are
+    kept from the garbage collector.
     """
 
-    __slots__ = ("chain", "digest", "holds", "memo", "pair", "side", "spans", "text")
-
-    def __init__(self, side: Side, spans: tuple[tuple[int, int], ...], holds: int) -> None:
-        self.side = side
-        self.spans = spans
-        self.holds = holds
-        self.text = ""
-        self.digest = b""
-        self.chain = b""
-        self.pair = b""
-        self.memo: Any = None
+    side: Side
+    spans: tuple[tuple[int, int], ...]
+    holds: int
+    text: str = ""
+    digest: bytes = b""
+    chain: bytes = b""
+    pair: bytes = b""
+    memo: Any = None
 
     def contents(self, body: bytes) -> list[Document]:
         """The run's Contents, decoded."""
@@ -108,25 +111,24 @@ class History:
             heads = _heads.decode(array)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise Malformed(str(error)) from None
-        runs: list[tuple[Side, list[tuple[int, int]], int]] = []
-        for head, span in zip(heads[len(heads) - len(spans) :], spans, strict=True):
-            holds = _holds(head)
-            # Antigravity sends functionResponses under the role `model`.
-            side: Side = "model" if head.role == "model" and not holds & RESPONSES else "user"
-            if runs and runs[-1][0] == side:
-                run = runs[-1]
-                run[1].append(span)
-                runs[-1] = (side, run[1], run[2] | holds)
-            else:
-                runs.append((side, [span], holds))
         turns = list(known.turns) if known else []
-        if turns and runs and turns[-1].side == runs[0][0]:
-            last = turns.pop()
-            runs[0] = (last.side, [*last.spans, *runs[0][1]], last.holds | runs[0][2])
-        turns += [Turn(side, tuple(run), held) for side, run, held in runs]
         holds = known.holds if known else 0
-        for _, _, held in runs:
-            holds |= held
+        last = turns.pop() if turns else None  # it may go on; the known one stays as it is
+        side: Side = last.side if last else "user"
+        run = list(last.spans) if last else []
+        held = last.holds if last else 0
+        for head, span in zip(heads[len(heads) - len(spans) :], spans, strict=True):
+            holds |= (new := _holds(head))
+            # Antigravity sends functionResponses under the role `model`.
+            of: Side = "model" if head.role == "model" and not new & RESPONSES else "user"
+            if run and of != side:
+                turns.append(last if last and len(last.spans) == len(run) else Turn(side, tuple(run), held))
+                last, run, held = None, [], 0
+            side = of
+            run.append(span)
+            held |= new
+        if run:
+            turns.append(last if last and len(last.spans) == len(run) else Turn(side, tuple(run), held))
         return cls(turns, spans[-1][1] if spans else (known.end if known else 0), holds)
 
     def identify(self, body: bytes) -> None:
