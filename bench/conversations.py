@@ -85,9 +85,7 @@ def image_kind(name: str, size: int) -> Kind:
     """A chat about one image, inline."""
     data = base64.b64encode(random.Random(size).randbytes(size * 3 // 4)).decode()
     contents = [
-        _turn(
-            "user", {"text": _PREAMBLE + words(40, 0)}, {"inlineData": {"mimeType": "image/png", "data": data}}
-        ),
+        _turn("user", {"text": _PREAMBLE + words(40, 0)}, {"inlineData": {"mimeType": "image/png", "data": data}}),
         _turn("model", {"text": words(300, 1)}),
         _turn("user", {"text": words(100, 2)}),
     ]

@@ -149,4 +149,3 @@ async def _all(effort: Effort, tables: Sequence[tuple[str, Table]]) -> list[Row]
             print(f"{name}: {row.what}: {row.measured}", file=sys.stderr, flush=True)
             rows.append(row)
     return rows
-
