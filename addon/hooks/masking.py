@@ -1,10 +1,10 @@
-"""API keys in URLs, kept out of mitmdump's console."""
+"""API keys in URLs and headers, kept out of mitmdump's console."""
 
 from typing import IO, Any
 
 from mitmproxy import ctx
 
-from addon.hooks.secrets import masked
+from addon.hooks.secrets import masked, masked_header
 
 
 class Masking:
@@ -21,7 +21,7 @@ class _Masked:
         self._file = file
 
     def write(self, text: str) -> int:
-        return self._file.write(masked(text))
+        return self._file.write(masked_header(masked(text)))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._file, name)

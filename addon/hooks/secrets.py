@@ -17,10 +17,18 @@ REMOVED = "REMOVED"
 
 _IN_QUERY = re.compile(r"([?&](?:key|access_token|api_key|token)=)[^&\s\x1b]+", re.IGNORECASE)
 
+_COLOUR = r"(?:\x1b\[[\d;]*m)*"
+_HEADER_LINE = re.compile(rf"\A({_COLOUR}\s*{_COLOUR}(?:{'|'.join(SECRET_HEADERS)}){_COLOUR}: ).*", re.IGNORECASE)
+
 
 def masked(text: str, instead: str = "***") -> str:
     """The text with the value of every `key=` (and the like) of a query replaced."""
     return _IN_QUERY.sub(rf"\g<1>{instead}", text) if "=" in text else text
+
+
+def masked_header(line: str, instead: str = "***") -> str:
+    """A line that shows a header, coloured or not, without the value where that is a secret."""
+    return _HEADER_LINE.sub(rf"\g<1>{instead}", line) if ": " in line else line
 
 
 def clean(message: http.Message) -> None:
