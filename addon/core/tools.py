@@ -6,6 +6,7 @@ request become, and under which names its grafted tools go.
 
 import re
 from collections.abc import Collection, Mapping, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from addon.core.documents import Document, camel, decode, encode, get, listed, objects
@@ -19,6 +20,7 @@ _FLAG = "includeServerSideToolInvocations"
 _MEDIA_MODEL = re.compile(r"-image\b|-tts\b|^imagen|^veo|native-audio")
 
 
+@lru_cache(maxsize=256)
 def generation(model: str) -> Generation:
     """`gemini-2.5-flash` → (2, 5)."""
     found = _GENERATION.search(model)
@@ -54,8 +56,10 @@ class Plan(NamedTuple):
         return self.grafts and bool(self.names or self.hides_server_tools)
 
 
+@lru_cache(maxsize=64)
 def cannot_use_functions(generation_config: bytes | None, model: str) -> bool:
-    """Whether a request asks for what excludes functions: structured output, or images or audio."""
+    """Whether a request asks for what excludes functions: structured output, or images or audio. Cached: a client
+    sends the same again and again."""
     if _MEDIA_MODEL.search(model):
         return True
     if generation_config is None:

@@ -20,10 +20,14 @@ class Exchange:
     target: Target
     scope: Scope
     plan: Plan
-    naming: Naming
     model: str
     request: Request
     resumes: Answer | None = None
+
+    @property
+    def naming(self) -> Naming:
+        """Made where it is needed: few answers hold calls."""
+        return Naming({used: name for name, used in self.plan.names.items()}, all_grafted=self.scope.strips)
 
 
 @dataclass(frozen=True, slots=True)

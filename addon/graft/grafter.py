@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 
 from addon.core import replies
-from addon.core.answer import Answer, Naming
+from addon.core.answer import Answer
 from addon.core.documents import Document, Malformed, decode, members
 from addon.core.history import rewrite
 from addon.core.request import Request, assemble, parse
@@ -107,8 +107,7 @@ class Grafter:
         rewritten = assemble(request, replaced, pieces)
         if target.operation is Operation.COUNT or not plan.grafts:
             return Forward(rewritten)
-        naming = Naming({used: name for name, used in plan.names.items()}, all_grafted=scope.strips)
-        exchange = Exchange(target, scope, plan, naming, model, request)
+        exchange = Exchange(target, scope, plan, model, request)
         if token:
             exchange.resumes = self.continuations.get((scope.session, token))
         return Forward(rewritten, exchange)

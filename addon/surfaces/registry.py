@@ -28,6 +28,7 @@ def match(method: str, host: str, path: str) -> Target | None:
     return _target(surface, path)
 
 
+@lru_cache(maxsize=1024)
 def match_path(method: str, path: str) -> Target | None:
     """What a request is by its path alone, for a reverse proxy, whose clients may call it by any host name."""
     if method != "POST":
