@@ -50,12 +50,13 @@ def rewrite(body: bytes, history: History, hits: Mapping[int, Sequence[TrueTurn]
     if not hits and not (rules.strip and history.holds & (CALLS | RESPONSES | SERVER_TOOLS)):
         return None
     writer = _Writer(body, history, hits, rules)
-    for index, turn in enumerate(history.turns):
-        writer.index = index
-        if turn.side == "model":
-            writer.model_turn(turn)
-        else:
-            writer.user_turn(turn)
+    told = [*hits, *(i for i, turn in enumerate(history.turns) if turn.holds)] if history.holds else hits
+    position = 0
+    for index in sorted({at for i in told for at in (i, i + 1) if at < len(history.turns)}):
+        writer.stay(position, index)
+        writer.turn(index)
+        position = index + 1
+    writer.stay(position, len(history.turns))
     return writer.out if writer.changed else None
 
 
@@ -68,7 +69,7 @@ class _Writer:
         self.out: list[Piece] = []
         self.changed = False
         self.index = 0
-        self.untouched = -2
+        self.untouched = -1  # up to which turn the last piece goes as it came
         self.awaited: tuple[TrueTurn, list[Document | None]] | None = None  # what the next user turn has to answer
         self.manner = Manner(rules.plan.names, rules.plan.server_tools, rules.model, rules.ids)
         self.depends_on_place = False
@@ -77,6 +78,25 @@ class _Writer:
         self.last = last_step(history, hits, rules.placeholder)
 
     # --- turns ------------------------------------------------------------------------------------------------
+
+    def turn(self, index: int) -> None:
+        self.index = index
+        turn = self.turns[index]
+        if turn.side == "model":
+            self.model_turn(turn)
+        else:
+            self.user_turn(turn)
+
+    def stay(self, first: int, end: int) -> None:
+        """The turns from `first` up to `end` go as they came."""
+        if first == end:
+            return
+        start, stop = self.turns[first].spans[0][0], self.turns[end - 1].spans[-1][1]
+        if self.untouched == first and self.out and isinstance(last := self.out[-1], tuple):
+            self.out[-1] = (last[0], stop)
+        else:
+            self.out.append((start, stop))
+        self.untouched = end
 
     def model_turn(self, turn: Turn) -> None:
         self.kept_step = False
@@ -105,7 +125,7 @@ class _Writer:
         elif self.rules.strip and turn.holds & RESPONSES and not self.kept_step:
             self._write([flat(content) for content in turn.contents(self.body)])
         else:
-            self._untouched(turn)
+            self.stay(self.index, self.index + 1)
         self.kept_step = False
 
     def _keeps_text(self, true: TrueTurn) -> bool:
@@ -131,7 +151,7 @@ class _Writer:
         if flat_calls or flat_server:
             self._write([flat(c, calls=flat_calls, server=flat_server) for c in turn.contents(self.body)])
         else:
-            self._untouched(turn)
+            self.stay(self.index, self.index + 1)
 
     def _is_whole_step(self, turn: Turn) -> bool:
         """Whether a step of the client's may stay: all declared, after a user turn, with its responses in order."""
@@ -225,7 +245,7 @@ class _Writer:
         if not self._is_declared(step):
             self._write([flat(said, server=False)])
         elif not earlier and echoed(contents) == echoed([said]):
-            self._untouched(turn)
+            self.stay(self.index, self.index + 1)
         else:
             self._write([said])
         asked = client_calls(contents, true)
@@ -242,7 +262,7 @@ class _Writer:
         paired, left = self._paired(given, asked, step, true)
         declared = self._is_declared(step)
         if declared and [part["functionResponse"] for part in paired] == given and responses_lead(contents):
-            self._untouched(turn)
+            self.stay(self.index, self.index + 1)
             return
         responses: Document = {"role": "user", "parts": paired}
         self._write([responses if declared else flat(responses)])
@@ -275,14 +295,6 @@ class _Writer:
         return parts, left
 
     # --- output -----------------------------------------------------------------------------------------------
-
-    def _untouched(self, turn: Turn) -> None:
-        start, end = turn.spans[0][0], turn.spans[-1][1]
-        if self.untouched == self.index - 1 and self.out and isinstance(last := self.out[-1], tuple):
-            self.out[-1] = (last[0], end)
-        else:
-            self.out.append((start, end))
-        self.untouched = self.index
 
     def _write(self, contents: Sequence[Document]) -> None:
         self.changed = True

@@ -4,6 +4,7 @@
 `assemble` puts the body together again: what is not replaced stays the very bytes that came.
 """
 
+import functools
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
@@ -62,19 +63,26 @@ class Request(NamedTuple):
         return None
 
     def prefix(self) -> Prefix | None:
-        """What a later body of the same conversation will begin with; None where contents is no list."""
+        """What later bodies of the same conversation will begin with: all up to the last model turn, as what the user
+        says then may be asked aside, or changed. None where contents is no list."""
         at = next((i for i, m in enumerate(self.members) if m.name == "contents"), None)
-        if at is None or not self.history.turns or self.body[self.members[at].start] != ord("["):
+        turns = self.history.turns
+        if at is None or not turns or self.body[self.members[at].start] != ord("["):
             return None
-        end = self.history.end
-        if self.known is None:
+        if turns[-1].side == "user" and len(turns) > 1:
+            turns = turns[:-1]
+        end = turns[-1].spans[-1][1]
+        known = self.known
+        if known is None:
             segments: tuple[bytes, ...] = (self.body[:end],)
-        elif len(self.known.segments) < 64:
-            fresh = self.body[self.known.end : end]
-            segments = (*self.known.segments, fresh) if fresh else self.known.segments
+        elif end <= known.end:
+            return known
+        elif len(known.segments) < 64:
+            segments = (*known.segments, self.body[known.end : end])
         else:
-            segments = (b"".join((*self.known.segments, self.body[self.known.end : end])),)
-        return Prefix(segments, end, self.start, self.around, self.members[: at + 1], self.history)
+            segments = (self.body[:end],)
+        holds = functools.reduce(lambda held, turn: held | turn.holds, turns, 0)
+        return Prefix(segments, end, self.start, self.around, self.members[: at + 1], History(turns, end, holds))
 
 
 def parse(body: bytes, path: Sequence[str] = (), known: Prefix | None = None) -> Request:

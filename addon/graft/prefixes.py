@@ -9,11 +9,11 @@ from collections.abc import Sequence
 
 from addon.core.request import Prefix, Request
 
-SMALLEST = 4096
-"""Reading a shorter beginning anew costs no more than finding it."""
+SMALLEST = 1024
+"""Reading a shorter beginning anew costs no more than finding it. Beginnings are told apart by this much."""
 
-_HEAD = 128
-_SIBLINGS = 32
+_SIBLINGS = 64
+_COST = 2  # the bytes, and the turns that were read from them
 
 Key = tuple[str, tuple[str, ...], bytes]
 
@@ -25,48 +25,49 @@ class Prefixes:
         self.capacity = capacity
         self.size = 0
         self._entries: OrderedDict[int, tuple[Key, Prefix]] = OrderedDict()
-        self._by_head: dict[Key, list[int]] = {}
+        self._by_head: dict[Key, list[int]] = {}  # the least recently used first
         self._next = 0
 
     def find(self, session: str, path: Sequence[str], body: bytes) -> Prefix | None:
         """The longest known beginning of this body."""
         best: tuple[int, Prefix] | None = None
-        for number in self._by_head.get((session, tuple(path), body[:_HEAD]), ()):
+        siblings = self._by_head.get((session, tuple(path), body[:SMALLEST]), [])
+        for number in reversed(siblings):
             prefix = self._entries[number][1]
             if (best is None or prefix.end > best[1].end) and prefix.begins(body):
                 best = number, prefix
         if best is None:
             return None
         self._entries.move_to_end(best[0])
+        siblings.remove(best[0])
+        siblings.append(best[0])
         return best[1]
 
     def keep(self, session: str, path: Sequence[str], request: Request) -> None:
         """Remember the request's beginning, in place of the shorter one that it was read with."""
         if request.history.end < SMALLEST or request.history.end > self.capacity // 4:
             return
-        if request.known is not None and request.known.end == request.history.end:
-            return
         prefix = request.prefix()
-        if prefix is None:
+        if prefix is None or prefix is request.known:
             return
-        key = (session, tuple(path), request.body[:_HEAD])
+        key = (session, tuple(path), request.body[:SMALLEST])
         siblings = self._by_head.setdefault(key, [])
         for number in siblings:
             if self._entries[number][1] is request.known:
                 self._forget(number)
                 break
-        while siblings and (len(siblings) >= _SIBLINGS):
+        while len(siblings) >= _SIBLINGS:
             self._forget(siblings[0])
         self._by_head.setdefault(key, siblings).append(self._next)
         self._entries[self._next] = (key, prefix)
         self._next += 1
-        self.size += prefix.end
+        self.size += _COST * prefix.end
         while self.size > self.capacity:
             self._forget(next(iter(self._entries)))
 
     def _forget(self, number: int) -> None:
         key, prefix = self._entries.pop(number)
-        self.size -= prefix.end
+        self.size -= _COST * prefix.end
         siblings = self._by_head[key]
         siblings.remove(number)
         if not siblings:

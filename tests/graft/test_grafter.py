@@ -351,12 +351,8 @@ async def test_a_placeholder_of_another_session_stays_text_even_beside_a_step_of
 
 async def test_chunks_kept_apart_or_joined_are_one_turn_whatever_clients_lose_on_the_way(graft: Graft) -> None:
     await graft.tools(WEATHER, delivery="passthrough")
-    said: list[Any] = [
-        {"text": "Th", "thought": True},
-        "Let me ",
-        "look.",
-        call(args={"n": 1.0}, id="x", signature="c2ln"),
-    ]
+    called = call(args={"n": 1.0}, id="x", signature="c2ln")
+    said: list[Any] = [{"text": "Th", "thought": True}, "Let me ", "look.", called]
     before = [user("hi"), model({"inlineData": {"mimeType": "image/png", "data": "-_-_"}}), user("go")]
     await graft.ask(before, answer(*said))
     await answer_all(graft, {"t": 1})
