@@ -1,0 +1,277 @@
+"""Every recorded exchange with the service goes through the graft, as far as it is a surface's.
+
+The recordings lie beside the checkout, or where TOOLGRAFT_RECORDED says.
+"""
+
+import asyncio
+import json
+import lzma
+import os
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+import pytest
+
+from addon.core.documents import Document, Malformed, camel, decode, encode
+from addon.core.json_array import ArrayDecoder
+from addon.core.sse import SseDecoder
+from addon.graft.capture import Capture
+from addon.graft.exchange import Forward
+from addon.surfaces import match
+from addon.surfaces.base import Framing, Operation, Target
+from store.factory import open_url
+from tests.graft.conftest import Graft
+
+FOLDER = Path(os.environ.get("TOOLGRAFT_RECORDED") or Path(__file__).parents[3] / "shared" / "recorded")
+FILE = FOLDER / "exchanges.jsonl.xz"
+GRAFTED: Document = {"name": "toolgraft_probe", "description": "d"}
+FRAMINGS = {"json": Framing.JSON, "sse": Framing.SSE, "json-array": Framing.ARRAY}
+ASKED: Document = {"contents": [{"role": "user", "parts": [{"text": "hi"}]}]}
+CONTENTS = ("contents", "tools", "toolConfig")
+
+pytestmark = pytest.mark.skipif(not FILE.exists(), reason=f"no recordings: {FILE} is not there")
+
+
+class Recorded(NamedTuple):
+    name: str
+    target: Target
+    framing: Framing
+    request: Document
+    response: bytes
+
+
+@lru_cache(maxsize=1)
+def recordings() -> tuple[Recorded, ...]:
+    return tuple(_read())
+
+
+def _read() -> Iterator[Recorded]:
+    with lzma.open(FILE, "rt", encoding="utf-8") as lines:
+        for line in lines:
+            one = json.loads(line)
+            url = urlsplit(one["url"] or "")
+            host = url.hostname or ""
+            target = match(one["method"] or "POST", host, f"{url.path}?{url.query}") if host else None
+            if target is None or one["framing"] not in FRAMINGS:
+                continue
+            body = one["request_body"]
+            if isinstance(body, dict) and body.keys() == {"type", "content"}:
+                body = body["content"]
+            if not isinstance(body, dict):  # the recording has the answer only
+                body = {"request": ASKED} if target.request_path else ASKED
+            yield Recorded(
+                f"{one['id']} {one['source']}",
+                target,
+                FRAMINGS[one["framing"]],
+                body,
+                (one["response_body"] or "").encode() if one["status"] == 200 else b"",
+            )
+
+
+def inner(document: Document, target: Target) -> Document:
+    """The request object, by camelCase names."""
+    for key in target.request_path:
+        document = document[key]
+    found = {camel(key): value for key, value in document.items()}
+    return inner(found["generateContentRequest"], target) if "generateContentRequest" in found else found
+
+
+def outer(document: Document, target: Target) -> Document:
+    return {k: v for k, v in document.items() if k not in target.request_path} if target.request_path else {}
+
+
+def responses(one: Recorded, data: bytes) -> list[Document]:
+    """The GenerateContentResponses of an answer."""
+    if one.framing is Framing.JSON:
+        parts: list[bytes | None] = [data]
+    elif one.framing is Framing.SSE:
+        sse = SseDecoder()
+        parts = [event.data for event in [*sse.feed(data), *sse.flush()]]
+    else:
+        parts = [item.data for item in ArrayDecoder().feed(data)]
+    found = []
+    for part in parts:
+        try:
+            document: Any = decode(part or b"")
+        except Malformed:
+            continue
+        for key in one.target.response_path:
+            document = document.get(key) if isinstance(document, dict) else None
+        if isinstance(document, dict):
+            found.append(document)
+    return found
+
+
+def calls_in(one: Recorded, data: bytes) -> list[tuple[Any, Any, Any]]:
+    """Name, args and id of every call of an answer whose arguments come whole."""
+    return [
+        (call.get("name"), call.get("args") or {}, call.get("id"))
+        for response in responses(one, data)
+        for candidate in response.get("candidates") or ()
+        for part in (candidate.get("content") or {}).get("parts") or ()
+        if isinstance(call := part.get("functionCall"), dict)
+    ]
+
+
+def in_pieces(data: bytes) -> bool:
+    return b'"partialArgs"' in data or b'"willContinue"' in data
+
+
+async def given(one: Recorded, graft: Graft, *, says: bytes) -> bytes:
+    """What the client gets, where `graft` has a toolset."""
+    outcome = await graft.request(encode(one.request), one.target)
+    assert isinstance(outcome, Forward), one.name
+    if outcome.exchange is None:
+        return says
+    capture = Capture(graft.grafter, outcome.exchange, one.framing)
+    if one.framing is Framing.JSON:
+        return await capture.whole(says)
+    half = len(says) // 2
+    return capture.feed(says[:half]) + capture.feed(says[half:]) + capture.finish()
+
+
+def test_there_are_recordings_of_every_kind() -> None:
+    kinds = {(one.target.surface, one.framing.value) for one in recordings()}
+    assert {("developer", "json"), ("developer", "sse"), ("developer", "array"), ("vertex", "sse")} <= kinds
+    assert ("codeassist", "sse") in kinds
+    assert len(recordings()) > 800
+
+
+async def each(check: Any, **policy: Any) -> None:
+    """Every recording in a session of its own, all mistakes told together."""
+    store = open_url("memory://", ttl=1e6)
+    await store.open()
+    wrong: list[str] = []
+    for one in recordings():
+        graft = Graft(store)
+        await store.delete_session("default")
+        try:
+            await check(one, graft, **policy)
+        except AssertionError as error:
+            wrong.append(f"{one.name}: {str(error).splitlines()[:1]}")
+    await store.close()
+    assert not wrong, f"{len(wrong)}:\n" + "\n".join(wrong[:20])
+
+
+def run(check: Any, **policy: Any) -> None:
+    asyncio.run(each(check, **policy))
+
+
+def test_without_a_toolset_nothing_is_touched() -> None:
+    async def check(one: Recorded, graft: Graft) -> None:
+        assert await graft.grafter.scope("default") is None
+
+    run(check)
+
+
+def test_keep_changes_nothing_but_tools_and_tool_config() -> None:
+    async def check(one: Recorded, graft: Graft) -> None:
+        await graft.tools(GRAFTED, client_tools="keep")
+        outcome = await graft.request(encode(one.request), one.target)
+        assert isinstance(outcome, Forward)
+        sent = decode(outcome.body)
+        before, after = inner(one.request, one.target), inner(sent, one.target)
+        assert outer(sent, one.target) == outer(one.request, one.target)
+        for name in {*before, *after} - {"tools", "toolConfig"}:
+            assert before.get(name) == after.get(name), name
+        own = _listed(before.get("tools"))
+        assert _listed(after.get("tools"))[: len(own)] == own
+
+    run(check)
+
+
+def test_strip_changes_nothing_but_tools_tool_config_and_told_pairs() -> None:
+    async def check(one: Recorded, graft: Graft) -> None:
+        await graft.tools(GRAFTED)
+        outcome = await graft.request(encode(one.request), one.target)
+        assert isinstance(outcome, Forward)
+        sent = decode(outcome.body)
+        before, after = inner(one.request, one.target), inner(sent, one.target)
+        assert outer(sent, one.target) == outer(one.request, one.target)
+        for name in {*before, *after} - set(CONTENTS):
+            assert before.get(name) == after.get(name), name
+        if "cachedContent" in before:
+            assert after == before
+            return
+        assert not any(kind in str(after.get("contents")) for kind in ("'functionCall'", "'function_call'"))
+        plain = [c for c in _listed(before.get("contents")) if "unction" not in str(c) and "'tool" not in str(c)]
+        written = _listed(after.get("contents"))
+        assert all(content in written for content in plain)
+
+    run(check)
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value] if value else []
+
+
+@pytest.mark.parametrize("delivery", ["placeholder", "passthrough"])
+def test_captured_calls_are_exactly_those_of_the_recording(delivery: str) -> None:
+    counted = 0
+
+    async def check(one: Recorded, graft: Graft, **policy: Any) -> None:
+        nonlocal counted
+        expected = calls_in(one, one.response)
+        await graft.tools(*({"name": name} for name in dict.fromkeys(str(n) for n, _, _ in expected)), **policy)
+        seen = await given(one, graft, says=one.response)
+        outcome = await graft.request(encode(one.request), one.target)
+        assert isinstance(outcome, Forward)
+        if outcome.exchange is None:
+            assert seen == one.response
+            return
+        if delivery == "passthrough":
+            assert seen == one.response
+        if in_pieces(one.response):
+            return
+        captured = sorted((c.name, encode(c.args), c.gemini_id or "") for c in await graft.calls())
+        assert captured == sorted((n, encode(a), i or "") for n, a, i in expected)
+        counted += len(captured)
+        if delivery == "placeholder":
+            assert calls_in(one, seen) == []
+            if not expected and one.target.operation is not Operation.CACHE:
+                assert seen == one.response
+
+    run(check, delivery=delivery)
+    assert counted > 300
+
+
+ASSEMBLED = {
+    "js-genai": [("customDivide", {"denominator": 2, "numerator": 100})],
+    "no-args": [("read_theme", {}), *[("read_screen", {"id": screen}) for screen in "ABC"]],
+    "tool-call-arguments": [("getWeather", {"location": place}) for place in ("Boston", "San Francisco")],
+}
+
+
+def test_partial_arguments_of_the_recordings_are_put_together() -> None:
+    expected = dict(ASSEMBLED)
+
+    async def check(one: Recorded, graft: Graft) -> None:
+        if not in_pieces(one.response):
+            return
+        names = dict.fromkeys(name for name, _, _ in calls_in(one, one.response) if name)
+        await graft.tools(*({"name": name} for name in names))
+        await given(one, graft, says=one.response)
+        calls = expected.pop(next(key for key in expected if key in one.name))
+        assert [(c.name, c.args) for c in await graft.calls()] == calls
+
+    run(check)
+    assert not expected
+
+
+def test_every_made_event_has_a_part_that_is_not_empty() -> None:
+    async def check(one: Recorded, graft: Graft) -> None:
+        if one.framing is Framing.JSON:
+            return
+        await graft.tools(*({"name": str(n)} for n in dict.fromkeys(n for n, _, _ in calls_in(one, one.response))))
+        before = responses(one, one.response)
+        after = responses(one, await given(one, graft, says=one.response))
+        for event in after:
+            if event not in before:
+                for candidate in event["candidates"]:
+                    assert candidate["content"]["parts"], "no part"
+                    assert all(part for part in candidate["content"]["parts"]), "an empty part"
+
+    run(check)
