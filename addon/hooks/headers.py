@@ -34,9 +34,12 @@ def put(headers: http.Headers, name: bytes, value: bytes) -> None:
 
 
 def body_of(message: http.Message) -> bytes | None:
-    """The body without its compression. ValueError where that is not what the headers say."""
+    """The body without its compression; None where there is none, or its compression is not what the headers say."""
     if message.data.content is not None and b"content-encoding" in names(message.headers):
-        return message.content
+        try:
+            return message.content
+        except ValueError:
+            return None
     return message.data.content
 
 
