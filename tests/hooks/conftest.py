@@ -1,0 +1,42 @@
+"""The addon without a proxy, and mitmproxy's own deprecation warnings kept out of it."""
+
+import warnings
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)  # mitmproxy's filters call pyparsing by its old names
+    from tests.hooks.harness import Hooks
+
+FOLDER = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if FOLDER in item.path.parents:
+            item.add_marker(pytest.mark.filterwarnings("ignore::pyparsing.warnings.PyparsingDeprecationWarning"))
+
+
+@pytest.fixture
+async def make() -> AsyncIterator[Callable[..., Hooks]]:
+    """Makes addons, and gives back what they took."""
+    made: list[Hooks] = []
+
+    def makes(**options: Any) -> Hooks:
+        made.append(Hooks(**options))
+        return made[-1]
+
+    yield makes
+    for hooks in made:
+        await hooks.done()
+
+
+@pytest.fixture
+async def hooks(make: Callable[..., Hooks]) -> Hooks:
+    """With one tool in the session `default`."""
+    hooks = make()
+    await hooks.tools("get_weather")
+    return hooks

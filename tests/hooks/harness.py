@@ -1,0 +1,142 @@
+"""The addon as mitmproxy holds it, without a proxy: made-up flows go through its hooks in mitmproxy's order.
+
+The only place of the tests that knows mitmproxy's own helpers for tests, which promise no stable interface.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from mitmproxy import connection, http
+from mitmproxy.addons.proxyserver import Proxyserver
+from mitmproxy.options import Options
+from mitmproxy.proxy.mode_specs import ProxyMode
+from mitmproxy.test import taddons, tflow
+
+from addon.hooks.compose import Toolgraft, build_addons
+from addon.hooks.grafting import Grafting
+from addon.hooks.lifecycle import Lifecycle
+from addon.hooks.routing import Routing
+from store.base import Store
+from store.models import Toolset
+
+PATH = "/v1beta/models/gemini-3-flash-preview:generateContent"
+GOOGLE = "generativelanguage.googleapis.com"
+LOCAL = "127.0.0.1:8081"
+
+
+class Hooks:
+    """Inside a running event loop. `options` without their prefix; the store is in memory and there is no control
+    API, unless they say otherwise."""
+
+    def __init__(self, **options: Any) -> None:
+        (addon,) = build_addons()
+        assert isinstance(addon, Toolgraft)
+        self.addon = addon
+        self.context = taddons.context(Proxyserver(), addon)
+        self.context.configure(self.addon, keep_host_header=True)
+        self.set(**{"store": "memory://", "control": "off"} | options)
+
+    def set(self, **options: Any) -> None:
+        """Change options as a user does. Raises OptionsError."""
+        self.context.configure(self.addon, **{f"graft_{name}": value for name, value in options.items()})
+
+    @property
+    def options(self) -> Options:
+        found: Options = self.context.options
+        return found
+
+    def part[T](self, kind: type[T]) -> T:
+        return next(part for part in self.addon.parts if isinstance(part, kind))
+
+    @property
+    def lifecycle(self) -> Lifecycle:
+        return self.part(Lifecycle)
+
+    @property
+    def store(self) -> Store:
+        assert self.lifecycle.runtime is not None
+        return self.lifecycle.runtime.store
+
+    def route(self, flow: http.HTTPFlow) -> tuple[str, str] | None:
+        """The surface and session that a flow was found to be of."""
+        route = self.part(Routing).routes.get(flow)
+        return None if route is None else (route.target.surface, route.session)
+
+    def is_grafted(self, flow: http.HTTPFlow) -> bool:
+        return flow in self.part(Grafting)._ways
+
+    async def tools(self, *names: str, session: str = "default") -> None:
+        """Give a session a toolset of these tools, without parameters."""
+        declarations: list[dict[str, Any]] = [{"name": name, "description": "A tool."} for name in names]
+        await self.store.put_toolset(session, Toolset(declarations=declarations))
+
+    async def call(self, hook: str, *arguments: object) -> None:
+        """Run one hook, if the addon has it."""
+        function: Callable[..., Any] | None = getattr(self.addon, hook, None)
+        if function is not None and (result := function(*arguments)) is not None:
+            await result
+
+    async def ask(self, flow: http.HTTPFlow) -> http.HTTPFlow:
+        """A request comes in."""
+        await self.call("requestheaders", flow)
+        if flow.response is None:
+            await self.call("request", flow)
+        return flow
+
+    async def answer(
+        self, flow: http.HTTPFlow, response: http.Response, pieces: Iterable[bytes] | None = None
+    ) -> bytes:
+        """Its response comes, in these pieces where it is streamed; what the client gets of the body."""
+        body = response.content or b""
+        flow.response = response
+        if pieces is not None:
+            response.data.content = None
+        await self.call("responseheaders", flow)
+        stream = response.stream
+        if callable(stream):
+            out: list[bytes] = []
+            for piece in [*(pieces or [body]), b""]:
+                given = stream(piece)
+                given = [given] if isinstance(given, bytes) else list(given)
+                assert all(given), "an empty chunk ends a chunked body"
+                out += given
+            await self.call("response", flow)
+            return b"".join(out)
+        response.data.content = body
+        await self.call("response", flow)
+        return bytes(flow.response.raw_content or b"")
+
+    async def done(self) -> None:
+        await self.call("done")
+
+
+def request(
+    url: str = f"https://{GOOGLE}{PATH}",
+    body: bytes = b"{}",
+    headers: Mapping[str, str] | None = None,
+    *,
+    mode: str = "regular",
+    method: str = "POST",
+    client: connection.Client | None = None,
+) -> http.HTTPFlow:
+    """A flow whose request has just come. In reverse mode the URL's host is what the client says as `Host`."""
+    given = dict(headers or {})
+    made = http.Request.make(method, url, body, [(name.encode(), value.encode()) for name, value in given.items()])
+    client = client or tflow.tclient_conn()
+    client.proxy_mode = ProxyMode.parse(mode)
+    server = tflow.tserver_conn()
+    server.address = (made.host, made.port)
+    if mode.startswith("reverse:"):
+        parsed: Any = client.proxy_mode
+        made.headers["host"] = given.get("host", f"{made.host}:{made.port}")
+        server.address = parsed.address[:2]
+        made.data.host, made.data.port = server.address
+        made.scheme = parsed.scheme
+    else:
+        made.headers.setdefault("host", made.host)
+    return tflow.tflow(client_conn=client, server_conn=server, req=made)
+
+
+def response(body: bytes, kind: str = "application/json; charset=UTF-8", **headers: str) -> http.Response:
+    more = {name.replace("_", "-"): value for name, value in headers.items()}
+    return http.Response.make(200, body, {"content-type": kind} | more)

@@ -1,0 +1,267 @@
+"""Requests rewritten and answers captured, as the hooks do it: headers, streams, compression, failures."""
+
+import gzip
+import json
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import brotli
+import pytest
+import zstandard
+
+from store.base import StoreUnavailable
+from tests.hooks.harness import GOOGLE, PATH, Hooks, request, response
+
+Make = Callable[..., Hooks]
+Json = dict[str, Any]
+
+STREAM = f"https://{GOOGLE}{PATH.replace('generateContent', 'streamGenerateContent?alt=sse')}"
+ASKED = b'{"contents":[{"role":"user","parts":[{"text":"weather"}]}]}'
+CALL: Json = {"functionCall": {"name": "get_weather", "args": {}, "id": "x1"}}
+
+
+def document(*parts: Json, **more: Any) -> bytes:
+    return json.dumps({"candidates": [{"content": {"role": "model", "parts": list(parts)}, **more}]}).encode()
+
+
+def event(*parts: Json, **more: Any) -> bytes:
+    return b"data: " + document(*parts, **more) + b"\r\n\r\n"
+
+
+SSE = event({"text": "Let me see."}) + event(CALL) + event({"text": ""}, finishReason="STOP")
+
+
+def zstd(data: bytes) -> bytes:
+    return zstandard.ZstdCompressor().compress(data)
+
+
+# --- requests -------------------------------------------------------------------------------------------------------
+
+
+async def test_a_request_gets_the_sessions_tools_and_asks_for_no_compression(hooks: Hooks) -> None:
+    flow = await hooks.ask(request(body=ASKED, headers={"Accept-Encoding": "gzip, br"}))
+    sent = json.loads(flow.request.content or b"")
+    assert sent["tools"] == [{"functionDeclarations": [{"name": "get_weather", "description": "A tool."}]}]
+    assert flow.request.headers["accept-encoding"] == "identity"
+    assert flow.request.headers["content-length"] == str(len(flow.request.content or b""))
+
+
+@pytest.mark.parametrize("headers", [{}, {"Accept-Encoding": "gzip, br"}])
+async def test_a_session_without_a_toolset_is_not_touched(headers: dict[str, str], hooks: Hooks) -> None:
+    headers = headers | {"x-graft-session": "other"}
+    flow = request(body=ASKED, headers=headers)
+    fields = [field for field in flow.request.headers.fields if field[0] != b"x-graft-session"]
+    await hooks.ask(flow)
+    assert list(flow.request.headers.fields) == fields
+    assert flow.request.content == ASKED
+    assert not hooks.is_grafted(flow)
+    body = gzip.compress(document(CALL, finishReason="STOP"))
+    answer = response(b"", content_encoding="gzip")
+    answer.raw_content = body
+    flow.response = answer
+    await hooks.call("responseheaders", flow)
+    assert answer.stream is False
+    await hooks.call("response", flow)
+    assert answer.raw_content == body
+
+
+@pytest.mark.parametrize(("given", "after"), [("gzip", "gzip"), (None, None)])
+async def test_what_the_filter_leaves_out_is_as_if_there_were_no_toolset(
+    given: str | None, after: str | None, make: Make
+) -> None:
+    hooks = make(filter="~hq x-grafted")
+    await hooks.tools("get_weather")
+    headers = {"accept-encoding": given} if given else {}
+    flow = await hooks.ask(request(body=ASKED, headers=headers))
+    assert flow.request.content == ASKED
+    assert flow.request.headers.get("accept-encoding") == after
+    assert not hooks.is_grafted(flow)
+    flow = await hooks.ask(request(body=ASKED, headers=headers | {"x-grafted": "yes"}))
+    assert flow.request.content != ASKED
+
+
+async def test_a_flow_that_was_answered_by_another_addon_is_left_alone(hooks: Hooks) -> None:
+    flow = request(body=ASKED)
+    flow.response = response(b"{}")
+    await hooks.call("requestheaders", flow)
+    await hooks.call("request", flow)
+    assert flow.request.content == ASKED
+
+
+@pytest.mark.parametrize("body", [b"not json", b"[]", b"", b"\xff"])
+async def test_a_body_that_is_no_object_passes_with_one_warning(
+    body: bytes, hooks: Hooks, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(2):
+        flow = await hooks.ask(request(body=body))
+        assert flow.request.content == body
+        assert await hooks.answer(flow, response(b"fine")) == b"fine"
+    assert len([record for record in caplog.records if "passed on as it came" in record.getMessage()]) == 1
+
+
+async def test_a_request_whose_compression_is_not_what_it_says_passes(hooks: Hooks) -> None:
+    flow = request(body=b"{}", headers={"content-encoding": "gzip"})
+    flow.request.raw_content = b"this is no gzip"
+    await hooks.ask(flow)
+    assert flow.request.raw_content == b"this is no gzip"
+
+
+# --- answers --------------------------------------------------------------------------------------------------------
+
+
+async def test_a_json_answer_shows_a_placeholder(hooks: Hooks) -> None:
+    flow = await hooks.ask(request(body=ASKED))
+    got = json.loads(await hooks.answer(flow, response(document(CALL, finishReason="STOP"))))
+    (turn,) = (await hooks.store.turns("default")).items
+    (part,) = got["candidates"][0]["content"]["parts"]
+    assert part == {"text": f"Tool call completed: get_weather [{turn.turn_id}]"}
+    assert turn.delivered
+    assert flow.response is not None
+    assert int(flow.response.headers["content-length"]) == len(flow.response.raw_content or b"")
+
+
+@pytest.mark.parametrize("size", [1, 7, 1000])
+async def test_a_stream_is_the_same_however_it_is_cut(size: int, hooks: Hooks) -> None:
+    flow = await hooks.ask(request(STREAM, ASKED))
+    pieces = [SSE[n : n + size] for n in range(0, len(SSE), size)]
+    got = await hooks.answer(flow, response(SSE, "text/event-stream", content_length=str(len(SSE))), pieces)
+    (turn,) = (await hooks.store.turns("default")).items
+    first, second = (json.loads(one.removeprefix(b"data: ")) for one in got.split(b"\r\n\r\n")[:-1])
+    assert first["candidates"][0]["content"]["parts"] == [{"text": "Let me see."}]
+    (part,) = second["candidates"][0]["content"]["parts"]
+    assert part["text"] == f"\n\nTool call completed: get_weather [{turn.turn_id}]"
+    assert flow.response is not None
+    assert "content-length" not in flow.response.headers
+    assert flow.response.headers["transfer-encoding"] == "chunked"
+
+
+@pytest.mark.parametrize(
+    ("encoding", "pack"),
+    [("gzip", gzip.compress), ("deflate", zlib.compress), ("br", brotli.compress), ("zstd", zstd)],
+)
+@pytest.mark.parametrize("size", [1, 50])
+async def test_a_compressed_stream_is_undone_piece_by_piece(
+    encoding: str, pack: Callable[[bytes], bytes], size: int, hooks: Hooks
+) -> None:
+    packed = pack(SSE)
+    flow = await hooks.ask(request(STREAM, ASKED))
+    pieces = [packed[n : n + size] for n in range(0, len(packed), size)]
+    made = response(b"", "text/event-stream")
+    made.headers["content-encoding"] = encoding
+    got = await hooks.answer(flow, made, pieces)
+    assert b"Let me see." in got
+    assert b"Tool call completed" in got
+    assert flow.response is not None
+    assert "content-encoding" not in flow.response.headers
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+@pytest.mark.parametrize("encoding", ["gzip", "secret"])
+async def test_an_answer_whose_compression_is_not_what_it_says_passes(
+    streamed: bool, encoding: str, hooks: Hooks
+) -> None:
+    flow = await hooks.ask(request(STREAM if streamed else f"https://{GOOGLE}{PATH}", ASKED))
+    made = response(b"", "text/event-stream" if streamed else "application/json")
+    made.raw_content = b"this is neither"
+    made.headers["content-encoding"] = encoding
+    flow.response = made
+    if streamed:
+        made.data.content = None
+    await hooks.call("responseheaders", flow)
+    if callable(made.stream):
+        stream: Any = made.stream
+        assert b"".join(b"".join(stream(piece)) for piece in (b"this is ", b"neither", b"")) == b"this is neither"
+    else:
+        made.raw_content = b"this is neither"
+        await hooks.call("response", flow)
+        assert made.raw_content == b"this is neither"
+
+
+async def test_the_callable_of_a_stream_never_raises(hooks: Hooks, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is wrong inside: from there on the bytes pass as they come."""
+    flow = await hooks.ask(request(STREAM, ASKED))
+    flow.response = response(b"", "text/event-stream")
+    flow.response.data.content = None
+    await hooks.call("responseheaders", flow)
+    stream = flow.response.stream
+    assert callable(stream)
+    assert list(stream(event({"text": "a"}))) == [event({"text": "a"})]
+
+    def broken(*_: object) -> bytes:
+        raise RuntimeError("a mistake")
+
+    monkeypatch.setattr("addon.graft.capture.Capture.feed", broken)
+    assert list(stream(b"data: b\r\n\r\n")) == [b"data: b\r\n\r\n"]
+    assert list(stream(b"data: c\r\n\r\n")) == [b"data: c\r\n\r\n"]
+    assert list(stream(b"")) == []
+
+
+async def test_events_that_vanish_are_no_empty_chunks(hooks: Hooks) -> None:
+    flow = await hooks.ask(request(STREAM, ASKED))
+    pieces = [event({"text": "a"}), event(CALL), event(CALL), b"data: ", event(CALL).removeprefix(b"data: ")]
+    got = await hooks.answer(flow, response(b"", "text/event-stream"), pieces)  # which asserts it
+    assert b"functionCall" not in got
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [(400, "application/json"), (503, "text/event-stream"), (200, "text/html"), (206, "application/json")],
+)
+async def test_what_is_no_answer_of_a_model_is_not_looked_at(status: int, kind: str, hooks: Hooks) -> None:
+    flow = await hooks.ask(request(STREAM, ASKED))
+    made = response(SSE, kind)
+    made.status_code = status
+    assert await hooks.answer(flow, made) == SSE
+    assert (await hooks.store.turns("default")).items == []
+
+
+async def test_a_replayed_stream_is_captured_whole(hooks: Hooks) -> None:
+    """With --server-replay the body is there before any hook of the answer."""
+    flow = await hooks.ask(request(STREAM, ASKED))
+    flow.response = response(SSE, "text/event-stream")
+    await hooks.call("responseheaders", flow)
+    assert flow.response.stream is False
+    await hooks.call("response", flow)
+    assert "Tool call completed: get_weather [turn_" in (flow.response.text or "")
+
+
+@pytest.mark.parametrize(("policy", "status"), [("fail", 503), ("pass", None)])
+@pytest.mark.parametrize("method", ["session", "look_up"])
+async def test_a_store_that_fails_is_said_so_or_passed_over(
+    method: str, policy: str, status: int | None, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hooks = make(on_store_error=policy)
+    await hooks.tools("get_weather")
+    # a ledger that is not empty is looked at
+    flow = await hooks.ask(request(body=ASKED))
+    await hooks.answer(flow, response(document(CALL, finishReason="STOP")))
+
+    async def fails(*_: object, **__: object) -> None:
+        raise StoreUnavailable("the disk is full")
+
+    monkeypatch.setattr(hooks.store, method, fails)
+    history = [
+        {"role": "user", "parts": [{"text": "weather"}]},
+        {"role": "model", "parts": [{"text": "Let me see."}]},
+        {"role": "user", "parts": [{"text": "and?"}]},
+    ]
+    body = json.dumps({"contents": history}).encode()
+    flow = await hooks.ask(request(body=body))
+    assert (flow.response and flow.response.status_code) == status
+    if status is None:
+        assert flow.request.content == body
+    else:
+        assert flow.response is not None
+        error = json.loads(flow.response.content or b"")["error"]
+        assert (error["code"], error["status"]) == (503, "UNAVAILABLE")
+
+
+async def test_nothing_is_kept_of_flows_that_are_over(hooks: Hooks) -> None:
+    flow = await hooks.ask(request(body=ASKED))
+    assert hooks.is_grafted(flow)
+    await hooks.call("error", flow)
+    assert not hooks.is_grafted(flow)
+    flow = await hooks.ask(request(body=ASKED))
+    await hooks.answer(flow, response(document({"text": "no call"})))
+    assert not hooks.is_grafted(flow)

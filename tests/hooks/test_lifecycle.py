@@ -1,0 +1,101 @@
+"""Options: registered from the one table, checked at the start, and once more when they change."""
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from mitmproxy import exceptions
+
+from addon.settings import OPTIONS, Settings
+from tests.hooks.harness import Hooks
+
+Make = Callable[..., Hooks]
+
+
+async def test_every_option_of_the_table_is_registered_as_it_says(make: Make) -> None:
+    hooks = make()
+    registered = {name: hooks.options._options[name] for name in hooks.options.keys() if name.startswith("graft_")}
+    assert sorted(registered) == sorted(option.name for option in OPTIONS)
+    for option in OPTIONS:
+        found = registered[option.name]
+        assert (found.typespec, found.default, found.help) == (option.typespec, option.default, option.help)
+
+
+async def test_the_defaults_fit(make: Make) -> None:
+    hooks = make()
+    runtime = hooks.lifecycle.runtime
+    assert runtime is not None
+    assert runtime.settings == Settings(store="memory://", control=None)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"delivery": "fax"}, "graft_delivery='fax': must be one of auto, placeholder, loop, passthrough"),
+        ({"session": "a b"}, "graft_session='a b': must be a name of the form"),
+        ({"ttl": "1"}, "graft_ttl='1': must be a number of seconds, 60 or more"),
+        ({"filter": "~~("}, "graft_filter='~~(': must be a mitmproxy flow filter"),
+        ({"store": "none://"}, "graft_store: store URL 'none://': its scheme is not one of"),
+    ],
+)
+async def test_a_wrong_option_at_the_start_is_an_error_and_nothing_runs(
+    options: dict[str, str], message: str, make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    hooks = make(**options)
+    assert hooks.lifecycle.runtime is None
+    (record,) = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert message in record.getMessage()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"delivery": "fax"}, "graft_delivery='fax'"),
+        ({"filter": "~~("}, "graft_filter='~~('"),
+        ({"ttl": "120"}, "graft_ttl cannot be changed while the proxy runs: restart it"),
+        ({"store": "sqlite:///x.db"}, "graft_store cannot be changed while the proxy runs"),
+        ({"control": "127.0.0.1:0"}, "graft_control cannot be changed while the proxy runs"),
+    ],
+)
+async def test_a_wrong_change_is_refused_and_undone(options: dict[str, str], message: str, make: Make) -> None:
+    hooks = make()
+    runtime = hooks.lifecycle.runtime
+    assert runtime is not None
+    before = runtime.settings
+    with pytest.raises(exceptions.OptionsError, match=message.replace("(", r"\(")):
+        hooks.set(**options)
+    assert hooks.lifecycle.runtime is runtime
+    assert runtime.settings == before
+    (name,) = options
+    assert getattr(hooks.options, f"graft_{name}") != options[name]
+
+
+async def test_a_change_holds_from_the_next_request_on(make: Make) -> None:
+    hooks = make()
+    hooks.set(session="other", filter="~u /v1beta/")
+    assert hooks.lifecycle.runtime is not None
+    assert hooks.lifecycle.runtime.settings.session == "other"
+    assert hooks.lifecycle.filter is not None
+    hooks.set(filter="")
+    assert hooks.lifecycle.filter is None
+
+
+async def test_an_option_that_nobody_knows_is_an_error(make: Make, caplog: pytest.LogCaptureFixture) -> None:
+    hooks = make()
+    hooks.options.update_defer(graft_sesion="x")
+    await hooks.done()
+    hooks.lifecycle._configured = False
+    hooks.set(session="again")
+    assert "graft_sesion: there is no such option; did you mean graft_session?" in caplog.text
+    assert hooks.lifecycle.runtime is None
+
+
+async def test_the_end_gives_the_store_back(make: Make, tmp_path: Path) -> None:
+    """Another can have the file at once."""
+    path = tmp_path / "state" / "toolgraft.db"
+    for _ in range(2):
+        hooks = make(store=f"sqlite:///{path}", state=str(tmp_path / "state"))
+        assert hooks.lifecycle.runtime is not None
+        await hooks.done()
+        assert hooks.lifecycle.runtime is None

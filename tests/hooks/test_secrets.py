@@ -1,0 +1,59 @@
+"""Keys, tokens and cookies are masked in what is shown, and taken out of what is recorded."""
+
+import io
+
+import pytest
+
+from addon.hooks.masking import _Masked
+from addon.hooks.secrets import REMOVED, clean, masked, masked_header
+from tests.hooks.harness import request, response
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("POST https://h/v1:x?key=abc&alt=sse", "POST https://h/v1:x?key=***&alt=sse"),
+        ("https://h/?alt=sse&key=abc", "https://h/?alt=sse&key=***"),
+        ("https://h/?KEY=abc access_token=x", "https://h/?KEY=*** access_token=x"),
+        ("https://h/?access_token=ya29.x\x1b[0m", "https://h/?access_token=***\x1b[0m"),
+        ("https://h/?monkey=abc&keys=d", "https://h/?monkey=abc&keys=d"),
+        ("nothing at all", "nothing at all"),
+    ],
+)
+def test_keys_in_urls_are_masked(text: str, expected: str) -> None:
+    assert masked(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("    x-goog-api-key: abc", "    x-goog-api-key: ***"),
+        ("    Authorization: Bearer abc def", "    Authorization: ***"),
+        ("    \x1b[34mcookie\x1b[0m: a=b; c=d", "    \x1b[34mcookie\x1b[0m: ***"),
+        ("    set-cookie: a=b", "    set-cookie: ***"),
+        ("    content-type: application/json", "    content-type: application/json"),
+        ("    x-cookie: a=b", "    x-cookie: a=b"),
+    ],
+)
+def test_secret_headers_are_masked(line: str, expected: str) -> None:
+    assert masked_header(line) == expected
+
+
+def test_the_console_writes_what_is_masked_and_else_is_a_file_like_others() -> None:
+    file = io.StringIO()
+    console = _Masked(file)
+    print("GET /?key=abc", file=console)
+    print("    cookie: abc", file=console)
+    console.flush()
+    assert file.getvalue() == "GET /?key=***\n    cookie: ***\n"
+
+
+def test_a_message_is_cleaned_of_all_of_them() -> None:
+    headers = {"Authorization": "Bearer s3", "x-goog-api-key": "s3", "cookie": "s3", "x-other": "stays"}
+    flow = request("https://h/v1?key=s3&x=1", headers=headers)
+    made = response(b"", set_cookie="s3")
+    clean(flow.request)
+    clean(made)
+    assert "s3" not in str(flow.request.headers.fields) + flow.request.path + str(made.headers.fields)
+    assert flow.request.path == f"/v1?key={REMOVED}&x=1"
+    assert flow.request.headers["x-other"] == "stays"
