@@ -1,5 +1,6 @@
 """One mitmdump and its upstreams for all tests that need no options of their own; sessions keep them apart."""
 
+import warnings
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,10 @@ import pytest
 from tests.e2e import processes
 from tests.e2e.proxies import Proxy, Session, new_session
 from tests.e2e.upstreams import Canned, Gemini
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)  # mitmproxy's filters call pyparsing by its old names
+    import tests.flows.recordings  # noqa: F401
 
 FOLDER = Path(__file__).parent
 

@@ -14,6 +14,7 @@ from tests.e2e.upstreams import Gemini
 
 MODEL = "gemini-3-flash-preview"
 KEY = "a-secret-key"
+OWN = "delete_everything"
 FIRST = "What is the weather in Paris and Tokyo?"
 SECOND = 'say One moment. call get_time {"zone": "CET"}'
 THIRD = "repeat the results"
@@ -111,7 +112,7 @@ def test_a_google_genai_chat_gets_its_results_in_reverse_mode(
     kind: str, proxy: Proxy, session: Session, gemini: Gemini, tmp_path: Path
 ) -> None:
     base = f"{proxy.url}/@{session.name}"
-    with chats.python(tmp_path, kind, model=MODEL, key=KEY, base_url=base, own_tools=True) as chat:
+    with chats.python(tmp_path, kind, model=MODEL, key=KEY, base_url=base, tools=[OWN]) as chat:
         converse(chat, session, gemini)
 
 
@@ -129,7 +130,7 @@ def test_a_chat_of_genai_for_javascript_gets_its_results_in_reverse_mode(
     kind: str, proxy: Proxy, session: Session, gemini: Gemini, tmp_path: Path
 ) -> None:
     base = f"{proxy.url}/@{session.name}"
-    with chats.node(tmp_path, kind, model=MODEL, key=KEY, base_url=base, own_tools=True) as chat:
+    with chats.node(tmp_path, kind, model=MODEL, key=KEY, base_url=base, tools=[OWN]) as chat:
         converse(chat, session, gemini)
 
 
@@ -172,3 +173,27 @@ def test_a_vertex_chat_without_ids_gets_its_results(
     assert "publishers/google/models" in gemini.last["path"]
     assert gemini.errors == []
     assert gemini.dummy_signatures == 0
+
+
+@pytest.mark.parametrize("kind", ["sync", "stream", "async", "async-stream"])
+def test_a_client_that_runs_tools_itself_gets_the_calls_in_passthrough(
+    kind: str, proxy: Proxy, session: Session, gemini: Gemini, tmp_path: Path
+) -> None:
+    """Its answers are the results, and what it was not asked to answer comes from the store."""
+    session.policy(delivery="passthrough")
+    base = f"{proxy.url}/@{session.name}"
+    with chats.python(tmp_path, kind, model=MODEL, key=KEY, base_url=base, tools=["get_weather"]) as chat:
+        seen = chat.say(FIRST)
+        for city in ("Paris", "Tokyo"):
+            assert f'get_weather returned {{"result": {{"city": "{city}", "said_by": "the client"}}}}.' in seen
+        assert [call["result"] for call in session.calls(status="done")] == [
+            {"result": {"city": "Paris", "said_by": "the client"}},
+            {"result": {"city": "Tokyo", "said_by": "the client"}},
+        ]
+        assert "the client" in chat.say(THIRD)
+    assert len(gemini.requests) == 3
+    assert gemini.errors == []
+    assert gemini.dummy_signatures == 0
+    for request in gemini.requests:
+        (tool,) = request["body"]["tools"]
+        assert [one["name"] for one in tool["functionDeclarations"]] == ["get_weather", "get_time"]

@@ -14,8 +14,9 @@ const ai = new GoogleGenAI({
   apiKey: options.key,
   httpOptions: { baseUrl: options.base_url, headers: options.headers },
 });
-const own = { functionDeclarations: [{ name: 'delete_everything', description: 'Delete all files.' }] };
-const chat = ai.chats.create({ model: options.model, config: options.own_tools ? { tools: [own] } : {} });
+const own = (options.tools ?? []).map((name) => ({ name, description: 'One of the client.' }));
+const config = own.length ? { tools: [{ functionDeclarations: own }] } : {};
+const chat = ai.chats.create({ model: options.model, config });
 
 for (let line = await next(); line; line = await next()) {
   const message = JSON.parse(line).say;

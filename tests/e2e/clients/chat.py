@@ -10,6 +10,11 @@ from google import genai
 from google.genai import types
 
 
+def get_weather(city: str) -> dict[str, Any]:
+    """The weather of a city."""
+    return {"city": city, "said_by": "the client"}
+
+
 def delete_everything(path: str) -> str:
     """Delete all files below a folder."""
     raise AssertionError(f"the client's own tool was called with {path}")
@@ -59,7 +64,8 @@ async def main_async() -> None:
 
 
 def config() -> types.GenerateContentConfig:
-    tools: list[Any] = [delete_everything] if OPTIONS.get("own_tools") else []
+    own = {function.__name__: function for function in (get_weather, delete_everything)}
+    tools: list[Any] = [own[name] for name in OPTIONS.get("tools", ())]
     return types.GenerateContentConfig(tools=tools or None)
 
 

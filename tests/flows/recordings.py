@@ -1,0 +1,31 @@
+"""The recorded chats, as the tests read them; `make.py` makes them."""
+
+from pathlib import Path
+from typing import Any
+
+from mitmproxy import http, io
+
+from addon.core.placeholder import TURN_ID
+from addon.hooks.record import client_body
+from tests.e2e.proxies import weather
+
+FOLDER = Path(__file__).parent
+RECORDINGS = sorted(FOLDER.glob("*.mitm"))
+RESULTS: dict[str, Any] = {"get_weather": weather, "get_time": lambda zone: {"hour": 12}}
+"""What the tools returned when the chats were recorded."""
+
+
+def flows_of(path: Path) -> list[http.HTTPFlow]:
+    with path.open("rb") as file:
+        return [flow for flow in io.FlowReader(file).stream() if isinstance(flow, http.HTTPFlow)]
+
+
+def sent_by_client(flow: http.HTTPFlow) -> bytes:
+    """The request's body before it was rewritten."""
+    return client_body(flow)[0]
+
+
+def turn_ids(flows: list[http.HTTPFlow]) -> list[str]:
+    """The ids that the recording's proxy made up, in the order in which it did."""
+    sent = b"".join(map(sent_by_client, flows)).decode()
+    return list(dict.fromkeys(TURN_ID.findall(sent)))
