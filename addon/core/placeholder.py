@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 
+_NAMES = r"[\w.:-]+(?:, [\w.:-]+)*"
 TURN_ID = re.compile(r"turn_[0-9a-f]{16}")
 
 
@@ -18,7 +19,10 @@ class Placeholder:
         head, tail = template.split("{turn_id}")
         pattern = re.escape(head.strip()).replace(r"\{names\}", r"[^\n]*?")
         gap = r"\s*" if head != head.rstrip() else ""
-        after = re.escape(tail.strip()).replace(r"\{names\}", r"[^\n]*?")
+        after = re.escape(tail.strip())
+        if after.endswith(r"\{names\}"):
+            after = after.removesuffix(r"\{names\}") + _NAMES
+        after = after.replace(r"\{names\}", r"[^\n]*?")
         self._full = re.compile(f"{pattern}{gap}({TURN_ID.pattern}){after}")
         bare = f"{head.rstrip(' [(<')} {tail.lstrip(' ])>')}".strip()
         before, named, behind = bare.partition("{names}")

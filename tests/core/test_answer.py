@@ -1,0 +1,222 @@
+"""An answer as it comes and as the client sees it, without a store. What goes into one is tested in graft's capture."""
+
+import copy
+import itertools
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from addon.core.answer import FILLER, Answer, Naming, put
+from addon.core.documents import Document
+from addon.core.placeholder import Placeholder
+
+PLACEHOLDER = Placeholder("Tool call completed: {names} [{turn_id}]")
+
+
+def begun(*, strip: bool = True, passthrough: bool = False, hides: bool = False) -> Answer:
+    turns, calls = itertools.count(), itertools.count()
+    return Answer(
+        Naming({"used": "f"}, strip),
+        PLACEHOLDER,
+        passthrough=passthrough,
+        hides_server_tools=hides,
+        new_turn_id=lambda: f"turn_{next(turns):016x}",
+        new_call_id=lambda: f"call_{next(calls)}",
+    )
+
+
+def event(*parts: Any, finish: Any = None, **fields: Any) -> Document:
+    found = [{"text": part} if isinstance(part, str) else part for part in parts]
+    candidate: Document = {"content": {"role": "model", "parts": found}}
+    return {"candidates": [{**candidate, **({"finishReason": finish} if finish is not None else {})}], **fields}
+
+
+def call(name: str = "used", **fields: Any) -> Document:
+    return {"functionCall": {"name": name, **fields}}
+
+
+def test_an_event_that_needs_no_change_is_the_same_object() -> None:
+    answer = begun()
+    others: list[Document] = [{"usageMetadata": {}}, {"candidates": []}, event(), event(FILLER)]
+    for one in (event("a"), *others):
+        assert answer.feed(one) is one
+
+
+def test_what_is_fed_is_never_changed() -> None:
+    answer = begun()
+    for one in (event("a", call()), event("b"), event("", finish="STOP", usageMetadata={})):
+        before = copy.deepcopy(one)
+        answer.feed(one)
+        assert one == before
+
+
+def test_names_go_to_the_toolset_and_arguments_are_always_an_object() -> None:
+    answer = begun()
+    answer.feed(event(call(args={"a": 1}, id="x"), call(), call("other", args=[1])), whole=True)
+    captured = answer.candidates[0].captured
+    assert [(c.call_id, c.name, c.args, c.gemini_id, c.place, c.known) for c in captured] == [
+        ("call_0", "f", {"a": 1}, "x", 0, True),
+        ("call_1", "f", {}, None, 1, True),
+        ("call_2", "other", {}, None, 2, False),
+    ]
+
+
+def test_places_count_the_clients_own_calls_too() -> None:
+    answer = begun(strip=False)
+    answer.feed(event(call("own"), call()), whole=True)
+    state = answer.candidates[0]
+    assert [(slot.name, slot.call_id) for slot in state.slots] == [("own", None), ("f", "call_0")]
+    assert state.captured[0].place == 1
+    assert not state.wants_placeholder
+
+
+@pytest.mark.parametrize(
+    ("parts", "said"),
+    [
+        (["a", "b"], [{"text": "ab"}]),
+        (["a", {"text": "b", "thoughtSignature": "s"}, "c"], ["a", {"text": "b", "thoughtSignature": "s"}, "c"]),
+        (["a", {"text": "", "thoughtSignature": "s"}], ["a", {"text": "", "thoughtSignature": "s"}]),
+        (["a", {"text": "t", "thought": True}, "b"], [{"text": "ab"}]),
+        (
+            [{"text": "t", "thought": True, "thought_signature": "s"}],
+            [{"text": "t", "thought": True, "thought_signature": "s"}],
+        ),
+        (["", {}, "a"], ["a"]),
+        (["a", {"executableCode": {}}, "b"], ["a", {"executableCode": {}}, "b"]),
+        ([{"text": 7}, "a"], [{"text": 7}, "a"]),
+    ],
+)
+def test_what_the_model_said(parts: list[Any], said: list[Any]) -> None:
+    answer = begun()
+    answer.feed(event(*parts))
+    assert answer.candidates[0].said == [{"text": part} if isinstance(part, str) else part for part in said]
+
+
+def test_an_event_emptied_of_its_calls_is_none_and_its_usage_moves_on() -> None:
+    answer = begun()
+    assert answer.feed(event(call(), usageMetadata={"n": 1}, modelVersion="m")) is None
+    seen = answer.feed(event("", finish="STOP"))
+    assert seen is not None
+    assert seen["usageMetadata"] == {"n": 1}
+    assert seen["modelVersion"] == "m"
+    assert answer.close() is None
+
+
+def test_usage_moves_to_an_event_that_ends_a_mixed_turn_without_any() -> None:
+    answer = begun(strip=False)
+    assert answer.feed(event(call(), usageMetadata={"n": 1})) is None
+    own = event(call("own"))
+    assert answer.feed(own) is own
+    last = event("x", finish="STOP")
+    assert answer.feed(last) == {**last, "usageMetadata": {"n": 1}}
+    assert answer.close() is None
+
+
+def test_usage_of_a_mixed_stream_that_just_ends_has_an_event_of_its_own() -> None:
+    answer = begun(strip=False)
+    answer.feed(event(call("own")))
+    answer.feed(event(call(), usageMetadata={"n": 1}))
+    closing = answer.close()
+    assert closing is not None
+    assert closing["usageMetadata"] == {"n": 1}
+    assert closing["candidates"] == [{"content": {"parts": [FILLER], "role": "model"}, "index": 0}]
+
+
+def test_a_paused_answer_shows_no_placeholder_and_goes_on_in_a_copy() -> None:
+    answer = begun()
+    paused = event("a", call(), finish="CONTINUATION")
+    paused["candidates"][0]["continuationToken"] = "t"
+    answer.feed(paused, whole=True)
+    assert answer.continuation == "t"
+    assert answer.close() is None
+    for _ in range(2):
+        again = answer.resumed()
+        seen = again.feed(event(call(), finish="STOP"), whole=True)
+        assert seen is not None
+        (part,) = seen["candidates"][0]["content"]["parts"]
+        assert part["text"].endswith("Tool call completed: f, f [turn_0000000000000000]")
+    assert len(answer.candidates[0].captured) == 1
+
+
+def test_hidden_server_tools_are_not_a_step_and_no_placeholder_stands_for_them() -> None:
+    answer = begun(hides=True)
+    seen = answer.feed(event({"toolCall": {"toolType": "T"}}, "Found.", finish="STOP"))
+    assert seen is not None
+    assert seen["candidates"][0]["content"]["parts"] == [{"text": "Found."}]
+    assert answer.candidates[0].is_grafted
+    assert not answer.candidates[0].wants_placeholder
+    alone = begun(hides=True)
+    assert alone.feed(event({"toolResponse": {}})) is None
+    whole = begun(hides=True).feed(event({"toolResponse": {}}), whole=True)
+    assert whole is not None
+    assert whole["candidates"][0]["content"]["parts"] == [FILLER]
+
+
+@pytest.mark.parametrize(
+    ("pieces", "args"),
+    [
+        ([("$.a", "x"), ("$.a", "y")], {"a": "xy"}),
+        ([("$.a.b.c", 1)], {"a": {"b": {"c": 1}}}),
+        ([("$.a[0]", 1), ("$.a[1]", 2), ("$.a[1]", 3)], {"a": [1, 3]}),
+        ([("$.a[0][0].b", "x"), ("$.a[0][0].b", "y")], {"a": [[{"b": "xy"}]]}),
+        ([('$["a b"]["c.d"]', 1), ("$['e']", 2)], {"a b": {"c.d": 1}, "e": 2}),
+        ([("$.a[2]", 1)], {"a": []}),
+        ([("$.a", 1), ("$.a.b", 2)], {"a": 1}),
+        ([("$.a", 1), ("$.a[0]", 2)], {"a": 1}),
+        ([("$", 1), ("", 1)], {}),
+    ],
+)
+def test_pieces_of_arguments(pieces: list[tuple[str, Any]], args: Document) -> None:
+    found: Document = {}
+    for path, value in pieces:
+        kind = "stringValue" if isinstance(value, str) else "numberValue"
+        put(found, {"jsonPath": path, kind: value})
+    assert found == args
+
+
+PARTS = st.sampled_from(
+    [
+        {"text": "a"},
+        {"text": ""},
+        {"text": "", "thoughtSignature": "s"},
+        {"text": "t", "thought": True},
+        call(args={"a": 1}),
+        call("own"),
+        call("unknown", id="i"),
+        {"functionCall": {"name": "used", "willContinue": True}},
+        {"functionCall": {"partialArgs": [{"jsonPath": "$.a", "stringValue": "x"}], "willContinue": True}},
+        {"functionCall": {}},
+        {"toolCall": {"toolType": "T"}},
+    ]
+)
+
+
+@given(
+    st.lists(st.tuples(st.lists(PARTS, max_size=3), st.sampled_from([None, None, "STOP", 1])), max_size=6),
+    st.booleans(),
+    st.booleans(),
+    st.booleans(),
+)
+def test_every_event_that_is_made_holds_a_part_and_no_grafted_call(
+    events: list[Any], strip: bool, passthrough: bool, hides: bool
+) -> None:
+    answer = begun(strip=strip, passthrough=passthrough, hides=hides)
+    for parts, finish in events:
+        given = event(*parts, finish=finish, usageMetadata={"n": 1})
+        seen = answer.feed(given)
+        if seen is None or seen is given:
+            continue
+        for candidate in seen["candidates"]:
+            assert candidate["content"]["parts"]
+            assert all(candidate["content"]["parts"])
+            if not passthrough:
+                names = [p["functionCall"].get("name") for p in candidate["content"]["parts"] if "functionCall" in p]
+                assert "used" not in names
+    closing = answer.close()
+    assert closing is None or closing["candidates"][0]["content"]["parts"]
+    for state in answer.candidates.values():
+        calls = [part for part in state.said if "functionCall" in part]
+        assert len(calls) == len(state.slots)
+        assert [s.call_id for s in state.slots if s.call_id] == [c.call_id for c in state.captured]

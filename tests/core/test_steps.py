@@ -1,0 +1,117 @@
+"""What the ledger says of a turn, and which step is the last one."""
+
+from typing import Any
+
+import pytest
+
+from addon.core.documents import Document, encode
+from addon.core.placeholder import Placeholder
+from addon.core.request import parse
+from addon.core.steps import Slot, Step, TrueTurn, client_calls, given_answers, last_step, segments
+
+TEMPLATE = Placeholder("Tool call completed: {names} [{turn_id}]")
+
+
+def content(role: str, *parts: Any) -> Document:
+    return {"role": role, "parts": [{"text": part} if isinstance(part, str) else part for part in parts]}
+
+
+def call(name: str = "f", **fields: Any) -> Document:
+    return {"functionCall": {"name": name, **fields}}
+
+
+def answer(name: str = "f", **fields: Any) -> Document:
+    return {"functionResponse": {"name": name, "response": fields.pop("response", {"r": 1}), **fields}}
+
+
+def turn(n: int, *slots: str | None, passthrough: bool = False, lead: str = "", **answers: Any) -> TrueTurn:
+    said = content("model", *[call(f"tool{i}") for i in range(len(slots))])
+    turn_id = f"turn_{n:016x}"
+    shown = lead + TEMPLATE.after(lead, ["f"], turn_id)
+    named = tuple(Slot(f"tool{i}", slot) for i, slot in enumerate(slots))
+    by_id = {slot: answers.get(slot) for slot in slots if slot}
+    return TrueTurn(turn_id, [Step(said, named)], by_id, visible_text=shown, passthrough=passthrough)
+
+
+@pytest.mark.parametrize(
+    ("slots", "passthrough", "shares"),
+    [(["a"], False, False), (["a", None], False, True), (["a"], True, True), ([], False, False), ([None], False, True)],
+)
+def test_whether_the_client_has_a_part_in_a_step(slots: Any, passthrough: bool, shares: bool) -> None:
+    assert turn(1, *slots, passthrough=passthrough).shares is shares
+
+
+def test_the_calls_without_an_answer() -> None:
+    assert turn(1, "a", None, "b", "c", b={}).pending == ["a", "c"]
+
+
+def test_the_calls_that_the_client_has() -> None:
+    mixed = turn(1, "a", None, "b", None)
+    said = [content("model", call("x")), content("model", "text", call("y"))]
+    assert client_calls(said, mixed) == [None, {"name": "x"}, None, {"name": "y"}]
+    assert client_calls([], turn(1, "a", passthrough=True)) == [None]
+
+
+@pytest.mark.parametrize(
+    ("said", "answered", "given"),
+    [
+        ([call(id="1"), call(id="2")], [answer(id="2", response={"r": 2}), answer(id="1")], {"a": 1, "b": 2}),
+        ([call(), call()], [answer(), answer(response={"r": 2})], {"a": 1, "b": 2}),
+        ([call("g"), call("f")], [answer("f", response={"r": 2}), answer("g")], {"a": 1, "b": 2}),
+        ([call(), call()], [answer(id="made up")], {"a": 1}),
+        ([call(id="1"), call(id="2")], [answer(), answer(id="3")], {"a": 1}),
+        ([call("g"), call("h")], [answer("f")], {}),
+        ([call(), call()], ["text"], {}),
+    ],
+    ids=["ids", "order", "names", "the client's own id", "no id", "another name", "none"],
+)
+def test_what_the_client_answered(said: list[Any], answered: list[Any], given: dict[str, int]) -> None:
+    true = turn(1, "a", "b", passthrough=True)
+    found = given_answers([content("model", *said)], [content("user", *answered)], true)
+    assert found == {call_id: {"r": value} for call_id, value in given.items()}
+
+
+def test_what_has_an_answer_is_not_answered_again_and_without_passthrough_nothing_is() -> None:
+    said, answered = [content("model", call(), call())], [content("user", answer(), answer())]
+    assert given_answers(said, answered, turn(1, "a", "b", passthrough=True, a={"x": 1})) == {"b": {"r": 1}}
+    assert given_answers(said, answered, turn(1, "a", "b")) == {}
+
+
+def test_a_text_in_segments() -> None:
+    one, two = turn(1, "a", lead="Said."), turn(2, "b")
+    found = {one.turn_id: one, two.turn_id: two}
+    unknown = TEMPLATE.text(["x"], "turn_" + "f" * 16)
+    text = f"Before. {one.visible_text} {unknown}\n{two.visible_text} After."
+    assert list(segments(text, found, TEMPLATE)) == [("Before.", one), (unknown, two), ("After.", None)]
+    assert list(segments("nothing", found, TEMPLATE)) == []
+
+
+ONE, TWO = turn(1, "a"), turn(2, "b")
+
+
+@pytest.mark.parametrize(
+    ("runs", "hits", "last"),
+    [
+        (["u", ONE, "u"], {1: [ONE]}, ONE),
+        (["u", ONE, "u", "m", "u"], {1: [ONE]}, None),
+        (["u", ONE, "u", ONE, "u"], {1: [ONE], 3: [ONE]}, ONE),
+        (["u", ONE, "u", "m", "u", ONE, "u"], {1: [ONE], 5: [ONE]}, None),
+        (["u", ONE, "u", TWO, "u"], {1: [ONE], 3: [TWO]}, TWO),
+        (["u", [ONE, TWO], "u"], {1: [ONE, TWO]}, TWO),
+        (["u", ONE, "u", [ONE, "and text"], "u"], {1: [ONE], 3: [ONE]}, None),
+        (["u", "m", "u"], {}, None),
+        (["u"], {}, None),
+    ],
+    ids=["it", "text after it", "again", "again after text", "newer", "joined", "again with text", "none", "no turn"],
+)
+def test_the_last_step(runs: list[Any], hits: Any, last: TrueTurn | None) -> None:
+    contents = []
+    for run in runs:
+        texts = [
+            one.visible_text if isinstance(one, TrueTurn) else one for one in (run if isinstance(run, list) else [run])
+        ]
+        contents.append(content("user" if run == "u" else "model", "\n".join(texts)))
+    body = encode({"contents": contents})
+    history = parse(body).history
+    history.identify(body)
+    assert last_step(history, hits, TEMPLATE) is last
