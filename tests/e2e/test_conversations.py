@@ -2,6 +2,7 @@
 is checked on the strict server."""
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 from tests.e2e import chats
 from tests.e2e.chats import Chat
-from tests.e2e.proxies import Proxy, Session, weather
+from tests.e2e.proxies import DECLARATIONS, Proxy, Session, weather
 from tests.e2e.upstreams import Gemini
 
 MODEL = "gemini-3-flash-preview"
@@ -197,3 +198,57 @@ def test_a_client_that_runs_tools_itself_gets_the_calls_in_passthrough(
     for request in gemini.requests:
         (tool,) = request["body"]["tools"]
         assert [one["name"] for one in tool["functionDeclarations"]] == ["get_weather", "get_time"]
+
+
+@pytest.mark.parametrize("kind", ["sync", "stream"])
+@pytest.mark.parametrize("waits", [True, False], ids=["wait", "pass"])
+def test_a_step_of_both_sides_calls_is_told_whole(
+    kind: str, waits: bool, proxy: Proxy, session: Session, gemini: Gemini, tmp_path: Path
+) -> None:
+    """The client sees and answers its own call only, the proxy holds the other; upstream gets both in order."""
+    session.tools([DECLARATIONS[1]])
+    session.policy(client_tools="keep", on_pending="wait" if waits else "pass")
+    base = f"{proxy.url}/@{session.name}"
+    with (
+        ThreadPoolExecutor(1) as pool,
+        chats.python(tmp_path, kind, model=MODEL, key=KEY, base_url=base, tools=["get_weather"]) as chat,
+    ):
+        answered = pool.submit(session.answer, get_time={"hour": 12}) if waits else None
+        seen = chat.say('call get_weather {"city": "Oslo"} and call get_time {"zone": "CET"}')
+        if answered is None:
+            assert 'get_time returned {"error": "no result"}' in seen
+            session.answer(get_time={"hour": 12})
+        else:
+            answered.result(10)
+        assert 'get_weather returned {"result": {"city": "Oslo", "said_by": "the client"}}' in seen
+        seen = chat.say(THIRD)
+        assert 'get_time returned {"hour": 12}' in seen
+        assert "the client" in seen
+    assert gemini.errors == []
+    assert gemini.dummy_signatures == 0
+    (call,) = session.calls()
+    assert call["name"] == "get_time"
+    contents = gemini.last["body"]["contents"]
+    names = [p["functionResponse"]["name"] for c in contents for p in c["parts"] if "functionResponse" in p]
+    assert names == ["get_weather", "get_time"]
+    declared = [d["name"] for tool in gemini.last["body"]["tools"] for d in tool["functionDeclarations"]]
+    assert declared == ["get_weather", "get_time"]
+    assert "get_time" not in str(chat.history[1])
+
+
+@pytest.mark.parametrize("model", ["gemini-2.5-flash", "gemini-3.5-flash"])
+@pytest.mark.parametrize("kind", ["sync", "stream"])
+def test_models_without_ids_and_models_that_check_every_turn_are_served_too(
+    kind: str, model: str, proxy: Proxy, session: Session, gemini: Gemini, tmp_path: Path
+) -> None:
+    base = f"{proxy.url}/@{session.name}"
+    with chats.python(tmp_path, kind, model=model, key=KEY, base_url=base) as chat:
+        for city in ("Paris", "Rome"):
+            chat.say(f"weather in {city}")
+            session.answer(get_weather=weather)
+            assert city in chat.say("repeat the results")
+        seen = chat.say("repeat the results")
+    assert "Paris" in seen
+    assert "Rome" in seen
+    assert gemini.errors == []
+    assert gemini.dummy_signatures == 0

@@ -30,12 +30,13 @@ SURFACES = [
 METHODS = ["generateContent", "streamGenerateContent?alt=sse", "streamGenerateContent"]
 
 
-@pytest.fixture(params=["reverse", "connect"])
+@pytest.fixture(params=["reverse", "connect", "connect-http2"])
 def client(request: pytest.FixtureRequest, proxy: Proxy, session: Session) -> Iterator[httpx2.Client]:
     """A client of the session; `https://HOST/PATH` is asked for in both modes."""
-    if request.param == "connect":
+    if request.param.startswith("connect"):
         trusts = ssl.create_default_context(cafile=str(proxy.ca))
-        client = httpx2.Client(proxy=proxy.user(session.name), verify=trusts, timeout=30)
+        two = request.param.endswith("http2")
+        client = httpx2.Client(proxy=proxy.user(session.name), verify=trusts, timeout=30, http1=not two, http2=two)
     else:
         client = httpx2.Client(mounts={"https://": Reverse(proxy.url, session.name)}, timeout=30)
     with client:
