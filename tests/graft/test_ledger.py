@@ -1,0 +1,232 @@
+"""Which of a history's turns the ledger knows, and the answers that clients give themselves."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from addon.core.documents import Document, encode
+from addon.core.placeholder import Placeholder
+from addon.core.request import Request, parse
+from addon.core.turns import chain_key, pair_key, visible_digest
+from addon.graft.ledger import Hits, hits_of, take_answers, true_turn
+from store.base import Store
+from store.models import Call, Slot, Status, Step, Turn
+from tests.graft.conftest import call, model, response, user
+
+PLACEHOLDER = Placeholder("Tool call completed: {names} [{turn_id}]")
+
+
+def turn_id(n: int) -> str:
+    return f"turn_{n:016x}"
+
+
+def digest(content: Document) -> bytes:
+    return visible_digest(content["parts"])
+
+
+def keys(history: Sequence[Document]) -> list[bytes]:
+    """Chain and pair of the last turn of a history of single Contents."""
+    chain = b""
+    for content in history:
+        chain = chain_key(chain, content["role"], digest(content))
+    return [chain, pair_key(digest(history[-2]), digest(history[-1]))]
+
+
+async def kept(store: Store, n: int, history: Sequence[Document], *, session: str = "default", **fields: Any) -> Call:
+    """An entry of one call for the last turn of the history."""
+    one = Call(
+        call_id=f"call_{n}",
+        session=session,
+        name="f",
+        args={"n": n},
+        turn_id=turn_id(n),
+        created_at=1e6,
+        updated_at=1e6,
+    )
+    known = {"visible": history[-1]["parts"], "delivered": True, "user_key": digest(history[-2])}
+    turn = Turn(
+        turn_id=turn_id(n),
+        session=session,
+        steps=[Step(content=model(call("f", args={"n": n})), slots=[Slot(name="f", call_id=one.call_id)])],
+        created_at=1e6,
+        **{**known, **fields},
+    )
+    await store.save_turn(turn, [one], keys(history))
+    return one
+
+
+def read(contents: Sequence[Document]) -> Request:
+    return parse(encode({"contents": list(contents)}))
+
+
+async def found(store: Store, contents: Sequence[Document], session: str = "default") -> dict[int, list[str]]:
+    request = read(contents)
+    hits = await hits_of(store, session, request.body, request.history, PLACEHOLDER)
+    return {index: [true.turn_id for true in true_turns] for index, true_turns in hits.items()}
+
+
+A, B, C = user("a"), model("b"), user("c")
+
+
+async def test_by_the_id_before_everything_else(store: Store) -> None:
+    shown = model(PLACEHOLDER.text(["f"], turn_id(2)))
+    await kept(store, 1, [A, shown])
+    await kept(store, 2, [C, B])
+    assert await found(store, [A, shown, C]) == {1: [turn_id(2)]}
+
+
+async def test_several_ids_of_one_turn_in_their_order_and_each_once(store: Store) -> None:
+    for n in (1, 2):
+        await kept(store, n, [A, B])
+    texts = [PLACEHOLDER.text(["f"], turn_id(n)) for n in (2, 9, 1, 2)]
+    assert await found(store, [A, model(*texts), C]) == {1: [turn_id(2), turn_id(1)]}
+
+
+async def test_by_all_that_stands_before_it(store: Store) -> None:
+    await kept(store, 1, [A, B, C, B])
+    await kept(store, 2, [C, B, C, B])
+    assert await found(store, [A, B, C, B, C]) == {3: [turn_id(1)]}
+    assert await found(store, [C, B, C, B, C]) == {3: [turn_id(2)]}
+
+
+async def test_by_the_turn_before_it_only_if_one_can_be_meant(store: Store) -> None:
+    await kept(store, 1, [A, B, C, B])
+    assert await found(store, [C, B, C]) == {1: [turn_id(1)]}
+    await kept(store, 2, [C, B, C, B])
+    assert await found(store, [C, B, C]) == {}
+
+
+async def test_a_turn_that_stands_elsewhere_for_sure_is_not_meant_by_the_turn_before(store: Store) -> None:
+    await kept(store, 1, [A, B])
+    assert await found(store, [A, B, A, B, A]) == {1: [turn_id(1)]}
+    late = [user("x"), B, A, B, C]
+    assert await found(store, late) == {3: [turn_id(1)]}
+
+
+async def test_the_newest_that_was_delivered_wins(store: Store) -> None:
+    await kept(store, 1, [A, B])
+    await kept(store, 2, [A, B])
+    await kept(store, 3, [A, B], delivered=False)
+    assert await found(store, [A, B, C]) == {1: [turn_id(2)]}
+
+
+async def test_what_begins_a_history_is_not_looked_for(store: Store) -> None:
+    shown = model(PLACEHOLDER.text(["f"], turn_id(1)))
+    await kept(store, 1, [A, shown])
+    assert await found(store, [shown, C]) == {}
+
+
+async def test_sessions_are_apart(store: Store) -> None:
+    await kept(store, 1, [A, B], session="other")
+    assert await found(store, [A, B, C]) == {}
+    assert await found(store, [A, B, C], "other") == {1: [turn_id(1)]}
+
+
+async def test_bare_placeholders_take_the_newest_step_after_the_same_words_for_good(store: Store) -> None:
+    bare = model("Tool call completed")
+    shown = model(PLACEHOLDER.text(["f"], turn_id(1)))
+    await kept(store, 1, [A, shown])
+    await kept(store, 2, [A, shown])
+    await kept(store, 3, [C, shown])
+    assert await found(store, [A, bare, C]) == {1: [turn_id(2)]}
+    await kept(store, 4, [A, shown])
+    assert await found(store, [A, bare, C]) == {1: [turn_id(2)]}
+    assert await found(store, [user("other"), bare, C]) == {}
+    unknown = model(PLACEHOLDER.text(["f"], turn_id(99)))
+    assert await found(store, [A, unknown, C]) == {}
+
+
+async def test_what_was_found_is_remembered_until_the_ledger_changes(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = await kept(store, 1, [A, B])
+    request = read([A, B, C])
+    looked: list[int] = []
+    look_up = store.look_up
+
+    async def noted(*args: Any, **kwargs: Any) -> Any:
+        looked.append(1)
+        return await look_up(*args, **kwargs)
+
+    monkeypatch.setattr(store, "look_up", noted)
+
+    async def look() -> Hits:
+        return await hits_of(store, "default", request.body, request.history, PLACEHOLDER)
+
+    first = await look()
+    assert (await look())[1][0] is first[1][0]
+    assert len(looked) == 1
+    await store.answer(one.call_id, result={"r": 1})
+    assert (await look())[1][0].answers == {one.call_id: {"r": 1}}
+    assert len(looked) == 2
+
+
+async def test_an_empty_ledger_is_not_even_read(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "look_up", None)
+    assert await found(store, [A, model("Tool call completed"), C]) == {}
+
+
+@pytest.mark.parametrize(
+    ("status", "fields", "answer"),
+    [
+        (Status.PENDING, {}, None),
+        (Status.RUNNING, {}, None),
+        (Status.DONE, {"result": {"a": 1}}, {"a": 1}),
+        (Status.DONE, {"result": "text"}, {"result": "text"}),
+        (Status.DONE, {"result": None}, {"result": None}),
+        (Status.FAILED, {"error": "broken"}, {"error": "broken"}),
+        (Status.DENIED, {"error": "denied"}, {"error": "denied"}),
+    ],
+)
+def test_a_true_turn_has_the_answers_that_there_are(status: Status, fields: Any, answer: Any) -> None:
+    one = Call(
+        call_id="c", session="s", name="f", args={}, turn_id="t", created_at=1, updated_at=1, status=status, **fields
+    )
+    thought = {"text": "Hm", "thought": True}
+    entry = Turn(
+        turn_id="t",
+        session="s",
+        visible=[thought, {"text": " Let me "}, {"text": "look. "}],
+        steps=[Step(content=model(call("f")), slots=[Slot(name="f", call_id="c"), Slot(name="own")])],
+        created_at=1,
+    )
+    true = true_turn(entry, {"c": one})
+    assert true.answers == {"c": answer}
+    assert true.visible_text == "Let me look."
+    assert not true.passthrough
+    assert true_turn(entry, {}).answers == {"c": None}
+
+
+async def passed_through(store: Store, answered: Document) -> tuple[bool, Call]:
+    said = model(call("f", args={"n": 1}))
+    await kept(store, 1, [A, said], delivery="passthrough")
+    request = read([A, said, answered])
+    hits = await hits_of(store, "default", request.body, request.history, PLACEHOLDER)
+    taken = await take_answers(store, "default", request.body, request.history, hits)
+    return taken, await store.call("call_1")
+
+
+async def test_a_clients_own_answer_is_stored_and_the_first_wins(store: Store) -> None:
+    taken, one = await passed_through(store, user(response("f", {"mine": 1})))
+    assert (taken, one.status, one.result) == (True, Status.DONE, {"mine": 1})
+    taken, one = await passed_through(store, user(response("f", {"mine": 2})))
+    assert (taken, one.result) == (False, {"mine": 1})
+
+
+async def test_without_an_answer_nothing_is_stored(store: Store) -> None:
+    taken, one = await passed_through(store, user("no"))
+    assert (taken, one.status) == (False, Status.PENDING)
+
+
+async def test_an_answer_that_comes_in_between_stays(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = store.answer
+
+    async def late(call_id: str, **kwargs: Any) -> Any:
+        await answer(call_id, result={"first": 1})
+        return await answer(call_id, **kwargs)
+
+    monkeypatch.setattr(store, "answer", late)
+    taken, one = await passed_through(store, user(response("f", {"mine": 1})))
+    assert one.result == {"first": 1}
+    assert not taken

@@ -1,0 +1,116 @@
+"""What is remembered of requests' beginnings, and what is forgotten first."""
+
+from addon.core.documents import Document, encode
+from addon.core.request import Request, parse
+from addon.graft.prefixes import SMALLEST, Prefixes
+
+
+def body(*texts: str, tail: str = "?") -> bytes:
+    """A chat whose texts alternate between the user and the model; the user speaks last."""
+    contents: list[Document] = [
+        {"role": "model" if at % 2 else "user", "parts": [{"text": text}]} for at, text in enumerate([*texts, tail])
+    ]
+    return encode({"contents": contents, "tools": []})
+
+
+def asked(prefixes: Prefixes, data: bytes, session: str = "s", path: tuple[str, ...] = ()) -> Request:
+    request = parse(data, path, prefixes.find(session, path, data))
+    prefixes.keep(session, path, request)
+    return request
+
+
+LONG = "x" * SMALLEST
+
+
+def test_a_chat_that_grows_is_read_on_from_where_it_was() -> None:
+    prefixes = Prefixes()
+    first = asked(prefixes, body(LONG, "a"))
+    assert first.known is None
+    second = asked(prefixes, body(LONG, "a", "?", "b"))
+    assert second.known is not None
+    assert second.history.turns[0] is first.history.turns[0]
+    third = asked(prefixes, body(LONG, "a", "?", "b", "?", "c"))
+    assert third.known is not None
+    assert third.known.end > second.known.end
+
+
+def test_the_longest_beginning_is_found() -> None:
+    prefixes = Prefixes()
+    asked(prefixes, body(LONG, "a"))
+    asked(prefixes, body(LONG, "a", "?", "b"))
+    asked(prefixes, body(LONG, "c"))
+    found = prefixes.find("s", (), body(LONG, "a", "?", "b", tail="!"))
+    assert found is not None
+    assert len(found.history.turns) == 4
+
+
+def test_what_the_user_asks_aside_does_not_push_the_chat_out() -> None:
+    prefixes = Prefixes()
+    first = asked(prefixes, body(LONG, "a"))
+    for n in range(100):
+        aside = asked(prefixes, body(LONG, "a", tail=f"aside {n}"))
+        assert aside.history.turns[0] is first.history.turns[0]
+
+
+def test_another_session_or_path_shares_nothing() -> None:
+    prefixes = Prefixes()
+    data = body(LONG, "a")
+    asked(prefixes, data)
+    assert prefixes.find("s", (), data) is not None
+    assert prefixes.find("other", (), data) is None
+    assert prefixes.find("s", ("request",), data) is None
+
+
+def test_a_body_that_differs_anywhere_in_the_beginning_is_another() -> None:
+    prefixes = Prefixes()
+    data = body(LONG, "a")
+    known = asked(prefixes, data).prefix()
+    assert known is not None
+    for at in range(0, known.end, 97):
+        changed = data[:at] + (b"!" if data[at : at + 1] != b"!" else b"?") + data[at + 1 :]
+        assert prefixes.find("s", (), changed) is None
+
+
+def test_short_ones_and_those_too_large_are_not_kept() -> None:
+    prefixes = Prefixes(capacity=40_000)
+    for text in ("short", "y" * 20_000):
+        asked(prefixes, body(text, "a"))
+        assert prefixes.find("s", (), body(text, "a")) is None
+    assert prefixes.size == 0
+
+
+def test_the_least_recently_used_go_first_and_the_size_stays_within_its_bound() -> None:
+    prefixes = Prefixes(capacity=100_000)
+    chats = [body(f"{n}" + "y" * 8000, "a") for n in range(20)]
+    asked(prefixes, chats[0])
+    for chat in chats[1:]:
+        asked(prefixes, chat)
+        assert asked(prefixes, chats[0]).known is not None
+        assert 0 < prefixes.size <= 100_000
+    kept = [chat for chat in chats if prefixes.find("s", (), chat) is not None]
+    assert kept[0] is chats[0]
+    assert kept[1:] == chats[len(chats) - len(kept) + 1 :]
+
+
+def test_of_many_that_begin_alike_the_least_recently_used_go() -> None:
+    prefixes = Prefixes()
+    first = body(LONG, "a")
+    asked(prefixes, first)
+    for n in range(200):
+        asked(prefixes, body(LONG, f"b{n}"))
+        assert prefixes.find("s", (), first) is not None
+    assert prefixes.find("s", (), body(LONG, "b0")) is None
+    assert prefixes.find("s", (), body(LONG, "b199")) is not None
+
+
+def test_a_very_long_chat_is_found_turn_after_turn() -> None:
+    prefixes = Prefixes()
+    texts = [LONG, "a"]
+    asked(prefixes, body(*texts))
+    for n in range(150):
+        texts += ["?", f"answer {n}"]
+        request = asked(prefixes, body(*texts))
+        assert request.known is not None
+        assert len(request.known.segments) <= 64
+        assert len(request.history.turns) == len(texts) + 1
+    assert prefixes.size < 10 * len(body(*texts))

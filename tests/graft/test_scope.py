@@ -1,0 +1,43 @@
+"""What holds for a session: its policy over the options, made again when its record changes."""
+
+from store.base import Store
+from tests.graft.conftest import SEARCH, WEATHER, Graft
+
+
+async def test_a_policy_stands_over_the_options(store: Store) -> None:
+    graft = Graft(store, client_tools="keep", delivery="passthrough", on_pending="wait", pending_timeout=7)
+    await graft.tools(WEATHER)
+    scope = await graft.scope()
+    assert (scope.client_tools, scope.delivery, scope.on_pending, scope.pending_timeout) == (
+        "keep",
+        "passthrough",
+        "wait",
+        7,
+    )
+    await graft.tools(WEATHER, client_tools="strip", delivery="placeholder", on_pending="block", pending_timeout=0)
+    scope = await graft.scope()
+    assert (scope.client_tools, scope.delivery, scope.on_pending, scope.pending_timeout) == (
+        "strip",
+        "placeholder",
+        "block",
+        0,
+    )
+    assert scope.strips
+
+
+async def test_a_scope_is_made_again_only_when_the_record_changes(graft: Graft) -> None:
+    await graft.tools(WEATHER)
+    first = await graft.scope()
+    assert await graft.scope() is first
+    await graft.tools(SEARCH)
+    second = await graft.scope()
+    assert second is not first
+    assert list(second.toolbox.names) == ["search"]
+
+
+async def test_sessions_have_scopes_of_their_own(graft: Graft) -> None:
+    await graft.tools(WEATHER)
+    await graft.tools(SEARCH, session="other")
+    assert list((await graft.scope()).toolbox.names) == ["get_weather"]
+    assert list((await graft.scope("other")).toolbox.names) == ["search"]
+    assert await graft.grafter.scope("none") is None
