@@ -60,7 +60,7 @@ class _Connection(asyncio.Protocol):
             end = buffer.find(b"\r\n\r\n")
             if end < 0:
                 return
-            self.need = end + 4 + _length(buffer[:end])
+            self.need = end + 4 + length_of(buffer[:end])
         if len(buffer) < self.need:
             return
         seconds = time.perf_counter() - self.begun
@@ -83,7 +83,29 @@ class _Connection(asyncio.Protocol):
             self.fail(RuntimeError(f"the proxy closed the connection: {exc}"))
 
 
-def _length(head: bytes) -> int:
+class _Stream(_Connection):
+    """The same for event streams: what is timed is the first event."""
+
+    first = 0.0
+
+    def data_received(self, data: bytes) -> None:
+        self.buffer += data
+        if not self.first and b"data: " in self.buffer:
+            self.first = time.perf_counter() - self.begun
+        if not self.buffer.endswith(b"\r\n0\r\n\r\n"):
+            return
+        buffer, first = self.buffer, self.first
+        self.buffer, self.first = b"", 0.0
+        if not buffer.startswith(b"HTTP/1.1 200"):
+            self.fail(RuntimeError(f"the proxy answered {buffer[:300]!r}"))
+        elif self.each(first, buffer):
+            self.send()
+        else:
+            self.running = False
+            self.done.set_result(None)
+
+
+def length_of(head: bytes) -> int:
     lower = head.lower()
     at = lower.find(b"\r\ncontent-length:")
     if at < 0:
@@ -112,18 +134,24 @@ class Clients:
             connection.each = self._each
 
     @classmethod
-    async def connect(cls, port: int, head: bytes, bodies: list[Iterator[list[bytes]]]) -> "Clients":
+    async def connect(
+        cls, port: int, head: bytes, bodies: list[Iterator[list[bytes]]], *, streams: bool = False
+    ) -> "Clients":
         """One client for each of the sequences of bodies."""
+        kind = _Stream if streams else _Connection
         loop = asyncio.get_running_loop()
         made = []
         for one in bodies:
             _, connection = await loop.create_connection(
-                lambda one=one: _Connection(head, one, lambda _, __: False),  # type: ignore[misc]
+                lambda one=one: kind(head, one, lambda _, __: False),  # type: ignore[misc]
                 "127.0.0.1",
                 port,
             )
             made.append(connection)
         return cls(made)
+
+    def __len__(self) -> int:
+        return len(self._connections)
 
     def _each(self, seconds: float, _: bytes) -> bool:
         self._result.latencies.append(seconds)

@@ -64,11 +64,16 @@ class Pair:
         return 1000 * self.median(lambda r: r.grafted.p50 - r.bare.p50)
 
     @property
-    def cpu(self) -> float:
-        """CPU for each request, bare : grafted, over all rounds: what `rate` is where nothing else is in the way."""
+    def cpu_each(self) -> tuple[float, float]:
+        """Seconds of the proxy's CPU for each request, bare and grafted, over all rounds."""
         bare = sum(r.bare_cpu for r in self.rounds) / sum(len(r.bare.latencies) for r in self.rounds)
-        grafted = sum(r.grafted_cpu for r in self.rounds) / sum(len(r.grafted.latencies) for r in self.rounds)
-        return bare / grafted if grafted else 1.0
+        return bare, sum(r.grafted_cpu for r in self.rounds) / sum(len(r.grafted.latencies) for r in self.rounds)
+
+    @property
+    def cpu(self) -> float:
+        """CPU for each request, bare : grafted: what `rate` is where nothing else is in the way."""
+        bare, grafted = self.cpu_each
+        return bare / grafted if bare and grafted else 1.0
 
     @property
     def rates(self) -> str:
@@ -106,10 +111,16 @@ async def compare(
     clients: int = CLIENTS,
     path: str = PATH,
     cold: bool = False,
+    streams: bool = False,
 ) -> Pair:
-    """Both sides under the same load."""
+    """Both sides under the same load. `streams`: the answers are event streams, and latencies those of first events."""
     made = [
-        await Clients.connect(side.port, head(side.port, path), [bodies(kind, n, cold=cold) for n in range(clients)])
+        await Clients.connect(
+            side.port,
+            head(side.port, path),
+            [bodies(kind, n, cold=cold) for n in range(clients)],
+            streams=streams,
+        )
         for side in sides
     ]
     try:

@@ -64,7 +64,7 @@ class Process:
                 return
             if self.popen.poll() is not None or time.monotonic() > deadline:
                 self.stop()
-                raise RuntimeError(f"{self.popen.args} did not start:\n{self.printed()}")
+                raise RuntimeError(f"{self.popen.args!r} did not start:\n{self.printed()}")
             time.sleep(0.02)
 
     def printed(self) -> str:

@@ -5,7 +5,7 @@ import tempfile
 from pathlib import Path
 
 from bench.conversations import image_kind, text_kind
-from bench.measure import PATH, Effort, compare, main
+from bench.measure import Effort, compare, main
 from bench.processes import Side, bare, grafted, upstream
 from bench.report import Row, at_least, at_most
 from bench.seed import capture, default_store

@@ -27,7 +27,7 @@ def at_least(what: str, target: float | None, value: float, detail: str = "") ->
 
 
 def at_most(what: str, target: float | None, value: float, unit: str, detail: str = "", *, digits: int = 2) -> Row:
-    """A cost that should not be above its target, in `unit` ("ms", "×", "%", "MB")."""
+    """A cost that should not be above its target, in `unit` ("ms", "times", "%", "MB")."""
     shown = f"{value:.{digits}f} {unit}"
     if target is None:
         return Row(what, "", shown, None, detail)

@@ -1,12 +1,14 @@
 """An upstream for benchmarks: no rules, a fixed answer, as little work as asyncio allows.
 
 Unary requests get one text answer. With ``alt=sse`` come N events, one write each: N from ``?events=N`` or from
-"N events" in the body, else 10; ``?delay=S`` puts S seconds between them. HTTP/1.1 with Content-Length or chunks.
+"N events" in the body, else 10; ``?delay=S`` puts S seconds between them. With ``?call=NAME`` unary requests get a call
+of that function instead. HTTP/1.1 with Content-Length or chunks.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import re
 import socket
@@ -41,10 +43,19 @@ def _event(final: bool) -> bytes:
     return _chunk(f"data: {json.dumps(event, separators=(',', ': '))}\r\n\r\n".encode())
 
 
+@functools.cache
+def _call(name: str) -> bytes:
+    part = {"functionCall": {"id": "f1", "name": name, "args": {"city": "Paris"}}, "thoughtSignature": "c2lnbmVk" * 40}
+    candidate = {"content": {"parts": [part], "role": "model"}, "finishReason": "STOP", "index": 0}
+    body = json.dumps({**_ANSWER, "candidates": [candidate]}, indent=2).encode()
+    return _head(b"application/json; charset=UTF-8", b"content-length: %d" % len(body)) + body
+
+
 _BODY = json.dumps(_ANSWER, indent=2).encode()
 _UNARY = _head(b"application/json; charset=UTF-8", b"content-length: %d" % len(_BODY)) + _BODY
 _STREAM = _head(b"text/event-stream", b"transfer-encoding: chunked")
 _EVENT, _LAST = _event(False), _event(True) + b"0\r\n\r\n"
+_CALL = re.compile(rb"[?&]call=(\w+)")
 _LENGTH = re.compile(rb"\r\ncontent-length:\s*(\d+)", re.IGNORECASE)
 _CHUNKED = re.compile(rb"\r\ntransfer-encoding:\s*chunked", re.IGNORECASE)
 _EVENTS = re.compile(rb"[?&]events=(\d+)")
@@ -90,7 +101,8 @@ class Light(asyncio.Protocol):
             self.transport.write(_STREAM)
             self._events(int(match[1]) if match else 10, float(delay[1]) if delay else 0.0)
         else:
-            self.transport.write(_UNARY)
+            match = _CALL.search(line)
+            self.transport.write(_call(match[1].decode()) if match else _UNARY)
         del self.buffer[: self.need]
         self.need = 0
 

@@ -1,0 +1,10 @@
+"""All the tables: `python -m bench`; with `--quick` a first look."""
+
+import sys
+
+from bench import control, memory, proxy, store, stream
+from bench.measure import main
+
+if __name__ == "__main__":
+    modules = (proxy, stream, store, control, memory)
+    sys.exit(main(__doc__, [(module.__name__.removeprefix("bench."), module.table) for module in modules]))
