@@ -4,15 +4,17 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from mitmproxy import hooks
+from mitmproxy import hooks, http
 
 from addon.hooks.grafting import Grafting
 from addon.hooks.lifecycle import Lifecycle
 from addon.hooks.masking import Masking
 from addon.hooks.record import Recording
-from addon.hooks.routing import Routing
+from addon.hooks.routing import Routing, refusal
 
 Hook = Callable[..., Any]
+
+ON_THE_WAY_UP = ("http_connect", "requestheaders", "request")
 
 
 class Toolgraft:
@@ -26,7 +28,8 @@ class Toolgraft:
         for name in hooks.all_hooks:
             found = [hook for part in parts if (hook := getattr(part, name, None)) is not None]
             if found:
-                setattr(self, name, found[0] if len(found) == 1 else _in_turn(found))
+                hook = found[0] if len(found) == 1 else _in_turn(found)
+                setattr(self, name, _or_refused(hook) if name in ON_THE_WAY_UP else hook)
 
 
 def _in_turn(found: Sequence[Hook]) -> Hook:
@@ -46,6 +49,34 @@ def _in_turn(found: Sequence[Hook]) -> Hook:
         return next((result for result in results if result is not None), None)  # a task to wait for
 
     return each_at_once
+
+
+def _or_refused(hook: Hook) -> Hook:
+    """The hook; where a mistake in it raises, the request is answered here. mitmproxy would log the mistake and send
+    out a request that nobody knows the state of."""
+
+    def refuse(flow: http.HTTPFlow) -> None:
+        flow.response = refusal(500, "INTERNAL", "a mistake in the proxy itself; its log says which")
+
+    if inspect.iscoroutinefunction(hook):
+
+        async def guarded(flow: http.HTTPFlow) -> None:
+            try:
+                await hook(flow)
+            except Exception:
+                refuse(flow)
+                raise
+
+        return guarded
+
+    def guarded_at_once(flow: http.HTTPFlow) -> None:
+        try:
+            hook(flow)
+        except Exception:
+            refuse(flow)
+            raise
+
+    return guarded_at_once
 
 
 def build_addons() -> list[object]:
