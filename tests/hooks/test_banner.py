@@ -1,0 +1,48 @@
+"""What the user reads when the proxy is up."""
+
+from types import SimpleNamespace
+
+import pytest
+from mitmproxy.proxy.mode_specs import ProxyMode
+
+from addon.hooks.banner import addresses, banner
+from tests.hooks.harness import Hooks
+
+
+def server(mode: str, *listening: tuple[str, int]) -> SimpleNamespace:
+    return SimpleNamespace(mode=ProxyMode.parse(mode), listen_addrs=listening)
+
+
+@pytest.mark.parametrize(
+    ("host", "url"),
+    [
+        ("127.0.0.1", "http://127.0.0.1:8080"),
+        ("0.0.0.0", "http://127.0.0.1:8080"),
+        ("::", "http://127.0.0.1:8080"),
+        ("::1", "http://[::1]:8080"),
+    ],
+)
+def test_addresses_are_those_a_client_on_this_machine_uses(host: str, url: str) -> None:
+    assert addresses([server("regular", (host, 8080))]) == {"regular": [url], "reverse": []}
+
+
+def test_each_kind_of_proxy_has_its_own_and_others_have_none() -> None:
+    servers = [
+        server("reverse:https://h", ("127.0.0.1", 1)),
+        server("socks5", ("127.0.0.1", 2)),
+        server("reverse:https://i", ("127.0.0.1", 3), ("::1", 3)),
+        server("regular"),
+    ]
+    found = addresses(servers)
+    assert found == {"regular": [], "reverse": ["http://127.0.0.1:1", "http://127.0.0.1:3"]}
+
+
+async def test_it_says_how_a_client_is_pointed_at_each_port(hooks: Hooks) -> None:
+    runtime = hooks.lifecycle.runtime
+    assert runtime is not None
+    listening = {"regular": ["http://127.0.0.1:1"], "reverse": ["http://127.0.0.1:2"]}
+    said = "\n".join(banner(listening, runtime, "/home/u/conf"))
+    assert "export GOOGLE_GEMINI_BASE_URL=http://127.0.0.1:2" in said
+    assert "export HTTPS_PROXY=http://127.0.0.1:1 SSL_CERT_FILE=/home/u/conf/mitmproxy-ca-cert.pem" in said
+    assert "session default, store memory://" in said
+    assert "control API" not in said
