@@ -29,7 +29,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, Any]:
     report: Any = yield
     if report.failed:
         for process in processes.live:
-            said = "\n".join(list(process.lines)[-80:])
+            said = "\n".join(process.lines[-80:])
             report.sections.append((f"{process.name}, pid {process.pid}", said))
     return report
 
@@ -71,7 +71,7 @@ def proxy(shared: Proxy) -> Iterator[Proxy]:
     """The shared one. Whatever a test does to it, nothing may crash in it."""
     mark = shared.process.mark()
     yield shared
-    said = "\n".join(list(shared.process.lines)[mark:])
+    said = "\n".join(shared.process.lines[mark:])
     assert "Traceback" not in said, said
     assert "crashed" not in said, said
 

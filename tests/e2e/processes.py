@@ -1,6 +1,5 @@
 """Real processes for the tests: started, watched by what they print, and stopped by their id."""
 
-import collections
 import contextlib
 import os
 import re
@@ -54,7 +53,7 @@ class Process:
 
     def __init__(self, name: str, command: Iterable[str | Path], env: Mapping[str, str]) -> None:
         self.name = name
-        self.lines: collections.deque[str] = collections.deque(maxlen=5000)
+        self.lines: list[str] = []
         self._came = threading.Condition()
         self._ended = False
         self._popen = subprocess.Popen(
@@ -102,7 +101,7 @@ class Process:
         found: list[str] = []
 
         def look() -> bool:
-            found.extend(line for line in list(self.lines)[after:] if re.search(pattern, line))
+            found.extend(line for line in self.lines[after:] if re.search(pattern, line))
             return bool(found) or self._ended
 
         with self._came:

@@ -117,7 +117,7 @@ def test_a_google_genai_chat_gets_its_results_in_reverse_mode(
         converse(chat, session, gemini)
 
 
-@pytest.mark.parametrize("kind", ["sync", "async-stream"])
+@pytest.mark.parametrize("kind", ["sync", "stream", "async", "async-stream"])
 def test_a_google_genai_chat_gets_its_results_through_connect(
     kind: str, proxy: Proxy, session: Session, gemini: Gemini, tmp_path: Path
 ) -> None:

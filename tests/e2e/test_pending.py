@@ -1,14 +1,18 @@
 """What becomes of a request whose last step has no results yet: `pass`, `wait` and `block`; clients that hang up."""
 
+import base64
+import json
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
+from h2.connection import H2Connection
+from h2.errors import ErrorCodes
 
 from tests.e2e import chats
 from tests.e2e.processes import until
@@ -81,16 +85,17 @@ def plain(proxy: Proxy, session: Session) -> tuple[socket.socket, str, str]:
     return socket.create_connection(("127.0.0.1", port), 10), f"127.0.0.1:{port}", f"/@{session.name}"
 
 
-def connect(proxy: Proxy, session: Session) -> tuple[socket.socket, str, str]:
+def connect(proxy: Proxy, session: Session, protocols: Sequence[str] = ("http/1.1",)) -> tuple[socket.socket, str, str]:
     """A connection through CONNECT to the same."""
     host, port = proxy.address.split(":")
     tunnel = socket.create_connection((host, int(port)), 10)
     tunnel.sendall(
-        f"CONNECT {HOST}:443 HTTP/1.1\r\nHost: {HOST}\r\nX-Graft-Session: x\r\n"
-        f"Proxy-Authorization: {httpx2.BasicAuth(session.name, 'x')._auth_header}\r\n\r\n".encode()
+        f"CONNECT {HOST}:443 HTTP/1.1\r\nHost: {HOST}\r\n"
+        f"Proxy-Authorization: Basic {base64.b64encode(f'{session.name}:x'.encode()).decode()}\r\n\r\n".encode()
     )
     assert b" 200 " in tunnel.recv(4096)
     trusts = ssl.create_default_context(cafile=str(proxy.ca))
+    trusts.set_alpn_protocols(list(protocols))
     return trusts.wrap_socket(tunnel, server_hostname=HOST), HOST, ""
 
 
@@ -118,8 +123,30 @@ def test_nothing_goes_upstream_for_a_client_that_hung_up_while_it_waited(
     assert len(gemini.requests) == 2
 
 
-def test_a_client_that_hangs_up_does_not_hold_others(url: str, proxy: Proxy, session: Session, gemini: Gemini) -> None:
-    """While one waits, the same client's other requests and other clients' are served."""
+def test_nothing_goes_upstream_for_an_http2_stream_that_was_reset_while_it_waited(
+    url: str, proxy: Proxy, session: Session, gemini: Gemini
+) -> None:
+    """The connection stays: mitmproxy tells of the reset when the wait is over."""
+    history = begin(url)
+    session.policy(on_pending="wait", pending_timeout=0.5)
+    hits = ledger_hits(proxy)
+    secured, host, _ = connect(proxy, session, ["h2"])
+    http2 = H2Connection()
+    with secured:
+        http2.initiate_connection()
+        fields = {":method": "POST", ":scheme": "https", ":authority": host, ":path": f"{PATH}generateContent"}
+        http2.send_headers(1, [*fields.items(), *KEY.items()])
+        http2.send_data(1, json.dumps({"contents": history}).encode(), end_stream=True)
+        secured.sendall(http2.data_to_send())
+        until(lambda: ledger_hits(proxy) > hits, "the request is looked up")
+        mark = proxy.process.mark()
+        http2.reset_stream(1, ErrorCodes.CANCEL)
+        secured.sendall(http2.data_to_send())
+        proxy.process.wait_for("stream reset by client", after=mark)
+    assert len(gemini.requests) == 1
+
+
+def test_a_request_that_waits_does_not_hold_others(url: str, proxy: Proxy, session: Session, gemini: Gemini) -> None:
     history = begin(url)
     session.policy(on_pending="wait")
     connection, host, prefix = plain(proxy, session)

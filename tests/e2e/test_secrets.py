@@ -76,6 +76,6 @@ def test_no_secret_is_written_down(start: Callable[..., Proxy], gemini: Gemini, 
 
 
 def test_the_token_and_the_database_are_their_owners_alone(proxy: Proxy) -> None:
-    for name in ("token", "toolgraft.db", "control.url"):
+    for name in ("token", "toolgraft.db", "control.url", "proxy.json"):
         assert (proxy.state / name).stat().st_mode & 0o077 == 0, name
     assert proxy.state.stat().st_mode & 0o077 == 0
