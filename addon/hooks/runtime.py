@@ -90,7 +90,7 @@ class Runtime:
     async def _expire(self) -> None:
         while True:
             await self.store.expire()
-            await asyncio.sleep(min(3600.0, self.settings.ttl / 4))
+            await asyncio.sleep(60)  # often: what is old goes in small portions
 
     async def stop(self) -> None:
         """Give everything back."""
