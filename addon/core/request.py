@@ -8,8 +8,12 @@ import functools
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
+import xxhash
+
 from addon.core.documents import Malformed, Member, elements, members
 from addon.core.turns import History
+
+_LAST = 64
 
 Piece = tuple[int, int] | bytes
 """Part of a rewritten `contents` array: a span of Contents in the body as they came, or one new Content's JSON."""
@@ -18,11 +22,14 @@ Piece = tuple[int, int] | bytes
 class Prefix(NamedTuple):
     """The beginning of a body, up to the end of the last Content, and what was worked out for it.
 
-    `segments` are its bytes, in order. `start` is where the request object starts, `around` what stands beside it
-    before it, `before` its members up to and with `contents`, whose `end` is not known yet.
+    It holds no bytes but the last few: `seen` is the hash of all of them, in the making. `start` is where the request
+    object starts, `around` what stands beside it before it, `before` its members up to and with `contents`, whose
+    `end` is not known yet.
     """
 
-    segments: tuple[bytes, ...]
+    seen: xxhash.xxh3_128
+    digest: bytes
+    last: bytes
     end: int
     start: int
     around: tuple[frozenset[str], ...]
@@ -31,15 +38,16 @@ class Prefix(NamedTuple):
 
     def begins(self, body: bytes) -> bool:
         """Whether the body begins with these bytes, and goes on."""
-        last = self.segments[-1]
-        if len(body) <= self.end or not body.startswith(last, self.end - len(last)):
+        if len(body) <= self.end or not body.startswith(self.last, self.end - len(self.last)):
             return False
-        at = 0
-        for segment in self.segments[:-1]:
-            if not body.startswith(segment, at):
-                return False
-            at += len(segment)
-        return True
+        return xxhash.xxh3_128_digest(memoryview(body)[: self.end]) == self.digest
+
+    @property
+    def size(self) -> int:
+        """About the bytes of memory that it takes, most of them for the turns."""
+        turns = self.history.turns
+        texts = sum(len(turn.text) for turn in turns) if turns[0].chain else 0
+        return 1024 + 512 * len(turns) + texts
 
 
 class Request(NamedTuple):
@@ -73,16 +81,14 @@ class Request(NamedTuple):
             turns = turns[:-1]
         end = turns[-1].spans[-1][1]
         known = self.known
-        if known is None:
-            segments: tuple[bytes, ...] = (self.body[:end],)
-        elif end <= known.end:
+        if known is not None and end <= known.end:
             return known
-        elif len(known.segments) < 64:
-            segments = (*known.segments, self.body[known.end : end])
-        else:
-            segments = (self.body[:end],)
-        holds = functools.reduce(lambda held, turn: held | turn.holds, turns, 0)
-        return Prefix(segments, end, self.start, self.around, self.members[: at + 1], History(turns, end, holds))
+        seen = xxhash.xxh3_128() if known is None else known.seen.copy()
+        seen.update(memoryview(self.body)[known.end if known else 0 : end])
+        holds = functools.reduce(lambda held, turn: held | turn.holds, turns, 0) if self.history.holds else 0
+        history = History(turns, end, holds)
+        last = self.body[max(0, end - _LAST) : end]
+        return Prefix(seen, seen.digest(), last, end, self.start, self.around, self.members[: at + 1], history)
 
 
 def parse(body: bytes, path: Sequence[str] = (), known: Prefix | None = None) -> Request:

@@ -13,7 +13,6 @@ SMALLEST = 1024
 """Reading a shorter beginning anew costs no more than finding it. Beginnings are told apart by this much."""
 
 _SIBLINGS = 64
-_COST = 2  # the bytes, and the turns that were read from them
 
 Key = tuple[str, tuple[str, ...], bytes]
 
@@ -21,10 +20,10 @@ Key = tuple[str, tuple[str, ...], bytes]
 class Prefixes:
     """Beginnings by session and by their first bytes. Sessions never share one: it remembers ledger look-ups."""
 
-    def __init__(self, capacity: int = 64 * 1024 * 1024) -> None:
+    def __init__(self, capacity: int = 8 * 1024 * 1024) -> None:
         self.capacity = capacity
         self.size = 0
-        self._entries: OrderedDict[int, tuple[Key, Prefix]] = OrderedDict()
+        self._entries: OrderedDict[int, tuple[Key, Prefix, int]] = OrderedDict()
         self._by_head: dict[Key, list[int]] = {}  # the least recently used first
         self._next = 0
 
@@ -45,10 +44,11 @@ class Prefixes:
 
     def keep(self, session: str, path: Sequence[str], request: Request) -> None:
         """Remember the request's beginning, in place of the shorter one that it was read with."""
-        if request.history.end < SMALLEST or request.history.end > self.capacity // 4:
+        prefix = request.prefix() if request.history.end >= SMALLEST else None
+        if prefix is None or prefix is request.known or prefix.end < SMALLEST:
             return
-        prefix = request.prefix()
-        if prefix is None or prefix is request.known:
+        size = prefix.size
+        if size > self.capacity // 4:
             return
         key = (session, tuple(path), request.body[:SMALLEST])
         siblings = self._by_head.setdefault(key, [])
@@ -59,15 +59,15 @@ class Prefixes:
         while len(siblings) >= _SIBLINGS:
             self._forget(siblings[0])
         self._by_head.setdefault(key, siblings).append(self._next)
-        self._entries[self._next] = (key, prefix)
+        self._entries[self._next] = (key, prefix, size)
         self._next += 1
-        self.size += _COST * prefix.end
+        self.size += size
         while self.size > self.capacity:
             self._forget(next(iter(self._entries)))
 
     def _forget(self, number: int) -> None:
-        key, prefix = self._entries.pop(number)
-        self.size -= _COST * prefix.end
+        key, _, size = self._entries.pop(number)
+        self.size -= size
         siblings = self._by_head[key]
         siblings.remove(number)
         if not siblings:
