@@ -178,6 +178,9 @@ def visible(parts: Iterable[dict[str, msgspec.Raw]]) -> tuple[str, bytes]:
     texts: list[str] = []
     digest = xxhash.xxh3_128()
     for raw in parts:
+        if len(raw) == 1 and "text" in raw and isinstance(value := decode(raw["text"]), str):
+            texts.append(value)  # as nearly all are
+            continue
         part = {camel(key): value for key, value in raw.items() if bytes(value) != _NULL} if raw else raw
         if "thought" in part and bytes(part["thought"]) == b"true":
             continue

@@ -252,6 +252,13 @@ def test_hidden_server_tool_parts_come_back_into_a_turn_with_calls_of_the_client
     assert rewritten(history, {1: true}, rules(strip=False, own=["own"]))[1]["parts"][-1] == call("own")
 
 
+def test_server_tool_parts_beside_calls_are_told_as_text_where_the_request_may_not_hold_them() -> None:
+    true = true_turn(1, SEARCHED, call())
+    history = [user("hi"), shown(true), user("?")]
+    assert rewritten(history, {1: true}, rules(server_tools=True))[1] == model(SEARCHED, call())
+    assert rewritten(history, {1: true})[1] == model('[Used GOOGLE_SEARCH with {"q":1}]', call())
+
+
 # --- shared steps ------------------------------------------------------------------------------------------------
 
 
@@ -290,6 +297,12 @@ def test_a_step_passed_through_and_answered_stays_as_it_came() -> None:
     true = true_turn(1, call(id="a"), passthrough=True, answers=[{"other": 1}])
     history = [user("hi"), model(call(id="a")), user(response(id="a"))]
     assert rewritten(history, {1: true}) == history
+
+
+def test_text_before_the_clients_responses_goes_behind_them() -> None:
+    true = true_turn(1, call(), passthrough=True)
+    out = rewritten([user("hi"), model(call()), user("By the way", response())], {1: true})
+    assert out[1:] == [model(call()), user(response()), user("By the way")]
 
 
 def test_a_response_that_the_client_lacks_is_inserted_and_its_own_are_put_in_call_order() -> None:
