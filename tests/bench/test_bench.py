@@ -1,0 +1,96 @@
+"""The benchmarks run. What they measure is no matter for tests."""
+
+import itertools
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bench.conversations import STEPS, Kind, bodies, image_kind, text_kind
+from bench.measure import TINY
+from bench.report import Row, at_least, at_most, markdown, plain
+from bench.seed import capture
+from bench.store import quantile, table
+from store.factory import open_url
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize(
+    "module", ["bench", "bench.proxy", "bench.stream", "bench.store", "bench.control", "bench.memory"]
+)
+def test_each_table_is_a_command(module: str) -> None:
+    ran = subprocess.run([sys.executable, "-m", module, "--help"], cwd=ROOT, capture_output=True, text=True, timeout=30)
+    assert ran.returncode == 0
+    assert "--markdown" in ran.stdout
+    assert "--quick" in ran.stdout
+
+
+@pytest.mark.e2e
+def test_a_comparison_of_two_proxies_gives_a_table() -> None:
+    command = [sys.executable, "-m", "bench.stream", "--tiny", "--markdown"]
+    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert ran.stdout.startswith("| what | reach | measured | ok | detail |"), ran.stderr
+    assert "first byte" in ran.stdout
+
+
+async def test_the_stores_table() -> None:
+    rows = await table(TINY)
+    assert "p99.9" in rows[0].what
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [text_kind("t", 5000, 8), text_kind("o", 5000, 9, ["[one]", "[two]"]), image_kind("i", 5000)],
+    ids=lambda k: k.name,
+)
+def test_conversations_grow_at_their_end_and_begin_anew(kind: Kind) -> None:
+    sent = [b"".join(pieces) for pieces in itertools.islice(bodies(kind, 0), STEPS + 1)]
+    histories = [json.loads(body)["contents"] for body in sent]
+    for before, after in itertools.pairwise(histories[:STEPS]):
+        assert after[: len(before)] == before
+        assert [content["role"] for content in after[len(before) :]] == ["model", "user"]
+    assert histories[0][0] != histories[STEPS][0]
+    assert len(histories[STEPS]) == len(histories[0])
+    for history in histories:
+        assert [c["role"] for c in history] == ["user", "model"] * (len(history) // 2) + ["user"]
+
+
+def test_conversations_are_of_the_size_they_are_said_to_be() -> None:
+    for kind, size in ((text_kind("", 100_000, 41), 100_000), (image_kind("", 1_000_000), 1_000_000)):
+        assert 0.9 * size < kind.size < 1.1 * size
+
+
+def test_placeholders_stand_in_model_turns() -> None:
+    body = b"".join(next(bodies(text_kind("", 9000, 20, ["[one]", "[two]"]), 0)))
+    texts = [c["parts"][0]["text"] for c in json.loads(body)["contents"] if c["role"] == "model"]
+    assert [text for text in texts if text in ("[one]", "[two]")] == ["[one]", "[two]"]
+
+
+async def test_calls_are_captured_as_the_addon_does() -> None:
+    store = open_url("memory://", ttl=3600)
+    await store.open()
+    captured = await capture(store, "s", 3, answered=True)
+    for one in captured:
+        assert (await store.call(one.call_id)).status == "done"
+        assert "turn_" in one.text
+
+
+def test_rows_say_whether_the_target_is_reached() -> None:
+    rows = [
+        at_least("a", 0.9, 0.896),
+        at_least("b", 0.9, 0.89, "details"),
+        at_most("c", 10, 10.04, "MB", digits=1),
+        at_most("d", 1, 1.02, "ms"),
+        at_least("e", None, 0.1),
+    ]
+    assert [row.verdict for row in rows] == ["yes", "NO", "yes", "NO", ""]
+    assert markdown(rows[1:2]).splitlines()[-1] == "| b | ≥ 0.90 | 0.89 | NO | details |"
+    assert plain([Row("long name", "", "1", None)]).splitlines()[1] == "long name         1"
+
+
+def test_a_quantile() -> None:
+    assert quantile([float(n) for n in range(1000)], 0.999) == 999
+    assert quantile([5.0], 0.5) == 5
