@@ -76,8 +76,12 @@ def _by_pair(turn: Turn, found: Found, taken: Collection[str]) -> tuple[TrueTurn
 
 
 async def _bound(store: Store, session: str, before: Turn, turn: Turn) -> tuple[TrueTurn, ...]:
-    """The step that a bare placeholder is bound to from now on, if there is one that it can mean."""
-    turn_id = await store.bind(session, before.digest, [turn.chain, turn.pair])
+    """The step that a bare placeholder is bound to from now on, if there is one that it can mean.
+
+    It is bound with everything before it, and not with the words just before it alone: another chat may hold a bare
+    placeholder after the same words, and mean another step.
+    """
+    turn_id = await store.bind(session, before.digest, [turn.chain])
     return () if turn_id is None else _true_turns([turn_id], await store.look_up(session, turn_ids=[turn_id]))
 
 

@@ -137,6 +137,19 @@ async def test_bare_placeholders_take_the_newest_step_after_the_same_words_for_g
     assert await found(store, [A, unknown, C]) == {}
 
 
+async def test_bare_placeholders_of_two_chats_after_the_same_words_mean_each_its_own_step(store: Store) -> None:
+    bare = model("Tool call completed")
+    shown = model(PLACEHOLDER.text(["f"], turn_id(1)))
+    one, two = [user("one"), B, A], [user("two"), B, A]
+    await kept(store, 1, [*one, shown])
+    assert await found(store, [*one, bare, C]) == {3: [turn_id(1)]}
+    await kept(store, 2, [*two, shown])
+    assert await found(store, [*two, bare, C]) == {3: [turn_id(2)]}
+    assert await found(store, [*one, bare, C]) == {3: [turn_id(1)]}
+    await kept(store, 3, [*one, shown])
+    assert await found(store, [user("three"), B, A, bare, C]) == {3: [turn_id(3)]}, "not what another chat's means"
+
+
 async def test_what_was_found_is_remembered_until_the_ledger_changes(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
