@@ -36,6 +36,11 @@ class SseDecoder:
         self._pending = bytearray()
         self._searched = 0  # no blank line ends before here
 
+    @property
+    def is_between(self) -> bool:
+        """Whether all that came was whole events."""
+        return not self._pending
+
     def feed(self, chunk: bytes) -> list[SseEvent]:
         if not self._pending:
             return self._cut(chunk)

@@ -53,12 +53,24 @@ class Capture:
 
     # --- whole answers ----------------------------------------------------------------------------------------
 
+    def concerns(self, body: bytes) -> bool:
+        """Whether there may be anything to do with a JSON answer."""
+        if self._answer is not None or self.exchange.target.operation is Operation.CACHE:
+            return True
+        return self._holds_calls(body)
+
+    def _holds_calls(self, data: bytes) -> bool:
+        for marker in self.markers:
+            if marker in data:
+                return True
+        return False
+
     async def whole(self, body: bytes) -> bytes:
         """A JSON answer. Raises StoreUnavailable; what is not understood is given back as it came."""
         if self.exchange.target.operation is Operation.CACHE:
             await self._remember_cache(body)
             return body
-        if self._answer is None and not any(marker in body for marker in self.markers):
+        if not self.concerns(body):
             return body
         try:
             document = decode(body)
@@ -93,7 +105,20 @@ class Capture:
 
     def feed(self, chunk: bytes) -> bytes:
         """What the client gets for the next bytes of a stream. Never raises, never suspends: for stores that do not."""
+        if self._answer is None and not self._passes and self._are_plain_events(chunk):
+            self._earlier.append(chunk)
+            return chunk
         return self._edited(self._decoder.feed(chunk))
+
+    def _are_plain_events(self, chunk: bytes) -> bool:
+        """Whether these are whole events without a call, as most are: nothing is cut up or kept back then."""
+        return (
+            isinstance(self._decoder, SseDecoder)
+            and chunk.endswith((b"\r\n\r\n", b"\n\n"))
+            and not self._holds_calls(chunk)
+            and self._decoder.is_between
+            and not self._failed
+        )
 
     def finish(self) -> bytes:
         """The clean end of a stream: what is still to be sent."""
@@ -150,8 +175,8 @@ class Capture:
             return self._as_came(item)
         if data is None:
             return self._closing(item.raw) if isinstance(item, ArrayItem) else item.raw
-        if self._answer is None and not any(marker in data for marker in self.markers):
-            self._earlier.append(data)
+        if self._answer is None and not self._holds_calls(data):
+            self._earlier.append(item.raw if isinstance(item, SseEvent) else data)
             return self._as_came(item)
         return self._event(item, data)
 
@@ -217,7 +242,7 @@ class Capture:
                 new_turn_id=new_turn_id,
                 new_call_id=new_call_id,
             )
-            for data in self._earlier:
+            for data in self._events_before():
                 try:
                     response = self._inside(decode(data))
                 except Malformed:
@@ -226,6 +251,13 @@ class Capture:
                     self._answer.feed(response)
             self._earlier.clear()
         return self._answer
+
+    def _events_before(self) -> list[bytes]:
+        if self.framing is not Framing.SSE:
+            return self._earlier
+        decoder = SseDecoder()
+        events = decoder.feed(b"".join(self._earlier)) + decoder.flush()
+        return [event.data for event in events if event.data is not None]
 
     def _inside(self, document: object) -> Document | None:
         for key in self.path:

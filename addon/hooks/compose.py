@@ -1,7 +1,6 @@
 """The composition root: the parts, in the order in which they are called, as one addon."""
 
-import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from mitmproxy import hooks, http
@@ -15,11 +14,14 @@ from addon.hooks.routing import Routing, refusal
 Hook = Callable[..., Any]
 
 ON_THE_WAY_UP = ("http_connect", "requestheaders", "request")
+AT_ONCE = ("load", "configure", "done")
+"""Hooks that mitmproxy does not always wait for."""
 
 
 class Toolgraft:
     """Several addons as one. At each of the hooks of a request mitmproxy asks every addon whether it has it: one is
-    asked for less than what five are, and traffic that is not ours hardly feels it."""
+    asked for less than what five are, and traffic that is not ours hardly feels it. For the same reason a hook gives
+    something to wait for only where there is a need to wait."""
 
     name = "toolgraft"
 
@@ -28,27 +30,38 @@ class Toolgraft:
         for name in hooks.all_hooks:
             found = [hook for part in parts if (hook := getattr(part, name, None)) is not None]
             if found:
-                hook = found[0] if len(found) == 1 else _in_turn(found)
+                hook = found[0] if len(found) == 1 else _together(found) if name in AT_ONCE else _in_turn(found)
                 setattr(self, name, _or_refused(hook) if name in ON_THE_WAY_UP else hook)
 
 
-def _in_turn(found: Sequence[Hook]) -> Hook:
-    """One hook that calls these. It is async only where one of them is: some hooks must not be."""
-    if any(inspect.iscoroutinefunction(hook) for hook in found):
+def _together(found: Sequence[Hook]) -> Hook:
+    """One hook that calls these. Of what there is to wait for it gives the first."""
 
-        async def each(*arguments: Any) -> None:
-            for hook in found:
-                result = hook(*arguments)
-                if result is not None:
-                    await result
-
-        return each
-
-    def each_at_once(*arguments: Any) -> object:
+    def each(*arguments: Any) -> object:
         results = [hook(*arguments) for hook in found]
-        return next((result for result in results if result is not None), None)  # a task to wait for
+        return next((result for result in results if result is not None), None)
 
-    return each_at_once
+    return each
+
+
+def _in_turn(found: Sequence[Hook]) -> Hook:
+    """One hook that calls these, each when the one before it is done."""
+
+    def each(*arguments: Any) -> Awaitable[None] | None:
+        for at, hook in enumerate(found, 1):
+            waiting = hook(*arguments)
+            if waiting is not None:
+                return rest(waiting, found[at:], arguments)
+        return None
+
+    async def rest(waiting: Awaitable[object], left: Sequence[Hook], arguments: Sequence[Any]) -> None:
+        await waiting
+        for hook in left:
+            result = hook(*arguments)
+            if result is not None:
+                await result
+
+    return each
 
 
 def _or_refused(hook: Hook) -> Hook:
@@ -58,25 +71,22 @@ def _or_refused(hook: Hook) -> Hook:
     def refuse(flow: http.HTTPFlow) -> None:
         flow.response = refusal(500, "INTERNAL", "a mistake in the proxy itself; its log says which")
 
-    if inspect.iscoroutinefunction(hook):
-
-        async def guarded(flow: http.HTTPFlow) -> None:
-            try:
-                await hook(flow)
-            except Exception:
-                refuse(flow)
-                raise
-
-        return guarded
-
-    def guarded_at_once(flow: http.HTTPFlow) -> None:
+    def guarded(flow: http.HTTPFlow) -> Awaitable[None] | None:
         try:
-            hook(flow)
+            waiting = hook(flow)
+        except Exception:
+            refuse(flow)
+            raise
+        return None if waiting is None else waited_for(waiting, flow)
+
+    async def waited_for(waiting: Awaitable[object], flow: http.HTTPFlow) -> None:
+        try:
+            await waiting
         except Exception:
             refuse(flow)
             raise
 
-    return guarded_at_once
+    return guarded
 
 
 def build_addons() -> list[object]:

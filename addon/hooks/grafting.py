@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Awaitable, Iterable
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -16,6 +16,7 @@ from addon.hooks.encoding import Decompress, decompressor
 from addon.hooks.headers import body_of, put, set_body, value
 from addon.hooks.lifecycle import Lifecycle
 from addon.hooks.routing import Route, Routing
+from addon.hooks.runtime import Runtime
 from addon.surfaces import Framing, Operation
 from store.base import StoreUnavailable
 
@@ -55,11 +56,14 @@ class Grafting:
         self.replied: WeakSet[http.HTTPFlow] = WeakSet()
         self._ways: WeakKeyDictionary[http.HTTPFlow, _Way] = WeakKeyDictionary()
 
-    async def requestheaders(self, flow: http.HTTPFlow) -> None:
+    def requestheaders(self, flow: http.HTTPFlow) -> Awaitable[None] | None:
         route = self.routing.routes.get(flow)
         runtime = self.lifecycle.runtime
         if route is None or runtime is None or flow.response is not None:
-            return
+            return None
+        return self._begin(flow, route, runtime)
+
+    async def _begin(self, flow: http.HTTPFlow, route: Route, runtime: Runtime) -> None:
         try:
             scope = await runtime.grafter.scope(route.session)
         except StoreUnavailable as error:
@@ -73,11 +77,14 @@ class Grafting:
         self._ways[flow] = _Way(route, scope, value(headers, b"accept-encoding"))
         put(headers, b"accept-encoding", b"identity")
 
-    async def request(self, flow: http.HTTPFlow) -> None:
+    def request(self, flow: http.HTTPFlow) -> Awaitable[None] | None:
         way = self._ways.get(flow)
         runtime = self.lifecycle.runtime
         if way is None or runtime is None or flow.response is not None or flow.error is not None:
-            return
+            return None
+        return self._rewrite(flow, way, runtime)
+
+    async def _rewrite(self, flow: http.HTTPFlow, way: _Way, runtime: Runtime) -> None:
         if self.lifecycle.filter is not None and not flowfilter.match(self.lifecycle.filter, flow):
             self._let_go(flow, way)
             return
@@ -131,19 +138,33 @@ class Grafting:
             kept.received = bytearray()
         flow.response.stream = _Tee(way.capture, decompress, kept.received if kept else None)
 
-    async def response(self, flow: http.HTTPFlow) -> None:
+    def response(self, flow: http.HTTPFlow) -> Awaitable[None] | None:
         way = self._ways.pop(flow, None)
         runtime = self.lifecycle.runtime
         if way is None or way.exchange is None or runtime is None or flow.response is None:
-            return
+            return None
         body = None if flow.response.stream else body_of(flow.response)
         if body is None:
-            return
+            return None
+        capture = way.capture or Capture(runtime.grafter, way.exchange, Framing.JSON)
+        if way.capture is None and not capture.concerns(body):
+            return None
+        return self._capture(flow, flow.response, way, runtime, capture, body)
+
+    async def _capture(
+        self,
+        flow: http.HTTPFlow,
+        response: http.Response,
+        way: _Way,
+        runtime: Runtime,
+        capture: Capture,
+        body: bytes,
+    ) -> None:
         try:
             if way.capture is not None:
-                seen = way.capture.feed(body) + way.capture.finish()
+                seen = capture.feed(body) + capture.finish()
             else:
-                seen = await Capture(runtime.grafter, way.exchange, Framing.JSON).whole(body)
+                seen = await capture.whole(body)
         except StoreUnavailable as error:
             outcome = runtime.grafter.store_failed(way.route.target, b"", error)
             if isinstance(outcome, Reply):
@@ -152,7 +173,7 @@ class Grafting:
         if seen != body:
             if (kept := self.kept.get(flow)) is not None:
                 kept.received = bytearray(body)
-            set_body(flow.response, seen)
+            set_body(response, seen)
 
     def error(self, flow: http.HTTPFlow) -> None:
         self._ways.pop(flow, None)
