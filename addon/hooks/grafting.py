@@ -4,7 +4,6 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Iterable
 from dataclasses import dataclass
-from weakref import WeakKeyDictionary, WeakSet
 
 from mitmproxy import connection, flowfilter, http
 from mitmproxy.connection import ConnectionState
@@ -15,6 +14,7 @@ from addon.graft.scope import Scope
 from addon.hooks.encoding import Decompress, decompressor
 from addon.hooks.headers import body_of, put, set_body, value
 from addon.hooks.lifecycle import Lifecycle
+from addon.hooks.perflow import PerFlow
 from addon.hooks.routing import Route, Routing
 from addon.hooks.runtime import Runtime
 from addon.surfaces import Framing, Operation
@@ -52,9 +52,9 @@ class Grafting:
         self.lifecycle = lifecycle
         self.routing = routing
         self.keeps = False
-        self.kept: WeakKeyDictionary[http.HTTPFlow, Kept] = WeakKeyDictionary()
-        self.replied: WeakSet[http.HTTPFlow] = WeakSet()
-        self._ways: WeakKeyDictionary[http.HTTPFlow, _Way] = WeakKeyDictionary()
+        self.kept = PerFlow[Kept]("kept")
+        self.replied = PerFlow[bool]("replied")
+        self._ways = PerFlow[_Way]("way")
 
     def requestheaders(self, flow: http.HTTPFlow) -> Awaitable[None] | None:
         route = self.routing.routes.get(flow)
@@ -73,9 +73,7 @@ class Grafting:
             return
         if scope is None:
             return
-        headers = flow.request.headers
-        self._ways[flow] = _Way(route, scope, value(headers, b"accept-encoding"))
-        put(headers, b"accept-encoding", b"identity")
+        self._ways[flow] = _Way(route, scope, put(flow.request.headers, b"accept-encoding", b"identity"))
 
     def request(self, flow: http.HTTPFlow) -> Awaitable[None] | None:
         way = self._ways.get(flow)
@@ -104,7 +102,7 @@ class Grafting:
             flow.kill()
         elif isinstance(outcome, Reply):
             del self._ways[flow]
-            self.replied.add(flow)
+            self.replied[flow] = True
             flow.response = _response(outcome)
         else:
             if self.keeps:
@@ -139,7 +137,7 @@ class Grafting:
         flow.response.stream = _Tee(way.capture, decompress, kept.received if kept else None)
 
     def response(self, flow: http.HTTPFlow) -> Awaitable[None] | None:
-        way = self._ways.pop(flow, None)
+        way = self._ways.pop(flow)
         runtime = self.lifecycle.runtime
         if way is None or way.exchange is None or runtime is None or flow.response is None:
             return None
@@ -176,7 +174,7 @@ class Grafting:
             set_body(response, seen)
 
     def error(self, flow: http.HTTPFlow) -> None:
-        self._ways.pop(flow, None)
+        self._ways.pop(flow)
 
     def _let_go(self, flow: http.HTTPFlow, way: _Way) -> None:
         """As if the session had no toolset."""

@@ -18,19 +18,22 @@ def value(headers: http.Headers, name: bytes) -> str | None:
     return b", ".join(found).decode("utf-8", "surrogateescape") if found else None
 
 
-def put(headers: http.Headers, name: bytes, value: bytes) -> None:
-    """Set a header (`name` in lower case) in its place, or at the end; the spelling that it came in stays."""
+def put(headers: http.Headers, name: bytes, value: bytes) -> str | None:
+    """Set a header (`name` in lower case) in its place, or at the end; the spelling that it came in stays. Gives the
+    value that it had."""
     fields: list[tuple[bytes, bytes]] = []
-    found = False
+    found: list[bytes] = []
     for field in headers.fields:
         if field[0].lower() != name:
             fields.append(field)
-        elif not found:
+            continue
+        if not found:
             fields.append((field[0], value))
-            found = True
+        found.append(field[1])
     if not found:
         fields.append((name, value))
     headers.fields = tuple(fields)
+    return b", ".join(found).decode("utf-8", "surrogateescape") if found else None
 
 
 def body_of(message: http.Message) -> bytes | None:

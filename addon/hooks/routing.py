@@ -19,6 +19,7 @@ from addon.core.documents import encode
 from addon.core.guard import host_allowed, page_allowed
 from addon.hooks.headers import names, put, value
 from addon.hooks.lifecycle import Lifecycle
+from addon.hooks.perflow import PerFlow
 from addon.settings import Redirect, is_loopback
 from addon.surfaces import Target, home_of, is_surface_host, match, match_path
 from store.models import SESSION_NAME, SESSION_PATTERN
@@ -58,8 +59,8 @@ class Routing:
 
     def __init__(self, lifecycle: Lifecycle) -> None:
         self.lifecycle = lifecycle
-        self.routes: WeakKeyDictionary[http.HTTPFlow, Route] = WeakKeyDictionary()
-        self._redirected: WeakKeyDictionary[http.HTTPFlow, _True] = WeakKeyDictionary()
+        self.routes = PerFlow[Route]("route")
+        self._redirected = PerFlow[_True]("redirected")
         self._users: WeakKeyDictionary[connection.Client, str] = WeakKeyDictionary()
         self._keeps_host = False
 
@@ -94,8 +95,7 @@ class Routing:
         if isinstance(mode, ReverseMode):
             prefixed = _take_prefix(request)
             target = match_path(request.method, request.path)
-            claimed = _host_of(request) if target is not None else ""
-            self._to_upstream(flow, mode)
+            claimed = self._to_upstream(flow, mode)
             if target is not None and not host_allowed(claimed, settings.allow_hosts):
                 flow.response = refusal(
                     403, "PERMISSION_DENIED", f"Host {claimed!r} is not allowed here: see graft_allow_hosts"
@@ -106,11 +106,12 @@ class Routing:
                 flow.response = refusal(403, "PERMISSION_DENIED", _OWN_CONTROL)
                 return
             target = match(request.method, request.data.host, request.path)
+        present = names(request.headers)
         if target is None and prefixed is None:
-            _take_own(request)
+            if not present.isdisjoint(_OWN):
+                _take_own(request)
             self._redirect(flow, settings.redirect)
             return
-        present = names(request.headers)
         origin = request.headers.get("origin") if b"origin" in present else None
         site = request.headers.get("sec-fetch-site") if b"sec-fetch-site" in present else None
         if not page_allowed(origin, site, settings.allow_origins):
@@ -144,16 +145,18 @@ class Routing:
     def error(self, flow: http.HTTPFlow) -> None:
         self._restore(flow)
 
-    def _to_upstream(self, flow: http.HTTPFlow, mode: ReverseMode) -> None:
-        """Say the upstream's Host, and where a Gemini host is the upstream, go to the one that serves the path."""
+    def _to_upstream(self, flow: http.HTTPFlow, mode: ReverseMode) -> str:
+        """Say the upstream's Host, and where a Gemini host is the upstream, go to the one that serves the path. Gives
+        the Host that the client said, "" for none."""
         upstream = flow.server_conn.address
         if upstream is None:
-            return
+            return _host_of(flow.request)
         host = upstream[0]
         if is_surface_host(host) and (home := home_of(flow.request.path)) is not None:
             host = flow.request.data.host = home
-        if self._keeps_host:
-            _set_host(flow.request, _hostport(mode.scheme, host, upstream[1]))
+        if not self._keeps_host:
+            return _host_of(flow.request)
+        return _set_host(flow.request, _hostport(mode.scheme, host, upstream[1]))
 
     # --- sessions ---------------------------------------------------------------------------------------------
 
@@ -204,7 +207,7 @@ class Routing:
 
     def _restore(self, flow: http.HTTPFlow) -> None:
         """What is recorded and shown is where the client meant to go."""
-        true = self._redirected.pop(flow, None)
+        true = self._redirected.pop(flow)
         if true is None:
             return
         request = flow.request
@@ -217,7 +220,7 @@ class Routing:
 
 def _take_prefix(request: http.Request) -> str | None:
     """Take `/@NAME` off the path; the name, or None."""
-    if not request.path.startswith("/@"):
+    if not request.data.path.startswith(b"/@"):
         return None
     name, slash, rest = request.path[2:].partition("/")
     request.path = slash + rest or "/"
@@ -249,13 +252,15 @@ def _user_of(flow: http.HTTPFlow, present: set[bytes]) -> str:
         return ""
 
 
-def _set_host(request: http.Request, host: str) -> None:
-    """As the protocol says it: `Host` in HTTP/1, the authority in HTTP/2."""
+def _set_host(request: http.Request, host: str) -> str:
+    """As the protocol says it: `Host` in HTTP/1, the authority in HTTP/2. Gives what stood there, "" for nothing."""
     if request.is_http2 or request.is_http3:
+        claimed = _host_of(request)
         request.authority = host
         request.headers.pop("host", None)
-    else:
-        put(request.headers, b"host", host.encode("utf-8", "surrogateescape"))
+        return claimed
+    before = put(request.headers, b"host", host.encode("utf-8", "surrogateescape"))
+    return before or request.data.authority.decode("ascii", "replace")
 
 
 def _host_of(request: http.Request) -> str:
