@@ -31,6 +31,24 @@ def new_call_id() -> str:
     return f"call_{secrets.token_hex(12)}"
 
 
+def concerns(exchange: Exchange, body: bytes) -> bool:
+    """Whether there may be anything to do with a JSON answer: most hold no call."""
+    if exchange.resumes is not None or exchange.target.operation is Operation.CACHE:
+        return True
+    return _holds(body, _markers(exchange))
+
+
+def _markers(exchange: Exchange) -> tuple[bytes, ...]:
+    return _CALL + _SERVER_TOOL if exchange.plan.hides_server_tools else _CALL
+
+
+def _holds(data: bytes, markers: tuple[bytes, ...]) -> bool:
+    for marker in markers:  # any() with a generator costs more than the search
+        if marker in data:
+            return True
+    return False
+
+
 class Capture:
     """One answer. `framing` is how it came, which the request need not have foretold."""
 
@@ -38,7 +56,7 @@ class Capture:
         self.grafter = grafter
         self.exchange = exchange
         self.framing = framing
-        self.markers = _CALL + (_SERVER_TOOL if exchange.plan.hides_server_tools else ())
+        self.markers = _markers(exchange)
         self.path = exchange.target.response_path
         self._answer: Answer | None = exchange.resumes.resumed() if exchange.resumes is not None else None
         self._earlier: list[bytes] = []
@@ -53,24 +71,12 @@ class Capture:
 
     # --- whole answers ----------------------------------------------------------------------------------------
 
-    def concerns(self, body: bytes) -> bool:
-        """Whether there may be anything to do with a JSON answer."""
-        if self._answer is not None or self.exchange.target.operation is Operation.CACHE:
-            return True
-        return self._holds_calls(body)
-
-    def _holds_calls(self, data: bytes) -> bool:
-        for marker in self.markers:
-            if marker in data:
-                return True
-        return False
-
     async def whole(self, body: bytes) -> bytes:
         """A JSON answer. Raises StoreUnavailable; what is not understood is given back as it came."""
         if self.exchange.target.operation is Operation.CACHE:
             await self._remember_cache(body)
             return body
-        if not self.concerns(body):
+        if not concerns(self.exchange, body):
             return body
         try:
             document = decode(body)
@@ -115,7 +121,7 @@ class Capture:
         return (
             isinstance(self._decoder, SseDecoder)
             and chunk.endswith((b"\r\n\r\n", b"\n\n"))
-            and not self._holds_calls(chunk)
+            and not _holds(chunk, self.markers)
             and self._decoder.is_between
             and not self._failed
         )
@@ -175,7 +181,7 @@ class Capture:
             return self._as_came(item)
         if data is None:
             return self._closing(item.raw) if isinstance(item, ArrayItem) else item.raw
-        if self._answer is None and not self._holds_calls(data):
+        if self._answer is None and not _holds(data, self.markers):
             self._earlier.append(item.raw if isinstance(item, SseEvent) else data)
             return self._as_came(item)
         return self._event(item, data)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from mitmproxy import connection, flowfilter, http
 from mitmproxy.connection import ConnectionState
 
-from addon.graft.capture import Capture
+from addon.graft.capture import Capture, concerns
 from addon.graft.exchange import Abandoned, Exchange, Reply
 from addon.graft.scope import Scope
 from addon.hooks.encoding import Decompress, decompressor
@@ -144,9 +144,9 @@ class Grafting:
         body = None if flow.response.stream else body_of(flow.response)
         if body is None:
             return None
-        capture = way.capture or Capture(runtime.grafter, way.exchange, Framing.JSON)
-        if way.capture is None and not capture.concerns(body):
+        if way.capture is None and not concerns(way.exchange, body):
             return None
+        capture = way.capture or Capture(runtime.grafter, way.exchange, Framing.JSON)
         return self._capture(flow, flow.response, way, runtime, capture, body)
 
     async def _capture(
