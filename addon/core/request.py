@@ -144,8 +144,9 @@ def _resume(body: bytes, path: Sequence[str], known: Prefix) -> Request:
     contents, *rest = members(tail, start, end)
     spans = [(a + shift, b + shift) for a, b in elements(tail, contents.start, contents.end)[1:]]
     array = memoryview(tail)[contents.start : contents.end]
-    found = [*known.before[:-1], known.before[-1]._replace(end=contents.end + shift)]
-    found += [m._replace(key=m.key + shift, start=m.start + shift, end=m.end + shift) for m in rest]
+    *before, array_member = known.before
+    found = [*before, Member(*array_member[:3], contents.end + shift)]
+    found += [Member(name, key + shift, begin + shift, stop + shift) for name, key, begin, stop in rest]
     if len({m.name for m in found}) != len(found):
         raise Malformed("an object names a key twice")
     history = History.of(array, spans, known.history)
