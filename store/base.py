@@ -150,9 +150,12 @@ class Store(abc.ABC):
         """The one read of a request: every turn of the session that has one of these ids or keys, with its calls."""
 
     @abc.abstractmethod
-    async def bind(self, session: str, user_key: bytes, keys: Sequence[bytes]) -> str | None:
+    async def bind(
+        self, session: str, user_key: bytes, keys: Sequence[bytes], *, exclude: Collection[str] = ()
+    ) -> str | None:
         """Give the newest turn of the session that has this `user_key` and is not bound these keys, and mark it bound.
-        Returns its id, or None where there is none. Of two callers at once, one gets it. Event `turn.updated`."""
+        `exclude`: ids of turns that it cannot be. Returns its id, or None where there is none. Of two callers at once,
+        one gets it. Event `turn.updated`."""
 
     @abc.abstractmethod
     def revision(self, session: str) -> int | None:

@@ -212,10 +212,16 @@ class MemoryStore(Store):
                 found.calls[call_id] = self._calls[call_id].call
         return found
 
-    async def bind(self, session: str, user_key: bytes, keys: Sequence[bytes]) -> str | None:
+    async def bind(
+        self, session: str, user_key: bytes, keys: Sequence[bytes], *, exclude: Collection[str] = ()
+    ) -> str | None:
         self._check_open()
         ledger = self._ledger(session)
-        unbound = [entry for entry in ledger.turns.values() if entry.turn.user_key == user_key and not entry.turn.bound]
+        unbound = [
+            entry
+            for turn_id, entry in ledger.turns.items()
+            if entry.turn.user_key == user_key and not entry.turn.bound and turn_id not in exclude
+        ]
         if not unbound:
             return None
         entry = max(unbound, key=attrgetter("place"))

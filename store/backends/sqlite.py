@@ -241,12 +241,14 @@ class SqliteStore(Store):
                 found.calls[call_id] = Call.model_validate_json(record)
         return found
 
-    async def bind(self, session: str, user_key: bytes, keys: Sequence[bytes]) -> str | None:
+    async def bind(
+        self, session: str, user_key: bytes, keys: Sequence[bytes], *, exclude: Collection[str] = ()
+    ) -> str | None:
         with _Transaction(self) as tx:
             row = tx.db.execute(
                 "SELECT seq, record FROM turn WHERE session = ? AND user_key = ? AND bound = 0"
-                " ORDER BY seq DESC LIMIT 1",
-                (session, user_key),
+                " AND turn_id NOT IN (SELECT value FROM json_each(?)) ORDER BY seq DESC LIMIT 1",
+                (session, user_key, rules.json_text(list(exclude))),
             ).fetchone()
             if row is None:
                 return None

@@ -359,6 +359,15 @@ async def test_binding_takes_the_newest_unbound_turn_once_and_for_good(store: St
     assert (await types(store, "one"))[-2:] == ["turn.updated"] * 2
 
 
+async def test_binding_leaves_out_the_turns_that_it_cannot_be(store: Store) -> None:
+    for turn_id in ("t1", "t2", "t3"):
+        await save(store, turn_id, user_key=b"user")
+    assert await store.bind("one", b"user", [b"a"], exclude=["t3", "none"]) == "t2"
+    assert await store.bind("one", b"user", [b"b"], exclude={"t1", "t3"}) is None
+    assert (await store.look_up("one", keys=[b"a", b"b"])).by_key == {b"a": ["t2"]}
+    assert await store.bind("one", b"user", [b"b"]) == "t3"
+
+
 async def test_of_two_that_bind_at_once_one_gets_the_turn(store: Store) -> None:
     await save(store, "t1", user_key=b"user")
     got = await asyncio.gather(*(store.bind("one", b"user", [b"key%d" % n]) for n in range(3)))
