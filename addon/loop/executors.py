@@ -18,9 +18,9 @@ from cachetools import TLRUCache
 from addon.core.answer import Captured
 from addon.core.calls import response_of
 from addon.core.documents import Document, encode
+from addon.core.schema import to_json_schema
 from addon.core.turns import canonical
 from addon.graft.scope import Scope
-from addon.settings import Settings
 from addon.tools.arguments import check
 from addon.tools.base import Rules, Tool, ToolError, ToolSource
 from addon.tools.endpoint import HttpExecutor
@@ -47,9 +47,8 @@ class Step:
 class Executors:
     """What can run calls: the proxy's own sources, and what a session's toolset names. Opened with `open`."""
 
-    def __init__(self, store: Store, settings: Settings, source: ToolSource | None = None) -> None:
+    def __init__(self, store: Store, source: ToolSource | None = None) -> None:
         self.store = store
-        self.settings = settings
         self.source = source
         self.tools: Mapping[str, Tool] = {}
         self._http = httpx2.AsyncClient(follow_redirects=False, trust_env=False)
@@ -110,7 +109,7 @@ class Executors:
 
     async def _run(self, scope: Scope, call: Captured, loop_id: str) -> Document:
         rules = self._rules(scope, call.name)
-        timeout = self.settings.tool_timeout if rules.timeout is None else rules.timeout
+        timeout = scope.tool_timeout if rules.timeout is None else rules.timeout
         given = _rules_of(scope, call.name)
         if call.name not in self.tools and given is not None and given.executor is not None:
             if given.executor.type == "worker":
@@ -129,7 +128,7 @@ class Executors:
 
     async def _result(self, scope: Scope, call: Captured, rules: Rules, timeout: float) -> Any:
         tool = self.tools.get(call.name)
-        schema = tool.schema if tool is not None else None
+        schema = tool.schema if tool is not None else _declared_schema(scope, call.name)
         if schema is not None and (wrong := check(schema, call.args)):
             raise ToolError(f"the arguments do not fit: {'; '.join(wrong)}")
         key = (scope.session, call.name, encode(canonical(call.args)))
@@ -166,8 +165,9 @@ class Executors:
         if call.name in self.tools and self.source is not None:
             return await self.source.call(call.name, call.args, call_id=call.call_id)
         rules = _rules_of(scope, call.name)
-        assert rules is not None and rules.executor is not None and rules.executor.url is not None
-        endpoint = HttpExecutor(rules.executor.url, self._http, headers=rules.executor.headers)
+        assert rules is not None
+        assert rules.executor is not None
+        endpoint = HttpExecutor(rules.executor.model_dump(exclude_none=True), self._http)
         return await endpoint.call(call.name, call.args, call_id=call.call_id)
 
     async def _wait_for_worker(self, scope: Scope, call: Captured, timeout: float) -> Document:
@@ -238,8 +238,16 @@ class Executors:
 
 
 def _rules_of(scope: Scope, name: str) -> ToolRules | None:
-    toolset = scope.record.toolset
-    return toolset.rules.get(name) if toolset is not None else None
+    return scope.toolset.rules.get(name)
+
+
+def _declared_schema(scope: Scope, name: str) -> Document | None:
+    """The JSON Schema that a toolset's declaration asks of the arguments."""
+    declaration = next((d for d in scope.toolset.declarations if d["name"] == name), {})
+    if "parametersJsonSchema" in declaration:
+        schema: Document = declaration["parametersJsonSchema"]
+        return schema
+    return to_json_schema(declaration["parameters"]) if "parameters" in declaration else None
 
 
 def _is_retryable(error: BaseException) -> bool:

@@ -23,7 +23,10 @@ class Address:
 
 
 class Exchange(Protocol):
-    """One exchange, being watched. Nothing here may raise or wait."""
+    """One exchange, being watched. Nothing here may raise or wait. `replayed` is an answer that is already there."""
+
+    @property
+    def replayed(self) -> tuple[int, Headers, bytes] | None: ...
 
     async def answered(self, status: int, headers: Headers) -> None: ...
 
@@ -49,6 +52,10 @@ class Upstream:
     async def send(self, address: Address, body: bytes) -> AsyncIterator["Answer"]:
         """One request. Raises httpx2.TransportError where there is no answer; the body may break off with one."""
         watched = await self.watcher.sent(address, body)
+        if (replayed := watched.replayed) is not None:
+            yield Answer(httpx2.Response(replayed[0], headers=list(replayed[1]), content=replayed[2]), watched)
+            await watched.ended(None)
+            return
         request = self.client.build_request(
             address.method, address.to or address.url, headers=list(address.headers), content=body, timeout=_TIMEOUT
         )
