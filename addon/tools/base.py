@@ -1,25 +1,29 @@
 """What a tool source is: something that lists tools and runs calls of them. One module a kind."""
 
 import abc
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
 
 Document = dict[str, Any]
 
+MAX_MESSAGE = 4000  # characters of an error that a model is told
+MAX_NAME = 64  # characters of a tool's name, as Gemini has it
+
 
 class ToolError(Exception):
     """A call that failed, in words for the model. `retryable`: the same call may well succeed if it is tried again."""
 
     def __init__(self, message: str, *, retryable: bool = False) -> None:
-        super().__init__(message)
+        super().__init__(message if len(message) <= MAX_MESSAGE else f"{message[: MAX_MESSAGE - 1]}…")
         self.retryable = retryable
 
 
 class SourceError(ValueError):
     """A source that cannot be used: a file that does not import, a configuration that is wrong. The message names the
-    file and the line or the field, and says what would be right. Raised before or while it is opened, never by `call`."""
+    file and the line or the field, and says what would be right. Raised before or while it is opened, not by `call`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +31,8 @@ class Rules:
     """How calls of one tool are run. None: as the proxy's options say.
 
     `timeout` and `cache_ttl` are seconds, `retries` counts tries after the first, `after` names tools whose calls of
-    the same step come first, `idempotent` lets identical calls in flight share one run.
+    the same step come first, `idempotent` lets identical calls in flight share one run. Raises ValueError for a value
+    that cannot be.
     """
 
     timeout: float | None = None
@@ -36,6 +41,13 @@ class Rules:
     idempotent: bool = False
     cache_ttl: float | None = None
     approval: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("timeout", "cache_ttl"):
+            if (value := getattr(self, name)) is not None and not 0 < value < math.inf:
+                raise ValueError(f"{name} is {value}; it is a number of seconds above 0")
+        if self.retries is not None and self.retries < 0:
+            raise ValueError(f"retries is {self.retries}; it is 0 or more")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +65,14 @@ class Tool:
 
 
 class ToolSource(abc.ABC):
-    """Opened with `async with` in the proxy's event loop. `name` says where its tools come from, for messages."""
+    """Opened with `async with` in the proxy's event loop. `name` says where its tools come from, for messages.
+
+    `changed`, where whoever opens the source has set it before, is called in the event loop after the list of tools
+    has become another one.
+    """
 
     name: str
+    changed: Callable[[], None] | None = None
 
     async def __aenter__(self) -> Self:
         return self
@@ -67,7 +84,7 @@ class ToolSource(abc.ABC):
 
     @abc.abstractmethod
     async def list_tools(self) -> Sequence[Tool]:
-        """Its tools, always the same ones while it is open."""
+        """Its tools as they are now. They stay the same while it is open, unless `changed` is called."""
 
     @abc.abstractmethod
     async def call(self, name: str, args: Mapping[str, Any], *, call_id: str) -> Any:
