@@ -15,6 +15,11 @@ from mcp_types import TextContent
 server = MCPServer("tests")
 
 
+def note(file: str, word: str) -> None:
+    with Path(file).open("a") as out:
+        print(word, file=out)
+
+
 @server.tool()
 def add(a: int, b: int) -> dict[str, int]:
     """Add two numbers."""
@@ -42,13 +47,11 @@ def fail(message: str) -> str:
 @server.tool()
 async def hang(file: str) -> str:
     """Never return."""
-    with Path(file).open("a") as out:
-        print("started", file=out)
+    note(file, "started")
     try:
         await asyncio.Event().wait()
     finally:
-        with Path(file).open("a") as out:
-            print("cancelled", file=out)
+        note(file, "cancelled")
     return ""
 
 
