@@ -116,6 +116,21 @@ async def test_a_server_over_http(tmp_path: Path, port: int, until: Any, caplog:
     assert not [record for record in caplog.records if record.levelno > logging.WARNING]
 
 
+async def test_a_server_of_the_older_protocol_is_followed_too(caplog: pytest.LogCaptureFixture) -> None:
+    source = McpSource("s", Server(command=sys.executable, args=[str(Path(SCRIPT).with_name("mcp_old_server.py"))]))
+    told = asyncio.Event()
+    source.changed = told.set
+    async with source:
+        assert await names(source) == ["one"]
+        assert not told.is_set()
+        assert await call(source, "one") == "one"
+        await asyncio.wait_for(told.wait(), 5)
+        assert await names(source) == ["one", "two"]
+        assert await call(source, "two") == "two"
+    noise = [record for record in caplog.records if "parse" in record.getMessage()]
+    assert [record.levelno for record in noise] == [logging.WARNING]
+
+
 async def eventually(source: McpSource) -> Any:
     """The sum, from a server that is coming up."""
     async with asyncio.timeout(15):
