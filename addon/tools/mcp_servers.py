@@ -70,7 +70,7 @@ class McpSource(ToolSource):
         self._refused: SourceError | None = None
         self._error = "it is starting"
         self._client: Client | None = None
-        self._watch = Watch()
+        self._watch = Watch(self._lost)
         self._turn = asyncio.Event()  # set once the attempt under way, or the next one, has come up or failed
         self._wanted = asyncio.Event()
         self._retry_at = 0.0
@@ -179,17 +179,22 @@ class McpSource(ToolSource):
                     try:
                         await self._follow(client)
                     finally:
-                        self._ended("it has ended")
+                        self._lost()
             if scope.cancelled_caught:
                 self._error = f"it has not answered within {_CONNECT_TIMEOUT:g} s"
-        except SourceError as e:
-            self._refused, self._error = e, str(e)
-            if self._opened:
-                _log.warning("%s", e)
         except Exception as e:  # whatever a server or its transport may do
-            self._error = _words(e)
+            cause = _cause(e)
+            self._error = str(cause) or type(cause).__name__
+            if isinstance(cause, SourceError):
+                self._refused = cause
+                if self._opened:
+                    _log.warning("%s", cause)
         if not up:
             self._ended(self._error)
+
+    def _lost(self) -> None:
+        if self._client is not None:
+            self._ended("it has ended")
 
     def _ended(self, error: str) -> None:
         """Let those who wait for this attempt go, and the next ones wait for the next."""
@@ -209,7 +214,8 @@ class McpSource(ToolSource):
                 try:
                     await self._list(client)
                 except (SourceError, MCPError) as e:
-                    _log.warning("%s: its tools stay as they were: %s", self.name, e)
+                    if not self._watch.ended:
+                        _log.warning("%s: its tools stay as they were: %s", self.name, e)
 
     async def _told(self, message: IncomingMessage) -> None:
         if isinstance(message, ToolListChangedNotification):
@@ -260,7 +266,8 @@ class McpSource(ToolSource):
         await asyncio.wait([task])
 
 
-def _words(error: BaseException) -> str:
+def _cause(error: BaseException) -> BaseException:
+    """What went wrong, out of the groups that task groups make of it."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
-    return str(error) or type(error).__name__
+    return error

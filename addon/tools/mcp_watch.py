@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
@@ -12,21 +13,26 @@ _LOGGERS = ("client", "mcp.client.stdio", "mcp.client.streamable_http", "mcp.sha
 
 
 class Watch:
-    """The end of a connection, and news of its tools, for the one task that waits for both."""
+    """The end of a connection, and news of its tools, for the one task that waits for both.
 
-    def __init__(self) -> None:
+    `lost` is called at the end itself, before that task gets to run: no call shall meet a connection that is gone.
+    """
+
+    def __init__(self, lost: Callable[[], None]) -> None:
         self.stopped = False
-        self._ended = False
+        self.ended = False
+        self._lost = lost
         self._news = False
         self._event = asyncio.Event()
 
     def begin(self) -> None:
         """A new connection: what was told of the last one is past."""
-        self._ended = self._news = False
+        self.ended = self._news = False
 
     def end(self) -> None:
-        self._ended = True
+        self.ended = True
         self._event.set()
+        self._lost()
 
     def stop(self) -> None:
         """End this connection, and have no other."""
@@ -39,7 +45,7 @@ class Watch:
 
     async def wait(self) -> bool:
         """True when there is news of the tools, False when the connection has ended or is to end."""
-        while not (self._ended or self.stopped):
+        while not (self.ended or self.stopped):
             if self._news:
                 self._news = False
                 return True

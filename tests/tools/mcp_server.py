@@ -62,9 +62,9 @@ def about() -> dict[str, Any]:
 
 
 @server.tool()
-async def grow(name: str, context: Context) -> str:
+async def grow(tool: str, context: Context) -> str:
     """Add a tool."""
-    server.add_tool(add, name=name)
+    server.add_tool(add, name=tool)
     await context.notify_tools_changed()
     return "done"
 
