@@ -15,6 +15,7 @@ from addon.graft.scope import Scope
 from addon.hooks.encoding import Decompress, decompressor
 from addon.hooks.headers import body_of, put, set_body, value
 from addon.hooks.lifecycle import Lifecycle
+from addon.hooks.looping import Looping
 from addon.hooks.routing import Route, Routing
 from addon.surfaces import Framing, Operation
 from store.base import StoreUnavailable
@@ -47,9 +48,10 @@ class Kept:
 class Grafting:
     """`keeps` asks for `kept`. `replied` are the flows that were answered here."""
 
-    def __init__(self, lifecycle: Lifecycle, routing: Routing) -> None:
+    def __init__(self, lifecycle: Lifecycle, routing: Routing, looping: Looping) -> None:
         self.lifecycle = lifecycle
         self.routing = routing
+        self.looping = looping
         self.keeps = False
         self.kept: WeakKeyDictionary[http.HTTPFlow, Kept] = WeakKeyDictionary()
         self.replied: WeakSet[http.HTTPFlow] = WeakSet()
@@ -102,6 +104,10 @@ class Grafting:
         else:
             if self.keeps:
                 self.kept[flow] = Kept(body)
+            if outcome.exchange is not None and self.looping.wants(outcome.exchange):
+                del self._ways[flow]
+                self.looping.divert(flow, outcome.exchange, outcome.body)
+                return
             way.exchange = outcome.exchange
             if outcome.body is not body:
                 set_body(flow.request, outcome.body)

@@ -4,7 +4,7 @@ import time
 from weakref import WeakSet
 
 from mitmproxy import connection, ctx, flow, hooks, http
-from mitmproxy.proxy.layers.http import (
+from mitmproxy.proxy.layers.http._hooks import (
     HttpErrorHook,
     HttpRequestHeadersHook,
     HttpRequestHook,
