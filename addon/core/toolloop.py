@@ -9,7 +9,7 @@ more, and then reported as what it is.
 """
 
 import enum
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from typing import NamedTuple
 
 from addon.core.answer import Captured
@@ -80,14 +80,3 @@ def tool_loop(max_rounds: int) -> Loop:
         added += [reply.content, {"role": "user", "parts": list(responses)}]
         mode = "AUTO"
     raise AssertionError("the last round always returns")
-
-
-def drive(loop: Loop, send: Callable[[Send], Round], run: Callable[[RunTools], Sequence[Document]]) -> Ended:
-    """Run a loop to its end with plain functions: for tests, and for shells that need not wait."""
-    wanted = next(loop)
-    while True:
-        try:
-            wanted = loop.send(send(wanted) if isinstance(wanted, Send) else run(wanted))
-        except StopIteration as stop:
-            ended: Ended = stop.value
-            return ended

@@ -39,6 +39,17 @@ class _Diverted:
     streams: bool
 
 
+class _Kept:
+    """Passes a stream on, and keeps it."""
+
+    def __init__(self) -> None:
+        self.body = bytearray()
+
+    def __call__(self, chunk: bytes) -> list[bytes]:
+        self.body += chunk
+        return [chunk] if chunk else []
+
+
 class Looping:
     """Stands behind the grafting, which hands it the requests whose calls the proxy may run."""
 
@@ -47,6 +58,7 @@ class Looping:
         self.routing = routing
         self.watching = watching
         self._diverted: WeakKeyDictionary[http.HTTPFlow, _Diverted] = WeakKeyDictionary()
+        self._streamed: WeakKeyDictionary[http.HTTPFlow, _Kept] = WeakKeyDictionary()
         self._clients: dict[str, httpx2.AsyncClient] = {}
 
     def wants(self, exchange: Exchange) -> bool:
@@ -90,7 +102,12 @@ class Looping:
     def responseheaders(self, flow: http.HTTPFlow) -> None:
         diverted = self._restore(flow)
         if diverted is not None and diverted.streams and flow.response is not None:
-            flow.response.stream = True
+            flow.response.stream = self._streamed[flow] = _Kept()
+
+    def response(self, flow: http.HTTPFlow) -> None:
+        streamed = self._streamed.pop(flow, None)
+        if streamed is not None and flow.response is not None:
+            flow.response.data.content = bytes(streamed.body)  # for whoever shows or writes the flow
 
     def error(self, flow: http.HTTPFlow) -> None:
         diverted = self._restore(flow)

@@ -12,8 +12,11 @@ import socket
 from collections.abc import AsyncGenerator, Awaitable, Callable, MutableMapping
 from typing import Any
 
+import httpx2
 import uvicorn
 
+from addon.core import replies
+from addon.core.documents import encode
 from addon.loop.runner import Head, Runner
 
 logger = logging.getLogger("toolgraft")
@@ -40,6 +43,8 @@ class LoopServer:
         self._server = uvicorn.Server(
             uvicorn.Config(
                 self._app,
+                interface="asgi3",
+                proxy_headers=False,
                 http="httptools",
                 ws="none",
                 lifespan="off",
@@ -97,20 +102,38 @@ class LoopServer:
                 answering.cancel()
             await asyncio.wait({answering})
             if not answering.cancelled() and (error := answering.exception()) is not None:
-                raise error
+                logger.debug("an answer broke off: %s", error)
+                raise ConnectionError("the answer broke off") from error
         finally:
             gone.cancel()
             self.running.discard(runner)
 
 
 async def _answer(output: AsyncGenerator[Head | bytes], send: Send) -> None:
-    """Send what a loop gives. Where the upstream broke off first, the connection breaks off as well."""
+    """Send what a loop gives. Where the upstream breaks off in an answer, the answer breaks off."""
+    begun = False
     try:
         async for out in output:
             if isinstance(out, Head):
+                begun = True
                 await send({"type": "http.response.start", "status": out.status, "headers": list(out.headers)})
             else:
                 await send({"type": "http.response.body", "body": out, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
+    except httpx2.TransportError as error:
+        if begun:
+            raise
+        await _refuse(send, 502, "UNAVAILABLE", f"the model cannot be reached: {error}")
+    except Exception as error:
+        logger.exception("a tool loop failed")
+        if begun:
+            raise
+        await _refuse(send, 500, "INTERNAL", f"the tool loop failed: {type(error).__name__}")
     finally:
         await output.aclose()
+
+
+async def _refuse(send: Send, code: int, status: str, message: str) -> None:
+    headers = [(b"content-type", b"application/json; charset=UTF-8")]
+    await send({"type": "http.response.start", "status": code, "headers": headers})
+    await send({"type": "http.response.body", "body": encode(replies.error(code, status, f"toolgraft: {message}"))})

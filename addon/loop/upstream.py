@@ -1,6 +1,7 @@
 """Requests of a loop on their way to Gemini: one pooled client, and someone who is told of each exchange."""
 
 import contextlib
+import logging
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -8,6 +9,8 @@ from typing import Protocol
 import httpx2
 
 Headers = Sequence[tuple[bytes, bytes]]
+
+logging.getLogger("httpx2").setLevel(logging.WARNING)  # it logs whole URLs, and a URL may hold a key
 
 _TIMEOUT = httpx2.Timeout(connect=30, read=600, write=60, pool=60)
 

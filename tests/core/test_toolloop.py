@@ -6,7 +6,19 @@ import pytest
 
 from addon.core.answer import Captured
 from addon.core.documents import Document
-from addon.core.toolloop import End, Ended, Round, RunTools, Send, drive, tool_loop
+from addon.core.toolloop import End, Ended, Loop, Round, RunTools, Send, tool_loop
+
+
+def drive(loop: Loop, send: Callable[[Send], Round], run: Callable[[RunTools], Sequence[Document]]) -> Ended:
+    """Run a loop to its end with plain functions."""
+    wanted = next(loop)
+    while True:
+        try:
+            wanted = loop.send(send(wanted) if isinstance(wanted, Send) else run(wanted))
+        except StopIteration as stop:
+            ended: Ended = stop.value
+            return ended
+
 
 CONTENT: Document = {"role": "model", "parts": [{"functionCall": {"name": "f"}}]}
 
