@@ -12,7 +12,6 @@ from pydantic import BaseModel, Field
 from addon.settings import Settings
 from store.models import Call, Document, Page, Policy, Session, Toolset, Turn
 
-
 _LOOP = {"max_rounds": 10, "parallel": 8, "tool_timeout": 30.0, "approval_timeout": 300.0}
 """What holds for loops where the proxy has no options for them."""
 
