@@ -58,6 +58,38 @@ OPTIONS: tuple[Option, ...] = (
         "The text that stands in the client's history for calls. Holds {turn_id}, by which it is found again; "
         "{names} are the tools' names.",
     ),
+    Option(
+        "graft_tools",
+        Sequence[str],
+        (),
+        "A Python file whose public functions are tools of every session, run by the proxy. Repeatable.",
+    ),
+    Option(
+        "graft_mcp",
+        Sequence[str],
+        (),
+        "A JSON file of MCP servers (`mcpServers`) whose tools are tools of every session. Repeatable.",
+    ),
+    Option(
+        "graft_max_rounds",
+        str,
+        "10",
+        "How many requests a tool loop sends upstream at most (1 to 100); the last one forbids calls.",
+    ),
+    Option("graft_parallel", str, "8", "How many calls of one loop run at once (1 to 64)."),
+    Option("graft_tool_timeout", str, "30", "How long a call may take, in seconds (more than 0, at most 3600)."),
+    Option(
+        "graft_approval_timeout",
+        str,
+        "300",
+        "How long a call that needs approval waits for it, in seconds (0 to 86400).",
+    ),
+    Option(
+        "graft_keepalive",
+        str,
+        "10",
+        "After how many seconds of waiting for tools a stream is sent an event that clients ignore; 0: never.",
+    ),
     Option("graft_filter", str, "", "A mitmproxy flow filter: only requests that match it are grafted at all."),
     Option(
         "graft_redirect",
@@ -155,6 +187,13 @@ class Settings(BaseModel):
     on_pending: Literal["pass", "wait", "block"] = "pass"
     pending_timeout: Seconds = 30.0
     placeholder: str = "Tool call completed: {names} [{turn_id}]"
+    tools: tuple[str, ...] = ()
+    mcp: tuple[str, ...] = ()
+    max_rounds: Annotated[int, Field(ge=1, le=100)] = 10
+    parallel: Annotated[int, Field(ge=1, le=64)] = 8
+    tool_timeout: Annotated[float, Field(gt=0, le=3600, allow_inf_nan=False)] = 30.0
+    approval_timeout: Annotated[float, Field(ge=0, le=86400, allow_inf_nan=False)] = 300.0
+    keepalive: Seconds = 10.0
     filter: str = ""
     redirect: tuple[Redirect, ...] = ()
     control: tuple[str, int] | None = ("127.0.0.1", 8741)
@@ -271,6 +310,11 @@ _FITS = {
     "max_body": "a number of bytes, 1024 or more",
     "ttl": "a number of seconds, 60 or more",
     "pending_timeout": "a number of seconds from 0 to 3600",
+    "max_rounds": "a number from 1 to 100",
+    "parallel": "a number from 1 to 64",
+    "tool_timeout": "a number of seconds, more than 0 and at most 3600",
+    "approval_timeout": "a number of seconds from 0 to 86400",
+    "keepalive": "a number of seconds from 0 to 3600",
 }
 
 

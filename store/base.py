@@ -9,8 +9,11 @@ that are not of the turn they come with, and a `limit` below 1. Nothing is writt
 
 Sessions are isolated: no method that is given a session returns or changes a record of another one.
 
-What a caller can catch: `UnknownCall`, `AlreadyAnswered`, `StoreUnavailable` (the backend cannot be used now; nothing
-was written) and, when opening, `StoreUnusable` (the message names the path and says what to do).
+Events never hold the values of executors' headers, which may be secrets.
+
+What a caller can catch: `UnknownCall`, what says how a call stands (`AlreadyAnswered`, `NotPending`, `LeaseLost`,
+`Decided`), `StoreUnavailable` (the backend cannot be used now; nothing was written) and, when opening, `StoreUnusable`
+(the message names the path and says what to do).
 
 A backend whose methods never suspend says so with `suspends = False`; its coroutines may then be run to their end by
 `run_now` where nothing can be awaited. `wait` is the exception: it always suspends.
@@ -33,7 +36,11 @@ class StoreError(Exception):
 
     StoreError
      ├─ UnknownCall        no such call
-     ├─ AlreadyAnswered    the call has another answer; `call` is the call as it stands
+     ├─ CallStands         the call as it stands, `call`, does not take what was asked for
+     │   ├─ AlreadyAnswered    it has another answer
+     │   ├─ NotPending         it is run already, waits for an approval, or is final
+     │   ├─ LeaseLost          the worker does not hold it (any more)
+     │   └─ Decided            it does not wait for an approval: never did, or was decided otherwise
      ├─ BadCursor          a cursor that this store did not make
      ├─ StoreUnavailable   a backend that does not answer now
      └─ StoreUnusable      a backend that cannot be opened
@@ -44,10 +51,29 @@ class UnknownCall(StoreError):
     pass
 
 
-class AlreadyAnswered(StoreError):
+class CallStands(StoreError):
+    why: ClassVar[str]
+
     def __init__(self, call: Call) -> None:
-        super().__init__(f"call {call.call_id} is already {call.status}, with another body")
+        stands = call.status if call.approval is None else f"{call.status}, approval: {call.approval}"
+        super().__init__(f"call {call.call_id} is {stands}: {self.why}")
         self.call = call
+
+
+class AlreadyAnswered(CallStands):
+    why = "its answer is another"
+
+
+class NotPending(CallStands):
+    why = "nothing can be begun with it"
+
+
+class LeaseLost(CallStands):
+    why = "it is not this worker's"
+
+
+class Decided(CallStands):
+    why = "it does not wait for this decision"
 
 
 class BadCursor(StoreError):
@@ -192,7 +218,59 @@ class Store(abc.ABC):
 
         Returns the call, and whether this made the change: the same answer again changes nothing. Raises UnknownCall
         (also where the call is of another session than the one given), AlreadyAnswered. Event `call.updated`.
+
+        Whoever answers first wins, whatever the call was doing: pending, waiting for an approval, or running, also
+        where its lease is another's.
         """
+
+    # --- running calls ----------------------------------------------------------------------------------------
+    #
+    # pending → running → final. Each raises UnknownCall, and leaves an event `call.updated` where it changed the call.
+
+    @abc.abstractmethod
+    async def claim(self, session: str, names: Collection[str], *, lease: float, worker: str) -> Call | None:
+        """The oldest call of these tools that nobody runs, for `worker` and `lease` seconds; None: there is none.
+
+        It is a pending one, or a running one whose lease ran out. A call that waits for an approval is not given,
+        nor, without one, a call of a tool that needs one by the toolset as it is now. Of two claimers at once, one
+        gets it. Raises ValueError: `lease` is not above 0.
+        """
+
+    @abc.abstractmethod
+    async def next_lease(self, session: str, names: Collection[str]) -> float | None:
+        """When the next lease of these tools' running calls runs out, by the store's clock; None: there is none."""
+
+    @abc.abstractmethod
+    async def renew(self, call_id: str, worker: str, lease: float) -> Call:
+        """Have the lease run out in `lease` seconds from now; 0 gives the call back: it is pending again.
+
+        Raises LeaseLost where the call is not running, or is another worker's. A lease that ran out can be renewed
+        as long as nobody else has claimed the call. No event, but for a call that is given back.
+        """
+
+    @abc.abstractmethod
+    async def start(self, call_id: str, *, loop_id: str) -> Call:
+        """The proxy runs the call itself from now on: no worker gets it. Again by the same loop changes nothing.
+
+        Raises NotPending; also where the call waits for an approval.
+        """
+
+    @abc.abstractmethod
+    async def ask_approval(self, call_id: str, loop_id: str) -> Call:
+        """The call waits for an approval, and that loop for the call. Again changes nothing but the loop.
+
+        A call may also be saved as waiting from the beginning. Raises NotPending; Decided.
+        """
+
+    @abc.abstractmethod
+    async def decide(self, call_id: str, approved: bool, *, reason: str = "") -> Call:
+        """Approve the call: it is still pending, and can be run now. Or deny it: it is final, and its error says so,
+        with the reason where there is one. The same decision again changes nothing. Raises Decided."""
+
+    @abc.abstractmethod
+    async def settle(self, call_id: str, status: Status, *, error: str) -> Call:
+        """End a call that nobody will answer: `denied` or `expired`, with words for the model. A final call stays as it
+        is, and is returned so. Raises ValueError for another status."""
 
     # --- events -----------------------------------------------------------------------------------------------
 

@@ -5,15 +5,18 @@ Times are seconds since the epoch (float). Documents (`dict`) are Gemini JSON as
 
 import enum
 import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 SESSION_PATTERN = r"[A-Za-z0-9_.-]{1,64}"
 SESSION_NAME = re.compile(SESSION_PATTERN)
 
 SessionName = Annotated[str, Field(pattern=f"^{SESSION_PATTERN}$")]
 Document = dict[str, Any]
+
+MASK = "***"
+"""What is shown in the place of a secret."""
 
 
 class Record(BaseModel):
@@ -32,6 +35,53 @@ class Policy(Record):
     delivery: Literal["auto", "placeholder", "loop", "passthrough"] | None = None
     on_pending: Literal["pass", "wait", "block"] | None = None
     pending_timeout: Annotated[float, Field(ge=0, le=3600, allow_inf_nan=False)] | None = None
+    max_rounds: Annotated[int, Field(ge=1, le=100)] | None = None
+    parallel: Annotated[int, Field(ge=1, le=64)] | None = None
+    tool_timeout: Annotated[float, Field(gt=0, le=3600, allow_inf_nan=False)] | None = None
+    approval_timeout: Annotated[float, Field(ge=0, le=86400, allow_inf_nan=False)] | None = None
+
+
+class Executor(Record):
+    """What runs a tool's calls: an HTTP endpoint (`url`, with `headers` sent along), or workers, which claim them.
+
+    The headers' values may be secrets: only `masked` is shown.
+    """
+
+    type: Literal["http", "worker"]
+    url: str | None = None
+    headers: Annotated[dict[str, str], Field(repr=False)] = {}
+
+    @model_validator(mode="after")
+    def _url_where_one_is_called(self) -> Self:
+        if self.type == "worker" and (self.url is not None or self.headers):
+            raise ValueError("a worker has no url and no headers: it claims its calls")
+        if self.type == "http" and not (self.url or "").lower().startswith(("http://", "https://")):
+            raise ValueError("an http executor needs an http or https url")
+        return self
+
+    def masked(self) -> Self:
+        return self.model_copy(update={"headers": dict.fromkeys(self.headers, MASK)})
+
+
+class ToolRules(Record):
+    """How the calls of one tool are run. None: as the policy says, or not at all.
+
+    `executor` None: a manual tool, whose calls are answered through the control API, unless a tool source of the
+    proxy has it. `approval`: a call waits until it is approved. `after`: tools whose calls of the same step come
+    first. `idempotent`: identical calls in flight may share one run. `cache_ttl`, `timeout`: seconds. `retries`:
+    tries after the first.
+    """
+
+    executor: Executor | None = None
+    approval: bool = False
+    after: list[str] = []
+    idempotent: bool = False
+    cache_ttl: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    timeout: Annotated[float, Field(gt=0, le=3600, allow_inf_nan=False)] | None = None
+    retries: Annotated[int, Field(ge=0, le=10)] | None = None
+
+    def masked(self) -> Self:
+        return self.model_copy(update={"executor": self.executor.masked()}) if self.executor else self
 
 
 class Toolset(Record):
@@ -39,12 +89,18 @@ class Toolset(Record):
 
     `declarations`: Gemini FunctionDeclarations (`name`, `description`, `parameters` or `parametersJsonSchema`, …),
     names unique. `builtins`: Gemini Tool objects that hold no functionDeclarations (`{"googleSearch": {}}`).
-    `tool_config`: a Gemini toolConfig in camelCase, or None.
+    `tool_config`: a Gemini toolConfig in camelCase, or None. `rules`: by the name of a declaration; those that say
+    nothing are left out.
     """
 
     declarations: list[Document] = []
     builtins: list[Document] = []
     tool_config: Document | None = None
+    rules: dict[str, ToolRules] = {}
+
+    def masked(self) -> Self:
+        """As it may be shown: without the values of executors' headers."""
+        return self.model_copy(update={"rules": {name: rules.masked() for name, rules in self.rules.items()}})
 
 
 class Session(Record):
@@ -55,6 +111,10 @@ class Session(Record):
     toolset: Toolset | None = None
     created_at: float
     updated_at: float
+
+    def masked(self) -> Self:
+        """As it may be shown: without the values of executors' headers."""
+        return self.model_copy(update={"toolset": self.toolset.masked()}) if self.toolset else self
 
 
 class Status(enum.StrEnum):
@@ -77,6 +137,10 @@ class Call(Record):
     `name` is the toolset's name, whatever it was called in that request. `result` is what was sent, as it was sent
     (any JSON); `error` is set instead when the call failed. `index` is its place in its step, `round` the step's
     place in its turn. `gemini_id` is the id that the model gave, if any.
+
+    `approval` None: nobody is asked. `loop_id` is the run of a loop that waits for the call. A running call that a
+    worker has holds `worker` and `lease_until`, the time after which another may have it; one that the proxy itself
+    runs has no lease.
     """
 
     call_id: str
@@ -92,6 +156,10 @@ class Call(Record):
     surface: str = ""
     round: int = 0
     index: int = 0
+    approval: Literal["waiting", "approved", "denied"] | None = None
+    worker: str | None = None
+    lease_until: float | None = None
+    loop_id: str | None = None
     created_at: float
     updated_at: float
 
@@ -144,7 +212,7 @@ class Event(Record):
     """Something that happened, in order: `event_id` only grows over the life of a store.
 
     `type` is `session.updated`, `session.deleted`, `tools.updated`, `call.created`, `call.updated`, `turn.created`,
-    `turn.updated`. `data` is the record as JSON (for deletions, `{"name": …}`).
+    `turn.updated`. `data` is the record as JSON (for deletions, `{"name": …}`); sessions are masked.
     """
 
     event_id: int

@@ -12,6 +12,9 @@ from pydantic import BaseModel, Field
 from addon.settings import Settings
 from store.models import Call, Document, Page, Policy, Session, Toolset, Turn
 
+_LOOP = {"max_rounds": 10, "parallel": 8, "tool_timeout": 30.0, "approval_timeout": 300.0}
+"""What holds for loops where the proxy has no options for them."""
+
 
 class SessionView(BaseModel):
     """A session and its policy as it holds: what was set for it, and the proxy's options for the rest."""
@@ -21,6 +24,10 @@ class SessionView(BaseModel):
     delivery: Literal["auto", "placeholder", "loop", "passthrough"]
     on_pending: Literal["pass", "wait", "block"]
     pending_timeout: float
+    max_rounds: int
+    parallel: int
+    tool_timeout: float
+    approval_timeout: float
     overrides: list[str] = Field(description="The policy fields that were set for this session itself.")
     tools: int | None = Field(
         description="How many tools the session's toolset holds; null: it has none, and its traffic is not touched."
@@ -35,12 +42,16 @@ class SessionView(BaseModel):
         toolset = session.toolset if session else None
         return cls(
             name=name,
-            **{field: chosen.get(field, getattr(settings, field)) for field in Policy.model_fields},
+            **{field: chosen.get(field, _option(settings, field)) for field in Policy.model_fields},
             overrides=list(chosen),
             tools=None if toolset is None else len(toolset.declarations) + len(toolset.builtins),
             created_at=session.created_at if session else None,
             updated_at=session.updated_at if session else None,
         )
+
+
+def _option(settings: Settings, field: str) -> Any:
+    return getattr(settings, field, _LOOP.get(field))
 
 
 class SlotView(BaseModel):
@@ -134,6 +145,10 @@ SESSION: Document = {
     "delivery": "placeholder",
     "on_pending": "pass",
     "pending_timeout": 30.0,
+    "max_rounds": 10,
+    "parallel": 8,
+    "tool_timeout": 30.0,
+    "approval_timeout": 300.0,
     "overrides": ["delivery"],
     "tools": 1,
     "created_at": 1767225600.0,

@@ -49,7 +49,8 @@ class _Partial(NamedTuple):
 class Candidate:
     """One candidate of an answer. `slots` are all its calls in order, `captured` the grafted ones among them.
     `hides` says that the client was not shown everything; `ended` that the finishReason has come; `paused` that the
-    client is to ask for the rest (finishReason CONTINUATION)."""
+    client is to ask for the rest (finishReason CONTINUATION); `goes_on` that the proxy answers the step itself, and the
+    client's turn does not end with it. `finish` is the finishReason."""
 
     def __init__(self, index: int, turn_id: str) -> None:
         self.index = index
@@ -61,6 +62,8 @@ class Candidate:
         self.hides = False
         self.ended = False
         self.paused = False
+        self.goes_on = False
+        self.finish: str | int | None = None
         self.partial: _Partial | None = None
 
     @property
@@ -70,7 +73,7 @@ class Candidate:
 
     @property
     def wants_placeholder(self) -> bool:
-        return self.hides and bool(self.captured) and len(self.captured) == len(self.slots)
+        return self.hides and not self.goes_on and bool(self.captured) and len(self.captured) == len(self.slots)
 
     @property
     def shown_text(self) -> str:
@@ -107,13 +110,17 @@ class Answer:
         hides_server_tools: bool,
         new_turn_id: Callable[[], str],
         new_call_id: Callable[[], str],
+        goes_on: Callable[[Candidate], bool] = lambda candidate: False,
     ) -> None:
+        """`goes_on` is asked when a candidate's finishReason has come, or its stream has ended without one: whether
+        the proxy goes on with it, so that neither a finishReason nor a placeholder is shown."""
         self.naming = naming
         self.placeholder = placeholder
         self.passthrough = passthrough
         self.hides_server_tools = hides_server_tools
         self.new_turn_id = new_turn_id
         self.new_call_id = new_call_id
+        self.goes_on = goes_on
         self.candidates: dict[int, Candidate] = {}
         self.continuation: str | None = None
         self._moved: Document = {}
@@ -153,6 +160,11 @@ class Answer:
     def close(self) -> Document | None:
         """The clean end of a stream: the event that is still to be sent, if a placeholder is, or the usage that was
         told in an event that was dropped."""
+        for state in self.candidates.values():
+            if not state.ended and not state.paused:
+                state.goes_on = self.goes_on(state)
+        if any(state.goes_on for state in self.candidates.values()):
+            return None
         parts = {
             state.index: (self._place(state), "STOP")
             for state in self.candidates.values()
@@ -186,9 +198,11 @@ class Answer:
         if state.paused and isinstance(token := candidate.get("continuationToken"), str):
             self.continuation = token
         ends = (finish is not None or whole) and not state.paused and not state.ended
-        state.ended = state.ended or ends
+        if ends:
+            state.ended, state.finish = True, finish
+            state.goes_on = self.goes_on(state)
         places = ends and state.wants_placeholder
-        if not hid and not places:
+        if not hid and not places and not (ends and state.goes_on):
             return candidate
         seen = [part for part in seen if part.get("text") != "" or part.get("thought")]
         shown = dict(candidate)
@@ -196,8 +210,11 @@ class Answer:
             seen.append(self._place(state))
             shown["finishReason"] = 1 if isinstance(finish, int) else "STOP"
             shown.pop("finishMessage", None)  # it speaks of function calls
+        if state.goes_on:
+            shown.pop("finishReason", None)
+            shown.pop("finishMessage", None)
         if not seen:
-            if finish is None and not whole:
+            if state.goes_on or (finish is None and not whole):
                 return None
             seen.append(FILLER)
         shown["content"] = {"parts": seen, "role": "model"} | {k: v for k, v in content.items() if k != "parts"}

@@ -4,7 +4,6 @@
 given back as the bytes that came; nothing is even parsed before the first call. Neither knows HTTP.
 """
 
-import secrets
 from collections.abc import Sequence
 
 from addon.core.answer import Answer, Candidate
@@ -12,23 +11,15 @@ from addon.core.documents import Document, Malformed, decode, encode
 from addon.core.json_array import SEPARATOR, ArrayDecoder, ArrayItem
 from addon.core.sse import SseDecoder, SseEvent
 from addon.core.sse import encode as sse_event
-from addon.core.turns import chain_key, pair_key, visible_digest
 from addon.graft.exchange import Exchange
 from addon.graft.grafter import Grafter, store_error
+from addon.graft.records import call_of, keys_of, new_call_id, new_turn_id, step_of, turn_of
 from addon.surfaces.base import Framing, Operation
 from store.base import StoreUnavailable, run_now
-from store.models import CachedTools, Call, Slot, Status, Step, Turn
+from store.models import CachedTools
 
 _CALL = (b'"functionCall"', b'"continuationToken"')
 _SERVER_TOOL = (b'"toolCall"', b'"toolResponse"')
-
-
-def new_turn_id() -> str:
-    return f"turn_{secrets.token_hex(8)}"
-
-
-def new_call_id() -> str:
-    return f"call_{secrets.token_hex(12)}"
 
 
 def concerns(exchange: Exchange, body: bytes) -> bool:
@@ -67,7 +58,6 @@ class Capture:
         self._concluded = False
         self._stored: dict[int, int] = {}
         self._counted = self._captured()
-        self._keys: tuple[bytes, bytes] | None = None
 
     # --- whole answers ----------------------------------------------------------------------------------------
 
@@ -299,56 +289,12 @@ class Capture:
         """Store a turn as far as it has come. Only one that has ended can be found by what the client sees of it."""
         store, exchange = self.grafter.store, self.exchange
         now = store.clock()
-        chain, before = self._history_keys()
-        keys: list[bytes] = []
-        if candidate.ended if ended is None else ended:
-            digest = visible_digest(candidate.shown)
-            keys = [chain_key(chain, "model", digest), pair_key(before, digest)]
-        turn = Turn(
-            turn_id=candidate.turn_id,
-            session=exchange.scope.session,
-            visible=candidate.shown,
-            steps=[
-                Step(
-                    content={"role": "model", "parts": list(candidate.said)},
-                    slots=[Slot(name=slot.name, call_id=slot.call_id) for slot in candidate.slots],
-                )
-            ],
-            delivery="passthrough" if exchange.scope.delivery == "passthrough" else "placeholder",
-            user_key=before,
-            delivered=delivered,
-            model=exchange.model,
-            surface=exchange.target.surface,
-            created_at=now,
+        ended = candidate.ended if ended is None else ended
+        await store.save_turn(
+            turn_of(exchange, candidate.turn_id, candidate.shown, [step_of(candidate)], delivered=delivered, now=now),
+            [call_of(exchange, candidate.turn_id, call, now=now) for call in candidate.captured],
+            keys_of(exchange, candidate.shown) if ended else [],
         )
-        calls = [
-            Call(
-                call_id=call.call_id,
-                session=exchange.scope.session,
-                name=call.name,
-                args=call.args,
-                status=Status.PENDING if call.known else Status.FAILED,
-                error=None if call.known else f"unknown tool: {call.name}",
-                turn_id=candidate.turn_id,
-                gemini_id=call.gemini_id,
-                model=exchange.model,
-                surface=exchange.target.surface,
-                index=call.place,
-                created_at=now,
-                updated_at=now,
-            )
-            for call in candidate.captured
-        ]
-        await store.save_turn(turn, calls, keys)
         captured = self._captured()
         self.grafter.metrics.captured(captured - self._counted)
         self._counted = captured
-
-    def _history_keys(self) -> tuple[bytes, bytes]:
-        """The chain up to the answer, and the digest of the turn before it."""
-        if self._keys is None:
-            request = self.exchange.request
-            request.history.identify(request.body)
-            turns = request.history.turns
-            self._keys = (turns[-1].chain, turns[-1].digest) if turns else (b"", b"")
-        return self._keys

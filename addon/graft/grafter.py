@@ -36,11 +36,11 @@ async def _never() -> None:
 
 
 class Grafter:
-    def __init__(self, store: Store, settings: Settings, metrics: Metrics) -> None:
+    def __init__(self, store: Store, settings: Settings, metrics: Metrics, shared: Sequence[Document] = ()) -> None:
         self.store = store
         self.settings = settings
         self.metrics = metrics
-        self.scopes = Scopes(store, settings)
+        self.scopes = Scopes(store, settings, shared)
         self.prefixes = Prefixes()
         self.continuations: OrderedDict[tuple[str, str], Answer] = OrderedDict()
         self._warned: set[str] = set()

@@ -1,29 +1,33 @@
 """What holds for the requests of one session: its policy over the proxy's options, and its toolset made ready."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from addon.core.documents import Document
 from addon.core.history import Rules
 from addon.core.placeholder import Placeholder
 from addon.core.tools import Generation, Plan, Toolbox
 from addon.settings import Settings
 from store.base import Store
-from store.models import Session, Toolset
+from store.models import Policy, Session, Toolset
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    record: Session
+    session: str
+    record: Session | None
+    toolset: Toolset
     toolbox: Toolbox
     placeholder: Placeholder
     client_tools: Literal["strip", "keep"]
     delivery: Literal["auto", "placeholder", "loop", "passthrough"]
     on_pending: Literal["pass", "wait", "block"]
     pending_timeout: float
-
-    @property
-    def session(self) -> str:
-        return self.record.name
+    max_rounds: int
+    parallel: int
+    tool_timeout: float
+    approval_timeout: float
 
     @property
     def strips(self) -> bool:
@@ -34,35 +38,51 @@ class Scope:
 
 
 class Scopes:
-    """The scopes of a store's sessions, made again when the session's record changes."""
+    """The scopes of a store's sessions, made again when the session's record changes. `shared` are declarations that
+    every session has besides its own."""
 
-    def __init__(self, store: Store, settings: Settings) -> None:
+    def __init__(self, store: Store, settings: Settings, shared: Sequence[Document] = ()) -> None:
         self.store = store
         self.settings = settings
+        self.shared = shared
         self.placeholder = Placeholder(settings.placeholder)
         self._scopes: dict[str, Scope] = {}
 
     async def of(self, session: str) -> Scope | None:
         """None for a session without a toolset: its traffic is not touched. Raises StoreUnavailable."""
         record = await self.store.session(session)
-        if record is None or record.toolset is None:
+        toolset = record.toolset if record is not None else None
+        if toolset is None and not self.shared:
             self._scopes.pop(session, None)
             return None
         scope = self._scopes.get(session)
         if scope is None or scope.record is not record:
-            scope = self._scopes[session] = self.made_of(record, record.toolset)
+            scope = self._scopes[session] = self.made_of(session, record, toolset or Toolset())
         return scope
 
-    def made_of(self, record: Session, toolset: Toolset) -> Scope:
-        """The scope of a session's record with this toolset."""
-        policy, options = record.policy, self.settings
+    def share(self, declarations: Sequence[Document]) -> None:
+        """Give every session these tools, in place of those shared before."""
+        self.shared = declarations
+        self._scopes.clear()
+
+    def made_of(self, session: str, record: Session | None, toolset: Toolset) -> Scope:
+        """The scope of a session with this toolset; of its record only the policy counts."""
+        policy, options = record.policy if record is not None else Policy(), self.settings
+        own = {declaration["name"] for declaration in toolset.declarations}
+        shared = [declaration for declaration in self.shared if declaration["name"] not in own]
         timeout = policy.pending_timeout
         return Scope(
+            session=session,
             record=record,
-            toolbox=Toolbox(toolset.declarations, toolset.builtins, toolset.tool_config),
+            toolset=toolset,
+            toolbox=Toolbox([*toolset.declarations, *shared], toolset.builtins, toolset.tool_config),
             placeholder=self.placeholder,
             client_tools=policy.client_tools or options.client_tools,
             delivery=policy.delivery or options.delivery,
             on_pending=policy.on_pending or options.on_pending,
             pending_timeout=options.pending_timeout if timeout is None else timeout,
+            max_rounds=policy.max_rounds or options.max_rounds,
+            parallel=policy.parallel or options.parallel,
+            tool_timeout=policy.tool_timeout or options.tool_timeout,
+            approval_timeout=options.approval_timeout if policy.approval_timeout is None else policy.approval_timeout,
         )

@@ -7,9 +7,11 @@ from mitmproxy import hooks, http
 
 from addon.hooks.grafting import Grafting
 from addon.hooks.lifecycle import Lifecycle
+from addon.hooks.looping import Looping
 from addon.hooks.masking import Masking
 from addon.hooks.record import Recording
 from addon.hooks.routing import Routing, refusal
+from addon.hooks.watching import Watching
 
 Hook = Callable[..., Any]
 
@@ -91,6 +93,9 @@ def _or_refused(hook: Hook) -> Hook:
 
 def build_addons() -> list[object]:
     lifecycle = Lifecycle()
-    routing = Routing(lifecycle)
-    grafting = Grafting(lifecycle, routing)
-    return [Toolgraft([lifecycle, Masking(), routing, grafting, Recording(lifecycle, routing, grafting)])]
+    watching = Watching()
+    routing = Routing(lifecycle, watching)
+    looping = Looping(lifecycle, routing, watching)
+    grafting = Grafting(lifecycle, routing, looping)
+    recording = Recording(lifecycle, routing, grafting)
+    return [Toolgraft([lifecycle, Masking(), routing, grafting, looping, recording])]

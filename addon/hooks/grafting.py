@@ -14,6 +14,7 @@ from addon.graft.scope import Scope
 from addon.hooks.encoding import Decompress, decompressor
 from addon.hooks.headers import body_of, put, set_body, value
 from addon.hooks.lifecycle import Lifecycle
+from addon.hooks.looping import Looping
 from addon.hooks.perflow import PerFlow
 from addon.hooks.routing import Route, Routing
 from addon.hooks.runtime import Runtime
@@ -48,9 +49,10 @@ class Kept:
 class Grafting:
     """`keeps` asks for `kept`. `replied` are the flows that were answered here."""
 
-    def __init__(self, lifecycle: Lifecycle, routing: Routing) -> None:
+    def __init__(self, lifecycle: Lifecycle, routing: Routing, looping: Looping) -> None:
         self.lifecycle = lifecycle
         self.routing = routing
+        self.looping = looping
         self.keeps = False
         self.kept = PerFlow[Kept]("kept")
         self.replied = PerFlow[bool]("replied")
@@ -107,6 +109,10 @@ class Grafting:
         else:
             if self.keeps:
                 self.kept[flow] = Kept(body)
+            if outcome.exchange is not None and self.looping.wants(outcome.exchange):
+                del self._ways[flow]
+                self.looping.divert(flow, outcome.exchange, outcome.body)
+                return
             way.exchange = outcome.exchange
             if outcome.body is not body:
                 set_body(flow.request, outcome.body)

@@ -17,7 +17,7 @@ from addon.metrics import Metrics
 from addon.settings import Settings
 from addon.surfaces import match, match_path
 from store.base import Store
-from store.models import Session, Toolset
+from store.models import Toolset
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +76,7 @@ async def replay(
 async def _scope(grafter: Grafter, session: str, toolset: Toolset | None) -> Scope | None:
     if toolset is None:
         return await grafter.scope(session)
-    record = await grafter.store.session(session)
-    if record is None:
-        record = Session(name=session, created_at=0, updated_at=0)
-    return grafter.scopes.made_of(record.model_copy(update={"toolset": toolset}), toolset)
+    return grafter.scopes.made_of(session, await grafter.store.session(session), toolset)
 
 
 def _document(body: bytes) -> Document | str:

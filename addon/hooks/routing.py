@@ -20,6 +20,7 @@ from addon.core.guard import host_allowed, page_allowed
 from addon.hooks.headers import names, put, value
 from addon.hooks.lifecycle import Lifecycle
 from addon.hooks.perflow import PerFlow
+from addon.hooks.watching import Watching
 from addon.settings import Redirect, is_loopback
 from addon.surfaces import Target, home_of, is_surface_host, match, match_path
 from store.models import SESSION_NAME, SESSION_PATTERN
@@ -57,8 +58,9 @@ class _True:
 class Routing:
     """Runs before the grafting, and leaves a `Route` for each request that is a surface's."""
 
-    def __init__(self, lifecycle: Lifecycle) -> None:
+    def __init__(self, lifecycle: Lifecycle, watching: Watching) -> None:
         self.lifecycle = lifecycle
+        self.watching = watching
         self.routes = PerFlow[Route]("route")
         self._redirected = PerFlow[_True]("redirected")
         self._users: WeakKeyDictionary[connection.Client, str] = WeakKeyDictionary()
@@ -86,7 +88,7 @@ class Routing:
 
     def requestheaders(self, flow: http.HTTPFlow) -> None:
         runtime = self.lifecycle.runtime
-        if runtime is None or flow.response is not None:
+        if runtime is None or flow.response is not None or flow in self.watching.flows:
             return
         request = flow.request
         settings = runtime.settings
@@ -182,6 +184,13 @@ class Routing:
         if own is None or port != own[1]:
             return False
         return host == own[0] or is_loopback(host) or host in ("0.0.0.0", "::")
+
+    def true_url(self, flow: http.HTTPFlow) -> str:
+        """Where the client meant the request to go."""
+        true = self._redirected.get(flow)
+        if true is None:
+            return str(flow.request.url)
+        return url.unparse(true.scheme, true.host, true.port, true.path)
 
     # --- redirects --------------------------------------------------------------------------------------------
 

@@ -14,12 +14,16 @@ from addon.control.app import create_app
 from addon.control.server import ControlServer, bind, url_of
 from addon.control.token import clear_address, load_token, make_folder, write_address
 from addon.graft.grafter import Grafter
+from addon.loop.executors import Executors
+from addon.loop.server import LoopServer
+from addon.loop.sources import sources_of
 from addon.metrics import Metrics
 from addon.settings import Settings
+from addon.tools.base import ToolSource
 from store.base import Store, run_now
 from store.factory import open_url
 
-FIXED = ("store", "state", "ttl", "control", "token", "max_body")
+FIXED = ("tools", "mcp", "store", "state", "ttl", "control", "token", "max_body")
 """Settings that are read once, at the start."""
 
 
@@ -33,11 +37,20 @@ def package_version() -> str:
 class Runtime:
     """Made by `start`, which either returns it whole or raises with nothing left open."""
 
-    def __init__(self, settings: Settings, store: Store, token: str | None, listener: socket.socket | None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        store: Store,
+        token: str | None,
+        listener: socket.socket | None,
+        source: ToolSource | None,
+    ) -> None:
         self.settings = settings
         self.store = store
         self.metrics = Metrics()
         self.grafter = Grafter(store, settings, self.metrics)
+        self.executors = Executors(store, source)
+        self.loops = LoopServer()
         self.control_address: tuple[str, int] | None = None
         self.control_url: str | None = None
         self._server: ControlServer | None = None
@@ -62,6 +75,7 @@ class Runtime:
             raise ValueError(f"graft_store={settings.store_url!r}: must be a kind of store that answers at once")
         if not settings.store:
             make_folder(settings.state)
+        source = sources_of(settings)
         token = load_token(settings, environ) if settings.control else None
         listener = bind(*settings.control) if settings.control else None
         try:
@@ -70,7 +84,7 @@ class Runtime:
             if listener is not None:
                 listener.close()
             raise
-        return cls(settings, store, token, listener)
+        return cls(settings, store, token, listener, source)
 
     def change(self, settings: Settings) -> None:
         """Go on with other settings. Raises ValueError for those that are read once."""
@@ -78,10 +92,13 @@ class Runtime:
             if getattr(settings, name) != getattr(self.settings, name):
                 raise ValueError(f"graft_{name} cannot be changed while the proxy runs: restart it")
         self.settings = settings
-        self.grafter = Grafter(self.store, settings, self.metrics)
+        self.grafter = Grafter(self.store, settings, self.metrics, self.grafter.scopes.shared)
 
     async def serve(self) -> None:
-        """Start the control API and the store's upkeep."""
+        """Open the tool sources, start the control API and the store's upkeep. Raises OSError or SourceError."""
+        await self.executors.open()
+        self.grafter.scopes.share([tool.declaration for tool in self.executors.tools.values()])
+        await self.loops.start()
         if self._server is not None:
             await self._server.start()
             write_address(self.settings.state, self._server.url)
@@ -96,6 +113,8 @@ class Runtime:
         """Give everything back."""
         if self._upkeep is not None:
             self._upkeep.cancel()
+        await self.loops.stop()
+        await self.executors.close()
         if self._server is not None:
             clear_address(self.settings.state, self._server.url)
             await self._server.stop()

@@ -1,4 +1,7 @@
-"""What every backend must decide alike, as pure functions: answers, upserts, cursors. No storage, no clock."""
+"""What every backend must decide alike, as pure functions: upserts, cursors, JSON. No storage, no clock.
+
+What becomes of a call is in `_states`.
+"""
 
 import re
 from collections.abc import Sequence
@@ -6,8 +9,8 @@ from typing import Any
 
 import pydantic_core
 
-from store.base import AlreadyAnswered, BadCursor
-from store.models import Call, Page, Session, Status, Turn
+from store.base import BadCursor
+from store.models import Call, Page, Session, Turn
 
 
 def plain_json(value: Any) -> Any:
@@ -35,19 +38,6 @@ def changed(old: Session | None, name: str, changes: dict[str, Any], *, now: flo
     if old is None:
         return Session(name=name, created_at=now, updated_at=now, **changes)
     return old.model_copy(update={**changes, "updated_at": now})
-
-
-def answered(call: Call, *, result: Any, error: str | None, now: float) -> Call | None:
-    """The call with its answer, or None where it has just this answer already. Raises AlreadyAnswered, ValueError."""
-    if error is None:
-        status, result = Status.DONE, plain_json(result)
-    else:
-        status, result = Status.FAILED, None
-    if call.status.final:
-        if call.status is status and call.error == error and same_json(call.result, result):
-            return None
-        raise AlreadyAnswered(call)
-    return call.model_copy(update={"status": status, "result": result, "error": error, "updated_at": now})
 
 
 def replaced(old: Turn | None, new: Turn) -> Turn:

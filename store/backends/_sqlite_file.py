@@ -49,9 +49,15 @@ MIGRATIONS = (
     );
     CREATE INDEX event_session ON event (session);
     """,
+    """
+    ALTER TABLE call ADD COLUMN free_at REAL;
+    UPDATE call SET free_at = 0 WHERE status = 'pending';
+    CREATE INDEX call_free ON call (session) WHERE free_at IS NOT NULL;
+    """,
 )
 """The script at index n brings a database of `user_version` n to n + 1. `record` holds the whole record as JSON, and
-the other columns are what it is found by. `turn.seq` and `call.seq` are the order of saving."""
+the other columns are what it is found by. `turn.seq` and `call.seq` are the order of saving. `call.free_at` is the
+time from which a worker may have the call, NULL where none may."""
 
 VERSION = len(MIGRATIONS)
 PAGE_SIZE = 2048

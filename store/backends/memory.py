@@ -15,6 +15,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 import pydantic_core
 
 from store.backends import _rules as rules
+from store.backends import _states as states
 from store.backends._waiters import Waiters
 from store.base import MATCHES, Store, StoreUnavailable, UnknownCall
 from store.models import CachedTools, Call, Event, Found, Page, Policy, Session, Status, Toolset, Turn
@@ -32,11 +33,13 @@ class _Turn:
 
 @dataclass
 class _Ledger:
-    """What is kept for one session. `revision` is told by `MemoryStore.revision`."""
+    """What is kept for one session. `open` are the ids of its calls that are not final, in the order of saving, and
+    `revision` is told by `MemoryStore.revision`."""
 
     turns: dict[str, _Turn] = field(default_factory=dict)
     by_key: dict[bytes, dict[str, _Turn]] = field(default_factory=dict)
     cached: dict[str, CachedTools] = field(default_factory=dict)
+    open: dict[str, None] = field(default_factory=dict)
     revision: int = 0
 
     def add_keys(self, entry: _Turn, keys: Iterable[bytes]) -> None:
@@ -46,6 +49,8 @@ class _Ledger:
 
     def drop(self, entry: _Turn) -> None:
         del self.turns[entry.turn.turn_id]
+        for call_id in entry.calls:
+            self.open.pop(call_id, None)
         for key in entry.keys:
             entries = self.by_key[key]
             del entries[entry.turn.turn_id]
@@ -142,9 +147,8 @@ class MemoryStore(Store):
     def _put_session(self, name: str, kind: str, changes: dict[str, Any]) -> Session:
         self._check_open()
         session = rules.changed(self._sessions.get(name), name, changes, now=self.clock())
-        data = session.model_dump_json()
-        self._sessions[name] = kept = Session.model_validate_json(data)
-        self._record((name, kind, data))
+        self._sessions[name] = kept = Session.model_validate_json(session.model_dump_json())
+        self._record((name, kind, kept.masked().model_dump_json()))
         return kept
 
     async def delete_session(self, name: str) -> bool:
@@ -190,8 +194,11 @@ class MemoryStore(Store):
             events = [(turn.session, "turn.updated", data)]
         ledger.add_keys(entry, keys)
         for call_id, call_data in fresh.items():
-            self._calls[call_id] = _Call(next(self._places), Call.model_validate_json(call_data))
+            call = Call.model_validate_json(call_data)
+            self._calls[call_id] = _Call(next(self._places), call)
             entry.calls.append(call_id)
+            if not call.status.final:
+                ledger.open[call_id] = None
             events.append((turn.session, "call.created", call_data))
         self._changed(ledger)
         self._record(*events)
@@ -278,13 +285,63 @@ class MemoryStore(Store):
         call = await self.call(call_id)
         if session not in (None, call.session):
             raise UnknownCall(f"there is no call {call_id} in session {session}")
-        if (answer := rules.answered(call, result=result, error=error, now=self.clock())) is None:
-            return call, False
-        data = answer.model_dump_json()
-        self._calls[call_id] = self._calls[call_id]._replace(call=answer)
-        self._changed(self._ledgers[call.session])
-        self._record((call.session, "call.updated", data))
-        return answer, True
+        answer = states.answered(call, result=result, error=error, now=self.clock())
+        return self._put_call(answer) or call, answer is not None
+
+    def _put_call[C: (Call, Call | None)](self, call: C, *, quietly: bool = False) -> C:
+        """Replace the call of the same id, if there is one to replace it; `quietly`: without an event."""
+        if call is None:
+            return call
+        data = call.model_dump_json()
+        ledger = self._ledgers[call.session]
+        self._calls[call.call_id] = self._calls[call.call_id]._replace(call=call)
+        if call.status.final:
+            ledger.open.pop(call.call_id, None)
+        self._changed(ledger)
+        if not quietly:
+            self._record((call.session, "call.updated", data))
+        return call
+
+    # --- running calls ----------------------------------------------------------------------------------------
+
+    async def claim(self, session: str, names: Collection[str], *, lease: float, worker: str) -> Call | None:
+        self._check_open()
+        states.check_lease(lease)
+        now = self.clock()
+        held = states.held(self._sessions.get(session))
+        for call in self._open_calls(session, names):
+            if states.is_free(call, held=held, now=now):
+                return self._put_call(states.claimed(call, lease=lease, worker=worker, now=now))
+        return None
+
+    def _open_calls(self, session: str, names: Collection[str]) -> Iterable[Call]:
+        found = (self._calls[call_id].call for call_id in self._ledger(session).open)
+        return (call for call in found if call.name in names)
+
+    async def next_lease(self, session: str, names: Collection[str]) -> float | None:
+        self._check_open()
+        ends = (call.lease_until for call in self._open_calls(session, names))
+        return min((end for end in ends if end is not None), default=None)
+
+    async def renew(self, call_id: str, worker: str, lease: float) -> Call:
+        call = states.renewed(await self.call(call_id), worker=worker, lease=lease, now=self.clock())
+        return self._put_call(call, quietly=lease > 0)
+
+    async def start(self, call_id: str, *, loop_id: str) -> Call:
+        call = await self.call(call_id)
+        return self._put_call(states.started(call, loop_id=loop_id, now=self.clock())) or call
+
+    async def ask_approval(self, call_id: str, loop_id: str) -> Call:
+        call = await self.call(call_id)
+        return self._put_call(states.asked(call, loop_id=loop_id, now=self.clock())) or call
+
+    async def decide(self, call_id: str, approved: bool, *, reason: str = "") -> Call:
+        call = await self.call(call_id)
+        return self._put_call(states.decided(call, approved=approved, reason=reason, now=self.clock())) or call
+
+    async def settle(self, call_id: str, status: Status, *, error: str) -> Call:
+        call = await self.call(call_id)
+        return self._put_call(states.settled(call, status=status, error=error, now=self.clock())) or call
 
     # --- events -----------------------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ import pydantic_core
 
 from store.backends import _rules as rules
 from store.backends import _sqlite_file as files
+from store.backends import _states as states
 from store.backends._checkpoints import Checkpoints
 from store.backends._waiters import Waiters
 from store.base import MATCHES, Store, StoreUnavailable, UnknownCall
@@ -143,7 +144,7 @@ class SqliteStore(Store):
             session = rules.changed(self._sessions.get(name), name, changes, now=tx.now)
             record = session.model_dump_json()
             tx.db.execute("INSERT OR REPLACE INTO session VALUES (?, ?)", (name, record))
-            tx.record(name, kind, record)
+            tx.record(name, kind, session.masked().model_dump_json())
         self._sessions[name] = kept = Session.model_validate_json(record)
         return kept
 
@@ -202,9 +203,9 @@ class SqliteStore(Store):
             for call in calls:
                 data = call.model_dump_json()
                 if tx.db.execute(
-                    "INSERT INTO call (call_id, session, turn, name, status, record) VALUES (?, ?, ?, ?, ?, ?)"
-                    " ON CONFLICT (call_id) DO NOTHING",
-                    (call.call_id, call.session, seq, call.name, call.status, data),
+                    "INSERT INTO call (call_id, session, turn, name, status, free_at, record)"
+                    " VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (call_id) DO NOTHING",
+                    (call.call_id, call.session, seq, call.name, call.status, states.free_at(call), data),
                 ).rowcount:
                     tx.record(call.session, "call.created", data)
         self._revisions[turn.session] = next(self._next_revision)
@@ -319,13 +320,69 @@ class SqliteStore(Store):
             call = await self.call(call_id)
             if session not in (None, call.session):
                 raise UnknownCall(f"there is no call {call_id} in session {session}")
-            if (answer := rules.answered(call, result=result, error=error, now=tx.now)) is None:
+            if (answer := states.answered(call, result=result, error=error, now=tx.now)) is None:
                 return call, False
-            record = answer.model_dump_json()
-            tx.db.execute("UPDATE call SET status = ?, record = ? WHERE call_id = ?", (answer.status, record, call_id))
-            tx.record(call.session, "call.updated", record)
+            _put_call(tx, answer)
         self._revisions[call.session] = next(self._next_revision)
         return answer, True
+
+    async def _change(self, call_id: str, change: Callable[[Call, float], Call | None]) -> Call:
+        """The call as `change` (which is given the call and the time) makes it; None leaves it as it is."""
+        with _Transaction(self) as tx:
+            call = await self.call(call_id)
+            if (after := change(call, tx.now)) is None:
+                return call
+            _put_call(tx, after)
+        self._revisions[call.session] = next(self._next_revision)
+        return after
+
+    # --- running calls ----------------------------------------------------------------------------------------
+
+    async def claim(self, session: str, names: Collection[str], *, lease: float, worker: str) -> Call | None:
+        states.check_lease(lease)
+        held = states.held(self._sessions.get(session))
+        with _Transaction(self) as tx:
+            row = tx.db.execute(
+                f"SELECT record FROM call WHERE session = ? AND free_at <= ? AND name IN ({_marks(names)})"
+                f" AND (status = 'running' OR name NOT IN ({_marks(held)})"
+                " OR json_extract(record, '$.approval') = 'approved') ORDER BY seq LIMIT 1",
+                (session, tx.now, *names, *held),
+            ).fetchone()
+            if row is None:
+                return None
+            call = states.claimed(Call.model_validate_json(row[0]), lease=lease, worker=worker, now=tx.now)
+            _put_call(tx, call)
+        self._revisions[session] = next(self._next_revision)
+        return call
+
+    async def next_lease(self, session: str, names: Collection[str]) -> float | None:
+        ((end,),) = self._rows(
+            f"SELECT min(free_at) FROM call WHERE session = ? AND free_at > 0 AND name IN ({_marks(names)})",
+            session,
+            *names,
+        )
+        return None if end is None else float(end)
+
+    async def renew(self, call_id: str, worker: str, lease: float) -> Call:
+        with _Transaction(self) as tx:
+            call = states.renewed(await self.call(call_id), worker=worker, lease=lease, now=tx.now)
+            _put_call(tx, call, quietly=lease > 0)
+        self._revisions[call.session] = next(self._next_revision)
+        return call
+
+    async def start(self, call_id: str, *, loop_id: str) -> Call:
+        return await self._change(call_id, lambda call, now: states.started(call, loop_id=loop_id, now=now))
+
+    async def ask_approval(self, call_id: str, loop_id: str) -> Call:
+        return await self._change(call_id, lambda call, now: states.asked(call, loop_id=loop_id, now=now))
+
+    async def decide(self, call_id: str, approved: bool, *, reason: str = "") -> Call:
+        return await self._change(
+            call_id, lambda call, now: states.decided(call, approved=approved, reason=reason, now=now)
+        )
+
+    async def settle(self, call_id: str, status: Status, *, error: str) -> Call:
+        return await self._change(call_id, lambda call, now: states.settled(call, status=status, error=error, now=now))
 
     # --- events -----------------------------------------------------------------------------------------------
 
@@ -451,6 +508,21 @@ def _add_keys(db: sqlite3.Connection, turn: Turn, seq: int | None, keys: Sequenc
             "INSERT OR IGNORE INTO turn_key VALUES (?, ?, ?, ?)",
             [(turn.session, key, turn.delivered, seq) for key in keys],
         )
+
+
+def _put_call(tx: _Transaction, call: Call, *, quietly: bool = False) -> None:
+    """Replace the call of the same id; `quietly`: without an event."""
+    record = call.model_dump_json()
+    tx.db.execute(
+        "UPDATE call SET status = ?, free_at = ?, record = ? WHERE call_id = ?",
+        (call.status, states.free_at(call), record, call.call_id),
+    )
+    if not quietly:
+        tx.record(call.session, "call.updated", record)
+
+
+def _marks(values: Collection[str]) -> str:
+    return ",".join("?" * len(values))
 
 
 def _batches[T](values: Collection[T]) -> Iterator[tuple[str, list[T]]]:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.e2e import processes
-from tests.e2e.proxies import Proxy, Session, new_session
+from tests.e2e.proxies import Proxy, Session, looping_proxy, new_session
 from tests.e2e.upstreams import Canned, Gemini
 
 with warnings.catch_warnings():
@@ -54,6 +54,14 @@ def shared(tmp_path_factory: pytest.TempPathFactory, strict: Gemini, raw: Canned
     proxy.stop()
 
 
+@pytest.fixture(scope="session")
+def shared_looper(tmp_path_factory: pytest.TempPathFactory, strict: Gemini, raw: Canned) -> Iterator[Proxy]:
+    """As `shared`, with tools of its own: a Python file, and an MCP server over stdio under `local_`."""
+    proxy = looping_proxy(tmp_path_factory.mktemp("looper"), strict.url, raw.url)
+    yield proxy
+    proxy.stop()
+
+
 @pytest.fixture
 def gemini(strict: Gemini) -> Gemini:
     strict.forget()
@@ -69,9 +77,19 @@ def canned(raw: Canned) -> Canned:
 @pytest.fixture
 def proxy(shared: Proxy) -> Iterator[Proxy]:
     """The shared one. Whatever a test does to it, nothing may crash in it."""
-    mark = shared.process.mark()
-    yield shared
-    said = "\n".join(shared.process.lines[mark:])
+    yield from _unhurt(shared)
+
+
+@pytest.fixture
+def looper(shared_looper: Proxy) -> Iterator[Proxy]:
+    """The shared one that has tools to run."""
+    yield from _unhurt(shared_looper)
+
+
+def _unhurt(proxy: Proxy) -> Iterator[Proxy]:
+    mark = proxy.process.mark()
+    yield proxy
+    said = "\n".join(proxy.process.lines[mark:])
     assert "Traceback" not in said, said
     assert "crashed" not in said, said
 

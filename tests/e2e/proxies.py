@@ -3,6 +3,7 @@
 import functools
 import itertools
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -156,6 +157,24 @@ class Session:
             result = result(**call["args"]) if callable(result) else result
             self.control.ask("POST", f"/v1/calls/{call['call_id']}/result", json={"result": result})
         return pending
+
+
+TOOLS = ROOT / "tests" / "e2e" / "tools" / "local.py"
+MCP_SERVER = ROOT / "tests" / "tools" / "mcp_server.py"
+
+
+def mcp_file(folder: Path, **servers: Json) -> Path:
+    """A configuration of these MCP servers; without any, of one over stdio under `local_`."""
+    stdio = {"command": sys.executable, "args": [str(MCP_SERVER), "stdio"], "prefix": "local_"}
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "mcp.json"
+    path.write_text(json.dumps({"mcpServers": servers or {"local": stdio}}))
+    return path
+
+
+def looping_proxy(folder: Path, *upstreams: str, mcp: Path | None = None, **more: Any) -> Proxy:
+    """One that runs the tools of `TOOLS`, and of an MCP server."""
+    return Proxy(folder, *upstreams, tools=str(TOOLS), mcp=str(mcp or mcp_file(folder)), **more)
 
 
 def new_session(proxy: Proxy, *, tools: bool = True) -> Session:

@@ -5,6 +5,7 @@
 
 import asyncio
 import itertools
+import json
 import os
 import signal
 import sqlite3
@@ -215,6 +216,48 @@ async def test_a_database_of_a_version_that_this_one_knows_is_brought_up_to_date
         assert db.execute("SELECT a FROM more").fetchall() == [(1,)]
         assert db.execute("PRAGMA user_version").fetchone() == (len(later),)
     db.close()
+
+
+async def test_calls_of_the_first_version_can_be_claimed_and_answered_ones_cannot(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turn = Turn(turn_id="t1", session="one", visible=[], steps=[], created_at=1e6)
+    with sqlite3.connect(path) as db:
+        db.executescript(f"{_sqlite_file.MIGRATIONS[0]} PRAGMA user_version = 1;")
+        db.execute(
+            "INSERT INTO turn (session, turn_id, user_key, bound, created_at, record) VALUES (?, ?, ?, ?, ?, ?)",
+            ("one", "t1", b"", False, 1e6, turn.model_dump_json()),
+        )
+        for call_id, status in (("c1", "done"), ("c2", "pending")):
+            record = {
+                **{"call_id": call_id, "session": "one", "name": "f", "args": {}, "status": status},
+                **{"turn_id": "t1", "created_at": 1.0, "updated_at": 1.0},
+            }
+            db.execute(
+                "INSERT INTO call (call_id, session, turn, name, status, record) VALUES (?, ?, 1, ?, ?, ?)",
+                (call_id, "one", "f", status, json.dumps(record)),
+            )
+    db.close()
+    store = SqliteStore(path)
+    await store.open()
+    claimed = await store.claim("one", ["f"], lease=1.0, worker="w")
+    assert claimed is not None
+    assert claimed.call_id == "c2"
+    assert await store.claim("one", ["f"], lease=1.0, worker="w") is None
+    await store.close()
+
+
+async def test_a_lease_outlives_a_restart(store: SqliteStore, path: Path) -> None:
+    await fill(store)
+    claimed = await store.claim("one", ["f"], lease=60.0, worker="w")
+    assert claimed is not None
+    await store.close()
+    again = SqliteStore(path)
+    await again.open()
+    assert await again.call(claimed.call_id) == claimed
+    assert await again.next_lease("one", ["f"]) == claimed.lease_until
+    assert (await again.renew(claimed.call_id, "w", 60.0)).worker == "w"
+    await again.close()
 
 
 async def test_a_migration_that_fails_changes_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -467,6 +510,8 @@ async def test_a_look_up_and_the_lists_are_indexed(store: SqliteStore) -> None:
     await fill(store)
     await store.bind("one", b"\xff", [b"key"])
     await store.look_up("one", turn_ids=["t1"], keys=[b"t1", b"none"])
+    await store.claim("one", ["f"], lease=1.0, worker="w")
+    await store.next_lease("one", ["f"])
     await store.answer("c-t1", result=1)
     await store.turns("one")
     await store.calls(session="one")

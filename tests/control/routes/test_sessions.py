@@ -5,7 +5,16 @@ import pytest
 
 from store.base import Store
 
-DEFAULTS = {"client_tools": "strip", "delivery": "auto", "on_pending": "pass", "pending_timeout": 30.0}
+DEFAULTS = {
+    "client_tools": "strip",
+    "delivery": "auto",
+    "on_pending": "pass",
+    "pending_timeout": 30.0,
+    "max_rounds": 10,
+    "parallel": 8,
+    "tool_timeout": 30.0,
+    "approval_timeout": 300.0,
+}
 PATH = "/v1/sessions/work"
 
 
@@ -37,6 +46,15 @@ async def test_a_change_leaves_the_other_fields_and_null_resets_one(client: http
     assert policy(await client.get(PATH)) == policy(third)
 
 
+async def test_a_loop_s_limits_are_a_session_s_own(client: httpx2.AsyncClient, store: Store) -> None:
+    limits = {"max_rounds": 3, "parallel": 1, "tool_timeout": 0.5, "approval_timeout": 0}
+    answer = await client.patch(PATH, json=limits)
+    assert policy(answer) == DEFAULTS | limits
+    session = await store.session("work")
+    assert session is not None
+    assert session.policy.model_dump(exclude_none=True) == limits
+
+
 async def test_a_reset_is_one_also_where_the_same_value_was_never_set(client: httpx2.AsyncClient) -> None:
     assert policy(await client.patch(PATH, json={"delivery": None})) == DEFAULTS
 
@@ -50,6 +68,15 @@ async def test_a_reset_is_one_also_where_the_same_value_was_never_set(client: ht
         ({"pending_timeout": -1}, "pending_timeout", ["-1", "0"]),
         ({"pending_timeout": 3601}, "pending_timeout", ["3601", "3600"]),
         ({"pending_timeout": "soon"}, "pending_timeout", ["'soon'"]),
+        ({"max_rounds": 0}, "max_rounds", ["0", "1"]),
+        ({"max_rounds": 101}, "max_rounds", ["101", "100"]),
+        ({"max_rounds": 1.5}, "max_rounds", ["1.5"]),
+        ({"parallel": 0}, "parallel", ["0", "1"]),
+        ({"parallel": 65}, "parallel", ["65", "64"]),
+        ({"tool_timeout": 0}, "tool_timeout", ["0"]),
+        ({"tool_timeout": 3601}, "tool_timeout", ["3601", "3600"]),
+        ({"approval_timeout": -1}, "approval_timeout", ["-1", "0"]),
+        ({"approval_timeout": 86401}, "approval_timeout", ["86401", "86400"]),
         ({"max_round": 3}, "max_round", ["unknown", "client_tools", "delivery", "on_pending", "pending_timeout"]),
         ([], None, ["does not fit"]),
         ("loop", None, ["does not fit"]),

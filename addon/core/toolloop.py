@@ -1,0 +1,82 @@
+"""The tool loop, without I/O: a generator that says what is to be done next, and is told how it went.
+
+It yields `Send` and is sent a `Round`; it yields `RunTools` and is sent the responses, in call order. It returns an
+`Ended`. The shell owns every wait, every byte and every clock.
+
+The rules: at most `max_rounds` requests go upstream. The last of them forbids calls, so that the client always gets
+an answer. A mode that forces calls forces the first step only. A call that the model got wrong is asked for once
+more, and then reported as what it is.
+"""
+
+import enum
+from collections.abc import Generator, Sequence
+from typing import NamedTuple
+
+from addon.core.answer import Captured
+from addon.core.documents import Document
+
+WRONG_CALLS = frozenset({"MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL"})
+
+
+class Send(NamedTuple):
+    """Send the client's request with these Contents after its own. `mode` replaces the function calling mode: "NONE"
+    for the last request, "AUTO" for those after the first step, None to leave it as it is."""
+
+    added: tuple[Document, ...]
+    mode: str | None
+
+
+class RunTools(NamedTuple):
+    """Run these calls; send the functionResponse parts, in the same order."""
+
+    calls: tuple[Captured, ...]
+
+
+class Round(NamedTuple):
+    """What came of a `Send`: the model's Content as it said it, its calls, whether they are all the proxy's to run
+    (all grafted, each with an executor), and the finishReason."""
+
+    content: Document
+    calls: tuple[Captured, ...]
+    runs: bool
+    finish: str | None
+
+
+class End(enum.Enum):
+    ANSWERED = "the model answered without calls"
+    DELIVERED = "the step is the client's, or waits for results from outside"
+    FAILED = "the model got its calls wrong twice"
+
+
+class Ended(NamedTuple):
+    """`rounds` counts the requests that went upstream."""
+
+    end: End
+    rounds: int
+
+
+Loop = Generator[Send | RunTools, Round | Sequence[Document], Ended]
+
+
+def tool_loop(max_rounds: int) -> Loop:
+    """The loop of one request of the client's."""
+    added: list[Document] = []
+    wrong_before = False
+    mode: str | None = None
+    for number in range(1, max_rounds + 1):
+        reply = yield Send(tuple(added), "NONE" if number == max_rounds else mode)
+        assert isinstance(reply, Round)
+        if reply.finish in WRONG_CALLS:
+            if wrong_before or number == max_rounds:
+                return Ended(End.FAILED, number)
+            wrong_before = True
+            continue
+        if not reply.calls:
+            return Ended(End.ANSWERED, number)
+        if not reply.runs or number == max_rounds:
+            return Ended(End.DELIVERED, number)
+        responses = yield RunTools(reply.calls)
+        assert not isinstance(responses, Round)
+        added += [reply.content, {"role": "user", "parts": list(responses)}]
+        mode = "AUTO"
+    raise AssertionError("the last round always returns")

@@ -1,0 +1,79 @@
+"""The records that an answer leaves in the store: its turn, its calls, and the keys by which it is found again."""
+
+import secrets
+from collections.abc import Sequence
+
+from addon.core.answer import Candidate, Captured
+from addon.core.documents import Document
+from addon.core.turns import chain_key, pair_key, visible_digest
+from addon.graft.exchange import Exchange
+from store.models import Call, Slot, Status, Step, Turn
+
+
+def new_turn_id() -> str:
+    return f"turn_{secrets.token_hex(8)}"
+
+
+def new_call_id() -> str:
+    return f"call_{secrets.token_hex(12)}"
+
+
+def keys_of(exchange: Exchange, shown: Sequence[Document]) -> list[bytes]:
+    """The keys of a turn of which the client was shown these parts."""
+    chain, before = _history_keys(exchange)
+    digest = visible_digest(shown)
+    return [chain_key(chain, "model", digest), pair_key(before, digest)]
+
+
+def step_of(candidate: Candidate) -> Step:
+    """What the model said, and whose its calls are."""
+    return Step(
+        content={"role": "model", "parts": list(candidate.said)},
+        slots=[Slot(name=slot.name, call_id=slot.call_id) for slot in candidate.slots],
+    )
+
+
+def turn_of(
+    exchange: Exchange, turn_id: str, shown: Sequence[Document], steps: Sequence[Step], *, delivered: bool, now: float
+) -> Turn:
+    delivery = exchange.scope.delivery
+    return Turn(
+        turn_id=turn_id,
+        session=exchange.scope.session,
+        visible=list(shown),
+        steps=list(steps),
+        delivery="passthrough" if delivery == "passthrough" else "loop" if len(steps) > 1 else "placeholder",
+        user_key=_history_keys(exchange)[1],
+        delivered=delivered,
+        model=exchange.model,
+        surface=exchange.target.surface,
+        created_at=now,
+    )
+
+
+def call_of(exchange: Exchange, turn_id: str, call: Captured, *, now: float, number: int = 0) -> Call:
+    """`number` is the round in which the call came."""
+    return Call(
+        call_id=call.call_id,
+        session=exchange.scope.session,
+        name=call.name,
+        args=call.args,
+        status=Status.PENDING if call.known else Status.FAILED,
+        error=None if call.known else f"unknown tool: {call.name}",
+        turn_id=turn_id,
+        gemini_id=call.gemini_id,
+        model=exchange.model,
+        surface=exchange.target.surface,
+        round=number,
+        index=call.place,
+        created_at=now,
+        updated_at=now,
+    )
+
+
+def _history_keys(exchange: Exchange) -> tuple[bytes, bytes]:
+    """The chain up to the answer, and the digest of the turn before it. Worked out once for a history."""
+    request = exchange.request
+    request.history.identify(request.body)
+    turns = request.history.turns
+    return (turns[-1].chain, turns[-1].digest) if turns else (b"", b"")

@@ -1,0 +1,161 @@
+"""Flows that need a tool loop: sent to the loopback server, and put back to what they were when their answer comes."""
+
+import ssl
+from dataclasses import dataclass
+from weakref import WeakKeyDictionary
+
+import certifi
+import httpx2
+from mitmproxy import ctx, http
+from mitmproxy.proxy.mode_specs import UpstreamMode
+
+from addon.graft.exchange import Exchange
+from addon.hooks.headers import put
+from addon.hooks.lifecycle import Lifecycle
+from addon.hooks.routing import Routing
+from addon.hooks.watching import Watching
+from addon.loop.runner import Runner
+from addon.loop.server import SECRET_HEADER
+from addon.loop.upstream import Address, Upstream
+from addon.surfaces import Framing
+
+_NOT_SENT = frozenset(
+    {b"accept-encoding", b"connection", b"content-length", b"expect", b"host", b"keep-alive", b"transfer-encoding"}
+)
+
+
+@dataclass(slots=True)
+class _Diverted:
+    """A flow as it was, and the secret by which its loop is known."""
+
+    scheme: str
+    host: str
+    port: int
+    path: str
+    authority: str
+    body: bytes | None
+    fields: tuple[tuple[bytes, bytes], ...]
+    secret: bytes
+    streams: bool
+
+
+class _Kept:
+    """Passes a stream on, and keeps it."""
+
+    def __init__(self) -> None:
+        self.body = bytearray()
+
+    def __call__(self, chunk: bytes) -> list[bytes]:
+        self.body += chunk
+        return [chunk] if chunk else []
+
+
+class Looping:
+    """Stands behind the grafting, which hands it the requests whose calls the proxy may run."""
+
+    def __init__(self, lifecycle: Lifecycle, routing: Routing, watching: Watching) -> None:
+        self.lifecycle = lifecycle
+        self.routing = routing
+        self.watching = watching
+        self._diverted: WeakKeyDictionary[http.HTTPFlow, _Diverted] = WeakKeyDictionary()
+        self._streamed: WeakKeyDictionary[http.HTTPFlow, _Kept] = WeakKeyDictionary()
+        self._clients: dict[str, httpx2.AsyncClient] = {}
+
+    def wants(self, exchange: Exchange) -> bool:
+        """Whether the request may lead to calls that the proxy runs."""
+        runtime = self.lifecycle.runtime
+        if runtime is None or exchange.scope.delivery not in ("auto", "loop"):
+            return False
+        return any(runtime.executors.can_run(exchange.scope, name) for name in exchange.plan.names)
+
+    def divert(self, flow: http.HTTPFlow, exchange: Exchange, body: bytes) -> None:
+        """Send the flow to the loopback server, where its loop is waiting for it."""
+        runtime = self.lifecycle.runtime
+        assert runtime is not None
+        request = flow.request
+        fields = tuple(field for field in request.headers.fields if field[0].lower() not in _NOT_SENT)
+        fields += ((b"accept-encoding", b"identity"),)
+        true_url = self.routing.true_url(flow)
+        sent_to = request.url
+        address = Address(request.method, true_url, fields, sent_to if sent_to != true_url else None)
+        upstream = Upstream(self._client(flow, redirected=address.to is not None), self.watching.of(flow.client_conn))
+        runner = Runner(runtime.grafter, runtime.executors, upstream, exchange, address, body)
+        secret = runtime.loops.register(runner)
+        self._diverted[flow] = _Diverted(
+            request.scheme,
+            request.data.host,
+            request.data.port,
+            request.path,
+            request.authority,
+            body,
+            request.headers.fields,
+            secret,
+            exchange.target.framing is not Framing.JSON,
+        )
+        request.scheme, request.data.host, request.data.port = "http", "127.0.0.1", runtime.loops.port
+        put(request.headers, SECRET_HEADER, secret)
+        put(request.headers, b"content-length", b"0")
+        request.headers.pop("transfer-encoding", None)
+        request.data.content = b""
+        flow.server_conn.via = None
+
+    def responseheaders(self, flow: http.HTTPFlow) -> None:
+        diverted = self._restore(flow)
+        if diverted is not None and diverted.streams and flow.response is not None:
+            flow.response.stream = self._streamed[flow] = _Kept()
+
+    def response(self, flow: http.HTTPFlow) -> None:
+        streamed = self._streamed.pop(flow, None)
+        if streamed is not None and flow.response is not None:
+            flow.response.data.content = bytes(streamed.body)  # for whoever shows or writes the flow
+
+    def error(self, flow: http.HTTPFlow) -> None:
+        diverted = self._restore(flow)
+        if diverted is not None and self.lifecycle.runtime is not None:
+            self.lifecycle.runtime.loops.forget(diverted.secret)
+
+    def _restore(self, flow: http.HTTPFlow) -> _Diverted | None:
+        diverted = self._diverted.pop(flow, None)
+        if diverted is None:
+            return None
+        request = flow.request
+        request.scheme, request.data.host, request.data.port = diverted.scheme, diverted.host, diverted.port
+        request.path, request.authority = diverted.path, diverted.authority
+        request.headers.fields = diverted.fields
+        request.data.content = diverted.body
+        return diverted
+
+    def _client(self, flow: http.HTTPFlow, *, redirected: bool) -> httpx2.AsyncClient:
+        """The pooled client for this way out: directly, or through the upstream proxy of the flow's mode."""
+        mode = flow.client_conn.proxy_mode
+        proxy = ""
+        if isinstance(mode, UpstreamMode) and not redirected:
+            proxy = f"{mode.scheme}://{mode.address[0]}:{mode.address[1]}"
+        client = self._clients.get(proxy)
+        if client is None:
+            client = self._clients[proxy] = httpx2.AsyncClient(
+                http2=True,
+                verify=_trust(),
+                proxy=httpx2.Proxy(proxy, auth=_proxy_auth()) if proxy else None,
+                trust_env=False,
+                follow_redirects=False,
+                limits=httpx2.Limits(max_connections=1000, max_keepalive_connections=100),
+            )
+        return client
+
+
+def _trust() -> ssl.SSLContext:
+    """Certificates as mitmproxy checks them."""
+    options = ctx.options
+    if options.ssl_insecure:
+        context = ssl.create_default_context()
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+        return context
+    file, folder = options.ssl_verify_upstream_trusted_ca, options.ssl_verify_upstream_trusted_confdir
+    return ssl.create_default_context(cafile=file or (None if folder else certifi.where()), capath=folder)
+
+
+def _proxy_auth() -> tuple[str, str] | None:
+    name, colon, password = (ctx.options.upstream_auth or "").partition(":")
+    return (name, password) if colon else None

@@ -1,0 +1,97 @@
+"""What the client of a loop is sent: response documents in the framing it asked for, one answer over all rounds."""
+
+from collections.abc import Sequence
+
+from addon.core.answer import FILLER
+from addon.core.documents import Document, encode, listed
+from addon.core.json_array import SEPARATOR
+from addon.core.sse import encode as sse_event
+from addon.surfaces import Framing
+
+
+class Splice:
+    """Makes the documents of several rounds one answer: one responseId, usage summed over the rounds."""
+
+    def __init__(self, framing: Framing, path: Sequence[str]) -> None:
+        self.framing = framing
+        self.path = path
+        self.rounds = 0
+        self.sent = 0
+        self._response_id: str | None = None
+        self._meta: Document = {}
+        self._before: Document = {}
+        self._usage: Document = {}
+
+    def begin_round(self) -> None:
+        self.rounds += 1
+        self._before = summed(self._before, self._usage)
+        self._usage = {}
+
+    def note(self, response: Document) -> None:
+        """Take in what a response says of itself, whether it is shown or not."""
+        if isinstance(usage := response.get("usageMetadata"), dict):
+            self._usage = usage
+        self._meta |= {k: response[k] for k in ("modelVersion", "responseId") if k in response}
+        if self._response_id is None and isinstance(response.get("responseId"), str):
+            self._response_id = response["responseId"]
+
+    def joined(self, response: Document) -> Document:
+        """A response document of a later round as part of the whole answer."""
+        if self.rounds == 1:
+            return response
+        joined = dict(response)
+        if self._response_id is not None:
+            joined["responseId"] = self._response_id
+        if "usageMetadata" in joined or self._ends(joined):
+            joined["usageMetadata"] = summed(self._before, self._usage)
+        return joined
+
+    def _ends(self, response: Document) -> bool:
+        return any(c.get("finishReason") is not None for c in listed(response.get("candidates")) if isinstance(c, dict))
+
+    def made(self, parts: Sequence[Document], finish: str | None = None) -> Document:
+        """A response document of the proxy's own."""
+        candidate: Document = {"content": {"parts": list(parts) or [FILLER], "role": "model"}, "index": 0}
+        if finish is not None:
+            candidate["finishReason"] = finish
+        return self.joined({"candidates": [candidate], **self._meta})
+
+    # --- bytes ------------------------------------------------------------------------------------------------
+
+    def framed(self, document: Document) -> bytes:
+        """A whole document of the upstream's kind, envelope included."""
+        return self.framed_bytes(encode(document))
+
+    def framed_bytes(self, body: bytes) -> bytes:
+        self.sent += 1
+        if self.framing is Framing.SSE:
+            return sse_event(body)
+        return (b"[" if self.sent == 1 else SEPARATOR) + body
+
+    def wrapped(self, response: Document) -> Document:
+        for key in reversed(self.path):
+            response = {key: response}
+        return response
+
+    def end(self) -> bytes:
+        if self.framing is Framing.SSE:
+            return b""
+        return b"]" if self.sent else b"[]"
+
+
+def summed(one: Document, other: Document) -> Document:
+    """Token counts added; lists by modality joined; what is no number is the later one's."""
+    result = dict(one)
+    for key, value in other.items():
+        held = result.get(key)
+        if isinstance(value, int) and isinstance(held, int) and not isinstance(value, bool):
+            result[key] = held + value
+        elif isinstance(value, list) and isinstance(held, list):
+            by_modality = {item.get("modality"): item for item in held if isinstance(item, dict)}
+            for item in value:
+                if isinstance(item, dict):
+                    by_modality[item.get("modality")] = summed(by_modality.get(item.get("modality"), {}), item)
+            result[key] = list(by_modality.values())
+        else:
+            result[key] = value
+    return result

@@ -1,0 +1,178 @@
+"""Several tool sources as one, and a source whose tools have a prefix. Wrappers only: they run nothing themselves."""
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Mapping, Sequence
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, Self
+
+from addon.tools.base import MAX_NAME, SourceError, Tool, ToolError, ToolSource
+
+_log = logging.getLogger(__name__)
+
+
+class Combined(ToolSource):
+    """Opens its sources at once, closes all of them whatever happens, and sends each call to the source of its tool.
+
+    Opening raises SourceError if two tools have one name. A name that comes to clash later stays with the source that
+    is listed first, with a warning.
+    """
+
+    def __init__(self, sources: Sequence[ToolSource], *, name: str = "tools") -> None:
+        self.name = name
+        self._sources = list(sources)
+        self._opened: list[ToolSource] = []
+        self._tools: dict[str, tuple[Tool, ToolSource]] = {}
+        self._refreshing: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> Self:
+        for source in self._sources:
+            source.changed = self._source_changed
+        try:
+            for outcome in await _settled([self._open(source) for source in self._sources]):
+                if outcome is not None:
+                    raise outcome
+            self._tools, clashes = await self._collect()
+            if clashes:
+                raise SourceError("; ".join(clashes))
+        except BaseException:
+            await self._close(None, None, None)
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for outcome in await self._close(kind, error, trace):
+            if outcome is not None:
+                raise outcome
+
+    async def list_tools(self) -> Sequence[Tool]:
+        return [tool for tool, _ in self._tools.values()]
+
+    async def call(self, name: str, args: Mapping[str, Any], *, call_id: str) -> Any:
+        if name not in self._tools:
+            raise ToolError(f"there is no tool {name!r}")
+        return await self._tools[name][1].call(name, args, call_id=call_id)
+
+    async def _open(self, source: ToolSource) -> None:
+        await source.__aenter__()
+        self._opened.append(source)
+
+    async def _close(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> list[BaseException | None]:
+        opened, self._opened, self._tools = self._opened, [], {}
+        for task in self._refreshing:
+            task.cancel()
+        return await _settled([source.__aexit__(kind, error, trace) for source in opened], to_the_end=True)
+
+    async def _collect(self) -> tuple[dict[str, tuple[Tool, ToolSource]], list[str]]:
+        """The tools of all sources by name, and what is to be said of names that clash."""
+        tools: dict[str, tuple[Tool, ToolSource]] = {}
+        clashes = []
+        for source in self._sources:
+            for tool in await source.list_tools():
+                if tool.name in tools:
+                    first = tools[tool.name][1].name
+                    clashes.append(
+                        f"two tools are named {tool.name!r}: one of {first} and one of {source.name}; "
+                        "rename one, or give one of the sources a prefix"
+                    )
+                else:
+                    tools[tool.name] = (tool, source)
+        return tools, clashes
+
+    def _source_changed(self) -> None:
+        task = asyncio.get_running_loop().create_task(self._refresh(), name=f"tools of {self.name}")
+        self._refreshing.add(task)
+        task.add_done_callback(self._refreshing.discard)
+
+    async def _refresh(self) -> None:
+        if len(self._opened) < len(self._sources):
+            return  # still opening, and then the tools are collected anyway; or closed
+        try:
+            self._tools, clashes = await self._collect()
+        except SourceError as e:
+            _log.warning("%s; the tools stay as they were", e)
+            return
+        for clash in clashes:
+            _log.warning("%s", clash)
+        if self.changed:
+            self.changed()
+
+
+class Prefixed(ToolSource):
+    """A source whose tools are known under `prefix` and their own name. Made by `prefixed`."""
+
+    def __init__(self, source: ToolSource, prefix: str) -> None:
+        self.name = source.name
+        self._source = source
+        self._prefix = prefix
+
+    async def __aenter__(self) -> Self:
+        self._source.changed = self._source_changed
+        await self._source.__aenter__()
+        try:
+            await self.list_tools()
+        except BaseException:
+            await self._source.__aexit__(None, None, None)
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._source.__aexit__(kind, error, trace)
+
+    async def list_tools(self) -> Sequence[Tool]:
+        tools = await self._source.list_tools()
+        own = {tool.name for tool in tools}
+        return [self._renamed(tool, own) for tool in tools]
+
+    async def call(self, name: str, args: Mapping[str, Any], *, call_id: str) -> Any:
+        if not name.startswith(self._prefix):
+            raise ToolError(f"there is no tool {name!r}")
+        return await self._source.call(name.removeprefix(self._prefix), args, call_id=call_id)
+
+    def _source_changed(self) -> None:
+        if self.changed:
+            self.changed()
+
+    def _renamed(self, tool: Tool, own: set[str]) -> Tool:
+        name = f"{self._prefix}{tool.name}"
+        if len(name) > MAX_NAME:
+            raise SourceError(f"{self.name}: {name!r} is longer than {MAX_NAME} characters; give it a shorter prefix")
+        after = tuple(f"{self._prefix}{other}" if other in own else other for other in tool.rules.after)
+        return replace(tool, declaration=tool.declaration | {"name": name}, rules=replace(tool.rules, after=after))
+
+
+def prefixed(source: ToolSource, prefix: str) -> ToolSource:
+    """The source with `prefix` put before the names of its tools as it is (`gh_` makes `gh_search`); "" is none.
+
+    Names in `after` that are the source's own go along. Opening raises SourceError for a name that gets too long.
+    """
+    return Prefixed(source, prefix) if prefix else source
+
+
+async def _settled(
+    coroutines: Sequence[Coroutine[Any, Any, Any]], *, to_the_end: bool = False
+) -> list[BaseException | None]:
+    """Run all at once until all have ended: for each the exception that it raised, or None.
+
+    Being cancelled cancels them; with `to_the_end` they still run to their end first.
+    """
+    tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
+    cancelled = False
+    while any(not task.done() for task in tasks):
+        try:
+            await asyncio.wait(tasks)
+        except asyncio.CancelledError:
+            cancelled = True
+            if not to_the_end:
+                for task in tasks:
+                    task.cancel()
+    if cancelled:
+        raise asyncio.CancelledError
+    return [asyncio.CancelledError() if task.cancelled() else task.exception() for task in tasks]

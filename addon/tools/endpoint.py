@@ -1,0 +1,151 @@
+"""Calls run by an HTTP endpoint: POST `{"call_id", "name", "args"}`, and its answer is the result.
+
+Only the headers that the configuration names are sent. Retries and timeouts of calls are the caller's.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+import httpx2
+import msgspec
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+
+from addon.tools.base import SourceError, ToolError
+
+MAX_ANSWER = 8 * 1024 * 1024  # bytes, after decompression
+_MAX_EXCERPT = 500
+_MAX_REDIRECTS = 3
+_RETRYABLE = (408, 429)
+_BODY = {"content-type": "application/json"}
+_TIMEOUT = httpx2.Timeout(None, connect=10)
+
+
+def _http_url(value: str) -> str:
+    try:
+        url = httpx2.URL(value)
+    except httpx2.InvalidURL as e:
+        raise ValueError(f"{value!r} is no URL: {e}") from None
+    if url.scheme not in ("http", "https") or not url.host:
+        raise ValueError(f"{value!r} is no URL of an endpoint, such as https://tools.example/run")
+    return value
+
+
+def _header_name(value: str) -> str:
+    if not value.isascii() or not value.replace("-", "").replace("_", "").isalnum():
+        raise ValueError(f"{value!r} is no name of a header")
+    return value
+
+
+def _header_value(value: str) -> str:
+    if not value.isprintable() or not value.isascii():
+        raise ValueError("a header's value is printable ASCII on one line")
+    return value
+
+
+HttpUrl = Annotated[str, AfterValidator(_http_url)]
+Headers = dict[Annotated[str, AfterValidator(_header_name)], Annotated[str, AfterValidator(_header_value)]]
+
+
+class Endpoint(BaseModel):
+    """`"executor": {"type": "http", "url": …, "headers": {…}}` of a declaration."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+    type: Literal["http"]
+    url: HttpUrl
+    headers: Headers = Field(default_factory=dict)
+
+
+class HttpExecutor:
+    """Runs calls at one endpoint, by a client that the caller owns and may share.
+
+    `executor` is the object of the declaration; SourceError names the field that does not fit.
+    """
+
+    def __init__(self, executor: Mapping[str, Any], client: httpx2.AsyncClient) -> None:
+        try:
+            self._endpoint = Endpoint.model_validate(executor)
+        except ValidationError as e:
+            first = e.errors()[0]
+            place = ".".join(("executor", *(str(part) for part in first["loc"])))
+            raise SourceError(f"{place}: {first['msg'].removeprefix('Value error, ')}") from None
+        self._client = client
+        url = httpx2.URL(self._endpoint.url)
+        self.name = f"{url.scheme}://{url.netloc.decode()}{url.path}"  # without what may be secret: user, query
+
+    async def call(self, name: str, args: Mapping[str, Any], *, call_id: str) -> Any:
+        """The endpoint's answer to one call: its JSON, or its text; None if it is empty.
+
+        Raises ToolError for anything but a 2xx answer of at most MAX_ANSWER bytes; it is retryable for 408, 429, 5xx
+        and where the connection failed. Redirects are followed on the same scheme, host and port alone.
+        """
+        request = self._client.build_request(
+            "POST",
+            self._endpoint.url,
+            content=msgspec.json.encode({"call_id": call_id, "name": name, "args": args}),
+            headers={"accept": "application/json, text/*", **self._endpoint.headers, **_BODY},
+            timeout=_TIMEOUT,
+        )
+        try:
+            for _ in range(_MAX_REDIRECTS + 1):
+                response = await self._client.send(request, stream=True, follow_redirects=False)
+                try:
+                    if not response.has_redirect_location:
+                        return await self._result(response)
+                    request = self._next(response)
+                finally:
+                    await response.aclose()
+        except (httpx2.UnsupportedProtocol, httpx2.DecodingError) as e:
+            raise ToolError(f"{self.name}: {e}") from e
+        except httpx2.TransportError as e:
+            raise ToolError(f"{self.name} cannot be reached: {e or type(e).__name__}", retryable=True) from e
+        raise ToolError(f"{self.name} redirected more than {_MAX_REDIRECTS} times")
+
+    def _next(self, response: httpx2.Response) -> httpx2.Request:
+        following, sent = response.next_request, response.request
+        if following is None or following.method != "POST" or _origin(following.url) != _origin(sent.url):
+            raise ToolError(f"{self.name} answered {response.status_code} with a redirect that is not followed")
+        return following
+
+    async def _result(self, response: httpx2.Response) -> Any:
+        if not response.is_success:
+            status = response.status_code
+            body = await _read(response, _MAX_EXCERPT * 4)
+            text = " ".join(body.decode(errors="replace").split())[:_MAX_EXCERPT]
+            raise ToolError(
+                f"{self.name} answered {status} {response.reason_phrase}".rstrip() + (f": {text}" if text else ""),
+                retryable=status in _RETRYABLE or status >= 500,
+            )
+        body = await _read(response, MAX_ANSWER + 1)
+        if len(body) > MAX_ANSWER:
+            raise ToolError(f"{self.name} answered more than {MAX_ANSWER} bytes")
+        return self._decoded(body, response.headers.get("content-type", ""))
+
+    def _decoded(self, body: bytes, content_type: str) -> Any:
+        if not body:
+            return None
+        kind = content_type.partition(";")[0].strip().lower()
+        if kind == "application/json" or kind.endswith("+json") or not kind:
+            try:
+                return msgspec.json.decode(body)
+            except (msgspec.DecodeError, UnicodeDecodeError) as e:
+                if kind:
+                    raise ToolError(f"{self.name} answered {kind} that cannot be read: {e}") from None
+        try:
+            return body.decode()
+        except UnicodeDecodeError:
+            raise ToolError(f"{self.name} answered {kind or 'bytes'}, which is neither JSON nor UTF-8 text") from None
+
+
+async def _read(response: httpx2.Response, limit: int) -> bytes:
+    """The body, decompressed, or its first `limit` bytes."""
+    body = bytearray()
+    async for chunk in response.aiter_bytes():
+        body += chunk
+        if len(body) >= limit:
+            break
+    return bytes(body[:limit])
+
+
+def _origin(url: httpx2.URL) -> tuple[str, str, int | None]:
+    return url.scheme, url.host, url.port

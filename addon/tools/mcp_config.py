@@ -1,0 +1,153 @@
+"""The `mcpServers` file, as other MCP clients have it, read and checked; nothing is started here.
+
+Beside the usual fields a server may have `prefix`, `tools` (which of its tools), `timeout` and `rules` (how they run).
+`${NAME}` and `${NAME:-default}` stand for environment variables, in `command`, `args`, `env`, `cwd`, `url` and
+`headers`: what is not named there never reaches a server.
+"""
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
+
+from addon.tools.base import MAX_NAME, Rules, SourceError
+from addon.tools.endpoint import Headers, HttpUrl
+
+_VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
+_EXPANDED = ("command", "args", "env", "cwd", "url", "httpUrl", "headers")
+_MAX_ERRORS = 5
+
+Prefix = Annotated[str, StringConstraints(pattern=r"^([A-Za-z_][A-Za-z0-9_.:-]*)?$", max_length=MAX_NAME - 1)]
+
+
+class Selection(BaseModel):
+    """Which tools of a server are used, by the names that the server gives them. `include` None: all."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    include: list[str] | None = None
+    exclude: list[str] = Field(default_factory=list)
+
+
+class Server(BaseModel):
+    """One server: `command` (stdio) or `url` (streamable HTTP). `timeout`: seconds for each call."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+    type: Literal["stdio", "http", "streamable-http", "streamableHttp"] | None = None
+    command: str | None = Field(default=None, min_length=1)
+    args: list[str] = Field(default_factory=list)
+    env: dict[str, str] = Field(default_factory=dict)
+    cwd: str | None = None
+    url: HttpUrl | None = Field(default=None, validation_alias=AliasChoices("url", "httpUrl"))
+    headers: Headers = Field(default_factory=dict)
+    prefix: Prefix = ""
+    tools: Selection = Selection()
+    timeout: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    rules: dict[str, Rules] = Field(default_factory=dict)
+    description: str = ""
+    disabled: bool = False
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short_forms(cls, value: Any) -> Any:
+        if isinstance(value, dict) and isinstance(value.get("tools"), list):
+            return value | {"tools": {"include": value["tools"]}}
+        return value
+
+    @model_validator(mode="after")
+    def _one_transport(self) -> Self:
+        if (self.command is None) == (self.url is None):
+            raise ValueError("it must have either command (stdio) or url (streamable HTTP)")
+        mine, others = ("command", ("url", "headers")) if self.command else ("url", ("command", "args", "env", "cwd"))
+        for name in others:
+            if getattr(self, name):
+                raise ValueError(f"{name} does not go with {mine}")
+        if self.type and (self.type == "stdio") != (mine == "command"):
+            raise ValueError(f"type {self.type!r} does not go with {mine}")
+        return self
+
+
+class _File(BaseModel):
+    """Other clients keep more in the same file: what is beside `mcpServers` is theirs."""
+
+    mcp_servers: dict[str, Server] = Field(alias="mcpServers")
+
+
+def read_servers(path: str | Path, environment: Mapping[str, str] = os.environ) -> dict[str, Server]:
+    """The servers of a file that are not disabled, by name. Raises SourceError naming the file and the field."""
+    try:
+        document = json.loads(Path(path).read_text(encoding="utf-8"), object_pairs_hook=_without_twins)
+    except OSError as e:
+        raise SourceError(f"{path}: {e.strerror or e}") from e
+    except json.JSONDecodeError as e:
+        raise SourceError(f"{path}:{e.lineno}: {e.msg}; it must be JSON") from e
+    except ValueError as e:
+        raise SourceError(f"{path}: {e}") from e
+    try:
+        found = _File.model_validate(_expanded(document, environment))
+    except ValidationError as e:
+        errors = e.errors(include_url=False, include_input=False)
+        problems = [f"{_field(error['loc'])}: {_message(error['msg'])}" for error in errors[:_MAX_ERRORS]]
+        raise SourceError(f"{path}: {'; '.join(problems)}") from None
+    except _Unset as e:
+        raise SourceError(f"{path}: {e}") from None
+    return {name: server for name, server in found.mcp_servers.items() if not server.disabled}
+
+
+class _Unset(Exception):
+    """A variable that is named but not set."""
+
+
+def _expanded(document: Any, environment: Mapping[str, str]) -> Any:
+    servers = document.get("mcpServers") if isinstance(document, dict) else None
+    if not isinstance(servers, dict):
+        return document
+
+    def expand(value: Any, field: str) -> Any:
+        if isinstance(value, str):
+            return _VARIABLE.sub(lambda found: replace(found, field), value)
+        if isinstance(value, list):
+            return [expand(item, f"{field}.{index}") for index, item in enumerate(value)]
+        if isinstance(value, dict):
+            return {key: expand(item, f"{field}.{key}") for key, item in value.items()}
+        return value
+
+    def replace(found: re.Match[str], field: str) -> str:
+        name, default = found.groups()
+        if (value := environment.get(name) or default) is None:
+            raise _Unset(f"{field}: the environment variable {name} is not set; set it, or write ${{{name}:-default}}")
+        return value
+
+    return document | {
+        "mcpServers": {
+            name: {
+                key: expand(value, f"mcpServers.{name}.{key}") if key in _EXPANDED else value
+                for key, value in server.items()
+            }
+            if isinstance(server, dict) and server.get("disabled") is not True
+            else server
+            for name, server in servers.items()
+        }
+    }
+
+
+def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result = dict(pairs)
+    if len(result) < len(pairs):
+        names = [name for name, _ in pairs]
+        twin = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the key {twin!r} is given twice in one object")
+    return result
+
+
+def _field(location: tuple[int | str, ...]) -> str:
+    return ".".join(str(part) for part in location) or "the document"
+
+
+def _message(text: str) -> str:
+    return "is not known here" if text.startswith("Extra inputs") else text.removeprefix("Value error, ")

@@ -1,0 +1,128 @@
+"""Tools from a Python file: its public functions with a docstring.
+
+Plain functions run in threads, `async` ones in the event loop. `@tool` (`from addon.tools import tool`) sets how calls
+are run, and is not needed. A function without a docstring, one whose name starts with `_`, and one that was imported
+are no tools. While the file is imported, files beside it can be, after everything that is installed.
+"""
+
+import asyncio
+import functools
+import importlib.util
+import inspect
+import itertools
+import logging
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import ModuleType, TracebackType
+from typing import Any
+
+from addon.tools.base import SourceError, Tool, ToolError, ToolSource
+from addon.tools.rules import mark_of
+from addon.tools.signature import Function, line_of, read
+from addon.tools.threads import Busy, Threads
+
+_log = logging.getLogger(__name__)
+_numbers = itertools.count(1)
+
+
+class PythonSource(ToolSource):
+    """The tools of one file, which is imported here. Raises SourceError with file and line of what is wrong.
+
+    Cancelling a call of a plain function leaves its thread behind; neither the proxy nor other calls wait for it.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.name = str(path)
+        self._functions: dict[str, Function] = {}
+        for function in _functions(_imported(self.path)):
+            found = read(function, mark_of(function), self.name)
+            if (other := self._functions.get(found.tool.name)) is not None:
+                raise SourceError(
+                    f"{self.name}:{line_of(function)}: {function.__name__}() is named {found.tool.name!r}, as is "
+                    f"{other.function.__name__}() in line {line_of(other.function)}; give one of them another name"
+                )
+            self._functions[found.tool.name] = found
+        if not self._functions:
+            raise SourceError(f"{self.name} has no tools; a tool is a public function with a docstring")
+        self._threads = Threads(f"tools of {self.path.name}")
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._threads.close()
+
+    async def list_tools(self) -> Sequence[Tool]:
+        return [function.tool for function in self._functions.values()]
+
+    async def call(self, name: str, args: Mapping[str, Any], *, call_id: str) -> Any:
+        found = self._functions.get(name)
+        if found is None:
+            raise ToolError(f"there is no tool {name!r}")
+        bound = functools.partial(found.function, **found.arguments(args))
+        try:
+            result = bound() if found.is_async else await self._threads.run(bound)
+            return await result if inspect.isawaitable(result) else result
+        except ToolError:
+            raise
+        except Busy as e:
+            raise ToolError(f"{name} cannot be run now: {e}", retryable=True) from e
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            raise ToolError(f"{name} was cancelled from within") from None
+        except (Exception, SystemExit) as e:
+            _log.warning("%s: %s raised %s: %s", _place(e, self.path), name, type(e).__name__, e)
+            asked = found.tool.rules.retries is not None
+            raise ToolError(
+                f"{type(e).__name__}: {e}" if str(e) else type(e).__name__,
+                retryable=asked or isinstance(e, ConnectionError | TimeoutError),
+            ) from e
+
+
+def _functions(module: ModuleType) -> Iterator[Callable[..., Any]]:
+    """The functions of a module that are to be tools, in their order."""
+    seen = set()
+    for name, value in vars(module).items():
+        if not inspect.isfunction(value) or value.__module__ != module.__name__ or value in seen:
+            continue
+        if mark_of(value) or (not name.startswith("_") and inspect.getdoc(value)):
+            seen.add(value)
+            yield value
+
+
+def _imported(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise SourceError(f"{path}: there is no such file")
+    name = f"toolgraft_tools_{next(_numbers)}_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path.resolve())
+    if spec is None or spec.loader is None:
+        raise SourceError(f"{path} is no Python file; its name ends in .py")
+    module = importlib.util.module_from_spec(spec)
+    folder = str(path.resolve().parent)
+    sys.modules[name] = module  # dataclasses and pydantic look up types by their module
+    sys.path.append(folder)
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as e:
+        del sys.modules[name]
+        raise SourceError(f"{_place(e, path)}: {type(e).__name__}: {_words(e)}") from e
+    finally:
+        sys.path.remove(folder)
+    return module
+
+
+def _place(error: BaseException, path: Path) -> str:
+    """The file and the line in it where an exception came from."""
+    file = str(path.resolve())
+    if isinstance(error, SyntaxError) and error.filename == file:
+        return f"{path}:{error.lineno}"
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+    return f"{path}:{lines[-1]}" if lines else str(path)
+
+
+def _words(error: BaseException) -> str:
+    return error.msg if isinstance(error, SyntaxError) else str(error)

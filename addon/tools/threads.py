@@ -1,0 +1,96 @@
+"""Threads for tools that are plain functions: one that hangs keeps neither its caller nor the process.
+
+The standard library's pools wait for their threads when the process ends; these are daemons.
+"""
+
+import asyncio
+import contextlib
+import contextvars
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any
+
+MAX_IDLE = 16  # threads that wait for work; more are started as calls need them, and end with their call
+MAX_THREADS = 256
+
+
+class Busy(RuntimeError):
+    """No thread is free: all are at work, most likely hanging, or closed."""
+
+
+class Threads:
+    """Runs functions in daemon threads, as many at once as are asked for up to MAX_THREADS. For one event loop."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._idle = 0
+        self._count = 0
+        self._closed = False
+
+    async def run[T](self, function: Callable[[], T]) -> T:
+        """What the function returns or raises. Cancelling leaves it running, its outcome dropped.
+
+        Raises Busy if there is no thread for it.
+        """
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+        context = contextvars.copy_context()
+
+        def settle(result: Any, error: BaseException | None) -> None:
+            if future.done():
+                return
+            if error is None:
+                future.set_result(result)
+            else:
+                future.set_exception(error)
+
+        def work() -> None:
+            result: Any = None
+            error: BaseException | None = None
+            if not future.cancelled():
+                try:
+                    result = context.run(function)
+                except StopIteration as e:  # no future takes one
+                    error = RuntimeError(f"StopIteration: {e}")
+                except BaseException as e:
+                    error = e
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                loop.call_soon_threadsafe(settle, result, error)
+
+        self._submit(work)
+        return await future
+
+    def close(self) -> None:
+        """End the threads that are idle, and the others as soon as they come back. Waits for none."""
+        with self._lock:
+            self._closed = True
+            for _ in range(self._count):
+                self._work.put(None)
+
+    def _submit(self, work: Callable[[], None]) -> None:
+        with self._lock:
+            if self._closed:
+                raise Busy("they are closed")
+            if self._idle:
+                self._idle -= 1
+                self._work.put(work)
+                return
+            if self._count >= MAX_THREADS:
+                raise Busy(f"{self._count} calls are running in threads")
+            self._count += 1
+        threading.Thread(target=self._serve, args=(work,), name=self._name, daemon=True).start()
+
+    def _serve(self, work: Callable[[], None] | None) -> None:
+        while work is not None:
+            work()
+            work = None  # what a call has held is not kept while waiting
+            with self._lock:
+                if self._closed or self._idle >= MAX_IDLE:
+                    break
+                self._idle += 1
+            work = self._work.get()
+        with self._lock:
+            self._count -= 1

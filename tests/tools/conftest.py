@@ -1,0 +1,78 @@
+"""What tests of tool sources share: waiting with a bound, a source of fixed tools, files of tools."""
+
+import asyncio
+import textwrap
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from addon.tools.base import Rules, Tool, ToolSource
+
+type Until = Callable[[Callable[[], bool]], Awaitable[None]]
+
+
+class FixedSource(ToolSource):
+    """Tools by name alone, with what to await when it is opened and closed; `closed` counts how often it was."""
+
+    def __init__(
+        self,
+        name: str,
+        *tools: str,
+        after: Sequence[str] = (),
+        opening: Callable[[], Awaitable[Any]] | None = None,
+        closing: Callable[[], Awaitable[Any]] | None = None,
+    ) -> None:
+        self.name = name
+        self.tools = list(tools)
+        self.after = tuple(after)
+        self.opening = opening
+        self.closing = closing
+        self.opened = 0
+        self.closed = 0
+        self.calls: list[tuple[str, Mapping[str, Any], str]] = []
+
+    async def __aenter__(self) -> "FixedSource":
+        if self.opening:
+            await self.opening()
+        self.opened += 1
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        if self.closing:
+            await self.closing()
+        self.closed += 1
+
+    async def list_tools(self) -> Sequence[Tool]:
+        return [Tool({"name": name}, {"type": "object"}, Rules(after=self.after)) for name in self.tools]
+
+    async def call(self, name: str, args: Mapping[str, Any], *, call_id: str) -> Any:
+        self.calls.append((name, args, call_id))
+        return self.name
+
+
+@pytest.fixture
+def fixed() -> type[FixedSource]:
+    return FixedSource
+
+
+@pytest.fixture
+def until() -> Until:
+    async def wait(condition: Callable[[], bool]) -> None:
+        """Wait until the condition holds, for ten seconds at most."""
+        async with asyncio.timeout(10):
+            while not condition():  # noqa: ASYNC110 - what is waited for is in another process
+                await asyncio.sleep(0.005)
+
+    return wait
+
+
+@pytest.fixture
+def tools_file(tmp_path: Path) -> Callable[..., Path]:
+    def write(source: str, name: str = "tools.py") -> Path:
+        path = tmp_path / name
+        path.write_text(textwrap.dedent(source).lstrip("\n"))
+        return path
+
+    return write

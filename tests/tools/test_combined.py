@@ -1,0 +1,128 @@
+"""Several sources as one, and prefixes."""
+
+import asyncio
+import logging
+from typing import Any
+
+import pytest
+
+from addon.tools.base import SourceError, ToolError
+from addon.tools.combined import Combined, prefixed
+
+
+async def test_a_call_goes_to_the_source_of_its_tool(fixed: Any) -> None:
+    one, two = fixed("one", "a"), fixed("two", "b")
+    async with Combined([one, two]) as tools:
+        assert [tool.name for tool in await tools.list_tools()] == ["a", "b"]
+        assert await tools.call("b", {"x": 1}, call_id="c1") == "two"
+        assert two.calls == [("b", {"x": 1}, "c1")]
+        with pytest.raises(ToolError, match="there is no tool 'z'"):
+            await tools.call("z", {}, call_id="c2")
+    assert (one.closed, two.closed) == (1, 1)
+
+
+async def test_no_sources_are_no_tools() -> None:
+    async with Combined([]) as tools:
+        assert await tools.list_tools() == []
+
+
+async def test_names_that_clash_are_an_error_that_names_both_sources(fixed: Any) -> None:
+    one, two = fixed("one.py", "a"), fixed("two.py", "a")
+    with pytest.raises(SourceError, match=r"'a'.* one\.py .*two\.py"):
+        await Combined([one, two]).__aenter__()
+    assert (one.closed, two.closed) == (1, 1)
+
+
+async def failing() -> None:
+    raise SourceError("broken")
+
+
+async def test_a_source_that_does_not_open_closes_the_others(fixed: Any) -> None:
+    one, two = fixed("one", "a"), fixed("two", opening=failing)
+    with pytest.raises(SourceError, match="broken"):
+        await Combined([one, two]).__aenter__()
+    assert (one.opened, one.closed, two.closed) == (1, 1, 0)
+
+
+async def test_sources_open_at_the_same_time(fixed: Any) -> None:
+    barrier = asyncio.Barrier(2)
+
+    async def meet() -> None:
+        async with asyncio.timeout(5):
+            await barrier.wait()
+
+    async with Combined([fixed("one", "a", opening=meet), fixed("two", "b", opening=meet)]) as tools:
+        assert len(await tools.list_tools()) == 2
+
+
+async def test_one_that_fails_to_close_keeps_no_other_from_closing(fixed: Any) -> None:
+    last = fixed("last", "b")
+    with pytest.raises(SourceError, match="broken"):
+        async with Combined([fixed("first", "a", closing=failing), last]):
+            pass
+    assert last.closed == 1
+
+
+async def test_closing_goes_to_its_end_when_it_is_cancelled(fixed: Any) -> None:
+    go, closing = asyncio.Event(), asyncio.Event()
+
+    async def slowly() -> None:
+        closing.set()
+        await go.wait()
+
+    slow = fixed("slow", "a", closing=slowly)
+
+    async def use() -> None:
+        async with Combined([slow]):
+            pass
+
+    task = asyncio.ensure_future(use())
+    await closing.wait()
+    task.cancel()
+    await asyncio.sleep(0)
+    go.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert slow.closed == 1
+
+
+async def test_tools_that_change_are_told_and_a_late_clash_is_a_warning(
+    fixed: Any, until: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    one, two = fixed("one", "a"), fixed("two", "b")
+    combined = Combined([one, prefixed(two, "p_")])
+    told: list[int] = []
+    combined.changed = lambda: told.append(1)
+    async with combined as tools:
+        one.tools.append("p_b")
+        two.tools.append("c")
+        with caplog.at_level(logging.WARNING):
+            two.changed()
+            await until(lambda: bool(told))
+        assert [tool.name for tool in await tools.list_tools()] == ["a", "p_b", "p_c"]
+        assert await tools.call("p_b", {}, call_id="1") == "one"
+    assert "two tools are named 'p_b': one of one and one of two" in caplog.text
+
+
+async def test_a_prefix_stands_before_names_and_before_those_in_after_that_are_its_own(fixed: Any) -> None:
+    source = fixed("one", "login", "search", after=["login", "other"])
+    async with prefixed(source, "gh_") as tools:
+        listed = await tools.list_tools()
+        assert [tool.name for tool in listed] == ["gh_login", "gh_search"]
+        assert listed[0].rules.after == ("gh_login", "other")
+        await tools.call("gh_search", {}, call_id="1")
+        assert source.calls[0][0] == "search"
+        with pytest.raises(ToolError):
+            await tools.call("search", {}, call_id="2")
+
+
+async def test_no_prefix_is_the_source_itself(fixed: Any) -> None:
+    source = fixed("one", "a")
+    assert prefixed(source, "") is source
+
+
+async def test_a_prefix_that_makes_a_name_too_long_is_an_error(fixed: Any) -> None:
+    source = fixed("one", "a" * 60)
+    with pytest.raises(SourceError, match="longer than 64"):
+        await prefixed(source, "prefix_").__aenter__()
+    assert source.closed == 1

@@ -1,0 +1,184 @@
+"""Calls run by an HTTP endpoint, against a real server on loopback."""
+
+import asyncio
+import gzip
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx2
+import pytest
+
+from addon.tools.base import SourceError, ToolError
+from addon.tools.endpoint import MAX_ANSWER, HttpExecutor
+
+
+class Server:
+    """Answers each request with the next of `answers` (whole responses), or hangs up where that is None."""
+
+    def __init__(self) -> None:
+        self.answers: list[bytes | None] = []
+        self.requests: list[tuple[str, dict[str, str], Any]] = []
+        self.port = 0
+
+    async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
+            headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in head[1:] if line)}
+            body = await reader.readexactly(int(headers["content-length"]))
+            self.requests.append((head[0], headers, json.loads(body)))
+            if answer := self.answers.pop(0):
+                writer.write(answer)
+                await writer.drain()
+        except ConnectionError:
+            pass
+        finally:
+            writer.close()
+
+
+def answer(body: bytes, kind: str = "application/json", status: str = "200 OK", **headers: str) -> bytes:
+    fields = {"Content-Type": kind, "Content-Length": str(len(body)), "Connection": "close", **headers}
+    head = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in fields.items() if value)
+    return f"HTTP/1.1 {status}\r\n{head}\r\n".encode() + body
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[Server]:
+    server = Server()
+    listening = await asyncio.start_server(server.handle, "127.0.0.1", 0)
+    server.port = listening.sockets[0].getsockname()[1]
+    async with listening:
+        yield server
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[httpx2.AsyncClient]:
+    async with httpx2.AsyncClient(trust_env=False) as client:
+        yield client
+
+
+@pytest.fixture
+def executor(server: Server, client: httpx2.AsyncClient) -> HttpExecutor:
+    url = f"http://user:secret@127.0.0.1:{server.port}/run?key=secret"
+    return HttpExecutor({"type": "http", "url": url, "headers": {"X-Team": "blue"}}, client)
+
+
+async def test_a_call_is_posted_with_its_headers_and_the_answer_is_the_result(
+    server: Server, executor: HttpExecutor
+) -> None:
+    server.answers = [answer(b'{"sum": 3}')]
+    assert await executor.call("add", {"a": 1, "b": 2}, call_id="c1") == {"sum": 3}
+    line, headers, body = server.requests[0]
+    assert line == "POST /run?key=secret HTTP/1.1"
+    assert headers["x-team"] == "blue"
+    assert headers["content-type"] == "application/json"
+    assert body == {"call_id": "c1", "name": "add", "args": {"a": 1, "b": 2}}
+
+
+@pytest.mark.parametrize(
+    ("response", "result"),
+    [
+        (answer(b"[1, null]"), [1, None]),
+        (answer(b'{"a": 1}', "application/problem+json; charset=utf-8"), {"a": 1}),
+        (answer(b'{"a": 1}', ""), {"a": 1}),
+        (answer(b"hello", ""), "hello"),
+        (answer("grüß".encode(), "text/plain; charset=utf-8"), "grüß"),
+        (answer(b'{"a": 1}', "text/plain"), '{"a": 1}'),
+        (answer(b"", ""), None),
+        (answer(b"", status="204 No Content", Content_Length=""), None),
+        (answer(gzip.compress(b'{"a": 1}'), Content_Encoding="gzip"), {"a": 1}),
+    ],
+    ids=["list", "+json", "untyped JSON", "untyped text", "text", "JSON as text", "empty", "204", "gzip"],
+)
+async def test_an_answer_is_json_or_text(server: Server, executor: HttpExecutor, response: bytes, result: Any) -> None:
+    server.answers = [response]
+    assert await executor.call("t", {}, call_id="c") == result
+
+
+@pytest.mark.parametrize(
+    ("response", "words", "retryable"),
+    [
+        (answer(b"no\n such  city", "text/plain", "404 Not Found"), "answered 404 Not Found: no such city", False),
+        (answer(b"x" * 100_000, "text/plain", "400 Bad"), "xxx", False),
+        (answer(b"", status="408 Timeout"), "answered 408", True),
+        (answer(b"", status="429 Slow"), "answered 429", True),
+        (answer(b"", status="503 Busy"), "answered 503 Busy", True),
+        (None, "cannot be reached", True),
+        (b"nonsense\r\n\r\n", "cannot be reached", True),
+        (answer(b"{", "application/json"), "cannot be read", False),
+        (answer(b"\xff\xfe", "image/png"), "answered image/png, which is neither JSON nor UTF-8", False),
+        (answer(b"junk", Content_Encoding="gzip"), "", False),
+        (answer(b"x" * (MAX_ANSWER + 1), "text/plain"), f"more than {MAX_ANSWER} bytes", False),
+        (answer(gzip.compress(b" " * (MAX_ANSWER + 1)), Content_Encoding="gzip"), f"more than {MAX_ANSWER}", False),
+    ],
+    ids=[
+        *("404", "long error", "408", "429", "503", "hang-up", "no HTTP", "broken JSON", "image", "broken gzip"),
+        *("too large", "too large when unpacked"),
+    ],
+)
+async def test_what_fails_is_told_in_bounded_words_without_secrets(
+    server: Server, executor: HttpExecutor, response: bytes | None, words: str, retryable: bool
+) -> None:
+    server.answers = [response]
+    with pytest.raises(ToolError) as raised:
+        await executor.call("t", {}, call_id="c")
+    assert words in str(raised.value)
+    assert f"http://127.0.0.1:{server.port}/run" in str(raised.value)
+    assert "secret" not in str(raised.value)
+    assert len(str(raised.value)) < 700
+    assert raised.value.retryable is retryable
+
+
+async def test_an_endpoint_that_is_down_is_retryable(client: httpx2.AsyncClient) -> None:
+    executor = HttpExecutor({"type": "http", "url": "http://127.0.0.1:9/"}, client)
+    with pytest.raises(ToolError, match="cannot be reached") as raised:
+        await executor.call("t", {}, call_id="c")
+    assert raised.value.retryable
+
+
+async def test_a_redirect_on_the_same_origin_is_followed(server: Server, executor: HttpExecutor) -> None:
+    server.answers = [answer(b"", status="307 Moved", Location="/run/"), answer(b"1")]
+    assert await executor.call("t", {"a": 1}, call_id="c") == 1
+    assert [line for line, _, _ in server.requests] == ["POST /run?key=secret HTTP/1.1", "POST /run/ HTTP/1.1"]
+    assert server.requests[0][2] == server.requests[1][2]
+
+
+@pytest.mark.parametrize(
+    ("status", "location"),
+    [("307 Moved", "http://localhost:{port}/run"), ("308 Moved", "https://127.0.0.1:{port}/"), ("302 Found", "/other")],
+    ids=["other host", "other scheme", "would become a GET"],
+)
+async def test_no_other_redirect_is_followed(
+    server: Server, executor: HttpExecutor, status: str, location: str
+) -> None:
+    server.answers = [answer(b"", status=status, Location=location.format(port=server.port))]
+    with pytest.raises(ToolError, match="redirect that is not followed"):
+        await executor.call("t", {}, call_id="c")
+    assert len(server.requests) == 1
+
+
+async def test_redirects_without_end_are_an_error(server: Server, executor: HttpExecutor) -> None:
+    server.answers = [answer(b"", status="307 Moved", Location="/run")] * 10
+    with pytest.raises(ToolError, match="redirected more than 3 times"):
+        await executor.call("t", {}, call_id="c")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"type": "http"}, "executor.url: Field required"),
+        ({"type": "http", "url": "ftp://x/"}, "executor.url: 'ftp://x/' is no URL of an endpoint"),
+        ({"type": "http", "url": "tools/run"}, "executor.url: 'tools/run' is no URL"),
+        ({"type": "grpc", "url": "http://x/"}, "executor.type: "),
+        ({"type": "http", "url": "http://x/", "retries": 1}, "executor.retries: "),
+        ({"type": "http", "url": "http://x/", "headers": {"A": "b\r\nC: d"}}, "executor.headers.A: "),
+        ({"type": "http", "url": "http://x/", "headers": {"A b": "c"}}, "executor.headers.A b."),
+    ],
+    ids=str,
+)
+async def test_an_executor_that_does_not_fit_is_refused_by_field(
+    client: httpx2.AsyncClient, wrong: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(SourceError) as raised:
+        HttpExecutor(wrong, client)
+    assert str(raised.value).startswith(words)

@@ -1,0 +1,243 @@
+"""MCP servers as processes of their own: over stdio, and over streamable HTTP."""
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from addon.tools.base import SourceError, ToolError
+from addon.tools.combined import Combined
+from addon.tools.mcp_config import Selection, Server
+from addon.tools.mcp_servers import McpSource, load
+
+SCRIPT = str(Path(__file__).with_name("mcp_server.py"))
+STDIO = Server(command=sys.executable, args=[SCRIPT, "stdio"])
+TOOLS = ["add", "text", "picture", "fail", "hang", "about", "grow"]
+
+
+@asynccontextmanager
+async def serving(port: int) -> AsyncIterator[asyncio.subprocess.Process]:
+    """The server over HTTP, killed at the end."""
+    process = await asyncio.create_subprocess_exec(sys.executable, SCRIPT, str(port))
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+@pytest.fixture
+def port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+async def names(source: McpSource) -> list[str]:
+    return [tool.name for tool in await source.list_tools()]
+
+
+async def call(source: McpSource, name: str, **args: Any) -> Any:
+    async with asyncio.timeout(15):
+        return await source.call(name, args, call_id="c")
+
+
+def lines(file: Path) -> list[str]:
+    return file.read_text().split() if file.exists() else []
+
+
+async def check_everything(source: McpSource, file: Path, until: Any) -> None:
+    """What holds over either transport."""
+    assert await names(source) == TOOLS
+    assert await call(source, "add", a=1, b=2) == {"sum": 3}
+    assert await call(source, "text", value="one|two") == "one\ntwo"
+    assert await call(source, "text", value='{"a":|1}') == {"a": 1}
+    assert (await call(source, "picture"))["content"][0]["mimeType"] == "image/png"
+    with pytest.raises(ToolError, match="fail") as raised:
+        await call(source, "fail", message="oh")
+    assert not raised.value.retryable
+    with pytest.raises(ToolError, match="there is no tool 'other'"):
+        await call(source, "other")
+    results = await asyncio.gather(*(call(source, "add", a=number, b=0) for number in range(20)))
+    assert [result["sum"] for result in results] == list(range(20))
+
+    task = asyncio.ensure_future(call(source, "hang", file=str(file)))
+    await until(lambda: lines(file) == ["started"])
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await until(lambda: lines(file) == ["started", "cancelled"])
+
+    told = asyncio.Event()
+    source.changed = told.set
+    await call(source, "grow", tool="grown")
+    await asyncio.wait_for(told.wait(), 5)
+    assert await names(source) == [*TOOLS, "grown"]
+    assert await call(source, "grown", a=1, b=2) == {"sum": 3}
+
+
+async def test_a_server_over_stdio(tmp_path: Path, until: Any) -> None:
+    async with McpSource("s", STDIO) as source:
+        await check_everything(source, tmp_path / "notes", until)
+        pid = (await call(source, "about"))["pid"]
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+async def test_a_server_over_http(tmp_path: Path, port: int, until: Any, caplog: pytest.LogCaptureFixture) -> None:
+    source = McpSource("s", Server(url=f"http://127.0.0.1:{port}/mcp"), start_timeout=0.2)
+    told = asyncio.Event()
+    source.changed = told.set
+    with caplog.at_level(logging.WARNING):
+        await source.__aenter__()
+    try:
+        assert await names(source) == []
+        assert "MCP server 's' is not up: All connection attempts failed" in caplog.text
+        async with serving(port):
+            await asyncio.wait_for(told.wait(), 15)
+            await check_everything(source, tmp_path / "notes", until)
+        with pytest.raises(ToolError, match="MCP server 's'") as raised:
+            await call(source, "add", a=1, b=2)
+        assert raised.value.retryable
+        async with serving(port):
+            assert await eventually(source) == {"sum": 3}
+    finally:
+        await source.__aexit__(None, None, None)
+    assert not [record for record in caplog.records if record.levelno > logging.WARNING]
+
+
+async def test_a_server_of_the_older_protocol_is_followed_too(caplog: pytest.LogCaptureFixture) -> None:
+    source = McpSource("s", Server(command=sys.executable, args=[str(Path(SCRIPT).with_name("mcp_old_server.py"))]))
+    told = asyncio.Event()
+    source.changed = told.set
+    async with source:
+        assert await names(source) == ["one"]
+        assert not told.is_set()
+        assert await call(source, "one") == "one"
+        await asyncio.wait_for(told.wait(), 5)
+        assert await names(source) == ["one", "two"]
+        assert await call(source, "two") == "two"
+    noise = [record for record in caplog.records if "parse" in record.getMessage()]
+    assert [record.levelno for record in noise] == [logging.WARNING]
+
+
+async def eventually(source: McpSource) -> Any:
+    """The sum, from a server that is coming up."""
+    async with asyncio.timeout(15):
+        while True:
+            try:
+                return await source.call("add", {"a": 1, "b": 2}, call_id="c")
+            except ToolError as e:
+                assert e.retryable  # noqa: PT017 - it is tried again until the time is over
+            await asyncio.sleep(0.02)
+
+
+async def test_a_server_killed_in_the_middle_of_a_call_is_back_for_the_next(tmp_path: Path, until: Any) -> None:
+    file = tmp_path / "notes"
+    async with McpSource("s", STDIO) as source:
+        pid = (await call(source, "about"))["pid"]
+        hanging = [asyncio.ensure_future(call(source, "hang", file=str(file))) for _ in range(2)]
+        await until(lambda: lines(file) == ["started", "started"])
+        os.kill(pid, signal.SIGKILL)
+        for outcome in await asyncio.gather(*hanging, return_exceptions=True):
+            assert isinstance(outcome, ToolError)
+            assert outcome.retryable
+        results = await asyncio.gather(*(call(source, "about") for _ in range(3)))
+        assert len({result["pid"] for result in results} | {pid}) == 2
+
+
+async def test_a_server_sees_no_environment_but_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GEMINI_API_KEY", "secret")
+    monkeypatch.setenv("TOOLGRAFT_TOKEN", "secret")
+    async with McpSource("s", STDIO.model_copy(update={"env": {"MINE": "yes"}})) as source:
+        environment = (await call(source, "about"))["environment"]
+    assert environment["MINE"] == "yes"
+    assert environment.keys() <= {"MINE", "HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER", "LC_CTYPE"}
+
+
+async def test_the_configuration_selects_and_names_tools(tmp_path: Path) -> None:
+    server = {
+        "command": sys.executable,
+        "args": [SCRIPT, "stdio"],
+        "prefix": "p_",
+        "tools": ["add"],
+        "rules": {"add": {"timeout": 3}},
+    }
+    path = tmp_path / "mcp.json"
+    path.write_text(json.dumps({"mcpServers": {"s": server}}))
+    async with Combined(load(path)) as source:
+        (tool,) = await source.list_tools()
+        assert (tool.name, tool.rules.timeout) == ("p_add", 3)
+        assert await source.call("p_add", {"a": 1, "b": 2}, call_id="c") == {"sum": 3}
+
+
+@pytest.mark.parametrize(
+    ("server", "words"),
+    [
+        (STDIO.model_copy(update={"tools": Selection(include=["other"])}), "tools.include names 'other'"),
+        (STDIO.model_copy(update={"args": [SCRIPT, "stdio", "no spaces"]}), "name is 'no spaces'"),
+    ],
+    ids=["a tool that is not there", "a tool that Gemini cannot take"],
+)
+async def test_tools_that_cannot_be_used_are_an_error_at_the_start(server: Server, words: str) -> None:
+    with pytest.raises(SourceError, match=words):
+        await McpSource("s", server).__aenter__()
+
+
+@pytest.mark.parametrize(
+    ("server", "words"),
+    [
+        (Server(command="there-is-no-such-program"), "No such file or directory: 'there-is-no-such-program'"),
+        (Server(command=sys.executable, args=["-c", "print('hello')"]), "Connection closed"),
+        (Server(command=sys.executable, args=["-c", "import sys; sys.stdin.read()"]), "it is starting"),
+    ],
+    ids=["no program", "no server", "says nothing"],
+)
+async def test_a_server_that_does_not_come_up_is_a_warning(
+    server: Server, words: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.DEBUG):
+        async with asyncio.timeout(10), McpSource("s", server, start_timeout=0.5) as source:
+            assert await names(source) == []
+    warnings = [record.getMessage() for record in caplog.records if record.name.startswith("addon.")]
+    assert len(warnings) == 1
+    assert words in warnings[0]
+    assert not [record for record in caplog.records if record.levelno > logging.WARNING]
+
+
+async def test_a_server_that_stays_down_is_an_error_at_once(until: Callable[..., Any]) -> None:
+    source = McpSource("s", STDIO)
+    async with source:
+        pid = (await call(source, "about"))["pid"]
+        source._server = Server(command="there-is-no-such-program")
+        os.kill(pid, signal.SIGKILL)
+        errors = []
+        async with asyncio.timeout(15):
+            for _ in range(4):
+                with pytest.raises(ToolError) as raised:
+                    await source.call("add", {"a": 1, "b": 2}, call_id="c")
+                errors.append(raised.value)
+    assert all(error.retryable for error in errors)
+    assert "is down: [Errno 2] No such file" in str(errors[-1])
+
+
+async def test_closing_ends_calls_that_wait() -> None:
+    source = McpSource(
+        "s", Server(command=sys.executable, args=["-c", "import sys; sys.stdin.read()"]), start_timeout=0.1
+    )
+    await source.__aenter__()
+    waiting = asyncio.ensure_future(source._connected())
+    await asyncio.sleep(0)
+    await source.__aexit__(None, None, None)
+    with pytest.raises(ToolError, match="is down: it is closed"):
+        await asyncio.wait_for(waiting, 5)
