@@ -186,8 +186,8 @@ class Settings(BaseModel):
         rest = text.replace("{turn_id}", "").replace("{names}", "")
         if "{" in rest or "}" in rest or text.count("{names}") > 1:
             raise ValueError("may hold {turn_id} and {names}, and no other braces")
-        if not rest.strip(" \t\r\n[]()<>"):
-            raise ValueError("must have words of its own beside {turn_id} and {names}")
+        if sum(character.isalpha() for character in rest) < 3:
+            raise ValueError("must have words of its own, of three letters or more, beside {turn_id} and {names}")
         return text
 
     @field_validator("redirect", mode="before")
