@@ -21,7 +21,7 @@ logger = logging.getLogger("toolgraft")
 
 class Lifecycle:
     """The first addon. `runtime` is None until the options are known, and where they were refused: then no other
-    hook does anything, and mitmproxy ends before it opens a port."""
+    hook does anything, and mitmproxy ends before it serves anyone."""
 
     name = "toolgraft"
 
@@ -36,6 +36,13 @@ class Lifecycle:
             loader.add_option(option.name, option.typespec, option.default, option.help)
 
     def configure(self, updated: set[str]) -> None:
+        if "stream_large_bodies" in updated and ctx.options.stream_large_bodies:
+            # a chunked body begins to stream when it has grown too large, long after the last hook that could object
+            logger.warning(
+                f"stream_large_bodies={ctx.options.stream_large_bodies} is taken back: "
+                "bodies that stream are not rewritten, and calls in them would pass unseen"
+            )
+            ctx.options.update(stream_large_bodies=None)
         if not any(name.startswith("graft_") for name in updated):
             return
         first, self._configured = not self._configured, True
@@ -45,7 +52,7 @@ class Lifecycle:
             text = explain(error) if isinstance(error, ValidationError) else str(error)
             if not first:
                 raise exceptions.OptionsError(text) from error
-            logger.error(text)  # mitmproxy ends after an error at the start, with status 1
+            refuse_start(text)
 
     def _apply(self) -> None:
         # what is set and not registered by any addon, mitmproxy keeps for one that may come, and says nothing
@@ -96,3 +103,12 @@ class Lifecycle:
             pass
         self._ended = asyncio.ensure_future(runtime.stop())
         return self._ended
+
+
+def refuse_start(text: str) -> None:
+    """Log an error; while mitmproxy starts it ends then, with status 1. It loads scripts while its servers are being
+    started, and looks for errors when they are up: without more they would be up for a moment."""
+    logger.error(text)
+    for task in asyncio.all_tasks():
+        if task.get_name() == "setup_servers":
+            task.cancel()

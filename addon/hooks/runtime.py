@@ -4,6 +4,7 @@ Everything that can go wrong at the start goes wrong here, before any port of th
 """
 
 import asyncio
+import logging
 import os
 import socket
 from collections.abc import Mapping
@@ -16,11 +17,16 @@ from addon.control.token import clear_address, load_token, make_folder, write_ad
 from addon.graft.grafter import Grafter
 from addon.metrics import Metrics
 from addon.settings import Settings
-from store.base import Store, run_now
+from store.base import Store, StoreError, run_now
 from store.factory import open_url
+
+logger = logging.getLogger("toolgraft")
 
 FIXED = ("store", "state", "ttl", "control", "token", "max_body")
 """Settings that are read once, at the start."""
+
+_UPKEEP = 60.0
+"""Seconds between two times that old records go: often, so that they go in small portions."""
 
 
 def package_version() -> str:
@@ -89,8 +95,11 @@ class Runtime:
 
     async def _expire(self) -> None:
         while True:
-            await self.store.expire()
-            await asyncio.sleep(60)  # often: what is old goes in small portions
+            try:
+                await self.store.expire()
+            except StoreError as error:
+                logger.warning("old records stay for now: %s", error)
+            await asyncio.sleep(_UPKEEP)
 
     async def stop(self) -> None:
         """Give everything back."""
