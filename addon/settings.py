@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import platformdirs
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from store.models import SESSION_PATTERN, SessionName
+from store.models import SESSION_FORM, SessionName
 
 OptionType = type[str] | type[int] | type[bool] | type[Sequence[str]]
 
@@ -133,6 +133,11 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+def is_host_name(text: str) -> bool:
+    """Whether this is a host name alone: no scheme, port or path."""
+    return bool(text) and set(text.lower()) <= set("abcdefghijklmnopqrstuvwxyz0123456789.-")
+
+
 class Redirect(NamedTuple):
     host: str
     scheme: str
@@ -227,7 +232,7 @@ class Settings(BaseModel):
     @classmethod
     def _hosts(cls, hosts: tuple[str, ...]) -> tuple[str, ...]:
         for host in hosts:
-            if not host or not set(host.lower()) <= set("abcdefghijklmnopqrstuvwxyz0123456789.-"):
+            if not is_host_name(host):
                 raise ValueError(f"{host!r} must be a plain host name, without scheme, port or path")
         return tuple(host.lower() for host in hosts)
 
@@ -253,8 +258,10 @@ def parse_redirect(text: str) -> Redirect:
         port = parts.port
     except ValueError as error:
         raise ValueError(f"{text!r}: {error}") from None
-    if not equals or not host or "/" in host or parts.scheme not in ("http", "https") or not parts.hostname:
+    if not equals or parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError(f"{text!r} must be HOST=URL, such as generativelanguage.googleapis.com=http://127.0.0.1:9912")
+    if not is_host_name(host):
+        raise ValueError(f"{text!r}: {host!r} must be a plain host name, without scheme, port or path")
     if parts.query or parts.fragment or parts.username:
         raise ValueError(f"{text!r}: the URL may have a path, but no query, fragment or user name")
     return Redirect(
@@ -267,7 +274,7 @@ def parse_redirect(text: str) -> Redirect:
 
 
 _FITS = {
-    "session": f"a name of the form {SESSION_PATTERN}",
+    "session": SESSION_FORM,
     "max_body": "a number of bytes, 1024 or more",
     "ttl": "a number of seconds, 60 or more",
     "pending_timeout": "a number of seconds from 0 to 3600",
