@@ -5,6 +5,7 @@ import difflib
 import json
 import logging
 import os
+from pathlib import Path
 
 from mitmproxy import ctx, exceptions, flowfilter
 from mitmproxy.addonmanager import Loader
@@ -84,11 +85,12 @@ class Lifecycle:
             await self.runtime.serve()
             listening = addresses(ctx.master.addons.get("proxyserver").servers)
             make_folder(settings.state)
-            write_file(settings.state / "proxy.json", json.dumps(listening | {"pid": os.getpid()}))
+            ca = str(Path(ctx.options.confdir).expanduser().absolute() / "mitmproxy-ca-cert.pem")
+            write_file(settings.state / "proxy.json", json.dumps(listening | {"ca": ca, "pid": os.getpid()}))
         except OSError as error:
             logger.error(str(error))
             return
-        for line in banner(listening, self.runtime, ctx.options.confdir):
+        for line in banner(listening, self.runtime, ca):
             logger.info(line)
 
     def done(self) -> asyncio.Task[None] | None:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 
 from addon.control import tasks
-from addon.control.app import create_app
+from addon.control.app import ControlApp, create_app
 from addon.control.server import ControlServer, bind, url_of
 from addon.control.token import clear_address, load_token, make_folder, write_address
 from addon.graft.grafter import Grafter
@@ -46,15 +46,16 @@ class Runtime:
         self.grafter = Grafter(store, settings, self.metrics)
         self.control_address: tuple[str, int] | None = None
         self.control_url: str | None = None
+        self.control: ControlApp | None = None
         self._server: ControlServer | None = None
         self._upkeep: asyncio.Task[None] | None = None
         if listener is not None:
             self.control_address = listener.getsockname()[:2]
             self.control_url = url_of(listener)
-            app = create_app(
+            self.control = create_app(
                 store=store, settings=settings, token=token, metrics=self.metrics, version=package_version()
             )
-            self._server = ControlServer(app, listener)
+            self._server = ControlServer(self.control, listener)
 
     @classmethod
     def start(cls, settings: Settings, environ: Mapping[str, str] = os.environ) -> "Runtime":
@@ -85,6 +86,8 @@ class Runtime:
                 raise ValueError(f"graft_{name} cannot be changed while the proxy runs: restart it")
         self.settings = settings
         self.grafter = Grafter(self.store, settings, self.metrics)
+        if self.control is not None:
+            self.control.change(settings)
 
     async def serve(self) -> None:
         """Start the control API and the store's upkeep."""

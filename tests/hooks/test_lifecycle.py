@@ -83,6 +83,15 @@ async def test_a_change_holds_from_the_next_request_on(make: Make) -> None:
     assert hooks.lifecycle.filter is None
 
 
+async def test_a_change_holds_in_the_control_api_as_well(make: Make, tmp_path: Path) -> None:
+    hooks = make(control="127.0.0.1:0", state=str(tmp_path))
+    hooks.set(session="other", allow_hosts=["graft.example"])
+    runtime = hooks.lifecycle.runtime
+    assert runtime is not None
+    assert runtime.control is not None
+    assert runtime.control.api.settings is runtime.settings
+
+
 async def test_an_option_that_nobody_knows_is_an_error(make: Make, caplog: pytest.LogCaptureFixture) -> None:
     hooks = make()
     hooks.options.update_defer(graft_sesion="x")
