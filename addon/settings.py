@@ -4,6 +4,7 @@ The table is what mitmproxy registers, what the README lists and what `Settings`
 reads the environment but `state_folder`; nothing here imports mitmproxy.
 """
 
+import difflib
 import ipaddress
 import os
 from collections.abc import Mapping, Sequence
@@ -279,6 +280,24 @@ _FITS = {
     "ttl": "a number of seconds, 60 or more",
     "pending_timeout": "a number of seconds from 0 to 3600",
 }
+
+
+def parse_options(texts: Sequence[str]) -> dict[str, Any]:
+    """Options by their full names, of texts as `--set` takes them: `graft_NAME=VALUE`. Raises ValueError."""
+    values: dict[str, Any] = {}
+    for text in texts:
+        name, _, value = text.partition("=")
+        option = next((o for o in OPTIONS if o.name == name), None)
+        if option is None:
+            raise ValueError(unknown_option(name))
+        values[name] = value if option.typespec is str else [*values.get(name, ()), value]
+    return values
+
+
+def unknown_option(name: str) -> str:
+    """What is said of an option that there is not."""
+    near = difflib.get_close_matches(name, [o.name for o in OPTIONS], 1)
+    return f"{name}: there is no such option{f'; did you mean {near[0]}?' if near else ''}"
 
 
 def explain(error: ValidationError) -> str:

@@ -1,6 +1,7 @@
 """What the user reads when the proxy is up: where it listens, and how a client is pointed at each port."""
 
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 from mitmproxy.proxy.mode_specs import RegularMode, ReverseMode
@@ -19,6 +20,11 @@ def addresses(servers: Iterable[Any]) -> dict[str, Any]:
         host = {"0.0.0.0": "127.0.0.1", "::": "127.0.0.1"}.get(host, host)
         found[kind].append(f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}")
     return found
+
+
+def ca_file(confdir: str) -> str:
+    """The file of mitmproxy's CA, by mitmproxy's option `confdir`."""
+    return str(Path(confdir).expanduser().absolute() / "mitmproxy-ca-cert.pem")
 
 
 def banner(listening: dict[str, Any], runtime: Runtime, ca: str) -> Iterator[str]:

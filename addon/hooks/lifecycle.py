@@ -1,20 +1,18 @@
 """Options registered and parsed, the runtime started and stopped with them, and what is said to the user about it."""
 
 import asyncio
-import difflib
 import json
 import logging
 import os
-from pathlib import Path
 
 from mitmproxy import ctx, exceptions, flowfilter
 from mitmproxy.addonmanager import Loader
 from pydantic import ValidationError
 
 from addon.control.token import make_folder, write_file
-from addon.hooks.banner import addresses, banner
+from addon.hooks.banner import addresses, banner, ca_file
 from addon.hooks.runtime import Runtime
-from addon.settings import OPTIONS, Settings, explain
+from addon.settings import OPTIONS, Settings, explain, unknown_option
 from store.base import StoreUnusable
 
 logger = logging.getLogger("toolgraft")
@@ -59,8 +57,7 @@ class Lifecycle:
         # what is set and not registered by any addon, mitmproxy keeps for one that may come, and says nothing
         for name in ctx.options.deferred:
             if name.startswith("graft_"):
-                near = difflib.get_close_matches(name, [o.name for o in OPTIONS], 1)
-                raise ValueError(f"{name}: there is no such option{f'; did you mean {near[0]}?' if near else ''}")
+                raise ValueError(unknown_option(name))
         settings = Settings.from_options({o.name: getattr(ctx.options, o.name) for o in OPTIONS})
         try:
             chosen = flowfilter.parse(settings.filter) if settings.filter else None
@@ -85,7 +82,7 @@ class Lifecycle:
             await self.runtime.serve()
             listening = addresses(ctx.master.addons.get("proxyserver").servers)
             make_folder(settings.state)
-            ca = str(Path(ctx.options.confdir).expanduser().absolute() / "mitmproxy-ca-cert.pem")
+            ca = ca_file(ctx.options.confdir)
             write_file(settings.state / "proxy.json", json.dumps(listening | {"ca": ca, "pid": os.getpid()}))
         except OSError as error:
             logger.error(str(error))
