@@ -26,15 +26,15 @@ case ${1:-} in
 esac
 
 # mitmproxy refuses an option that is set twice: a default is given only where the user's arguments have none.
-modes=default strategy=default host_header=default previous=
+modes=default listen=default strategy=default host_header=default previous=
 for argument do
     case $previous in
         --set) argument=--set=$argument ;;
     esac
     case $argument in
         -m* | --mode | --mode=* | --set=mode | --set=mode=*) modes=own ;;
-        -p* | --listen-port | --listen-port=* | --listen-host | --listen-host=*) modes=own ;;
-        --set=listen_port=* | --set=listen_host=*) modes=own ;;
+        -p* | --listen-port | --listen-port=* | --set=listen_port=*) modes=own ;;
+        --listen-h* | --set=listen_host | --set=listen_host=*) modes=own listen=own ;;
         --set=connection_strategy=*) strategy=own ;;
         --set=keep_host_header | --set=keep_host_header=*) host_header=own ;;
     esac
@@ -43,6 +43,8 @@ done
 if [ $modes = default ]; then
     set -- --mode regular@127.0.0.1:8080 --mode reverse:https://generativelanguage.googleapis.com@127.0.0.1:8081 "$@"
 fi
+# mitmproxy listens to the whole network unless it is told otherwise; a mode with @host:port of its own goes before this.
+[ $modes = default ] || [ $listen = own ] || set -- --listen-host 127.0.0.1 "$@"
 # Lazy: a request can be sent elsewhere, or refused, before any connection. Host: the addon checks what the client said.
 [ $strategy = own ] || set -- --set connection_strategy=lazy "$@"
 [ $host_header = own ] || set -- --set keep_host_header=true "$@"

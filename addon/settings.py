@@ -4,6 +4,7 @@ The table is what mitmproxy registers, what the README lists and what `Settings`
 reads the environment but `state_folder`; nothing here imports mitmproxy.
 """
 
+import difflib
 import ipaddress
 import os
 from collections.abc import Mapping, Sequence
@@ -14,7 +15,7 @@ from urllib.parse import urlsplit
 import platformdirs
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from store.models import SESSION_PATTERN, SessionName
+from store.models import SESSION_FORM, SessionName
 
 OptionType = type[str] | type[int] | type[bool] | type[Sequence[str]]
 
@@ -165,6 +166,11 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+def is_host_name(text: str) -> bool:
+    """Whether this is a host name alone: no scheme, port or path."""
+    return bool(text) and set(text.lower()) <= set("abcdefghijklmnopqrstuvwxyz0123456789.-")
+
+
 class Redirect(NamedTuple):
     host: str
     scheme: str
@@ -225,8 +231,8 @@ class Settings(BaseModel):
         rest = text.replace("{turn_id}", "").replace("{names}", "")
         if "{" in rest or "}" in rest or text.count("{names}") > 1:
             raise ValueError("may hold {turn_id} and {names}, and no other braces")
-        if not rest.strip(" \t\r\n[]()<>"):
-            raise ValueError("must have words of its own beside {turn_id} and {names}")
+        if sum(character.isalpha() for character in rest) < 3:
+            raise ValueError("must have words of its own, of three letters or more, beside {turn_id} and {names}")
         return text
 
     @field_validator("redirect", mode="before")
@@ -266,7 +272,7 @@ class Settings(BaseModel):
     @classmethod
     def _hosts(cls, hosts: tuple[str, ...]) -> tuple[str, ...]:
         for host in hosts:
-            if not host or not set(host.lower()) <= set("abcdefghijklmnopqrstuvwxyz0123456789.-"):
+            if not is_host_name(host):
                 raise ValueError(f"{host!r} must be a plain host name, without scheme, port or path")
         return tuple(host.lower() for host in hosts)
 
@@ -292,8 +298,10 @@ def parse_redirect(text: str) -> Redirect:
         port = parts.port
     except ValueError as error:
         raise ValueError(f"{text!r}: {error}") from None
-    if not equals or not host or "/" in host or parts.scheme not in ("http", "https") or not parts.hostname:
+    if not equals or parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError(f"{text!r} must be HOST=URL, such as generativelanguage.googleapis.com=http://127.0.0.1:9912")
+    if not is_host_name(host):
+        raise ValueError(f"{text!r}: {host!r} must be a plain host name, without scheme, port or path")
     if parts.query or parts.fragment or parts.username:
         raise ValueError(f"{text!r}: the URL may have a path, but no query, fragment or user name")
     return Redirect(
@@ -306,7 +314,7 @@ def parse_redirect(text: str) -> Redirect:
 
 
 _FITS = {
-    "session": f"a name of the form {SESSION_PATTERN}",
+    "session": SESSION_FORM,
     "max_body": "a number of bytes, 1024 or more",
     "ttl": "a number of seconds, 60 or more",
     "pending_timeout": "a number of seconds from 0 to 3600",
@@ -316,6 +324,24 @@ _FITS = {
     "approval_timeout": "a number of seconds from 0 to 86400",
     "keepalive": "a number of seconds from 0 to 3600",
 }
+
+
+def parse_options(texts: Sequence[str]) -> dict[str, Any]:
+    """Options by their full names, of texts as `--set` takes them: `graft_NAME=VALUE`. Raises ValueError."""
+    values: dict[str, Any] = {}
+    for text in texts:
+        name, _, value = text.partition("=")
+        option = next((o for o in OPTIONS if o.name == name), None)
+        if option is None:
+            raise ValueError(unknown_option(name))
+        values[name] = value if option.typespec is str else [*values.get(name, ()), value]
+    return values
+
+
+def unknown_option(name: str) -> str:
+    """What is said of an option that there is not."""
+    near = difflib.get_close_matches(name, [o.name for o in OPTIONS], 1)
+    return f"{name}: there is no such option{f'; did you mean {near[0]}?' if near else ''}"
 
 
 def explain(error: ValidationError) -> str:

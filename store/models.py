@@ -7,12 +7,22 @@ import enum
 import re
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 SESSION_PATTERN = r"[A-Za-z0-9_.-]{1,64}"
-SESSION_NAME = re.compile(SESSION_PATTERN)
+SESSION_FORM = f"a name of the form {SESSION_PATTERN}, and not only dots"
+SESSION_NAME = re.compile(rf"(?!\.+\Z){SESSION_PATTERN}")
+"""For `fullmatch`. A URL cannot address `.` and `..`: clients resolve them before they ask."""
 
-SessionName = Annotated[str, Field(pattern=f"^{SESSION_PATTERN}$")]
+
+def _not_only_dots(name: str) -> str:
+    if not name.strip("."):
+        raise ValueError(f"must be {SESSION_FORM}")
+    return name
+
+
+# pydantic's own patterns have no look-ahead
+SessionName = Annotated[str, Field(pattern=f"^{SESSION_PATTERN}$"), AfterValidator(_not_only_dots)]
 Document = dict[str, Any]
 
 MASK = "***"

@@ -353,6 +353,7 @@ def test_the_venv_has_the_command_and_finds_the_packages(made: Checkout) -> None
 
 HOST = ["--set", "keep_host_header=true"]
 LAZY = ["--set", "connection_strategy=lazy"]
+LOCAL = ["--listen-host", "127.0.0.1"]
 MODES = [
     *["--mode", "regular@127.0.0.1:8080"],
     *["--mode", "reverse:https://generativelanguage.googleapis.com@127.0.0.1:8081"],
@@ -364,13 +365,17 @@ MODES = [
     [
         ([], HOST + LAZY + MODES),
         (["--set", "graft_store=memory://", "-w", "a file"], HOST + LAZY + MODES),
-        (["--mode", "reverse:http://127.0.0.1:9912@8080", "--set", "graft_store=memory://"], HOST + LAZY),
-        (["--mode=regular"], HOST + LAZY),
-        (["-m", "regular"], HOST + LAZY),
-        (["-mregular"], HOST + LAZY),
-        (["--set", "mode=regular"], HOST + LAZY),
-        (["-p", "9000"], HOST + LAZY),
-        (["--listen-port=9000"], HOST + LAZY),
+        (["--mode", "reverse:http://127.0.0.1:9912@8080", "--set", "graft_store=memory://"], HOST + LAZY + LOCAL),
+        (["--mode=regular"], HOST + LAZY + LOCAL),
+        (["-m", "regular"], HOST + LAZY + LOCAL),
+        (["-mregular"], HOST + LAZY + LOCAL),
+        (["--set", "mode=regular"], HOST + LAZY + LOCAL),
+        (["-p", "9000"], HOST + LAZY + LOCAL),
+        (["--listen-port=9000"], HOST + LAZY + LOCAL),
+        (["--mode", "regular", "--listen-host", "0.0.0.0"], HOST + LAZY),
+        (["--listen-host=::1"], HOST + LAZY),
+        (["--set", "listen_host=0.0.0.0", "-p", "9000"], HOST + LAZY),
+        (["--set=listen_host=0.0.0.0"], HOST + LAZY),
         (["--set", "connection_strategy=eager"], HOST + MODES),
         (["--set=connection_strategy=eager"], HOST + MODES),
         (["--set", "keep_host_header=false"], LAZY + MODES),

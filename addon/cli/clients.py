@@ -69,7 +69,7 @@ def variables(*, session: str, proxy: bool, url: str | None = None) -> dict[str,
     address = _listening("regular", url)
     if session != "default":
         address = address.replace("://", f"://{session}:x@", 1)
-    ca = Path.home() / ".mitmproxy" / "mitmproxy-ca-cert.pem"
+    ca = _ca(url)
     if not ca.exists():
         output.note(f"{ca} is not there yet: the proxy makes it at its first start")
     return {"HTTPS_PROXY": address} | dict.fromkeys(CA_FILES, str(ca))
@@ -104,8 +104,8 @@ def _own_shell() -> Shell:
 def _listening(kind: Literal["reverse", "regular"], url: str | None) -> str:
     """The first address of a kind that the proxy here wrote to the state folder; without one, or for a proxy
     elsewhere, the default port."""
-    host = urlsplit(url).hostname if url else None
-    if host is not None and not _is_loopback(host):
+    host = _elsewhere(url)
+    if host is not None:
         shown = f"[{host}]" if ":" in host else host
         return f"http://{shown}:{urlsplit(DEFAULTS[kind]).port}"
     addresses = _written().get(kind, [DEFAULTS[kind]])
@@ -114,10 +114,18 @@ def _listening(kind: Literal["reverse", "regular"], url: str | None) -> str:
     return str(addresses[0])
 
 
-def _is_loopback(host: str) -> bool:
+def _ca(url: str | None) -> Path:
+    """The CA's file as the proxy here wrote it down; without that, or for a proxy elsewhere, mitmproxy's usual one."""
+    written = _written().get("ca") if _elsewhere(url) is None else None
+    return Path(written) if isinstance(written, str) else Path.home() / ".mitmproxy" / "mitmproxy-ca-cert.pem"
+
+
+def _elsewhere(url: str | None) -> str | None:
+    """The host of a proxy that runs on another machine; None for the one here."""
     from addon.settings import is_loopback
 
-    return is_loopback(host)
+    host = urlsplit(url).hostname if url else None
+    return None if host is None or is_loopback(host) else host
 
 
 def _written() -> dict[str, Any]:

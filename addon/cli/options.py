@@ -7,10 +7,10 @@ import typer
 
 def _session_name(value: str | None) -> str | None:
     if value is not None:
-        from store.models import SESSION_NAME, SESSION_PATTERN
+        from store.models import SESSION_FORM, SESSION_NAME
 
         if not SESSION_NAME.fullmatch(value):
-            raise typer.BadParameter(f"{value!r} must be a name of the form {SESSION_PATTERN}")
+            raise typer.BadParameter(f"{value!r} must be {SESSION_FORM}")
     return value
 
 

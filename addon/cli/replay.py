@@ -20,6 +20,12 @@ def show(
     store: Annotated[
         str | None, typer.Option("--store", help="The store to look turns up in; default: the proxy's.", metavar="URL")
     ] = None,
+    chosen: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", help="An option of the proxy, as it was started with; repeatable.", metavar="graft_NAME=VALUE"
+        ),
+    ] = None,
     url: options.Url = None,
     as_json: options.Json = False,
 ) -> None:
@@ -28,13 +34,18 @@ def show(
     Nothing is sent and nothing is stored; the proxy need not run, and --url is not used. A line that begins with -
     was sent when it was recorded, one with + would be sent now.
     """
+    from pydantic import ValidationError
+
     from addon.hooks.replay import Replayed
+    from addon.settings import explain
 
     async def collect() -> list[Replayed]:
-        return await _replayed(file, session, tools, store)
+        return await _replayed(file, session, tools, store, chosen or [])
 
     try:
         found = asyncio.run(collect())
+    except ValidationError as error:
+        output.fail(explain(error))
     except (OSError, ValueError) as error:
         output.fail(str(error))
     if as_json:
@@ -50,20 +61,23 @@ def show(
     output.note(f"{len(found)} requests, {sum(one.changed for one in found)} of them changed")
 
 
-async def _replayed(file: Path, session: str | None, tools: str | None, url: str | None) -> list[Any]:
+async def _replayed(
+    file: Path, session: str | None, tools: str | None, url: str | None, chosen: list[str]
+) -> list[Any]:
     from addon.cli.documents import read_json
     from addon.core.toolset import normalise
     from addon.hooks.replay import replay
-    from addon.settings import Settings
+    from addon.settings import Settings, parse_options
     from store.factory import open_url
     from store.models import Toolset
 
-    settings = Settings()
+    settings = Settings.from_options(parse_options(chosen))
     toolset = None
     if tools is not None:
         document = read_json(tools)
         made = normalise({"tools": document} if isinstance(document, list) else document)
         toolset = Toolset(declarations=made.declarations, builtins=made.builtins, tool_config=made.tool_config)
+    url = url or settings.store or None
     if url is None:
         kept = settings.state / "toolgraft.db"
         url = f"sqlite:///{kept}" if kept.exists() else "memory://"

@@ -38,11 +38,15 @@ class ControlApp:
             routes += importlib.import_module(f"addon.control.routes.{group}").router.routes
         self.routes = [*routes, *_documentation(routes, api.version)]
         router = Router(self.routes, redirect_slashes=False, default=_not_found)
-        self._guarded = Guard(router, settings=api.settings, token=token, open_paths=_open_paths(self.routes))
+        self._guarded = Guard(router, settings=lambda: api.settings, token=token, open_paths=_open_paths(self.routes))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         scope["api"] = self.api
         await self._guarded(scope, receive, send)
+
+    def change(self, settings: Settings) -> None:
+        """Go on with other settings, from the next request on."""
+        self.api.settings = settings
 
     def stop(self) -> None:
         """End long polls and event streams: they answer with what they have."""

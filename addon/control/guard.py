@@ -5,7 +5,7 @@ bearer token, the body's type and size. Knows no route, but for the paths that n
 """
 
 import hmac
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -19,9 +19,12 @@ _HEADERS = "authorization, content-type, last-event-id"
 
 
 class Guard:
-    """`token` None: nobody is asked for one. `open_paths` need none in any case."""
+    """`settings` are asked for anew for each request: some of them change. `token` None: nobody is asked for one.
+    `open_paths` need none in any case."""
 
-    def __init__(self, app: ASGIApp, *, settings: Settings, token: str | None, open_paths: Collection[str]) -> None:
+    def __init__(
+        self, app: ASGIApp, *, settings: Callable[[], Settings], token: str | None, open_paths: Collection[str]
+    ) -> None:
         self._app = app
         self._settings = settings
         self._token = None if token is None else token.encode()
@@ -49,12 +52,13 @@ class Guard:
 
     def _check_place(self, headers: Mapping[bytes, bytes]) -> None:
         host = headers.get(b"host", b"").decode("latin-1")
-        if not host_allowed(host, self._settings.allow_hosts):
+        settings = self._settings()
+        if not host_allowed(host, settings.allow_hosts):
             raise Problem(403, "Host: not a name of this machine; graft_allow_hosts lists others", field="Host")
         origin, site = headers.get(b"origin"), headers.get(b"sec-fetch-site")
         if origin is None and site is None:
             return
-        if not page_allowed(_text(origin), _text(site), self._settings.allow_origins):
+        if not page_allowed(_text(origin), _text(site), settings.allow_origins):
             field = "Sec-Fetch-Site" if origin is None else "Origin"
             raise Problem(403, f"{field}: not for pages of other sites; graft_allow_origins lists those", field=field)
 
@@ -64,7 +68,7 @@ class Guard:
         if not hmac.compare_digest(given.strip(), self._token) or scheme.lower() != b"bearer":
             raise Problem(
                 401,
-                "a bearer token is needed: `toolgraft token` shows it",
+                "a bearer token is needed: `./run_proxy.sh token` or `toolgraft token` shows it",
                 headers={"WWW-Authenticate": 'Bearer realm="toolgraft"'},
             )
 
@@ -73,7 +77,7 @@ class Guard:
         media_type = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
         if media_type != b"application/json":
             raise Problem(415, "Content-Type: must be application/json", field="Content-Type")
-        limit = self._settings.max_body
+        limit = self._settings().max_body
         too_large = Problem(413, f"the body is larger than graft_max_body, {limit} bytes")
         length = headers.get(b"content-length", b"")
         if length.isdigit() and int(length) > limit:

@@ -15,7 +15,7 @@ from starlette.responses import Response
 
 from addon.core.toolset import BadTool
 from store.base import AlreadyAnswered, BadCursor, StoreUnavailable, UnknownCall
-from store.models import SESSION_PATTERN
+from store.models import SESSION_FORM, SESSION_PATTERN
 
 _log = logging.getLogger(__name__)
 
@@ -91,6 +91,6 @@ def _what_fits(error: Mapping[str, Any]) -> str:
     if error["type"] in ("literal_error", "enum"):
         return f"must be {context['expected']}"
     if SESSION_PATTERN in str(context.get("pattern", "")):
-        return f"must be a name of the form {SESSION_PATTERN} (1 to 64 letters, digits, `_`, `.` and `-`)"
+        return f"must be {SESSION_FORM}"
     message: str = error["msg"]
     return message.removeprefix("Value error, ").replace("Input should be", "must be")

@@ -33,9 +33,10 @@ from store.base import Store
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Api:
-    """What the handlers work on. `stopping` is set when the server stops: long answers end then."""
+    """What the handlers work on. `settings` are replaced where options change. `stopping` is set when the server
+    stops: long answers end then."""
 
     store: Store
     settings: Settings

@@ -17,6 +17,9 @@ CONTINUATION = "CONTINUATION"
 FILLER: Document = {"text": "", "thought": True}
 """A part that every client takes and none shows: an event without a non-empty part makes chats forget the turn."""
 
+MAX_DEPTH = 100
+"""How deep the arguments of a call may be nested. Protobuf goes no deeper, and neither could the store."""
+
 _STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]|\[['\"](.*?)['\"]\]")
 
 
@@ -29,7 +32,8 @@ class Naming(NamedTuple):
 
 
 class Captured(NamedTuple):
-    """A call of a grafted tool, and its place in its step. `known` False: the toolset has no tool of that name."""
+    """A call of a grafted tool, and its place in its step. `known` False: the toolset has no tool of that name.
+    `too_deep`: its arguments were nested too deeply, and left out."""
 
     call_id: str
     name: str
@@ -37,6 +41,7 @@ class Captured(NamedTuple):
     gemini_id: str | None
     place: int
     known: bool
+    too_deep: bool = False
 
 
 class _Partial(NamedTuple):
@@ -123,6 +128,8 @@ class Answer:
         self.goes_on = goes_on
         self.candidates: dict[int, Candidate] = {}
         self.continuation: str | None = None
+        self.unfinished: set[str] = set()
+        """The names of the calls whose arguments never came to their end."""
         self._moved: Document = {}
         self._meta: Document = {}
 
@@ -155,21 +162,18 @@ class Answer:
             self._moved = moved
             return response
         self._moved = {}
-        return {**moved, **response, "candidates": kept}
+        return {**moved, **response, "candidates": [_filled(candidate) for candidate in kept]}
 
     def close(self) -> Document | None:
         """The clean end of a stream: the event that is still to be sent, if a placeholder is, or the usage that was
         told in an event that was dropped."""
-        for state in self.candidates.values():
-            if not state.ended and not state.paused:
-                state.goes_on = self.goes_on(state)
+        open_ended = [state for state in self.candidates.values() if not state.ended and not state.paused]
+        for state in open_ended:
+            self._cut_short(state)
+            state.goes_on = self.goes_on(state)
         if any(state.goes_on for state in self.candidates.values()):
             return None
-        parts = {
-            state.index: (self._place(state), "STOP")
-            for state in self.candidates.values()
-            if state.wants_placeholder and not state.ended and not state.paused
-        }
+        parts = {state.index: (self._place(state), "STOP") for state in open_ended if state.wants_placeholder}
         if not parts and "usageMetadata" not in self._moved:
             return None
         for index in parts:
@@ -200,6 +204,7 @@ class Answer:
         ends = (finish is not None or whole) and not state.paused and not state.ended
         if ends:
             state.ended, state.finish = True, finish
+            self._cut_short(state)
             state.goes_on = self.goes_on(state)
         places = ends and state.wants_placeholder
         if not hid and not places and not (ends and state.goes_on):
@@ -267,6 +272,14 @@ class Answer:
         call = {**partial.part["functionCall"], "args": partial.args}
         return self._captured(state, {**partial.part, "functionCall": call}, call)
 
+    def _cut_short(self, state: Candidate) -> None:
+        """A call whose arguments are still to come when the answer ends is what came of it: its pieces were hidden,
+        and the turn must not be empty."""
+        partial, state.partial = state.partial, None
+        if partial is not None:
+            self.unfinished.add(str(partial.part["functionCall"].get("name", "")))
+            self._assembled(state, partial)
+
     def _toolset_name(self, used: str) -> str | None:
         """The toolset's name of a call; None where it is the client's own."""
         return self.naming.names.get(used, used if self.naming.all_grafted else None)
@@ -275,6 +288,10 @@ class Answer:
         """Take in a call that is complete; whether the client gets it."""
         used = str(call.get("name", ""))
         name = self._toolset_name(used)
+        too_deep = _is_deeper(call.get("args"), MAX_DEPTH)
+        if too_deep:
+            call = {**call, "args": {}}
+            part = {**part, "functionCall": call}
         if name is None:
             state.slots.append(Slot(used, None))
             state.say(part)
@@ -288,6 +305,7 @@ class Answer:
             gemini_id=call["id"] if isinstance(call.get("id"), str) else None,
             place=len(state.slots),
             known=used in self.naming.names,
+            too_deep=too_deep,
         )
         state.captured.append(captured)
         state.slots.append(Slot(name, captured.call_id))
@@ -295,6 +313,26 @@ class Answer:
         if self.passthrough:
             state.show(part)
         return self.passthrough
+
+
+def _filled(candidate: Document) -> Document:
+    """A candidate of an event that is made anew: with a part that is not empty."""
+    content = candidate.get("content")
+    content = content if isinstance(content, dict) else {}
+    if any(part and part != {"text": ""} for part in parts_of(content)):
+        return candidate
+    return {**candidate, "content": {"role": "model", **content, "parts": [FILLER]}}
+
+
+def _is_deeper(value: Any, depth: int) -> bool:
+    """Whether JSON is nested more than `depth` levels deep."""
+    level = [value]
+    for _ in range(depth + 1):
+        containers = [one for one in level if isinstance(one, (dict, list))]
+        if not containers:
+            return False
+        level = [item for one in containers for item in (one.values() if isinstance(one, dict) else one)]
+    return True
 
 
 def put(args: Document, piece: Mapping[str, Any]) -> None:

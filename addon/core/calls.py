@@ -63,13 +63,15 @@ def responses_lead(contents: Sequence[Document]) -> bool:
 
 def flat(content: Document, *, calls: bool = True, server: bool = True) -> Document:
     """A Content with its calls and responses told as text, so that it stands without any tool being declared.
-    Responses that stay go first: text may not come before them. The same object where there is nothing to tell."""
+    Responses that stay go first: text may not come before them. What tells responses has the role `user`, whichever the
+    client gave it: it is no answer of the model's. The same object where there is nothing to tell."""
     kinds = (_OWN if calls else ()) + (_SERVER if server else ())
     if all(get(part, kind) is None for part in parts_of(content) for kind in kinds):
         return content
     parts = [_flat_part(part, calls=calls, server=server) for part in parts_of(content)]
     parts.sort(key=lambda part: get(part, "functionResponse") is None)
-    return {**content, "parts": parts}
+    role = {"role": "user"} if calls and responses_in([content]) else {}
+    return {**content, **role, "parts": parts}
 
 
 def _flat_part(part: Document, *, calls: bool, server: bool) -> Document:

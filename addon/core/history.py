@@ -157,9 +157,10 @@ class _Writer:
         """Whether a step of the client's may stay: all declared, after a user turn, with its responses in order."""
         if not self.out or self.index + 1 >= len(self.turns):
             return False
+        answered = self.turns[self.index + 1].contents(self.body)
         calls = [get(call, "name") for call in calls_in(turn.contents(self.body))]
-        answers = [get(answer, "name") for answer in responses_in(self.turns[self.index + 1].contents(self.body))]
-        return calls == answers and all(name in self.rules.plan.declared for name in calls)
+        answers = [get(answer, "name") for answer in responses_in(answered)]
+        return responses_lead(answered) and calls == answers and all(name in self.rules.plan.declared for name in calls)
 
     def _joined_turn(self, turn: Turn, found: Mapping[str, TrueTurn], fresh: dict[str, TrueTurn]) -> None:
         """A turn in which placeholders stand among other text: each is told in its place, the other text stays. One
@@ -223,8 +224,9 @@ class _Writer:
         return said if self.rules.plan.server_tools else flat(said, calls=False)
 
     def _must_be_signed(self) -> bool:
-        """Whether Gemini refuses an unsigned call here: from 3.5 on anywhere, from 3 on in the current turn."""
-        if self.rules.model is None or is_before(self.rules.model, (3, 0)):
+        """Whether Gemini refuses an unsigned call here: from 3.5 on anywhere, from 3 on in the current turn. A model
+        of which nothing is known is taken for one of the newest."""
+        if is_before(self.rules.model, (3, 0)):
             return False
         if not is_before(self.rules.model, (3, 5)):
             return True

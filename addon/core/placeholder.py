@@ -1,34 +1,46 @@
-"""The text that stands in a client's history for calls: made from a template, and found again in a turn's text."""
+"""The text that stands in a client's history for calls: made from a template, and found again in a turn's text.
+
+Texts come from clients and models, so finding takes time in proportion to their length, whatever stands in them: ids
+are searched first, and the template is looked for around each of them, with names that are bounded.
+"""
 
 import re
 from collections.abc import Sequence
 
-_NAMES = r"[\w.:-]+(?:, [\w.:-]+)*"
+NAMES_LIMIT = 4096
+"""The most characters that are taken for the names of a placeholder."""
+
 TURN_ID = re.compile(r"turn_[0-9a-f]{16}")
+_NAMES = re.compile(r"[\w.:-]+(?:, [\w.:-]+)*")
+_WORD = re.compile(r"[^\W\d_]{3}")
 
 
 class Placeholder:
     """A template such as `Tool call completed: {names} [{turn_id}]`.
 
     The *bare* form is what remains of it without the id, with or without names: `Tool call completed`, or
-    `Tool call completed: get_weather`.
+    `Tool call completed: get_weather`. A template without a word of three letters has none: any text could be it.
     """
 
     def __init__(self, template: str) -> None:
         self.template = template
         head, tail = template.split("{turn_id}")
-        pattern = re.escape(head.strip()).replace(r"\{names\}", r"[^\n]*?")
-        gap = r"\s*" if head != head.rstrip() else ""
-        after = re.escape(tail.strip())
-        if after.endswith(r"\{names\}"):
-            after = after.removesuffix(r"\{names\}") + _NAMES
-        after = after.replace(r"\{names\}", r"[^\n]*?")
-        self._full = re.compile(f"{pattern}{gap}({TURN_ID.pattern}){after}")
+        self._before, named, mid = head.strip().partition("{names}")
+        self._mid = mid if named else None
+        self._gap = head != head.rstrip()
+        after, named, end = tail.rstrip().partition("{names}")
+        self._after = after
+        self._end = end if named else None
         bare = f"{head.rstrip(' [(<')} {tail.lstrip(' ])>')}".strip()
         before, named, behind = bare.partition("{names}")
-        wordless = re.escape(f"{before.rstrip(' :-')}{behind}".strip())
-        forms = [re.escape(before) + r"[^\n]+?" + re.escape(behind), wordless] if named else [re.escape(bare)]
-        self._bare = re.compile(rf"(?:\A|\n[ \t]*)(?:{'|'.join(form for form in forms if form)})\Z")
+        wordless = f"{before.rstrip(' :-')}{behind}".strip()
+        names = rf"[^\n]{{1,{NAMES_LIMIT}}}"
+        forms = [re.escape(before) + names + re.escape(behind), re.escape(wordless)] if named else [re.escape(bare)]
+        if _WORD.search(before) is None and _WORD.search(behind) is None:
+            forms = []
+        # By how many lines a form takes: it is held against so many at the end of a text, and not searched for.
+        lines = [before.count("\n") + behind.count("\n") + 1, wordless.count("\n") + 1]
+        self._bare = [(count, re.compile(rf"[ \t]*+{form}")) for count, form in zip(lines, forms, strict=False) if form]
 
     def text(self, names: Sequence[str], turn_id: str) -> str:
         return self.template.replace("{names}", ", ".join(names)).replace("{turn_id}", turn_id)
@@ -44,8 +56,58 @@ class Placeholder:
         """Where placeholders with an id are in the text: (start, end, turn id), in order."""
         if "turn_" not in text:
             return []
-        return [(found.start(), found.end(), found[1]) for found in self._full.finditer(text)]
+        found: list[tuple[int, int, str]] = []
+        floor = 0
+        for turn_id in TURN_ID.finditer(text):
+            if turn_id.start() < floor:
+                continue
+            start = self._start(text, floor, turn_id.start())
+            end = self._stop(text, turn_id.end())
+            if start is not None and end is not None:
+                found.append((start, end, turn_id[0]))
+                floor = end
+        return found
 
     def is_bare(self, text: str) -> bool:
         """Whether the (trimmed) text is a placeholder without an id, or ends with one on a line of its own."""
-        return self._bare.search(text) is not None and not self.find(text)
+        return any(form.fullmatch(text, _last_lines(text, count)) for count, form in self._bare) and not self.find(text)
+
+    def _start(self, text: str, floor: int, end: int) -> int | None:
+        """Where the template's text before an id at `end` begins, not before `floor`; None where it is not there."""
+        if self._gap:
+            while end > floor and text[end - 1].isspace():
+                end -= 1
+        if self._mid is None:
+            at = end - len(self._before)
+            return at if at >= floor and text.startswith(self._before, at) else None
+        end -= len(self._mid)
+        if end < floor or not text.startswith(self._mid, end):
+            return None
+        first = max(text.rfind("\n", max(floor, end - NAMES_LIMIT), end) + 1, end - NAMES_LIMIT, floor)
+        at = text.find(self._before, max(first - len(self._before), floor), end)
+        return at if at >= 0 else None
+
+    def _stop(self, text: str, start: int) -> int | None:
+        """Where the template's text behind an id that ends at `start` ends; None where it is not there."""
+        if not text.startswith(self._after, start):
+            return None
+        start += len(self._after)
+        if self._end is None:
+            return start
+        if not self._end:
+            names = _NAMES.match(text, start, start + NAMES_LIMIT)
+            return names.end() if names else None
+        line = text.find("\n", start, start + NAMES_LIMIT)
+        limit = start + NAMES_LIMIT if line < 0 else line
+        at = text.find(self._end, start, limit + len(self._end))
+        return at + len(self._end) if at >= 0 else None
+
+
+def _last_lines(text: str, count: int) -> int:
+    """Where the last `count` lines of a text begin."""
+    start = len(text) + 1
+    for _ in range(count):
+        start = text.rfind("\n", 0, start - 1) + 1
+        if start == 0:
+            break
+    return start

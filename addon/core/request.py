@@ -45,9 +45,7 @@ class Prefix(NamedTuple):
     @property
     def size(self) -> int:
         """About the bytes of memory that it takes, most of them for the turns."""
-        turns = self.history.turns
-        texts = sum(len(turn.text) for turn in turns) if turns[0].chain else 0
-        return 1024 + 512 * len(turns) + texts
+        return 1024 + 512 * len(self.history.turns) + self.history.read
 
 
 class Request(NamedTuple):
@@ -87,6 +85,7 @@ class Request(NamedTuple):
         seen.update(memoryview(self.body)[known.end if known else 0 : end])
         holds = functools.reduce(lambda held, turn: held | turn.holds, turns, 0) if self.history.holds else 0
         history = History(turns, end, holds)
+        history.goes_on(self.history, len(turns))
         last = self.body[max(0, end - _LAST) : end]
         return Prefix(seen, seen.digest(), last, end, self.start, self.around, self.members[: at + 1], history)
 

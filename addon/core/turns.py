@@ -92,14 +92,29 @@ class Turn(msgspec.Struct, eq=False, gc=False):
 
 
 class History:
-    """The turns of a `contents` array. `end` is where its last Content ends in the body; `holds` is what any holds."""
+    """The turns of a `contents` array. `end` is where its last Content ends in the body; `holds` is what any holds.
 
-    __slots__ = ("end", "holds", "turns")
+    What was worked out for its first turns goes on with it: `identified` of them have been identified, their texts
+    have `read` characters, and `memo` is the rewriter's to remember what it found for them.
+    """
+
+    __slots__ = ("end", "holds", "identified", "memo", "read", "turns")
 
     def __init__(self, turns: Sequence[Turn], end: int, holds: int = 0) -> None:
         self.turns = turns
         self.end = end
         self.holds = holds
+        self.identified = 0
+        self.read = 0
+        self.memo: tuple[int, int, Any] | None = None  # of which revision, for how many turns, what
+
+    def goes_on(self, known: "History", turns: int) -> None:
+        """This history has its first `turns` turns in common with one that is known."""
+        self.identified = min(known.identified, turns)
+        self.read = known.read
+        if known.memo is not None:
+            revision, count, found = known.memo
+            self.memo = (revision, min(count, turns), found)
 
     @classmethod
     def of(
@@ -129,7 +144,11 @@ class History:
             held |= new
         if run:
             turns.append(last if last and len(last.spans) == len(run) else Turn(side, tuple(run), held))
-        return cls(turns, spans[-1][1] if spans else (known.end if known else 0), holds)
+        history = cls(turns, spans[-1][1] if spans else (known.end if known else 0), holds)
+        if known is not None:
+            same = len(known.turns)
+            history.goes_on(known, same if same and turns[same - 1] is known.turns[-1] else max(0, same - 1))
+        return history
 
     def identify(self, body: bytes) -> None:
         """Fill in text, digest, chain and pair of every turn that lacks them. `body` is what the history was read from.
@@ -137,12 +156,17 @@ class History:
         `chain` identifies a turn together with everything before it, `pair` together with the turn before it.
         """
         chain = digest = b""
-        for turn in self.turns:
+        if self.identified:
+            before = self.turns[self.identified - 1]
+            chain, digest = before.chain, before.digest
+        for turn in self.turns[self.identified :]:
             if not turn.chain:
                 turn.text, turn.digest = _identity(body, turn.spans)
                 turn.chain = chain_key(chain, turn.side, turn.digest)
                 turn.pair = pair_key(digest, turn.digest)
             chain, digest = turn.chain, turn.digest
+            self.read += len(turn.text)
+        self.identified = len(self.turns)
 
 
 def _identity(body: bytes, spans: Iterable[tuple[int, int]]) -> tuple[str, bytes]:
@@ -207,8 +231,12 @@ def visible(parts: Iterable[dict[str, msgspec.Raw]]) -> tuple[str, bytes]:
 
 
 def _blob(raw: msgspec.Raw) -> bytes:
-    """Media by its content: clients may send base64 back in the URL-safe alphabet, and without padding."""
-    blob = {camel(key): bytes(value) for key, value in _raw_object.decode(raw).items()}
+    """Media by its content: clients may send base64 back in the URL-safe alphabet, and without padding. What is no
+    media is known by its bytes."""
+    try:
+        blob = {camel(key): bytes(value) for key, value in _raw_object.decode(raw).items()}
+    except msgspec.ValidationError:
+        return bytes(raw)
     data = blob.get("data", b'""')
     for other, usual in ((b"\\/", b"/"), (b"-", b"+"), (b"_", b"/")):
         if other in data:

@@ -7,12 +7,12 @@ given back as the bytes that came; nothing is even parsed before the first call.
 from collections.abc import Sequence
 
 from addon.core.answer import Answer, Candidate
-from addon.core.documents import Document, Malformed, decode, encode
+from addon.core.documents import Document, Malformed, decode, encode, objects
 from addon.core.json_array import SEPARATOR, ArrayDecoder, ArrayItem
 from addon.core.sse import SseDecoder, SseEvent
 from addon.core.sse import encode as sse_event
 from addon.graft.exchange import Exchange
-from addon.graft.grafter import Grafter, store_error
+from addon.graft.grafter import Grafter, GraftFailed, store_error
 from addon.graft.records import call_of, keys_of, new_call_id, new_turn_id, step_of, turn_of
 from addon.surfaces.base import Framing, Operation
 from store.base import StoreUnavailable, run_now
@@ -56,13 +56,22 @@ class Capture:
         self._failed = False
         self._passes = False
         self._concluded = False
+        self._cut = False  # by an error in the stream
         self._stored: dict[int, int] = {}
         self._counted = self._captured()
 
     # --- whole answers ----------------------------------------------------------------------------------------
 
     async def whole(self, body: bytes) -> bytes:
-        """A JSON answer. Raises StoreUnavailable; what is not understood is given back as it came."""
+        """A JSON answer. Raises StoreUnavailable and nothing else; what is not understood is given back as it came."""
+        try:
+            return await self._whole(body)
+        except StoreUnavailable:
+            raise
+        except Exception as error:
+            raise self.grafter.failed(error) from error
+
+    async def _whole(self, body: bytes) -> bytes:
         if self.exchange.target.operation is Operation.CACHE:
             await self._remember_cache(body)
             return body
@@ -78,6 +87,7 @@ class Capture:
             return body
         answer = self._started()
         seen = answer.feed(response, whole=True)
+        self._tell_unfinished(answer)
         for candidate in answer.candidates.values():
             if candidate.is_grafted:
                 await self._save(candidate, delivered=candidate.ended)
@@ -104,7 +114,7 @@ class Capture:
         if self._answer is None and not self._passes and self._are_plain_events(chunk):
             self._earlier.append(chunk)
             return chunk
-        return self._edited(self._decoder.feed(chunk))
+        return self._edited(chunk)
 
     def _are_plain_events(self, chunk: bytes) -> bool:
         """Whether these are whole events without a call, as most are: nothing is cut up or kept back then."""
@@ -118,14 +128,15 @@ class Capture:
 
     def finish(self) -> bytes:
         """The clean end of a stream: what is still to be sent."""
-        out = self._edited(self._decoder.flush())
+        out = self._edited(None)
         if self._failed or self._passes:
             return out
-        closing = self._close() if self.framing is Framing.SSE else None
+        closing: bytes | None = None
         try:
+            closing = self._close() if self.framing is Framing.SSE else None
             self._conclude()
-        except StoreUnavailable as error:
-            failure = self._store_failed(error, None)
+        except Exception as error:
+            failure = self._store_failed(self._known(error), None)
             return out if failure is None or self.framing is Framing.ARRAY else out + failure
         return out if closing is None else out + sse_event(closing)
 
@@ -135,26 +146,40 @@ class Capture:
             return
         for candidate in self._answer.candidates.values():
             if candidate.is_grafted:
-                run_now(self._save(candidate, ended=not candidate.paused, delivered=not candidate.paused))
+                ended = not candidate.paused and not self._cut
+                run_now(self._save(candidate, ended=ended, delivered=ended))
         self._concluded = True
         self._keep_continuation()
 
-    def _edited(self, items: Sequence[SseEvent | ArrayItem]) -> bytes:
+    def _edited(self, chunk: bytes | None) -> bytes:
+        """What becomes of the items that are whole with this chunk; None: of what is left at the end."""
+        if self._failed:
+            return b""
+        items: Sequence[SseEvent | ArrayItem]
+        try:
+            items = self._decoder.flush() if chunk is None else self._decoder.feed(chunk)
+        except Exception as error:
+            failure = self._store_failed(self.grafter.failed(error), None)
+            return failure if failure is not None else chunk or b""
         out: list[bytes] = []
         for item in items:
             if self._failed:
                 break
             try:
                 out.append(self._item(item))
-            except StoreUnavailable as error:
-                failure = self._store_failed(error, item)
+            except Exception as error:
+                failure = self._store_failed(self._known(error), item)
                 out.append(self._as_came(item) if failure is None else failure)
         return b"".join(out)
 
+    def _known(self, error: Exception) -> StoreUnavailable:
+        return error if isinstance(error, StoreUnavailable) else self.grafter.failed(error)
+
     def _store_failed(self, error: StoreUnavailable, item: SseEvent | ArrayItem | None) -> bytes | None:
         """The error that ends the stream, in place of this item; None where the rest goes on as it comes."""
-        self.grafter.metrics.error("store")
-        self.grafter.warn(f"the store failed in the middle of a stream: {error}")
+        if not isinstance(error, GraftFailed):
+            self.grafter.metrics.error("store")
+            self.grafter.warn(f"the store failed in the middle of a stream: {error}")
         if self.grafter.settings.on_store_error == "pass":
             self._passes = True
             return None
@@ -182,10 +207,12 @@ class Capture:
         except Malformed:
             return self._as_came(item)
         response = self._inside(document)
+        self._cut = self._cut or _holds_error(document) or _holds_error(response)
         if response is None:
             return self._as_came(item)
         answer = self._started()
         seen = answer.feed(response)
+        self._tell_unfinished(answer)
         for candidate in answer.candidates.values():
             stored = len(candidate.slots) + candidate.ended
             if candidate.is_grafted and self._stored.get(candidate.index) != stored:
@@ -221,8 +248,15 @@ class Capture:
         return self._prefix(b"" if closing is None else SEPARATOR) + (closing or b"") + raw
 
     def _close(self) -> bytes | None:
-        document = self._answer.close() if self._answer is not None else None
+        if self._answer is None or self._cut:
+            return None
+        document = self._answer.close()
+        self._tell_unfinished(self._answer)
         return None if document is None else encode(self._wrapped(document))
+
+    def _tell_unfinished(self, answer: Answer) -> None:
+        for name in answer.unfinished:
+            self.grafter.warn(f"an answer ended within the arguments of a call of {name}: those that came were taken")
 
     # --- documents --------------------------------------------------------------------------------------------
 
@@ -298,3 +332,8 @@ class Capture:
         captured = self._captured()
         self.grafter.metrics.captured(captured - self._counted)
         self._counted = captured
+
+
+def _holds_error(document: object) -> bool:
+    """Whether an event (or a list of one, as Code Assist sends them) tells of an error."""
+    return any(one.get("error") is not None for one in objects(document))

@@ -35,6 +35,10 @@ async def _never() -> None:
     await asyncio.Event().wait()
 
 
+class GraftFailed(StoreUnavailable):
+    """The graft itself has failed. To the client it is what a store that fails is: settings say what happens."""
+
+
 class Grafter:
     def __init__(self, store: Store, settings: Settings, metrics: Metrics, shared: Sequence[Document] = ()) -> None:
         self.store = store
@@ -64,13 +68,22 @@ class Grafter:
             return self.store_failed(target, body, error)
 
     def store_failed(self, target: Target, body: bytes, error: StoreUnavailable) -> Outcome:
-        """What a client gets when the store does not answer."""
-        self.metrics.error("store")
+        """What a client gets when the store does not answer, or the graft itself has failed."""
+        broken = isinstance(error, GraftFailed)
+        if not broken:
+            self.metrics.error("store")
         if self.settings.on_store_error == "pass":
-            self.warn(f"the store failed, a request was passed on as it came: {error}")
+            self.warn(f"{'the graft' if broken else 'the store'} failed, what came was passed on: {error}")
             return Forward(body)
-        logger.warning("the store failed: %s", error)
-        return Reply(503, "application/json; charset=UTF-8", store_error(target, error))
+        if not broken:
+            logger.warning("the store failed: %s", error)
+        return Reply(500 if broken else 503, "application/json; charset=UTF-8", store_error(target, error))
+
+    def failed(self, error: Exception) -> "GraftFailed":
+        """What an error that nothing foresaw is turned into, once it is logged."""
+        self.metrics.error("graft")
+        logger.exception("an answer could not be captured", exc_info=error)
+        return GraftFailed(f"{type(error).__name__} while the answer was captured")
 
     def warn(self, text: str) -> None:
         """Say it once; the same thing again only in the debug log."""
@@ -88,19 +101,18 @@ class Grafter:
         plan = await self._plan(target, scope, request, path, model)
         if plan is None:
             return Forward(body)
-        self.prefixes.keep(scope.session, path, request)
         if plan.dropped:
             self.warn(f"session {scope.session}, model {model}: left out {plan.dropped}")
         token = _text_in(request, "continuationToken")
-        hits: Hits = {}
+        outcome: Hits | Reply | Abandoned = {}
         if plan.rewrites:
             waits = target.operation in (Operation.GENERATE, Operation.STREAM) and not token
             outcome = await self._hits(target, scope, request, model, waits=waits, hangup=hangup)
-            if isinstance(outcome, (Reply, Abandoned)):
-                return outcome
-            hits = outcome
+        self.prefixes.keep(scope.session, path, request)  # with what was found for it
+        if isinstance(outcome, (Reply, Abandoned)):
+            return outcome
         rules = scope.rules(plan, generation(model), keep_unanswered=True, ids=takes_ids)
-        pieces = rewrite(body, request.history, hits, rules)
+        pieces = rewrite(body, request.history, outcome, rules)
         replaced: dict[str, bytes | None] = {}
         if plan.changes:
             replaced = {"tools": plan.tools, "toolConfig": plan.tool_config}
@@ -206,7 +218,10 @@ def _is_pending(scope: Scope, request: Request, hits: Hits) -> bool:
 
 
 def store_error(target: Target, error: StoreUnavailable) -> bytes:
-    document: Document = replies.error(503, "UNAVAILABLE", f"toolgraft: the store does not answer: {error}")
+    if isinstance(error, GraftFailed):
+        document: Document = replies.error(500, "INTERNAL", f"toolgraft: {error}")
+    else:
+        document = replies.error(503, "UNAVAILABLE", f"toolgraft: the store does not answer: {error}")
     wraps = target.surface == "codeassist" and target.operation is Operation.STREAM
     return replies.framed(document, "array" if wraps else "json")
 

@@ -21,17 +21,17 @@ async def hits_of(store: Store, session: str, body: bytes, history: History, pla
         return {}
     history.identify(body)
     turns = history.turns
-    hits: Hits = {}
-    wanted: dict[int, list[str]] = {}
-    for index, turn in enumerate(turns):
-        if turn.side != "model" or index == 0:
-            continue
-        if revision is not None and turn.memo is not None and turn.memo[0] == revision:
+    known, hits = _remembered(history, revision)
+    wanted = {
+        index: [turn_id for _, _, turn_id in placeholder.find(turn.text)]
+        for index, turn in enumerate(turns[known:], known)
+        if turn.side == "model" and not _is_remembered(turn, revision)
+    }
+    for index, turn in enumerate(turns[known:], known):
+        if index not in wanted and turn.memo is not None and turn.memo[1]:
             hits[index] = turn.memo[1]
-        else:
-            wanted[index] = [turn_id for _, _, turn_id in placeholder.find(turn.text)]
-    hits = {index: true for index, true in hits.items() if true}
     if not wanted:
+        _remember(history, revision, hits)
         return hits
     found = await store.look_up(
         session,
@@ -52,7 +52,26 @@ async def hits_of(store: Store, session: str, body: bytes, history: History, pla
                 hits[index] = true
                 taken.update(one.turn_id for one in true)
         turn.memo = (revision, hits.get(index, ()))
+    _remember(history, revision, hits)
     return hits
+
+
+def _remembered(history: History, revision: int | None) -> tuple[int, Hits]:
+    """How many turns need not be looked at, and what they were found to be. A model turn that nothing stands before is
+    none of ours."""
+    if revision is None or history.memo is None or history.memo[0] != revision:
+        return 1, {}
+    _, count, found = history.memo
+    return max(1, count), {index: true for index, true in found.items() if index < count}
+
+
+def _is_remembered(turn: Turn, revision: int | None) -> bool:
+    return revision is not None and turn.memo is not None and turn.memo[0] == revision
+
+
+def _remember(history: History, revision: int | None, hits: Hits) -> None:
+    if revision is not None:
+        history.memo = (revision, len(history.turns), dict(hits))
 
 
 def _surely(body: bytes, turn: Turn, ids: Sequence[str], found: Found) -> tuple[TrueTurn, ...]:

@@ -3,7 +3,7 @@
 import secrets
 from collections.abc import Sequence
 
-from addon.core.answer import Candidate, Captured
+from addon.core.answer import MAX_DEPTH, Candidate, Captured
 from addon.core.documents import Document
 from addon.core.turns import chain_key, pair_key, visible_digest
 from addon.graft.exchange import Exchange
@@ -58,8 +58,8 @@ def call_of(exchange: Exchange, turn_id: str, call: Captured, *, now: float, num
         session=exchange.scope.session,
         name=call.name,
         args=call.args,
-        status=Status.PENDING if call.known else Status.FAILED,
-        error=None if call.known else f"unknown tool: {call.name}",
+        status=Status.PENDING if (fault := fault_of(call)) is None else Status.FAILED,
+        error=fault,
         turn_id=turn_id,
         gemini_id=call.gemini_id,
         model=exchange.model,
@@ -69,6 +69,13 @@ def call_of(exchange: Exchange, turn_id: str, call: Captured, *, now: float, num
         created_at=now,
         updated_at=now,
     )
+
+
+def fault_of(call: Captured) -> str | None:
+    """Why a call fails at once; None where it can be answered."""
+    if not call.known:
+        return f"unknown tool: {call.name}"
+    return f"arguments nested more than {MAX_DEPTH} levels deep" if call.too_deep else None
 
 
 def _history_keys(exchange: Exchange) -> tuple[bytes, bytes]:

@@ -1,6 +1,7 @@
 """What the user reads when the proxy is up: where it listens, and how a client is pointed at each port."""
 
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 from mitmproxy.proxy.mode_specs import RegularMode, ReverseMode
@@ -21,16 +22,20 @@ def addresses(servers: Iterable[Any]) -> dict[str, Any]:
     return found
 
 
-def banner(listening: dict[str, Any], runtime: Runtime, confdir: str) -> Iterator[str]:
-    """`confdir`: where mitmproxy keeps its CA."""
+def ca_file(confdir: str) -> str:
+    """The file of mitmproxy's CA, by mitmproxy's option `confdir`."""
+    return str(Path(confdir).expanduser().absolute() / "mitmproxy-ca-cert.pem")
+
+
+def banner(listening: dict[str, Any], runtime: Runtime, ca: str) -> Iterator[str]:
+    """`ca`: the file of mitmproxy's CA."""
     settings = runtime.settings
     yield "toolgraft is up."
     for url in listening["reverse"]:
         yield f"  Gemini at {url}, no CA needed:    export GOOGLE_GEMINI_BASE_URL={url}"
     for url in listening["regular"]:
-        ca = f"{confdir}/mitmproxy-ca-cert.pem"
         yield f"  proxy at {url}, with mitmproxy's CA:  export HTTPS_PROXY={url} SSL_CERT_FILE={ca}"
     if runtime.control_url is not None:
-        token = "no token" if settings.token == "off" else "token: toolgraft token"
+        token = "no token" if settings.token == "off" else "token: `./run_proxy.sh token` or `toolgraft token`"
         yield f"  control API at {runtime.control_url} ({token}), described at {runtime.control_url}/docs"
     yield f"  session {settings.session}, store {settings.store_url}"

@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+import mitmproxy.proxy.layers  # noqa: F401 - makes the hooks of flows known
 from mitmproxy import hooks, http
 
 from addon.hooks.grafting import Grafting

@@ -76,6 +76,7 @@ class Grafting:
         if scope is None:
             return
         self._ways[flow] = _Way(route, scope, put(flow.request.headers, b"accept-encoding", b"identity"))
+        flow.request.stream = False  # whoever wanted it: what streams is not rewritten
 
     def request(self, flow: http.HTTPFlow) -> Awaitable[None] | None:
         way = self._ways.get(flow)
@@ -127,6 +128,7 @@ class Grafting:
             del self._ways[flow]
             return
         if framing is Framing.JSON:
+            flow.response.stream = False
             return
         way.capture = Capture(runtime.grafter, way.exchange, framing)
         if flow.response.data.content is not None:
@@ -193,7 +195,10 @@ class Grafting:
 
 class _Hangup:
     """Whether the client of a request that waits has closed its side. mitmproxy tells nobody while a hook runs: one
-    has to look."""
+    has to look.
+
+    A client that has closed only its sending half counts as gone as well: mitmproxy takes any end of what an HTTP/1
+    client sends for the end of its interest, and closes the connection itself."""
 
     def __init__(self, client: connection.Client) -> None:
         self.client = client

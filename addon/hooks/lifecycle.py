@@ -1,7 +1,6 @@
 """Options registered and parsed, the runtime started and stopped with them, and what is said to the user about it."""
 
 import asyncio
-import difflib
 import json
 import logging
 import os
@@ -11,9 +10,9 @@ from mitmproxy.addonmanager import Loader
 from pydantic import ValidationError
 
 from addon.control.token import make_folder, write_file
-from addon.hooks.banner import addresses, banner
+from addon.hooks.banner import addresses, banner, ca_file
 from addon.hooks.runtime import Runtime
-from addon.settings import OPTIONS, Settings, explain
+from addon.settings import OPTIONS, Settings, explain, unknown_option
 from store.base import StoreUnusable
 
 logger = logging.getLogger("toolgraft")
@@ -21,7 +20,7 @@ logger = logging.getLogger("toolgraft")
 
 class Lifecycle:
     """The first addon. `runtime` is None until the options are known, and where they were refused: then no other
-    hook does anything, and mitmproxy ends before it opens a port."""
+    hook does anything, and mitmproxy ends before it serves anyone."""
 
     name = "toolgraft"
 
@@ -36,6 +35,13 @@ class Lifecycle:
             loader.add_option(option.name, option.typespec, option.default, option.help)
 
     def configure(self, updated: set[str]) -> None:
+        if "stream_large_bodies" in updated and ctx.options.stream_large_bodies:
+            # a chunked body begins to stream when it has grown too large, long after the last hook that could object
+            logger.warning(
+                f"stream_large_bodies={ctx.options.stream_large_bodies} is taken back: "
+                "bodies that stream are not rewritten, and calls in them would pass unseen"
+            )
+            ctx.options.update(stream_large_bodies=None)
         if not any(name.startswith("graft_") for name in updated):
             return
         first, self._configured = not self._configured, True
@@ -45,14 +51,13 @@ class Lifecycle:
             text = explain(error) if isinstance(error, ValidationError) else str(error)
             if not first:
                 raise exceptions.OptionsError(text) from error
-            logger.error(text)  # mitmproxy ends after an error at the start, with status 1
+            refuse_start(text)
 
     def _apply(self) -> None:
         # what is set and not registered by any addon, mitmproxy keeps for one that may come, and says nothing
         for name in ctx.options.deferred:
             if name.startswith("graft_"):
-                near = difflib.get_close_matches(name, [o.name for o in OPTIONS], 1)
-                raise ValueError(f"{name}: there is no such option{f'; did you mean {near[0]}?' if near else ''}")
+                raise ValueError(unknown_option(name))
         settings = Settings.from_options({o.name: getattr(ctx.options, o.name) for o in OPTIONS})
         try:
             chosen = flowfilter.parse(settings.filter) if settings.filter else None
@@ -77,11 +82,12 @@ class Lifecycle:
             await self.runtime.serve()
             listening = addresses(ctx.master.addons.get("proxyserver").servers)
             make_folder(settings.state)
-            write_file(settings.state / "proxy.json", json.dumps(listening | {"pid": os.getpid()}))
+            ca = ca_file(ctx.options.confdir)
+            write_file(settings.state / "proxy.json", json.dumps(listening | {"ca": ca, "pid": os.getpid()}))
         except OSError as error:
             logger.error(str(error))
             return
-        for line in banner(listening, self.runtime, ctx.options.confdir):
+        for line in banner(listening, self.runtime, ca):
             logger.info(line)
 
     def done(self) -> asyncio.Task[None] | None:
@@ -96,3 +102,12 @@ class Lifecycle:
             pass
         self._ended = asyncio.ensure_future(runtime.stop())
         return self._ended
+
+
+def refuse_start(text: str) -> None:
+    """Log an error; while mitmproxy starts it ends then, with status 1. It loads scripts while its servers are being
+    started, and looks for errors when they are up: without more they would be up for a moment."""
+    logger.error(text)
+    for task in asyncio.all_tasks():
+        if task.get_name() == "setup_servers":
+            task.cancel()

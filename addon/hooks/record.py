@@ -12,7 +12,7 @@ from typing import IO
 from mitmproxy import http, io
 
 from addon.hooks.grafting import Grafting
-from addon.hooks.lifecycle import Lifecycle
+from addon.hooks.lifecycle import Lifecycle, refuse_start
 from addon.hooks.routing import Routing
 from addon.hooks.secrets import clean
 
@@ -38,7 +38,7 @@ class Recording:
             try:
                 self._writer(path)
             except OSError as error:
-                logger.error(f"graft_record={path!r}: cannot be written: {error.strerror}")
+                refuse_start(f"graft_record={path!r}: cannot be written: {error.strerror}")
 
     def response(self, flow: http.HTTPFlow) -> None:
         path = self._wanted()
@@ -80,9 +80,12 @@ class Recording:
         clean(copy.request)
         clean(copy.response)
         sent = kept.sent if kept is not None else flow.request.content or b""
-        copy.metadata[METADATA] = {
-            "session": self.routing.routes[flow].session,
-            "client_body": base64.b64encode(sent).decode(),
+        # nothing else of the metadata: mitmproxy's own holds the user's password, other addons' who knows what
+        copy.metadata = {
+            METADATA: {
+                "session": self.routing.routes[flow].session,
+                "client_body": base64.b64encode(sent).decode(),
+            }
         }
         return copy
 

@@ -15,7 +15,7 @@ from addon.hooks.record import client_body
 from addon.hooks.secrets import masked
 from addon.metrics import Metrics
 from addon.settings import Settings
-from addon.surfaces import match, match_path
+from addon.surfaces import match, match_path, takes_ids
 from store.base import Store
 from store.models import Toolset
 
@@ -65,7 +65,12 @@ async def replay(
         if scope is None:
             note = f"session {name} has no toolset: nothing is rewritten"
         else:
-            outcome = await grafter.request(target, dataclasses.replace(scope, on_pending="pass"), body)
+            outcome = await grafter.request(
+                target,
+                dataclasses.replace(scope, on_pending="pass"),
+                body,
+                takes_ids=takes_ids(target, request.path),
+            )
             if isinstance(outcome, Forward):
                 after = outcome.body
             elif isinstance(outcome, Reply):

@@ -4,6 +4,7 @@ import asyncio
 import base64
 import binascii
 import functools
+import ipaddress
 import logging
 import socket
 from dataclasses import dataclass
@@ -22,8 +23,8 @@ from addon.hooks.lifecycle import Lifecycle
 from addon.hooks.perflow import PerFlow
 from addon.hooks.watching import Watching
 from addon.settings import Redirect, is_loopback
-from addon.surfaces import Target, home_of, is_surface_host, match, match_path
-from store.models import SESSION_NAME, SESSION_PATTERN
+from addon.surfaces import Target, home_of, is_surface_host, match, match_path, takes_ids
+from store.models import SESSION_FORM, SESSION_NAME
 
 logger = logging.getLogger("toolgraft")
 
@@ -31,6 +32,7 @@ _hostport = functools.lru_cache(maxsize=256)(url.hostport)
 
 SESSION_HEADER = "x-graft-session"
 _OWN_CONTROL = "the proxy does not forward to its own control API"
+_ANY = ("0.0.0.0", "::")
 _OWN = (SESSION_HEADER.encode(), b"proxy-authorization")
 
 
@@ -176,14 +178,15 @@ class Routing:
                 default = name
                 break
         if target is not None:
-            takes_ids = not (target.surface == "vertex" and flow.request.path.lstrip("/").startswith("v1/"))
-            self.routes[flow] = Route(target, default, takes_ids)
+            self.routes[flow] = Route(target, default, takes_ids(target, flow.request.path))
 
     def _is_control(self, host: str, port: int) -> bool:
         own = self.lifecycle.runtime.control_address if self.lifecycle.runtime else None
         if own is None or port != own[1]:
             return False
-        return host == own[0] or is_loopback(host) or host in ("0.0.0.0", "::")
+        if host == own[0] or is_loopback(host) or host in _ANY:
+            return True
+        return own[0] in _ANY and _is_own_address(host)
 
     def true_url(self, flow: http.HTTPFlow) -> str:
         """Where the client meant the request to go."""
@@ -280,6 +283,18 @@ def _host_of(request: http.Request) -> str:
     return host or request.data.authority.decode("ascii", "replace")
 
 
+def _is_own_address(host: str) -> bool:
+    """Whether an address literal is one of this machine's interfaces: only to those can a socket be bound."""
+    host = host.strip("[]")
+    try:
+        family = socket.AF_INET6 if ipaddress.ip_address(host).version == 6 else socket.AF_INET
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.bind((host, 0))
+    except (OSError, ValueError):
+        return False
+    return True
+
+
 def refusal(code: int, status: str, message: str) -> http.Response:
     """An answer of the proxy's own, in Google's error shape."""
     return http.Response.make(
@@ -290,6 +305,4 @@ def refusal(code: int, status: str, message: str) -> http.Response:
 
 
 def _bad_session(name: str, where: str) -> http.Response:
-    return refusal(
-        400, "INVALID_ARGUMENT", f"{where} names the session {name!r}, which must be of the form {SESSION_PATTERN}"
-    )
+    return refusal(400, "INVALID_ARGUMENT", f"{where} names the session {name!r}, which must be {SESSION_FORM}")

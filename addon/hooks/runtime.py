@@ -4,13 +4,14 @@ Everything that can go wrong at the start goes wrong here, before any port of th
 """
 
 import asyncio
+import logging
 import os
 import socket
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 
 from addon.control import tasks
-from addon.control.app import create_app
+from addon.control.app import ControlApp, create_app
 from addon.control.server import ControlServer, bind, url_of
 from addon.control.token import clear_address, load_token, make_folder, write_address
 from addon.graft.grafter import Grafter
@@ -20,11 +21,16 @@ from addon.loop.sources import sources_of
 from addon.metrics import Metrics
 from addon.settings import Settings
 from addon.tools.base import ToolSource
-from store.base import Store, run_now
+from store.base import Store, StoreError, run_now
 from store.factory import open_url
+
+logger = logging.getLogger("toolgraft")
 
 FIXED = ("tools", "mcp", "store", "state", "ttl", "control", "token", "max_body")
 """Settings that are read once, at the start."""
+
+_UPKEEP = 60.0
+"""Seconds between two times that old records go: often, so that they go in small portions."""
 
 
 def package_version() -> str:
@@ -53,15 +59,16 @@ class Runtime:
         self.loops = LoopServer()
         self.control_address: tuple[str, int] | None = None
         self.control_url: str | None = None
+        self.control: ControlApp | None = None
         self._server: ControlServer | None = None
         self._upkeep: asyncio.Task[None] | None = None
         if listener is not None:
             self.control_address = listener.getsockname()[:2]
             self.control_url = url_of(listener)
-            app = create_app(
+            self.control = create_app(
                 store=store, settings=settings, token=token, metrics=self.metrics, version=package_version()
             )
-            self._server = ControlServer(app, listener)
+            self._server = ControlServer(self.control, listener)
 
     @classmethod
     def start(cls, settings: Settings, environ: Mapping[str, str] = os.environ) -> "Runtime":
@@ -93,6 +100,8 @@ class Runtime:
                 raise ValueError(f"graft_{name} cannot be changed while the proxy runs: restart it")
         self.settings = settings
         self.grafter = Grafter(self.store, settings, self.metrics, self.grafter.scopes.shared)
+        if self.control is not None:
+            self.control.change(settings)
 
     async def serve(self) -> None:
         """Open the tool sources, start the control API and the store's upkeep. Raises OSError or SourceError."""
@@ -106,8 +115,11 @@ class Runtime:
 
     async def _expire(self) -> None:
         while True:
-            await self.store.expire()
-            await asyncio.sleep(60)  # often: what is old goes in small portions
+            try:
+                await self.store.expire()
+            except StoreError as error:
+                logger.warning("old records stay for now: %s", error)
+            await asyncio.sleep(_UPKEEP)
 
     async def stop(self) -> None:
         """Give everything back."""

@@ -44,6 +44,11 @@ def is_surface_host(host: str) -> bool:
     return _surface_of(host) is not None
 
 
+def takes_ids(target: Target, path: str) -> bool:
+    """Whether the version of the API that a request's path names knows ids of calls: Vertex's v1 does not."""
+    return target.surface != "vertex" or not path.lstrip("/").startswith("v1/")
+
+
 def home_of(path: str) -> str | None:
     """The Google host that serves a path which shows whose it is; None for the Developer API's and all others.
 

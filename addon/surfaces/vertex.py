@@ -10,12 +10,18 @@ _HOME = re.compile(r"/+v1(?:alpha1|beta1)?/(?:projects/[^/]+/locations/(?P<locat
 
 
 def home(path: str) -> str | None:
-    """A project's location has a host of its own; `global` and express have the common one."""
+    """A project's location has a host of its own, continents of another form; `global` and express have the common
+    one."""
     found = _HOME.match(path)
     if found is None:
         return None
-    location = found["location"]
-    return f"{location}-aiplatform.googleapis.com" if location not in (None, "global") else "aiplatform.googleapis.com"
+    match found["location"]:
+        case None | "global":
+            return "aiplatform.googleapis.com"
+        case "us" | "eu" as continent:
+            return f"aiplatform.{continent}.rep.googleapis.com"
+        case location:
+            return f"{location}-aiplatform.googleapis.com"
 
 
 SURFACE = Surface(

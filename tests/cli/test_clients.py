@@ -57,6 +57,22 @@ def test_through_the_proxy_a_session_is_the_user_name_and_the_ca_is_mitmproxy_s(
 
 
 @pytest.mark.parametrize(
+    ("url", "ca"),
+    [
+        (None, "/conf/mitmproxy-ca-cert.pem"),
+        ("http://127.0.0.1:8741", "/conf/mitmproxy-ca-cert.pem"),
+        ("http://proxy.example:8741", None),
+    ],
+)
+def test_the_ca_is_where_the_proxy_of_this_machine_says_it_keeps_it(
+    state: Path, url: str | None, ca: str | None
+) -> None:
+    write_addresses(state, {"regular": ["http://127.0.0.1:9001"], "ca": "/conf/mitmproxy-ca-cert.pem"})
+    usual = str(Path.home() / ".mitmproxy" / "mitmproxy-ca-cert.pem")
+    assert variables(session="default", proxy=True, url=url)["SSL_CERT_FILE"] == (ca or usual)
+
+
+@pytest.mark.parametrize(
     ("url", "base"),
     [
         ("http://127.0.0.1:8741", "http://127.0.0.1:9001"),

@@ -152,3 +152,12 @@ async def test_nothing_but_http_is_spoken(app: ControlApp) -> None:
 
     with pytest.raises(ValueError, match="websocket"):
         await app({"type": "websocket", "headers": []}, never, never)
+
+
+async def test_names_and_origins_that_are_added_while_it_runs_count_from_the_next_request_on(
+    app: ControlApp, client: httpx2.AsyncClient, settings: Settings
+) -> None:
+    headers = {"Host": "new.example", "Origin": "https://new.example"}
+    assert (await client.get(PATH, headers=headers)).status_code == 403
+    app.change(settings.model_copy(update={"allow_hosts": ("new.example",), "allow_origins": ("https://new.example",)}))
+    assert (await client.get(PATH, headers=headers)).status_code == 200

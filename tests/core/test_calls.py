@@ -89,8 +89,15 @@ def test_what_a_user_turn_holds(contents: list[Document], ordinary: bool, lead: 
 )
 def test_told_as_text(given: Document, options: Any, texts: list[Any]) -> None:
     before = str(given)
-    assert flat(given, **options) == content(*texts)
+    assert flat(given, **options)["parts"] == content(*texts)["parts"]
     assert str(given) == before
+
+
+@pytest.mark.parametrize("role", ["model", "function", "user"])
+def test_responses_told_as_text_are_the_users(role: str) -> None:
+    assert flat({**content(ANSWER, "a"), "role": role})["role"] == "user"
+    assert flat({**content(CALL, "a"), "role": role})["role"] == role
+    assert flat({**content(USED, ANSWER), "role": role}, calls=False)["role"] == role
 
 
 def test_a_content_with_nothing_to_tell_is_the_same_object() -> None:

@@ -209,7 +209,7 @@ def test_the_same_true_turn_is_written_anew_where_names_model_or_ids_differ() ->
 
 @pytest.mark.parametrize(
     ("model_version", "later", "signed"),
-    [((2, 5), False, False), ((3, 0), False, True), ((3, 0), True, False), ((3, 5), True, True), (None, False, False)],
+    [((2, 5), False, False), ((3, 0), False, True), ((3, 0), True, False), ((3, 5), True, True), (None, True, True)],
 )
 def test_a_dummy_signature_only_where_gemini_refuses_the_call_without(
     model_version: Generation, later: bool, signed: bool
@@ -345,12 +345,24 @@ def test_a_signature_that_the_client_lost_comes_back_and_another_alphabet_is_the
         ([model(call("get_weather")), user("ignored")], [model("[Called get_weather with {}]"), user("ignored")]),
         ([model("a"), user(response("own"))], [model("a"), user("[own ret")]),
         (
+            [model(call("get_weather")), user("text", response("get_weather"))],
+            [model("[Called get_weather with {}]"), user("text", "[get_weather ret")],
+        ),
+        (
             [model(call("get_weather"), call("own")), user(response("get_weather"), response("own"))],
             [model("[Called get_weather with {}]", "[Called own with {}]"), user("[get_weather ret", "[own ret")],
         ),
         ([model(SEARCHED, "a"), user("b")], [model('[Used GOOGLE_SEARCH with {"q":1}]', "a"), user("b")]),
     ],
-    ids=["undeclared", "declared", "unanswered", "orphan response", "half declared", "server tool"],
+    ids=[
+        "undeclared",
+        "declared",
+        "unanswered",
+        "orphan response",
+        "text before the response",
+        "half declared",
+        "server tool",
+    ],
 )
 def test_strip_tells_pairs_that_nothing_declares_as_text(history: Any, expected: Any) -> None:
     history = [user("hi"), *history]
@@ -360,6 +372,20 @@ def test_strip_tells_pairs_that_nothing_declares_as_text(history: Any, expected:
             if "text" in part and " returned " in part["text"]:
                 part["text"] = part["text"].split("urned")[0]
     assert out == (history if expected is None else [user("hi"), *expected])
+
+
+@pytest.mark.parametrize("role", ["model", "function", "user"])
+def test_responses_told_as_text_are_the_users_whichever_role_the_client_gave_them(role: str) -> None:
+    answers = {**user(response("own")), "role": role}
+    out = rewritten([user("hi"), model(call("own")), answers, user("?")], {})
+    assert [content["role"] for content in out] == ["user", "model", "user", "user"]
+    assert out[2] == user('[own returned {"result":"own"}]')
+
+
+@pytest.mark.parametrize("role", ["model", "function"])
+def test_responses_of_a_step_that_stays_are_the_bytes_that_came(role: str) -> None:
+    history = [user("hi"), model(call("get_weather")), {**user(response("get_weather")), "role": role}, user("?")]
+    assert rewritten(history, {}) == history
 
 
 def test_keep_leaves_the_clients_own_pairs_alone() -> None:

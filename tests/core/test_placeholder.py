@@ -15,6 +15,8 @@ TEMPLATES = [
     "Look:\n{names}\n{turn_id}",
     "no names {turn_id}",
     "a.b*c? {names} {turn_id}",
+    "before {turn_id} behind",
+    "Ran <{turn_id}> for {names}!",
 ]
 DEFAULT = Placeholder(TEMPLATES[0])
 
@@ -72,6 +74,33 @@ def test_a_bare_placeholder(text: str, bare: bool) -> None:
 )
 def test_bare_forms_of_other_templates(template: str, text: str) -> None:
     assert Placeholder(template).is_bare(text)
+
+
+@pytest.mark.parametrize(
+    "template", ["{names} [{turn_id}]", "[{turn_id}]: {names}", "OK: {names} {turn_id}", "- {turn_id}"]
+)
+@pytest.mark.parametrize("text", ["OK: x", "OK", "-", "anything at all", "a: b", ": x", ""])
+def test_a_template_without_a_word_has_no_bare_form(template: str, text: str) -> None:
+    assert not Placeholder(template).is_bare(text)
+    assert Placeholder(template).find(Placeholder(template).text(["f"], ID))
+
+
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_texts_made_to_be_slow_are_read_in_the_time_of_their_length(template: str) -> None:
+    one = Placeholder(template)
+    head, tail = (side.replace("{names}", "x") for side in template.split("{turn_id}"))
+    pieces = (head, f"{head}turn_", f"{ID} ", f"{head.strip()}x{ID}", tail, f"{ID}{tail.strip()[:-1]}x", " ", "\n ")
+    for piece in filter(None, pieces):
+        text = piece * (2_000_000 // len(piece)) + "!"
+        one.find(text + ID)
+        one.is_bare(text)
+
+
+def test_names_have_a_bound() -> None:
+    assert DEFAULT.find(f"Tool call completed: {'x' * 4000} [{ID}]")
+    assert not DEFAULT.find(f"Tool call completed: {'x' * 5000} [{ID}]")
+    twice = f"Tool call completed: {'x' * 5000} Tool call completed: f [{ID}]"
+    assert [twice[start:end] for start, end, _ in DEFAULT.find(twice)] == [f"Tool call completed: f [{ID}]"]
 
 
 @pytest.mark.parametrize(

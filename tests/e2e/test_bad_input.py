@@ -4,6 +4,7 @@ import json
 import socket
 import sqlite3
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ KEY = {"x-goog-api-key": "a-secret-key"}
 
 
 class Refused:
-    """A start that comes to nothing: mitmdump ends by itself with status 1, and its port is closed."""
+    """A start that comes to nothing: mitmdump ends by itself with status 1, and never serves at its port."""
 
     def __init__(self, folder: Path, *arguments: str, **options: str) -> None:
         port = free_port()
@@ -35,6 +36,7 @@ class Refused:
         self.log = process.log
         assert self.status == 1, self.log
         assert "toolgraft is up" not in self.log
+        assert "listening" not in self.log
         assert "Traceback" not in self.log
         with socket.socket() as closed:
             assert closed.connect_ex(("127.0.0.1", port)) != 0
@@ -203,6 +205,25 @@ def test_the_control_api_takes_no_more_than_graft_max_body(session: Session) -> 
         assert refused.status_code == 413
         assert "graft_max_body, 100000 bytes" in refused.json()["detail"]
     assert session.control.http.put(path, content=b"{}").status_code == 415
+
+
+def test_large_bodies_are_rewritten_also_where_mitmproxy_is_told_to_stream_them(
+    start: Callable[..., Proxy], canned: Canned
+) -> None:
+    """The answer says no length: mitmproxy would begin to stream it long after the hook of its headers."""
+    call = {"functionCall": {"name": "get_weather", "args": {"city": "Paris" * 1000}}}
+    body = json.dumps({"candidates": [{"content": {"role": "model", "parts": [call]}, "finishReason": "STOP"}]})
+    pieces = [body[n : n + 1000].encode() for n in range(0, len(body), 1000)]
+    canned.says = [*chunked(pieces, "application/json"), END]
+    proxy = start(canned.url, arguments=("--set", "stream_large_bodies=1k"))
+    assert "stream_large_bodies=1k is taken back" in proxy.log
+    session = proxy.control.session("default")
+    session.tools()
+    asked = json.dumps({"contents": [user("weather" * 1000)]}).encode()
+    answer = httpx2.post(f"{proxy.url}{PATH}", content=asked)
+    assert "functionCall" not in answer.text
+    assert b"get_weather" in canned.heard[0]
+    assert len(session.calls()) == 1
 
 
 def test_a_client_that_hangs_up_in_mid_stream_leaves_its_calls_behind(

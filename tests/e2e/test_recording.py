@@ -79,6 +79,13 @@ def test_a_replay_shows_what_other_tools_would_change(recorded: tuple[Path, Prox
     assert "2 requests, 2 of them changed" in result.stderr
 
 
+def test_a_replay_takes_the_options_that_the_proxy_was_started_with(recorded: tuple[Path, Proxy, list[Json]]) -> None:
+    path, proxy, _ = recorded
+    result = replay(proxy, path, "--set", "graft_store=memory://", "--set", "graft_session=other")
+    assert result.returncode == 0, result.stderr
+    assert "session default has no toolset: nothing is rewritten" in result.stdout
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -86,6 +93,8 @@ def test_a_replay_shows_what_other_tools_would_change(recorded: tuple[Path, Prox
         (["{folder}/text.mitm"], "not a file of mitmproxy flows"),
         (["{file}", "--store", "nothing://"], "store URL"),
         (["{file}", "--tools", "{folder}/text.mitm"], "text.mitm"),
+        (["{file}", "--set", "graft_delivery=fax"], "graft_delivery='fax': must be one of"),
+        (["{file}", "--set", "graft_delivary=loop"], "did you mean graft_delivery?"),
     ],
 )
 def test_what_cannot_be_replayed_is_named(

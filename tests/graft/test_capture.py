@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 
 from addon.core import sse
+from addon.core.answer import Answer
 from addon.core.documents import Document, decode, encode
 from addon.core.json_array import ArrayDecoder
 from addon.graft import capture as capture_module
 from addon.graft.capture import Capture
+from addon.graft.exchange import Forward, Reply
 from addon.surfaces.base import Framing, Operation, Target
 from store.base import Store, StoreUnavailable
 from store.factory import open_url
@@ -356,6 +358,18 @@ async def test_the_envelope_stays_around_every_event(graft: Graft) -> None:
     assert texts(read(to, made)).startswith("Tool call completed")
 
 
+@pytest.mark.parametrize("other", [{}, {"content": {"parts": [{"text": ""}], "role": "model"}}, {"content": None}])
+async def test_every_candidate_of_an_event_that_is_made_anew_holds_a_part(graft: Graft, other: Document) -> None:
+    await graft.tools(WEATHER)
+    one, two = answer(call())["candidates"][0], {**other, "finishReason": "SAFETY", "index": 1}
+    (seen,) = await streamed(graft, [{"candidates": [one, two]}])
+    assert parts(seen, 1) == [{"text": "", "thought": True}]
+    assert seen["candidates"][1]["finishReason"] == "SAFETY"
+    moved = [answer("text", finish=None), answer(call(), finish=None, usageMetadata={"n": 1}), {"candidates": [two]}]
+    await graft.tools(WEATHER, client_tools="keep")
+    assert parts((await streamed(graft, moved))[1]) == [{"text": "", "thought": True}]
+
+
 async def test_several_candidates_of_a_stream_end_each_for_itself(graft: Graft) -> None:
     await graft.tools(WEATHER)
 
@@ -420,12 +434,19 @@ async def test_a_call_that_begins_ends_the_one_before_it(graft: Graft) -> None:
     assert [(c.name, c.args) for c in await graft.calls()] == [("get_weather", {"a": 1}), ("search", {})]
 
 
-async def test_a_call_whose_arguments_never_end_is_none(graft: Graft) -> None:
+@pytest.mark.parametrize("ends", [[answer("", finish="MAX_TOKENS")], []], ids=["finish", "end of the stream"])
+async def test_a_call_whose_arguments_never_end_is_what_came_of_it(
+    graft: Graft, ends: list[Document], caplog: pytest.LogCaptureFixture
+) -> None:
     await graft.tools(WEATHER)
-    seen = await streamed(graft, [answer(piece(name="get_weather"), finish=None), answer("", finish="MAX_TOKENS")])
-    assert seen == [answer("", finish="MAX_TOKENS")]
-    assert await graft.calls() == []
-    assert await graft.turns() == []
+    pieces = [piece(name="get_weather"), piece("$.city", stringValue="Os", willContinue=True)]
+    for _ in range(2):
+        seen = await streamed(graft, [*[answer(p, finish=None) for p in pieces], *ends])
+        assert "Tool call completed: get_weather" in texts(seen)
+        assert seen[-1]["candidates"][0]["finishReason"] == "STOP"
+    assert [(c.args, c.status) for c in await graft.calls()] == [({"city": "Os"}, Status.PENDING)] * 2
+    assert all(turn.delivered for turn in await graft.turns())
+    assert len([r for r in caplog.records if r.levelname == "WARNING"]) == 1
 
 
 async def test_pieces_of_the_clients_own_call_pass_and_its_turn_is_known_by_the_whole_call(graft: Graft) -> None:
@@ -436,6 +457,36 @@ async def test_pieces_of_the_clients_own_call_pass_and_its_turn_is_known_by_the_
     assert seen[:3] == own
     out = await graft.contents([user("hi"), model(call("own", args={"a": 1})), user(response("own"))])
     assert out[1] == model(call("own", args={"a": 1}), call())
+
+
+# --- errors in a stream ------------------------------------------------------------------------------------------
+
+ERROR: Document = {"error": {"code": 503, "message": "overloaded", "status": "UNAVAILABLE"}}
+
+
+@FRAMINGS
+@pytest.mark.parametrize("policy", ["placeholder", "passthrough"])
+async def test_a_stream_that_ends_in_an_error_stays_cut(graft: Graft, to: Target, policy: str) -> None:
+    await graft.tools(WEATHER, delivery=policy)
+    said = answer("a", call(), finish=None)
+    seen = read(to, await stream(graft, [said, ERROR], to))
+    assert seen == [said if policy == "passthrough" else answer("a", finish=None), ERROR]
+    (turn,) = await graft.turns()
+    assert not turn.delivered
+    assert [c.status for c in await graft.calls()] == [Status.PENDING]
+    history = {"contents": [user("hi"), model("a"), user("?")]}
+    assert await graft.contents(history["contents"]) == history["contents"], "found by what the client sees of it"
+
+
+@pytest.mark.parametrize("error", [ERROR, [ERROR]], ids=["bare", "in a list"])
+async def test_an_error_outside_the_envelope_cuts_the_stream_too(graft: Graft, error: Any) -> None:
+    await graft.tools(WEATHER)
+    to = target(Operation.STREAM, Framing.SSE, surface="codeassist")
+    exchange = await graft.exchange({"model": "gemini-3-flash", "request": ASKED}, to)
+    capture = Capture(graft.grafter, exchange, Framing.SSE)
+    end = sse.encode(encode(error))
+    assert capture.feed(framed(to, [answer(call(), finish=None)]) + end) + capture.finish() == end
+    assert not (await graft.turns())[0].delivered
 
 
 # --- odd shapes --------------------------------------------------------------------------------------------------
@@ -478,6 +529,88 @@ async def test_thoughts_are_shown_and_not_told_again_but_for_their_signatures(gr
     seen = await whole(graft, answer(thought, signed, call()))
     assert parts(seen)[:2] == [thought, signed]
     assert (await graft.turns())[0].steps[0].content["parts"] == [signed, call()]
+
+
+@pytest.mark.parametrize("policy", ["placeholder", "passthrough"])
+async def test_arguments_nested_beyond_reason_fail_at_once(graft: Graft, policy: str) -> None:
+    await graft.tools(WEATHER, delivery=policy)
+    for depth in (700, 101, 100):
+        args: Document = {}
+        for _ in range(depth - 1):
+            args = {"a": args}
+        seen = await whole(graft, answer(call(args=args)))
+        assert seen == answer(call(args=args)) if policy == "passthrough" else "completed" in texts([seen])
+    failed, other, fine = await graft.calls()
+    assert (failed.status, failed.args) == (other.status, other.args) == (Status.FAILED, {})
+    assert failed.error == "arguments nested more than 100 levels deep"
+    assert (fine.status, fine.error) == (Status.PENDING, None)
+
+
+async def test_a_part_that_is_no_media_does_not_break_the_answer(graft: Graft) -> None:
+    await graft.tools(WEATHER)
+    seen = await whole(graft, answer({"inlineData": "x"}, call()))
+    assert parts(seen) == [{"inlineData": "x"}, {"text": PLACEHOLDER}]
+    history = [user("hi"), {**model({"inlineData": "x"}), "parts": parts(seen)}, user("?"), model("a"), user("b")]
+    assert "functionCall" in (await graft.contents(history))[1]["parts"][1]
+
+
+# --- what nobody foresaw -----------------------------------------------------------------------------------------
+
+
+def mistaken(monkeypatch: pytest.MonkeyPatch, name: str, of: type = Answer) -> None:
+    def mistake(*args: Any, **kwargs: Any) -> None:
+        raise ZeroDivisionError("a mistake")
+
+    monkeypatch.setattr(of, name, mistake)
+
+
+@FRAMINGS
+@pytest.mark.parametrize("where", ["feed", "close", "decoder"])
+async def test_a_mistake_ends_a_stream_with_an_error_and_leaks_no_call(
+    graft: Graft, monkeypatch: pytest.MonkeyPatch, to: Target, where: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    await graft.tools(WEATHER)
+    capture = Capture(graft.grafter, await graft.exchange(ASKED, to), to.framing)
+    if where == "decoder":
+        mistaken(monkeypatch, "feed", type(capture._decoder))
+    else:
+        mistaken(monkeypatch, where)
+    data = framed(to, [answer(call(), finish=None)])
+    out = b"".join([capture.feed(data[:20]), capture.feed(data[20:]), capture.feed(data), capture.finish()])
+    assert b"functionCall" not in out
+    assert out.count(b'"INTERNAL"') == 1
+    assert len([r for r in caplog.records if r.levelname == "ERROR"]) == 1
+    assert b'toolgraft_errors_total{kind="graft"} 1.0' in graft.grafter.metrics.render()
+    assert b'kind="store"' not in graft.grafter.metrics.render()
+
+
+@FRAMINGS
+async def test_with_the_pass_policy_a_mistake_lets_the_rest_go_as_it_comes(
+    store: Store, monkeypatch: pytest.MonkeyPatch, to: Target
+) -> None:
+    graft = Graft(store, on_store_error="pass")
+    await graft.tools(WEATHER)
+    mistaken(monkeypatch, "feed")
+    events = [answer("a", finish=None), answer(call(), finish=None), answer("")]
+    assert await stream(graft, events, to) == framed(to, events)
+
+
+@pytest.mark.parametrize("policy", ["fail", "pass"])
+async def test_a_mistake_under_a_whole_answer_is_told_as_a_store_that_fails_is(
+    store: Store, monkeypatch: pytest.MonkeyPatch, policy: str
+) -> None:
+    graft = Graft(store, on_store_error=policy)
+    await graft.tools(WEATHER)
+    exchange = await graft.exchange(ASKED)
+    mistaken(monkeypatch, "feed")
+    with pytest.raises(StoreUnavailable) as raised:
+        await Capture(graft.grafter, exchange, Framing.JSON).whole(encode(answer(call())))
+    outcome = graft.grafter.store_failed(target(), b"as it came", raised.value)
+    if policy == "pass":
+        assert outcome == Forward(b"as it came")
+    else:
+        assert isinstance(outcome, Reply)
+        assert (outcome.status, decode(outcome.body)["error"]["status"]) == (500, "INTERNAL")
 
 
 # --- continuation ------------------------------------------------------------------------------------------------

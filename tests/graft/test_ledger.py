@@ -243,3 +243,41 @@ async def test_an_answer_that_comes_in_between_stays(store: Store, monkeypatch: 
     taken, one = await passed_through(store, user(response("f", {"mine": 1})))
     assert one.result == {"first": 1}
     assert not taken
+
+
+async def test_what_was_found_for_the_beginning_goes_on_with_it(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    chat = [user("hi"), model({"text": f"[Tool call completed: f [{turn_id(1)}]"}), user("and?")]
+    await kept(store, 1, chat[:2])
+    first = read(chat)
+    found = await hits_of(store, "default", first.body, first.history, PLACEHOLDER)
+    assert list(found) == [1]
+    known = first.prefix()
+    assert known is not None
+    longer = encode({"contents": [*chat, model({"text": "so"}), user("more")]})
+    asked: list[int] = []
+    look_up = store.look_up
+
+    async def counted(session: str, **wanted: Any) -> Any:
+        asked.append(len(wanted["keys"]))
+        return await look_up(session, **wanted)
+
+    monkeypatch.setattr(store, "look_up", counted)
+    second = parse(longer, (), known)
+    assert await hits_of(store, "default", second.body, second.history, PLACEHOLDER) == found
+    assert asked == [2]  # the new turn's chain and pair
+    await kept(store, 2, [user("elsewhere"), model({"text": "other"})])
+    assert list(await hits_of(store, "default", second.body, second.history, PLACEHOLDER)) == [1]
+    assert asked == [2, 4]
+
+
+async def test_a_turn_that_goes_on_is_looked_up_anew(store: Store) -> None:
+    chat = [user("hi"), model({"text": "done"})]
+    await kept(store, 1, chat)
+    first = read(chat)
+    assert list(await hits_of(store, "default", first.body, first.history, PLACEHOLDER)) == [1]
+    known = first.prefix()
+    assert known is not None
+    body = encode({"contents": [*chat, model({"text": " and more"}), user("?")]})
+    again = parse(body, (), known)
+    assert await hits_of(store, "default", again.body, again.history, PLACEHOLDER) == {}
+    assert again.history.turns[1].text == "done and more"

@@ -41,7 +41,7 @@ async def test_it_says_how_a_client_is_pointed_at_each_port(hooks: Hooks) -> Non
     runtime = hooks.lifecycle.runtime
     assert runtime is not None
     listening = {"regular": ["http://127.0.0.1:1"], "reverse": ["http://127.0.0.1:2"]}
-    said = "\n".join(banner(listening, runtime, "/home/u/conf"))
+    said = "\n".join(banner(listening, runtime, "/home/u/conf/mitmproxy-ca-cert.pem"))
     assert "export GOOGLE_GEMINI_BASE_URL=http://127.0.0.1:2" in said
     assert "export HTTPS_PROXY=http://127.0.0.1:1 SSL_CERT_FILE=/home/u/conf/mitmproxy-ca-cert.pem" in said
     assert "session default, store memory://" in said

@@ -257,6 +257,18 @@ async def test_a_store_that_fails_is_said_so_or_passed_over(
         assert (error["code"], error["status"]) == (503, "UNAVAILABLE")
 
 
+async def test_bodies_that_another_addon_wants_streamed_are_rewritten_all_the_same(hooks: Hooks) -> None:
+    flow = request(body=ASKED)
+    flow.request.stream = True
+    await hooks.call("requestheaders", flow)
+    assert flow.request.stream is False
+    await hooks.call("request", flow)
+    answer = response(document(CALL, finishReason="STOP"))
+    answer.stream = True
+    assert b"functionCall" not in await hooks.answer(flow, answer)
+    assert answer.stream is False
+
+
 async def test_nothing_is_kept_of_flows_that_are_over(hooks: Hooks) -> None:
     flow = await hooks.ask(request(body=ASKED))
     assert hooks.is_grafted(flow)

@@ -1,5 +1,6 @@
 """Options: registered from the one table, checked at the start, and once more when they change."""
 
+import asyncio
 import logging
 from collections.abc import Callable
 from pathlib import Path
@@ -8,6 +9,7 @@ import pytest
 from mitmproxy import exceptions
 
 from addon.settings import OPTIONS, Settings
+from store.base import StoreUnavailable
 from tests.hooks.harness import Hooks
 
 Make = Callable[..., Hooks]
@@ -81,6 +83,15 @@ async def test_a_change_holds_from_the_next_request_on(make: Make) -> None:
     assert hooks.lifecycle.filter is None
 
 
+async def test_a_change_holds_in_the_control_api_as_well(make: Make, tmp_path: Path) -> None:
+    hooks = make(control="127.0.0.1:0", state=str(tmp_path))
+    hooks.set(session="other", allow_hosts=["graft.example"])
+    runtime = hooks.lifecycle.runtime
+    assert runtime is not None
+    assert runtime.control is not None
+    assert runtime.control.api.settings is runtime.settings
+
+
 async def test_an_option_that_nobody_knows_is_an_error(make: Make, caplog: pytest.LogCaptureFixture) -> None:
     hooks = make()
     hooks.options.update_defer(graft_sesion="x")
@@ -89,6 +100,40 @@ async def test_an_option_that_nobody_knows_is_an_error(make: Make, caplog: pytes
     hooks.set(session="again")
     assert "graft_sesion: there is no such option; did you mean graft_session?" in caplog.text
     assert hooks.lifecycle.runtime is None
+
+
+async def test_a_refused_start_ends_the_start_of_mitmproxys_servers(make: Make) -> None:
+    """By that time they are being started: mitmproxy loads scripts beside it."""
+    servers = asyncio.get_running_loop().create_task(asyncio.Event().wait(), name="setup_servers")
+    make(delivery="fax")
+    await asyncio.wait([servers], timeout=5)
+    assert servers.cancelled()
+
+
+async def test_large_bodies_are_not_let_stream_past_the_rewriting(make: Make, caplog: pytest.LogCaptureFixture) -> None:
+    hooks = make()
+    hooks.context.configure(hooks.addon, stream_large_bodies="1k")
+    assert hooks.options.stream_large_bodies is None
+    assert "stream_large_bodies=1k is taken back" in caplog.text
+
+
+async def test_a_store_that_fails_for_once_does_not_end_its_upkeep(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    hooks = make()
+    assert hooks.lifecycle.runtime is not None
+    again = asyncio.Event()
+    tries = iter([StoreUnavailable("busy"), None])
+
+    async def expire() -> int:
+        error = next(tries, None)
+        if error is not None:
+            raise error
+        again.set()
+        return 0
+
+    monkeypatch.setattr(hooks.store, "expire", expire)
+    monkeypatch.setattr("addon.hooks.runtime._UPKEEP", 0.0)
+    await hooks.lifecycle.runtime.serve()
+    await asyncio.wait_for(again.wait(), 5)
 
 
 async def test_the_end_gives_the_store_back(make: Make, tmp_path: Path) -> None:

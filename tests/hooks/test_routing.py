@@ -1,7 +1,9 @@
 """Where a request belongs and where it goes."""
 
 import base64
+import socket
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from mitmproxy import http
@@ -92,7 +94,12 @@ async def test_what_is_said_to_the_proxy_alone_is_taken_off_other_requests_too(u
 
 @pytest.mark.parametrize(
     ("prefix", "headers"),
-    [("/@a%20b", {}), ("", {"x-graft-session": "a b"}), ("", {"proxy-authorization": "Basic YTpiOmM6ZDpl"})],
+    [
+        ("/@a%20b", {}),
+        ("/@..", {}),
+        ("", {"x-graft-session": "a b"}),
+        ("", {"proxy-authorization": "Basic YTpiOmM6ZDpl"}),
+    ],
 )
 async def test_a_name_that_cannot_be_a_sessions_is_a_400(prefix: str, headers: dict[str, str], make: Make) -> None:
     hooks = make()
@@ -221,6 +228,26 @@ async def test_the_control_apis_address_is_refused(
         assert flow.response.status_code == 403
     other = await hooks.ask(request(f"http://{host}:{port + 1}/v1/sessions", method="GET"))
     assert other.response is None
+
+
+@pytest.mark.parametrize(("host", "refused"), [("192.0.2.7", True), ("192.0.2.8", False), ("[2001:db8::7]", True)])
+async def test_where_it_listens_everywhere_every_address_of_this_machine_is_its(
+    host: str, refused: bool, make: Make, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Probe(socket.socket):
+        """A machine with one address in each family."""
+
+        def bind(self, address: Any) -> None:
+            if address[0] not in ("192.0.2.7", "2001:db8::7"):
+                raise OSError("not an address of this machine")
+
+    hooks = make(control="0.0.0.0:0", state=str(tmp_path_factory.mktemp("state")))
+    assert hooks.lifecycle.runtime is not None
+    assert hooks.lifecycle.runtime.control_address is not None
+    monkeypatch.setattr(socket, "socket", Probe)
+    port = hooks.lifecycle.runtime.control_address[1]
+    flow = await hooks.ask(request(f"http://{host}:{port}/v1/sessions", method="GET"))
+    assert (flow.response is not None and flow.response.status_code == 403) is refused
 
 
 @pytest.mark.parametrize(("host", "refused"), [("127.1", True), ("localhost", True), ("203.0.113.1", False)])

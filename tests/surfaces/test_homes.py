@@ -18,6 +18,8 @@ from addon.surfaces import home_of, is_surface_host
             "/v1/projects/p/locations/europe-west4/publishers/google/models/m:countTokens",
             "europe-west4-aiplatform.googleapis.com",
         ),
+        ("/v1/projects/p/locations/us/publishers/google/models/m:x", "aiplatform.us.rep.googleapis.com"),
+        ("/v1beta1/projects/p/locations/eu/publishers/google/models/m:x", "aiplatform.eu.rep.googleapis.com"),
         ("/v1beta1/projects/p/locations/global/publishers/google/models/m:x", "aiplatform.googleapis.com"),
         ("/v1beta1/publishers/google/models/m:generateContent", "aiplatform.googleapis.com"),
         ("/v1beta/projects/p/locations/us/publishers/google/models/m:x", "firebasevertexai.googleapis.com"),

@@ -1,0 +1,28 @@
+"""What a recording holds, and what it must not hold."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from mitmproxy import http
+
+from addon.hooks.record import client_body
+from addon.hooks.replay import flows_of
+from tests.hooks.harness import Hooks, request, response
+
+Make = Callable[..., Hooks]
+
+
+async def test_a_recording_keeps_of_a_flows_metadata_its_own_entry_alone(make: Make, tmp_path: Path) -> None:
+    """Where mitmproxy asks for a password, it leaves the user's there."""
+    path = tmp_path / "chat.mitm"
+    hooks = make(record=str(path))
+    await hooks.tools("get_weather")
+    flow: http.HTTPFlow = request(body=b'{"contents":[]}')
+    flow.metadata["proxyauth"] = ("bob", "pass-word")
+    await hooks.ask(flow)
+    await hooks.answer(flow, response(b"{}"))
+    assert flow.metadata["proxyauth"] == ("bob", "pass-word")
+    await hooks.done()
+    assert b"pass-word" not in path.read_bytes()
+    (recorded,) = flows_of(path)
+    assert client_body(recorded) == (b'{"contents":[]}', "bob")

@@ -1,0 +1,55 @@
+"""Recorded requests pushed through the rewriting again: what the proxy sent, a replay with its options sends."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from addon.hooks.replay import Replayed, replay
+from addon.settings import Settings
+from tests.hooks.harness import GOOGLE, PATH, Hooks, request, response
+
+Make = Callable[..., Hooks]
+Json = dict[str, Any]
+
+VERTEX = "https://aiplatform.googleapis.com/{}/publishers/google/models/gemini-3-flash:generateContent"
+CALL: Json = {"functionCall": {"name": "get_weather", "args": {}, "id": "x1"}, "thoughtSignature": "AAAA"}
+ASKED = {"role": "user", "parts": [{"text": "weather"}]}
+
+
+@pytest.mark.parametrize(
+    "options", [{"client_tools": "keep"}, {"delivery": "passthrough"}, {"placeholder": "Ran {turn_id}"}]
+)
+@pytest.mark.parametrize("url", [VERTEX.format("v1"), VERTEX.format("v1beta1"), f"https://{GOOGLE}{PATH}"])
+async def test_what_was_sent_is_what_a_replay_with_the_same_options_sends(
+    url: str, options: dict[str, str], make: Make, tmp_path: Path
+) -> None:
+    path = tmp_path / "chat.mitm"
+    hooks = make(record=str(path), **options)
+    await hooks.tools("get_weather")
+    tools = [{"functionDeclarations": [{"name": "read_file"}]}]
+    flow = await hooks.ask(request(url, json.dumps({"contents": [ASKED], "tools": tools}).encode()))
+    answer = {"candidates": [{"content": {"role": "model", "parts": [CALL]}, "finishReason": "STOP"}]}
+    got = json.loads(await hooks.answer(flow, response(json.dumps(answer).encode())))
+    (call,) = (await hooks.store.calls()).items
+    await hooks.store.answer(call.call_id, result={"celsius": 3})
+    contents = [ASKED, got["candidates"][0]["content"]]
+    if options.get("delivery") == "passthrough":
+        result = {"functionResponse": {"name": "get_weather", "id": "x1", "response": {"celsius": 3}}}
+        contents.append({"role": "user", "parts": [result]})
+    else:
+        contents.append({"role": "user", "parts": [{"text": "and?"}]})
+    flow = await hooks.ask(request(url, json.dumps({"contents": contents, "tools": tools}).encode()))
+    sent = json.loads(flow.request.content or b"")
+    assert ("id" in sent["contents"][1]["parts"][0]["functionCall"]) is ("/v1/" not in url)
+    await hooks.answer(flow, response(b"{}"))
+
+    async def replayed(**options: str) -> list[Replayed]:
+        settings = Settings.from_options({f"graft_{name}": value for name, value in options.items()})
+        return [one async for one in replay(path, hooks.store, settings, session=None, toolset=None)]
+
+    assert [one.changed for one in await replayed(**options)] == [False, False]
+    if "client_tools" in options:
+        assert [one.changed for one in await replayed()] == [True, True]
