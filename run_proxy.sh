@@ -22,7 +22,7 @@ set_up runtime
 export PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}"
 
 case ${1:-} in
-    token | tools | calls | result | env | run | replay | demo) exec "$venv/bin/python" -P -m addon "$@" ;;
+    token | tools | calls | result | worker | env | run | replay | demo) exec "$venv/bin/python" -P -m addon "$@" ;;
 esac
 
 # mitmproxy refuses an option that is set twice: a default is given only where the user's arguments have none.

@@ -29,23 +29,38 @@ def own_token() -> str:
         fail(str(error))
 
 
+UNKNOWN_TOKEN = (
+    "the proxy does not know this token. Its own is that of its option graft_token, else of its variable "
+    "TOOLGRAFT_TOKEN, else the one in its state folder (TOOLGRAFT_HOME): set TOOLGRAFT_TOKEN to it here"
+)
+
+
+def access(url: str | None) -> tuple[str, dict[str, Any]]:
+    """The control API's URL, without a slash at its end, and what a client of httpx2 needs for it: the token above all.
+
+    `url` None means the proxy that runs here.
+    """
+    base = (url or _running()).rstrip("/")
+    local = url is None or is_loopback(urlsplit(url).hostname or "")
+    headers = {"User-Agent": "toolgraft"}
+    # this machine's own token is for this machine: another one gets only what the user gave for it
+    token = own_token() if local else os.environ.get("TOOLGRAFT_TOKEN")
+    if token and token != "off":
+        headers["Authorization"] = f"Bearer {token}"
+    return base, {
+        "headers": headers,
+        "timeout": 30,
+        "trust_env": not local,  # a proxy in the environment (this one, even) is not the way to a local port
+        "verify": base.startswith("https:"),  # loading the CAs takes longer than all the rest, and HTTP has none
+    }
+
+
 class Api:
     """`with Api(url) as api`: `url` None means the proxy that runs here. Paths begin with a slash."""
 
     def __init__(self, url: str | None) -> None:
-        self.url = (url or _running()).rstrip("/")
-        local = url is None or is_loopback(urlsplit(url).hostname or "")
-        headers = {"User-Agent": "toolgraft"}
-        # this machine's own token is for this machine: another one gets only what the user gave for it
-        token = own_token() if local else os.environ.get("TOOLGRAFT_TOKEN")
-        if token and token != "off":
-            headers["Authorization"] = f"Bearer {token}"
-        self._client = httpx2.Client(
-            headers=headers,
-            timeout=30,
-            trust_env=not local,  # a proxy in the environment (this one, even) is not the way to a local port
-            verify=self.url.startswith("https:"),  # loading the CAs takes longer than all the rest, and HTTP has none
-        )
+        self.url, arguments = access(url)
+        self._client = httpx2.Client(**arguments)
 
     def __enter__(self) -> Self:
         return self
@@ -121,10 +136,7 @@ class Api:
         except (ValueError, TypeError, KeyError):
             self._stranger(answer)
         if answer.status_code == 401:
-            fail(
-                "the proxy does not know this token. Its own is that of its option graft_token, else of its variable "
-                "TOOLGRAFT_TOKEN, else the one in its state folder (TOOLGRAFT_HOME): set TOOLGRAFT_TOKEN to it here"
-            )
+            fail(UNKNOWN_TOKEN)
         fail(str(detail))
 
     def _stranger(self, answer: httpx2.Response) -> NoReturn:

@@ -8,7 +8,7 @@ import sys
 
 import typer
 
-from addon.cli import calls, clients, demo, replay, token, tools
+from addon.cli import calls, clients, demo, replay, token, tools, worker
 
 app = typer.Typer(
     name="toolgraft",
@@ -22,6 +22,7 @@ app.command("token")(token.show)
 app.add_typer(tools.app, name="tools")
 app.command("calls")(calls.show)
 app.command("result")(calls.answer)
+app.command("worker")(worker.serve)
 app.command("replay")(replay.show)
 app.command("env")(clients.env)
 app.command("run", context_settings={"allow_interspersed_args": False})(clients.run)

@@ -15,6 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 from addon.control.describe import PUBLIC
 from addon.control.guard import Guard
+from addon.control.loops import Loops, NoLoops
 from addon.control.problems import Problem, ProblemBody
 from addon.control.routes import GROUPS
 from addon.control.routing import Api, DirectRoute, reply
@@ -53,9 +54,18 @@ class ControlApp:
         self.api.stopping.set()
 
 
-def create_app(*, store: Store, settings: Settings, token: str | None, metrics: Metrics, version: str) -> ControlApp:
-    """The control API over an open store. `token` None: nobody is asked for one."""
-    return ControlApp(Api(store=store, settings=settings, metrics=metrics, version=version), token)
+def create_app(
+    *,
+    store: Store,
+    settings: Settings,
+    token: str | None,
+    metrics: Metrics,
+    version: str,
+    loops: Loops | None = None,
+) -> ControlApp:
+    """The control API over an open store. `token` None: nobody is asked for one. `loops` None: no loop runs here."""
+    api = Api(store=store, settings=settings, metrics=metrics, loops=loops or NoLoops(), version=version)
+    return ControlApp(api, token)
 
 
 def describe(routes: list[DirectRoute], version: str) -> dict[str, Any]:

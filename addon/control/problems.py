@@ -14,8 +14,8 @@ from pydantic import BaseModel, Field, ValidationError
 from starlette.responses import Response
 
 from addon.core.toolset import BadTool
-from store.base import AlreadyAnswered, BadCursor, StoreUnavailable, UnknownCall
-from store.models import SESSION_FORM, SESSION_PATTERN
+from store.base import AlreadyAnswered, BadCursor, Decided, LeaseLost, StoreUnavailable, UnknownCall
+from store.models import SESSION_FORM, SESSION_PATTERN, Call
 
 _log = logging.getLogger(__name__)
 
@@ -61,12 +61,20 @@ def problem_of(error: Exception) -> Problem:
             return Problem(404, "there is no such call")
         case AlreadyAnswered():
             return Problem(409, f"the call is already {error.call.status}, with another body: the first answer stands")
+        case LeaseLost():
+            return Problem(409, f"the call is {_standing(error.call)}; this worker does not have it")
+        case Decided():
+            return Problem(409, f"the call is {_standing(error.call)}; it does not wait for this decision")
         case BadCursor():
             return Problem(422, "cursor: must be the next_cursor of the page before", field="cursor")
         case StoreUnavailable():
             return Problem(503, "the store cannot be used now; nothing was changed", headers={"Retry-After": "1"})
     _log.error("the control API failed", exc_info=error)
     return Problem(500, "the control API failed; the proxy's log has more")
+
+
+def _standing(call: Call) -> str:
+    return call.status if call.approval is None else f"{call.status} (approval: {call.approval})"
 
 
 def invalid(error: ValidationError, *, name: str = "", known: Collection[str] = ()) -> Problem:

@@ -5,7 +5,8 @@ run time `DirectRoute` calls them itself: FastAPI's own machinery (dependency so
 costs the proxy, which shares the event loop, more than the handlers do.
 
 A parameter of a handler is one of: `Here`; `Request`; a path parameter; a pydantic model `Annotated[…, Query()]`; one
-`Annotated[…, Body()]`. Anything else is refused when the route is made. Handlers return ready responses.
+`Annotated[…, Body()]`, whose default, if it has one, stands for an empty body. Anything else is refused when the route
+is made. Handlers return ready responses.
 """
 
 import asyncio
@@ -25,6 +26,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from addon.control.loops import Loops
 from addon.control.problems import Problem, invalid, problem_of
 from addon.metrics import Metrics
 from addon.settings import Settings
@@ -36,14 +38,15 @@ _log = logging.getLogger(__name__)
 @dataclass(slots=True, kw_only=True)
 class Api:
     """What the handlers work on. `settings` are replaced where options change. `stopping` is set when the server
-    stops: long answers end then."""
+    stops: long answers end then. `session_lock` is held while a session's record is read, changed and written."""
 
     store: Store
     settings: Settings
     metrics: Metrics
+    loops: Loops
     version: str
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
-    policy_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    session_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 def _api_of(request: Request) -> Api:
@@ -115,7 +118,7 @@ def _bind(endpoint: Callable[..., Any], path_names: set[str]) -> tuple[_Binders,
         elif name in path_names:
             binders[name] = _path_binder(name, annotation)
         elif any(isinstance(m, params.Body) for m in metadata):
-            body_name, read_body = name, _body_reader(annotation)
+            body_name, read_body = name, _body_reader(annotation, parameter.default)
         elif any(isinstance(m, params.Query) for m in metadata):
             binders[name] = _query_binder(annotation)
         else:
@@ -149,11 +152,13 @@ def _query_binder(annotation: Any) -> Callable[[Request], Any]:
     return bind
 
 
-def _body_reader(annotation: Any) -> Callable[[bytes], Any]:
+def _body_reader(annotation: Any, default: Any) -> Callable[[bytes], Any]:
     validate = TypeAdapter(annotation).validator.validate_python
     known = list(getattr(get_args(annotation)[0], "model_fields", ()))
 
     def read(body: bytes) -> Any:
+        if not body and default is not inspect.Parameter.empty:
+            return default
         try:
             return validate(parse(body))
         except ValidationError as error:

@@ -104,15 +104,18 @@ class TurnView(BaseModel):
 
 
 class ToolsView(BaseModel):
-    """A toolset in Gemini's form."""
+    """A toolset in Gemini's form. How a tool is run stands in its declaration, and never goes upstream; values of
+    executors' headers are masked."""
 
     tools: list[Document]
     tool_config: Document | None
 
 
 def tools_view(toolset: Toolset) -> Document:
-    """The toolset as a document that PUT takes back unchanged."""
-    functions: Sequence[Document] = [{"functionDeclarations": toolset.declarations}] if toolset.declarations else []
+    """The toolset as a document that PUT takes back unchanged; secrets are masked."""
+    rules = {name: r.model_dump(mode="json", exclude_defaults=True) for name, r in toolset.masked().rules.items()}
+    declarations = [{**declaration, **rules.get(declaration["name"], {})} for declaration in toolset.declarations]
+    functions: Sequence[Document] = [{"functionDeclarations": declarations}] if declarations else []
     return {"tools": [*functions, *toolset.builtins], "tool_config": toolset.tool_config}
 
 
@@ -138,6 +141,18 @@ CALL: Document = Call(
     created_at=1767225600.0,
     updated_at=1767225600.0,
 ).model_dump(mode="json")
+CLAIMED: Document = CALL | {
+    "status": "running",
+    "worker": "worker-1",
+    "lease_until": 1767225631.5,
+    "updated_at": 1767225601.5,
+}
+DENIED: Document = CALL | {
+    "status": "denied",
+    "approval": "denied",
+    "error": "the call was denied: not in production",
+    "updated_at": 1767225604.2,
+}
 ANSWERED: Document = CALL | {"status": "done", "result": {"celsius": -3}, "updated_at": 1767225604.2}
 SESSION: Document = {
     "name": "default",
@@ -160,7 +175,7 @@ DECLARATION: Document = {
     "parameters": {"type": "OBJECT", "properties": {"city": {"type": "STRING"}}, "required": ["city"]},
 }
 TOOLS: Document = {
-    "tools": [{"functionDeclarations": [DECLARATION]}],
+    "tools": [{"functionDeclarations": [DECLARATION | {"executor": {"type": "worker"}, "timeout": 5.0}]}],
     "tool_config": {"functionCallingConfig": {"mode": "AUTO"}},
 }
 TURN: Document = {

@@ -8,6 +8,9 @@ Each tool is told apart by its shape, and comes out in Gemini's camelCase form:
 - MCP: `{"name", "description", "inputSchema", "outputSchema", …}`;
 - a bare declaration: `{"name", "description", "parameters" or "parametersJsonSchema", …}`.
 
+Beside `name` (OpenAI chat: beside `function`) there may be how calls of the tool are run, as `execution` has it: it
+comes out apart, by name, and never goes upstream.
+
 Nothing is dropped but what has no counterpart in Gemini and changes no call: OpenAI's `strict` (Gemini's is mode
 VALIDATED, for all tools at once), and MCP's `title`, `annotations`, `icons`, `execution` and `_meta`. Keys that are
 null are unset. Everything else that is not known is refused with its name. Pure: the document is never changed.
@@ -16,11 +19,12 @@ null are unset. Everything else that is not known is refused with its name. Pure
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 from addon.core.documents import camel
+from addon.core.execution import RULES, BadRule, cycle_in_order, rules_of, unknown_in_order
 from addon.core.schema import Unfit, gemini_schema, is_gemini_form, says_nothing, to_declaration_schema
 
 type Object = dict[str, Any]
@@ -57,11 +61,15 @@ class BadTool(ValueError):
 
 @dataclass(frozen=True)
 class Tools:
-    """Declarations and built-in tools (one kind each) in the order given, and a toolConfig if there is one."""
+    """Declarations and built-in tools (one kind each) in the order given, and a toolConfig if there is one.
+
+    `rules` are how calls are run, by the names of the declarations that say something of it.
+    """
 
     declarations: list[Object]
     builtins: list[Object]
     tool_config: Object | None
+    rules: dict[str, Object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,23 +103,34 @@ def normalise(document: object) -> Tools:
         raise (top / "tools").bad("is missing; it is a list, and may be empty")
     declarations: list[Object] = []
     builtins: list[Object] = []
-    names: dict[str, str] = {}
+    rules: dict[str, Object] = {}
+    places: dict[str, _At] = {}
     for index, tool in enumerate(_listed(body["tools"], top / "tools")):
         at = (top / "tools")[index].of(str(index))
         _check_depth(tool, at)
-        for place, declaration in _read(tool, at, builtins):
+        for place, declaration, how in _read(tool, at, builtins):
             name = declaration["name"]
-            if name in names:
-                raise (place / "name").bad(f"is {name!r}, as is that of {names[name]}; names must differ")
-            names[name] = place.field
+            if name in places:
+                raise (place / "name").bad(f"is {name!r}, as is that of {places[name].field}; names must differ")
+            places[name] = place
             declarations.append(declaration)
+            if how:
+                rules[name] = how
     if len(declarations) > MAX_DECLARATIONS:
         raise (top / "tools").bad(f"declares {len(declarations)} functions; at most {MAX_DECLARATIONS} fit")
-    return Tools(declarations, builtins, _config(body, names, top))
+    _check_order(rules, places)
+    return Tools(declarations, builtins, _config(body, places, top), rules)
 
 
-def _read(tool: object, at: _At, builtins: list[Object]) -> Iterator[tuple[_At, Object]]:
-    """The declarations of one tool, each with its place; its built-in tools are added to `builtins`."""
+def _check_order(rules: dict[str, Object], places: dict[str, _At]) -> None:
+    if unknown := unknown_in_order(rules, places):
+        raise (places[unknown[0]] / "after").bad(f"names {_shown(unknown[1])}, which is not declared")
+    if cycle := cycle_in_order(rules):
+        raise (places[cycle[0]] / "after").bad(f"leads in a circle: {' → '.join(cycle)}")
+
+
+def _read(tool: object, at: _At, builtins: list[Object]) -> Iterator[tuple[_At, Object, Object]]:
+    """The declarations of one tool, each with its place and how it is run; its built-in tools go to `builtins`."""
     if not isinstance(tool, dict):
         raise at.bad("must be an object")
     keys = {camel(key) for key in tool}
@@ -120,24 +139,34 @@ def _read(tool: object, at: _At, builtins: list[Object]) -> Iterator[tuple[_At, 
         for index, declaration in enumerate(
             _listed(fields.pop("functionDeclarations", []), at / "functionDeclarations")
         ):
-            yield _declaration(declaration, (at / "functionDeclarations")[index])
+            yield _with_rules(_declaration(declaration, (at / "functionDeclarations")[index]), declaration)
         builtins.extend({kind: _builtin(kind, value, at / kind)} for kind, value in fields.items())
     elif "function" in keys:
-        fields = _fields(tool, ("type", "function"), at)
+        fields = _fields(tool, ("type", "function", *RULES), at)
         _check_function_type(fields, at)
-        yield _openai(fields.get("function"), at / "function")
+        yield _with_rules(_openai(fields.get("function"), at / "function", _OPENAI), tool, at)
     elif "type" in keys:
         _check_function_type(tool, at)
-        yield _openai({key: value for key, value in tool.items() if key != "type"}, at)
+        fields = {key: value for key, value in tool.items() if key != "type"}
+        yield _with_rules(_openai(fields, at, (*_OPENAI, *RULES)), tool)
     elif "inputSchema" in keys:
-        yield _mcp(tool, at)
+        yield _with_rules(_mcp(tool, at), tool)
     elif "name" in keys:
-        yield _declaration(tool, at)
+        yield _with_rules(_declaration(tool, at), tool)
     else:
         raise at.bad(
             "is no tool that is known: a Gemini Tool (functionDeclarations, or a built-in tool such as googleSearch), "
             "an OpenAI function tool (type, function), an MCP tool (name, inputSchema) or a declaration (name, …)"
         )
+
+
+def _with_rules(read: tuple[_At, Object], source: Any, at: _At | None = None) -> tuple[_At, Object, Object]:
+    """What was read, and the rules that stand in `source`, at its own place unless another is given."""
+    place, declaration = read
+    try:
+        return place, declaration, rules_of(source)
+    except BadRule as e:
+        raise ((at or place).of(declaration["name"]) / e.field).bad(e.message) from None
 
 
 def _builtin(kind: str, value: object, at: _At) -> object:
@@ -152,8 +181,8 @@ def _check_function_type(tool: Object, at: _At) -> None:
         raise (at / "type").bad(f"is {_shown(tool.get('type'))}; only 'function' fits")
 
 
-def _openai(value: object, at: _At) -> tuple[_At, Object]:
-    fields = _fields(value, _OPENAI, at)
+def _openai(value: object, at: _At, known: tuple[str, ...]) -> tuple[_At, Object]:
+    fields = _fields(value, known, at)
     place, result = _named(fields, at)
     if not isinstance(fields.get("strict", False), bool):
         raise (place / "strict").bad("must be true or false")
@@ -162,7 +191,7 @@ def _openai(value: object, at: _At) -> tuple[_At, Object]:
 
 
 def _mcp(value: object, at: _At) -> tuple[_At, Object]:
-    fields = _fields(value, ("name", "description", "inputSchema", "outputSchema", *_MCP_UNUSED), at)
+    fields = _fields(value, ("name", "description", "inputSchema", "outputSchema", *_MCP_UNUSED, *RULES), at)
     place, result = _named(fields, at)
     result |= _schema(fields, "inputSchema", "parameters", place)
     result |= _schema(fields, "outputSchema", "response", place)
@@ -174,7 +203,7 @@ def _declaration(value: object, at: _At) -> tuple[_At, Object]:
         if value["behavior"] is not None:
             raise (at / "behavior").of(_label(value, at)).bad("is for the Live API alone; leave it out")
         value = {key: member for key, member in value.items() if key != "behavior"}
-    fields = _fields(value, _DECLARATION, at)
+    fields = _fields(value, (*_DECLARATION, *RULES), at)
     place, result = _named(fields, at)
     for plain in ("parameters", "response"):
         full = f"{plain}JsonSchema"
@@ -239,7 +268,7 @@ def _check_arguments(schema: object, target: str, at: _At) -> None:
         raise (at / "type").bad(f"is {_shown(kind)}; arguments are an object, so only 'object' fits")
 
 
-def _config(body: Object, names: dict[str, str], top: _At) -> Object | None:
+def _config(body: Object, names: Collection[str], top: _At) -> Object | None:
     if "tool_choice" in body:
         if "toolConfig" in body:
             raise (top / "tool_choice").bad("is given beside toolConfig; only one of them fits")

@@ -62,7 +62,9 @@ class Capture:
     def __init__(self, store: Store) -> None:
         self.store = store
 
-    async def __call__(self, call_id: str, *, session: str = "default", name: str = "get_weather") -> Call:
+    async def __call__(
+        self, call_id: str, *, session: str = "default", name: str = "get_weather", **fields: Any
+    ) -> Call:
         now = self.store.clock()
         call = Call(
             call_id=call_id,
@@ -72,6 +74,7 @@ class Capture:
             turn_id=f"turn_{call_id}",
             created_at=now,
             updated_at=now,
+            **fields,
         )
         content = {"role": "model", "parts": [{"functionCall": {"name": name, "args": {"city": "Oslo"}}}]}
         turn = Turn(
@@ -93,15 +96,23 @@ def capture(store: Store) -> Capture:
 
 
 class Exchange:
-    """One request whose answer is read piece by piece; for event streams."""
+    """One request whose answer is read piece by piece, and whose client can leave; a POST where there is a body."""
 
-    def __init__(self, app: ControlApp, path: str, query: str = "", headers: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        app: ControlApp,
+        path: str,
+        query: str = "",
+        headers: dict[str, str] | None = None,
+        body: bytes | None = None,
+    ) -> None:
+        self._body = body
         self._sent: asyncio.Queue[Any] = asyncio.Queue()
         self._left = asyncio.Event()
         given = {"host": "127.0.0.1:8741", "authorization": f"Bearer {TOKEN}", **(headers or {})}
         scope = {
             "type": "http",
-            "method": "GET",
+            "method": "GET" if body is None else "POST",
             "path": path,
             "root_path": "",
             "query_string": query.encode(),
@@ -111,6 +122,9 @@ class Exchange:
         self._text = ""
 
     async def _receive(self) -> dict[str, Any]:
+        if self._body is not None:
+            body, self._body = self._body, None
+            return {"type": "http.request", "body": body, "more_body": False}
         await self._left.wait()
         return {"type": "http.disconnect"}
 
@@ -138,8 +152,8 @@ class Exchange:
 async def exchange(app: ControlApp) -> AsyncIterator[Callable[..., Exchange]]:
     made: list[Exchange] = []
 
-    def make(path: str, query: str = "", headers: dict[str, str] | None = None) -> Exchange:
-        made.append(Exchange(app, path, query, headers))
+    def make(path: str, query: str = "", headers: dict[str, str] | None = None, body: bytes | None = None) -> Exchange:
+        made.append(Exchange(app, path, query, headers, body))
         return made[-1]
 
     yield make

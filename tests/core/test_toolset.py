@@ -247,6 +247,41 @@ def deep(levels: int) -> Any:
     return value
 
 
+RUN: dict[str, Any] = {
+    "executor": {"type": "http", "url": "https://tools.example/run?v=1", "headers": {"X-Key": "s3cret"}},
+    "approval": True,
+    "after": ["g"],
+    "idempotent": True,
+    "cache_ttl": 0,
+    "timeout": 2.5,
+    "retries": 0,
+}
+
+
+@pytest.mark.parametrize(
+    "tool",
+    [
+        {"functionDeclarations": [{"name": "f", **RUN}]},
+        {"type": "function", "function": {"name": "f"}, **RUN},
+        {"type": "function", "name": "f", **RUN},
+        {"name": "f", "inputSchema": {}, **RUN},
+        {"name": "f", **RUN},
+    ],
+    ids=["Gemini", "OpenAI chat", "OpenAI Responses", "MCP", "bare"],
+)
+def test_how_a_tool_is_run_comes_out_apart_in_every_form(tool: Any) -> None:
+    assert normalise({"tools": [tool, {"name": "g"}]}) == Tools([{"name": "f"}, {"name": "g"}], [], None, {"f": RUN})
+
+
+def test_tools_come_after_others_but_never_in_a_circle() -> None:
+    tools: list[dict[str, Any]] = [{"name": "a", "after": ["b", "c"]}, {"name": "b", "after": ["c"]}, {"name": "c"}]
+    assert normalise({"tools": tools}).rules == {"a": {"after": ["b", "c"]}, "b": {"after": ["c"]}}
+    tools[2]["after"] = ["a"]
+    with pytest.raises(BadTool, match=r"tools\[\d\].after leads in a circle") as caught:
+        normalise({"tools": tools})
+    assert caught.value.tool in ("a", "b", "c")
+
+
 # one tool as given → (the tool's label, the field, a word of the message)
 BAD_TOOLS: dict[str, tuple[Any, str, str, str]] = {
     "no object": ("f", "0", "tools[0]", "must be an object"),
@@ -261,9 +296,39 @@ BAD_TOOLS: dict[str, tuple[Any, str, str, str]] = {
     "a name of 65 characters": ({"name": "n" * 65}, "0", "tools[0].name", "63"),
     "a description that is no string": ({"name": "f", "description": 1}, "f", "tools[0].description", "string"),
     "an unknown key": ({"name": "f", "colour": 1}, "f", "tools[0].colour", "what fits is name, description"),
-    "an executor": ({"name": "f", "executor": {}}, "f", "tools[0].executor", "not known"),
-    "an approval": ({"name": "f", "approval": True}, "f", "tools[0].approval", "not known"),
-    "a timeout": ({"name": "f", "timeout": 3}, "f", "tools[0].timeout", "not known"),
+    "a rule in camelCase": ({"name": "f", "cacheTtl": 3}, "f", "tools[0].cacheTtl", "cache_ttl"),
+    "an executor of a whole Tool": (
+        {"functionDeclarations": [], "executor": {"type": "worker"}},
+        "0",
+        "tools[0].executor",
+        "not known",
+    ),
+    "a rule inside of OpenAI's function": (
+        {"type": "function", "function": {"name": "f", "timeout": 3}},
+        "f",
+        "tools[0].function.timeout",
+        "not known",
+    ),
+    "a bad rule beside OpenAI's function": (
+        {"type": "function", "function": {"name": "f"}, "timeout": 0},
+        "f",
+        "tools[0].timeout",
+        "above 0",
+    ),
+    "a bad rule of a declaration in a Tool": (
+        {"functionDeclarations": [{"name": "e"}, {"name": "f", "executor": {"type": "http", "url": "x"}}]},
+        "f",
+        "tools[0].functionDeclarations[1].executor.url",
+        "https://",
+    ),
+    "a bad rule of an MCP tool": (
+        {"name": "f", "inputSchema": {}, "approval": 1},
+        "f",
+        "tools[0].approval",
+        "true or false",
+    ),
+    "a tool after one that is not there": ({"name": "f", "after": ["g"]}, "f", "tools[0].after", "'g'"),
+    "a tool after itself": ({"name": "f", "after": ["f"]}, "f", "tools[0].after", "f → f"),
     "annotations without an inputSchema": ({"name": "f", "annotations": {}}, "f", "tools[0].annotations", "not known"),
     "behavior": ({"name": "f", "behavior": "NON_BLOCKING"}, "f", "tools[0].behavior", "Live"),
     "both kinds of parameters": (
@@ -498,6 +563,7 @@ def test_a_bad_document_is_refused_with_its_field(name: str) -> None:
 _KEYS = st.sampled_from(
     "tools tool_config toolConfig tool_choice type function name description parameters parametersJsonSchema strict "
     "inputSchema outputSchema functionDeclarations function_declarations googleSearch mcpServers behavior properties "
+    "executor approval after idempotent cache_ttl timeout retries url headers worker http "
     "functionCallingConfig mode allowedFunctionNames retrievalConfig latLng items anyOf any_of enum required".split()
 )
 _VALUES: st.SearchStrategy[Any] = st.recursive(
@@ -511,7 +577,8 @@ _VALUES: st.SearchStrategy[Any] = st.recursive(
     max_leaves=20,
 )
 _TOOLS = st.dictionaries(_KEYS, _VALUES, max_size=4) | st.fixed_dictionaries(
-    {"name": st.sampled_from(["f", "g", "h"])}, optional={"parameters": _VALUES, "inputSchema": _VALUES}
+    {"name": st.sampled_from(["f", "g", "h"])},
+    optional={"parameters": _VALUES, "inputSchema": _VALUES, "executor": _VALUES, "after": _VALUES, "retries": _VALUES},
 )
 
 
@@ -523,7 +590,8 @@ def test_any_document_is_taken_or_refused_and_never_changed(document: Any) -> No
     except BadTool:
         pass
     else:
-        assert normalise({"tools": [{"functionDeclarations": tools.declarations}, *tools.builtins]}) == Tools(
-            tools.declarations, tools.builtins, None
+        declared = [{**declaration, **tools.rules.get(declaration["name"], {})} for declaration in tools.declarations]
+        assert normalise({"tools": [{"functionDeclarations": declared}, *tools.builtins]}) == Tools(
+            tools.declarations, tools.builtins, None, tools.rules
         )
     assert repr(document) == repr(before)

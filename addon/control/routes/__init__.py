@@ -3,6 +3,8 @@ for in this order."""
 
 GROUPS = (
     "calls",
+    "claims",
+    "approvals",
     "sessions",
     "tools",
     "turns",

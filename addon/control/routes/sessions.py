@@ -40,7 +40,7 @@ async def show_session(api: Here, session: SessionName) -> Response:
 )
 async def change_session(api: Here, session: SessionName, policy: Annotated[Policy, Body()]) -> Response:
     """Fields that are not given stay as they are; null resets one to the proxy's option."""
-    async with api.policy_lock:
+    async with api.session_lock:
         before = await api.store.session(session)
         changes = policy.model_dump(include=policy.model_fields_set)
         merged = (before.policy if before else Policy()).model_copy(update=changes)

@@ -85,3 +85,107 @@ async def test_clearing_what_was_never_set_writes_nothing(client: httpx2.AsyncCl
     assert (await client.delete("/v1/sessions/other/tools")).status_code == 204
     assert await store.session("other") is None
     assert await store.last_event_id() == 0
+
+
+URL = "https://tools.example/run"
+
+
+def http(url: str = URL, **headers: str) -> dict[str, Any]:
+    return {"name": "f", "executor": {"type": "http", "url": url, "headers": headers}}
+
+
+async def headers_kept(store: Store) -> dict[str, str]:
+    session = await store.session("default")
+    assert session is not None
+    assert session.toolset is not None
+    executor = session.toolset.rules["f"].executor
+    assert executor is not None
+    return executor.headers
+
+
+async def test_how_tools_are_run_is_shown_in_their_declarations_and_kept_apart(
+    client: httpx2.AsyncClient, store: Store
+) -> None:
+    rules = {
+        "executor": {"type": "worker"},
+        "approval": True,
+        "after": ["g"],
+        "idempotent": True,
+        "cache_ttl": 0.0,
+        "timeout": 2.5,
+        "retries": 0,
+    }
+    answer = await client.put(PATH, json={"tools": [{"name": "f", **rules}, {"name": "g"}]})
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["tools"] == [{"functionDeclarations": [{"name": "f", **rules}, {"name": "g"}]}]
+    assert (await client.put(PATH, json=answer.json())).json() == answer.json()
+    session = await store.session("default")
+    assert session is not None
+    assert session.toolset is not None
+    assert session.toolset.declarations == [{"name": "f"}, {"name": "g"}]
+    assert session.toolset.rules.keys() == {"f"}
+    assert session.toolset.rules["f"].model_dump() == rules | {
+        "executor": {"type": "worker", "url": None, "headers": {}}
+    }
+
+
+async def test_values_of_headers_are_shown_nowhere_and_kept_where_their_mask_comes_back(
+    client: httpx2.AsyncClient, store: Store, exchange: Any
+) -> None:
+    answers = [await client.put(PATH, json={"tools": [http(Authorization="Bearer s3cret", Other="s3cond")]})]
+    answers.append(await client.get(PATH))
+    shown = answers[-1].json()
+    (declaration,) = shown["tools"][0]["functionDeclarations"]
+    assert declaration == http(Authorization="***", Other="***")
+    declaration["executor"] |= {"url": f"{URL}/2", "headers": {"Authorization": "***", "Other": "new s3cret"}}
+    answers.append(await client.put(PATH, json=shown))
+    answers.append(await client.patch("/v1/sessions/default", json={"parallel": 2}))
+    answers.append(await client.get("/v1/sessions"))
+    assert await headers_kept(store) == {"Authorization": "Bearer s3cret", "Other": "new s3cret"}
+    events = exchange("/v1/events", "after=0")
+    await events.start()
+    await events.block()
+    seen = [await events.block() for _ in range(3)]
+    assert not any(secret in text for text in (*seen, *(a.text for a in answers)) for secret in ("s3cret", "s3cond"))
+
+
+@pytest.mark.parametrize(
+    ("before", "tool", "words"),
+    [
+        (None, http(Key="***"), "there is none"),
+        ({"name": "f"}, http(Key="***"), "there is none"),
+        ({"name": "f", "executor": {"type": "worker"}}, http(Key="***"), "there is none"),
+        (http(Other="s3cret"), http(Key="***"), "there is none"),
+        ({**http(Key="s3cret"), "name": "g"}, http(Key="***"), "there is none"),
+        (http(Key="s3cret"), http("https://elsewhere.example/run", Key="***"), "another host"),
+        (http(Key="s3cret"), http("http://tools.example/run", Key="***"), "another host"),
+        (http(Key="s3cret"), http("https://tools.example:444/run", Key="***"), "another host"),
+    ],
+)
+async def test_a_mask_stands_for_what_was_given_for_that_tool_and_host_only(
+    client: httpx2.AsyncClient, store: Store, before: Any, tool: Any, words: str
+) -> None:
+    if before:
+        await client.put(PATH, json={"tools": [before]})
+    kept = await store.session("default")
+    answer = await client.put(PATH, json={"tools": [tool]})
+    assert answer.status_code == 422
+    assert (answer.json()["tool"], answer.json()["field"]) == ("f", "executor.headers.Key")
+    assert words in answer.json()["detail"]
+    assert await store.session("default") == kept
+
+
+async def test_tools_are_replaced_only_where_they_are_those_that_were_seen(client: httpx2.AsyncClient) -> None:
+    first = await client.put(PATH, json={"tools": [WEATHER]}, headers={"If-None-Match": "*"})
+    assert first.status_code == 200
+    tag = first.headers["etag"]
+    assert (await client.get(PATH)).headers["etag"] == tag
+    refused = await client.put(PATH, json={"tools": []}, headers={"If-None-Match": "*"})
+    assert (refused.status_code, refused.json()["field"]) == (412, "If-None-Match")
+    second = await client.put(PATH, json={"tools": [{"name": "f"}]}, headers={"If-Match": tag})
+    assert second.status_code == 200
+    assert second.headers["etag"] != tag
+    for path in (PATH, "/v1/sessions/other/tools"):
+        refused = await client.put(path, json={"tools": []}, headers={"If-Match": tag})
+        assert (refused.status_code, refused.json()["field"]) == (412, "If-Match")
+    assert (await client.get(PATH)).json() == second.json()

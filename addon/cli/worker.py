@@ -1,0 +1,105 @@
+"""`toolgraft worker`: run a Python file's functions for a proxy, here or elsewhere."""
+
+import asyncio
+import importlib
+import os
+import signal
+import socket
+from contextlib import AsyncExitStack
+from typing import Annotated, Any
+
+import typer
+
+from addon.cli import options, output
+
+
+def serve(
+    file: Annotated[str, typer.Argument(help="A Python file: its public functions are the tools.", metavar="FILE.py")],
+    session: options.Session = "default",
+    url: options.Url = None,
+    concurrency: Annotated[int, typer.Option(min=1, max=256, help="How many calls may run at once.", metavar="N")] = 4,
+    lease: Annotated[
+        float,
+        typer.Option(
+            min=1, max=3600, help="After this many seconds without a word another worker may have a call.", metavar="S"
+        ),
+    ] = 30,
+    as_json: options.Json = False,
+) -> None:
+    """Run the tools of a Python file for a session, until it is stopped.
+
+    The tools are registered beside those that the session has. Any number of workers may share the work. Each call is
+    a line; with --json each event is one, as JSON.
+    """
+    source = _source(file)
+    if why := asyncio.run(_serve(source, session, url, concurrency, lease, as_json)):
+        output.fail(why)
+
+
+def _source(file: str) -> Any:
+    try:
+        return importlib.import_module("addon.tools.python").PythonSource(file)
+    except ValueError as error:
+        output.fail(str(error))
+
+
+async def _serve(source: Any, session: str, url: str | None, concurrency: int, lease: float, as_json: bool) -> str:
+    """Serve until a signal comes; why the worker could not go on, or nothing."""
+    import secrets
+
+    import httpx2
+
+    from addon.cli.api import UNKNOWN_TOKEN, access
+    from addon.cli.serving import Refused, Worker
+
+    base, arguments = access(url)
+    stop, hurry = asyncio.Event(), asyncio.Event()
+
+    def stopped() -> None:
+        if stop.is_set():
+            hurry.set()
+        stop.set()
+
+    def report(event: dict[str, Any]) -> None:
+        if as_json:
+            output.print_json(event, indent=None)
+        else:
+            _show(event, base)
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stopped)
+    async with AsyncExitStack() as stack:
+        client = await stack.enter_async_context(httpx2.AsyncClient(base_url=base, **arguments))
+        worker = Worker(
+            await stack.enter_async_context(source),
+            client,
+            session=session,
+            name=f"{socket.gethostname()[:100]}-{os.getpid()}-{secrets.token_hex(4)}",
+            concurrency=concurrency,
+            lease=lease,
+            report=report,
+        )
+        try:
+            await worker.run(stop, hurry)
+        except Refused as error:
+            return UNKNOWN_TOKEN if error.status == 401 else str(error)
+    return ""
+
+
+def _show(event: dict[str, Any], base: str) -> None:
+    match event["event"]:
+        case "serving":
+            output.note(f"session {event['session']}: serving {', '.join(event['tools'])} for {base}")
+        case "unreachable":
+            output.note(f"{base} does not answer ({event['error']}); trying again until it does")
+        case "answered":
+            _line(event, f"{event['status']}, {event['seconds']:.3f} s")
+        case "lost":
+            _line(event, f"lost: {event['error']}")
+        case "returned":
+            _line(event, "given back")
+
+
+def _line(event: dict[str, Any], what: str) -> None:
+    print(output.plain(f"{event['call_id']} {event['name']}: {what}"), flush=True)

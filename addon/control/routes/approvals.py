@@ -1,0 +1,60 @@
+"""Approvals: calls of tools that are marked so wait for a yes or a no."""
+
+from typing import Annotated
+
+from fastapi import Body
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.responses import Response
+
+from addon.control import views
+from addon.control.describe import answers, body_example, group
+from addon.control.problems import Problem
+from addon.control.routing import Api, Here, reply
+from store.models import Call
+
+router = group("approvals")
+
+_NOT_NOW = "The call does not wait for an approval, was decided otherwise, or what waited for it is gone"
+
+
+class Denial(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    reason: str = Field("", max_length=1000, description="Why, in words for the model.")
+
+
+_DENIAL = Denial(reason="")
+
+
+@router.post(
+    "/v1/calls/{call_id}/approve",
+    summary="Approve a call that waits for it",
+    responses=answers(views.CALL | {"approval": "approved"}, Call, p404="No such call", p409=_NOT_NOW),
+)
+async def approve_call(api: Here, call_id: str) -> Response:
+    """It is run from now on. The same again changes nothing and is fine."""
+    await _check_loop(api, call_id)
+    return reply(await api.store.decide(call_id, True))
+
+
+@router.post(
+    "/v1/calls/{call_id}/deny",
+    summary="Deny a call that waits for an approval",
+    responses=answers(views.DENIED, Call, p404="No such call", p409=_NOT_NOW),
+    openapi_extra=body_example({"reason": "not in production"}),
+)
+async def deny_call(api: Here, call_id: str, denial: Annotated[Denial, Body()] = _DENIAL) -> Response:
+    """It is never run, and the model is told so. The same again changes nothing and is fine."""
+    before = await _check_loop(api, call_id)
+    call = await api.store.decide(call_id, False, reason=denial.reason)
+    if call.status != before.status:
+        api.metrics.answered(call.status)
+    return reply(call)
+
+
+async def _check_loop(api: Api, call_id: str) -> Call:
+    """The call; Problem (409) where it waits and the loop that waits for it is gone: nobody would run it, or tell."""
+    call = await api.store.call(call_id)
+    if call.approval == "waiting" and call.loop_id is not None and not api.loops.alive(call.loop_id):
+        raise Problem(409, "what waited for this call is gone: the client has left, or the proxy was started anew")
+    return call

@@ -1,0 +1,98 @@
+"""Workers: claim a call, keep it while it runs. Its answer goes where every answer goes."""
+
+import asyncio
+import secrets
+from typing import Annotated
+
+from fastapi import Body
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.requests import Request
+from starlette.responses import Response
+
+from addon.control import views
+from addon.control.audience import Audience
+from addon.control.describe import answers, body_example, group, nothing
+from addon.control.routing import Api, Here, reply
+from store.models import Call, SessionName
+
+router = group("workers")
+
+Worker = Annotated[str, Field(min_length=1, max_length=200)]
+
+
+class Claim(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    session: SessionName = Field(description="The session whose calls are run.")
+    names: list[str] = Field(min_length=1, max_length=512, description="The tools that the worker can run.")
+    wait: float = Field(
+        0, ge=0, le=60, allow_inf_nan=False, description="Where there is no call, wait this many seconds for one."
+    )
+    lease: float = Field(
+        30, ge=1, le=3600, allow_inf_nan=False, description="After this many seconds another worker may have the call."
+    )
+    worker: Worker | None = Field(None, description="A name for the worker; without one it gets one, in the call.")
+
+
+class Renewal(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    worker: Worker = Field(description="The worker that claimed the call.")
+    lease: float = Field(
+        30,
+        ge=0,
+        le=3600,
+        allow_inf_nan=False,
+        description="Seconds from now; 0 gives the call back.",
+    )
+
+
+@router.post(
+    "/v1/calls/claim",
+    summary="Claim a call for a worker",
+    responses=nothing("No call came in time.") | answers(views.CLAIMED, Call),
+    openapi_extra=body_example({"session": "default", "names": ["get_weather"], "wait": 60, "lease": 30}),
+)
+async def claim_call(api: Here, request: Request, claim: Annotated[Claim, Body()]) -> Response:
+    """At most one call, the oldest, running from now on: answer it, or renew its lease, before the lease runs out.
+    Then it goes to whoever claims next. With `wait`, a long poll."""
+    worker = claim.worker or f"worker-{secrets.token_hex(8)}"
+    call = await _claim(api, claim, worker)
+    if call is None and claim.wait:
+        call = await _wait_for(api, request, claim, worker)
+    return Response(status_code=204) if call is None else reply(call)
+
+
+async def _claim(api: Api, claim: Claim, worker: str) -> Call | None:
+    return await api.store.claim(claim.session, claim.names, lease=claim.lease, worker=worker)
+
+
+async def _wait_for(api: Api, request: Request, claim: Claim, worker: str) -> Call | None:
+    now = asyncio.get_running_loop().time
+    deadline = now() + claim.wait
+    async with Audience(request.receive, api.stopping) as audience:
+        while not audience.gone:
+            # asked before looking, so that what is stored in between ends the wait at once
+            seen = await api.store.last_event_id()
+            call = await _claim(api, claim, worker)
+            left = deadline - now()
+            if call is not None or left <= 0:
+                return call
+            ends = await api.store.next_lease(claim.session, claim.names)
+            if ends is not None:
+                left = min(left, max(0.0, ends - api.store.clock()))
+            await audience.wait(api.store.wait(after=seen, timeout=left, session=claim.session))
+    return None
+
+
+@router.post(
+    "/v1/calls/{call_id}/renew",
+    summary="Renew a worker's lease of a call, or give the call back",
+    responses=answers(
+        views.CLAIMED, Call, p404="No such call", p409="The call is not running, or another worker has it"
+    ),
+    openapi_extra=body_example({"worker": "worker-1", "lease": 30}),
+)
+async def renew_call(api: Here, call_id: str, renewal: Annotated[Renewal, Body()]) -> Response:
+    """A worker that is refused here need not go on: its answer may come too late."""
+    return reply(await api.store.renew(call_id, renewal.worker, renewal.lease))

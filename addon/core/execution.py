@@ -1,0 +1,133 @@
+"""How a tool's calls are run, as its declaration says: fields beside `name` that are the proxy's and never go upstream.
+
+`executor` (`{"type": "http", "url", "headers"}` or `{"type": "worker"}`), `approval`, `after`, `idempotent`,
+`cache_ttl`, `timeout`, `retries`. Only checks and copies: nothing is run here. Pure: the document is never changed.
+"""
+
+import graphlib
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+type Object = dict[str, Any]
+
+_HEADER = re.compile(r"[A-Za-z0-9_-]+")
+_EXECUTOR = {"http": ("type", "url", "headers"), "worker": ("type",)}
+
+
+class BadRule(ValueError):
+    """`field` is the dotted path to what is wrong, from the declaration; `message` says what is wrong and what fits."""
+
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(f"{field} {message}")
+        self.field = field
+        self.message = message
+
+
+def rules_of(tool: Mapping[str, Any]) -> Object:
+    """What a declaration says of how it is run; what is null, false or empty says nothing. Raises BadRule."""
+    found = {name: read(tool[name], name) for name, read in _READERS.items() if tool.get(name) is not None}
+    return {name: rule for name, rule in found.items() if rule is not False and rule != []}
+
+
+def unknown_in_order(rules: Mapping[str, Object], names: Iterable[str]) -> tuple[str, str] | None:
+    """A tool, and the name in its `after` that no tool has."""
+    known = set(names)
+    return next(((tool, n) for tool, rule in rules.items() for n in rule.get("after", ()) if n not in known), None)
+
+
+def cycle_in_order(rules: Mapping[str, Object]) -> list[str] | None:
+    """Tools that come after one another in a circle: the first is the last."""
+    try:
+        graphlib.TopologicalSorter({tool: rule.get("after", ()) for tool, rule in rules.items()}).prepare()
+    except graphlib.CycleError as error:
+        cycle: list[str] = error.args[1]
+        return cycle
+    return None
+
+
+def _executor(value: object, at: str) -> Object:
+    if not isinstance(value, dict):
+        raise BadRule(at, 'must be an object, such as {"type": "worker"} or {"type": "http", "url": …}')
+    kind = value.get("type")
+    if not isinstance(kind, str) or kind not in _EXECUTOR:
+        raise BadRule(f"{at}.type", 'is missing: "http" or "worker"' if kind is None else 'must be "http" or "worker"')
+    for key in value:
+        if key not in _EXECUTOR[kind]:
+            raise BadRule(f"{at}.{key}", f"is not known; what fits is {', '.join(_EXECUTOR[kind])}")
+    if kind == "worker":
+        return {"type": kind}
+    executor: Object = {"type": kind, "url": _url(value.get("url"), f"{at}.url")}
+    if headers := _headers(value.get("headers"), f"{at}.headers"):
+        executor["headers"] = headers
+    return executor
+
+
+def _url(value: object, at: str) -> str:
+    if not isinstance(value, str):
+        raise BadRule(at, "is missing" if value is None else "must be a string")
+    try:
+        parts = urlsplit(value)
+        fits = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        fits = False
+    if not fits or not value.isprintable() or " " in value:
+        raise BadRule(at, "must be the http or https URL of an endpoint, such as https://tools.example/run")
+    if parts.username is not None:
+        raise BadRule(at, "may hold no user name: whoever may see the tools sees the URL; headers are not shown")
+    return value
+
+
+def _headers(value: object, at: str) -> dict[str, str]:
+    """Messages say nothing of values: they may be secrets."""
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise BadRule(at, "must be an object of names and values")
+    for name, content in value.items():
+        if not isinstance(name, str) or not _HEADER.fullmatch(name):
+            raise BadRule(at, f"holds {str(name)[:60]!r}, which is no name of a header")
+        if not isinstance(content, str) or not content.isascii() or not content.isprintable():
+            raise BadRule(f"{at}.{name}", "must be printable ASCII text on one line")
+    return dict(value)
+
+
+def _flag(value: object, at: str) -> bool:
+    if not isinstance(value, bool):
+        raise BadRule(at, "must be true or false")
+    return value
+
+
+def _names(value: object, at: str) -> list[str]:
+    if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
+        raise BadRule(at, "must be a list of tools' names")
+    return list(dict.fromkeys(value))
+
+
+def _seconds(what: str, fits: Callable[[float], bool]) -> Callable[[object, str], float]:
+    def read(value: object, at: str) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not fits(value):
+            raise BadRule(at, f"must be a number of seconds, {what}")
+        return value
+
+    return read
+
+
+def _retries(value: object, at: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 10:
+        raise BadRule(at, "must be a whole number from 0 to 10")
+    return value
+
+
+_READERS: dict[str, Callable[[object, str], Any]] = {
+    "executor": _executor,
+    "approval": _flag,
+    "after": _names,
+    "idempotent": _flag,
+    "cache_ttl": _seconds("0 or more", lambda value: 0 <= value < math.inf),
+    "timeout": _seconds("above 0 and at most 3600", lambda value: 0 < value <= 3600),
+    "retries": _retries,
+}
+RULES = tuple(_READERS)

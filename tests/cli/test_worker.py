@@ -1,0 +1,158 @@
+"""The command `toolgraft worker`: its file, its output, its signals, and two of it at work."""
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from store.models import Status
+from tests.cli.conftest import Cli, Proxy
+
+pytest.importorskip("addon.tools.python", reason="nothing reads tools from Python files")
+
+TOOLS = '''
+import time
+
+def get_weather(city: str) -> dict[str, object]:
+    """The weather of a city.
+
+    Args:
+        city: Its name.
+    """
+    return {"city": city, "celsius": -3}
+
+async def broken() -> None:
+    """Always fails."""
+    raise ValueError("it is broken")
+
+def slow(seconds: float) -> str:
+    """Takes its time."""
+    time.sleep(seconds)
+    return "done"
+'''
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    file = tmp_path / "tools.py"
+    file.write_text(TOOLS)
+    return file
+
+
+@contextmanager
+def worker(file: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
+    """A worker in a process of its own, which serves already."""
+    command = [sys.executable, "-m", "addon", "worker", str(file), *options]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        try:
+            first = (process.stdout if "--json" in options else process.stderr).readline()
+            assert "serving" in first, first + process.stderr.read()
+            yield process
+        finally:
+            process.kill()
+
+
+def lines(process: subprocess.Popen[str], count: int) -> list[str]:
+    assert process.stdout is not None
+    return [process.stdout.readline() for _ in range(count)]
+
+
+def events(process: subprocess.Popen[str], count: int) -> list[Any]:
+    return [json.loads(line) for line in lines(process, count)]
+
+
+def ended(process: subprocess.Popen[str], number: signal.Signals) -> str:
+    """The rest of its output, once the signal has ended it well."""
+    process.send_signal(number)
+    rest, errors = process.communicate(timeout=20)
+    assert process.returncode == 0, errors
+    return rest
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_worker_serves_until_a_signal_ends_it(proxy: Proxy, file: Path, number: signal.Signals) -> None:
+    with worker(file, "--url", proxy.url) as process:
+        session = proxy.run(proxy.store.session("default"))
+        assert session is not None
+        assert session.toolset is not None
+        assert [d["name"] for d in session.toolset.declarations] == ["get_weather", "broken", "slow"]
+        proxy.capture("call_1", city="Oslo")
+        proxy.capture("call_2", name="broken")
+        shown = sorted(line.rpartition(",")[0] for line in lines(process, 2))
+        assert shown == ["call_1 get_weather: done", "call_2 broken: failed"]
+        assert ended(process, number) == ""
+    assert proxy.run(proxy.store.call("call_1")).result == {"city": "Oslo", "celsius": -3}
+    assert "it is broken" in (proxy.run(proxy.store.call("call_2")).error or "")
+
+
+@pytest.mark.e2e
+def test_events_are_lines_of_json(proxy: Proxy, file: Path) -> None:
+    with worker(file, "--json", "--session", "mine") as process:
+        proxy.capture("call_1", session="mine", city="Oslo")
+        claimed, answered = events(process, 2)
+        assert claimed == {"event": "claimed", "call_id": "call_1", "name": "get_weather", "args": {"city": "Oslo"}}
+        assert answered.pop("seconds") >= 0
+        assert answered == {"event": "answered", "call_id": "call_1", "name": "get_weather", "status": "done"}
+        assert json.loads(ended(process, signal.SIGTERM)) == {"event": "stopped"}
+
+
+@pytest.mark.e2e
+def test_a_second_signal_gives_back_what_runs(proxy: Proxy, file: Path) -> None:
+    with worker(file, "--json") as process:
+        proxy.capture("call_1", name="slow", seconds=60)
+        events(process, 1)
+        process.send_signal(signal.SIGINT)
+        (told, *_) = map(json.loads, ended(process, signal.SIGTERM).splitlines())
+        assert told == {"event": "returned", "call_id": "call_1", "name": "slow"}
+    assert proxy.run(proxy.store.call("call_1")).status is Status.PENDING
+
+
+@pytest.mark.e2e
+def test_the_call_of_a_worker_that_is_killed_goes_to_another(proxy: Proxy, file: Path) -> None:
+    with worker(file, "--json", "--lease", "1") as first:
+        proxy.capture("call_1", name="slow", seconds=1.5)
+        events(first, 1)
+        with worker(file, "--json") as second:
+            first.kill()
+            claimed, answered = events(second, 2)
+            assert (claimed["call_id"], answered["status"]) == ("call_1", "done")
+    assert proxy.run(proxy.store.call("call_1")).result == "done"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [("import nothing_such", ["tools.py:1", "nothing_such"]), ("x = 1", ["tools.py", "no tools"])],
+)
+def test_a_file_that_is_no_tools_file_is_refused_with_its_place(
+    cli: Cli, tmp_path: Path, text: str, words: list[str]
+) -> None:
+    (tmp_path / "tools.py").write_text(text)
+    stderr = cli("worker", str(tmp_path / "tools.py"), status=1).stderr
+    assert all(word in stderr for word in words)
+    assert stderr.count("\n") == 1
+
+
+def test_a_name_that_is_taken_is_told_and_nothing_is_changed(cli: Cli, proxy: Proxy, file: Path) -> None:
+    cli("tools", "set", "-", stdin='[{"name": "get_weather"}]')
+    before = proxy.run(proxy.store.session("default"))
+    assert "a tool get_weather already" in cli("worker", str(file), status=1).stderr
+    assert proxy.run(proxy.store.session("default")) == before
+
+
+def test_a_token_that_is_not_known_is_told(cli: Cli, proxy: Proxy, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOOLGRAFT_TOKEN", "another")
+    assert "does not know this token" in cli("worker", str(file), status=1).stderr
+
+
+@pytest.mark.parametrize("options", [["--lease", "0"], ["--concurrency", "0"], ["--url", "x"], ["--session", "a b"]])
+def test_options_that_do_not_fit_are_refused(cli: Cli, file: Path, options: list[str]) -> None:
+    assert options[0] in cli("worker", str(file), *options, status=2).stderr

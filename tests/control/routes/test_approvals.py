@@ -1,0 +1,128 @@
+from typing import Any
+
+import httpx2
+import pytest
+
+from addon.control.app import create_app
+from addon.metrics import Metrics
+from addon.settings import Settings
+from store.base import Store
+from store.models import Status
+from tests.control.conftest import ADDRESS
+
+APPROVE, DENY = "/v1/calls/c1/approve", "/v1/calls/c1/deny"
+
+
+class OneLoop:
+    def alive(self, loop_id: str) -> bool:
+        return loop_id == "loop"
+
+
+@pytest.fixture
+def client(store: Store, settings: Settings, metrics: Metrics) -> httpx2.AsyncClient:
+    """Of a proxy in which one loop runs."""
+    app = create_app(store=store, settings=settings, token=None, metrics=metrics, version="1", loops=OneLoop())
+    return httpx2.AsyncClient(
+        transport=httpx2.ASGITransport(app), base_url=ADDRESS, headers={"Content-Type": "application/json"}
+    )
+
+
+@pytest.mark.parametrize("body", [b"", b"{}"])
+async def test_a_call_that_waits_is_approved_and_the_same_again_is_fine(
+    client: httpx2.AsyncClient, store: Store, capture: Any, body: bytes
+) -> None:
+    await capture("c1")
+    await store.ask_approval("c1", "loop")
+    for _ in range(2):
+        answer = await client.post(APPROVE, content=body)
+        assert answer.status_code == 200
+        assert (answer.json()["status"], answer.json()["approval"]) == ("pending", "approved")
+    assert (await client.get("/v1/calls/c1")).json() == answer.json()
+    assert (await client.post(DENY, json={})).status_code == 409
+
+
+@pytest.mark.parametrize(
+    ("body", "error"),
+    [
+        (b"", "the call was denied"),
+        (b"{}", "the call was denied"),
+        (b'{"reason": "too dear"}', "the call was denied: too dear"),
+    ],
+)
+async def test_a_call_that_waits_is_denied_and_the_same_again_is_fine(
+    client: httpx2.AsyncClient, store: Store, metrics: Metrics, capture: Any, body: bytes, error: str
+) -> None:
+    await capture("c1")
+    await store.ask_approval("c1", "loop")
+    for _ in range(2):
+        answer = await client.post(DENY, content=body)
+        assert answer.status_code == 200
+        assert (answer.json()["status"], answer.json()["error"]) == ("denied", error)
+    refused = await client.post(APPROVE)
+    assert refused.status_code == 409
+    assert "approval: denied" in refused.json()["detail"]
+    assert b'toolgraft_calls_total{outcome="denied"} 1.0' in metrics.render()
+
+
+@pytest.mark.parametrize("path", [APPROVE, DENY])
+async def test_a_call_whose_loop_is_gone_is_decided_no_more(
+    client: httpx2.AsyncClient, store: Store, capture: Any, path: str
+) -> None:
+    await capture("c1")
+    waiting = await store.ask_approval("c1", "a loop before the restart")
+    answer = await client.post(path)
+    assert answer.status_code == 409
+    assert "gone" in answer.json()["detail"]
+    assert await store.call("c1") == waiting
+    assert await store.claim("default", ["get_weather"], lease=1.0, worker="w") is None
+
+
+async def test_a_decision_can_be_repeated_also_when_the_loop_is_gone(
+    client: httpx2.AsyncClient, store: Store, capture: Any
+) -> None:
+    await capture("c1")
+    await store.ask_approval("c1", "another loop")
+    await store.decide("c1", True)
+    assert (await client.post(APPROVE)).status_code == 200
+
+
+async def test_a_call_that_no_loop_waits_for_can_be_approved_at_any_time(
+    client: httpx2.AsyncClient, store: Store, capture: Any
+) -> None:
+    await capture("c1", approval="waiting")
+    assert await store.claim("default", ["get_weather"], lease=1.0, worker="w") is None
+    assert (await client.post(APPROVE)).status_code == 200
+    assert await store.claim("default", ["get_weather"], lease=1.0, worker="w") is not None
+
+
+@pytest.mark.parametrize("path", [APPROVE, DENY])
+@pytest.mark.parametrize("ended", [False, True])
+async def test_a_call_that_does_not_wait_is_not_decided(
+    client: httpx2.AsyncClient, store: Store, capture: Any, path: str, ended: bool
+) -> None:
+    await capture("c1")
+    if ended:
+        await store.ask_approval("c1", "loop")
+        await store.settle("c1", Status.EXPIRED, error="nobody decided in time")
+    before = await store.call("c1")
+    answer = await client.post(path)
+    assert (answer.status_code, answer.json()["status"]) == (409, 409)
+    assert await store.call("c1") == before
+
+
+@pytest.mark.parametrize("path", ["/v1/calls/no/approve", "/v1/calls/no/deny"])
+async def test_an_unknown_call_is_not_found(client: httpx2.AsyncClient, path: str) -> None:
+    assert (await client.post(path)).status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("body", "field"), [({"reason": 1}, "reason"), ({"reason": "x" * 1001}, "reason"), ({"why": "x"}, "why")]
+)
+async def test_a_denial_that_does_not_fit_changes_nothing(
+    client: httpx2.AsyncClient, store: Store, capture: Any, body: Any, field: str
+) -> None:
+    await capture("c1")
+    waiting = await store.ask_approval("c1", "loop")
+    answer = await client.post(DENY, json=body)
+    assert (answer.status_code, answer.json()["field"]) == (422, field)
+    assert await store.call("c1") == waiting
