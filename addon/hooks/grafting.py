@@ -62,6 +62,8 @@ class Grafting:
         runtime = self.lifecycle.runtime
         if route is None or runtime is None or flow.response is not None:
             return
+        if not runtime.ready.is_set():
+            await runtime.ready.wait()  # mitmproxy listens before the tool sources have started
         try:
             scope = await runtime.grafter.scope(route.session)
         except StoreUnavailable as error:

@@ -14,6 +14,7 @@ from addon.control.token import make_folder, write_file
 from addon.hooks.banner import addresses, banner
 from addon.hooks.runtime import Runtime
 from addon.settings import OPTIONS, Settings, explain
+from addon.tools.base import SourceError
 from store.base import StoreUnusable
 
 logger = logging.getLogger("toolgraft")
@@ -78,8 +79,8 @@ class Lifecycle:
             listening = addresses(ctx.master.addons.get("proxyserver").servers)
             make_folder(settings.state)
             write_file(settings.state / "proxy.json", json.dumps(listening | {"pid": os.getpid()}))
-        except OSError as error:
-            logger.error(str(error))
+        except (OSError, SourceError) as error:
+            logger.error(str(error))  # as in `configure`: the start is not over yet
             return
         for line in banner(listening, self.runtime, ctx.options.confdir):
             logger.info(line)

@@ -51,6 +51,10 @@ class Runtime:
         self.grafter = Grafter(store, settings, self.metrics)
         self.executors = Executors(store, source)
         self.loops = LoopServer()
+        self.ready = asyncio.Event()
+        """Set once the tools of all sources are known: until then requests have to wait."""
+        if source is None:
+            self.ready.set()
         self.control_address: tuple[str, int] | None = None
         self.control_url: str | None = None
         self._server: ControlServer | None = None
@@ -99,6 +103,7 @@ class Runtime:
         await self.executors.open()
         self.grafter.scopes.share([tool.declaration for tool in self.executors.tools.values()])
         await self.loops.start()
+        self.ready.set()
         if self._server is not None:
             await self._server.start()
             write_address(self.settings.state, self._server.url)

@@ -3,17 +3,15 @@ true turns."""
 
 import json
 import subprocess
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import httpx2
 import pytest
 
 from tests.e2e import chats
 from tests.e2e.chats import Chat
 from tests.e2e.processes import environment
-from tests.e2e.proxies import Proxy, Session, new_session, sse, text_of, user
+from tests.e2e.proxies import Proxy, new_session, sse, text_of, user
 from tests.e2e.upstreams import Gemini
 
 MODEL = "gemini-3-flash-preview"
