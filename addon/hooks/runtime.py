@@ -48,8 +48,8 @@ class Runtime:
         self.settings = settings
         self.store = store
         self.metrics = Metrics()
-        self.grafter = Grafter(store, settings, self.metrics)
         self.executors = Executors(store, source)
+        self.grafter = Grafter(store, settings, self.metrics, running=self.executors.seconds_left)
         self.loops = LoopServer()
         self.ready = asyncio.Event()
         """Set once the tools of all sources are known: until then requests have to wait."""
@@ -96,7 +96,8 @@ class Runtime:
             if getattr(settings, name) != getattr(self.settings, name):
                 raise ValueError(f"graft_{name} cannot be changed while the proxy runs: restart it")
         self.settings = settings
-        self.grafter = Grafter(self.store, settings, self.metrics, self.grafter.scopes.shared)
+        shared, running = self.grafter.scopes.shared, self.grafter.running
+        self.grafter = Grafter(self.store, settings, self.metrics, shared, running)
 
     async def serve(self) -> None:
         """Open the tool sources, start the control API and the store's upkeep. Raises OSError or SourceError."""
