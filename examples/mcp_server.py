@@ -7,6 +7,7 @@ from typing import TypedDict
 
 import anyio
 from mcp.server.mcpserver import MCPServer
+from mcp.server.mcpserver.exceptions import ToolError
 
 PAUSE = 0.6  # seconds: about what a service on the net would take
 
@@ -24,7 +25,7 @@ async def find_flights(origin: str, destination: str) -> list[Flight]:
     """Find tomorrow's flights from one city to another; prices are in euros."""
     await anyio.sleep(PAUSE)
     if origin == destination:
-        raise ValueError("origin and destination are the same city")
+        raise ToolError("origin and destination are the same city")
     code = f"{origin[:1]}{destination[:1]}".upper()
     return [
         {"number": f"{code}101", "departs": "07:20", "price": 40 + 9 * len(origin + destination)},

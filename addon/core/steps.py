@@ -1,6 +1,6 @@
 """What the ledger says of a turn: its steps, whose each call is, and the answers there are by now."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from addon.core.calls import calls_in, responses_in
@@ -25,11 +25,12 @@ class Step(NamedTuple):
 class TrueTurn:
     """What really happened in place of a visible turn.
 
-    `answers`: for each call id the functionResponse's `response`, None while there is none. `passthrough`: the client
-    was given the calls and answers them itself. Immutable, but for the bytes it was last written as.
+    `answers`: for each call id the functionResponse's `response`, None while there is none. `leased`: the calls that a
+    worker had when this was read. `passthrough`: the client was given the calls and answers them itself. Immutable, but
+    for the bytes it was last written as.
     """
 
-    __slots__ = ("answers", "passthrough", "steps", "turn_id", "visible_text", "written")
+    __slots__ = ("answers", "leased", "passthrough", "steps", "turn_id", "visible_text", "written")
 
     def __init__(
         self,
@@ -39,12 +40,14 @@ class TrueTurn:
         *,
         visible_text: str = "",
         passthrough: bool = False,
+        leased: Collection[str] = (),
     ) -> None:
         self.turn_id = turn_id
         self.steps = tuple(steps)
         self.answers = answers
         self.visible_text = visible_text
         self.passthrough = passthrough
+        self.leased = leased
         self.written: tuple[object, list[Piece]] | None = None
 
     @property

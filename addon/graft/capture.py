@@ -311,10 +311,7 @@ class Capture:
     def _keep_continuation(self) -> None:
         answer = self._answer
         if answer is not None and answer.continuation is not None:
-            kept = self.grafter.continuations
-            kept[self.exchange.scope.session, answer.continuation] = answer
-            if len(kept) > 128:
-                kept.popitem(last=False)
+            self.grafter.keep_continuation(self.exchange.scope.session, answer)
 
     def _captured(self) -> int:
         return sum(len(one.captured) for one in self._answer.candidates.values()) if self._answer is not None else 0

@@ -16,13 +16,13 @@ from addon.core.request import Request, assemble, parse
 from addon.core.steps import last_step
 from addon.core.tools import Plan, cannot_use_functions, generation
 from addon.graft.exchange import Abandoned, Exchange, Forward, Outcome, Reply
-from addon.graft.ledger import Hits, hits_of, take_answers
+from addon.graft.ledger import Hits, hits_of, is_leased, take_answers
 from addon.graft.prefixes import Prefixes
 from addon.graft.scope import Scope, Scopes
 from addon.metrics import Metrics
 from addon.settings import Settings
 from addon.surfaces.base import Operation, Target
-from store.base import Store, StoreUnavailable
+from store.base import Store, StoreUnavailable, UnknownCall
 
 logger = logging.getLogger("toolgraft")
 
@@ -40,8 +40,18 @@ class GraftFailed(StoreUnavailable):
 
 
 class Grafter:
-    def __init__(self, store: Store, settings: Settings, metrics: Metrics, shared: Sequence[Document] = ()) -> None:
+    """`running`: how many seconds a call that this process runs may still take; None for one that it does not."""
+
+    def __init__(
+        self,
+        store: Store,
+        settings: Settings,
+        metrics: Metrics,
+        shared: Sequence[Document] = (),
+        running: Callable[[str], float | None] = lambda call_id: None,
+    ) -> None:
         self.store = store
+        self.running = running
         self.settings = settings
         self.metrics = metrics
         self.scopes = Scopes(store, settings, shared)
@@ -92,6 +102,13 @@ class Grafter:
             return
         self._warned.add(text)
         logger.warning(text)
+
+    def keep_continuation(self, session: str, answer: Answer) -> None:
+        """Remember an answer that paused until the client asks for the rest of it."""
+        assert answer.continuation is not None
+        self.continuations[session, answer.continuation] = answer
+        if len(self.continuations) > _CONTINUATIONS:
+            self.continuations.popitem(last=False)
 
     # --- the way ----------------------------------------------------------------------------------------------
 
@@ -168,25 +185,65 @@ class Grafter:
         if not hits:
             return hits
         self.metrics.ledger_hits(len(hits))
-        if not waits or scope.on_pending == "pass" or not _is_pending(scope, request, hits):
+        if not waits or not _is_pending(scope, request, hits):
             return hits
+        waited = await self._wait_for_running(scope, request, hits, hangup)
+        if isinstance(waited, Abandoned) or scope.on_pending == "pass" or not _is_pending(scope, request, waited):
+            return waited
         if scope.on_pending == "block":
-            return self._blocked(target, scope, request, hits, model)
-        return await self._wait(scope, request, hits, hangup)
+            return self._blocked(target, scope, request, waited, model)
+        return await self._wait(scope, request, waited, hangup, scope.pending_timeout)
 
     async def _look_up(self, scope: Scope, request: Request) -> Hits:
         return await hits_of(self.store, scope.session, request.body, request.history, scope.placeholder)
 
-    async def _wait(self, scope: Scope, request: Request, hits: Hits, hangup: Hangup) -> Hits | Abandoned:
+    async def _wait_for_running(self, scope: Scope, request: Request, hits: Hits, hangup: Hangup) -> Hits | Abandoned:
+        """Calls of the last step that are being run are waited for, whatever the settings say of pending ones."""
+        if (left := await self._running(scope, request, hits)) is None:
+            return hits
+        return await self._wait(scope, request, hits, hangup, left, only_running=True)
+
+    async def _running(self, scope: Scope, request: Request, hits: Hits) -> float | None:
+        """How long what is being run of the last step may still take, at most; None where nothing is."""
+        last = last_step(request.history, hits, scope.placeholder)
+        left: list[float] = []
+        for call_id in last.pending if last is not None else ():
+            if (seconds := self.running(call_id)) is not None:
+                left.append(seconds)
+            elif last is not None and call_id in last.leased and await self._is_leased(call_id):
+                left.append(scope.tool_timeout)
+        return max(left, default=None)
+
+    async def _is_leased(self, call_id: str) -> bool:
+        """Whether a worker has the call now: leases are renewed, and run out, without the ledger's changing."""
+        try:
+            call = await self.store.call(call_id)
+        except UnknownCall:
+            return False
+        return is_leased(call) and (call.lease_until or 0) > self.store.clock()
+
+    async def _wait(
+        self,
+        scope: Scope,
+        request: Request,
+        hits: Hits,
+        hangup: Hangup,
+        timeout: float,
+        *,
+        only_running: bool = False,
+    ) -> Hits | Abandoned:
+        """Wait until the last step has all its answers, or those of the calls that are being run."""
         clock = asyncio.get_running_loop().time
-        deadline = clock() + scope.pending_timeout
+        deadline = clock() + timeout
         gone = asyncio.ensure_future(hangup())
         woken: asyncio.Future[bool] | None = None
         try:
-            while _is_pending(scope, request, hits) and (left := deadline - clock()) > 0:
+            while (left := deadline - clock()) > 0:
                 seen = await self.store.last_event_id()
                 hits = await self._look_up(scope, request)
                 if not _is_pending(scope, request, hits):
+                    break
+                if only_running and await self._running(scope, request, hits) is None:
                     break
                 woken = asyncio.ensure_future(self.store.wait(after=seen, timeout=left, session=scope.session))
                 await asyncio.wait({gone, woken}, return_when=asyncio.FIRST_COMPLETED)

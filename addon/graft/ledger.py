@@ -7,7 +7,7 @@ from addon.core.placeholder import Placeholder
 from addon.core.steps import Slot, Step, TrueTurn, given_answers
 from addon.core.turns import History, Turn
 from store.base import AlreadyAnswered, Store, UnknownCall
-from store.models import Call, Found
+from store.models import Call, Found, Status
 from store.models import Turn as Entry
 
 Hits = dict[int, tuple[TrueTurn, ...]]
@@ -132,7 +132,13 @@ def true_turn(entry: Entry, calls: Mapping[str, Call]) -> TrueTurn:
         answers,
         visible_text=shown.strip(),
         passthrough=entry.delivery == "passthrough",
+        leased=[call_id for call_id in answers if (call := calls.get(call_id)) and is_leased(call)],
     )
+
+
+def is_leased(call: Call) -> bool:
+    """Whether a worker runs the call, or did when it was last heard of."""
+    return call.status is Status.RUNNING and call.lease_until is not None
 
 
 async def take_answers(store: Store, session: str, body: bytes, history: History, hits: Hits) -> bool:

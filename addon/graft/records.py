@@ -34,8 +34,16 @@ def step_of(candidate: Candidate) -> Step:
 
 
 def turn_of(
-    exchange: Exchange, turn_id: str, shown: Sequence[Document], steps: Sequence[Step], *, delivered: bool, now: float
+    exchange: Exchange,
+    turn_id: str,
+    shown: Sequence[Document],
+    steps: Sequence[Step],
+    *,
+    delivered: bool,
+    now: float,
+    usage: Sequence[Document] = (),
 ) -> Turn:
+    """`usage`: the usageMetadata of each request that it took."""
     delivery = exchange.scope.delivery
     return Turn(
         turn_id=turn_id,
@@ -47,6 +55,7 @@ def turn_of(
         delivered=delivered,
         model=exchange.model,
         surface=exchange.target.surface,
+        usage=list(usage),
         created_at=now,
     )
 

@@ -66,6 +66,8 @@ class Grafting:
         return self._begin(flow, route, runtime)
 
     async def _begin(self, flow: http.HTTPFlow, route: Route, runtime: Runtime) -> None:
+        if not runtime.ready.is_set():
+            await runtime.ready.wait()  # mitmproxy listens before the tool sources have started
         try:
             scope = await runtime.grafter.scope(route.session)
         except StoreUnavailable as error:

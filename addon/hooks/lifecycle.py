@@ -13,6 +13,7 @@ from addon.control.token import make_folder, write_file
 from addon.hooks.banner import addresses, banner, ca_file
 from addon.hooks.runtime import Runtime
 from addon.settings import OPTIONS, Settings, explain, unknown_option
+from addon.tools.base import SourceError
 from store.base import StoreUnusable
 
 logger = logging.getLogger("toolgraft")
@@ -84,8 +85,8 @@ class Lifecycle:
             make_folder(settings.state)
             ca = ca_file(ctx.options.confdir)
             write_file(settings.state / "proxy.json", json.dumps(listening | {"ca": ca, "pid": os.getpid()}))
-        except OSError as error:
-            logger.error(str(error))
+        except (OSError, SourceError) as error:
+            logger.error(str(error))  # as in `configure`: the start is not over yet
             return
         for line in banner(listening, self.runtime, ca):
             logger.info(line)

@@ -54,9 +54,13 @@ class Runtime:
         self.settings = settings
         self.store = store
         self.metrics = Metrics()
-        self.grafter = Grafter(store, settings, self.metrics)
         self.executors = Executors(store, source)
+        self.grafter = Grafter(store, settings, self.metrics, running=self.executors.seconds_left)
         self.loops = LoopServer()
+        self.ready = asyncio.Event()
+        """Set once the tools of all sources are known: until then requests have to wait."""
+        if source is None:
+            self.ready.set()
         self.control_address: tuple[str, int] | None = None
         self.control_url: str | None = None
         self.control: ControlApp | None = None
@@ -99,7 +103,8 @@ class Runtime:
             if getattr(settings, name) != getattr(self.settings, name):
                 raise ValueError(f"graft_{name} cannot be changed while the proxy runs: restart it")
         self.settings = settings
-        self.grafter = Grafter(self.store, settings, self.metrics, self.grafter.scopes.shared)
+        shared, running = self.grafter.scopes.shared, self.grafter.running
+        self.grafter = Grafter(self.store, settings, self.metrics, shared, running)
         if self.control is not None:
             self.control.change(settings)
 
@@ -108,6 +113,7 @@ class Runtime:
         await self.executors.open()
         self.grafter.scopes.share([tool.declaration for tool in self.executors.tools.values()])
         await self.loops.start()
+        self.ready.set()
         if self._server is not None:
             await self._server.start()
             write_address(self.settings.state, self._server.url)

@@ -6,7 +6,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,9 +22,9 @@ from addon.core.schema import to_json_schema
 from addon.core.turns import canonical
 from addon.graft.scope import Scope
 from addon.tools.arguments import check
-from addon.tools.base import Rules, Tool, ToolError, ToolSource
+from addon.tools.base import MAX_MESSAGE, Rules, Tool, ToolError, ToolSource
 from addon.tools.endpoint import HttpExecutor
-from store.base import AlreadyAnswered, Store, StoreError, UnknownCall
+from store.base import AlreadyAnswered, NotPending, Store, StoreError, StoreUnavailable, UnknownCall
 from store.models import Call, Status, ToolRules
 
 logger = logging.getLogger("toolgraft")
@@ -32,7 +32,10 @@ logger = logging.getLogger("toolgraft")
 MAX_RESULT = 1024 * 1024
 """Bytes of JSON. A model cannot use more, and each later request of the chat would carry it again."""
 
-Run = Callable[[], Awaitable[Any]]
+MAX_CACHE = 64 * 1024 * 1024  # bytes of results that are kept for `cache_ttl`
+_GRACE = 2.0  # seconds that a cancelled call has to come to its end
+
+type _Key = tuple[str, str, bytes]  # session, tool, arguments
 
 
 @dataclass(slots=True)
@@ -44,6 +47,14 @@ class Step:
     complete: asyncio.Event = field(default_factory=asyncio.Event)
 
 
+@dataclass(slots=True)
+class _Flight:
+    """One run that identical calls share, and how many wait for it."""
+
+    task: asyncio.Task[bytes]
+    waiting: int = 0
+
+
 class Executors:
     """What can run calls: the proxy's own sources, and what a session's toolset names. Opened with `open`."""
 
@@ -52,9 +63,14 @@ class Executors:
         self.source = source
         self.tools: Mapping[str, Tool] = {}
         self._http = httpx2.AsyncClient(follow_redirects=False, trust_env=False)
-        self._flying: dict[tuple[str, str, bytes], asyncio.Task[Any]] = {}
-        self._cache: TLRUCache[tuple[str, str, bytes], Any] = TLRUCache(
-            maxsize=1024, ttu=lambda _key, value, now: now + value[1], timer=time.monotonic
+        self._tasks: set[asyncio.Task[Document]] = set()
+        self._running: dict[str, float] = {}
+        self._flying: dict[_Key, _Flight] = {}
+        self._cache: TLRUCache[_Key, tuple[bytes, float]] = TLRUCache(
+            maxsize=MAX_CACHE,
+            ttu=lambda _key, value, now: now + value[1],
+            timer=time.monotonic,
+            getsizeof=lambda value: len(value[0]) + 512,
         )
 
     async def open(self) -> None:
@@ -63,6 +79,7 @@ class Executors:
             self.tools = {tool.name: tool for tool in await self.source.list_tools()}
 
     async def close(self) -> None:
+        await _cancelled(self._tasks)
         await self._http.aclose()
         if self.source is not None:
             await self.source.__aexit__(None, None, None)
@@ -72,11 +89,30 @@ class Executors:
         rules = _rules_of(scope, name)
         return name in self.tools or (rules is not None and rules.executor is not None)
 
+    def seconds_left(self, call_id: str) -> float | None:
+        """How long a call that is being run may still take, at most; None for one that is not, or not before somebody
+        approves it."""
+        return self._running.get(call_id)
+
     def start(self, scope: Scope, call: Captured, step: Step, limit: asyncio.Semaphore, loop_id: str) -> None:
         """Begin a call of a step. Its answer is the result of its task in `step`: the functionResponse's `response`."""
         step.names[call.call_id] = call.name
         task = asyncio.ensure_future(self._answered(scope, call, step, limit, loop_id))
         step.tasks[call.call_id] = task
+        self._tasks.add(task)
+        self._running[call.call_id] = self._seconds(scope, call.name)
+
+        def done(task: asyncio.Task[Document]) -> None:
+            self._tasks.discard(task)
+            self._running.pop(call.call_id, None)
+
+        task.add_done_callback(done)
+
+    async def cancel(self, step: Step, calls: Iterable[str]) -> None:
+        """End what runs of a step, and these calls with it: nobody waits for them any more. Final ones stay."""
+        await _cancelled(step.tasks.values())
+        for call_id in calls:
+            await self._settle(call_id, Status.EXPIRED, "cancelled: its answer was not waited for")
 
     async def _answered(
         self, scope: Scope, call: Captured, step: Step, limit: asyncio.Semaphore, loop_id: str
@@ -85,61 +121,88 @@ class Executors:
             if not call.known:
                 return response_of(None, f"unknown tool: {call.name}")
             await self._in_turn(scope, call, step)
-            refusal = await self._refused(scope, call, loop_id)
-            if refusal is not None:
-                return refusal
+            answered = await self._unless_approved(scope, call, loop_id)
+            if answered is not None:
+                return answered
             async with limit:
                 return await self._run(scope, call, loop_id)
-        except asyncio.CancelledError:
-            await self._settle(call, Status.EXPIRED, "cancelled: the client hung up")
-            raise
         except StoreError as error:
-            return response_of(None, f"the proxy's store failed: {error}")
+            return response_of(None, f"the call could not be run: {error}")
+        except Exception as error:
+            logger.exception("a call of %s failed", call.name)
+            return response_of(None, f"the call could not be run: {type(error).__name__}")
 
     async def _in_turn(self, scope: Scope, call: Captured, step: Step) -> None:
-        after = self._rules(scope, call.name).after
-        if not after:
+        if not self._rules(scope, call.name).after:
             return
         await step.complete.wait()  # a call that comes first may come later in the stream
-        first = [task for call_id, task in step.tasks.items() if step.names[call_id] in after]
-        if first:
+        if first := self._before(scope, call, step):
             await asyncio.wait(first)
+
+    def _before(self, scope: Scope, call: Captured, step: Step) -> list[asyncio.Task[Document]]:
+        """The calls of a step that come first. Tools that wait for each other go in the order of their calls."""
+        ids = list(step.tasks)
+        waits = {
+            one: [other for other in ids if other != one and step.names[other] in self._rules(scope, name).after]
+            for one, name in step.names.items()
+        }
+
+        def waits_for_this(call_id: str) -> bool:
+            seen, left = {call_id}, [call_id]
+            while left:
+                more = [other for other in waits[left.pop()] if other not in seen]
+                seen.update(more)
+                left += more
+            return call.call_id in seen
+
+        place = ids.index(call.call_id)
+        mine = waits[call.call_id]
+        return [step.tasks[one] for one in mine if ids.index(one) < place or not waits_for_this(one)]
 
     # --- one call ---------------------------------------------------------------------------------------------
 
     async def _run(self, scope: Scope, call: Captured, loop_id: str) -> Document:
-        rules = self._rules(scope, call.name)
-        timeout = scope.tool_timeout if rules.timeout is None else rules.timeout
-        given = _rules_of(scope, call.name)
-        if call.name not in self.tools and given is not None and given.executor is not None:
-            if given.executor.type == "worker":
-                return await self._wait_for_worker(scope, call, timeout)
-        await self.store.start(call.call_id, loop_id=loop_id)
+        if wrong := self._misfits(scope, call):
+            return await self._keep(call, error=f"the arguments do not fit: {'; '.join(wrong)}")
+        if self._is_worker_s(scope, call.name):
+            return await self._wait_for_worker(scope, call)
         try:
-            result = await self._result(scope, call, rules, timeout)
+            await self.store.start(call.call_id, loop_id=loop_id)
+        except NotPending as error:
+            if error.call.status.final:
+                return response_of(error.call.result, error.call.error)
+            return await self._wait_for_worker(scope, call)
+        try:
+            result = await self._result(scope, call)
         except ToolError as error:
             return await self._keep(call, error=str(error))
-        except TimeoutError:
-            return await self._keep(call, error=f"{call.name} took longer than {timeout:g} s")
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             logger.warning("the tool %s failed: %s: %s", call.name, type(error).__name__, error)
             return await self._keep(call, error=f"{type(error).__name__}: {error}")
-        return await self._keep(call, result=result)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            return await self._keep(call, error=f"{call.name} was cancelled from within")
+        return await self._keep(call, result=msgspec.json.decode(result))
 
-    async def _result(self, scope: Scope, call: Captured, rules: Rules, timeout: float) -> Any:
-        tool = self.tools.get(call.name)
-        schema = tool.schema if tool is not None else _declared_schema(scope, call.name)
-        if schema is not None and (wrong := check(schema, call.args)):
-            raise ToolError(f"the arguments do not fit: {'; '.join(wrong)}")
+    async def _result(self, scope: Scope, call: Captured) -> bytes:
+        rules = self._rules(scope, call.name)
         key = (scope.session, call.name, encode(canonical(call.args)))
-        if rules.cache_ttl and key in self._cache:
-            return self._cache[key][0]
+        if rules.cache_ttl and (cached := self._cache.get(key)) is not None:
+            return cached[0]
 
-        async def once() -> Any:
-            async with asyncio.timeout(timeout):
-                return plain(await self._called(scope, call))
+        async def once() -> bytes:
+            timeout = self._timeout(scope, call.name)
+            try:
+                async with asyncio.timeout(timeout) as clock:
+                    return plain(await self._called(scope, call))
+            except TimeoutError:
+                if clock.expired():
+                    raise ToolError(f"{call.name} took longer than {timeout:g} s", retryable=True) from None
+                raise
 
-        async def tried() -> Any:
+        async def tried() -> bytes:
             retries = tenacity.AsyncRetrying(
                 stop=tenacity.stop_after_attempt(1 + (rules.retries or 0)),
                 wait=tenacity.wait_random_exponential(multiplier=0.1, max=5),
@@ -153,16 +216,23 @@ class Executors:
             self._cache[key] = (result, rules.cache_ttl)
         return result
 
-    async def _shared(self, key: tuple[str, str, bytes], run: Run) -> Any:
+    async def _shared(self, key: _Key, run: Callable[[], Coroutine[Any, Any, bytes]]) -> bytes:
         """Identical calls in flight run once. The run ends with the last one that waits for it."""
-        task = self._flying.get(key)
-        if task is None:
-            task = self._flying[key] = asyncio.ensure_future(run())
-            task.add_done_callback(lambda _: self._flying.pop(key, None))
-        return await asyncio.shield(task)
+        flight = self._flying.get(key)
+        if flight is None:
+            flight = self._flying[key] = _Flight(asyncio.ensure_future(run()))
+        flight.waiting += 1
+        try:
+            return await asyncio.shield(flight.task)
+        finally:
+            flight.waiting -= 1
+            if not flight.waiting or flight.task.done():
+                flight.task.cancel()
+                if self._flying.get(key) is flight:
+                    del self._flying[key]
 
     async def _called(self, scope: Scope, call: Captured) -> Any:
-        if call.name in self.tools and self.source is not None:
+        if self._tool(scope, call.name) is not None and self.source is not None:
             return await self.source.call(call.name, call.args, call_id=call.call_id)
         rules = _rules_of(scope, call.name)
         assert rules is not None
@@ -170,7 +240,8 @@ class Executors:
         endpoint = HttpExecutor(rules.executor.model_dump(exclude_none=True), self._http)
         return await endpoint.call(call.name, call.args, call_id=call.call_id)
 
-    async def _wait_for_worker(self, scope: Scope, call: Captured, timeout: float) -> Document:
+    async def _wait_for_worker(self, scope: Scope, call: Captured) -> Document:
+        timeout = self._timeout(scope, call.name)
         done = await self._until(scope, call, timeout, lambda record: record.status.final)
         if done is None:
             return await self._keep(call, error=f"no worker answered {call.name} within {timeout:g} s")
@@ -178,18 +249,24 @@ class Executors:
 
     # --- approval ---------------------------------------------------------------------------------------------
 
-    async def _refused(self, scope: Scope, call: Captured, loop_id: str) -> Document | None:
-        """Wait for a human's word where the tool asks for it; the response if it is no, or never came."""
+    async def _unless_approved(self, scope: Scope, call: Captured, loop_id: str) -> Document | None:
+        """Wait for a human's word where the tool asks for it; None if it is yes, else what the model is told."""
         if not self._rules(scope, call.name).approval:
             return None
         timeout = scope.approval_timeout
-        await self.store.ask_approval(call.call_id, loop_id)
-        done = await self._until(scope, call, timeout, lambda record: record.approval != "waiting")
-        if done is not None and done.approval == "approved":
-            return None
-        said = "the user denied this call" if done is not None else f"nobody approved this call within {timeout:g} s"
-        await self._settle(call, Status.DENIED, said)
-        return response_of(None, said)
+        self._running.pop(call.call_id, None)
+        try:
+            await self.store.ask_approval(call.call_id, loop_id)
+        except NotPending as error:
+            return response_of(error.call.result, error.call.error) if error.call.status.final else None
+        done = await self._until(scope, call, timeout, lambda one: one.status.final or one.approval != "waiting")
+        if done is None:
+            said = f"nobody approved this call within {timeout:g} s"
+            done = await self.store.settle(call.call_id, Status.DENIED, error=said)
+        if done.status.final:
+            return response_of(done.result, done.error)
+        self._running[call.call_id] = self._seconds(scope, call.name)
+        return None
 
     async def _until(self, scope: Scope, call: Captured, timeout: float, fits: Callable[[Call], bool]) -> Call | None:
         """Wait until the call's record fits; None if the time is out first."""
@@ -208,33 +285,68 @@ class Executors:
 
     async def _keep(self, call: Captured, *, result: Any = None, error: str | None = None) -> Document:
         """Store the answer; an answer that came first from elsewhere is the one that counts."""
+        if error is not None:
+            error = error[:MAX_MESSAGE].encode("utf-8", "replace").decode()
         try:
             await self.store.answer(call.call_id, result=result, error=error)
         except AlreadyAnswered as other:
             return response_of(other.call.result, other.call.error)
-        except UnknownCall:  # its session was deleted meanwhile
-            pass
+        except (UnknownCall, StoreUnavailable) as failure:  # it was run, and its answer counts
+            logger.warning("the answer of a call was not stored: %s", failure)
         return response_of(result, error)
 
-    async def _settle(self, call: Captured, status: Status, error: str) -> None:
+    async def _settle(self, call_id: str, status: Status, error: str) -> None:
         try:
-            await self.store.settle(call.call_id, status, error=error)
+            await self.store.settle(call_id, status, error=error)
         except StoreError as failure:
             logger.debug("a call could not be settled: %s", failure)
 
+    # --- the rules of a tool ----------------------------------------------------------------------------------
+
+    def _tool(self, scope: Scope, name: str) -> Tool | None:
+        """The source's tool, where it is the source that runs this session's calls of the name."""
+        rules = _rules_of(scope, name)
+        return self.tools.get(name) if rules is None or rules.executor is None else None
+
+    def _is_worker_s(self, scope: Scope, name: str) -> bool:
+        rules = _rules_of(scope, name)
+        return rules is not None and rules.executor is not None and rules.executor.type == "worker"
+
+    def _misfits(self, scope: Scope, call: Captured) -> list[str]:
+        tool = self._tool(scope, call.name)
+        schema = tool.schema if tool is not None else _declared_schema(scope, call.name)
+        return check(schema, call.args) if schema is not None else []
+
+    def _timeout(self, scope: Scope, name: str) -> float:
+        timeout = self._rules(scope, name).timeout
+        return scope.tool_timeout if timeout is None else timeout
+
+    def _seconds(self, scope: Scope, name: str) -> float:
+        """What all the tries of a call take at most, less the pauses between them."""
+        return self._timeout(scope, name) * (1 + (self._rules(scope, name).retries or 0))
+
     def _rules(self, scope: Scope, name: str) -> Rules:
         given = _rules_of(scope, name)
-        tool = self.tools.get(name)
         if given is None:
+            tool = self.tools.get(name)
             return tool.rules if tool is not None else Rules()
         return Rules(
             timeout=given.timeout,
             retries=given.retries,
             after=tuple(given.after),
             idempotent=given.idempotent,
-            cache_ttl=given.cache_ttl,
+            cache_ttl=given.cache_ttl or None,
             approval=given.approval,
         )
+
+
+async def _cancelled(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    """Cancel them and wait until they are over, but not for one that does not care."""
+    running = [task for task in tasks if not task.done()]
+    for task in running:
+        task.cancel()
+    if running:
+        await asyncio.wait(running, timeout=_GRACE)
 
 
 def _rules_of(scope: Scope, name: str) -> ToolRules | None:
@@ -254,16 +366,16 @@ def _is_retryable(error: BaseException) -> bool:
     return isinstance(error, TimeoutError) or (isinstance(error, ToolError) and error.retryable)
 
 
-def plain(result: Any) -> Any:
-    """A result as JSON values. Raises ToolError for what is not JSON, and for what is too much of it."""
+def plain(result: Any) -> bytes:
+    """A result as JSON. Raises ToolError for what is not JSON, and for what is too much of it."""
     if hasattr(result, "model_dump"):
         result = result.model_dump(mode="json")
     if isinstance(result, (bytes, bytearray, memoryview)):
         raise ToolError("the tool returned bytes, which are not JSON: return text, or base64 in a field")
     try:
         data = msgspec.json.encode(result)
-        if len(data) > MAX_RESULT:
-            raise ToolError(f"the tool returned {len(data)} bytes, more than the {MAX_RESULT} that a result may have")
-        return msgspec.json.decode(data)
     except (TypeError, ValueError, RecursionError, OverflowError, msgspec.MsgspecError) as error:
         raise ToolError(f"the tool returned what is not JSON: {error}") from None
+    if len(data) > MAX_RESULT:
+        raise ToolError(f"the tool returned {len(data)} bytes, more than the {MAX_RESULT} that a result may have")
+    return data

@@ -3,10 +3,12 @@
 from collections.abc import Sequence
 
 from addon.core.answer import FILLER
-from addon.core.documents import Document, encode, listed
+from addon.core.documents import Document, encode, listed, parts_of
 from addon.core.json_array import SEPARATOR
 from addon.core.sse import encode as sse_event
 from addon.surfaces import Framing
+
+_ORDINARY = (None, "STOP", 1, "MAX_TOKENS", 2)
 
 
 class Splice:
@@ -46,6 +48,20 @@ class Splice:
             joined["usageMetadata"] = summed(self._before, self._usage)
         return joined
 
+    def filled(self, response: Document) -> Document:
+        """The response with a part in each candidate: a chat forgets a turn that has an event without one. One that
+        the model or the service broke off stays as it is, and so counts as that with the client."""
+        candidates = listed(response.get("candidates"))
+        if not candidates and "promptFeedback" not in response:
+            return {**response, "candidates": [{"content": {"parts": [FILLER], "role": "model"}, "index": 0}]}
+        filled = [
+            {**one, "content": {"role": "model", **(one.get("content") or {}), "parts": [FILLER]}}
+            if isinstance(one, dict) and is_empty(one) and one.get("finishReason") in _ORDINARY
+            else one
+            for one in candidates
+        ]
+        return {**response, "candidates": filled} if filled != candidates else response
+
     def _ends(self, response: Document) -> bool:
         return any(c.get("finishReason") is not None for c in listed(response.get("candidates")) if isinstance(c, dict))
 
@@ -77,6 +93,11 @@ class Splice:
         if self.framing is Framing.SSE:
             return b""
         return b"]" if self.sent else b"[]"
+
+
+def is_empty(candidate: Document) -> bool:
+    """Whether a candidate has no part that holds anything."""
+    return not any(parts_of(candidate.get("content") or {}))
 
 
 def summed(one: Document, other: Document) -> Document:

@@ -5,8 +5,10 @@ cancels what runs; nothing goes upstream after that.
 """
 
 import asyncio
+import logging
 import secrets
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,23 +16,27 @@ import httpx2
 
 from addon.core import replies
 from addon.core.answer import Answer, Candidate
-from addon.core.documents import Document, Malformed, decode, encode
-from addon.core.json_array import ArrayDecoder
-from addon.core.request import assemble, parse
-from addon.core.sse import SseDecoder
+from addon.core.documents import Document, Malformed, decode, encode, get, objects
+from addon.core.json_array import ArrayDecoder, ArrayItem
+from addon.core.request import Piece, assemble, parse
+from addon.core.sse import SseDecoder, SseEvent
 from addon.core.toolloop import WRONG_CALLS, End, Ended, Round, RunTools, Send, tool_loop
 from addon.graft.exchange import Exchange
 from addon.graft.grafter import Grafter
-from addon.graft.records import call_of, keys_of, new_call_id, new_turn_id, step_of, turn_of
+from addon.graft.records import new_call_id, new_turn_id
 from addon.loop.executors import Executors, Step
-from addon.loop.output import Splice
+from addon.loop.journal import Journal
+from addon.loop.output import Splice, is_empty
 from addon.loop.upstream import Address, Headers, Upstream
 from addon.loop.upstream import Answer as UpstreamAnswer
 from addon.surfaces import Framing
-from store.models import Step as StepRecord
+from store.base import StoreUnavailable
+
+logger = logging.getLogger("toolgraft")
 
 _RETRIED = frozenset({429, 500, 502, 503, 504})
 _TRIES = 3
+_FIRST_PAUSE = 0.2  # seconds, doubled with each try
 _HOP_BY_HOP = frozenset(
     {b"connection", b"content-encoding", b"content-length", b"keep-alive", b"transfer-encoding", b"upgrade"}
 )
@@ -42,11 +48,16 @@ class Head:
     headers: Headers
 
 
+type Output = AsyncGenerator[Head | bytes]
+
+
 class _Stopped(Exception):
     """The answer has come to its end early; whatever is to be said was said."""
 
 
 class Runner:
+    """`background` are the calls that go on after the answer: those of a step that the client was given."""
+
     def __init__(
         self,
         grafter: Grafter,
@@ -64,223 +75,247 @@ class Runner:
         self.address = address
         self.request = parse(body, exchange.target.request_path)
         self.loop_id = secrets.token_hex(8)
-        self.turn_id = new_turn_id()
+        self.journal = Journal(grafter.store, exchange)
         self.framing = exchange.target.framing
         self.splice = Splice(self.framing, exchange.target.response_path)
         self.limit = asyncio.Semaphore(self.scope.parallel)
-        self.steps: list[StepRecord] = []
-        self.shown: list[Document] = []
-        self.calls = 0
         self.step = Step()
-        self.background: set[asyncio.Task[Document]] = set()
+        self.background: list[asyncio.Task[Document]] = []
         self._head: Head | None = None
         self._answer: Answer | None = None
-        self._content: Document = {}
-        self._last: Document | None = None
-        self._wrong_before = False
+        self._captured = 0
+        self._document: Document | bytes | None = None  # the last answer, where it came as JSON
         self._is_last = False
+        self._had_wrong_calls = False
+        self._failed_upstream = False
+        self._ended = False
         self._single = candidate_count(self.request.value("generationConfig")) == 1
 
     # --- the rounds -------------------------------------------------------------------------------------------
 
-    async def output(self) -> AsyncGenerator[Head | bytes]:
-        """The answer. Raises httpx2.TransportError where the upstream broke off before anything else was said."""
+    async def output(self) -> Output:
+        """The answer. Raises httpx2.RequestError where the upstream cannot be reached, or breaks off, in the first
+        round."""
         machine = tool_loop(self.scope.max_rounds)
         wanted = next(machine)
         try:
             while True:
+                async with aclosing(self._round(wanted) if isinstance(wanted, Send) else self._tools()) as outputs:
+                    async for out in outputs:
+                        yield out
                 reply: Round | Sequence[Document]
-                if isinstance(wanted, Send):
-                    async for out in self._round(wanted):
-                        yield out
-                    reply = self._outcome()
-                else:
-                    assert isinstance(wanted, RunTools)
-                    async for out in self._tools():
-                        yield out
-                    reply = self._responses()
+                reply = self._outcome() if isinstance(wanted, Send) else self._responses(wanted)
                 try:
                     wanted = machine.send(reply)
                 except StopIteration as stop:
-                    async for out in self._finish(stop.value):
-                        yield out
-                    return
+                    await self._finish(stop.value)
+                    break
+            for out in self._last_words():
+                yield out
         except _Stopped:
             return
+        except StoreUnavailable as error:
+            self.grafter.metrics.error("store")
+            logger.warning("the store failed in the middle of a tool loop: %s", error)
+            for out in self._failure(503, "UNAVAILABLE", f"the store does not answer: {error}"):
+                yield out
         finally:
-            for task in self.step.tasks.values():
-                if task not in self.background:
-                    task.cancel()
+            if not self._ended:
+                calls = [call.call_id for state in self._candidates() for call in state.captured]
+                await self.executors.cancel(self.step, calls)
+            self._answer = None  # the two hold each other
 
-    async def _round(self, send: Send) -> AsyncIterator[Head | bytes]:
+    async def _round(self, send: Send) -> Output:
         self.splice.begin_round()
+        self.journal.begin_round()
         self._is_last = send.mode == "NONE"
         self.step = Step()
         body = self._body(send)
         for attempt in range(1, _TRIES + 1):
-            said = self.splice.sent
+            again = attempt < _TRIES and self.splice.rounds > 1  # the first round is the client's own to repeat
+            sent = self.splice.sent
             try:
                 async with self.upstream.send(self.address, body) as answer:
-                    if answer.status != 200:
-                        if self.splice.rounds > 1 and attempt < _TRIES and answer.status in _RETRIED:
-                            await answer.body()
-                            await _pause(attempt)
-                            continue
-                        async for out in self._refused(answer):
-                            yield out
-                        raise _Stopped
-                    async for out in self._answered(answer):
+                    if answer.status == 200:
+                        async with aclosing(self._answered(answer)) as outputs:
+                            async for out in outputs:
+                                yield out
+                        return
+                    refusal = await answer.body()
+                if not again or answer.status not in _RETRIED:
+                    for out in self._refused(answer, refusal):
                         yield out
-                    return
-            except httpx2.TransportError as error:
+                    raise _Stopped
+            except httpx2.RequestError as error:
                 if self.splice.rounds == 1:
                     raise
-                if attempt == _TRIES or self.splice.sent != said or self.step.tasks:
-                    async for out in self._failed(503, "UNAVAILABLE", f"the connection to the model broke: {error}"):
+                if not again or self.splice.sent != sent or self._captured:
+                    words = f"the connection to the model broke: {str(error) or type(error).__name__}"
+                    for out in self._failure(503, "UNAVAILABLE", words):
                         yield out
                     raise _Stopped from None
-                await _pause(attempt)
+            await asyncio.sleep(_FIRST_PAUSE * 2 ** (attempt - 1))
 
     def _body(self, send: Send) -> bytes:
         """The client's request (already rewritten) with the loop's Contents behind its own."""
-        if not send.added and send.mode is None:
-            return self.request.body
-        pieces: list[tuple[int, int] | bytes] = [span for turn in self.request.history.turns for span in turn.spans]
+        pieces: list[Piece] = [span for turn in self.request.history.turns for span in turn.spans]
         pieces += [encode(content) for content in send.added]
         replaced: dict[str, bytes | None] = {}
         if send.mode is not None and self.request.value("tools") is not None:
             config = decode(self.request.value("toolConfig") or b"{}")
-            calling = dict(config.get("functionCallingConfig") or {})
+            calling = dict(get(config, "functionCallingConfig") or {})
             if send.mode == "NONE" or str(calling.get("mode", "")).upper() == "ANY":
-                calling.pop("allowedFunctionNames", None)
-                calling["mode"] = send.mode
-                replaced["toolConfig"] = encode({**config, "functionCallingConfig": calling})
+                kept = _without(config, "functionCallingConfig", "function_calling_config")
+                calling = _without(calling, "allowedFunctionNames", "allowed_function_names")
+                replaced["toolConfig"] = encode({**kept, "functionCallingConfig": {**calling, "mode": send.mode}})
         return assemble(self.request, replaced, pieces if send.added else None)
 
     # --- one answer of the upstream ---------------------------------------------------------------------------
 
-    async def _answered(self, answer: UpstreamAnswer) -> AsyncIterator[Head | bytes]:
+    async def _answered(self, answer: UpstreamAnswer) -> Output:
+        self._captured = 0
         self._answer = Answer(
             self.exchange.naming,
             self.scope.placeholder,
             passthrough=False,
             hides_server_tools=self.exchange.plan.hides_server_tools,
-            new_turn_id=lambda: self.turn_id,
+            new_turn_id=lambda: new_turn_id() if self._candidates() else self.journal.turn_id,
             new_call_id=new_call_id,
             goes_on=self._goes_on,
         )
-        if self.framing is Framing.JSON:
-            await self._whole(answer)
-            return
         if self._head is None:
             self._head = Head(200, _kept(answer.headers))
-            yield self._head
-        decoder = SseDecoder() if answer.content_type == "text/event-stream" else ArrayDecoder()
+            if self.framing is not Framing.JSON:
+                yield self._head
+        if self.framing is Framing.JSON:
+            await self._whole(await answer.body())
+            return
+        is_array = answer.content_type == "application/json" or self.framing is Framing.ARRAY
+        decoder = SseDecoder() if answer.content_type == "text/event-stream" or not is_array else ArrayDecoder()
         async for chunk in answer.chunks():
             for item in decoder.feed(chunk):
-                out = await self._item(item.raw, item.data)
-                if out:
+                if out := await self._item(item):
                     yield out
         for item in decoder.flush():
-            out = await self._item(item.raw, item.data)
-            if out:
+            if out := await self._item(item):
                 yield out
+        if self._failed_upstream:
+            yield self.splice.end()
+            raise _Stopped
         closing = self._answer.close()
-        await self._save(ended=False)
+        if self._captured:
+            await self._save(ended=False)
         if closing is not None:
             yield self.splice.framed(self.splice.wrapped(self.splice.joined(closing)))
 
-    async def _whole(self, answer: UpstreamAnswer) -> None:
-        if self._head is None:
-            self._head = Head(200, _kept(answer.headers))
-        document = decode(await answer.body())
+    async def _whole(self, body: bytes) -> None:
+        """An answer in JSON: nothing of it is shown before the loop is over."""
+        try:
+            document = decode(body)
+        except Malformed as error:
+            if self.splice.rounds > 1:
+                raise httpx2.DecodingError(f"its answer is not JSON: {error}") from None
+            document = None
         response = self._inside(document)
-        assert self._answer is not None
         if response is None:
-            self._last = document
+            self._document = body
             return
-        self.splice.note(response)
+        assert self._answer is not None
+        self._note(response)
         seen = self._answer.feed(response, whole=True)
-        await self._save(ended=False)
-        self._start_calls()
-        self._last = document if seen is response else None if seen is None else self._outside(document, seen)
+        await self._start_calls()
+        if seen is response and self.splice.rounds == 1:
+            self._document = body
+        else:
+            self._document = None if seen is None else self._outside(document, seen)
 
-    async def _item(self, raw: bytes, data: bytes | None) -> bytes:
-        if data is None:
+    async def _item(self, item: SseEvent | ArrayItem) -> bytes:
+        """An event of a stream: what the client gets for it."""
+        if item.data is None:
             return b""  # blank lines, an array's end: the whole answer has its own
         try:
-            document = decode(data)
+            document = decode(item.data)
         except Malformed:
-            return self.splice.framed_bytes(data)
+            return self._as_came(item, item.data)
         response = self._inside(document)
         if response is None:
-            return self.splice.framed_bytes(data)
+            self._failed_upstream = self._failed_upstream or (isinstance(document, dict) and "error" in document)
+            return self._as_came(item, item.data)
         assert self._answer is not None
-        self.splice.note(response)
+        self._note(response)
         seen = self._answer.feed(response)
-        if self.calls_so_far() != self.calls:
-            await self._save(ended=False)
-            self._start_calls()
+        await self._start_calls()
         if seen is None:
             return b""
-        if seen is response and self.splice.rounds == 1:
-            return self._as_came(raw, data)
-        return self.splice.framed(self._outside(document, self.splice.joined(seen)))
+        if self.splice.rounds > 1 or self._captured:
+            if self._goes_on_already() and all(is_empty(one) for one in objects(seen.get("candidates"))):
+                return b""
+            seen = self.splice.filled(self.splice.joined(seen))
+        if seen is response:
+            return self._as_came(item, item.data)
+        return self.splice.framed(self._outside(document, seen))
 
-    def _as_came(self, raw: bytes, data: bytes) -> bytes:
-        if self.framing is Framing.SSE and raw.endswith((b"\n\n", b"\r\n\r\n")):
-            self.splice.sent += 1
-            return raw
-        return self.splice.framed_bytes(data)
+    def _as_came(self, item: SseEvent | ArrayItem, data: bytes) -> bytes:
+        """An event as the bytes that it is, where they fit in their new place."""
+        if isinstance(item, SseEvent):
+            fits = self.framing is Framing.SSE and item.raw.endswith((b"\n\n", b"\r\n\r\n"))
+        else:
+            fits = self.framing is Framing.ARRAY and (self.splice.sent == 0) == item.prefix.lstrip().startswith(b"[")
+        if not fits:
+            return self.splice.framed_bytes(data.replace(b"\r", b" ").replace(b"\n", b" "))
+        self.splice.sent += 1
+        return item.raw
+
+    def _note(self, response: Document) -> None:
+        self.splice.note(response)
+        self.journal.note(response)
 
     def _goes_on(self, state: Candidate) -> bool:
         """Whether the proxy answers the step itself."""
         if self._is_last or not self._single:
             return False
-        if state.finish in WRONG_CALLS and not state.captured:
-            return not self._wrong_before
-        return self._runs(state)
-
-    def _runs(self, state: Candidate) -> bool:
+        if _has_wrong_calls(state):
+            return not self._had_wrong_calls
         return (
             bool(state.captured)
             and len(state.captured) == len(state.slots)
-            and all(not call.known or self.executors.can_run(self.scope, call.name) for call in state.captured)
+            and all(self._can_run(call.known, call.name) for call in state.captured)
         )
 
-    def _candidate(self) -> Candidate | None:
-        return self._answer.candidates.get(0) if self._answer is not None else None
+    def _goes_on_already(self) -> bool:
+        return any(state.goes_on for state in self._candidates())
 
-    def calls_so_far(self) -> int:
-        state = self._candidate()
-        return len(state.captured) if state is not None else 0
+    def _can_run(self, known: bool, name: str) -> bool:
+        return not known or self.executors.can_run(self.scope, name)
 
-    def _start_calls(self) -> None:
-        """Run what can be run, at once: the stream may go on for long."""
-        state = self._candidate()
-        for call in state.captured if state is not None else ():
-            if call.call_id in self.step.tasks:
-                continue
-            if not call.known or self.executors.can_run(self.scope, call.name):
+    def _candidates(self) -> list[Candidate]:
+        return list(self._answer.candidates.values()) if self._answer is not None else []
+
+    async def _start_calls(self) -> None:
+        """Store the calls that have come, and run those that can be run, at once: the stream may go on for long."""
+        calls = [call for state in self._candidates() for call in state.captured]
+        if len(calls) == self._captured:
+            return
+        self._captured = len(calls)
+        await self._save(ended=False)
+        for call in calls:
+            if call.call_id not in self.step.tasks and self._can_run(call.known, call.name):
                 self.executors.start(self.scope, call, self.step, self.limit, self.loop_id)
-        self.calls = self.calls_so_far()
 
     def _outcome(self) -> Round:
-        state = self._candidate()
-        self.calls = 0
         self.step.complete.set()
+        state = next((one for one in self._candidates() if one.index == 0), None)
         if state is None:
             return Round({}, (), runs=False, finish=None)
-        finish = str(state.finish) if state.finish is not None else None
-        if finish in WRONG_CALLS:
-            self._wrong_before = True
-        if state.goes_on and state.captured:
-            self.steps.append(step_of(state))
-            self.shown += state.shown
-            self._content = self._under_used_names(state)
-        return Round(self._content, tuple(state.captured), runs=state.goes_on, finish=finish)
+        if state.goes_on:
+            self.journal.took(state)
+        wrong = _has_wrong_calls(state)
+        self._had_wrong_calls = self._had_wrong_calls or wrong
+        calls = tuple(call for one in self._candidates() for call in one.captured)
+        return Round(self._content(state), calls, state.goes_on, str(state.finish) if wrong else None)
 
-    def _under_used_names(self, state: Candidate) -> Document:
+    def _content(self, state: Candidate) -> Document:
+        """What the model said, under this request's names."""
         names = self.exchange.plan.names
         parts: list[Document] = []
         for part in state.said:
@@ -292,63 +327,60 @@ class Runner:
 
     # --- tools ------------------------------------------------------------------------------------------------
 
-    async def _tools(self) -> AsyncIterator[bytes]:
+    async def _tools(self) -> Output:
         """Wait for the step's calls; a stream that is silent for long is kept alive."""
         waiting = set(self.step.tasks.values())
         silence = self.grafter.settings.keepalive or None
         while waiting:
-            _, waiting = await asyncio.wait(waiting, timeout=silence, return_when=asyncio.ALL_COMPLETED)
+            _, waiting = await asyncio.wait(waiting, timeout=silence)
             if waiting and self.framing is not Framing.JSON:
                 yield self.splice.framed(self.splice.wrapped(self.splice.made([])))
 
-    def _responses(self) -> list[Document]:
-        state = self._candidate()
-        assert state is not None
+    def _responses(self, run: RunTools) -> list[Document]:
         names = self.exchange.plan.names
         parts: list[Document] = []
-        for call in state.captured:
-            response: Document = {
-                "name": names.get(call.name, call.name),
-                "response": self.step.tasks[call.call_id].result(),
-            }
-            if call.gemini_id is not None:
-                response = {"id": call.gemini_id, **response}
-            parts.append({"functionResponse": response})
+        for call in run.calls:
+            head = {} if call.gemini_id is None else {"id": call.gemini_id}
+            response = self.step.tasks[call.call_id].result()
+            parts.append({"functionResponse": {**head, "name": names.get(call.name, call.name), "response": response}})
         return parts
 
     # --- the end ----------------------------------------------------------------------------------------------
 
-    async def _finish(self, ended: Ended) -> AsyncIterator[Head | bytes]:
-        if ended.end is End.DELIVERED:
-            self.background.update(self.step.tasks.values())  # their results are waited for by the next request
+    async def _finish(self, ended: Ended) -> None:
         await self._save(ended=True)
+        self._ended = True
+        if ended.end is End.DELIVERED:
+            self.background += [task for task in self.step.tasks.values() if not task.done()]
+        if self._answer is not None and self._answer.continuation is not None and self.splice.rounds == 1:
+            self._answer.goes_on, self._answer.new_turn_id = (lambda _: False), new_turn_id
+            self.grafter.keep_continuation(self.scope.session, self._answer)
+
+    def _last_words(self) -> Iterator[Head | bytes]:
         if self.framing is not Framing.JSON:
             if end := self.splice.end():
                 yield end
             return
         assert self._head is not None
         yield self._head
-        yield encode(self._merged())
+        yield self._document if isinstance(self._document, bytes) else encode(self._merged(self._document))
 
-    def _merged(self) -> Document:
-        """The last round's document with the text of those before it in front of its own."""
-        last = self._last if self._last is not None else self.splice.wrapped(self.splice.made([], "STOP"))
-        if self.splice.rounds == 1:
-            return last
-        response = self._inside(last)
-        if response is None:
-            return last
-        response = self.splice.joined(response)
-        before = [part for part in self.shown if "text" in part]
-        candidates = [dict(one) for one in response.get("candidates", [])]
-        if candidates and before:
-            content = dict(candidates[0].get("content") or {"role": "model"})
-            candidates[0]["content"] = {**content, "parts": [*before, *content.get("parts", [])]}
-        return self._outside(last, {**response, "candidates": candidates})
+    def _merged(self, last: Document | None) -> Document:
+        """The last round's document with what was to be seen of those before it in front of its own."""
+        document = self.splice.wrapped(self.splice.made([], "STOP")) if last is None else last
+        response = self._inside(document)
+        if response is None or self.splice.rounds == 1:
+            return document
+        response = self.splice.filled(self.splice.joined(response))
+        candidates = [dict(one) for one in objects(response.get("candidates"))]
+        if candidates and self.journal.shown:
+            content = candidates[0].get("content") or {"role": "model"}
+            parts = [*self.journal.shown, *(part for part in content.get("parts", []) if any(part.values()))]
+            candidates[0]["content"] = {**content, "parts": parts}
+        return self._outside(document, {**response, "candidates": candidates})
 
-    async def _refused(self, answer: UpstreamAnswer) -> AsyncIterator[Head | bytes]:
+    def _refused(self, answer: UpstreamAnswer, body: bytes) -> Iterator[Head | bytes]:
         """An answer that is no 200: as it is, or in the form of a stream that has begun."""
-        body = await answer.body()
         if self._head is None or self.framing is Framing.JSON:
             yield Head(answer.status, _kept(answer.headers))
             yield body
@@ -363,7 +395,8 @@ class Runner:
             document = replies.error(answer.status, "UNKNOWN", body.decode("utf-8", "replace")[:1000])
         yield self.splice.framed(document) + self.splice.end()
 
-    async def _failed(self, code: int, status: str, message: str) -> AsyncIterator[Head | bytes]:
+    def _failure(self, code: int, status: str, message: str) -> Iterator[Head | bytes]:
+        """An error of the proxy's own, in the form that the answer has by now."""
         document = replies.error(code, status, f"toolgraft: {message}")
         if self._head is None or self.framing is Framing.JSON:
             yield Head(code, [(b"content-type", b"application/json; charset=UTF-8")])
@@ -374,47 +407,39 @@ class Runner:
     # --- documents and records --------------------------------------------------------------------------------
 
     def _inside(self, document: Any) -> Document | None:
+        """The response in an answer's document; None where there is none, as in an error."""
         for key in self.splice.path:
             document = document.get(key) if isinstance(document, dict) else None
-        return (
-            document if isinstance(document, dict) and ("candidates" in document or "error" not in document) else None
-        )
+        if isinstance(document, dict) and ("candidates" in document or "error" not in document):
+            return document
+        return None
 
     def _outside(self, document: Document, response: Document) -> Document:
-        if not self.splice.path:
-            return response
-        return {**document, self.splice.path[0]: response}
+        return {**document, self.splice.path[0]: response} if self.splice.path else response
 
     async def _save(self, *, ended: bool) -> None:
-        """Store the turn as far as it has come. Raises StoreUnavailable."""
-        state = self._candidate()
-        if state is None or not (self.steps or state.is_grafted):
-            return
-        store, exchange = self.grafter.store, self.exchange
-        now = store.clock()
-        taken = (
-            state.goes_on and self.steps and self.steps[-1].slots[:1] == step_of(state).slots[:1] and bool(state.slots)
-        )
-        shown = self.shown if taken else [*self.shown, *state.shown]
-        steps = self.steps if taken else [*self.steps, step_of(state)]
-        await store.save_turn(
-            turn_of(exchange, self.turn_id, shown, steps, delivered=ended, now=now),
-            [call_of(exchange, self.turn_id, call, now=now, number=len(self.steps)) for call in state.captured],
-            keys_of(exchange, shown) if ended else [],
-        )
+        """Store the turn as far as it has come. Raises StoreUnavailable, but where the settings say to go on."""
+        try:
+            await self.journal.save(self._candidates(), ended=ended)
+        except StoreUnavailable as error:
+            if self.grafter.settings.on_store_error != "pass":
+                raise
+            self.grafter.warn(f"the store failed, a tool loop is not remembered: {error}")
 
 
 def candidate_count(config: bytes | None) -> int:
-    if config is None:
-        return 1
-    document = decode(config)
-    count = document.get("candidateCount", document.get("candidate_count")) if isinstance(document, dict) else None
+    document = decode(config) if config is not None else {}
+    count = get(document, "candidateCount") if isinstance(document, dict) else None
     return count if isinstance(count, int) else 1
+
+
+def _has_wrong_calls(state: Candidate) -> bool:
+    return state.finish in WRONG_CALLS and not state.slots
+
+
+def _without(document: Document, *names: str) -> Document:
+    return {key: value for key, value in document.items() if key not in names}
 
 
 def _kept(headers: Headers) -> Headers:
     return [(name, value) for name, value in headers if name.lower() not in _HOP_BY_HOP]
-
-
-async def _pause(attempt: int) -> None:
-    await asyncio.sleep(0.2 * 2 ** (attempt - 1))

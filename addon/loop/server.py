@@ -106,7 +106,11 @@ class LoopServer:
                 raise ConnectionError("the answer broke off") from error
         finally:
             gone.cancel()
-            self.running.discard(runner)
+            if runner.background:  # its calls may still wait for an approval
+                over = asyncio.gather(*runner.background, return_exceptions=True)
+                over.add_done_callback(lambda _: self.running.discard(runner))
+            else:
+                self.running.discard(runner)
 
 
 async def _answer(output: AsyncGenerator[Head | bytes], send: Send) -> None:
@@ -120,7 +124,7 @@ async def _answer(output: AsyncGenerator[Head | bytes], send: Send) -> None:
             else:
                 await send({"type": "http.response.body", "body": out, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
-    except httpx2.TransportError as error:
+    except httpx2.RequestError as error:
         if begun:
             raise
         await _refuse(send, 502, "UNAVAILABLE", f"the model cannot be reached: {error}")

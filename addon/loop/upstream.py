@@ -53,29 +53,32 @@ class Upstream:
 
     @contextlib.asynccontextmanager
     async def send(self, address: Address, body: bytes) -> AsyncIterator["Answer"]:
-        """One request. Raises httpx2.TransportError where there is no answer; the body may break off with one."""
+        """One request. Raises httpx2.RequestError where there is no answer; the body may break off with one."""
         watched = await self.watcher.sent(address, body)
-        if (replayed := watched.replayed) is not None:
-            yield Answer(httpx2.Response(replayed[0], headers=list(replayed[1]), content=replayed[2]), watched)
-            await watched.ended(None)
-            return
-        request = self.client.build_request(
-            address.method, address.to or address.url, headers=list(address.headers), content=body, timeout=_TIMEOUT
-        )
         error: str | None = "the loop ended before the answer did"
         try:
-            response = await self.client.send(request, stream=True)
+            response = await self._response(address, body, watched)
             try:
-                await watched.answered(response.status_code, response.headers.raw)
                 yield Answer(response, watched)
                 error = None
             finally:
                 await response.aclose()
-        except httpx2.TransportError as failure:
+        except httpx2.RequestError as failure:
             error = f"{type(failure).__name__}: {failure}"
             raise
         finally:
             await watched.ended(error)
+
+    async def _response(self, address: Address, body: bytes, watched: Exchange) -> httpx2.Response:
+        if (replayed := watched.replayed) is not None:
+            status, headers, content = replayed
+            return httpx2.Response(status, headers=list(headers), content=content)
+        request = self.client.build_request(
+            address.method, address.to or address.url, headers=list(address.headers), content=body, timeout=_TIMEOUT
+        )
+        response = await self.client.send(request, stream=True)
+        await watched.answered(response.status_code, response.headers.raw)
+        return response
 
 
 class Answer:

@@ -1,5 +1,6 @@
 """One mitmdump and its upstreams for all tests that need no options of their own; sessions keep them apart."""
 
+import sys
 import warnings
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.e2e import processes
-from tests.e2e.proxies import Proxy, Session, looping_proxy, new_session
+from tests.e2e.proxies import MCP_SERVER, MCP_STDIO, Proxy, Session, looping_proxy, mcp_file, new_session
 from tests.e2e.upstreams import Canned, Gemini
 
 with warnings.catch_warnings():
@@ -56,10 +57,16 @@ def shared(tmp_path_factory: pytest.TempPathFactory, strict: Gemini, raw: Canned
 
 @pytest.fixture(scope="session")
 def shared_looper(tmp_path_factory: pytest.TempPathFactory, strict: Gemini, raw: Canned) -> Iterator[Proxy]:
-    """As `shared`, with tools of its own: a Python file, and an MCP server over stdio under `local_`."""
-    proxy = looping_proxy(tmp_path_factory.mktemp("looper"), strict.url, raw.url)
+    """As `shared`, with tools of its own: a Python file, and MCP servers under `local_` (stdio) and `web_` (HTTP)."""
+    folder = tmp_path_factory.mktemp("looper")
+    port = processes.free_port()
+    server = processes.Process("MCP server", [sys.executable, MCP_SERVER, str(port)], processes.environment(folder))
+    server.wait_for("running on")
+    web = {"url": f"http://127.0.0.1:{port}/mcp", "prefix": "web_"}
+    proxy = looping_proxy(folder, strict.url, raw.url, mcp=mcp_file(folder, local=MCP_STDIO, web=web))
     yield proxy
     proxy.stop()
+    server.stop()
 
 
 @pytest.fixture

@@ -161,14 +161,14 @@ class Session:
 
 TOOLS = ROOT / "tests" / "e2e" / "tools" / "local.py"
 MCP_SERVER = ROOT / "tests" / "tools" / "mcp_server.py"
+MCP_STDIO = {"command": sys.executable, "args": [str(MCP_SERVER), "stdio"], "prefix": "local_"}
 
 
 def mcp_file(folder: Path, **servers: Json) -> Path:
     """A configuration of these MCP servers; without any, of one over stdio under `local_`."""
-    stdio = {"command": sys.executable, "args": [str(MCP_SERVER), "stdio"], "prefix": "local_"}
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "mcp.json"
-    path.write_text(json.dumps({"mcpServers": servers or {"local": stdio}}))
+    path.write_text(json.dumps({"mcpServers": servers or {"local": MCP_STDIO}}))
     return path
 
 

@@ -5,22 +5,27 @@ import contextlib
 import json
 import signal
 import sys
+from collections.abc import AsyncGenerator
+from typing import Literal
 
 from rich.console import Console
 
-from addon.demo.show.stage import DemoFailed, set_stage
-from addon.demo.show.story import document_of, play
+from addon.demo.show import loop, story
+from addon.demo.show.stage import DemoFailed, Plan, Stage, set_stage
+from addon.demo.show.story import Beat, document_of
 from addon.demo.show.view import View
 
+Part = Literal["chat", "loop"]
 
-def run(*, session: str = "default", as_json: bool = False) -> int:
+
+def run(part: Part = "chat", *, session: str = "default", as_json: bool = False) -> int:
     """The exit status: 0 where everything that was shown holds, 1 where something did not (stderr says what), and
     128 and the signal's number where one ended it. Nothing is left running in any case.
 
     `as_json` prints one JSON document a line, a `story.Beat` each, instead of pictures.
     """
     try:
-        asyncio.run(_perform(session, as_json))
+        asyncio.run(_perform(part, session, as_json))
     except (DemoFailed, OSError) as failed:
         notes = getattr(failed, "__notes__", [])
         print("\n".join([f"toolgraft: the demo failed: {failed}", *notes]), file=sys.stderr)
@@ -32,20 +37,25 @@ def run(*, session: str = "default", as_json: bool = False) -> int:
     return 0
 
 
-async def _perform(session: str, as_json: bool) -> None:
+async def _perform(part: Part, session: str, as_json: bool) -> None:
     task = asyncio.current_task()
     assert task is not None
     with contextlib.suppress(NotImplementedError):  # where there are no such signals
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, task.cancel)
     view = View(Console(highlight=False, markup=False, emoji=False))
-    async with set_stage(session) as stage:
+    plan = loop.plan() if part == "loop" else Plan()
+    async with set_stage(session, plan) as stage, contextlib.aclosing(_play(part, stage)) as beats:
         if not as_json:
             view.opening(stage)
-        async for beat in play(stage):
+        async for beat in beats:
             if as_json:
                 print(json.dumps(document_of(beat), ensure_ascii=False), flush=True)
             else:
                 view.show(beat)
     if not as_json:
-        view.closing()
+        view.closing(loop.NEXT if part == "loop" else story.NEXT)
+
+
+def _play(part: Part, stage: Stage) -> AsyncGenerator[Beat]:
+    return loop.play(stage) if part == "loop" else story.play(stage)

@@ -13,7 +13,8 @@ import shutil
 import sys
 import tempfile
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ Json = dict[str, Any]
 _START = 30.0
 _STOP = 5.0
 _KEPT_LINES = 12
+_KEY = {"x-goog-api-key": "any key will do"}
 
 
 class DemoFailed(Exception):
@@ -37,15 +39,24 @@ class DemoFailed(Exception):
 
 
 class Recorder(App):
-    """The strict server's application, which also keeps the body of its latest answer as it goes out."""
+    """The strict server's application, which also keeps the body of its latest answer as it goes out.
+
+    `heard`, where it is set, is called with None when a request comes, and with each piece of its answer.
+    """
 
     body = b""
+    heard: Callable[[bytes | None], None] | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.body = b""
+        if self.heard:
+            self.heard(None)
 
         async def record(message: Message) -> None:
-            self.body += message.get("body", b"")
+            piece = message.get("body", b"")
+            self.body += piece
+            if self.heard and piece:
+                self.heard(piece)
             await send(message)
 
         await super().__call__(scope, receive, record)
@@ -68,9 +79,19 @@ class Stage:
 
     async def ask(self, path: str, document: Json) -> str:
         """The body of Gemini's answer, as a client gets it through the proxy. Raises DemoFailed."""
-        prefix = "" if self.session == "default" else f"/@{self.session}"
-        key = {"x-goog-api-key": "any key will do"}
-        return (await self._send("POST", f"{self.proxy}{prefix}{path}", document, key)).text
+        return (await self._send("POST", self._at_proxy(path), document, _KEY)).text
+
+    def stream(self, path: str, document: Json) -> AsyncIterator[str]:
+        """The lines of Gemini's answer as they reach a client. Raises DemoFailed."""
+        return self._lines("POST", self._at_proxy(path), document, _KEY)
+
+    def follow(self) -> AsyncIterator[str]:
+        """The lines of the control API's events; the first comes as soon as no later event is missed."""
+        return self._lines("GET", f"{self.control}/v1/events?session={self.session}", None, self._bearer)
+
+    def listen(self, heard: Callable[[bytes | None], None] | None) -> None:
+        """Have `Recorder.heard` called."""
+        self._recorder.heard = heard
 
     async def call_control(self, method: str, path: str, document: Any = None) -> Any:
         """The control API's answer. Raises DemoFailed."""
@@ -93,26 +114,61 @@ class Stage:
     async def close(self) -> None:
         await self._http.aclose()
 
+    def _at_proxy(self, path: str) -> str:
+        return f"{self.proxy}{'' if self.session == 'default' else f'/@{self.session}'}{path}"
+
     async def _send(self, method: str, url: str, document: Any, headers: dict[str, str]) -> httpx2.Response:
         body = {} if document is None else {"json": document}
         try:
             answer = await self._http.request(method, url, headers=headers, **body)
         except httpx2.HTTPError as error:
-            raise DemoFailed(f"{method} {url}: {str(error) or type(error).__name__}") from error
-        if answer.is_error:
-            raise DemoFailed(f"{method} {url} was answered {answer.status_code}: {answer.text[:1000]}")
+            raise _broken(method, url, error) from error
+        _check(answer)
         return answer
+
+    async def _lines(self, method: str, url: str, document: Any, headers: dict[str, str]) -> AsyncIterator[str]:
+        body = {} if document is None else {"json": document}
+        try:
+            async with self._http.stream(method, url, headers=headers, **body) as answer:
+                if answer.is_error:
+                    await answer.aread()
+                _check(answer)
+                async for line in answer.aiter_lines():
+                    yield line
+        except httpx2.HTTPError as error:
+            raise _broken(method, url, error) from error
+
+
+def _broken(method: str, url: str, error: httpx2.HTTPError) -> DemoFailed:
+    return DemoFailed(f"{method} {url}: {str(error) or type(error).__name__}")
+
+
+def _check(answer: httpx2.Response) -> None:
+    if answer.is_error:
+        asked = f"{answer.request.method} {answer.request.url}"
+        raise DemoFailed(f"{asked} was answered {answer.status_code}: {answer.text[:1000]}")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a stage has beside the usual: how Gemini's streams are cut, the proxy's options, its environment's further
+    variables, and its folder."""
+
+    shape: Shape = field(default_factory=Shape)
+    options: Sequence[str] = ()
+    environment: dict[str, str] = field(default_factory=dict)
+    cwd: Path | None = None
 
 
 @contextlib.asynccontextmanager
-async def set_stage(session: str) -> AsyncIterator[Stage]:
+async def set_stage(session: str, plan: Plan) -> AsyncIterator[Stage]:
     """The whole stage. Raises DemoFailed where mitmdump does not come up."""
     gemini = StrictGemini()
-    gemini.app = recorder = Recorder(gemini.service, Shape(), gemini.log)
+    gemini.app = recorder = Recorder(gemini.service, plan.shape, gemini.log)
     token = secrets.token_urlsafe(16)
     with tempfile.TemporaryDirectory(prefix="toolgraft-demo-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
-        async with gemini, _mitmdump(gemini.url, folder, token):
+        async with gemini, _mitmdump(gemini.url, folder, token, plan):
             listening = json.loads((folder / "proxy.json").read_text())
             control = (folder / "control.url").read_text().strip()
             stage = Stage(
@@ -125,20 +181,23 @@ async def set_stage(session: str) -> AsyncIterator[Stage]:
 
 
 @contextlib.asynccontextmanager
-async def _mitmdump(upstream: str, folder: Path, token: str) -> AsyncIterator[None]:
+async def _mitmdump(upstream: str, folder: Path, token: str, plan: Plan) -> AsyncIterator[None]:
     program = shutil.which("mitmdump", path=str(Path(sys.executable).parent)) or shutil.which("mitmdump")
     if program is None:
         raise DemoFailed(f"there is no mitmdump beside {sys.executable}")
     home = Path(addon.__path__[0])
-    options = ["graft_control=127.0.0.1:0", f"graft_state={folder}", f"confdir={folder}", "flow_detail=0"]
+    own = ["graft_control=127.0.0.1:0", f"graft_state={folder}", f"confdir={folder}", "flow_detail=0"]
     paths = [str(home.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
     process = await asyncio.create_subprocess_exec(
         program,
         *("-s", str(home / "entry.py")),
         *("--mode", f"reverse:{upstream}@127.0.0.1:0"),
-        *(word for option in options for word in ("--set", option)),
+        *(word for option in [*own, *plan.options] for word in ("--set", option)),
         # the token in the environment, where the process list does not show it
-        env=os.environ | {"TOOLGRAFT_TOKEN": token, "PYTHONUNBUFFERED": "1", "PYTHONPATH": os.pathsep.join(paths)},
+        env=os.environ
+        | {"TOOLGRAFT_TOKEN": token, "PYTHONUNBUFFERED": "1", "PYTHONPATH": os.pathsep.join(paths)}
+        | plan.environment,
+        cwd=plan.cwd,
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,

@@ -1,17 +1,18 @@
-"""What happens in the demo, and what must hold of it: a chat of four turns, played on a `Stage`.
+"""What happens in the demo, and what must hold of it: a chat of four turns, played on a `Stage`. What beats there are.
 
 `play` tells it as a sequence of beats, and stops with DemoFailed at the first thing that does not hold. How a beat
 looks is for `view` to say.
 """
 
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from addon.demo.show.stage import DemoFailed, Json, Stage
 
-MODEL = "gemini-3-flash"
+UNARY = "/v1beta/models/gemini-3-flash:generateContent"
+STREAM = "/v1beta/models/gemini-3-flash:streamGenerateContent?alt=sse"
 
 OWN_TOOLS: list[Json] = [
     {
@@ -24,6 +25,7 @@ OWN_TOOLS: list[Json] = [
         ]
     }
 ]
+NEXT = "./run_proxy.sh, and the tour in README.md."
 CITY: Json = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 TOOLSET: Json = {
     "tools": [
@@ -67,15 +69,48 @@ class Held:
     sentence: str
 
 
-Beat = Scene | Control | Exchange | Held
+@dataclass(frozen=True)
+class Moment:
+    """Something that happened at the `client`, at `Gemini` or to a `tool`, `at` seconds after the client had asked."""
+
+    at: float
+    who: str
+    what: str
+
+
+@dataclass(frozen=True)
+class Span:
+    """Something that took from `start` to `end`, in seconds after the client had asked."""
+
+    name: str
+    start: float
+    end: float
+
+
+@dataclass(frozen=True)
+class Chart:
+    """What took how long, beside one another."""
+
+    spans: list[Span]
+
+
+@dataclass(frozen=True)
+class Rewritten:
+    """One request on both sides of the proxy."""
+
+    client_sent: Json
+    gemini_got: Json
+
+
+Beat = Scene | Control | Exchange | Held | Moment | Chart | Rewritten
 
 
 def document_of(beat: Beat) -> Json:
-    """A beat as JSON: `{"scene": {…}}`, `{"control": {…}}`, `{"exchange": {…}}` or `{"held": {…}}`."""
+    """A beat as JSON, under its name in lower case: `{"scene": {…}}`, `{"held": {…}}`."""
     return {type(beat).__name__.lower(): asdict(beat)}
 
 
-async def play(stage: Stage) -> AsyncIterator[Beat]:
+async def play(stage: Stage) -> AsyncGenerator[Beat]:
     """The whole story. Raises DemoFailed."""
     chat = Chat(stage)
 
@@ -157,12 +192,19 @@ class Chat:
 
     async def say(self, words: str, *, stream: bool = False) -> Exchange:
         """Send the user's words. Raises DemoFailed."""
-        self.contents.append({"role": "user", "parts": [{"text": words}]})
-        sent = {"contents": list(self.contents), "tools": OWN_TOOLS}
-        method = "streamGenerateContent?alt=sse" if stream else "generateContent"
-        saw = documents(await self._stage.ask(f"/v1beta/models/{MODEL}:{method}", sent), stream)
-        self.contents.append({"role": "model", "parts": list(parts(*saw))})
+        sent = self.request(words)
+        saw = documents(await self._stage.ask(STREAM if stream else UNARY, sent), stream)
+        self.keep(saw)
         return Exchange(sent, self._stage.upstream, documents(self._stage.answered, stream), saw)
+
+    def request(self, words: str) -> Json:
+        """The next request, with the user's words."""
+        self.contents.append({"role": "user", "parts": [{"text": words}]})
+        return {"contents": list(self.contents), "tools": OWN_TOOLS}
+
+    def keep(self, saw: list[Json]) -> None:
+        """Put an answer into the history."""
+        self.contents.append({"role": "model", "parts": list(parts(*saw))})
 
 
 def documents(body: str, stream: bool) -> list[Json]:

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from addon.demo.show.stage import Json, Stage
-from addon.demo.show.story import Beat, Control, Exchange, Held, Scene, parts
+from addon.demo.show.story import Beat, Chart, Control, Exchange, Held, Moment, Rewritten, Scene, Span, parts
 
 WIDEST = 120
 
@@ -29,6 +29,8 @@ class Row(NamedTuple):
 
 
 _STYLES = {"+": "green", "-": "red"}
+_PLACES = {"client": "bold", "Gemini": "magenta", "tool": "cyan"}
+_BAR = 28
 
 
 class View:
@@ -59,11 +61,19 @@ class View:
                 self._print(panes(beat))
             case Held(sentence):
                 self._line(Text("held:", style="green"), Text(sentence))
+            case Moment():
+                self._print(Group(moment_line(beat)))  # alone it would be wrapped
+            case Rewritten(sent, got):
+                self._print(side("the client sent", request_rows(sent, got, "-")))
+                self._print(side("Gemini got", request_rows(got, sent, "+")))
+            case Chart(spans):
+                self._print(chart(spans))
 
-    def closing(self) -> None:
+    def closing(self, following: str) -> None:
+        """`following`: what to try next."""
         self._print()
         self._print(Text("All of it held.", style="bold green"))
-        self._print(Text("Next: ./run_proxy.sh, and the tour in README.md."))
+        self._print(Text(f"Next: {following}"))
 
     def _line(self, *cells: Text) -> None:
         line = Table.grid(padding=(0, 1))
@@ -124,6 +134,44 @@ def described(part: Json) -> str:
     if response := part.get("functionResponse"):
         return f"result of {response['name']} {_compact(response['response'])}"
     return part.get("text") or f"(no text{signed})"
+
+
+def moment_line(moment: Moment) -> Text:
+    """When, where, what."""
+    style = _PLACES.get(moment.who, "")
+    return _clipped((f"{moment.at:6.3f} ", "dim"), (f"{moment.who:<6} ", style), (moment.what, ""))
+
+
+def side(title: str, rows: Iterator[Row]) -> RenderableType:
+    """The rows of one side under a title, a line each."""
+    return Group(Text(title, style="bold"), *(_row_line(row) for row in rows))
+
+
+def _row_line(row: Row) -> Text:
+    style = _STYLES.get(row.mark, "")
+    return _clipped((f"  {row.mark} ", style), (f"{row.who:<5} ", "dim"), (row.what, style))
+
+
+def _clipped(*pieces: tuple[str, str]) -> Text:
+    """One line, whatever the width."""
+    line = Text(no_wrap=True, overflow="ellipsis")
+    for words, style in pieces:
+        line.append(words.replace("\n", " "), style)
+    return line
+
+
+def chart(spans: list[Span]) -> Table:
+    """A bar for each span, on one scale."""
+    grid = Table.grid(padding=(0, 1), pad_edge=True)
+    grid.add_column(no_wrap=True, overflow="ellipsis", max_width=34)
+    grid.add_column(width=_BAR, no_wrap=True)
+    grid.add_column(no_wrap=True)
+    scale = (_BAR - 1) / max(span.end for span in spans)
+    for span in spans:
+        start, end = round(span.start * scale), round(span.end * scale)
+        bar = " " * start + "=" * (end - start + 1)
+        grid.add_row(Text(span.name), Text(bar, style="cyan"), Text(f"{span.start:.2f}-{span.end:.2f}", style="dim"))
+    return grid
 
 
 def _pane(title: str, rows: Iterator[Row]) -> RenderableType:

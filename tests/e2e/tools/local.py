@@ -51,17 +51,20 @@ def no_json() -> object:
 
 async def hang(file: str) -> None:
     """Never return, and say so."""
-    with Path(file).open("a") as out:
-        print("started", file=out, flush=True)
-        try:
-            await asyncio.Event().wait()
-        finally:
-            print("cancelled", file=out, flush=True)
+    _note(file, "started")
+    try:
+        await asyncio.Event().wait()
+    finally:
+        _note(file, "cancelled")
 
 
 @tool(approval=True)
 def delete(path: str, file: str) -> dict[str, str]:
     """Delete something, if it is allowed; what was run is noted in the file."""
-    with Path(file).open("a") as out:
-        print("deleted", path, file=out)
+    _note(file, f"deleted {path}")
     return {"deleted": path}
+
+
+def _note(file: str, word: str) -> None:
+    with Path(file).open("a") as out:
+        print(word, file=out)

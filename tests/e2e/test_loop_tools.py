@@ -1,0 +1,204 @@
+"""What runs the calls: a Python file, MCP servers over stdio and HTTP, HTTP endpoints; and what becomes of bad ones."""
+
+import json
+import os
+import signal
+import socket
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from tests.e2e.processes import until
+from tests.e2e.proxies import Proxy, Session, new_session, sse, text_of, user
+from tests.e2e.upstreams import Gemini
+
+PATH = "/v1beta/models/gemini-3-flash-preview"
+KEY = {"x-goog-api-key": "a-secret-key"}
+
+Json = dict[str, Any]
+
+
+@pytest.fixture
+def session(looper: Proxy) -> Session:
+    return new_session(looper, tools=False)
+
+
+def ask(looper: Proxy, session: Session, text: str, *, stream: bool = False) -> str:
+    """The answer's text."""
+    method = "streamGenerateContent?alt=sse" if stream else "generateContent"
+    url = f"{looper.url}/@{session.name}{PATH}:{method}"
+    got = httpx2.post(url, json={"contents": [user(text)]}, headers=KEY, timeout=30)
+    assert got.status_code == 200, got.text
+    return text_of(sse(got.text) if stream else got.json())
+
+
+def responses(request: Json) -> list[Json]:
+    """The responses that an upstream request ends with."""
+    return [part["functionResponse"]["response"] for part in request["body"]["contents"][-1]["parts"]]
+
+
+@pytest.mark.parametrize("name", ["local_add", "web_add"])
+def test_an_mcp_server_is_called(name: str, looper: Proxy, session: Session, gemini: Gemini) -> None:
+    assert ask(looper, session, f'call {name} {{"a": 20, "b": 3}}') == f'{name} returned {{"sum": 23}}.'
+    assert gemini.errors == []
+    (call,) = session.calls()
+    assert (call["name"], call["status"], call["result"]) == (name, "done", {"sum": 23})
+
+
+def test_an_mcp_server_knows_nothing_of_the_proxys_environment(looper: Proxy, session: Session) -> None:
+    ask(looper, session, "call local_about {}")
+    environment = session.calls()[0]["result"]["environment"]
+    assert not {"TOOLGRAFT_HOME", "PYTHONPATH"} & set(environment)
+
+
+def test_an_mcp_server_that_is_killed_in_a_call_is_back_for_the_next(
+    looper: Proxy, session: Session, gemini: Gemini, tmp_path: Path
+) -> None:
+    ask(looper, session, "call local_about {}")
+    pid = session.calls()[0]["result"]["pid"]
+    file = tmp_path / "marks"
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(ask, looper, session, f'call local_hang {{"file": "{file}"}}')
+        until(file.exists, "the tool has started")
+        os.kill(pid, signal.SIGKILL)
+        said = asked.result(20)
+    assert said.startswith('local_hang returned {"error": "MCP server \'local\': ')
+    assert ask(looper, session, 'call local_add {"a": 1, "b": 1}') == 'local_add returned {"sum": 2}.'
+    ask(looper, session, "call local_about {}")
+    assert session.calls()[-1]["result"]["pid"] != pid
+    assert gemini.errors == []
+
+
+BAD = {
+    "unknown": ("nothing {}", "unknown tool: nothing"),
+    "raises": ('broken {"message": "no, never"}', "ValueError: no, never"),
+    "hangs": ("endless {}", "endless took longer than 0.2 s"),
+    "5 MB": ("huge {}", "5242882 bytes"),
+    "bytes": ("raw {}", "bytes, which are not JSON"),
+    "no JSON": ("no_json {}", "what is not JSON"),
+    "misfit": ('weather {"city": 5}', "the arguments do not fit: `city`"),
+    "missing": ("weather {}", "the arguments do not fit: "),
+    "mcp raises": ('web_fail {"message": "no, never"}', "Error executing tool fail"),
+    "mcp misfit": ('local_add {"a": "one", "b": 2}', "the arguments do not fit: `a`"),
+}
+
+
+@pytest.mark.parametrize(("call", "error"), BAD.values(), ids=BAD)
+def test_a_call_that_fails_is_told_to_the_model(
+    call: str, error: str, looper: Proxy, session: Session, gemini: Gemini
+) -> None:
+    name = call.partition(" ")[0]
+    said = ask(looper, session, f"call {call}")
+    assert said.startswith(f'{name} returned {{"error": "')
+    (response,) = responses(gemini.last)
+    assert list(response) == ["error"]
+    assert error in response["error"]
+    assert len(response["error"]) < 1000
+    assert gemini.errors == []
+    assert len(gemini.requests) == 2
+    (kept,) = session.calls()
+    assert (kept["status"], kept["result"]) == ("failed", None)
+    assert kept["error"] == response["error"]
+
+
+def test_calls_that_fail_beside_good_ones_in_a_stream_spoil_nothing(
+    looper: Proxy, session: Session, gemini: Gemini
+) -> None:
+    calls = [*(call for call, _ in BAD.values()), 'weather {"city": "Oslo"}']
+    said = ask(looper, session, " and ".join(f"call {call}" for call in calls), stream=True)
+    assert gemini.errors == []
+    assert said.endswith('weather returned {"city": "Oslo", "celsius": 4}.')
+    assert [list(response) for response in responses(gemini.last)] == [["error"]] * len(BAD) + [["city", "celsius"]]
+    assert gemini.errors == []
+
+
+def test_a_hanging_tool_is_ended_by_the_sessions_timeout(
+    looper: Proxy, session: Session, gemini: Gemini, tmp_path: Path
+) -> None:
+    session.policy(tool_timeout=0.3)
+    file = tmp_path / "marks"
+    said = ask(looper, session, f'call hang {{"file": "{file}"}} and call local_hang {{"file": "{file}.mcp"}}')
+    assert said == (
+        'hang returned {"error": "hang took longer than 0.3 s"}. '
+        'local_hang returned {"error": "local_hang took longer than 0.3 s"}.'
+    )
+    until(lambda: "cancelled" in file.read_text(), "the tool is cancelled")
+    until(lambda: "cancelled" in Path(f"{file}.mcp").read_text(), "the server is told that nobody waits any more")
+
+
+@pytest.mark.parametrize("method", ["generateContent", "streamGenerateContent?alt=sse"])
+def test_a_client_that_hangs_up_cancels_the_tool_and_nothing_goes_upstream(
+    method: str, looper: Proxy, session: Session, gemini: Gemini, tmp_path: Path
+) -> None:
+    file = tmp_path / "marks"
+    words = f'say Wait. call hang {{"file": "{file}"}} and call weather {{"city": "Oslo"}}'
+    body = json.dumps({"contents": [user(words)]}).encode()
+    head = [
+        f"POST /@{session.name}{PATH}:{method} HTTP/1.1",
+        f"Host: {looper.url.removeprefix('http://')}",
+        "x-goog-api-key: a-secret-key",
+        f"Content-Length: {len(body)}",
+    ]
+    host, port = looper.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port))) as client:
+        client.sendall("\r\n".join([*head, "", ""]).encode() + body)
+        until(file.exists, "the tool has started")
+        until(lambda: session.calls(status="done"), "the other one has its result")
+    until(lambda: file.read_text().split() == ["started", "cancelled"], "the tool is cancelled")
+    until(lambda: not session.calls(status="running"), "all is settled")
+    hung, ran = session.calls()
+    assert (hung["name"], hung["status"]) == ("hang", "expired")
+    assert (ran["name"], ran["status"]) == ("weather", "done")
+    # whatever was to come has come by the time that another loop is through
+    assert ask(looper, new_session(looper, tools=False), "call hour {}") == 'hour returned {"hour": 12}.'
+    assert len(gemini.requests) == 3
+
+
+def test_three_tools_of_a_step_take_as_long_as_one(looper: Proxy, session: Session, gemini: Gemini) -> None:
+    began = time.monotonic()
+    said = ask(looper, session, " and ".join(f'call pause {{"seconds": 0.3, "label": "{x}"}}' for x in "abc"))
+    assert 0.3 <= time.monotonic() - began < 0.6
+    assert said == " ".join(f'pause returned {{"label": "{x}"}}.' for x in "abc")
+
+
+def test_a_model_that_calls_for_ever_is_stopped_with_an_answer(looper: Proxy, gemini: Gemini) -> None:
+    for stream in (False, True):
+        session = new_session(looper, tools=False)
+        session.policy(max_rounds=4)
+        gemini.forget()
+        said = ask(looper, session, "call hour {} forever", stream=stream)
+        assert said == " ".join(['hour returned {"hour": 12}.'] * 3)
+        modes = [r["body"].get("toolConfig", {}).get("functionCallingConfig", {}).get("mode") for r in gemini.requests]
+        assert modes[-1] == "NONE"
+        assert "NONE" not in modes[:-1]
+        assert len(modes) == 4
+        assert gemini.errors == []
+
+
+def test_fifty_clients_stream_loops_at_once_and_none_are_mixed_up(
+    looper: Proxy, gemini: Gemini, tmp_path: Path
+) -> None:
+    sessions = [new_session(looper, tools=False) for _ in range(50)]
+    together = threading.Barrier(50)
+
+    def one(number: int) -> str:
+        together.wait(20)
+        first = f'call pause {{"seconds": 0.1, "label": "n{number}"}} and call hour {{}}'
+        then = f'call weather {{"city": "c{number}"}}'
+        return ask(looper, sessions[number], f"say Client {number}. {first} then {then}", stream=True)
+
+    with ThreadPoolExecutor(50) as pool:
+        answers = list(pool.map(one, range(50)))
+    for number, said in enumerate(answers):
+        assert said == (
+            f'Client {number}.pause returned {{"label": "n{number}"}}. hour returned {{"hour": 12}}. '
+            f'weather returned {{"city": "c{number}", "celsius": {len(str(number)) + 1}}}.'
+        )
+    assert gemini.errors == []
+    assert len(gemini.requests) == 150
+    assert looper.control.metric("toolgraft_errors") == 0

@@ -1,0 +1,132 @@
+"""The examples: each is loaded as the proxy loads it, and its tools run."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from addon.core.toolset import normalise
+from addon.tools import ToolError
+from addon.tools.arguments import check
+from addon.tools.base import ToolSource
+from addon.tools.combined import Combined
+from addon.tools.endpoint import HttpExecutor
+from addon.tools.mcp_servers import load
+from addon.tools.python import PythonSource
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+
+async def run(source: ToolSource, name: str, **args: Any) -> Any:
+    """A call, its arguments checked as the proxy checks them."""
+    (tool,) = [tool for tool in await source.list_tools() if tool.name == name]
+    assert check(tool.schema, args) == []
+    return await source.call(name, args, call_id="call_1")
+
+
+@pytest.fixture(autouse=True)
+def _from_the_checkout(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOOLGRAFT_PYTHON", sys.executable)
+    monkeypatch.chdir(EXAMPLES.parent)
+
+
+def test_each_of_them_is_in_their_readme() -> None:
+    told = (EXAMPLES / "README.md").read_text()
+    assert [path.name for path in EXAMPLES.iterdir() if path.suffix in (".py", ".json") and path.name not in told] == []
+
+
+# --- a Python file ------------------------------------------------------------------------------------------------
+
+
+async def test_the_weather_of_a_place_comes_from_its_coordinates() -> None:
+    async with PythonSource(EXAMPLES / "weather.py") as weather:
+        assert [tool.name for tool in await weather.list_tools()] == ["get_coordinates", "get_weather"]
+        oslo = await run(weather, "get_coordinates", place="Oslo")
+        assert await run(weather, "get_weather", **oslo) == {"sky": "snow", "celsius": -3}
+        assert await run(weather, "get_weather", **oslo, unit="fahrenheit") == {"sky": "snow", "fahrenheit": 26.6}
+
+
+async def test_a_place_that_is_not_known_is_told_to_the_model() -> None:
+    async with PythonSource(EXAMPLES / "weather.py") as weather:
+        with pytest.raises(ToolError, match="Atlantis is not known; known are cairo, london"):
+            await run(weather, "get_coordinates", place="Atlantis")
+        with pytest.raises(ToolError, match="no weather station"):
+            await run(weather, "get_weather", latitude=0, longitude=-150)
+
+
+async def test_docstrings_describe_the_parameters_and_the_mark_says_how_a_tool_is_run() -> None:
+    async with PythonSource(EXAMPLES / "weather.py") as weather:
+        coordinates, forecast = await weather.list_tools()
+    place = coordinates.declaration["parameters"]["properties"]["place"]
+    assert place["description"] == "The name of a city, such as Oslo."
+    assert (forecast.rules.idempotent, forecast.rules.cache_ttl, forecast.rules.timeout) == (True, 600, 5)
+
+
+# --- an MCP server ------------------------------------------------------------------------------------------------
+
+
+async def test_the_mcp_server_starts_and_its_tools_have_their_prefix() -> None:
+    async with Combined(load(EXAMPLES / "mcp.json")) as travel:
+        flights, sights = await travel.list_tools()
+        assert (flights.name, sights.name) == ("travel_find_flights", "travel_get_sights")
+        assert (flights.rules.idempotent, flights.rules.cache_ttl, flights.rules.timeout) == (True, 300, 10)
+        found = await run(travel, "travel_find_flights", origin="Oslo", destination="Cairo")
+        assert found["result"][0] == {"number": "OC101", "departs": "07:20", "price": 121}
+        assert (await run(travel, "travel_get_sights", city="Oslo"))["result"][0] == "Oslo Museum"
+        with pytest.raises(ToolError, match="the same city"):
+            await run(travel, "travel_find_flights", origin="Oslo", destination="Oslo")
+
+
+# --- a worker -----------------------------------------------------------------------------------------------------
+
+
+async def test_the_worker_s_file_is_a_file_of_tools() -> None:
+    async with PythonSource(EXAMPLES / "worker.py") as worker:
+        assert (await run(worker, "get_machine"))["processors"]
+        counted = await run(worker, "count_words", text="to be or not to be", most_common=1)
+        assert counted == {"words": 6, "most_common": {"to": 2}}
+
+
+# --- an HTTP endpoint ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def endpoint() -> Iterator[str]:
+    command = [sys.executable, str(EXAMPLES / "http_tool.py"), "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        try:
+            assert process.stdout is not None
+            yield process.stdout.readline().removeprefix("listening on ").strip()
+        finally:
+            process.terminate()
+
+
+def declared() -> dict[str, Any]:
+    (tool,) = json.loads((EXAMPLES / "http_tool.json").read_text())["tools"]
+    assert isinstance(tool, dict)
+    return tool
+
+
+def test_the_declaration_of_the_http_tool_is_one_that_gemini_takes() -> None:
+    rules = ("executor", "timeout", "retries", "idempotent")
+    bare = {key: value for key, value in declared().items() if key not in rules}
+    (declaration,) = normalise({"tools": [bare]}).declarations
+    assert declaration["parameters"]["required"] == ["amount", "source", "target"]
+
+
+@pytest.mark.e2e
+async def test_the_http_tool_answers_as_its_declaration_says(endpoint: str) -> None:
+    executor = declared()["executor"]
+    assert executor["url"].rpartition(":")[2] == "9321/run"
+    async with httpx2.AsyncClient(trust_env=False) as client:
+        tool = HttpExecutor(executor | {"url": endpoint}, client)
+        args = {"amount": 100, "source": "EUR", "target": "NOK"}
+        assert await tool.call("convert_currency", args, call_id="call_1") == {"amount": 1150.0, "currency": "NOK"}
+        with pytest.raises(ToolError, match=r"422 .*'XXX' is not known") as refused:
+            await tool.call("convert_currency", args | {"target": "XXX"}, call_id="call_2")
+        assert not refused.value.retryable
