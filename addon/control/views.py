@@ -5,12 +5,12 @@ effect, and without what only the ledger needs.
 """
 
 from collections.abc import Sequence
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 from pydantic import BaseModel, Field
 
 from addon.settings import Settings
-from store.models import Call, Document, Page, Policy, Session, Toolset, Turn
+from store.models import Call, Document, Policy, Session, Toolset, Turn
 
 
 class SessionView(BaseModel):
@@ -103,11 +103,6 @@ def tools_view(toolset: Toolset) -> Document:
     """The toolset as a document that PUT takes back unchanged."""
     functions: Sequence[Document] = [{"functionDeclarations": toolset.declarations}] if toolset.declarations else []
     return {"tools": [*functions, *toolset.builtins], "tool_config": toolset.tool_config}
-
-
-def page_of(items: Sequence[Any], page: Page[Any]) -> Document:
-    """The page with other items in place of its own."""
-    return {"items": items, "next_cursor": page.next_cursor}
 
 
 class Health(BaseModel):

@@ -1,5 +1,6 @@
 """A session's toolset."""
 
+import json
 from typing import Annotated, Any
 
 from fastapi import Body
@@ -7,7 +8,7 @@ from starlette.responses import Response
 
 from addon.control import views
 from addon.control.describe import answers, body_example, group, nothing
-from addon.control.problems import Problem
+from addon.control.problems import Problem, kept_as_json
 from addon.control.routing import Here, reply
 from addon.core.toolset import normalise
 from store.models import SessionName, Toolset
@@ -36,6 +37,8 @@ async def show_tools(api: Here, session: SessionName) -> Response:
 async def set_tools(api: Here, session: SessionName, document: Annotated[Any, Body()]) -> Response:
     """`{"tools": […]}` with `tool_config` or `tool_choice`. Each tool in Gemini, OpenAI chat, OpenAI Responses, MCP
     or bare-declaration form. A bad one is a 422 that names the tool and the field, and nothing is changed."""
+    with kept_as_json():
+        json.dumps(document, allow_nan=False)
     tools = normalise(document)
     toolset = Toolset(
         declarations=list(tools.declarations), builtins=list(tools.builtins), tool_config=tools.tool_config

@@ -1,3 +1,4 @@
+import json
 from typing import Any
 
 import httpx2
@@ -85,3 +86,12 @@ async def test_clearing_what_was_never_set_writes_nothing(client: httpx2.AsyncCl
     assert (await client.delete("/v1/sessions/other/tools")).status_code == 204
     assert await store.session("other") is None
     assert await store.last_event_id() == 0
+
+
+@pytest.mark.parametrize("number", ["1e999", "-1e999", "NaN"])
+async def test_a_number_that_json_cannot_hold_is_refused(client: httpx2.AsyncClient, store: Store, number: str) -> None:
+    schema = {"type": "object", "properties": {"n": {"maximum": 4711}}}
+    body = json.dumps({"tools": [{"name": "f", "parametersJsonSchema": schema}]}).replace("4711", number)
+    answer = await client.put(PATH, content=body, headers={"Content-Type": "application/json"})
+    assert answer.status_code == 400, answer.text
+    assert await store.session("default") is None
