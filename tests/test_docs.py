@@ -55,6 +55,8 @@ def route_rows() -> Iterator[tuple[str, ...]]:
     store = open_url("memory://", ttl=60)
     control = create_app(store=store, settings=Settings(), token=None, metrics=Metrics(), version="0")
     for route in sorted(control.routes, key=lambda route: (route.path, *(route.methods or ()))):
+        if route.path.startswith("/docs/"):
+            continue  # the page's parts
         (method,) = sorted(route.methods or ["any"])
         yield f"`{method} {route.path}`", route.summary or "This API, described"
 

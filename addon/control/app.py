@@ -4,29 +4,19 @@ FastAPI makes the OpenAPI document from the routes; the requests themselves do n
 """
 
 import importlib
-from typing import Any
 
-from fastapi.openapi.docs import get_swagger_ui_html
-from fastapi.openapi.utils import get_openapi
-from pydantic.json_schema import models_json_schema
-from starlette.responses import Response
 from starlette.routing import Router
 from starlette.types import Receive, Scope, Send
 
-from addon.control.describe import PUBLIC
+from addon.control.documentation import documentation
 from addon.control.guard import Guard
 from addon.control.loops import Loops, NoLoops
-from addon.control.problems import Problem, ProblemBody
+from addon.control.problems import Problem
 from addon.control.routes import GROUPS
-from addon.control.routing import Api, DirectRoute, reply
+from addon.control.routing import Api, DirectRoute
 from addon.metrics import Metrics
 from addon.settings import Settings
 from store.base import Store
-
-_DESCRIPTION = (
-    "Read the calls that were captured, answer them, and set tools. "
-    "Every refusal is an `application/problem+json` that names what is wrong."
-)
 
 
 class ControlApp:
@@ -37,7 +27,7 @@ class ControlApp:
         routes: list[DirectRoute] = []
         for group in GROUPS:
             routes += importlib.import_module(f"addon.control.routes.{group}").router.routes
-        self.routes = [*routes, *_documentation(routes, api.version)]
+        self.routes = [*routes, *documentation(routes, api.version)]
         router = Router(self.routes, redirect_slashes=False, default=_not_found)
         self._guarded = Guard(router, settings=lambda: api.settings, token=token, open_paths=_open_paths(self.routes))
 
@@ -66,36 +56,6 @@ def create_app(
     """The control API over an open store. `token` None: nobody is asked for one. `loops` None: no loop runs here."""
     api = Api(store=store, settings=settings, metrics=metrics, loops=loops or NoLoops(), version=version)
     return ControlApp(api, token)
-
-
-def describe(routes: list[DirectRoute], version: str) -> dict[str, Any]:
-    """The OpenAPI document of the routes."""
-    document = get_openapi(title="toolgraft", version=version, description=_DESCRIPTION, routes=routes)
-    components = document.setdefault("components", {})
-    _, problem = models_json_schema([(ProblemBody, "serialization")], ref_template="#/components/schemas/{model}")
-    components.setdefault("schemas", {}).update(problem["$defs"])
-    components["securitySchemes"] = {"bearer": {"type": "http", "scheme": "bearer"}}
-    document["security"] = [{"bearer": []}]
-    return document
-
-
-def _documentation(routes: list[DirectRoute], version: str) -> list[DirectRoute]:
-    """`/openapi.json` and the page that shows it. Both hold nothing but what is in this program: no token is needed,
-    so that a browser can open the page and be asked for one there."""
-    made: list[dict[str, Any]] = []
-
-    async def openapi() -> Response:
-        if not made:
-            made.append(describe(routes, version))
-        return reply(made[0])
-
-    async def docs() -> Response:
-        return get_swagger_ui_html(openapi_url="openapi.json", title="toolgraft control API")
-
-    return [
-        DirectRoute("/openapi.json", openapi, include_in_schema=False, openapi_extra=PUBLIC),
-        DirectRoute("/docs", docs, include_in_schema=False, openapi_extra=PUBLIC),
-    ]
 
 
 def _open_paths(routes: list[DirectRoute]) -> list[str]:

@@ -1,10 +1,69 @@
-"""The part of a query that every list understands."""
+"""Lists, page by page: the part of a query that every list understands, and how a page is put together.
 
+The control API shares the proxy's event loop: a page is fetched in portions, with turns for the others in between, and
+ends early where it has grown large.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import pydantic_core
 from pydantic import BaseModel, ConfigDict, Field
+from starlette.responses import Response
+
+from store.models import Page
+
+PAGE_BYTES = 4 * 1024 * 1024
+"""A page that is this large ends, however few items it has."""
+
+_PORTION = 16
+_TURN_BYTES = 64 * 1024
 
 
 class PageQuery(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
-    limit: int = Field(100, ge=1, le=1000, description="At most this many items.")
+    limit: int = Field(100, ge=1, le=1000, description="At most this many items; fewer where they are large.")
     cursor: str | None = Field(None, description="`next_cursor` of the page before.")
+
+
+class Fetch[T](Protocol):
+    def __call__(self, *, limit: int, cursor: str | None) -> Awaitable[Page[T]]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class RenderedPage:
+    """A page as JSON."""
+
+    items: list[bytes]
+    next_cursor: str | None
+
+    def response(self) -> Response:
+        cursor = pydantic_core.to_json(self.next_cursor)
+        return Response(
+            b'{"items":[%b],"next_cursor":%b}' % (b",".join(self.items), cursor), media_type="application/json"
+        )
+
+
+def _as_it_is(item: Any) -> Any:
+    return item
+
+
+async def render_page[T](fetch: Fetch[T], query: PageQuery, show: Callable[[T], Any] = _as_it_is) -> RenderedPage:
+    """The page that the query asks for. `show`: what is shown of an item. Raises what `fetch` does."""
+    items: list[bytes] = []
+    size, cursor, portion = 0, query.cursor, 1
+    while True:
+        page = await fetch(limit=min(portion, query.limit - len(items)), cursor=cursor)
+        rendered = [pydantic_core.to_json(show(item)) for item in page.items]
+        items += rendered
+        grown = sum(map(len, rendered))
+        size += grown
+        cursor = page.next_cursor
+        if cursor is None or len(items) >= query.limit or size >= PAGE_BYTES:
+            return RenderedPage(items, cursor)
+        portion = min(2 * portion, _PORTION)
+        if grown >= _TURN_BYTES:
+            await asyncio.sleep(0)

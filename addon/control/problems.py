@@ -6,7 +6,8 @@ traceback, no path, no store's own words.
 
 import http
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import pydantic_core
@@ -48,6 +49,15 @@ class Problem(Exception):
         body = {"type": "about:blank", "title": title, "status": self.status, "detail": self.detail}
         body |= {name: value for name, value in self.extra.items() if value is not None}
         return Response(pydantic_core.to_json(body), self.status, self.headers, MEDIA_TYPE)
+
+
+@contextmanager
+def kept_as_json() -> Iterator[None]:
+    """Around what looks whether JSON can hold a body, as the store does with results: where it cannot, a 400."""
+    try:
+        yield
+    except ValueError as error:
+        raise Problem(400, f"the body is not JSON that can be kept: {error}") from None
 
 
 def problem_of(error: Exception) -> Problem:

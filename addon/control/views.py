@@ -5,12 +5,12 @@ effect, and without what only the ledger needs.
 """
 
 from collections.abc import Sequence
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 from pydantic import BaseModel, Field
 
 from addon.settings import Settings
-from store.models import Call, Document, Page, Policy, Session, Toolset, Turn
+from store.models import Call, Document, Policy, Session, Toolset, Turn
 
 _LOOP = {"max_rounds": 10, "parallel": 8, "tool_timeout": 30.0, "approval_timeout": 300.0}
 """What holds for loops where the proxy has no options for them."""
@@ -117,11 +117,6 @@ def tools_view(toolset: Toolset) -> Document:
     declarations = [{**declaration, **rules.get(declaration["name"], {})} for declaration in toolset.declarations]
     functions: Sequence[Document] = [{"functionDeclarations": declarations}] if declarations else []
     return {"tools": [*functions, *toolset.builtins], "tool_config": toolset.tool_config}
-
-
-def page_of(items: Sequence[Any], page: Page[Any]) -> Document:
-    """The page with other items in place of its own."""
-    return {"items": items, "next_cursor": page.next_cursor}
 
 
 class Health(BaseModel):

@@ -115,14 +115,15 @@ class Grafter:
     async def _request(self, target: Target, scope: Scope, body: bytes, takes_ids: bool, hangup: Hangup) -> Outcome:
         request, path = self._parse(target, scope, body)
         model = target.model or _model_in(request)
-        plan = await self._plan(target, scope, request, path, model)
+        cached = _text_in(request, "cachedContent")
+        plan = await self._cached_plan(scope, cached) if cached else _plan(target, scope, request, path, model)
         if plan is None:
             return Forward(body)
         if plan.dropped:
             self.warn(f"session {scope.session}, model {model}: left out {plan.dropped}")
         token = _text_in(request, "continuationToken")
         outcome: Hits | Reply | Abandoned = {}
-        if plan.rewrites:
+        if plan.rewrites and self.store.revision(scope.session) != 0:
             waits = target.operation in (Operation.GENERATE, Operation.STREAM) and not token
             outcome = await self._hits(target, scope, request, model, waits=waits, hangup=hangup)
         self.prefixes.keep(scope.session, path, request)  # with what was found for it
@@ -152,27 +153,13 @@ class Grafter:
             path = ("generateContentRequest",)
         return parse(body, path, self.prefixes.find(scope.session, path, body)), path
 
-    async def _plan(
-        self, target: Target, scope: Scope, request: Request, path: Sequence[str], model: str
-    ) -> Plan | None:
-        """What the request declares; None where it is to be left alone."""
-        toolbox = scope.toolbox
-        cached = _text_in(request, "cachedContent")
-        if cached:
-            tools = await self.store.cached_tools(scope.session, cached)
-            if tools is None:
-                return None
-            names = tools.names
-            return Plan(None, None, False, names, frozenset(names.values()), server_tools=True)
-        if cannot_use_functions(request.value("generationConfig"), model):
-            return Plan(None, None, True, {}, frozenset(), grafts=False) if scope.strips else None
-        if scope.strips:
-            plan = toolbox.strip(generation(model))
-        else:
-            plan = toolbox.keep(request.value("tools"), request.value("toolConfig"), generation(model))
-        if target.operation is Operation.COUNT and not _counts_tools(target, request, path):
-            return plan._replace(changes=False)
-        return plan
+    async def _cached_plan(self, scope: Scope, cached: str) -> Plan | None:
+        """What a request declares that names a cachedContent; None where it is not known here."""
+        tools = await self.store.cached_tools(scope.session, cached)
+        if tools is None:
+            return None
+        names = tools.names
+        return Plan(None, None, False, names, frozenset(names.values()), server_tools=True)
 
     # --- history ----------------------------------------------------------------------------------------------
 
@@ -266,6 +253,20 @@ class Grafter:
         answer = replies.text_answer(text, model, true.turn_id)
         form = target.framing.value
         return Reply(200, replies.content_type(form), replies.framed(answer, form, target.response_path))
+
+
+def _plan(target: Target, scope: Scope, request: Request, path: Sequence[str], model: str) -> Plan | None:
+    """What the request declares; None where it is to be left alone."""
+    toolbox = scope.toolbox
+    if cannot_use_functions(request.value("generationConfig"), model):
+        return Plan(None, None, True, {}, frozenset(), grafts=False) if scope.strips else None
+    if scope.strips:
+        plan = toolbox.strip(generation(model))
+    else:
+        plan = toolbox.keep(request.value("tools"), request.value("toolConfig"), generation(model))
+    if target.operation is Operation.COUNT and not _counts_tools(target, request, path):
+        return plan._replace(changes=False)
+    return plan
 
 
 def _is_pending(scope: Scope, request: Request, hits: Hits) -> bool:

@@ -1,6 +1,6 @@
 """What the hooks share, made when the options are known: settings, store, grafter, metrics, the control API.
 
-Everything that can go wrong at the start goes wrong here, before any port of the proxy is open.
+Everything that can go wrong at the start goes wrong here, before the proxy serves anyone.
 """
 
 import asyncio

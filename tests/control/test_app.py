@@ -1,5 +1,6 @@
 import importlib
 import pkgutil
+import re
 from typing import Any
 
 import httpx2
@@ -100,9 +101,23 @@ async def test_parameters_of_the_query_are_described(client: httpx2.AsyncClient)
 
 
 async def test_the_page_shows_the_document(client: httpx2.AsyncClient) -> None:
-    answer = await client.get("/docs")
-    assert answer.headers["content-type"].startswith("text/html")
-    assert "openapi.json" in answer.text
+    page = await client.get("/docs", headers={"Authorization": ""})
+    assert page.headers["content-type"].startswith("text/html")
+    assert "openapi.json" in (await client.get("/docs/start.js")).text
+
+
+async def test_the_page_is_made_of_nothing_that_is_not_served_here(client: httpx2.AsyncClient) -> None:
+    """The token is typed into it."""
+    page = await client.get("/docs", headers={"Authorization": ""})
+    assert page.headers["content-security-policy"].startswith("default-src 'self';")
+    parts = re.findall(r'(?:src|href)="(?!data:)([^"]*)"', page.text)
+    assert len(parts) == 3
+    for part in parts:
+        answer = await client.get(f"/{part}", headers={"Authorization": ""})
+        assert answer.status_code == 200
+        assert answer.headers["content-type"].partition(";")[0] in ("text/css", "text/javascript")
+        assert len(answer.content) > 50
+    assert "<script>" not in page.text
 
 
 @pytest.mark.parametrize("path", ["/", "/v1", "/v1/calls/", "/v1/sessions/a/b", "/redoc"])

@@ -398,12 +398,25 @@ async def test_a_turn_stands_in_a_history_only_once_unless_its_id_says_so(graft:
 
 
 async def test_of_a_regenerated_answer_the_newest_that_was_delivered_to_its_end_wins(graft: Graft) -> None:
+    await graft.tools(WEATHER, client_tools="keep")
+    for n in (1, 2):
+        await graft.ask([user("hi")], answer(call("own"), call(signature=f"sig{n}")))
+    cut = Capture(graft.grafter, await graft.exchange({"contents": [user("hi")]}, STREAM), Framing.SSE)
+    cut.feed(b"data: " + encode(answer(call("own"), call(signature="sig3"))) + b"\r\n\r\n")
+    out = await graft.contents([user("hi"), model(call("own")), user(response("own"))])
+    assert out[1] == model(call("own"), call(signature="sig2"))
+
+
+async def test_a_regenerated_answer_that_was_passed_through_is_known_by_its_signature_only(graft: Graft) -> None:
     await graft.tools(WEATHER, delivery="passthrough")
     for n in (1, 2):
-        await graft.ask([user("hi")], answer(call(signature=f"sig{n}")))
-    cut = Capture(graft.grafter, await graft.exchange({"contents": [user("hi")]}, STREAM), Framing.SSE)
-    cut.feed(b"data: " + encode(answer(call(signature="sig3"))) + b"\r\n\r\n")
-    assert (await graft.contents([user("hi"), model(call()), user(response())]))[1] == model(call(signature="sig2"))
+        await graft.ask([user("hi")], answer(call(signature=f"sig{n}"), call()))
+    lost = [user("hi"), model(call(), call()), user(response(value={"t": 1}), response(value={"t": 2}))]
+    assert await graft.contents(lost) == lost
+    assert [c.result for c in await graft.calls()] == [None] * 4
+    kept = [lost[0], model(call(signature="sig1"), call()), lost[2]]
+    assert await graft.contents(kept) == kept
+    assert [c.result for c in await graft.calls()] == [{"t": 1}, {"t": 2}, None, None]
 
 
 async def test_the_same_chat_twice_is_told_apart_by_the_ids_of_its_calls(graft: Graft) -> None:

@@ -10,6 +10,7 @@ from addon.core.placeholder import Placeholder
 from addon.core.request import Request, parse
 from addon.core.turns import chain_key, pair_key, visible_digest
 from addon.graft.ledger import Hits, hits_of, take_answers, true_turn
+from addon.graft.prefixes import SMALLEST, Prefixes
 from store.base import Store
 from store.models import Call, Slot, Status, Step, Turn
 from tests.graft.conftest import call, model, response, user
@@ -33,7 +34,15 @@ def keys(history: Sequence[Document]) -> list[bytes]:
     return [chain, pair_key(digest(history[-2]), digest(history[-1]))]
 
 
-async def kept(store: Store, n: int, history: Sequence[Document], *, session: str = "default", **fields: Any) -> Call:
+async def kept(
+    store: Store,
+    n: int,
+    history: Sequence[Document],
+    *,
+    session: str = "default",
+    said: Document | None = None,
+    **fields: Any,
+) -> Call:
     """An entry of one call for the last turn of the history."""
     one = Call(
         call_id=f"call_{n}",
@@ -48,7 +57,7 @@ async def kept(store: Store, n: int, history: Sequence[Document], *, session: st
     turn = Turn(
         turn_id=turn_id(n),
         session=session,
-        steps=[Step(content=model(call("f", args={"n": n})), slots=[Slot(name="f", call_id=one.call_id)])],
+        steps=[Step(content=said or model(call("f", args={"n": n})), slots=[Slot(name="f", call_id=one.call_id)])],
         created_at=1e6,
         **{**known, **fields},
     )
@@ -111,6 +120,106 @@ async def test_the_newest_that_was_delivered_wins(store: Store) -> None:
     assert await found(store, [A, B, C]) == {1: [turn_id(2)]}
 
 
+@pytest.mark.parametrize(
+    ("marks", "own", "meant"),
+    [
+        ([{"id": "x1"}, {"id": "x2"}], {"id": "x1"}, 1),
+        ([{"id": "x1"}, {"id": "x2"}], {}, 2),
+        ([{"id": "x1"}, {"id": "x2"}], {"id": "x3"}, None),
+        ([{"id": "x1"}], {"id": "x3"}, None),
+        ([{"signature": "-_8="}, {"signature": "c2ln"}], {"signature": "+/8"}, 1),
+        ([{"signature": "-_8="}, {"signature": "c2ln"}], {"signature": "b3Ro"}, None),
+        ([{"signature": "-_8="}], {"signature": "b3Ro"}, None),
+        ([{}], {"signature": "b3Ro"}, None),
+        ([{"signature": "-_8="}, {}], {"signature": "skip_thought_signature_validator"}, 2),
+        ([{"signature": "-_8="}, {"signature": "c2ln"}], {"id": "made up", "signature": "-_8="}, 1),
+        ([{"id": "x1"}, {}], {"id": "made up"}, 2),
+        ([{}, {}], {"id": "made up"}, 2),
+    ],
+)
+async def test_chats_with_the_same_words_are_told_apart_by_the_ids_and_the_signatures_that_clients_echo(
+    store: Store, marks: list[dict[str, str]], own: dict[str, str], meant: int | None
+) -> None:
+    seen = model(call("own"))
+    for n, mark in enumerate(marks, 1):
+        await kept(store, n, [A, seen], said=model(call("own", **mark)))
+    assert await found(store, [A, model(call("own", **own)), C]) == ({} if meant is None else {1: [turn_id(meant)]})
+    if meant is None or len(marks) == 1 or own.get("id") == "x1" or own.get("signature") in ("+/8", "-_8="):
+        cut = await found(store, [B, C, B, A, model(call("own", **own)), C])
+        assert cut == ({} if meant is None else {4: [turn_id(meant)]}), "nor by the turn before it alone"
+
+
+SAID = model(call("f"))
+
+
+def after(value: Any = None, *later: Document) -> list[Document]:
+    """A chat in which the client answered a call that was passed through."""
+    return [A, SAID, user(response("f", value)) if value is not None else user("no"), *later]
+
+
+async def went_on(store: Store, chat: list[Document]) -> list[str]:
+    """Which turn the client's is found to be; its answers are taken."""
+    request = read(chat)
+    hits = await hits_of(store, "default", request.body, request.history, PLACEHOLDER)
+    await take_answers(store, "default", request.body, request.history, hits)
+    return [true.turn_id for true_turns in hits.values() for true in true_turns]
+
+
+async def results(store: Store) -> list[Any]:
+    return [one.result for one in (await store.calls()).items]
+
+
+async def passes(store: Store, n: int, **fields: Any) -> None:
+    await kept(store, n, [A, SAID], said=SAID, delivery="passthrough", **fields)
+
+
+async def test_where_nothing_tells_two_chats_apart_no_answer_is_taken(store: Store) -> None:
+    await passes(store, 1)
+    await passes(store, 2)
+    assert await went_on(store, after({"t": 1})) == []
+    assert await went_on(store, after()) == []
+    assert await results(store) == [None, None]
+    await passes(store, 3, delivered=False)
+    await store.answer("call_2", result={"t": 2})
+    assert await went_on(store, after({"t": 1})) == [turn_id(1)], "the one that has no other answer"
+    assert await results(store) == [{"t": 1}, {"t": 2}, None]
+
+
+async def test_chats_with_the_same_words_are_told_apart_by_the_answers_they_had(store: Store) -> None:
+    await passes(store, 1)
+    assert await went_on(store, after({"t": 1})) == [turn_id(1)]
+    await passes(store, 2)
+    assert await went_on(store, after({"t": 1}, model("a"), user("b"))) == [turn_id(1)]
+    assert await results(store) == [{"t": 1}, None], "not what the other chat was answered"
+    assert await went_on(store, after({"t": 2})) == [turn_id(2)]
+    assert await results(store) == [{"t": 1}, {"t": 2}]
+    assert await went_on(store, after({"t": 3})) == []
+    assert await went_on(store, after()) == []
+
+
+async def test_the_same_chat_with_the_same_answers_again_is_the_newest(store: Store) -> None:
+    for n in (1, 2):
+        await passes(store, n)
+        assert await went_on(store, after({"t": 1})) == [turn_id(n)]
+    assert await results(store) == [{"t": 1}, {"t": 1}]
+    assert await went_on(store, after()) == [turn_id(2)], "there is no difference"
+
+
+async def test_what_an_answer_told_is_not_remembered_for_another_answer(store: Store) -> None:
+    prefixes = Prefixes()
+    long = user("x" * SMALLEST)
+    for n in (1, 2):
+        await kept(store, n, [long, SAID], said=SAID, delivery="passthrough")
+        await store.answer(f"call_{n}", result={"t": n})
+    for n in (1, 2, 1):
+        body = encode({"contents": [long, SAID, user(response("f", {"t": n}))]})
+        request = parse(body, (), prefixes.find("s", (), body))
+        hits = await hits_of(store, "default", body, request.history, PLACEHOLDER)
+        prefixes.keep("s", (), request)
+        assert [true.turn_id for true in hits[1]] == [turn_id(n)]
+    assert request.known is not None
+
+
 async def test_what_begins_a_history_is_not_looked_for(store: Store) -> None:
     shown = model(PLACEHOLDER.text(["f"], turn_id(1)))
     await kept(store, 1, [A, shown])
@@ -148,6 +257,15 @@ async def test_bare_placeholders_of_two_chats_after_the_same_words_mean_each_its
     assert await found(store, [*one, bare, C]) == {3: [turn_id(1)]}
     await kept(store, 3, [*one, shown])
     assert await found(store, [user("three"), B, A, bare, C]) == {3: [turn_id(3)]}, "not what another chat's means"
+
+
+async def test_a_bare_placeholder_is_no_step_that_the_same_history_tells_already(store: Store) -> None:
+    bare, shown = model("Tool call completed"), model(PLACEHOLDER.text(["f"], turn_id(1)))
+    await kept(store, 1, [A, shown])
+    for chat in ([A, shown, A, bare, C], [A, bare, A, shown, C]):
+        assert list((await found(store, chat)).values()) == [[turn_id(1)]]
+    await kept(store, 2, [A, shown, A, shown])
+    assert await found(store, [A, shown, A, bare, C]) == {1: [turn_id(1)], 3: [turn_id(2)]}
 
 
 async def test_what_was_found_is_remembered_until_the_ledger_changes(

@@ -1,6 +1,8 @@
 """Captured calls: list them, wait for them, answer them."""
 
 import asyncio
+import functools
+from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, Self
 
 from fastapi import Body, Query
@@ -11,7 +13,8 @@ from starlette.responses import Response
 from addon.control import views
 from addon.control.audience import Audience
 from addon.control.describe import answers, body_example, group
-from addon.control.paging import PageQuery
+from addon.control.paging import PageQuery, RenderedPage, render_page
+from addon.control.problems import kept_as_json
 from addon.control.routing import Here, reply
 from store.models import Call, Page, SessionName, Status
 
@@ -51,25 +54,27 @@ async def list_calls(api: Here, request: Request, query: Annotated[CallsQuery, Q
     """With `wait`, a long poll: it returns as soon as there is a call that matches, at once if there is one already,
     and with no items when the time is out."""
 
-    async def find() -> Page[Call]:
-        return await api.store.calls(
-            session=query.session, status=query.status, name=query.name, limit=query.limit, cursor=query.cursor
-        )
+    fetch = functools.partial(api.store.calls, session=query.session, status=query.status, name=query.name)
+
+    async def find() -> RenderedPage:
+        return await render_page(fetch, query)
 
     page = await find()
     if query.wait and not page.items:
         page = await _wait_for(find, api, request, query)
-    return reply(page)
+    return page.response()
 
 
-async def _wait_for(find: Any, api: Here, request: Request, query: CallsQuery) -> Page[Call]:
+async def _wait_for(
+    find: Callable[[], Awaitable[RenderedPage]], api: Here, request: Request, query: CallsQuery
+) -> RenderedPage:
     now = asyncio.get_running_loop().time
     deadline = now() + query.wait
     async with Audience(request.receive, api.stopping) as audience:
         while True:
             # asked before looking, so that what is stored in between ends the wait at once
             seen = await api.store.last_event_id()
-            page: Page[Call] = await find()
+            page = await find()
             if page.items:
                 return page
             woken = api.store.wait(after=seen, timeout=max(0.0, deadline - now()), session=query.session)
@@ -90,10 +95,11 @@ async def show_call(api: Here, call_id: str) -> Response:
 )
 async def answer_call(api: Here, call_id: str, answer: Annotated[Answer, Body()]) -> Response:
     """The same body again changes nothing and is fine; another body is refused: the first answer stands."""
-    if "error" in answer.model_fields_set:
-        call, changed = await api.store.answer(call_id, error=answer.error)
-    else:
-        call, changed = await api.store.answer(call_id, result=answer.result)
+    with kept_as_json():
+        if "error" in answer.model_fields_set:
+            call, changed = await api.store.answer(call_id, error=answer.error)
+        else:
+            call, changed = await api.store.answer(call_id, result=answer.result)
     if changed:
         api.metrics.answered(call.status)
     return reply(call)

@@ -19,7 +19,8 @@ from store.base import StoreError
 from store.models import Event, SessionName
 
 _log = logging.getLogger(__name__)
-_BATCH = 100
+_BATCH = 16
+"""Events at a time: their data may be large, and others have their turn in between."""
 
 router = group("events")
 

@@ -7,7 +7,7 @@ from starlette.responses import Response
 
 from addon.control import views
 from addon.control.describe import answers, body_example, group, nothing
-from addon.control.paging import PageQuery
+from addon.control.paging import PageQuery, render_page
 from addon.control.routing import Here, reply
 from addon.control.views import SessionView
 from store.models import Page, Policy, SessionName
@@ -22,8 +22,8 @@ router = group("sessions")
 )
 async def list_sessions(api: Here, query: Annotated[PageQuery, Query()]) -> Response:
     """Those that something was set for."""
-    page = await api.store.sessions(limit=query.limit, cursor=query.cursor)
-    return reply(views.page_of([SessionView.of(s.name, s, api.settings) for s in page.items], page))
+    page = await render_page(api.store.sessions, query, lambda found: SessionView.of(found.name, found, api.settings))
+    return page.response()
 
 
 @router.get("/v1/sessions/{session}", summary="Show a session", responses=answers(views.SESSION, SessionView))

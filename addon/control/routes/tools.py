@@ -1,5 +1,6 @@
 """A session's toolset."""
 
+import json
 from typing import Annotated, Any
 
 import xxhash
@@ -10,7 +11,7 @@ from starlette.responses import Response
 from addon.control import views
 from addon.control.describe import answers, body_example, group, nothing
 from addon.control.masks import unmasked
-from addon.control.problems import Problem
+from addon.control.problems import Problem, kept_as_json
 from addon.control.routing import Api, Here, reply
 from addon.core.toolset import normalise
 from store.models import SessionName, ToolRules, Toolset
@@ -61,6 +62,8 @@ async def set_tools(api: Here, request: Request, session: SessionName, document:
     or bare-declaration form, with how it is run beside its name: `executor`, `approval`, `after`, `idempotent`,
     `cache_ttl`, `timeout`, `retries`. A header's value of `***` is the one that is kept. A bad tool is a 422 that
     names it and the field, and nothing is changed."""
+    with kept_as_json():
+        json.dumps(document, allow_nan=False)
     tools = normalise(document)
     toolset = Toolset(
         declarations=list(tools.declarations),

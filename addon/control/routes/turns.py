@@ -1,5 +1,6 @@
 """The ledger: what clients were given, and what really happened."""
 
+import functools
 from typing import Annotated
 
 from fastapi import Query
@@ -8,8 +9,8 @@ from starlette.responses import Response
 
 from addon.control import views
 from addon.control.describe import answers, group
-from addon.control.paging import PageQuery
-from addon.control.routing import Here, reply
+from addon.control.paging import PageQuery, render_page
+from addon.control.routing import Here
 from addon.control.views import TurnView
 from store.models import Page, SessionName
 
@@ -26,5 +27,5 @@ class TurnsQuery(PageQuery):
     responses=answers({"items": [views.TURN], "next_cursor": None}, Page[TurnView]),
 )
 async def list_turns(api: Here, query: Annotated[TurnsQuery, Query()]) -> Response:
-    page = await api.store.turns(query.session or api.settings.session, limit=query.limit, cursor=query.cursor)
-    return reply(views.page_of([TurnView.of(turn) for turn in page.items], page))
+    fetch = functools.partial(api.store.turns, query.session or api.settings.session)
+    return (await render_page(fetch, query, TurnView.of)).response()

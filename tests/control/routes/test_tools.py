@@ -1,3 +1,4 @@
+import json
 from typing import Any
 
 import httpx2
@@ -189,3 +190,10 @@ async def test_tools_are_replaced_only_where_they_are_those_that_were_seen(clien
         refused = await client.put(path, json={"tools": []}, headers={"If-Match": tag})
         assert (refused.status_code, refused.json()["field"]) == (412, "If-Match")
     assert (await client.get(PATH)).json() == second.json()
+@pytest.mark.parametrize("number", ["1e999", "-1e999", "NaN"])
+async def test_a_number_that_json_cannot_hold_is_refused(client: httpx2.AsyncClient, store: Store, number: str) -> None:
+    schema = {"type": "object", "properties": {"n": {"maximum": 4711}}}
+    body = json.dumps({"tools": [{"name": "f", "parametersJsonSchema": schema}]}).replace("4711", number)
+    answer = await client.put(PATH, content=body, headers={"Content-Type": "application/json"})
+    assert answer.status_code == 400, answer.text
+    assert await store.session("default") is None
