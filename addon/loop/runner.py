@@ -200,7 +200,8 @@ class Runner:
             if out := await self._item(item):
                 yield out
         if self._failed_upstream:
-            yield self.splice.end()
+            for out in self._last_words():
+                yield out
             raise _Stopped
         closing = self._answer.close()
         if self._captured:
