@@ -9,7 +9,6 @@ from addon.core.documents import Document
 from addon.demo.server import StrictGemini
 from addon.surfaces.base import Framing
 from store.models import Status
-
 from tests.loop.conftest import Proxy, user
 
 

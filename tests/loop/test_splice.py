@@ -101,7 +101,11 @@ async def test_no_event_is_empty_and_the_answer_ends_once(
 
 
 async def test_parts_of_the_rounds_before_stand_first_in_json(ready: Proxy) -> None:
-    said = [{"text": "hm", "thought": True}, {"text": "Wait."}, {"inlineData": {"mimeType": "a/b", "data": "eA=="}}]
+    said: list[Document] = [
+        {"text": "hm", "thought": True},
+        {"text": "Wait."},
+        {"inlineData": {"mimeType": "a/b", "data": "eA=="}},
+    ]
     ready.upstream(Scripted([says(*said, call("lookup"), finish="STOP")], ANSWER))
     played = await ready.ask("x")
     assert played.parts == [*said, {"text": "done"}]
