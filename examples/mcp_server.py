@@ -9,7 +9,7 @@ import anyio
 from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 
-PAUSE = 0.6  # seconds: about what a service on the net would take
+PAUSE = 0.7  # seconds: about what a service on the net would take
 
 server = MCPServer("travel")
 

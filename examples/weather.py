@@ -11,7 +11,7 @@ from typing import Literal, TypedDict
 
 from addon.tools import ToolError, tool
 
-PAUSE = 0.4  # seconds: about what a service on the net would take
+PAUSE = 0.5  # seconds: about what a service on the net would take
 
 
 class Coordinates(TypedDict):

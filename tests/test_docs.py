@@ -27,7 +27,7 @@ from store.factory import open_url
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("examples/*.md")])
 
 # --- tables ---------------------------------------------------------------------------------------------------------
 
@@ -102,7 +102,7 @@ def test_files_that_pages_name_are_there() -> None:
     missing = [
         (page.name, named)
         for page in PAGES
-        for named in re.findall(r"`((?:addon|store|tests|scripts|docs|bench)/[\w./-]+)`", page.read_text())
+        for named in re.findall(r"`((?:addon|store|tests|scripts|docs|bench|examples)/[\w./-]+)`", page.read_text())
         if not (ROOT / named).exists() and "NAME" not in named
     ]
     assert not missing

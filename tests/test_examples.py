@@ -1,6 +1,7 @@
 """The examples: each is loaded as the proxy loads it, and its tools run."""
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from addon.tools.arguments import check
 from addon.tools.base import ToolSource
 from addon.tools.combined import Combined
 from addon.tools.endpoint import HttpExecutor
+from addon.tools.mcp_config import read_servers
 from addon.tools.mcp_servers import load
 from addon.tools.python import PythonSource
 
@@ -70,6 +72,7 @@ async def test_docstrings_describe_the_parameters_and_the_mark_says_how_a_tool_i
 # --- an MCP server ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.e2e
 async def test_the_mcp_server_starts_and_its_tools_have_their_prefix() -> None:
     async with Combined(load(EXAMPLES / "mcp.json")) as travel:
         flights, sights = await travel.list_tools()
@@ -130,3 +133,33 @@ async def test_the_http_tool_answers_as_its_declaration_says(endpoint: str) -> N
         with pytest.raises(ToolError, match=r"422 .*'XXX' is not known") as refused:
             await tool.call("convert_currency", args | {"target": "XXX"}, call_id="call_2")
         assert not refused.value.retryable
+
+
+# --- those of the documentation -------------------------------------------------------------------------------------
+
+
+def blocks(page: str, language: str) -> list[str]:
+    text = (EXAMPLES.parent / "docs" / page).read_text()
+    return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
+
+
+async def test_the_tools_file_of_the_documentation_is_one(tmp_path: Path) -> None:
+    file = tmp_path / "tools.py"
+    file.write_text(blocks("tools.md", "python")[0])
+    async with PythonSource(file) as source:
+        assert await run(source, "get_weather", city="Oslo") == {"celsius": -3.0}
+
+
+def test_the_mcp_file_of_the_documentation_is_one(tmp_path: Path) -> None:
+    file = tmp_path / "mcp.json"
+    file.write_text(blocks("tools.md", "json")[0])
+    servers = read_servers(file, {"TICKETS_TOKEN": "t"})
+    assert (servers["travel"].prefix, servers["tickets"].headers) == ("travel_", {"Authorization": "Bearer t"})
+
+
+async def test_the_tool_source_of_the_documentation_is_one() -> None:
+    (source,) = [block for block in blocks("extending.md", "python") if "ToolSource" in block]
+    names: dict[str, Any] = {}
+    exec(f"from collections.abc import *\nfrom typing import *\nfrom addon.tools.base import *\n{source}", names)
+    async with names["Shelf"]("books") as shelf:
+        assert await run(shelf, "find_book", title="Emma") == {"shelf": 3}

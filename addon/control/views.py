@@ -12,9 +12,6 @@ from pydantic import BaseModel, Field
 from addon.settings import Settings
 from store.models import Call, Document, Policy, Session, Toolset, Turn
 
-_LOOP = {"max_rounds": 10, "parallel": 8, "tool_timeout": 30.0, "approval_timeout": 300.0}
-"""What holds for loops where the proxy has no options for them."""
-
 
 class SessionView(BaseModel):
     """A session and its policy as it holds: what was set for it, and the proxy's options for the rest."""
@@ -42,16 +39,12 @@ class SessionView(BaseModel):
         toolset = session.toolset if session else None
         return cls(
             name=name,
-            **{field: chosen.get(field, _option(settings, field)) for field in Policy.model_fields},
+            **{field: chosen.get(field, getattr(settings, field)) for field in Policy.model_fields},
             overrides=list(chosen),
             tools=None if toolset is None else len(toolset.declarations) + len(toolset.builtins),
             created_at=session.created_at if session else None,
             updated_at=session.updated_at if session else None,
         )
-
-
-def _option(settings: Settings, field: str) -> Any:
-    return getattr(settings, field, _LOOP.get(field))
 
 
 class SlotView(BaseModel):

@@ -98,5 +98,6 @@ def build_addons() -> list[object]:
     routing = Routing(lifecycle, watching)
     looping = Looping(lifecycle, routing, watching)
     grafting = Grafting(lifecycle, routing, looping)
-    recording = Recording(lifecycle, routing, grafting)
-    return [Toolgraft([lifecycle, Masking(), routing, grafting, looping, recording])]
+    recording = Recording(lifecycle, routing, grafting, watching)
+    # a looping flow is put back to where it was redirected to before the redirect itself is undone
+    return [Toolgraft([lifecycle, Masking(), looping, routing, grafting, recording])]

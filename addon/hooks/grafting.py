@@ -47,7 +47,8 @@ class Kept:
 
 
 class Grafting:
-    """`keeps` asks for `kept`. `replied` are the flows that were answered here."""
+    """`keeps` asks for `kept`. `replied` are the flows that were answered here: by a reply, or by a loop,
+    whose requests to the model are flows of their own."""
 
     def __init__(self, lifecycle: Lifecycle, routing: Routing, looping: Looping) -> None:
         self.lifecycle = lifecycle
@@ -110,12 +111,13 @@ class Grafting:
             self.replied[flow] = True
             flow.response = _response(outcome)
         else:
-            if self.keeps:
-                self.kept[flow] = Kept(body)
             if outcome.exchange is not None and self.looping.wants(outcome.exchange):
                 del self._ways[flow]
+                self.replied.add(flow)
                 self.looping.divert(flow, outcome.exchange, outcome.body)
                 return
+            if self.keeps:
+                self.kept[flow] = Kept(body)
             way.exchange = outcome.exchange
             if outcome.body is not body:
                 set_body(flow.request, outcome.body)

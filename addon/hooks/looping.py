@@ -78,7 +78,8 @@ class Looping:
         true_url = self.routing.true_url(flow)
         sent_to = request.url
         address = Address(request.method, true_url, fields, sent_to if sent_to != true_url else None)
-        upstream = Upstream(self._client(flow, redirected=address.to is not None), self.watching.of(flow.client_conn))
+        watcher = self.watching.of(flow.client_conn, exchange.scope.session, request.data.content or b"")
+        upstream = Upstream(self._client(flow, redirected=address.to is not None), watcher)
         runner = Runner(runtime.grafter, runtime.executors, upstream, exchange, address, body)
         secret = runtime.loops.register(runner)
         self._diverted[flow] = _Diverted(
@@ -87,7 +88,7 @@ class Looping:
             request.data.port,
             request.path,
             request.authority,
-            body,
+            request.data.content,
             request.headers.fields,
             secret,
             exchange.target.framing is not Framing.JSON,

@@ -1,7 +1,8 @@
 """`graft_record`: exchanges with Gemini written to a flow file that mitmproxy reads, without secrets.
 
 A recorded flow is what went over the upstream wire, so that `--server-replay` behind the addon finds it again. What
-the client sent, and in which session, is in its metadata under `graft`.
+the client sent, and in which session, is in its metadata under `graft`. Of a tool loop each round is a flow; the
+client sent the first, and the later ones are the proxy's own.
 """
 
 import base64
@@ -15,6 +16,7 @@ from addon.hooks.grafting import Grafting
 from addon.hooks.lifecycle import Lifecycle, refuse_start
 from addon.hooks.routing import Routing
 from addon.hooks.secrets import clean
+from addon.hooks.watching import Origin, Watching
 
 logger = logging.getLogger("toolgraft")
 
@@ -24,10 +26,11 @@ METADATA = "graft"
 class Recording:
     """Stands behind the grafting, which keeps what the client sent and what came from upstream."""
 
-    def __init__(self, lifecycle: Lifecycle, routing: Routing, grafting: Grafting) -> None:
+    def __init__(self, lifecycle: Lifecycle, routing: Routing, grafting: Grafting, watching: Watching) -> None:
         self.lifecycle = lifecycle
         self.routing = routing
         self.grafting = grafting
+        self.watching = watching
         self._path = ""
         self._file: IO[bytes] | None = None
 
@@ -42,12 +45,15 @@ class Recording:
 
     def response(self, flow: http.HTTPFlow) -> None:
         path = self._wanted()
-        if not path or flow not in self.routing.routes or flow.response is None:
+        if not path or flow.response is None:
             return
-        if flow in self.grafting.replied:
-            return  # nothing went upstream
+        if (origin := self.watching.flows.get(flow)) is None:
+            if flow not in self.routing.routes or flow in self.grafting.replied:
+                return  # nothing went upstream
+            kept = self.grafting.kept.get(flow)
+            origin = Origin(self.routing.routes[flow].session, kept.sent if kept is not None else None)
         try:
-            self._writer(path).add(self._recorded(flow))
+            self._writer(path).add(self._recorded(flow, origin))
             assert self._file is not None
             self._file.flush()
         except OSError as error:
@@ -69,7 +75,7 @@ class Recording:
             self._file, self._path = os.fdopen(descriptor, "ab"), path
         return io.FlowWriter(self._file)
 
-    def _recorded(self, flow: http.HTTPFlow) -> http.HTTPFlow:
+    def _recorded(self, flow: http.HTTPFlow, origin: Origin) -> http.HTTPFlow:
         copy: http.HTTPFlow = flow.copy()
         assert copy.response is not None
         kept = self.grafting.kept.get(flow)
@@ -79,11 +85,11 @@ class Recording:
             copy.response.content = bytes(kept.received)
         clean(copy.request)
         clean(copy.response)
-        sent = kept.sent if kept is not None else flow.request.content or b""
+        sent = origin.sent if origin.sent is not None else flow.request.content or b""
         # nothing else of the metadata: mitmproxy's own holds the user's password, other addons' who knows what
         copy.metadata = {
             METADATA: {
-                "session": self.routing.routes[flow].session,
+                "session": origin.session,
                 "client_body": base64.b64encode(sent).decode(),
             }
         }

@@ -1,7 +1,8 @@
 """Requests of a loop, shown to mitmproxy as flows of its own: in the flow list, in `-w` files, to every other addon."""
 
 import time
-from weakref import WeakSet
+from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
 from mitmproxy import connection, ctx, flow, hooks, http
 from mitmproxy.proxy.layers.http._hooks import (
@@ -12,31 +13,46 @@ from mitmproxy.proxy.layers.http._hooks import (
     HttpResponseHook,
 )
 
+from addon.core import replies
+from addon.core.documents import encode
 from addon.loop.upstream import Address, Headers
+
+_KILLED = replies.error(499, "CANCELLED", "toolgraft: the request to the model was killed in mitmproxy")
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Whose an exchange is. `sent` is the client's request that led to it; None for a later round of its loop."""
+
+    session: str
+    sent: bytes | None
 
 
 class Watching:
     """Makes a flow for each exchange. `flows` are those that were made here: nothing is to be done to them again."""
 
     def __init__(self) -> None:
-        self.flows: WeakSet[http.HTTPFlow] = WeakSet()
+        self.flows: WeakKeyDictionary[http.HTTPFlow, Origin] = WeakKeyDictionary()
 
-    def of(self, client: connection.Client) -> "ClientsWatcher":
-        return ClientsWatcher(self, client)
+    def of(self, client: connection.Client, session: str, sent: bytes) -> "ClientsWatcher":
+        return ClientsWatcher(self, client, session, sent)
 
 
 class ClientsWatcher:
     """The watcher of one client's loop."""
 
-    def __init__(self, watching: Watching, client: connection.Client) -> None:
+    def __init__(self, watching: Watching, client: connection.Client, session: str, sent: bytes) -> None:
         self._watching = watching
         self._client = client
+        self._session = session
+        self._sent: bytes | None = sent
 
     async def sent(self, address: Address, body: bytes) -> "Watched":
-        made = http.HTTPFlow(self._client, connection.Server(address=None))
+        made = http.HTTPFlow(self._client, connection.Server(address=None), live=True)
         made.request = http.Request.make(address.method, address.url, body, http.Headers(list(address.headers)))
         made.server_conn.address = (made.request.host, made.request.port)
-        self._watching.flows.add(made)
+        self._watching.flows[made] = Origin(self._session, self._sent)
+        self._sent = None
         await _tell(HttpRequestHeadersHook(made))
         await _tell(HttpRequestHook(made))
         return Watched(made)
@@ -49,7 +65,9 @@ class Watched:
 
     @property
     def replayed(self) -> tuple[int, Headers, bytes] | None:
-        """What another addon answered in the upstream's place, as `--server-replay` does."""
+        """What another addon answered in the upstream's place, as `--server-replay` does, or that it killed it."""
+        if self.flow.error is not None:
+            return 499, ((b"content-type", b"application/json; charset=UTF-8"),), encode(_KILLED)
         response = self.flow.response
         if response is None:
             return None
@@ -67,6 +85,10 @@ class Watched:
         self._body += chunk
 
     async def ended(self, error: str | None) -> None:
+        self.flow.live = False
+        if self.flow.error is not None:
+            await _tell(HttpErrorHook(self.flow))
+            return
         if self.flow.response is not None:
             self.flow.response.data.content = bytes(self._body)
             self.flow.response.timestamp_end = time.time()

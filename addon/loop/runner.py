@@ -129,7 +129,7 @@ class Runner:
         self.splice.begin_round()
         self.journal.begin_round()
         self._is_last = send.mode == "NONE"
-        self.step = Step()
+        self.step, self._captured = Step(), 0
         body = self._body(send)
         for attempt in range(1, _TRIES + 1):
             again = attempt < _TRIES and self.splice.rounds > 1  # the first round is the client's own to repeat
@@ -173,7 +173,6 @@ class Runner:
     # --- one answer of the upstream ---------------------------------------------------------------------------
 
     async def _answered(self, answer: UpstreamAnswer) -> Output:
-        self._captured = 0
         self._answer = Answer(
             self.exchange.naming,
             self.scope.placeholder,
@@ -190,17 +189,13 @@ class Runner:
         if self.framing is Framing.JSON:
             await self._whole(await answer.body())
             return
-        is_array = answer.content_type == "application/json" or self.framing is Framing.ARRAY
-        decoder = SseDecoder() if answer.content_type == "text/event-stream" or not is_array else ArrayDecoder()
-        async for chunk in answer.chunks():
-            for item in decoder.feed(chunk):
-                if out := await self._item(item):
-                    yield out
-        for item in decoder.flush():
-            if out := await self._item(item):
-                yield out
+        async with aclosing(_items(answer, self.framing)) as items:
+            async for item in items:
+                if event := await self._item(item):
+                    yield event
         if self._failed_upstream:
-            yield self.splice.end()
+            for out in self._last_words():
+                yield out
             raise _Stopped
         closing = self._answer.close()
         if self._captured:
@@ -425,6 +420,22 @@ class Runner:
             if self.grafter.settings.on_store_error != "pass":
                 raise
             self.grafter.warn(f"the store failed, a tool loop is not remembered: {error}")
+
+
+async def _items(answer: UpstreamAnswer, framing: Framing) -> AsyncGenerator[SseEvent | ArrayItem]:
+    """A stream's events, as it comes framed, which need not be as it was asked for."""
+    decoder: SseDecoder | ArrayDecoder
+    if answer.content_type == "text/event-stream":
+        decoder = SseDecoder()
+    elif answer.content_type == "application/json" or framing is Framing.ARRAY:
+        decoder = ArrayDecoder()
+    else:
+        decoder = SseDecoder()
+    async for chunk in answer.chunks():
+        for item in decoder.feed(chunk):
+            yield item
+    for item in decoder.flush():
+        yield item
 
 
 def candidate_count(config: bytes | None) -> int:

@@ -65,12 +65,13 @@ Script = Iterable[bytes | threading.Event]
 
 
 class Canned:
-    """A server of raw bytes: `says` is the next answers' script, `heard` the requests, byte for byte. Each connection
-    serves one request."""
+    """A server of raw bytes: `says` is the next answers' script, `first` are those of the answers before them, one
+    each; `heard` the requests, byte for byte. Each connection serves one request."""
 
     def __init__(self) -> None:
         self.heard: list[bytes] = []
         self.says: Script = ()
+        self.first: list[Script] = []
         self.broken = threading.Event()
         """Set when the proxy has hung up while an answer was held back."""
         owner = self
@@ -106,6 +107,7 @@ class Canned:
     def forget(self) -> None:
         self.heard.clear()
         self.says = ()
+        self.first.clear()
         self.broken.clear()
 
     def _serve(self, connection: socket.socket) -> None:
@@ -114,7 +116,7 @@ class Canned:
         if not request:
             return
         self.heard.append(request)
-        for piece in self.says:
+        for piece in self.first.pop(0) if self.first else self.says:
             if isinstance(piece, bytes):
                 connection.sendall(piece)
             else:

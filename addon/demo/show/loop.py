@@ -56,7 +56,7 @@ def plan() -> Plan:
         raise DemoFailed(f"{missing[0]} is not in {ROOT}: this demo needs a checkout of the project")
     python_file, mcp_file = FILES
     return Plan(
-        shape=Shape(each=True, pieces=2, delay=0.12),
+        shape=Shape(each=True, pieces=2, delay=0.1),
         options=(f"graft_tools={python_file}", f"graft_mcp={mcp_file}"),
         environment={"TOOLGRAFT_PYTHON": sys.executable},
         cwd=ROOT,

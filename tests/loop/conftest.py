@@ -1,0 +1,330 @@
+"""Loops in process: a store, tools that are plain functions, and an upstream that is scripted or the strict Gemini."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+import httpx2
+import pytest
+
+from addon.core.documents import Document, decode, encode
+from addon.core.sse import encode as sse_event
+from addon.demo.server import StrictGemini
+from addon.graft.exchange import Forward
+from addon.graft.grafter import Grafter
+from addon.loop import runner as runner_module
+from addon.loop.executors import Executors
+from addon.loop.runner import Head, Runner
+from addon.loop.upstream import Address, Headers, Upstream
+from addon.metrics import Metrics
+from addon.settings import Settings
+from addon.surfaces.base import Framing, Operation, Target
+from addon.tools.base import Rules, Tool, ToolSource
+from store.backends.memory import MemoryStore
+from store.models import Call, Policy, ToolRules, Toolset, Turn
+
+type Function = Callable[..., Awaitable[Any]]
+
+
+def model(*parts: str | Document) -> Document:
+    return {"role": "model", "parts": [{"text": p} if isinstance(p, str) else p for p in parts]}
+
+
+def user(*parts: str | Document) -> Document:
+    return {**model(*parts), "role": "user"}
+
+
+def call(name: str, call_id: str | None = None, **args: Any) -> Document:
+    made: Document = {"name": name, "args": args}
+    if call_id is not None:
+        made["id"] = call_id
+    return {"functionCall": made, "thoughtSignature": f"c2ln{name[:1]}A=="}
+
+
+def says(*parts: str | Document, finish: str | None = None, **fields: Any) -> Document:
+    """One response document."""
+    candidate: Document = {"content": model(*parts), "index": 0}
+    if finish is not None:
+        candidate["finishReason"] = finish
+    return {"candidates": [candidate], "modelVersion": "m", **fields}
+
+
+def google_error(code: int, status: str = "UNAVAILABLE") -> Document:
+    return {"error": {"code": code, "message": "of the upstream", "status": status}}
+
+
+class Watched:
+    replayed = None
+
+    def __init__(self) -> None:
+        self.error: str | None = "not ended"
+
+    async def answered(self, status: int, headers: Headers) -> None: ...
+
+    def received(self, chunk: bytes) -> None: ...
+
+    async def ended(self, error: str | None) -> None:
+        self.error = error
+
+
+class Watcher:
+    def __init__(self) -> None:
+        self.exchanges: list[Watched] = []
+
+    async def sent(self, address: Address, body: bytes) -> Watched:
+        self.exchanges.append(Watched())
+        return self.exchanges[-1]
+
+
+class Tools(ToolSource):
+    """Async functions as tools. `begun` and `ended` are the names of calls in that order, `cancelled` those cut off."""
+
+    name = "the test's tools"
+
+    def __init__(self) -> None:
+        self.functions: dict[str, tuple[Function, Tool]] = {}
+        self.begun: list[str] = []
+        self.ended: list[str] = []
+        self.cancelled: list[str] = []
+
+    def add(self, name: str, function: Function, schema: Document | None = None, **rules: Any) -> None:
+        schema = schema or {"type": "object"}
+        declaration = {"name": name, "description": name, "parametersJsonSchema": schema}
+        self.functions[name] = function, Tool(declaration, schema, Rules(**rules))
+
+    async def list_tools(self) -> Sequence[Tool]:
+        return [tool for _, tool in self.functions.values()]
+
+    async def call(self, name: str, args: Mapping[str, Any], *, call_id: str) -> Any:
+        self.begun.append(name)
+        try:
+            return await self.functions[name][0](**args)
+        except asyncio.CancelledError:
+            self.cancelled.append(name)
+            raise
+        finally:
+            self.ended.append(name)
+
+
+type Item = Document | bytes | asyncio.Event | Exception
+"""Of a scripted stream: a document, raw bytes, what to wait for, what to break off with."""
+
+
+class Scripted:
+    """An upstream that answers each request with the next list of items, framed as it was asked, or a response."""
+
+    def __init__(self, *rounds: Sequence[Item] | httpx2.Response | Exception) -> None:
+        self.rounds = list(rounds)
+        self.bodies: list[Document] = []
+
+    async def __call__(self, request: httpx2.Request) -> httpx2.Response:
+        self.bodies.append(decode(request.content))
+        now = self.rounds.pop(0)
+        if isinstance(now, Exception):
+            raise now
+        if isinstance(now, httpx2.Response):
+            return now
+        sse = b"alt=sse" in request.url.query
+        array = not sse and "stream" in request.url.path
+        kind = "text/event-stream" if sse else "application/json"
+        return httpx2.Response(200, headers={"content-type": kind}, content=self._stream(now, sse, array))
+
+    async def _stream(self, items: Sequence[Item], sse: bool, array: bool) -> AsyncIterator[bytes]:
+        before = b"["
+        for item in items:
+            if isinstance(item, asyncio.Event):
+                await item.wait()
+            elif isinstance(item, Exception):
+                raise item
+            elif isinstance(item, bytes):
+                yield item
+            else:
+                body = encode(item)
+                yield sse_event(body) if sse else before + body if array else body
+                before = b",\r\n"
+        if array:
+            yield b"[]" if before == b"[" else b"\n]"
+
+
+class Played:
+    """What a client was sent."""
+
+    def __init__(self, framing: Framing, path: Sequence[str]) -> None:
+        self.framing = framing
+        self.path = path
+        self.status = 0
+        self.body = b""
+
+    def take(self, out: Head | bytes) -> None:
+        if isinstance(out, Head):
+            assert not self.status, "one head"
+            self.status = out.status
+        else:
+            assert self.status, "the head comes first"
+            assert out, "an empty chunk would end the answer"
+            self.body += out
+
+    @property
+    def raw(self) -> list[Document]:
+        """Its documents as they came, envelope included."""
+        if self.framing is Framing.SSE and self.body.startswith(b"data: "):
+            events = self.body.split(b"\r\n\r\n")
+            assert events.pop() == b"", "each event ends with a blank line"
+            assert all(event.startswith(b"data: ") and b"\n" not in event for event in events)
+            return [decode(event.removeprefix(b"data: ")) for event in events]
+        document = decode(self.body)
+        return document if isinstance(document, list) else [document]
+
+    @property
+    def documents(self) -> list[Document]:
+        found = []
+        for document in self.raw:
+            for key in self.path if "error" not in document else ():
+                document = document[key]
+            found.append(document)
+        return found
+
+    @property
+    def parts(self) -> list[Document]:
+        candidates = [c for d in self.documents for c in d.get("candidates", [])]
+        return [part for c in candidates for part in c.get("content", {}).get("parts", [])]
+
+    @property
+    def text(self) -> str:
+        return "".join(part.get("text", "") for part in self.parts if not part.get("thought"))
+
+    @property
+    def finishes(self) -> list[str]:
+        candidates = [c for d in self.documents for c in d.get("candidates", [])]
+        return [c["finishReason"] for c in candidates if "finishReason" in c]
+
+    def check(self) -> None:
+        """What holds for every answer that came to its end."""
+        assert self.status == 200
+        assert len(self.finishes) == 1
+        assert "finishReason" in self.documents[-1]["candidates"][0] or "usageMetadata" in self.documents[-1]
+        assert len({d["responseId"] for d in self.documents if "responseId" in d}) <= 1
+        assert not any("functionCall" in part for part in self.parts)
+        for document in self.documents:
+            assert document["candidates"], "an event without a candidate makes chats forget the turn"
+            for candidate in document["candidates"]:
+                assert candidate["content"]["parts"]
+                assert all(candidate["content"]["parts"]), "no part is empty"
+
+
+_PATHS = {
+    Framing.JSON: (Operation.GENERATE, ":generateContent"),
+    Framing.SSE: (Operation.STREAM, ":streamGenerateContent?alt=sse"),
+    Framing.ARRAY: (Operation.STREAM, ":streamGenerateContent"),
+}
+
+
+class Proxy:
+    """A grafter, executors and an upstream. `tools` are those of every session."""
+
+    def __init__(self, *, store: MemoryStore | None = None, **settings: Any) -> None:
+        self.store = store or MemoryStore()
+        self.tools = Tools()
+        self.executors = Executors(self.store, self.tools)
+        self.settings = Settings(**settings)
+        self.grafter = Grafter(self.store, self.settings, Metrics(), running=self.executors.seconds_left)
+        self.watcher = Watcher()
+        self.url = "http://gemini.test"
+        self.client = httpx2.AsyncClient(verify=False)
+        self.runner: Runner
+
+    def upstream(self, handler: Scripted) -> Scripted:
+        self.client = httpx2.AsyncClient(transport=httpx2.MockTransport(handler))
+        return handler
+
+    async def open(self) -> None:
+        await self.store.open()
+        await self.executors.open()
+        self.grafter.scopes.share([tool.declaration for tool in self.executors.tools.values()])
+
+    async def close(self) -> None:
+        await self.executors.close()
+        await self.client.aclose()
+
+    async def policy(self, **policy: Any) -> None:
+        await self.store.put_policy("default", Policy(**policy))
+
+    async def declare(self, *declarations: Document, **rules: ToolRules) -> None:
+        await self.store.put_toolset("default", Toolset(declarations=list(declarations), rules=rules))
+
+    async def forwarded(self, body: Document, target: Target) -> Forward:
+        scope = await self.grafter.scope("default")
+        assert scope is not None
+        outcome = await self.grafter.request(target, scope, encode(body))
+        assert isinstance(outcome, Forward)
+        return outcome
+
+    def target(self, framing: Framing, surface: str, name: str) -> tuple[Target, str]:
+        operation, path = _PATHS[framing]
+        if surface == "codeassist":
+            target = Target(surface, operation, framing, "", ("request",), ("response",))
+            return target, f"{self.url}/v1internal{path}"
+        return Target(surface, operation, framing, name, (), ()), f"{self.url}/v1beta/models/{name}{path}"
+
+    async def prepare(
+        self,
+        contents: Sequence[Document],
+        framing: Framing = Framing.JSON,
+        *,
+        surface: str = "developer",
+        name: str = "gemini-3-flash-preview",
+        **body: Any,
+    ) -> tuple[Runner, Played]:
+        target, url = self.target(framing, surface, name)
+        request: Document = {"contents": list(contents), **body}
+        if surface == "codeassist":
+            request = {"model": name, "project": "p", "request": request}
+        forward = await self.forwarded(request, target)
+        assert forward.exchange is not None
+        headers = [(b"content-type", b"application/json"), (b"x-goog-api-key", b"k"), (b"authorization", b"Bearer t")]
+        address = Address("POST", url, headers)
+        upstream = Upstream(self.client, self.watcher)
+        self.runner = Runner(self.grafter, self.executors, upstream, forward.exchange, address, forward.body)
+        return self.runner, Played(framing, target.response_path)
+
+    async def ask(self, *contents: Document | str, framing: Framing = Framing.JSON, **kwargs: Any) -> Played:
+        """One request of the client's, to the end of its answer."""
+        turns = [user(one) if isinstance(one, str) else one for one in contents]
+        runner, played = await self.prepare(turns, framing, **kwargs)
+        async with asyncio.timeout(10):
+            async for out in runner.output():
+                played.take(out)
+        return played
+
+    async def calls(self) -> list[Call]:
+        return (await self.store.calls()).items
+
+    async def turns(self) -> list[Turn]:
+        return (await self.store.turns("default")).items
+
+
+@pytest.fixture(autouse=True)
+def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner_module, "_FIRST_PAUSE", 0.001)
+
+
+@pytest.fixture
+async def proxy() -> AsyncIterator[Proxy]:
+    proxy = Proxy()
+    yield proxy
+    await proxy.close()
+
+
+@pytest.fixture
+async def gemini(proxy: Proxy) -> AsyncIterator[StrictGemini]:
+    async with StrictGemini() as gemini:
+        proxy.url = gemini.url
+        yield gemini
+        await proxy.close()  # the server must not wait for its connections
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait until the condition holds, for five seconds at most."""
+    async with asyncio.timeout(5):
+        while not condition():  # noqa: ASYNC110 - what is waited for has no event
+            await asyncio.sleep(0)

@@ -1,0 +1,302 @@
+"""Loops that do not come to their end: the upstream fails, the client hangs up, the store does not answer."""
+
+import asyncio
+import gc
+import weakref
+from typing import Any
+
+import httpx2
+import pytest
+
+from addon.core.documents import Document, decode, encode
+from addon.loop.runner import Runner
+from addon.surfaces.base import Framing
+from store.backends.memory import MemoryStore
+from store.base import StoreUnavailable
+from store.models import Status, ToolRules
+from tests.loop.conftest import Proxy, Scripted, call, google_error, says, until, user
+
+STREAMS = [Framing.SSE, Framing.ARRAY]
+STEP = [says("Wait. ", call("lookup"), finish="STOP")]
+ANSWER = [says("done", finish="STOP")]
+
+
+def refusal(code: int, body: bytes | None = None) -> httpx2.Response:
+    return httpx2.Response(code, content=encode(google_error(code)) if body is None else body)
+
+
+async def lookup() -> str:
+    return "found"
+
+
+@pytest.fixture
+async def ready(proxy: Proxy) -> Proxy:
+    proxy.tools.add("lookup", lookup)
+    await proxy.open()
+    return proxy
+
+
+# --- the upstream ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("framing", list(Framing))
+@pytest.mark.parametrize(
+    "trouble",
+    [
+        [refusal, refusal],
+        [httpx2.ConnectError("refused"), httpx2.ReadTimeout("")],
+        [[httpx2.ReadError("cut")], [httpx2.RemoteProtocolError("cut")]],
+    ],
+    ids=["503", "no connection", "cut before anything came"],
+)
+async def test_trouble_in_a_later_round_is_tried_again(ready: Proxy, framing: Framing, trouble: list[Any]) -> None:
+    rounds = [refusal(503) if one is refusal else one for one in trouble]
+    upstream = ready.upstream(Scripted(STEP, *rounds, ANSWER))
+    played = await ready.ask("x", framing=framing)
+    played.check()
+    assert played.text == "Wait. done"
+    assert upstream.rounds == []
+    assert ready.tools.begun == ["lookup"], "the tools are not run again"
+
+
+async def test_an_answer_in_a_later_round_that_is_no_json_is_asked_for_again(ready: Proxy) -> None:
+    ready.upstream(Scripted(STEP, [b"<html>"], ANSWER))
+    assert (await ready.ask("x")).text == "Wait. done"
+
+
+@pytest.mark.parametrize("framing", list(Framing))
+@pytest.mark.parametrize(
+    ("refusals", "code", "tries"),
+    [([400], 400, 2), ([503, 503, 503], 503, 4), ([503, 403], 403, 3)],
+)
+async def test_an_error_of_a_later_round_reaches_the_client(
+    ready: Proxy, framing: Framing, refusals: list[int], code: int, tries: int
+) -> None:
+    upstream = ready.upstream(Scripted(STEP, *map(refusal, refusals)))
+    played = await ready.ask("x", framing=framing)
+    assert played.status == (code if framing is Framing.JSON else 200)
+    assert played.documents[-1] == google_error(code)
+    assert len(upstream.bodies) == tries
+    if framing is not Framing.JSON:
+        assert played.text == "Wait. "
+
+
+@pytest.mark.parametrize("framing", STREAMS)
+@pytest.mark.parametrize(
+    "body", [encode([google_error(400)]), b"<html>no", b""], ids=["Google's, in a list", "not JSON", "empty"]
+)
+async def test_whatever_an_error_looks_like_a_stream_ends_with_one_that_clients_read(
+    ready: Proxy, framing: Framing, body: bytes
+) -> None:
+    ready.upstream(Scripted(STEP, refusal(400, body)))
+    played = await ready.ask("x", framing=framing)
+    assert played.documents[-1]["error"]["code"] == 400
+
+
+@pytest.mark.parametrize("framing", list(Framing))
+@pytest.mark.parametrize("code", [400, 429, 503])
+async def test_an_error_of_the_first_round_is_not_touched(ready: Proxy, framing: Framing, code: int) -> None:
+    body = b'{ "error": {"code": %d} }' % code
+    upstream = ready.upstream(Scripted(refusal(code, body)))
+    played = await ready.ask("x", framing=framing)
+    assert (played.status, played.body) == (code, body)
+    assert len(upstream.bodies) == 1
+
+
+@pytest.mark.parametrize("framing", list(Framing))
+async def test_a_cut_in_the_first_round_stays_one(ready: Proxy, framing: Framing) -> None:
+    ready.upstream(Scripted([says("Wa", call("lookup")), httpx2.ReadError("cut")]))
+    with pytest.raises(httpx2.ReadError):
+        await ready.ask("x", framing=framing)
+    assert all(one.status.final for one in await ready.calls())
+    assert ready.watcher.exchanges[0].error == "ReadError: cut"
+
+
+@pytest.mark.parametrize("framing", STREAMS)
+@pytest.mark.parametrize("shown", ["text", "a call"])
+async def test_a_cut_in_a_later_round_is_an_error_where_some_of_the_round_is_out(
+    ready: Proxy, framing: Framing, shown: str
+) -> None:
+    await ready.declare({"name": "manual", "description": "d"})
+    item = says("do") if shown == "text" else says(call("manual"))
+    upstream = ready.upstream(Scripted(STEP, [item, httpx2.ReadError("cut")], ANSWER))
+    played = await ready.ask("x", framing=framing)
+    assert played.documents[-1]["error"]["status"] == "UNAVAILABLE"
+    assert played.finishes == []
+    assert len(upstream.bodies) == 2
+    assert all(one.status.final for one in await ready.calls()), "nobody was told of the call"
+
+
+# --- the client -----------------------------------------------------------------------------------------------
+
+
+async def hung_up_while(proxy: Proxy, running: str, framing: Framing) -> None:
+    """A client hangs up while a tool of this name runs."""
+    runner, played = await proxy.prepare([user("x")], framing)
+    output = runner.output()
+
+    async def read() -> None:
+        async for out in output:
+            played.take(out)
+
+    reading = asyncio.ensure_future(read())
+    await until(lambda: running in proxy.tools.begun)
+    reading.cancel()
+    await asyncio.wait({reading})
+    await output.aclose()
+
+
+@pytest.mark.parametrize("framing", list(Framing))
+async def test_a_client_that_hangs_up_ends_its_tools_and_its_calls(proxy: Proxy, framing: Framing) -> None:
+    async def hang() -> None:
+        await asyncio.Event().wait()
+
+    proxy.tools.add("hang", hang)
+    proxy.tools.add("shared", hang, idempotent=True)
+    proxy.tools.add("later", lookup, after=("hang",))
+    await proxy.open()
+    await proxy.policy(parallel=2)
+    step = says(call("hang"), call("shared"), call("shared"), call("later"), call("hang"), finish="STOP")
+    upstream = proxy.upstream(Scripted([step], ANSWER))
+    await hung_up_while(proxy, "shared", framing)
+    assert proxy.tools.cancelled == ["hang", "shared"]
+    assert [one.status for one in await proxy.calls()] == [Status.EXPIRED] * 5, "also those that had not begun"
+    assert len(upstream.bodies) == 1
+    assert not (await proxy.turns())[0].delivered
+
+
+@pytest.mark.parametrize("framing", STREAMS)
+async def test_a_client_that_hangs_up_at_an_event_ends_everything_at_once(proxy: Proxy, framing: Framing) -> None:
+    async def hang() -> None:
+        await asyncio.Event().wait()
+
+    proxy.tools.add("hang", hang)
+    await proxy.open()
+    upstream = proxy.upstream(Scripted([says("Wait.", call("hang")), says("more"), says(finish="STOP")], ANSWER))
+    runner, _ = await proxy.prepare([user("x")], framing)
+    output = runner.output()
+    await anext(output)
+    await anext(output)
+    await output.aclose()
+    assert [one.status for one in await proxy.calls()] == [Status.EXPIRED]
+    assert proxy.watcher.exchanges[0].error == "the loop ended before the answer did"
+    assert len(upstream.bodies) == 1
+
+
+async def test_a_tool_that_does_not_care_for_being_cancelled_is_not_waited_for(
+    proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("addon.loop.executors._GRACE", 0.01)
+    free = asyncio.Event()
+
+    async def stubborn() -> str:
+        while not free.is_set():
+            try:
+                await free.wait()
+            except asyncio.CancelledError:
+                continue
+        return "late"
+
+    proxy.tools.add("stubborn", stubborn)
+    await proxy.open()
+    proxy.upstream(Scripted([says(call("stubborn"), finish="STOP")], ANSWER))
+    await hung_up_while(proxy, "stubborn", Framing.SSE)
+    assert [one.status for one in await proxy.calls()] == [Status.EXPIRED]
+    free.set()
+    await until(lambda: proxy.tools.ended == ["stubborn"])
+
+
+async def test_a_tool_that_others_wait_for_as_well_runs_on(proxy: Proxy) -> None:
+    free = asyncio.Event()
+
+    async def shared() -> str:
+        await free.wait()
+        return "found"
+
+    proxy.tools.add("shared", shared, idempotent=True)
+    await proxy.open()
+    step = [says(call("shared"), finish="STOP")]
+    proxy.upstream(Scripted(step, step, ANSWER))
+    asking = asyncio.ensure_future(proxy.ask("x"))
+    await until(lambda: proxy.tools.begun == ["shared"])
+    gone = asyncio.ensure_future(proxy.ask("y"))
+    await until(lambda: len(proxy.executors._tasks) == 2)
+    gone.cancel()
+    await asyncio.wait({gone})
+    free.set()
+    assert (await asking).text == "done"
+    assert proxy.tools.begun == ["shared"]
+    assert proxy.tools.cancelled == []
+
+
+# --- the store ------------------------------------------------------------------------------------------------
+
+
+class Failing(MemoryStore):
+    """A store that does not take a turn any more once it has taken so many."""
+
+    def __init__(self, saves: int) -> None:
+        super().__init__()
+        self.saves = saves
+
+    async def save_turn(self, *args: Any, **kwargs: Any) -> None:
+        self.saves -= 1
+        if self.saves < 0:
+            raise StoreUnavailable("the disk is full")
+        await super().save_turn(*args, **kwargs)
+
+
+@pytest.mark.parametrize("framing", list(Framing))
+@pytest.mark.parametrize("saves", [0, 1, 2])
+async def test_a_store_that_fails_in_the_middle_is_a_503_in_the_answer_s_form(framing: Framing, saves: int) -> None:
+    proxy = Proxy(store=Failing(saves))
+    proxy.tools.add("lookup", lookup)
+    await proxy.open()
+    upstream = proxy.upstream(Scripted(STEP, STEP, ANSWER))
+    played = await proxy.ask("x", framing=framing)
+    error: Document = played.documents[-1]["error"]
+    assert (error["code"], error["status"]) == (503, "UNAVAILABLE")
+    assert "the disk is full" in error["message"]
+    assert played.status == (503 if framing is Framing.JSON else 200)
+    assert not any("functionCall" in part for part in played.parts)
+    assert len(upstream.bodies) <= 1 + saves
+    assert all(one.status.final for one in await proxy.calls())
+    await proxy.close()
+
+
+@pytest.mark.parametrize("framing", list(Framing))
+async def test_a_loop_goes_on_without_the_store_where_the_settings_say_so(framing: Framing) -> None:
+    proxy = Proxy(store=Failing(1), on_store_error="pass")
+    proxy.tools.add("lookup", lookup)
+    await proxy.open()
+    proxy.upstream(Scripted(STEP, ANSWER))
+    played = await proxy.ask("x", framing=framing)
+    played.check()
+    assert played.text == "Wait. done"
+    await proxy.close()
+
+
+# --- memory ---------------------------------------------------------------------------------------------------
+
+
+async def test_nothing_is_kept_of_loops_that_are_over(ready: Proxy) -> None:
+    await ready.declare({"name": "manual", "description": "d"}, manual=ToolRules())
+    runners: weakref.WeakSet[Runner] = weakref.WeakSet()
+    mixed = [says(call("lookup"), call("manual"), finish="STOP")]
+    for script in ([STEP, ANSWER], [mixed], [STEP, refusal(400)], [[says(finish="STOP")]]):
+        ready.upstream(Scripted(*script))
+        await ready.ask("x", framing=Framing.SSE)
+        runners.add(ready.runner)
+        await asyncio.gather(*ready.runner.background)
+    del ready.runner
+    gc.collect()
+    assert list(runners) == []
+    executors = ready.executors
+    assert not executors._tasks
+    assert not executors._running
+    assert not executors._flying
+
+
+async def test_a_failed_answer_in_json_is_one_document(ready: Proxy) -> None:
+    ready.upstream(Scripted(STEP, refusal(400)))
+    assert decode((await ready.ask("x")).body) == google_error(400)

@@ -1,0 +1,236 @@
+"""Whole loops against the strict Gemini: what upstream is sent, and what a client sees, in every framing."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from addon.core.documents import Document
+from addon.demo.server import StrictGemini
+from addon.surfaces.base import Framing
+from store.models import Status
+from tests.loop.conftest import Proxy, user
+
+
+async def weather(place: str = "nowhere") -> Document:
+    return {"place": place, "celsius": 21}
+
+
+FORMS = [
+    pytest.param(Framing.JSON, "developer", id="json"),
+    pytest.param(Framing.SSE, "developer", id="sse"),
+    pytest.param(Framing.ARRAY, "developer", id="array"),
+    pytest.param(Framing.JSON, "codeassist", id="codeassist-json"),
+    pytest.param(Framing.SSE, "codeassist", id="codeassist-sse"),
+]
+QUESTIONS = [
+    pytest.param('call weather {"place": "Oslo"}', 2, ["Oslo"], id="one call"),
+    pytest.param(
+        'call weather {"place": "A"} and call weather {"place": "B"} and call weather {"place": "C"}',
+        2,
+        ["A", "B", "C"],
+        id="three parallel calls",
+    ),
+    pytest.param(
+        " then ".join(f'call weather {{"place": "p{n}"}}' for n in range(5)),
+        6,
+        [f"p{n}" for n in range(5)],
+        id="five steps in a row",
+    ),
+    pytest.param(
+        'call weather {"place": "A"} and call weather {"place": "B"} [demo: each, trailing=1, bare_finish, usage]',
+        2,
+        ["A", "B"],
+        id="calls in chunks of their own",
+    ),
+    pytest.param('say I will look it up call weather {"place": "Oslo"}', 2, ["Oslo"], id="text before calls"),
+    pytest.param("call weather {}", 2, ["nowhere"], id="a call without arguments"),
+    pytest.param('call weather {"place": "A"} [demo: no_finish]', 2, ["A"], id="no finishReason at all"),
+    pytest.param('call weather {"place": "A"} [demo: bytes=5, usage]', 2, ["A"], id="cut anywhere"),
+    pytest.param("what is 1 + 1 [demo: pieces=5]", 1, [], id="no call"),
+]
+
+
+@pytest.mark.parametrize(("framing", "surface"), FORMS)
+@pytest.mark.parametrize(("question", "rounds", "places"), QUESTIONS)
+async def test_a_client_gets_one_ordinary_answer_and_upstream_a_history_that_it_accepts(
+    proxy: Proxy,
+    gemini: StrictGemini,
+    framing: Framing,
+    surface: str,
+    question: str,
+    rounds: int,
+    places: list[str],
+) -> None:
+    proxy.tools.add("weather", weather)
+    await proxy.open()
+    played = await proxy.ask(question, framing=framing, surface=surface)
+    assert gemini.refused == []
+    assert gemini.dummy_signatures == 0
+    assert len(gemini.requests) == rounds
+    if "no_finish" in question and framing is not Framing.JSON:
+        assert played.finishes == []
+    elif rounds > 1:
+        played.check()
+    for place in places:
+        assert f'"{place}"' in played.text
+    assert [one.args.get("place", "nowhere") for one in await proxy.calls()] == places
+    assert all(one.status is Status.DONE for one in await proxy.calls())
+    assert all(exchange.error is None for exchange in proxy.watcher.exchanges)
+
+
+@pytest.mark.parametrize(("framing", "surface"), FORMS)
+@pytest.mark.parametrize(("question", "rounds", "places"), QUESTIONS[:-1])
+async def test_the_next_request_carries_the_true_turns_with_their_signatures(
+    proxy: Proxy,
+    gemini: StrictGemini,
+    framing: Framing,
+    surface: str,
+    question: str,
+    rounds: int,
+    places: list[str],
+) -> None:
+    proxy.tools.add("weather", weather)
+    await proxy.open()
+    first = await proxy.ask(question, framing=framing, surface=surface)
+    chat = [user(question), {"role": "model", "parts": first.parts}, user("repeat the results")]
+    again = await proxy.ask(*chat, framing=framing, surface=surface)
+    assert gemini.refused == []
+    assert gemini.dummy_signatures == 0
+    for place in places:
+        assert f'"{place}"' in again.text
+    body = gemini.requests[-1]["body"]
+    contents = body["request"]["contents"] if surface == "codeassist" else body["contents"]
+    steps = [c for c in contents if any("functionCall" in part for part in c["parts"])]
+    assert len(steps) == rounds - 1
+    assert all("thoughtSignature" in step["parts"][-len(places) if rounds == 2 else -1] for step in steps)
+
+
+@pytest.mark.parametrize(("framing", "surface"), FORMS)
+async def test_usage_is_summed_over_the_rounds_and_kept_for_each(
+    proxy: Proxy, gemini: StrictGemini, framing: Framing, surface: str
+) -> None:
+    proxy.tools.add("weather", weather)
+    await proxy.open()
+    played = await proxy.ask("call weather {} then call weather {} [demo: usage]", framing=framing, surface=surface)
+    (turn,) = await proxy.turns()
+    assert len(turn.usage) == 3
+    total = sum(usage["totalTokenCount"] for usage in turn.usage)
+    assert [d["usageMetadata"]["totalTokenCount"] for d in played.documents][-1] == total
+    assert turn.delivered
+    assert turn.delivery == "loop"
+
+
+async def test_the_calls_of_a_step_run_at_once(proxy: Proxy, gemini: StrictGemini) -> None:
+    together = asyncio.Barrier(3)
+
+    async def meet() -> str:
+        await together.wait()  # comes back only when three are here
+        return "met"
+
+    proxy.tools.add("meet", meet)
+    await proxy.open()
+    played = await proxy.ask("call meet {} and call meet {} and call meet {}", framing=Framing.SSE)
+    assert played.text.count("met") == 3
+
+
+async def test_no_more_calls_run_at_once_than_the_limit_allows(proxy: Proxy, gemini: StrictGemini) -> None:
+    at_once: list[int] = []
+    now = 0
+
+    async def count() -> int:
+        nonlocal now
+        now += 1
+        at_once.append(now)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        now -= 1
+        return now
+
+    proxy.tools.add("count", count)
+    await proxy.open()
+    await proxy.policy(parallel=2)
+    await proxy.ask(" and ".join(["call count {}"] * 6))
+    assert max(at_once) == 2
+    assert len(at_once) == 6
+
+
+@pytest.mark.parametrize("framing", list(Framing))
+async def test_a_model_that_calls_for_ever_is_stopped_with_an_answer(
+    proxy: Proxy, gemini: StrictGemini, framing: Framing
+) -> None:
+    proxy.tools.add("weather", weather)
+    await proxy.open()
+    await proxy.policy(max_rounds=4)
+    played = await proxy.ask("call weather {} forever", framing=framing)
+    played.check()
+    assert "weather returned" in played.text
+    modes = [r["body"].get("toolConfig", {}).get("functionCallingConfig", {}).get("mode") for r in gemini.requests]
+    assert modes == [None, None, None, "NONE"]
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"toolConfig": {"functionCallingConfig": {"mode": "ANY", "allowedFunctionNames": ["weather"]}}},
+        {"tool_config": {"function_calling_config": {"mode": "any", "allowed_function_names": ["weather"]}}},
+    ],
+    ids=["camelCase", "snake_case"],
+)
+async def test_a_mode_that_forces_calls_is_relaxed_after_the_first_step(
+    proxy: Proxy, gemini: StrictGemini, config: Document
+) -> None:
+    proxy.tools.add("weather", weather)
+    await proxy.open()
+    await proxy.policy(client_tools="keep")
+    own = [{"functionDeclarations": [{"name": "own", "description": "d"}]}]
+    played = await proxy.ask("Hello", tools=own, **config)
+    assert "weather returned" in played.text
+    assert gemini.refused == []
+    second = gemini.requests[1]["body"]
+    calling: Any = second.get("toolConfig", second.get("tool_config"))
+    assert calling == {"functionCallingConfig": {"mode": "AUTO"}}
+
+
+async def test_a_tool_that_was_renamed_for_a_clash_keeps_its_name_in_the_loop(
+    proxy: Proxy, gemini: StrictGemini
+) -> None:
+    proxy.tools.add("weather", weather)
+    await proxy.open()
+    await proxy.policy(client_tools="keep")
+    own = [{"functionDeclarations": [{"name": "weather", "description": "the client's own"}]}]
+    target, _ = proxy.target(Framing.JSON, "developer", "gemini-3-flash-preview")
+    forward = await proxy.forwarded({"contents": [user("x")], "tools": own}, target)
+    assert forward.exchange is not None
+    used = forward.exchange.plan.names["weather"]
+    assert used != "weather"
+    question = f'call {used} {{"place": "Oslo"}}'
+    played = await proxy.ask(question, tools=own)
+    assert "Oslo" in played.text
+    assert [one.name for one in await proxy.calls()] == ["weather"]
+    chat = [user(question), {"role": "model", "parts": played.parts}, user("repeat the results")]
+    assert "Oslo" in (await proxy.ask(*chat, tools=own)).text
+    assert gemini.refused == []
+    assert gemini.dummy_signatures == 0
+
+
+async def test_several_candidates_get_no_loop_but_a_turn_each(proxy: Proxy, gemini: StrictGemini) -> None:
+    proxy.tools.add("weather", weather)
+    await proxy.open()
+    played = await proxy.ask("call weather {}", generationConfig={"candidateCount": 2})
+    assert len(gemini.requests) == 1
+    assert played.text.count("Tool call completed") == 2
+    turns = await proxy.turns()
+    assert len({turn.turn_id for turn in turns}) == 2
+    assert all(turn.turn_id in played.text for turn in turns)
+    await asyncio.gather(*proxy.runner.background)
+    assert [one.status for one in await proxy.calls()] == [Status.DONE] * 2
+
+
+async def test_a_round_that_pauses_is_left_to_the_client_to_continue(proxy: Proxy, gemini: StrictGemini) -> None:
+    proxy.tools.add("weather", weather)
+    await proxy.open()
+    played = await proxy.ask("finish CONTINUATION", framing=Framing.SSE)
+    assert played.finishes == ["CONTINUATION"]
+    token = played.documents[-1]["candidates"][0]["continuationToken"]
+    assert ("default", token) in proxy.grafter.continuations

@@ -1,0 +1,277 @@
+"""Streams of a loop event by event: what passes as it came, what is held back, and when calls begin."""
+
+import asyncio
+
+import pytest
+
+from addon.core.documents import Document, encode
+from addon.core.sse import encode as sse_event
+from addon.graft.records import keys_of
+from addon.loop.runner import Head
+from addon.surfaces.base import Framing
+from store.models import Status
+from tests.loop.conftest import Proxy, Scripted, call, google_error, model, says, until, user
+
+
+async def lookup() -> str:
+    return "found"
+
+
+@pytest.fixture
+async def ready(proxy: Proxy) -> Proxy:
+    proxy.tools.add("lookup", lookup)
+    await proxy.open()
+    return proxy
+
+
+ANSWER = [says("done", finish="STOP", responseId="r2", usageMetadata={"totalTokenCount": 7})]
+
+
+@pytest.mark.parametrize("framing", [Framing.SSE, Framing.ARRAY])
+async def test_what_comes_before_the_first_call_passes_byte_for_byte(ready: Proxy, framing: Framing) -> None:
+    first, odd = says("Let me "), b'{ "candidates": [ {"content": {"parts":[{"text": "see. "}], "role":"model"}} ] }'
+    raw = sse_event(odd) if framing is Framing.SSE else b"\n,\r\n" + odd
+    ready.upstream(Scripted([first, raw, says(call("lookup"), finish="STOP")], ANSWER))
+    played = await ready.ask("x", framing=framing)
+    start = sse_event(encode(first)) if framing is Framing.SSE else b"[" + encode(first)
+    assert played.body.startswith(start + raw)
+    assert played.text == "Let me see. done"
+
+
+@pytest.mark.parametrize("framing", [Framing.SSE, Framing.ARRAY])
+async def test_an_answer_without_calls_is_what_upstream_sent(ready: Proxy, framing: Framing) -> None:
+    events = [says("Hello "), says("you", finish="STOP"), {"usageMetadata": {"totalTokenCount": 3}}]
+    ready.upstream(Scripted(events))
+    played = await ready.ask("x", framing=framing)
+    assert played.raw == events
+    if framing is Framing.SSE:
+        assert played.body == b"".join(sse_event(encode(event)) for event in events)
+
+
+async def test_an_answer_in_json_without_calls_is_the_bytes_that_upstream_sent(ready: Proxy) -> None:
+    body = b'{ "candidates" : [{"content":{"parts":[{"text":"hi"}]}, "finishReason":"STOP"}] }\n'
+    ready.upstream(Scripted([body]))
+    assert (await ready.ask("x")).body == body
+
+
+@pytest.mark.parametrize("framing", list(Framing))
+@pytest.mark.parametrize("body", [b"<html>", b'{"error": {"code": 400}}', b'"text"'])
+async def test_what_is_no_answer_passes_as_it_came(ready: Proxy, framing: Framing, body: bytes) -> None:
+    raw = {Framing.JSON: body, Framing.SSE: b"data: " + body + b"\r\n\r\n", Framing.ARRAY: b"[" + body}[framing]
+    ready.upstream(Scripted([raw]))
+    played = await ready.ask("x", framing=framing)
+    assert body in played.body or (framing is Framing.ARRAY and not body.startswith(b"{"))
+
+
+async def test_an_event_in_other_bytes_than_clients_read_is_made_readable(ready: Proxy) -> None:
+    ready.upstream(Scripted([b'data: {"candidates":\ndata: []}\n\n', b'data:{"candidates": []}']))
+    played = await ready.ask("x", framing=Framing.SSE)
+    assert played.body.endswith(b'data: {"candidates": []}\r\n\r\n')
+
+
+@pytest.mark.parametrize("framing", [Framing.SSE, Framing.ARRAY])
+@pytest.mark.parametrize(
+    "tail",
+    [
+        [says(call("lookup"), finish="STOP"), {"usageMetadata": {"totalTokenCount": 5}}],
+        [says(call("lookup")), {"usageMetadata": {"totalTokenCount": 5}}, says(finish="STOP")],
+        [says(call("lookup")), {"candidates": [{"finishReason": "STOP"}], "usageMetadata": {"totalTokenCount": 5}}],
+        [says(call("lookup"), usageMetadata={"totalTokenCount": 5})],
+    ],
+    ids=["usage last", "usage before the end", "bare end", "no end"],
+)
+@pytest.mark.parametrize(
+    "answer",
+    [
+        [says("done", finish="STOP", responseId="r2", usageMetadata={"totalTokenCount": 7})],
+        [says("do", responseId="r2"), says("ne"), says(finish="STOP", usageMetadata={"totalTokenCount": 7})],
+        [says("done"), says(finish="STOP"), {"usageMetadata": {"totalTokenCount": 7}}],
+    ],
+    ids=["whole", "bare end", "usage last"],
+)
+async def test_no_event_is_empty_and_the_answer_ends_once(
+    ready: Proxy, framing: Framing, tail: list[Document], answer: list[Document]
+) -> None:
+    ready.upstream(Scripted([says("Wait. ", responseId="r1"), *tail], answer))
+    played = await ready.ask("x", framing=framing)
+    played.check()
+    assert played.text == "Wait. done"
+    assert played.documents[-1]["usageMetadata"] == {"totalTokenCount": 12}
+    assert {d["responseId"] for d in played.documents if "responseId" in d} == {"r1"}
+
+
+async def test_parts_of_the_rounds_before_stand_first_in_json(ready: Proxy) -> None:
+    said: list[Document] = [
+        {"text": "hm", "thought": True},
+        {"text": "Wait."},
+        {"inlineData": {"mimeType": "a/b", "data": "eA=="}},
+    ]
+    ready.upstream(Scripted([says(*said, call("lookup"), finish="STOP")], ANSWER))
+    played = await ready.ask("x")
+    assert played.parts == [*said, {"text": "done"}]
+
+
+async def test_a_call_begins_while_the_stream_goes_on(ready: Proxy) -> None:
+    hold = asyncio.Event()
+    upstream = ready.upstream(Scripted([says("Wait.", call("lookup")), hold, says(finish="STOP")], ANSWER))
+    asking = asyncio.ensure_future(ready.ask("x", framing=Framing.SSE))
+    await until(lambda: ready.tools.ended == ["lookup"])
+    assert not asking.done()
+    assert len(upstream.bodies) == 1
+    hold.set()
+    assert (await asking).text == "Wait.done"
+
+
+async def test_text_reaches_the_client_while_the_stream_goes_on(ready: Proxy) -> None:
+    hold = asyncio.Event()
+    ready.upstream(Scripted([says("Wait.", call("lookup")), hold, says(finish="STOP")], ANSWER))
+    runner, played = await ready.prepare([user("x")], Framing.SSE)
+    output = runner.output()
+    played.take(await anext(output))
+    played.take(await anext(output))
+    assert played.text == "Wait."
+    hold.set()
+    async for out in output:
+        played.take(out)
+    assert played.text == "Wait.done"
+
+
+@pytest.mark.parametrize("framing", [Framing.SSE, Framing.ARRAY])
+@pytest.mark.parametrize("surface", ["developer", "codeassist"])
+async def test_a_long_silence_is_filled_with_an_event_that_every_client_ignores(framing: Framing, surface: str) -> None:
+    proxy = Proxy(keepalive=0.01)
+    free = asyncio.Event()
+
+    async def slow() -> str:
+        await free.wait()
+        return "found"
+
+    proxy.tools.add("slow", slow)
+    await proxy.open()
+    first, last = says(call("slow"), finish="STOP", responseId="r1"), ANSWER[0]
+    wrapped = [{"response": first}, {"response": last}] if surface == "codeassist" else [first, last]
+    proxy.upstream(Scripted([wrapped[0]], [wrapped[1]]))
+    runner, played = await proxy.prepare([user("x")], framing, surface=surface)
+    count = 0
+    async with asyncio.timeout(5):
+        async for out in runner.output():
+            played.take(out)
+            count += not isinstance(out, Head)
+            if count == 3:
+                free.set()
+    played.check()
+    assert played.parts[:3] == [{"text": "", "thought": True}] * 3
+    assert played.text == "done"
+    await proxy.close()
+
+
+@pytest.mark.parametrize("framing", list(Framing))
+@pytest.mark.parametrize("finish", ["MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL"])
+async def test_a_call_that_the_model_got_wrong_is_asked_for_once_more(
+    ready: Proxy, framing: Framing, finish: str
+) -> None:
+    wrong: Document = {"candidates": [{"finishReason": finish, "finishMessage": "Malformed", "index": 0}]}
+    upstream = ready.upstream(Scripted([says("Hm. "), wrong] if framing is not Framing.JSON else [wrong], ANSWER))
+    played = await ready.ask("x", framing=framing)
+    assert played.finishes == ["STOP"]
+    assert played.text.endswith("done")
+    assert upstream.bodies[0] == upstream.bodies[1]
+
+
+@pytest.mark.parametrize("framing", list(Framing))
+async def test_a_model_that_gets_it_wrong_twice_is_reported_as_that(ready: Proxy, framing: Framing) -> None:
+    wrong: Document = {"candidates": [{"finishReason": "MALFORMED_FUNCTION_CALL", "index": 0}]}
+    upstream = ready.upstream(Scripted([wrong], [wrong]))
+    played = await ready.ask("x", framing=framing)
+    assert played.finishes == ["MALFORMED_FUNCTION_CALL"]
+    assert not played.text
+    assert len(upstream.bodies) == 2
+
+
+async def test_the_turn_is_found_by_all_that_the_client_saw_of_it(ready: Proxy) -> None:
+    wrong: Document = {"candidates": [{"finishReason": "MALFORMED_FUNCTION_CALL", "index": 0}]}
+    rounds = [[says("One. "), wrong], [says("Two. ", call("lookup"), finish="STOP")], ANSWER]
+    ready.upstream(Scripted(*rounds))
+    played = await ready.ask("x", framing=Framing.SSE)
+    (turn,) = await ready.turns()
+    assert played.text == "One. Two. done"
+    found = await ready.store.look_up("default", keys=keys_of(ready.runner.exchange, [{"text": played.text}]))
+    assert list(found.turns) == [turn.turn_id]
+
+
+async def test_calls_in_spite_of_the_last_request_are_delivered_and_run(ready: Proxy) -> None:
+    await ready.policy(max_rounds=2)
+    upstream = ready.upstream(Scripted(*[[says(call("lookup"), finish="STOP")]] * 2))
+    played = await ready.ask("x", framing=Framing.SSE)
+    played.check()
+    assert "Tool call completed: lookup" in played.text
+    assert upstream.rounds == []
+    await asyncio.gather(*ready.runner.background)
+    assert [one.status for one in await ready.calls()] == [Status.DONE] * 2
+
+
+@pytest.mark.parametrize("framing", list(Framing))
+async def test_a_tool_that_nobody_knows_is_an_error_for_the_model(ready: Proxy, framing: Framing) -> None:
+    upstream = ready.upstream(Scripted([says(call("nonsense", "i1"), call("lookup", "i2"), finish="STOP")], ANSWER))
+    assert (await ready.ask("x", framing=framing)).text == "done"
+    assert upstream.bodies[1]["contents"][2]["parts"] == [
+        {"functionResponse": {"id": "i1", "name": "nonsense", "response": {"error": "unknown tool: nonsense"}}},
+        {"functionResponse": {"id": "i2", "name": "lookup", "response": {"result": "found"}}},
+    ]
+
+
+OWN = [{"functionDeclarations": [{"name": "own", "description": "d"}]}]
+
+
+@pytest.mark.parametrize("framing", list(Framing))
+async def test_of_a_mixed_step_the_client_sees_its_own_calls_and_the_others_run(proxy: Proxy, framing: Framing) -> None:
+    free = asyncio.Event()
+
+    async def slow() -> str:
+        await free.wait()
+        return "found"
+
+    proxy.tools.add("slow", slow)
+    await proxy.open()
+    await proxy.policy(client_tools="keep")
+    step = says(call("slow", "i1"), call("own", "i2"), finish="STOP")
+    upstream = proxy.upstream(Scripted([step], ANSWER))
+    played = await proxy.ask("x", framing=framing, tools=OWN)
+    assert [part["functionCall"]["name"] for part in played.parts if "functionCall" in part] == ["own"]
+    assert played.finishes == ["STOP"]
+    await until(lambda: proxy.tools.begun == ["slow"])
+    assert [one.status for one in await proxy.calls()] == [Status.RUNNING]
+
+    mine = {"functionResponse": {"id": "i2", "name": "own", "response": {"result": 1}}}
+    chat = [user("x"), model(*played.parts), user(mine)]
+    asking = asyncio.ensure_future(proxy.ask(*chat, framing=framing, tools=OWN))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert len(upstream.bodies) == 1, "what runs is waited for, although on_pending is `pass`"
+    free.set()
+    assert (await asking).text == "done"
+    contents = upstream.bodies[1]["contents"]
+    assert contents[1] == step["candidates"][0]["content"]
+    assert contents[2]["parts"] == [
+        {"functionResponse": {"id": "i1", "name": "slow", "response": {"result": "found"}}},
+        mine,
+    ]
+
+
+async def test_a_step_with_a_call_that_only_a_human_can_answer_is_delivered_and_the_rest_of_it_runs(
+    ready: Proxy,
+) -> None:
+    await ready.declare({"name": "manual", "description": "d"})
+    ready.upstream(Scripted([says(call("lookup"), call("manual"), finish="STOP")], ANSWER))
+    played = await ready.ask("x", framing=Framing.SSE)
+    played.check()
+    assert "Tool call completed: lookup, manual" in played.text
+    await asyncio.gather(*ready.runner.background)
+    assert {one.name: one.status for one in await ready.calls()} == {"lookup": Status.DONE, "manual": Status.PENDING}
+
+
+async def test_an_error_in_the_middle_of_a_stream_ends_the_loop(ready: Proxy) -> None:
+    upstream = ready.upstream(Scripted([says("Wait.", call("lookup")), google_error(500)], ANSWER))
+    played = await ready.ask("x", framing=Framing.SSE)
+    assert played.documents[-1] == google_error(500)
+    assert len(upstream.bodies) == 1
