@@ -1,7 +1,6 @@
 """`toolgraft worker`: run a Python file's functions for a proxy, here or elsewhere."""
 
 import asyncio
-import importlib
 import os
 import signal
 import socket
@@ -37,8 +36,10 @@ def serve(
 
 
 def _source(file: str) -> Any:
+    from addon.tools.python import PythonSource
+
     try:
-        return importlib.import_module("addon.tools.python").PythonSource(file)
+        return PythonSource(file)
     except ValueError as error:
         output.fail(str(error))
 

@@ -113,7 +113,7 @@ class Grafting:
         else:
             if outcome.exchange is not None and self.looping.wants(outcome.exchange):
                 del self._ways[flow]
-                self.replied.add(flow)
+                self.replied[flow] = True
                 self.looping.divert(flow, outcome.exchange, outcome.body)
                 return
             if self.keeps:

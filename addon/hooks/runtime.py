@@ -70,7 +70,12 @@ class Runtime:
             self.control_address = listener.getsockname()[:2]
             self.control_url = url_of(listener)
             self.control = create_app(
-                store=store, settings=settings, token=token, metrics=self.metrics, version=package_version()
+                store=store,
+                settings=settings,
+                token=token,
+                metrics=self.metrics,
+                version=package_version(),
+                loops=self.loops,
             )
             self._server = ControlServer(self.control, listener)
 
@@ -110,14 +115,18 @@ class Runtime:
 
     async def serve(self) -> None:
         """Open the tool sources, start the control API and the store's upkeep. Raises OSError or SourceError."""
-        await self.executors.open()
-        self.grafter.scopes.share([tool.declaration for tool in self.executors.tools.values()])
+        await self.executors.open(changed=self._share)
+        self._share()
         await self.loops.start()
         self.ready.set()
         if self._server is not None:
             await self._server.start()
             write_address(self.settings.state, self._server.url)
         self._upkeep = tasks.spawn(self._expire(), name="expiry of old records")
+
+    def _share(self) -> None:
+        """Give every session the tools of the proxy's sources."""
+        self.grafter.scopes.share([tool.declaration for tool in self.executors.tools.values()])
 
     async def _expire(self) -> None:
         while True:

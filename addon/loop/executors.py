@@ -20,6 +20,7 @@ from addon.core.calls import response_of
 from addon.core.documents import Document, encode
 from addon.core.schema import to_json_schema
 from addon.core.turns import canonical
+from addon.graft.records import fault_of
 from addon.graft.scope import Scope
 from addon.tools.arguments import check
 from addon.tools.base import MAX_MESSAGE, Rules, Tool, ToolError, ToolSource
@@ -62,6 +63,7 @@ class Executors:
         self.store = store
         self.source = source
         self.tools: Mapping[str, Tool] = {}
+        self._listing: set[asyncio.Task[None]] = set()
         self._http = httpx2.AsyncClient(follow_redirects=False, trust_env=False)
         self._tasks: set[asyncio.Task[Document]] = set()
         self._running: dict[str, float] = {}
@@ -73,10 +75,28 @@ class Executors:
             getsizeof=lambda value: len(value[0]) + 512,
         )
 
-    async def open(self) -> None:
-        if self.source is not None:
-            await self.source.__aenter__()
-            self.tools = {tool.name: tool for tool in await self.source.list_tools()}
+    async def open(self, changed: Callable[[], None] = lambda: None) -> None:
+        """`changed` is called when `tools` have become others: a server came up late, or lists new ones. Raises
+        SourceError."""
+        if self.source is None:
+            return
+        source = self.source
+
+        async def list_tools() -> None:
+            self.tools = {tool.name: tool for tool in await source.list_tools()}
+
+        async def list_again() -> None:
+            await list_tools()
+            changed()
+
+        def again() -> None:
+            task = asyncio.ensure_future(list_again())
+            self._listing.add(task)
+            task.add_done_callback(self._listing.discard)
+
+        source.changed = again
+        await source.__aenter__()
+        await list_tools()
 
     async def close(self) -> None:
         await _cancelled(self._tasks)
@@ -118,8 +138,8 @@ class Executors:
         self, scope: Scope, call: Captured, step: Step, limit: asyncio.Semaphore, loop_id: str
     ) -> Document:
         try:
-            if not call.known:
-                return response_of(None, f"unknown tool: {call.name}")
+            if (fault := fault_of(call)) is not None:
+                return response_of(None, fault)
             await self._in_turn(scope, call, step)
             answered = await self._unless_approved(scope, call, loop_id)
             if answered is not None:

@@ -15,7 +15,7 @@ from typing import Any
 import httpx2
 
 from addon.core import replies
-from addon.core.answer import Answer, Candidate
+from addon.core.answer import Answer, Candidate, Captured
 from addon.core.documents import Document, Malformed, decode, encode, get, objects
 from addon.core.json_array import ArrayDecoder, ArrayItem
 from addon.core.request import Piece, assemble, parse
@@ -23,7 +23,7 @@ from addon.core.sse import SseDecoder, SseEvent
 from addon.core.toolloop import WRONG_CALLS, End, Ended, Round, RunTools, Send, tool_loop
 from addon.graft.exchange import Exchange
 from addon.graft.grafter import Grafter
-from addon.graft.records import new_call_id, new_turn_id
+from addon.graft.records import fault_of, new_call_id, new_turn_id
 from addon.loop.executors import Executors, Step
 from addon.loop.journal import Journal
 from addon.loop.output import Splice, is_empty
@@ -274,14 +274,14 @@ class Runner:
         return (
             bool(state.captured)
             and len(state.captured) == len(state.slots)
-            and all(self._can_run(call.known, call.name) for call in state.captured)
+            and all(self._can_run(call) for call in state.captured)
         )
 
     def _goes_on_already(self) -> bool:
         return any(state.goes_on for state in self._candidates())
 
-    def _can_run(self, known: bool, name: str) -> bool:
-        return not known or self.executors.can_run(self.scope, name)
+    def _can_run(self, call: Captured) -> bool:
+        return fault_of(call) is not None or self.executors.can_run(self.scope, call.name)
 
     def _candidates(self) -> list[Candidate]:
         return list(self._answer.candidates.values()) if self._answer is not None else []
@@ -294,7 +294,7 @@ class Runner:
         self._captured = len(calls)
         await self._save(ended=False)
         for call in calls:
-            if call.call_id not in self.step.tasks and self._can_run(call.known, call.name):
+            if call.call_id not in self.step.tasks and self._can_run(call):
                 self.executors.start(self.scope, call, self.step, self.limit, self.loop_id)
 
     def _outcome(self) -> Round:

@@ -85,6 +85,10 @@ class LoopServer:
         """A loop whose request never came."""
         self._waiting.pop(secret, None)
 
+    def alive(self, loop_id: str) -> bool:
+        """Whether the loop still waits for its calls: an approval for one that is gone would run nothing."""
+        return any(runner.loop_id == loop_id for runner in self.running)
+
     async def _app(self, scope: Scope, receive: Receive, send: Send) -> None:
         runner = self._waiting.pop(dict(scope["headers"]).get(SECRET_HEADER, b""), None)
         if runner is None:

@@ -14,7 +14,6 @@ import pytest
 from store.models import Status
 from tests.cli.conftest import Cli, Proxy
 
-pytest.importorskip("addon.tools.python", reason="nothing reads tools from Python files")
 
 TOOLS = '''
 import time
