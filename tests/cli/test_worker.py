@@ -14,7 +14,6 @@ import pytest
 from store.models import Status
 from tests.cli.conftest import Cli, Proxy
 
-
 TOOLS = '''
 import time
 
