@@ -17,11 +17,25 @@ from addon.hooks.watching import Watching
 from addon.loop.runner import Runner
 from addon.loop.server import SECRET_HEADER
 from addon.loop.upstream import Address, Upstream
-from addon.surfaces import Framing
+from addon.surfaces import Framing, Operation
 
 _NOT_SENT = frozenset(
-    {b"accept-encoding", b"connection", b"content-length", b"expect", b"host", b"keep-alive", b"transfer-encoding"}
+    {
+        b"accept-encoding",
+        b"connection",
+        b"content-length",
+        b"expect",
+        b"host",
+        b"http2-settings",
+        b"keep-alive",
+        b"proxy-authorization",
+        b"proxy-connection",
+        b"te",
+        b"transfer-encoding",
+        b"upgrade",
+    }
 )
+"""What is between the client and the proxy alone. HTTP/2 upstream refuses a request that has some of it."""
 
 
 @dataclass(slots=True)
@@ -66,6 +80,8 @@ class Looping:
         runtime = self.lifecycle.runtime
         if runtime is None or exchange.scope.delivery not in ("auto", "loop"):
             return False
+        if exchange.target.operation not in (Operation.GENERATE, Operation.STREAM) or exchange.resumes is not None:
+            return False  # an answer that was begun without a loop is ended without one
         return any(runtime.executors.can_run(exchange.scope, name) for name in exchange.plan.names)
 
     def divert(self, flow: http.HTTPFlow, exchange: Exchange, body: bytes) -> None:

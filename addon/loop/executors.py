@@ -57,14 +57,17 @@ class _Flight:
 
 
 class Executors:
-    """What can run calls: the proxy's own sources, and what a session's toolset names. Opened with `open`."""
+    """What can run calls: the proxy's own sources, and what a session's toolset names. Opened with `open`.
 
-    def __init__(self, store: Store, source: ToolSource | None = None) -> None:
+    `http` reaches the tools' endpoints; it is closed with the rest.
+    """
+
+    def __init__(self, store: Store, source: ToolSource | None = None, http: httpx2.AsyncClient | None = None) -> None:
         self.store = store
         self.source = source
         self.tools: Mapping[str, Tool] = {}
         self._listing: set[asyncio.Task[None]] = set()
-        self._http = httpx2.AsyncClient(follow_redirects=False, trust_env=False)
+        self._http = http or httpx2.AsyncClient(follow_redirects=False, trust_env=False)
         self._tasks: set[asyncio.Task[Document]] = set()
         self._running: dict[str, float] = {}
         self._flying: dict[_Key, _Flight] = {}

@@ -34,6 +34,7 @@ class LoopServer:
     def __init__(self) -> None:
         self._waiting: dict[bytes, Runner] = {}
         self.running: set[Runner] = set()
+        self._answering: set[asyncio.Task[None]] = set()
         # the protocol is named: without it asyncio does not know TCP when it sees it, and leaves Nagle's delay on
         self._listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         self._listener.bind(("127.0.0.1", 0))
@@ -71,6 +72,8 @@ class LoopServer:
             self._listener.close()
             return
         self._server.should_exit = True
+        for answering in self._answering:
+            answering.cancel()
         self._task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._task
@@ -100,21 +103,26 @@ class LoopServer:
         self.running.add(runner)
         gone = asyncio.ensure_future(receive())  # the next thing to come is the client's hang-up
         answering = asyncio.ensure_future(_answer(runner.output(), send))
+        self._answering.add(answering)
         try:
             await asyncio.wait({gone, answering}, return_when=asyncio.FIRST_COMPLETED)
-            if not answering.done():
-                answering.cancel()
-            await asyncio.wait({answering})
-            if not answering.cancelled() and (error := answering.exception()) is not None:
-                logger.debug("an answer broke off: %s", error)
-                raise ConnectionError("the answer broke off") from error
         finally:
             gone.cancel()
-            if runner.background:  # its calls may still wait for an approval
-                over = asyncio.gather(*runner.background, return_exceptions=True)
-                over.add_done_callback(lambda _: self.running.discard(runner))
-            else:
-                self.running.discard(runner)
+            answering.cancel()
+            await asyncio.wait({answering})
+            self._answering.discard(answering)
+            self._over(runner)
+        if not answering.cancelled() and (error := answering.exception()) is not None:
+            logger.debug("an answer broke off: %s", error)
+            raise ConnectionError("the answer broke off") from error
+
+    def _over(self, runner: Runner) -> None:
+        """An answer has come to its end; its loop is alive as long as it has calls that may wait for an approval."""
+        if not runner.background:
+            self.running.discard(runner)
+            return
+        over = asyncio.gather(*runner.background, return_exceptions=True)
+        over.add_done_callback(lambda _: self.running.discard(runner))
 
 
 async def _answer(output: AsyncGenerator[Head | bytes], send: Send) -> None:

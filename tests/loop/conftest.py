@@ -225,7 +225,7 @@ class Proxy:
     def __init__(self, *, store: MemoryStore | None = None, **settings: Any) -> None:
         self.store = store or MemoryStore()
         self.tools = Tools()
-        self.executors = Executors(self.store, self.tools)
+        self.executors = Executors(self.store, self.tools, httpx2.AsyncClient(verify=False, trust_env=False))
         self.settings = Settings(**settings)
         self.grafter = Grafter(self.store, self.settings, Metrics(), running=self.executors.seconds_left)
         self.watcher = Watcher()

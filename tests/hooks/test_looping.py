@@ -1,0 +1,89 @@
+"""Which requests are sent to a loop, and that their flows are what they were when the answer comes."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from addon.loop.server import SECRET_HEADER
+from store.models import Policy
+from tests.hooks.harness import GOOGLE, PATH, Hooks, request, response
+
+BODY = b'{"contents":[{"role":"user","parts":[{"text":"hi"}]}]}'
+STREAM = PATH.replace("generateContent", "streamGenerateContent?alt=sse")
+
+
+@pytest.fixture
+async def looping(make: Callable[..., Hooks], tmp_path: Path) -> Hooks:
+    """With a tool that the proxy can run."""
+    file = tmp_path / "tools.py"
+    file.write_text('def lookup() -> str:\n    """Look it up."""\n    return "found"\n')
+    hooks = make(tools=[str(file)])
+    await hooks.call("running")
+    assert hooks.lifecycle.runtime is not None
+    await hooks.lifecycle.runtime.executors.open()
+    tools = hooks.lifecycle.runtime.executors.tools
+    hooks.lifecycle.runtime.grafter.scopes.share([tool.declaration for tool in tools.values()])
+    return hooks
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "policy", "diverted"),
+    [
+        (PATH, BODY, {}, True),
+        (STREAM, BODY, {}, True),
+        (PATH, BODY, {"delivery": "loop"}, True),
+        (PATH, BODY, {"delivery": "placeholder"}, False),
+        (PATH, BODY, {"delivery": "passthrough"}, False),
+        (PATH.replace("generateContent", "countTokens"), BODY, {}, False),
+        ("/v1beta/cachedContents", b'{"model":"models/gemini-3-flash-preview",' + BODY[1:], {}, False),
+        (PATH, BODY[:-1] + b',"generationConfig":{"responseMimeType":"application/json"}}', {}, False),
+        (PATH.replace("3-flash-preview", "2.5-flash"), BODY, {}, True),
+        (PATH, b"not JSON", {}, False),
+    ],
+    ids=[
+        "JSON",
+        "a stream",
+        "loop",
+        "placeholder",
+        "passthrough",
+        "countTokens",
+        "cachedContents",
+        "output in JSON",
+        "an older model",
+        "not understood",
+    ],
+)
+async def test_what_may_lead_to_calls_that_the_proxy_runs_goes_to_a_loop(
+    looping: Hooks, path: str, body: bytes, policy: dict[str, str], diverted: bool
+) -> None:
+    await looping.store.put_policy("default", Policy.model_validate(policy))
+    flow = await looping.ask(request(f"https://{GOOGLE}{path}", body))
+    assert (flow.request.host == "127.0.0.1") is diverted
+    assert (SECRET_HEADER.decode() in flow.request.headers) is diverted
+
+
+async def test_a_flow_is_what_it_was_when_its_answer_comes(looping: Hooks) -> None:
+    flow = request(f"https://{GOOGLE}{PATH}", BODY, {"x-goog-api-key": "k", "Proxy-Connection": "keep-alive"})
+    await looping.ask(flow)
+    runtime = looping.lifecycle.runtime
+    assert runtime is not None
+    (runner,) = runtime.loops._waiting.values()
+    sent = [name.lower() for name, _ in runner.address.headers]
+    assert runner.address.url == f"https://{GOOGLE}{PATH}"
+    assert b"x-goog-api-key" in sent
+    assert not {b"proxy-connection", b"content-length", b"host", SECRET_HEADER} & set(sent)
+    await looping.answer(flow, response(b"{}"))
+    assert flow.request.url == f"https://{GOOGLE}{PATH}"
+    assert flow.request.content == BODY
+    assert SECRET_HEADER.decode() not in flow.request.headers
+
+
+async def test_a_flow_that_fails_on_its_way_leaves_nothing_behind(looping: Hooks) -> None:
+    flow = await looping.ask(request(f"https://{GOOGLE}{PATH}", BODY))
+    runtime = looping.lifecycle.runtime
+    assert runtime is not None
+    assert runtime.loops._waiting
+    await looping.call("error", flow)
+    assert not runtime.loops._waiting
+    assert flow.request.url == f"https://{GOOGLE}{PATH}"
