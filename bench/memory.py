@@ -10,7 +10,7 @@ import sys
 from bench.conversations import Kind, bodies
 from bench.load import Clients, head
 from bench.measure import PATH, Effort, main
-from bench.processes import Side, grafted, upstream
+from bench.processes import Side, bare, grafted, upstream
 from bench.proxy import TEXT_2K, TEXT_100K, TOOLSET
 from bench.report import Row, at_most
 
@@ -18,31 +18,41 @@ _SMALL, _CALLING, _LARGE = 10, 2, 4
 
 
 async def table(effort: Effort) -> list[Row]:
-    with upstream() as port, grafted(port) as side:
-        side.api("PUT", "/v1/sessions/default/tools", TOOLSET)
-        groups = [
-            await _clients(side, PATH, TEXT_2K, range(_SMALL)),
-            await _clients(side, f"{PATH}?call=get_weather", TEXT_2K, range(_SMALL, _SMALL + _CALLING)),
-            await _clients(side, PATH, TEXT_100K, range(_LARGE)),
-        ]
-        before = effort.requests // 10
-        await _send(groups, before)
-        first = side.process.memory
-        await _send(groups, effort.requests - before)
-        last = side.process.memory
-        calls, sent = side.counted("toolgraft_calls"), side.counted("toolgraft_requests")
-        for group in groups:
-            group.close()
+    before = effort.requests // 10
+    with upstream() as port:
+        with bare(port) as side:
+            base, bare_grown = await _grown(side, before, effort.requests)
+        with grafted(port) as side:
+            side.api("PUT", "/v1/sessions/default/tools", TOOLSET)
+            first, grown = await _grown(side, before, effort.requests)
+            calls = side.counted("toolgraft_calls")
     return [
         at_most(
             f"memory after {effort.requests:,} requests against after {before:,}",
             10,
-            (last - first) / 1e6,
+            grown / 1e6,
             "MB",
-            f"{first / 1e6:.0f} → {last / 1e6:.0f} MB; {sent:,} requests, {calls:,} calls captured",
+            f"from {first / 1e6:.0f} MB, {calls:,} calls captured; "
+            f"bare mitmdump: {bare_grown / 1e6:.1f} MB, from {base / 1e6:.0f} MB",
             digits=1,
         )
     ]
+
+
+async def _grown(side: Side, before: int, requests: int) -> tuple[int, int]:
+    """Bytes after `before` requests, and how many more after `requests`."""
+    groups = [
+        await _clients(side, PATH, TEXT_2K, range(_SMALL)),
+        await _clients(side, f"{PATH}?call=get_weather", TEXT_2K, range(_SMALL, _SMALL + _CALLING)),
+        await _clients(side, PATH, TEXT_100K, range(_LARGE)),
+    ]
+    await _send(groups, before)
+    first = side.process.memory
+    await _send(groups, requests - before)
+    grown = side.process.memory - first
+    for group in groups:
+        group.close()
+    return first, grown
 
 
 async def _clients(side: Side, path: str, kind: Kind, numbers: range) -> Clients:

@@ -72,9 +72,9 @@ def _holds(head: _Head) -> int:
 class Turn(msgspec.Struct, eq=False, gc=False):
     """A run of consecutive Contents of one side.
 
-    `spans` are (start, end) in the body. `text`, `digest`, `chain` and `pair` are there after `identify`. `memo` is
-    the rewriter's to remember what it found for this very turn. There are many, and none is part of a cycle: they are
-    kept from the garbage collector.
+    `spans` are (start, end) in the body. `text` (of model turns), `digest`, `chain` and `pair` are there after
+    `identify`. `memo` is the rewriter's to remember what it found for this very turn. There are many, and none is part
+    of a cycle: they are kept from the garbage collector.
     """
 
     side: Side
@@ -161,7 +161,8 @@ class History:
             chain, digest = before.chain, before.digest
         for turn in self.turns[self.identified :]:
             if not turn.chain:
-                turn.text, turn.digest = _identity(body, turn.spans)
+                text, turn.digest = _identity(body, turn.spans)
+                turn.text = text if turn.side == "model" else ""
                 turn.chain = chain_key(chain, turn.side, turn.digest)
                 turn.pair = pair_key(digest, turn.digest)
             chain, digest = turn.chain, turn.digest

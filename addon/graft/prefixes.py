@@ -20,7 +20,7 @@ Key = tuple[str, tuple[str, ...], bytes]
 class Prefixes:
     """Beginnings by session and by their first bytes. Sessions never share one: it remembers ledger look-ups."""
 
-    def __init__(self, capacity: int = 8 * 1024 * 1024) -> None:
+    def __init__(self, capacity: int = 4 * 1024 * 1024) -> None:
         self.capacity = capacity
         self.size = 0
         self._entries: OrderedDict[int, tuple[Key, Prefix, int]] = OrderedDict()
@@ -48,7 +48,7 @@ class Prefixes:
         if prefix is None or prefix is request.known or prefix.end < SMALLEST:
             return
         size = prefix.size
-        if size > self.capacity // 4:
+        if size > self.capacity // 2:
             return
         key = (session, tuple(path), request.body[:SMALLEST])
         siblings = self._by_head.setdefault(key, [])
