@@ -191,9 +191,7 @@ class Executors:
             return await self._wait_for_worker(scope, call)
         try:
             await self.store.start(call.call_id, loop_id=loop_id)
-        except NotPending as error:
-            if error.call.status.final:
-                return response_of(error.call.result, error.call.error)
+        except NotPending:  # it has its answer already, or a worker has the call
             return await self._wait_for_worker(scope, call)
         try:
             result = await self._result(scope, call)

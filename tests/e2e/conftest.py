@@ -93,6 +93,12 @@ def looper(shared_looper: Proxy) -> Iterator[Proxy]:
     yield from _unhurt(shared_looper)
 
 
+@pytest.fixture
+def bare(looper: Proxy) -> Session:
+    """A session of it without tools of its own."""
+    return new_session(looper, tools=False)
+
+
 def _unhurt(proxy: Proxy) -> Iterator[Proxy]:
     mark = proxy.process.mark()
     yield proxy

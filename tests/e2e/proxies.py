@@ -185,6 +185,23 @@ def new_session(proxy: Proxy, *, tools: bool = True) -> Session:
     return session
 
 
+MODEL_PATH = "/v1beta/models/gemini-3-flash-preview"
+
+
+def ask(proxy: Proxy, session: Session, text: str, *, stream: bool = False) -> str:
+    """One question in reverse mode; the answer's text."""
+    method = "streamGenerateContent?alt=sse" if stream else "generateContent"
+    url = f"{proxy.url}/@{session.name}{MODEL_PATH}:{method}"
+    got = httpx2.post(url, json={"contents": [user(text)]}, headers={"x-goog-api-key": "a-secret-key"}, timeout=30)
+    assert got.status_code == 200, got.text
+    return text_of(sse(got.text) if stream else got.json())
+
+
+def responses(request: Json) -> list[Json]:
+    """The responses that a request to the strict server ends with."""
+    return [part["functionResponse"]["response"] for part in request["body"]["contents"][-1]["parts"]]
+
+
 def weather(city: str) -> Json:
     return {"city": city, "celsius": len(city)}
 

@@ -10,67 +10,44 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import httpx2
 import pytest
 
 from tests.e2e.processes import until
-from tests.e2e.proxies import Proxy, Session, new_session, sse, text_of, user
+from tests.e2e.proxies import MODEL_PATH, Proxy, Session, ask, new_session, responses, user
 from tests.e2e.upstreams import Gemini
-
-PATH = "/v1beta/models/gemini-3-flash-preview"
-KEY = {"x-goog-api-key": "a-secret-key"}
 
 Json = dict[str, Any]
 
 
-@pytest.fixture
-def session(looper: Proxy) -> Session:
-    return new_session(looper, tools=False)
-
-
-def ask(looper: Proxy, session: Session, text: str, *, stream: bool = False) -> str:
-    """The answer's text."""
-    method = "streamGenerateContent?alt=sse" if stream else "generateContent"
-    url = f"{looper.url}/@{session.name}{PATH}:{method}"
-    got = httpx2.post(url, json={"contents": [user(text)]}, headers=KEY, timeout=30)
-    assert got.status_code == 200, got.text
-    return text_of(sse(got.text) if stream else got.json())
-
-
-def responses(request: Json) -> list[Json]:
-    """The responses that an upstream request ends with."""
-    return [part["functionResponse"]["response"] for part in request["body"]["contents"][-1]["parts"]]
-
-
 @pytest.mark.parametrize("name", ["local_add", "web_add"])
-def test_an_mcp_server_is_called(name: str, looper: Proxy, session: Session, gemini: Gemini) -> None:
-    assert ask(looper, session, f'call {name} {{"a": 20, "b": 3}}') == f'{name} returned {{"sum": 23}}.'
+def test_an_mcp_server_is_called(name: str, looper: Proxy, bare: Session, gemini: Gemini) -> None:
+    assert ask(looper, bare, f'call {name} {{"a": 20, "b": 3}}') == f'{name} returned {{"sum": 23}}.'
     assert gemini.errors == []
-    (call,) = session.calls()
+    (call,) = bare.calls()
     assert (call["name"], call["status"], call["result"]) == (name, "done", {"sum": 23})
 
 
-def test_an_mcp_server_knows_nothing_of_the_proxys_environment(looper: Proxy, session: Session) -> None:
-    ask(looper, session, "call local_about {}")
-    environment = session.calls()[0]["result"]["environment"]
+def test_an_mcp_server_knows_nothing_of_the_proxys_environment(looper: Proxy, bare: Session) -> None:
+    ask(looper, bare, "call local_about {}")
+    environment = bare.calls()[0]["result"]["environment"]
     assert not {"TOOLGRAFT_HOME", "PYTHONPATH"} & set(environment)
 
 
 def test_an_mcp_server_that_is_killed_in_a_call_is_back_for_the_next(
-    looper: Proxy, session: Session, gemini: Gemini, tmp_path: Path
+    looper: Proxy, bare: Session, gemini: Gemini, tmp_path: Path
 ) -> None:
-    ask(looper, session, "call local_about {}")
-    pid = session.calls()[0]["result"]["pid"]
+    ask(looper, bare, "call local_about {}")
+    pid = bare.calls()[0]["result"]["pid"]
     file = tmp_path / "marks"
     with ThreadPoolExecutor(1) as pool:
-        asked = pool.submit(ask, looper, session, f'call local_hang {{"file": "{file}"}}')
+        asked = pool.submit(ask, looper, bare, f'call local_hang {{"file": "{file}"}}')
         until(file.exists, "the tool has started")
         os.kill(pid, signal.SIGKILL)
         said = asked.result(20)
     assert said.startswith('local_hang returned {"error": "MCP server \'local\': ')
-    assert ask(looper, session, 'call local_add {"a": 1, "b": 1}') == 'local_add returned {"sum": 2}.'
-    ask(looper, session, "call local_about {}")
-    assert session.calls()[-1]["result"]["pid"] != pid
+    assert ask(looper, bare, 'call local_add {"a": 1, "b": 1}') == 'local_add returned {"sum": 2}.'
+    ask(looper, bare, "call local_about {}")
+    assert bare.calls()[-1]["result"]["pid"] != pid
     assert gemini.errors == []
 
 
@@ -90,10 +67,10 @@ BAD = {
 
 @pytest.mark.parametrize(("call", "error"), BAD.values(), ids=BAD)
 def test_a_call_that_fails_is_told_to_the_model(
-    call: str, error: str, looper: Proxy, session: Session, gemini: Gemini
+    call: str, error: str, looper: Proxy, bare: Session, gemini: Gemini
 ) -> None:
     name = call.partition(" ")[0]
-    said = ask(looper, session, f"call {call}")
+    said = ask(looper, bare, f"call {call}")
     assert said.startswith(f'{name} returned {{"error": "')
     (response,) = responses(gemini.last)
     assert list(response) == ["error"]
@@ -101,16 +78,16 @@ def test_a_call_that_fails_is_told_to_the_model(
     assert len(response["error"]) < 1000
     assert gemini.errors == []
     assert len(gemini.requests) == 2
-    (kept,) = session.calls()
+    (kept,) = bare.calls()
     assert (kept["status"], kept["result"]) == ("failed", None)
     assert kept["error"] == response["error"]
 
 
 def test_calls_that_fail_beside_good_ones_in_a_stream_spoil_nothing(
-    looper: Proxy, session: Session, gemini: Gemini
+    looper: Proxy, bare: Session, gemini: Gemini
 ) -> None:
     calls = [*(call for call, _ in BAD.values()), 'weather {"city": "Oslo"}']
-    said = ask(looper, session, " and ".join(f"call {call}" for call in calls), stream=True)
+    said = ask(looper, bare, " and ".join(f"call {call}" for call in calls), stream=True)
     assert gemini.errors == []
     assert said.endswith('weather returned {"city": "Oslo", "celsius": 4}.')
     assert [list(response) for response in responses(gemini.last)] == [["error"]] * len(BAD) + [["city", "celsius"]]
@@ -118,11 +95,11 @@ def test_calls_that_fail_beside_good_ones_in_a_stream_spoil_nothing(
 
 
 def test_a_hanging_tool_is_ended_by_the_sessions_timeout(
-    looper: Proxy, session: Session, gemini: Gemini, tmp_path: Path
+    looper: Proxy, bare: Session, gemini: Gemini, tmp_path: Path
 ) -> None:
-    session.policy(tool_timeout=0.3)
+    bare.policy(tool_timeout=0.3)
     file = tmp_path / "marks"
-    said = ask(looper, session, f'call hang {{"file": "{file}"}} and call local_hang {{"file": "{file}.mcp"}}')
+    said = ask(looper, bare, f'call hang {{"file": "{file}"}} and call local_hang {{"file": "{file}.mcp"}}')
     assert said == (
         'hang returned {"error": "hang took longer than 0.3 s"}. '
         'local_hang returned {"error": "local_hang took longer than 0.3 s"}.'
@@ -133,13 +110,13 @@ def test_a_hanging_tool_is_ended_by_the_sessions_timeout(
 
 @pytest.mark.parametrize("method", ["generateContent", "streamGenerateContent?alt=sse"])
 def test_a_client_that_hangs_up_cancels_the_tool_and_nothing_goes_upstream(
-    method: str, looper: Proxy, session: Session, gemini: Gemini, tmp_path: Path
+    method: str, looper: Proxy, bare: Session, gemini: Gemini, tmp_path: Path
 ) -> None:
     file = tmp_path / "marks"
     words = f'say Wait. call hang {{"file": "{file}"}} and call weather {{"city": "Oslo"}}'
     body = json.dumps({"contents": [user(words)]}).encode()
     head = [
-        f"POST /@{session.name}{PATH}:{method} HTTP/1.1",
+        f"POST /@{bare.name}{MODEL_PATH}:{method} HTTP/1.1",
         f"Host: {looper.url.removeprefix('http://')}",
         "x-goog-api-key: a-secret-key",
         f"Content-Length: {len(body)}",
@@ -148,10 +125,10 @@ def test_a_client_that_hangs_up_cancels_the_tool_and_nothing_goes_upstream(
     with socket.create_connection((host, int(port))) as client:
         client.sendall("\r\n".join([*head, "", ""]).encode() + body)
         until(file.exists, "the tool has started")
-        until(lambda: session.calls(status="done"), "the other one has its result")
+        until(lambda: bare.calls(status="done"), "the other one has its result")
     until(lambda: file.read_text().split() == ["started", "cancelled"], "the tool is cancelled")
-    until(lambda: not session.calls(status="running"), "all is settled")
-    hung, ran = session.calls()
+    until(lambda: not bare.calls(status="running"), "all is settled")
+    hung, ran = bare.calls()
     assert (hung["name"], hung["status"]) == ("hang", "expired")
     assert (ran["name"], ran["status"]) == ("weather", "done")
     # whatever was to come has come by the time that another loop is through
@@ -159,9 +136,9 @@ def test_a_client_that_hangs_up_cancels_the_tool_and_nothing_goes_upstream(
     assert len(gemini.requests) == 3
 
 
-def test_three_tools_of_a_step_take_as_long_as_one(looper: Proxy, session: Session, gemini: Gemini) -> None:
+def test_three_tools_of_a_step_take_as_long_as_one(looper: Proxy, bare: Session, gemini: Gemini) -> None:
     began = time.monotonic()
-    said = ask(looper, session, " and ".join(f'call pause {{"seconds": 0.3, "label": "{x}"}}' for x in "abc"))
+    said = ask(looper, bare, " and ".join(f'call pause {{"seconds": 0.3, "label": "{x}"}}' for x in "abc"))
     assert 0.3 <= time.monotonic() - began < 0.6
     assert said == " ".join(f'pause returned {{"label": "{x}"}}.' for x in "abc")
 

@@ -114,6 +114,7 @@ async def test_a_loop_is_alive_while_a_call_of_its_last_step_waits(
     await proxy.declare({"name": "manual", "description": "d"}, manual=ToolRules())
     proxy.upstream(Scripted([says(call("careful"), call("manual"), finish="STOP")]))
     assert (await client.post("/", headers=await secret(proxy, server))).status_code == 200
+    await until(lambda: not server._answering)
     assert [runner.loop_id for runner in server.running] == [proxy.runner.loop_id]
     (waiting, _) = await proxy.calls()
     assert (waiting.approval, waiting.loop_id) == ("waiting", proxy.runner.loop_id)
