@@ -134,7 +134,7 @@ def _by_answers(
     not be taken for another's. `is_new`: nothing stands behind the answers yet, so they were not seen before."""
     given = {true.turn_id: _given(said, answered, true) for true in alike}
     if not any(given.values()):
-        return () if any(true.pending for true in alike) else _same(alike)
+        return tuple(alike[:1])  # a call without an answer cannot stand as it is: the newest is meant
     fits = [
         true
         for true in alike

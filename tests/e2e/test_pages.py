@@ -69,7 +69,7 @@ def test_the_control_api_tells_nothing_without_its_token(given: str | None, path
     assert answer.status_code == 401
     assert answer.headers["content-type"] == "application/problem+json"
     assert proxy.control.token not in answer.text
-    assert answer.json()["detail"] == "a bearer token is needed: `toolgraft token` shows it"
+    assert answer.json()["detail"] == "a bearer token is needed: `./run_proxy.sh token` or `toolgraft token` shows it"
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "127.0.0.2", "[::1]", "[::ffff:127.0.0.1]", "0.0.0.0"])
