@@ -28,8 +28,8 @@ class Effort:
         return Effort(self.rounds, self.seconds * times, self.requests)
 
 
-FULL = Effort(rounds=9, seconds=0.6, requests=20_000)
-QUICK = Effort(rounds=3, seconds=0.25, requests=2_000)
+FULL = Effort(rounds=8, seconds=0.6, requests=20_000)
+QUICK = Effort(rounds=2, seconds=0.25, requests=2_000)
 TINY = Effort(rounds=1, seconds=0.02, requests=40)
 """Tells that it works, and nothing else."""
 
