@@ -190,6 +190,8 @@ async def test_tools_are_replaced_only_where_they_are_those_that_were_seen(clien
         refused = await client.put(path, json={"tools": []}, headers={"If-Match": tag})
         assert (refused.status_code, refused.json()["field"]) == (412, "If-Match")
     assert (await client.get(PATH)).json() == second.json()
+
+
 @pytest.mark.parametrize("number", ["1e999", "-1e999", "NaN"])
 async def test_a_number_that_json_cannot_hold_is_refused(client: httpx2.AsyncClient, store: Store, number: str) -> None:
     schema = {"type": "object", "properties": {"n": {"maximum": 4711}}}
