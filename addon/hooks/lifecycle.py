@@ -1,6 +1,7 @@
 """Options registered and parsed, the runtime started and stopped with them, and what is said to the user about it."""
 
 import asyncio
+import gc
 import json
 import logging
 import os
@@ -90,6 +91,9 @@ class Lifecycle:
             return
         for line in banner(listening, self.runtime, ca):
             logger.info(line)
+        # What was imported is here to stay: full collections need not look through it again and again.
+        gc.collect()
+        gc.freeze()
 
     def done(self) -> asyncio.Task[None] | None:
         if self.runtime is None:
