@@ -9,6 +9,9 @@ from statistics import median
 _CLOSE = 60.0
 """Seconds within which a request must have its answer."""
 
+_END = b"\r\n0\r\n\r\n"
+_CHUNKED = -1  # for the length of an answer that says none
+
 
 @dataclass(slots=True)
 class Result:
@@ -60,8 +63,9 @@ class _Connection(asyncio.Protocol):
             end = buffer.find(b"\r\n\r\n")
             if end < 0:
                 return
-            self.need = end + 4 + length_of(buffer[:end])
-        if len(buffer) < self.need:
+            chunked = b"\r\ntransfer-encoding: chunked" in buffer[: end + 2].lower()
+            self.need = _CHUNKED if chunked else end + 4 + length_of(buffer[:end])
+        if not buffer.endswith(_END) if self.need == _CHUNKED else len(buffer) < self.need:
             return
         seconds = time.perf_counter() - self.begun
         self.buffer, self.need = b"", 0
@@ -92,7 +96,7 @@ class _Stream(_Connection):
         self.buffer += data
         if not self.first and b"data: " in self.buffer:
             self.first = time.perf_counter() - self.begun
-        if not self.buffer.endswith(b"\r\n0\r\n\r\n"):
+        if not self.buffer.endswith(_END):
             return
         buffer, first = self.buffer, self.first
         self.buffer, self.first = b"", 0.0

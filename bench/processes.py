@@ -39,6 +39,12 @@ def pin(pid: int, *, proxy: bool) -> None:
         os.sched_setaffinity(pid, {_CORES[0] if proxy else _CORES[1]})
 
 
+def unpin() -> None:
+    """Give this process, and those that it starts, all cores again."""
+    if len(_CORES) > 1:
+        os.sched_setaffinity(0, _CORES)
+
+
 @dataclass(slots=True)
 class Process:
     port: int
@@ -161,13 +167,13 @@ def bare(upstream: int, *, streams: bool = False) -> Iterator[Side]:
 
 
 @contextlib.contextmanager
-def grafted(upstream: int, home: Path | None = None) -> Iterator[Side]:
+def grafted(upstream: int, home: Path | None = None, *more: str) -> Iterator[Side]:
     """mitmdump with the addon and its default store, an SQLite file. `home`: a folder whose `state` holds one
-    already."""
+    already. `more`: options of the addon."""
     with contextlib.ExitStack() as stack:
         home = home or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         control = free_port()
-        options = [f"graft_control=127.0.0.1:{control}", "graft_token=off"]
+        options = [f"graft_control=127.0.0.1:{control}", "graft_token=off", *more]
         process = mitmdump(upstream, free_port(), home, options, ROOT / "addon" / "entry.py")
         try:
             process.wait_for(control)

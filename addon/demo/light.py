@@ -1,8 +1,12 @@
 """An upstream for benchmarks: no rules, a fixed answer, as little work as asyncio allows.
 
 Unary requests get one text answer. With ``alt=sse`` come N events, one write each: N from ``?events=N`` or from
-"N events" in the body, else 10; ``?delay=S`` puts S seconds between them. With ``?call=NAME`` unary requests get a call
-of that function instead. HTTP/1.1 with Content-Length or chunks.
+"N events" in the body, else 10; ``?delay=S`` puts S seconds between them.
+With ``?call=NAME`` unary requests get a call of that function instead. HTTP/1.1 with Content-Length or chunks.
+
+With ``?loop=NAME,NAME`` requests get calls of these, until their body holds a functionResponse. In a stream the calls
+are the second event, and ``?first=S`` keeps the first one back for S seconds. Their only argument, ``sent``, is the
+time (``time.monotonic``) at which they were written.
 """
 
 from __future__ import annotations
@@ -12,15 +16,12 @@ import functools
 import json
 import re
 import socket
+import time
+from collections.abc import Iterator, Sequence
 
+_SIGNATURE = "c2lnbmVk" * 40
 _ANSWER = {
-    "candidates": [
-        {
-            "content": {"parts": [{"text": "Paris is the capital of France. " * 8}], "role": "model"},
-            "finishReason": "STOP",
-            "index": 0,
-        }
-    ],
+    "candidates": [],
     "usageMetadata": {"promptTokenCount": 8, "candidatesTokenCount": 64, "totalTokenCount": 72},
     "modelVersion": "gemini-3-flash-preview",
     "responseId": "AAAAAAAAAAAAAAAAAAAAAAA",
@@ -35,32 +36,51 @@ def _chunk(data: bytes) -> bytes:
     return b"%x\r\n%s\r\n" % (len(data), data)
 
 
-def _event(final: bool) -> bytes:
-    candidate: dict[str, object] = {"content": {"parts": [{"text": "Paris is lovely. "}], "role": "model"}, "index": 0}
+def _event(*parts: object, final: bool = False) -> bytes:
+    candidate: dict[str, object] = {"content": {"parts": parts, "role": "model"}, "index": 0}
     if final:
         candidate["finishReason"] = "STOP"
     event = {**_ANSWER, "candidates": [candidate]}
     return _chunk(f"data: {json.dumps(event, separators=(',', ': '))}\r\n\r\n".encode())
 
 
-@functools.cache
-def _call(name: str) -> bytes:
-    part = {"functionCall": {"id": "f1", "name": name, "args": {"city": "Paris"}}, "thoughtSignature": "c2lnbmVk" * 40}
-    candidate = {"content": {"parts": [part], "role": "model"}, "finishReason": "STOP", "index": 0}
+def _unary(*parts: object) -> bytes:
+    candidate = {"content": {"parts": parts, "role": "model"}, "finishReason": "STOP", "index": 0}
     body = json.dumps({**_ANSWER, "candidates": [candidate]}, indent=2).encode()
     return _head(b"application/json; charset=UTF-8", b"content-length: %d" % len(body)) + body
 
 
-_BODY = json.dumps(_ANSWER, indent=2).encode()
-_UNARY = _head(b"application/json; charset=UTF-8", b"content-length: %d" % len(_BODY)) + _BODY
+def _calls(names: Sequence[str]) -> list[dict[str, object]]:
+    """Parts that call these functions now. The first has the step's signature."""
+    sent = time.monotonic()
+    calls = [{"id": f"f{n}", "name": name, "args": {"sent": sent}} for n, name in enumerate(names, 1)]
+    return [{"functionCall": call} | ({} if n else {"thoughtSignature": _SIGNATURE}) for n, call in enumerate(calls)]
+
+
+@functools.cache
+def _call(name: str) -> bytes:
+    call = {"id": "f1", "name": name, "args": {"city": "Paris"}}
+    return _unary({"functionCall": call, "thoughtSignature": _SIGNATURE})
+
+
+_UNARY = _unary({"text": "Paris is the capital of France. " * 8})
 _STREAM = _head(b"text/event-stream", b"transfer-encoding: chunked")
-_EVENT, _LAST = _event(False), _event(True) + b"0\r\n\r\n"
+_LOVELY = {"text": "Paris is lovely. "}
+_EVENT, _LAST = _event(_LOVELY), _event(_LOVELY, final=True) + b"0\r\n\r\n"
 _CALL = re.compile(rb"[?&]call=(\w+)")
 _LENGTH = re.compile(rb"\r\ncontent-length:\s*(\d+)", re.IGNORECASE)
 _CHUNKED = re.compile(rb"\r\ntransfer-encoding:\s*chunked", re.IGNORECASE)
 _EVENTS = re.compile(rb"[?&]events=(\d+)")
 _SAID = re.compile(rb"(\d+) events")
 _DELAY = re.compile(rb"[?&]delay=([\d.]+)")
+_LOOP = re.compile(rb"[?&]loop=([\w,]+)")
+_FIRST = re.compile(rb"[?&]first=([\d.]+)")
+
+
+def _events(count: int, names: Sequence[str]) -> Iterator[bytes]:
+    for number in range(count - 1):
+        yield _event(*_calls(names)) if names and number == 1 else _EVENT
+    yield _LAST
 
 
 class Light(asyncio.Protocol):
@@ -95,26 +115,35 @@ class Light(asyncio.Protocol):
         if len(self.buffer) < self.need:
             return
         line = head.partition(b"\r\n")[0]
+        match = _LOOP.search(line)
+        names = match[1].decode().split(",") if match and b'"functionResponse"' not in self.buffer else []
         if b"alt=sse" in line:
             match = _EVENTS.search(line) or _SAID.search(self.buffer, end)
-            delay = _DELAY.search(line)
-            self.transport.write(_STREAM)
-            self._events(int(match[1]) if match else 10, float(delay[1]) if delay else 0.0)
+            events = _events(int(match[1]) if match else 10, names)
+            delay, first = _DELAY.search(line), _FIRST.search(line)
+            self._stream(events, float(delay[1]) if delay else 0.0, float(first[1]) if first and names else 0.0)
+        elif names:
+            self.transport.write(_unary(*_calls(names)))
         else:
             match = _CALL.search(line)
             self.transport.write(_call(match[1].decode()) if match else _UNARY)
         del self.buffer[: self.need]
         self.need = 0
 
-    def _events(self, left: int, delay: float) -> None:
+    def _stream(self, events: Iterator[bytes], delay: float, first: float) -> None:
+        if first:
+            asyncio.get_running_loop().call_later(first, self._stream, events, delay, 0.0)
+            return
+        self.transport.write(_STREAM)
+        self._event(events, delay)
+
+    def _event(self, events: Iterator[bytes], delay: float) -> None:
         """One event now and the others later, so that each is a write of its own."""
-        if self.transport.is_closing():
+        event = next(events, None)
+        if event is None or self.transport.is_closing():
             return
-        if left <= 1:
-            self.transport.write(_LAST)
-            return
-        self.transport.write(_EVENT)
-        asyncio.get_running_loop().call_later(delay, self._events, left - 1, delay)
+        self.transport.write(event)
+        asyncio.get_running_loop().call_later(delay, self._event, events, delay)
 
 
 async def serve(sock: socket.socket) -> None:

@@ -19,7 +19,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize(
-    "module", ["bench", "bench.proxy", "bench.stream", "bench.store", "bench.control", "bench.memory"]
+    "module",
+    ["bench", "bench.proxy", "bench.stream", "bench.loop", "bench.store", "bench.control", "bench.memory"],
 )
 def test_each_table_is_a_command(module: str) -> None:
     ran = subprocess.run([sys.executable, "-m", module, "--help"], cwd=ROOT, capture_output=True, text=True, timeout=30)
@@ -29,11 +30,12 @@ def test_each_table_is_a_command(module: str) -> None:
 
 
 @pytest.mark.e2e
-def test_a_comparison_of_two_proxies_gives_a_table() -> None:
-    command = [sys.executable, "-m", "bench.stream", "--tiny", "--markdown"]
+@pytest.mark.parametrize(("module", "words"), [("bench.stream", "first byte"), ("bench.loop", "one step")])
+def test_a_comparison_of_two_proxies_gives_a_table(module: str, words: str) -> None:
+    command = [sys.executable, "-m", module, "--tiny", "--markdown"]
     ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert ran.stdout.startswith("| what | reach | measured | ok | detail |"), ran.stderr
-    assert "first byte" in ran.stdout
+    assert words in ran.stdout
 
 
 async def test_the_stores_table() -> None:
