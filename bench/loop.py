@@ -107,7 +107,7 @@ async def _first_text(effort: Effort, one: Side, other: Side) -> list[Row]:
     for first in (0.05, 0.0):
         path = f"{STREAM}&events=3&delay=0.001&loop=noop&first={first}"
         clients = await _clients(one, path, streams=True), await _clients(other, path, streams=True)
-        made.append(await _compare(effort.longer(1.5), (one, other), clients))
+        made.append(await _compare(effort, (one, other), clients))
     late, at_once = made
     ratio = late.median(lambda r: r.grafted.p50 / r.bare.p50)
     return [
