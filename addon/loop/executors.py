@@ -22,6 +22,7 @@ from addon.core.schema import to_json_schema
 from addon.core.turns import canonical
 from addon.graft.records import fault_of
 from addon.graft.scope import Scope
+from addon.loop.clients import no_cookies
 from addon.tools.arguments import check
 from addon.tools.base import MAX_MESSAGE, Rules, Tool, ToolError, ToolSource
 from addon.tools.endpoint import HttpExecutor
@@ -67,7 +68,7 @@ class Executors:
         self.source = source
         self.tools: Mapping[str, Tool] = {}
         self._listing: set[asyncio.Task[None]] = set()
-        self._http = http or httpx2.AsyncClient(follow_redirects=False, trust_env=False)
+        self._http = http or httpx2.AsyncClient(cookies=no_cookies(), follow_redirects=False, trust_env=False)
         self._tasks: set[asyncio.Task[Document]] = set()
         self._running: dict[str, float] = {}
         self._flying: dict[_Key, _Flight] = {}
