@@ -14,6 +14,7 @@ from addon.hooks.headers import put
 from addon.hooks.lifecycle import Lifecycle
 from addon.hooks.routing import Routing
 from addon.hooks.watching import Watching
+from addon.loop.clients import no_cookies
 from addon.loop.runner import Runner
 from addon.loop.server import SECRET_HEADER
 from addon.loop.upstream import Address, Upstream
@@ -156,8 +157,10 @@ class Looping:
                 proxy=httpx2.Proxy(proxy, auth=_proxy_auth()) if proxy else None,
                 trust_env=False,
                 follow_redirects=False,
+                cookies=no_cookies(),
                 limits=httpx2.Limits(max_connections=1000, max_keepalive_connections=100),
             )
+            client.headers.clear()  # requests have the headers that their client gave them, and no others
         return client
 
 

@@ -150,3 +150,31 @@ def test_a_connection_that_breaks_in_the_middle_of_an_event_ends_the_stream_with
     *told, last = sse(ask(looper, canned, STREAM, broken).text)
     assert text_of(told) == "Wait. It is "
     assert last["error"]["code"] == 503
+
+
+def test_what_the_upstream_sets_for_one_caller_is_not_sent_with_the_next_ones_request(
+    looper: Proxy, canned: Canned
+) -> None:
+    body = json.dumps(TELLS[1]).encode()
+    canned.says = [answer(body, "200 OK", "application/json", "Set-Cookie: id=of-the-first; Path=/")]
+    for _ in range(2):
+        session = new_session(looper, tools=False)
+        url = f"{looper.urls[1]}/@{session.name}{PATH}:generateContent"
+        got = httpx2.post(url, json={"contents": [user("Hello")]}, timeout=20)
+        assert got.headers["set-cookie"] == "id=of-the-first; Path=/"
+    assert len(canned.heard) == 2
+    assert not any(b"of-the-first" in request for request in canned.heard)
+
+
+def test_a_request_has_the_headers_that_the_client_gave_it(looper: Proxy, canned: Canned) -> None:
+    canned.says = script("generateContent", TELLS)
+    session = new_session(looper, tools=False)
+    with httpx2.Client(timeout=20) as client:
+        client.headers.clear()
+        url = f"{looper.urls[1]}/@{session.name}{PATH}:generateContent"
+        headers = {"content-type": "application/json", "x-goog-api-key": "k"}
+        client.post(url, json={"contents": [user("Hello")]}, headers=headers).raise_for_status()
+    head = canned.heard[0].partition(b"\r\n\r\n")[0].decode().split("\r\n")[1:]
+    sent = dict(line.lower().split(": ", 1) for line in head)
+    assert sent.keys() == {"host", "content-type", "content-length", "x-goog-api-key", "accept-encoding"}
+    assert sent["accept-encoding"] == "identity"
