@@ -18,6 +18,7 @@ class Scope:
     session: str
     record: Session | None
     toolset: Toolset
+    declared: frozenset[str]  # the names that the session itself declares
     toolbox: Toolbox
     placeholder: Placeholder
     client_tools: Literal["strip", "keep"]
@@ -39,7 +40,7 @@ class Scope:
 
 class Scopes:
     """The scopes of a store's sessions, made again when the session's record changes. `shared` are declarations that
-    every session has besides its own."""
+    every session has besides its own; a toolset that is empty has none of them, and strips everything."""
 
     def __init__(self, store: Store, settings: Settings, shared: Sequence[Document] = ()) -> None:
         self.store = store
@@ -57,7 +58,7 @@ class Scopes:
             return None
         scope = self._scopes.get(session)
         if scope is None or scope.record is not record:
-            scope = self._scopes[session] = self.made_of(session, record, toolset or Toolset())
+            scope = self._scopes[session] = self.made_of(session, record, toolset)
         return scope
 
     def share(self, declarations: Sequence[Document]) -> None:
@@ -65,16 +66,19 @@ class Scopes:
         self.shared = declarations
         self._scopes.clear()
 
-    def made_of(self, session: str, record: Session | None, toolset: Toolset) -> Scope:
-        """The scope of a session with this toolset; of its record only the policy counts."""
+    def made_of(self, session: str, record: Session | None, toolset: Toolset | None) -> Scope:
+        """The scope of a session with this toolset, None if it has none; of its record only the policy counts."""
         policy, options = record.policy if record is not None else Policy(), self.settings
-        own = {declaration["name"] for declaration in toolset.declarations}
-        shared = [declaration for declaration in self.shared if declaration["name"] not in own]
+        shares = toolset is None or bool(toolset.declarations or toolset.builtins)
+        toolset = toolset or Toolset()
+        own = frozenset(declaration["name"] for declaration in toolset.declarations)
+        shared = [declaration for declaration in self.shared if shares and declaration["name"] not in own]
         timeout = policy.pending_timeout
         return Scope(
             session=session,
             record=record,
             toolset=toolset,
+            declared=own,
             toolbox=Toolbox([*toolset.declarations, *shared], toolset.builtins, toolset.tool_config),
             placeholder=self.placeholder,
             client_tools=policy.client_tools or options.client_tools,

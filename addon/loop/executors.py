@@ -35,6 +35,7 @@ MAX_RESULT = 1024 * 1024
 """Bytes of JSON. A model cannot use more, and each later request of the chat would carry it again."""
 
 MAX_CACHE = 64 * 1024 * 1024  # bytes of results that are kept for `cache_ttl`
+_SAYS_NOTHING = ToolRules()
 _GRACE = 2.0  # seconds that a cancelled call has to come to its end
 
 type _Key = tuple[str, str, bytes]  # session, tool, arguments
@@ -110,8 +111,8 @@ class Executors:
 
     def can_run(self, scope: Scope, name: str) -> bool:
         """Whether a call of this name is run by the proxy, or by a worker of its, and need not be answered by hand."""
-        rules = _rules_of(scope, name)
-        return name in self.tools or (rules is not None and rules.executor is not None)
+        own = _own_rules(scope, name)
+        return name in self.tools if own is None else own.executor is not None
 
     def seconds_left(self, call_id: str) -> float | None:
         """How long a call that is being run may still take, at most; None for one that is not, or not before somebody
@@ -256,7 +257,7 @@ class Executors:
     async def _called(self, scope: Scope, call: Captured) -> Any:
         if self._tool(scope, call.name) is not None and self.source is not None:
             return await self.source.call(call.name, call.args, call_id=call.call_id)
-        rules = _rules_of(scope, call.name)
+        rules = _own_rules(scope, call.name)
         assert rules is not None
         assert rules.executor is not None
         endpoint = HttpExecutor(rules.executor.model_dump(exclude_none=True), self._http)
@@ -327,11 +328,10 @@ class Executors:
 
     def _tool(self, scope: Scope, name: str) -> Tool | None:
         """The source's tool, where it is the source that runs this session's calls of the name."""
-        rules = _rules_of(scope, name)
-        return self.tools.get(name) if rules is None or rules.executor is None else None
+        return None if name in scope.declared else self.tools.get(name)
 
     def _is_worker_s(self, scope: Scope, name: str) -> bool:
-        rules = _rules_of(scope, name)
+        rules = _own_rules(scope, name)
         return rules is not None and rules.executor is not None and rules.executor.type == "worker"
 
     def _misfits(self, scope: Scope, call: Captured) -> list[str]:
@@ -348,7 +348,7 @@ class Executors:
         return self._timeout(scope, name) * (1 + (self._rules(scope, name).retries or 0))
 
     def _rules(self, scope: Scope, name: str) -> Rules:
-        given = _rules_of(scope, name)
+        given = _own_rules(scope, name)
         if given is None:
             tool = self.tools.get(name)
             return tool.rules if tool is not None else Rules()
@@ -371,8 +371,10 @@ async def _cancelled(tasks: Iterable[asyncio.Task[Any]]) -> None:
         await asyncio.wait(running, timeout=_GRACE)
 
 
-def _rules_of(scope: Scope, name: str) -> ToolRules | None:
-    return scope.toolset.rules.get(name)
+def _own_rules(scope: Scope, name: str) -> ToolRules | None:
+    """None where the session does not declare the tool. Where it does, nothing of the proxy's tool of that name counts:
+    an approval that either asks for must not be lost by mixing them."""
+    return scope.toolset.rules.get(name, _SAYS_NOTHING) if name in scope.declared else None
 
 
 def _declared_schema(scope: Scope, name: str) -> Document | None:

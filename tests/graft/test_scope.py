@@ -41,3 +41,15 @@ async def test_sessions_have_scopes_of_their_own(graft: Graft) -> None:
     assert list((await graft.scope()).toolbox.names) == ["get_weather"]
     assert list((await graft.scope("other")).toolbox.names) == ["search"]
     assert await graft.grafter.scope("none") is None
+
+
+async def test_shared_tools_join_a_session_s_own_but_not_an_empty_toolset(graft: Graft) -> None:
+    graft.grafter.scopes.share([SEARCH])
+    assert list((await graft.scope()).toolbox.names) == ["search"], "no toolset was ever set"
+    await graft.tools(WEATHER)
+    assert list((await graft.scope()).toolbox.names) == ["get_weather", "search"]
+    assert (await graft.scope()).declared == {"get_weather"}
+    await graft.tools()
+    assert list((await graft.scope()).toolbox.names) == []
+    await graft.store.put_toolset("default", None)
+    assert list((await graft.scope()).toolbox.names) == ["search"]

@@ -411,6 +411,22 @@ async def test_a_session_s_own_executor_comes_before_a_tool_of_the_proxy_s_of_th
     assert proxy.tools.begun == []
 
 
+@pytest.mark.parametrize("rules", [None, ToolRules(), ToolRules(approval=True), ToolRules(retries=2)])
+async def test_the_proxy_s_tool_never_runs_for_a_name_that_the_session_declares(
+    proxy: Proxy, rules: ToolRules | None
+) -> None:
+    proxy.tools.add("remote", returns("the proxy's"), approval=True)
+    await proxy.open()
+    await proxy.declare(REMOTE, **({} if rules is None else {"remote": rules}))
+    scope = await proxy.grafter.scope("default")
+    assert scope is not None
+    assert not proxy.executors.can_run(scope, "remote"), "its result comes by hand"
+    await proxy.declare({**REMOTE, "name": "another"})
+    scope = await proxy.grafter.scope("default")
+    assert scope is not None
+    assert proxy.executors.can_run(scope, "remote")
+
+
 async def test_closing_ends_what_still_runs(proxy: Proxy) -> None:
     proxy.tools.add("hangs", hangs)
     await proxy.open()
