@@ -4,6 +4,7 @@ import time
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
+import httpx2
 from mitmproxy import connection, ctx, flow, hooks, http
 from mitmproxy.proxy.layers.http._hooks import (
     HttpErrorHook,
@@ -50,10 +51,13 @@ class ClientsWatcher:
     async def sent(self, address: Address, body: bytes) -> "Watched":
         made = http.HTTPFlow(self._client, connection.Server(address=None), live=True)
         made.request = http.Request.make(address.method, address.url, body, http.Headers(list(address.headers)))
+        made.request.headers.insert(0, "Host", httpx2.URL(address.url).netloc.decode())
         made.server_conn.address = (made.request.host, made.request.port)
         self._watching.flows[made] = Origin(self._session, self._sent)
         self._sent = None
+        made.is_replay = "request"  # whoever is asked to show credentials here was asked for them by the client's flow
         await _tell(HttpRequestHeadersHook(made))
+        made.is_replay = None
         await _tell(HttpRequestHook(made))
         return Watched(made)
 

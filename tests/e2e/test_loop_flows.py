@@ -68,6 +68,9 @@ def test_every_request_of_a_loop_is_written_under_its_true_url_beside_the_client
     assert all(content and (b"functionCall" in content) == (n % 3 == 0) for n, content in enumerate(contents))
     assert [flow.response.status_code for flow in flows if flow.response] == [200] * 6
     assert all(flow.request.headers["x-goog-api-key"] == "key-in-a-header" for flow in flows)
+    assert flows[0].request.headers["host"] == looped.upstream.removeprefix("http://")
+    assert flows[3].request.headers["host"] == "generativelanguage.googleapis.com"
+    assert not any(flow.is_replay for flow in flows)
 
 
 def body_of(message: http.Message) -> Json:
@@ -103,3 +106,12 @@ def test_a_recorded_loop_stands_in_for_an_upstream_that_is_gone(looped: Looped, 
     proxy = start(looped.upstream, tools=str(TOOLS), arguments=("--server-replay", str(looped.recorded)))
     again = httpx2.post(f"{proxy.url}{PATH}:generateContent", json=QUESTION, headers=KEYS)
     assert text_of(again.json()) == ANSWER
+
+
+def test_a_proxy_that_asks_for_a_password_asks_the_client_alone(start: Callable[..., Proxy], gemini: Gemini) -> None:
+    proxy = start(gemini.url, tools=str(TOOLS), arguments=("--proxyauth", "someone:secret"))
+    url = f"{proxy.url}{PATH}:generateContent"
+    assert httpx2.post(url, json=QUESTION, headers=KEYS).status_code == 401
+    answer = httpx2.post(url, json=QUESTION, headers=KEYS, auth=("someone", "secret"))
+    assert text_of(answer.json()) == ANSWER
+    assert not any("authorization" in request["headers"] for request in gemini.requests)
