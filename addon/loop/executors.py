@@ -24,7 +24,7 @@ from addon.graft.records import fault_of
 from addon.graft.scope import Scope
 from addon.loop.clients import no_cookies
 from addon.tools.arguments import check
-from addon.tools.base import MAX_MESSAGE, Rules, Tool, ToolError, ToolSource
+from addon.tools.base import MAX_MESSAGE, Rules, Tool, ToolError, ToolSource, words_of
 from addon.tools.endpoint import HttpExecutor
 from store.base import AlreadyAnswered, NotPending, Store, StoreError, StoreUnavailable, UnknownCall
 from store.models import Call, Status, ToolRules
@@ -152,10 +152,12 @@ class Executors:
             async with limit:
                 return await self._run(scope, call, loop_id)
         except StoreError as error:
-            return response_of(None, f"the call could not be run: {error}")
-        except Exception as error:
+            return await self._keep(call, error=f"the call could not be run: {error}")
+        except (asyncio.CancelledError, GeneratorExit):
+            raise
+        except BaseException as error:
             logger.exception("a call of %s failed", call.name)
-            return response_of(None, f"the call could not be run: {type(error).__name__}")
+            return await self._keep(call, error=f"the call could not be run: {type(error).__name__}")
 
     async def _in_turn(self, scope: Scope, call: Captured, step: Step) -> None:
         if not self._rules(scope, call.name).after:
@@ -199,7 +201,7 @@ class Executors:
             result = await self._result(scope, call)
         except ToolError as error:
             return await self._keep(call, error=str(error))
-        except (Exception, SystemExit) as error:
+        except Exception as error:
             logger.warning("the tool %s failed: %s: %s", call.name, type(error).__name__, error)
             return await self._keep(call, error=f"{type(error).__name__}: {error}")
         except asyncio.CancelledError:
@@ -224,6 +226,10 @@ class Executors:
                 if clock.expired():
                     raise ToolError(f"{call.name} took longer than {timeout:g} s", retryable=True) from None
                 raise
+            except (Exception, asyncio.CancelledError, GeneratorExit):
+                raise
+            except BaseException as error:  # a task that ends with it would take the event loop along
+                raise ToolError(words_of(error)) from error
 
         async def tried() -> bytes:
             retries = tenacity.AsyncRetrying(

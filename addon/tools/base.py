@@ -21,6 +21,11 @@ class ToolError(Exception):
         self.retryable = retryable
 
 
+def words_of(error: BaseException) -> str:
+    """An exception as a model is told of it: its type, and what it says if it says anything."""
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
 class SourceError(ValueError):
     """A source that cannot be used: a file that does not import, a configuration that is wrong. The message names the
     file and the line or the field, and says what would be right. Raised before or while it is opened, not by `call`."""

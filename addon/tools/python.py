@@ -18,7 +18,7 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any
 
-from addon.tools.base import SourceError, Tool, ToolError, ToolSource
+from addon.tools.base import SourceError, Tool, ToolError, ToolSource, words_of
 from addon.tools.rules import mark_of
 from addon.tools.signature import Function, line_of, read
 from addon.tools.threads import Busy, Threads
@@ -65,7 +65,7 @@ class PythonSource(ToolSource):
         try:
             result = bound() if found.is_async else await self._threads.run(bound)
             return await result if inspect.isawaitable(result) else result
-        except ToolError:
+        except (ToolError, GeneratorExit):
             raise
         except Busy as e:
             raise ToolError(f"{name} cannot be run now: {e}", retryable=True) from e
@@ -74,11 +74,11 @@ class PythonSource(ToolSource):
             if task is None or task.cancelling():
                 raise
             raise ToolError(f"{name} was cancelled from within") from None
-        except (Exception, SystemExit) as e:
+        except BaseException as e:  # SystemExit and KeyboardInterrupt would end the event loop
             _log.warning("%s: %s raised %s: %s", _place(e, self.path), name, type(e).__name__, e)
             asked = found.tool.rules.retries is not None
             raise ToolError(
-                f"{type(e).__name__}: {e}" if str(e) else type(e).__name__,
+                words_of(e),
                 retryable=asked or isinstance(e, ConnectionError | TimeoutError),
             ) from e
 

@@ -11,6 +11,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from addon.tools.base import ToolError, words_of
+
 MAX_IDLE = 16  # threads that wait for work; more are started as calls need them, and end with their call
 MAX_THREADS = 256
 
@@ -33,7 +35,8 @@ class Threads:
     async def run[T](self, function: Callable[[], T]) -> T:
         """What the function returns or raises. Cancelling leaves it running, its outcome dropped.
 
-        Raises Busy if there is no thread for it.
+        What is no Exception (SystemExit, KeyboardInterrupt) is raised as ToolError: it would end the event loop. Raises
+        Busy if there is no thread for it.
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
@@ -55,8 +58,11 @@ class Threads:
                     result = context.run(function)
                 except StopIteration as e:  # no future takes one
                     error = RuntimeError(f"StopIteration: {e}")
-                except BaseException as e:
+                except (Exception, asyncio.CancelledError) as e:
                     error = e
+                except BaseException as e:
+                    error = ToolError(words_of(e))
+                    error.__cause__ = e
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
                 loop.call_soon_threadsafe(settle, result, error)
 

@@ -78,6 +78,8 @@ async def test_a_result_is_an_object_for_the_model(proxy: Proxy, value: Any, res
         (raises(ValueError("bad")), "ValueError: bad"),
         (raises(TimeoutError("the database is slow")), "TimeoutError: the database is slow"),
         (raises(SystemExit(3)), "SystemExit: 3"),
+        (raises(KeyboardInterrupt("now")), "KeyboardInterrupt: now"),
+        (raises(BaseExceptionGroup("two", [SystemExit(3)])), "BaseExceptionGroup: two"),
         (raises(asyncio.CancelledError()), "cancelled from within"),
         (raises(RuntimeError("half of a pair: \ud800")), "half of a pair: ?"),
         (raises(RuntimeError("x" * 100_000)), "RuntimeError: xxx"),
@@ -102,6 +104,28 @@ async def test_a_tool_that_fails_is_an_error_for_the_model(
     assert fine == {"result": "fine"}
     assert [one.status for one in await proxy.calls()] == [Status.FAILED, Status.DONE]
     assert (await proxy.calls())[0].error == broken["error"]
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt("3")])
+async def test_a_run_that_is_shared_ends_no_event_loop(proxy: Proxy, error: BaseException) -> None:
+    proxy.tools.add("tool", raises(error), idempotent=True)
+    await proxy.open()
+    assert await responses(proxy, call("tool")) == [{"error": f"{type(error).__name__}: 3"}]
+
+
+async def test_a_call_that_could_not_be_run_has_its_answer_in_the_store(
+    proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fails(*args: Any, **kwargs: Any) -> None:
+        raise LookupError
+
+    proxy.tools.add("tool", returns(1))
+    await proxy.open()
+    monkeypatch.setattr(proxy.executors, "_run", fails)
+    (response,) = await responses(proxy, call("tool"))
+    assert response == {"error": "the call could not be run: LookupError"}
+    (record,) = await proxy.calls()
+    assert (record.status, record.error) == (Status.FAILED, response["error"])
 
 
 async def test_a_result_that_refers_to_itself_is_an_error_for_the_model(proxy: Proxy) -> None:

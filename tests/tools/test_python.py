@@ -92,6 +92,7 @@ FAILING = '''
     def fail(kind: str) -> None:
         """Fail."""
         raise {"value": ValueError("no such city"), "empty": KeyError, "exit": SystemExit(3),
+               "interrupt": KeyboardInterrupt("now"), "group": BaseExceptionGroup("two", [SystemExit(3)]),
                "stop": StopIteration(), "connection": ConnectionError("refused"), "time": TimeoutError(),
                "told": ToolError("so and so", retryable=True), "cancelled": asyncio.CancelledError()}[kind]
 
@@ -114,6 +115,8 @@ FAILING = '''
         ("value", "ValueError: no such city", False),
         ("empty", "KeyError", False),
         ("exit", "SystemExit: 3", False),
+        ("interrupt", "KeyboardInterrupt: now", False),
+        ("group", "BaseExceptionGroup: two", False),
         ("stop", "StopIteration", False),
         ("connection", "ConnectionError: refused", True),
         ("time", "TimeoutError", True),

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from addon.tools import threads as module
+from addon.tools.base import ToolError
 from addon.tools.threads import Busy, Threads
 
 
@@ -34,6 +35,15 @@ async def test_what_it_raises_is_raised(threads: Threads) -> None:
         await threads.run(lambda: 1 / 0)
     with pytest.raises(RuntimeError, match="StopIteration"):
         await threads.run(lambda: next(iter([])))
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt("3"), GeneratorExit("3")])
+async def test_what_would_end_the_event_loop_is_raised_as_a_tool_error(threads: Threads, error: BaseException) -> None:
+    def fails() -> None:
+        raise error
+
+    with pytest.raises(ToolError, match=f"{type(error).__name__}: 3"):
+        await asyncio.ensure_future(threads.run(fails))
 
 
 async def test_it_sees_the_context_of_its_caller(threads: Threads) -> None:
