@@ -55,7 +55,7 @@ class Splice:
         if not candidates and "promptFeedback" not in response:
             return {**response, "candidates": [{"content": {"parts": [FILLER], "role": "model"}, "index": 0}]}
         filled = [
-            {**one, "content": {"role": "model", **(one.get("content") or {}), "parts": [FILLER]}}
+            {**one, "content": {"role": "model", **_content(one), "parts": [FILLER]}}
             if isinstance(one, dict) and is_empty(one) and one.get("finishReason") in _ORDINARY
             else one
             for one in candidates
@@ -97,7 +97,12 @@ class Splice:
 
 def is_empty(candidate: Document) -> bool:
     """Whether a candidate has no part that holds anything."""
-    return not any(parts_of(candidate.get("content") or {}))
+    return not any(parts_of(_content(candidate)))
+
+
+def _content(candidate: Document) -> Document:
+    content = candidate.get("content")
+    return content if isinstance(content, dict) else {}
 
 
 def summed(one: Document, other: Document) -> Document:
@@ -108,10 +113,11 @@ def summed(one: Document, other: Document) -> Document:
         if isinstance(value, int) and isinstance(held, int) and not isinstance(value, bool):
             result[key] = held + value
         elif isinstance(value, list) and isinstance(held, list):
-            by_modality = {item.get("modality"): item for item in held if isinstance(item, dict)}
+            by_modality = {str(item.get("modality")): item for item in held if isinstance(item, dict)}
             for item in value:
                 if isinstance(item, dict):
-                    by_modality[item.get("modality")] = summed(by_modality.get(item.get("modality"), {}), item)
+                    modality = str(item.get("modality"))
+                    by_modality[modality] = summed(by_modality.get(modality, {}), item)
             result[key] = list(by_modality.values())
         else:
             result[key] = value

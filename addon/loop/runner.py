@@ -119,6 +119,13 @@ class Runner:
             logger.warning("the store failed in the middle of a tool loop: %s", error)
             for out in self._failure(503, "UNAVAILABLE", f"the store does not answer: {error}"):
                 yield out
+        except httpx2.RequestError:
+            raise
+        except Exception as error:
+            self.grafter.metrics.error("graft")
+            logger.exception("a tool loop failed")
+            for out in self._failure(500, "INTERNAL", f"the tool loop failed: {type(error).__name__}"):
+                yield out
         finally:
             if not self._ended:
                 calls = [call.call_id for state in self._candidates() for call in state.captured]
@@ -216,8 +223,7 @@ class Runner:
             self._document = body
             return
         assert self._answer is not None
-        self._note(response)
-        seen = self._answer.feed(response, whole=True)
+        seen = self._fed(self._answer, response, whole=True)
         await self._start_calls()
         if seen is response and self.splice.rounds == 1:
             self._document = body
@@ -237,8 +243,7 @@ class Runner:
             self._failed_upstream = self._failed_upstream or (isinstance(document, dict) and "error" in document)
             return self._as_came(item, item.data)
         assert self._answer is not None
-        self._note(response)
-        seen = self._answer.feed(response)
+        seen = self._fed(self._answer, response)
         await self._start_calls()
         if seen is None:
             return b""
@@ -261,9 +266,16 @@ class Runner:
         self.splice.sent += 1
         return item.raw
 
-    def _note(self, response: Document) -> None:
+    def _fed(self, answer: Answer, response: Document, *, whole: bool = False) -> Document | None:
+        """What is to be seen of a response: what is not understood is given back as it came."""
         self.splice.note(response)
         self.journal.note(response)
+        try:
+            return answer.feed(response, whole=whole)
+        except Exception as error:
+            self.grafter.metrics.error("graft")
+            self.grafter.warn(f"an answer in a tool loop was passed on as it came: {type(error).__name__}: {error}")
+            return response
 
     def _goes_on(self, state: Candidate) -> bool:
         """Whether the proxy answers the step itself."""
@@ -357,8 +369,9 @@ class Runner:
                 yield end
             return
         assert self._head is not None
+        body = self._document if isinstance(self._document, bytes) else encode(self._merged(self._document))
         yield self._head
-        yield self._document if isinstance(self._document, bytes) else encode(self._merged(self._document))
+        yield body
 
     def _merged(self, last: Document | None) -> Document:
         """The last round's document with what was to be seen of those before it in front of its own."""
@@ -445,7 +458,7 @@ def candidate_count(config: bytes | None) -> int:
 
 
 def _has_wrong_calls(state: Candidate) -> bool:
-    return state.finish in WRONG_CALLS and not state.slots
+    return isinstance(state.finish, str) and state.finish in WRONG_CALLS and not state.slots
 
 
 def _without(document: Document, *names: str) -> Document:

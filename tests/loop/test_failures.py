@@ -308,3 +308,19 @@ async def test_nothing_is_kept_of_loops_that_are_over(ready: Proxy, no_collectio
 async def test_a_failed_answer_in_json_is_one_document(ready: Proxy) -> None:
     ready.upstream(Scripted(STEP, refusal(400)))
     assert decode((await ready.ask("x")).body) == google_error(400)
+
+
+@pytest.mark.parametrize("framing", list(Framing))
+async def test_a_mistake_in_a_loop_is_an_error_in_the_form_of_the_answer(
+    ready: Proxy, framing: Framing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def mistaken(*_: object) -> None:
+        raise RuntimeError("a mistake")
+
+    monkeypatch.setattr(Runner, "_responses", mistaken)
+    ready.upstream(Scripted(STEP))
+    played = await ready.ask("x", framing=framing)
+    assert played.status == (500 if framing is Framing.JSON else 200)
+    error = played.documents[-1]["error"]
+    assert (error["code"], error["status"]) == (500, "INTERNAL")
+    assert "RuntimeError" in error["message"]

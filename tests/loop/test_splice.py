@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from addon.core.answer import Answer
 from addon.core.documents import Document, encode
 from addon.core.sse import encode as sse_event
 from addon.graft.records import keys_of
@@ -275,3 +276,43 @@ async def test_an_error_in_the_middle_of_a_stream_ends_the_loop(ready: Proxy) ->
     played = await ready.ask("x", framing=Framing.SSE)
     assert played.documents[-1] == google_error(500)
     assert len(upstream.bodies) == 1
+
+
+ODD: list[Document] = [
+    {"candidates": [{"finishReason": ["x"]}]},
+    {"candidates": [{"content": "text", "finishReason": {"a": 1}}]},
+    {"candidates": "none", "usageMetadata": {"promptTokensDetails": [{"modality": ["TEXT"]}]}},
+]
+
+
+@pytest.mark.parametrize("framing", list(Framing))
+@pytest.mark.parametrize("document", ODD)
+async def test_an_odd_answer_passes_as_it_came(ready: Proxy, framing: Framing, document: Document) -> None:
+    ready.upstream(Scripted([document]))
+    played = await ready.ask("x", framing=framing)
+    assert played.status == 200
+    assert played.documents == [document]
+
+
+@pytest.mark.parametrize("framing", [Framing.SSE, Framing.ARRAY])
+@pytest.mark.parametrize("document", ODD)
+async def test_an_odd_event_of_a_later_round_does_not_end_the_answer(
+    ready: Proxy, framing: Framing, document: Document
+) -> None:
+    usage = {"usageMetadata": {"promptTokensDetails": [{"modality": ["TEXT"]}]}}
+    ready.upstream(Scripted([says("one ", call("lookup"), finish="STOP", **usage)], [document, says("two")]))
+    played = await ready.ask("x", framing=framing)
+    assert not any("error" in one for one in played.documents)
+
+
+@pytest.mark.parametrize("framing", list(Framing))
+async def test_an_answer_that_cannot_be_taken_in_passes_as_it_came(
+    ready: Proxy, framing: Framing, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise TypeError("odd")
+
+    monkeypatch.setattr(Answer, "feed", fails)
+    ready.upstream(Scripted(ANSWER))
+    assert (await ready.ask("x", framing=framing)).documents == ANSWER
+    assert "passed on as it came: TypeError" in caplog.text
