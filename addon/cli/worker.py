@@ -22,7 +22,7 @@ def serve(
         typer.Option(
             min=1, max=3600, help="After this many seconds without a word another worker may have a call.", metavar="S"
         ),
-    ] = 30,
+    ] = 10,
     as_json: options.Json = False,
 ) -> None:
     """Run the tools of a Python file for a session, until it is stopped.

@@ -36,6 +36,8 @@ MAX_RESULT = 1024 * 1024
 
 MAX_CACHE = 64 * 1024 * 1024  # bytes of results that are kept for `cache_ttl`
 _SAYS_NOTHING = ToolRules()
+_WORKERS = 4  # that may take a call, one after the other
+_TAKEOVER = 1.0  # seconds in which another worker takes a call whose lease is out
 _GRACE = 2.0  # seconds that a cancelled call has to come to its end
 
 type _Key = tuple[str, str, bytes]  # session, tool, arguments
@@ -270,11 +272,26 @@ class Executors:
         return await endpoint.call(call.name, call.args, call_id=call.call_id)
 
     async def _wait_for_worker(self, scope: Scope, call: Captured) -> Document:
-        timeout = self._timeout(scope, call.name)
-        done = await self._until(scope, call, timeout, lambda record: record.status.final)
-        if done is None:
-            return await self._keep(call, error=f"no worker answered {call.name} within {timeout:g} s")
-        return response_of(done.result, done.error)
+        """The time of a call begins again with each worker that takes it, up to _WORKERS. One that has given no sign of
+        life has until its lease is out, and then another has a moment to take the call."""
+        seconds, clock = self._seconds(scope, call.name), asyncio.get_running_loop().time
+        worker: str | None = None
+        lease: float | None = None  # while it is as the worker got it
+        workers, deadline = 0, clock() + seconds
+        while True:
+            seen = await self.store.last_event_id()
+            record = await self.store.call(call.call_id)
+            if record.status.final:
+                return response_of(record.result, record.error)
+            if record.worker not in (None, worker) and workers < _WORKERS:
+                worker, lease, workers, deadline = record.worker, record.lease_until, workers + 1, clock() + seconds
+            left = deadline - clock()
+            if left <= 0 and lease is not None and record.lease_until == lease:
+                left = min(max(lease - self.store.clock(), 0), seconds) + _TAKEOVER
+                lease, deadline = None, clock() + left
+            if left <= 0:
+                return await self._keep(call, error=f"no worker answered {call.name} within {seconds:g} s")
+            await self.store.wait(after=seen, timeout=left, session=scope.session)
 
     # --- approval ---------------------------------------------------------------------------------------------
 

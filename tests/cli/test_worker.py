@@ -1,5 +1,6 @@
 """The command `toolgraft worker`: its file, its output, its signals, and two of it at work."""
 
+import inspect
 import json
 import signal
 import subprocess
@@ -11,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from addon.cli.worker import serve
+from addon.settings import Settings
 from store.models import Status
 from tests.cli.conftest import Cli, Proxy
 
@@ -154,3 +157,7 @@ def test_a_token_that_is_not_known_is_told(cli: Cli, proxy: Proxy, file: Path, m
 @pytest.mark.parametrize("options", [["--lease", "0"], ["--concurrency", "0"], ["--url", "x"], ["--session", "a b"]])
 def test_options_that_do_not_fit_are_refused(cli: Cli, file: Path, options: list[str]) -> None:
     assert options[0] in cli("worker", str(file), *options, status=2).stderr
+
+
+def test_the_call_of_a_dead_worker_is_free_again_long_before_it_is_given_up() -> None:
+    assert inspect.signature(serve).parameters["lease"].default * 2 < Settings().tool_timeout

@@ -1,12 +1,14 @@
 """Calls as they are run: rules, errors for the model, approval, workers, results that come from elsewhere."""
 
 import asyncio
+import itertools
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
 from addon.core.documents import Document
+from addon.loop import executors
 from addon.loop.executors import MAX_CACHE, MAX_RESULT, Executors
 from addon.surfaces.base import Framing
 from addon.tools.base import ToolError
@@ -416,6 +418,46 @@ async def test_a_worker_that_never_answers_is_an_error_for_the_model(proxy: Prox
         {"error": "no worker answered remote within 0.01 s"}
     ]
     assert [one.status for one in await proxy.calls()] == [Status.FAILED]
+
+
+async def taken(proxy: Proxy, *, worker: str, lease: float) -> Call:
+    """The call, as soon as it is free: there is no event when a lease is out."""
+    async with asyncio.timeout(5):
+        while True:
+            seen = await proxy.store.last_event_id()
+            record = await proxy.store.claim("default", ["remote"], lease=lease, worker=worker)
+            if record is not None:
+                return record
+            await proxy.store.wait(after=seen, timeout=0.01)
+
+
+@pytest.mark.parametrize("lease", [0.15, 0.3])
+async def test_a_call_of_a_worker_that_died_is_another_s_with_the_whole_time(proxy: Proxy, lease: float) -> None:
+    await proxy.open()
+    await proxy.declare(REMOTE, remote=WORKER.model_copy(update={"timeout": 0.2}))
+    told = asyncio.ensure_future(responses(proxy, call("remote", place="Oslo")))
+    for worker in ("first", "second"):
+        await taken(proxy, worker=worker, lease=lease)
+    await proxy.store.answer((await taken(proxy, worker="third", lease=lease)).call_id, result="the third's")
+    assert await told == [{"result": "the third's"}]
+
+
+async def test_workers_that_die_one_after_the_other_keep_nobody_waiting_for_ever(
+    proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(executors, "_TAKEOVER", 0.01)
+    await proxy.open()
+    await proxy.declare(REMOTE, remote=WORKER.model_copy(update={"timeout": 0.05}))
+    told = asyncio.ensure_future(responses(proxy, call("remote", place="Oslo")))
+    taking = asyncio.ensure_future(_take_for_ever(proxy))
+    assert await told == [{"error": "no worker answered remote within 0.05 s"}]
+    taking.cancel()
+    await asyncio.wait({taking})
+
+
+async def _take_for_ever(proxy: Proxy) -> None:
+    for number in itertools.count():
+        await taken(proxy, worker=str(number), lease=0.02)
 
 
 async def test_arguments_are_checked_before_a_worker_s_answer_is_waited_for(proxy: Proxy) -> None:
