@@ -1,5 +1,7 @@
 """Flows that need a tool loop: sent to the loopback server, and put back to what they were when their answer comes."""
 
+import asyncio
+import os
 import ssl
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
@@ -39,6 +41,19 @@ _NOT_SENT = frozenset(
 """What is between the client and the proxy alone. HTTP/2 upstream refuses a request that has some of it."""
 
 
+_OF_CLIENTS = frozenset(
+    {
+        "client_certs",
+        "http2",
+        "ssl_insecure",
+        "ssl_verify_upstream_trusted_ca",
+        "ssl_verify_upstream_trusted_confdir",
+        "upstream_auth",
+    }
+)
+"""Options of mitmproxy's by which connections are made."""
+
+
 @dataclass(slots=True)
 class _Diverted:
     """A flow as it was, and the secret by which its loop is known."""
@@ -74,7 +89,23 @@ class Looping:
         self.watching = watching
         self._diverted: WeakKeyDictionary[http.HTTPFlow, _Diverted] = WeakKeyDictionary()
         self._streamed: WeakKeyDictionary[http.HTTPFlow, _Kept] = WeakKeyDictionary()
-        self._clients: dict[str, httpx2.AsyncClient] = {}
+        self._clients: dict[tuple[str, str], httpx2.AsyncClient] = {}
+        self._retired: list[httpx2.AsyncClient] = []  # loops may still be on their way with these
+        self._closing: asyncio.Future[list[None]] | None = None
+
+    def configure(self, updated: set[str]) -> None:
+        if updated & _OF_CLIENTS:
+            self._retire()
+
+    def done(self) -> None:
+        self._retire()
+        if self._retired:
+            retired, self._retired = self._retired, []
+            self._closing = asyncio.gather(*(client.aclose() for client in retired))
+
+    def _retire(self) -> None:
+        self._retired += self._clients.values()
+        self._clients.clear()
 
     def wants(self, exchange: Exchange) -> bool:
         """Whether the request may lead to calls that the proxy runs."""
@@ -96,7 +127,7 @@ class Looping:
         sent_to = request.url
         address = Address(request.method, true_url, fields, sent_to if sent_to != true_url else None)
         watcher = self.watching.of(flow.client_conn, exchange.scope.session, request.data.content or b"")
-        upstream = Upstream(self._client(flow, redirected=address.to is not None), watcher)
+        upstream = Upstream(self._client(flow, sent_to, redirected=address.to is not None), watcher)
         runner = Runner(runtime.grafter, runtime.executors, upstream, exchange, address, body)
         secret = runtime.loops.register(runner)
         self._diverted[flow] = _Diverted(
@@ -143,18 +174,19 @@ class Looping:
         request.data.content = diverted.body
         return diverted
 
-    def _client(self, flow: http.HTTPFlow, *, redirected: bool) -> httpx2.AsyncClient:
+    def _client(self, flow: http.HTTPFlow, sent_to: str, *, redirected: bool) -> httpx2.AsyncClient:
         """The pooled client for this way out: directly, or through the upstream proxy of the flow's mode."""
         mode = flow.client_conn.proxy_mode
         proxy = ""
         if isinstance(mode, UpstreamMode) and not redirected:
             proxy = f"{mode.scheme}://{mode.address[0]}:{mode.address[1]}"
-        client = self._clients.get(proxy)
+        certificate = _certificate(httpx2.URL(sent_to).host)
+        client = self._clients.get((proxy, certificate))
         if client is None:
-            client = self._clients[proxy] = httpx2.AsyncClient(
-                http2=True,
-                verify=_trust(),
-                proxy=httpx2.Proxy(proxy, auth=_proxy_auth()) if proxy else None,
+            client = self._clients[proxy, certificate] = httpx2.AsyncClient(
+                http2=ctx.options.http2,
+                verify=_trust(certificate),
+                proxy=_upstream_proxy(proxy) if proxy else None,
                 trust_env=False,
                 follow_redirects=False,
                 cookies=no_cookies(),
@@ -164,18 +196,28 @@ class Looping:
         return client
 
 
-def _trust() -> ssl.SSLContext:
-    """Certificates as mitmproxy checks them."""
+def _trust(certificate: str = "") -> ssl.SSLContext:
+    """Certificates as mitmproxy checks them, and the file of the one that it shows itself."""
     options = ctx.options
+    file, folder = options.ssl_verify_upstream_trusted_ca, options.ssl_verify_upstream_trusted_confdir
     if options.ssl_insecure:
         context = ssl.create_default_context()
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
-        return context
-    file, folder = options.ssl_verify_upstream_trusted_ca, options.ssl_verify_upstream_trusted_confdir
-    return ssl.create_default_context(cafile=file or (None if folder else certifi.where()), capath=folder)
+    else:
+        context = ssl.create_default_context(cafile=file or (None if folder else certifi.where()), capath=folder)
+    if certificate:
+        context.load_cert_chain(certificate)
+    return context
 
 
-def _proxy_auth() -> tuple[str, str] | None:
+def _certificate(host: str) -> str:
+    """The file of the certificate that the host is shown, found as mitmproxy finds it; empty where there is none."""
+    named = os.path.expanduser(ctx.options.client_certs or "")
+    return next((file for file in (named, os.path.join(named, f"{host}.pem")) if named and os.path.isfile(file)), "")
+
+
+def _upstream_proxy(url: str) -> httpx2.Proxy:
     name, colon, password = (ctx.options.upstream_auth or "").partition(":")
-    return (name, password) if colon else None
+    context = _trust(_certificate(httpx2.URL(url).host)) if url.startswith("https:") else None
+    return httpx2.Proxy(url, ssl_context=context, auth=(name, password) if colon else None)

@@ -1,13 +1,16 @@
 """Which requests are sent to a loop, and that their flows are what they were when the answer comes."""
 
+import ssl
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from addon.loop.server import SECRET_HEADER
 from store.models import Policy
 from tests.hooks.harness import GOOGLE, PATH, Hooks, request, response
+from tests.loop.conftest import until
 
 BODY = b'{"contents":[{"role":"user","parts":[{"text":"hi"}]}]}'
 STREAM = PATH.replace("generateContent", "streamGenerateContent?alt=sse")
@@ -87,3 +90,50 @@ async def test_a_flow_that_fails_on_its_way_leaves_nothing_behind(looping: Hooks
     await looping.call("error", flow)
     assert not runtime.loops._waiting
     assert flow.request.url == f"https://{GOOGLE}{PATH}"
+
+
+def client_of(looping: Hooks) -> Any:
+    """The HTTP client of the loop that was diverted last."""
+    assert looping.lifecycle.runtime is not None
+    return list(looping.lifecycle.runtime.loops._waiting.values())[-1].upstream.client
+
+
+async def test_loops_share_a_client_until_an_option_of_its_connections_changes(looping: Hooks) -> None:
+    found = []
+    for http2 in (True, True, False):
+        if http2 != looping.options.http2:
+            looping.options.update(http2=http2)
+            await looping.call("configure", {"http2"})
+        await looping.ask(request(f"https://{GOOGLE}{PATH}", BODY))
+        found.append(client_of(looping))
+    assert found[0] is found[1]
+    assert found[1] is not found[2]
+    assert [one._transport._pool._http2 for one in found[1:]] == [True, False]
+    assert not any(one.is_closed for one in found), "a loop may still be on its way"
+    await looping.done()
+    await until(lambda: all(one.is_closed for one in found))
+
+
+@pytest.mark.parametrize(
+    ("certs", "name", "shown"),
+    [("one.pem", "one.pem", True), (".", f"{GOOGLE}.pem", True), (".", "elsewhere.pem", False)],
+    ids=["a file", "the host's file in a folder", "a folder without the host's"],
+)
+async def test_a_certificate_is_shown_as_mitmproxy_would(
+    looping: Hooks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, certs: str, name: str, shown: bool
+) -> None:
+    loaded: list[str] = []
+    monkeypatch.setattr(ssl.SSLContext, "load_cert_chain", lambda _, file: loaded.append(file))
+    (tmp_path / name).touch()
+    looping.options.update(client_certs=str(tmp_path / certs))
+    await looping.ask(request(f"https://{GOOGLE}{PATH}", BODY))
+    assert [Path(file) for file in loaded] == [tmp_path / name] * shown
+
+
+async def test_an_upstream_proxy_over_tls_is_checked_as_upstreams_are(looping: Hooks) -> None:
+    looping.options.add_option("upstream_auth", str | None, "someone:secret", "of an addon of mitmproxy's")
+    looping.options.update(ssl_insecure=True)
+    await looping.ask(request(f"https://{GOOGLE}{PATH}", BODY, mode="upstream:https://proxy.test:8443"))
+    pool = next(iter(client_of(looping)._mounts.values()))._pool
+    assert pool._proxy_ssl_context.verify_mode is ssl.CERT_NONE
+    assert dict(pool._proxy_headers)[b"Proxy-Authorization"].startswith(b"Basic ")
