@@ -4,6 +4,7 @@
 """
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping
@@ -26,7 +27,7 @@ from addon.loop.clients import no_cookies
 from addon.tools.arguments import check
 from addon.tools.base import MAX_MESSAGE, Rules, Tool, ToolError, ToolSource, words_of
 from addon.tools.endpoint import HttpExecutor
-from store.base import AlreadyAnswered, NotPending, Store, StoreError, StoreUnavailable, UnknownCall
+from store.base import AlreadyAnswered, Decided, NotPending, Store, StoreError, StoreUnavailable, UnknownCall
 from store.models import Call, Status, ToolRules
 
 logger = logging.getLogger("toolgraft")
@@ -147,10 +148,14 @@ class Executors:
         try:
             if (fault := fault_of(call)) is not None:
                 return response_of(None, fault)
+            if wrong := self._misfits(scope, call):
+                return await self._keep(call, error=f"the arguments do not fit: {'; '.join(wrong)}")
+            needs_approval = self._rules(scope, call.name).approval
+            if needs_approval:  # before anything is waited for: until then the call is any worker's
+                await self._ask(call, loop_id)
             await self._in_turn(scope, call, step)
-            answered = await self._unless_approved(scope, call, loop_id)
-            if answered is not None:
-                return answered
+            if needs_approval and (denial := await self._unless_approved(scope, call)) is not None:
+                return denial
             async with limit:
                 return await self._run(scope, call, loop_id)
         except StoreError as error:
@@ -191,8 +196,6 @@ class Executors:
     # --- one call ---------------------------------------------------------------------------------------------
 
     async def _run(self, scope: Scope, call: Captured, loop_id: str) -> Document:
-        if wrong := self._misfits(scope, call):
-            return await self._keep(call, error=f"the arguments do not fit: {'; '.join(wrong)}")
         if self._is_worker_s(scope, call.name):
             return await self._wait_for_worker(scope, call)
         try:
@@ -295,16 +298,14 @@ class Executors:
 
     # --- approval ---------------------------------------------------------------------------------------------
 
-    async def _unless_approved(self, scope: Scope, call: Captured, loop_id: str) -> Document | None:
-        """Wait for a human's word where the tool asks for it; None if it is yes, else what the model is told."""
-        if not self._rules(scope, call.name).approval:
-            return None
-        timeout = scope.approval_timeout
+    async def _ask(self, call: Captured, loop_id: str) -> None:
         self._running.pop(call.call_id, None)
-        try:
+        with contextlib.suppress(NotPending, Decided):  # how it stands is seen when its time has come
             await self.store.ask_approval(call.call_id, loop_id)
-        except NotPending as error:
-            return response_of(error.call.result, error.call.error) if error.call.status.final else None
+
+    async def _unless_approved(self, scope: Scope, call: Captured) -> Document | None:
+        """Wait for a human's word; None if it is yes, else what the model is told."""
+        timeout = scope.approval_timeout
         done = await self._until(scope, call, timeout, lambda one: one.status.final or one.approval != "waiting")
         if done is None:
             said = f"nobody approved this call within {timeout:g} s"

@@ -374,6 +374,34 @@ async def test_an_answer_by_hand_ends_the_wait_for_an_approval(careful: Proxy) -
     assert careful.tools.begun == []
 
 
+async def test_a_call_is_no_worker_s_while_it_waits_for_its_turn_and_an_approval(proxy: Proxy) -> None:
+    go_on = asyncio.Event()
+
+    async def first() -> str:
+        await go_on.wait()
+        return "first"
+
+    proxy.tools.add("first", first)
+    proxy.tools.add("delete", returns("gone"), approval=True, after=("first",))
+    await proxy.open()
+    told = asyncio.ensure_future(responses(proxy, call("first"), call("delete")))
+    record = await waiting(proxy)
+    assert await proxy.store.claim("default", ["delete"], lease=10, worker="w") is None
+    await proxy.store.decide(record.call_id, True)
+    assert proxy.tools.begun == ["first"]
+    go_on.set()
+    assert await told == [{"result": "first"}, {"result": "gone"}]
+
+
+async def test_nobody_is_asked_to_approve_arguments_that_do_not_fit(proxy: Proxy) -> None:
+    proxy.tools.add("delete", returns("gone"), schema=PLACE, approval=True)
+    await proxy.open()
+    (response,) = await responses(proxy, call("delete", place=3))
+    assert "do not fit" in response["error"]
+    (record,) = await proxy.calls()
+    assert (record.status, record.approval) == (Status.FAILED, None)
+
+
 async def test_a_call_that_waits_for_approval_keeps_no_other_from_running(proxy: Proxy) -> None:
     proxy.tools.add("delete", returns("gone"), approval=True)
     proxy.tools.add("tool", returns(1))
