@@ -40,6 +40,7 @@ _SAYS_NOTHING = ToolRules()
 _WORKERS = 4  # that may take a call, one after the other
 _TAKEOVER = 1.0  # seconds in which another worker takes a call whose lease is out
 _GRACE = 2.0  # seconds that a cancelled call has to come to its end
+_TIMES = 2  # that it is cancelled in these: what cleans up is not disturbed too soon
 
 type _Key = tuple[str, str, bytes]  # session, tool, arguments
 
@@ -126,6 +127,7 @@ class Executors:
         """Begin a call of a step. Its answer is the result of its task in `step`: the functionResponse's `response`."""
         step.names[call.call_id] = call.name
         task = asyncio.ensure_future(self._answered(scope, call, step, limit, loop_id))
+        task.set_name(call.name)
         step.tasks[call.call_id] = task
         self._tasks.add(task)
         self._running[call.call_id] = self._seconds(scope, call.name)
@@ -387,12 +389,18 @@ class Executors:
 
 
 async def _cancelled(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    """Cancel them and wait until they are over, but not for one that does not care."""
-    running = [task for task in tasks if not task.done()]
-    for task in running:
-        task.cancel()
+    """Cancel them and wait until they are over: told again, since a tool may swallow it once, but not for
+    longer than _GRACE. One that swallows it for ever runs on, and then keeps the event loop from being closed."""
+    running = {task for task in tasks if not task.done()}
+    for _ in range(_TIMES):
+        if not running:
+            return
+        for task in running:
+            task.cancel()
+        _, running = await asyncio.wait(running, timeout=_GRACE / _TIMES)
     if running:
-        await asyncio.wait(running, timeout=_GRACE)
+        names = ", ".join(sorted({task.get_name() for task in running}))
+        logger.warning("still running %g s after it was cancelled, and not waited for: %s", _GRACE, names)
 
 
 def _own_rules(scope: Scope, name: str) -> ToolRules | None:

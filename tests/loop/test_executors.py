@@ -530,3 +530,31 @@ async def test_closing_ends_what_still_runs(proxy: Proxy) -> None:
     assert proxy.tools.cancelled == ["hangs"]
     told.cancel()
     await asyncio.wait({told})
+
+
+@pytest.mark.parametrize(("times", "warned"), [(2, False), (100, True)])
+async def test_a_tool_that_swallows_its_cancellation_is_named_and_not_waited_for(
+    proxy: Proxy, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, times: int, warned: bool
+) -> None:
+    monkeypatch.setattr(executors, "_GRACE", 0.1)
+    left, over = times, asyncio.Event()
+
+    async def stubborn() -> None:
+        nonlocal left
+        while left and not over.is_set():
+            try:
+                await over.wait()
+            except asyncio.CancelledError:
+                left -= 1
+
+    proxy.tools.add("stubborn", stubborn)
+    await proxy.open()
+    told = asking(proxy, call("stubborn"))
+    await until(lambda: proxy.tools.begun == ["stubborn"])
+    async with asyncio.timeout(2):
+        await proxy.executors.close()
+    assert ("not waited for: stubborn" in caplog.text) is warned
+    over.set()
+    await until(lambda: proxy.tools.ended == ["stubborn"])
+    told.cancel()
+    await asyncio.wait({told})
