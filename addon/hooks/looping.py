@@ -4,6 +4,7 @@ import asyncio
 import os
 import ssl
 from dataclasses import dataclass
+from functools import partial
 from weakref import WeakKeyDictionary
 
 import certifi
@@ -67,6 +68,7 @@ class _Diverted:
     fields: tuple[tuple[bytes, bytes], ...]
     secret: bytes
     streams: bool
+    restored: bool = False
 
 
 class _Kept:
@@ -129,7 +131,7 @@ class Looping:
         watcher = self.watching.of(flow.client_conn, exchange.scope.session, request.data.content or b"")
         upstream = Upstream(self._client(flow, sent_to, redirected=address.to is not None), watcher)
         runner = Runner(runtime.grafter, runtime.executors, upstream, exchange, address, body)
-        secret = runtime.loops.register(runner)
+        secret = runtime.loops.register(runner, partial(self._restore, flow))
         self._diverted[flow] = _Diverted(
             request.scheme,
             request.data.host,
@@ -149,7 +151,8 @@ class Looping:
         flow.server_conn.via = None
 
     def responseheaders(self, flow: http.HTTPFlow) -> None:
-        diverted = self._restore(flow)
+        self._restore(flow)
+        diverted = self._diverted.pop(flow, None)
         if diverted is not None and diverted.streams and flow.response is not None:
             flow.response.stream = self._streamed[flow] = _Kept()
 
@@ -159,20 +162,23 @@ class Looping:
             flow.response.data.content = bytes(streamed.body)  # for whoever shows or writes the flow
 
     def error(self, flow: http.HTTPFlow) -> None:
-        diverted = self._restore(flow)
+        self._restore(flow)
+        diverted = self._diverted.pop(flow, None)
         if diverted is not None and self.lifecycle.runtime is not None:
             self.lifecycle.runtime.loops.forget(diverted.secret)
 
-    def _restore(self, flow: http.HTTPFlow) -> _Diverted | None:
-        diverted = self._diverted.pop(flow, None)
-        if diverted is None:
-            return None
+    def _restore(self, flow: http.HTTPFlow) -> None:
+        """Make the request what it was, as soon as it need not be found by the loopback server any more: whoever shows
+        or writes the flow while its loop runs is not to see where it was sent."""
+        diverted = self._diverted.get(flow)
+        if diverted is None or diverted.restored:
+            return
+        diverted.restored = True
         request = flow.request
         request.scheme, request.data.host, request.data.port = diverted.scheme, diverted.host, diverted.port
         request.path, request.authority = diverted.path, diverted.authority
         request.headers.fields = diverted.fields
         request.data.content = diverted.body
-        return diverted
 
     def _client(self, flow: http.HTTPFlow, sent_to: str, *, redirected: bool) -> httpx2.AsyncClient:
         """The pooled client for this way out: directly, or through the upstream proxy of the flow's mode."""

@@ -32,7 +32,7 @@ class LoopServer:
     """`register` takes a loop that is to be run, and gives the secret by which its request is known."""
 
     def __init__(self) -> None:
-        self._waiting: dict[bytes, Runner] = {}
+        self._waiting: dict[bytes, tuple[Runner, Callable[[], None]]] = {}
         self.running: set[Runner] = set()
         self._answering: set[asyncio.Task[None]] = set()
         # the protocol is named: without it asyncio does not know TCP when it sees it, and leaves Nagle's delay on
@@ -79,9 +79,10 @@ class LoopServer:
             await self._task
         await self._server.shutdown(sockets=[self._listener])
 
-    def register(self, runner: Runner) -> bytes:
+    def register(self, runner: Runner, received: Callable[[], None] = lambda: None) -> bytes:
+        """`received` is called when the loop's request is here: whole, with nothing of it still to be sent."""
         secret = secrets.token_hex(16).encode()
-        self._waiting[secret] = runner
+        self._waiting[secret] = runner, received
         return secret
 
     def forget(self, secret: bytes) -> None:
@@ -93,13 +94,15 @@ class LoopServer:
         return any(runner.loop_id == loop_id for runner in self.running)
 
     async def _app(self, scope: Scope, receive: Receive, send: Send) -> None:
-        runner = self._waiting.pop(dict(scope["headers"]).get(SECRET_HEADER, b""), None)
-        if runner is None:
+        waiting = self._waiting.pop(dict(scope["headers"]).get(SECRET_HEADER, b""), None)
+        if waiting is None:
             await send({"type": "http.response.start", "status": 403, "headers": []})
             await send({"type": "http.response.body"})
             return
         while (await receive()).get("more_body"):
             pass  # the runner has the body already
+        runner, received = waiting
+        received()
         self.running.add(runner)
         gone = asyncio.ensure_future(receive())  # the next thing to come is the client's hang-up
         answering = asyncio.ensure_future(_answer(runner.output(), send))

@@ -71,7 +71,7 @@ async def test_a_flow_is_what_it_was_when_its_answer_comes(looping: Hooks) -> No
     await looping.ask(flow)
     runtime = looping.lifecycle.runtime
     assert runtime is not None
-    (runner,) = runtime.loops._waiting.values()
+    ((runner, _),) = runtime.loops._waiting.values()
     sent = [name.lower() for name, _ in runner.address.headers]
     assert runner.address.url == f"https://{GOOGLE}{PATH}"
     assert b"x-goog-api-key" in sent
@@ -80,6 +80,22 @@ async def test_a_flow_is_what_it_was_when_its_answer_comes(looping: Hooks) -> No
     assert flow.request.url == f"https://{GOOGLE}{PATH}"
     assert flow.request.content == BODY
     assert SECRET_HEADER.decode() not in flow.request.headers
+
+
+async def test_a_flow_is_what_it_was_while_its_loop_runs(looping: Hooks) -> None:
+    flow = await looping.ask(request(f"https://{GOOGLE}{STREAM}", BODY))
+    assert looping.lifecycle.runtime is not None
+    ((_, received),) = looping.lifecycle.runtime.loops._waiting.values()
+    received()
+    assert flow.request.url == f"https://{GOOGLE}{STREAM}"
+    assert flow.request.content == BODY
+    assert SECRET_HEADER.decode() not in flow.request.headers
+    flow.request.headers["seen"] = "1"
+    events = response(b"data: {}\r\n\r\n", "text/event-stream")
+    assert await looping.answer(flow, events, [b"data: ", b"{}\r\n\r\n"]) == b"data: {}\r\n\r\n"
+    assert flow.response is not None
+    assert flow.response.content == b"data: {}\r\n\r\n"
+    assert flow.request.headers["seen"] == "1", "it is put back once"
 
 
 async def test_a_flow_that_fails_on_its_way_leaves_nothing_behind(looping: Hooks) -> None:
@@ -95,7 +111,7 @@ async def test_a_flow_that_fails_on_its_way_leaves_nothing_behind(looping: Hooks
 def client_of(looping: Hooks) -> Any:
     """The HTTP client of the loop that was diverted last."""
     assert looping.lifecycle.runtime is not None
-    return list(looping.lifecycle.runtime.loops._waiting.values())[-1].upstream.client
+    return list(looping.lifecycle.runtime.loops._waiting.values())[-1][0].upstream.client
 
 
 async def test_loops_share_a_client_until_an_option_of_its_connections_changes(looping: Hooks) -> None:

@@ -54,6 +54,20 @@ async def test_a_secret_is_good_for_one_answer(proxy: Proxy, server: LoopServer,
     await until(lambda: not server.running)
 
 
+async def test_whoever_sent_the_request_is_told_that_it_is_here_before_the_loop_runs(
+    proxy: Proxy, server: LoopServer, client: httpx2.AsyncClient
+) -> None:
+    await proxy.open()
+    await proxy.declare({"name": "manual", "description": "d"})
+    upstream = proxy.upstream(Scripted(ANSWER))
+    runner, _ = await proxy.prepare([user("x")], Framing.SSE)
+    asked: list[int] = []
+    secret = server.register(runner, lambda: asked.append(len(upstream.bodies)))
+    assert asked == []
+    assert (await client.post("/", headers={SECRET_HEADER.decode(): secret.decode()})).status_code == 200
+    assert asked == [0]
+
+
 async def test_an_answer_is_streamed_as_it_comes(proxy: Proxy, server: LoopServer, client: httpx2.AsyncClient) -> None:
     await proxy.open()
     await proxy.declare({"name": "manual", "description": "d"})
