@@ -267,12 +267,15 @@ class Runner:
         return item.raw
 
     def _fed(self, answer: Answer, response: Document, *, whole: bool = False) -> Document | None:
-        """What is to be seen of a response: what is not understood is given back as it came."""
+        """What is to be seen of a response: what is not understood is given back as it came, but never a call, which
+        the client may know nothing of. Raises GraftFailed."""
         self.splice.note(response)
         self.journal.note(response)
         try:
             return answer.feed(response, whole=whole)
         except Exception as error:
+            if b'"functionCall"' in encode(response):
+                raise self.grafter.failed(error) from error
             self.grafter.metrics.error("graft")
             self.grafter.warn(f"an answer in a tool loop was passed on as it came: {type(error).__name__}: {error}")
             return response

@@ -316,3 +316,17 @@ async def test_an_answer_that_cannot_be_taken_in_passes_as_it_came(
     ready.upstream(Scripted(ANSWER))
     assert (await ready.ask("x", framing=framing)).documents == ANSWER
     assert "passed on as it came: TypeError" in caplog.text
+
+
+@pytest.mark.parametrize("framing", list(Framing))
+async def test_a_call_that_cannot_be_taken_in_is_not_let_out(
+    ready: Proxy, framing: Framing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise TypeError("odd")
+
+    monkeypatch.setattr(Answer, "feed", fails)
+    ready.upstream(Scripted([call("lookup")]))
+    played = await ready.ask("x", framing=framing)
+    assert "functionCall" not in str(played.documents)
+    assert "error" in played.documents[-1]
