@@ -3,15 +3,17 @@ true turns."""
 
 import json
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import httpx2
 import pytest
 
 from tests.e2e import chats
 from tests.e2e.chats import Chat
 from tests.e2e.processes import environment
-from tests.e2e.proxies import Proxy, new_session, sse, text_of, user
+from tests.e2e.proxies import TOOLS, Proxy, new_session, sse, text_of, user
 from tests.e2e.upstreams import Gemini
 
 MODEL = "gemini-3-flash-preview"
@@ -171,3 +173,28 @@ def test_a_chat_by_curl_is_answered_by_tools_of_the_proxy(
 ) -> None:
     session = new_session(looper, tools=False)
     converse(Curl(f"{looper.url}/@{session.name}", tmp_path, method), gemini)
+
+
+@pytest.fixture
+def lively(tmp_path: Path, gemini: Gemini, start: Callable[..., Proxy]) -> Proxy:
+    """One whose streams are kept alive while a tool runs."""
+    return start(gemini.url, tools=str(TOOLS), keepalive="0.1")
+
+
+@pytest.mark.parametrize("client", [chats.python, chats.node])
+def test_a_stream_that_is_kept_alive_is_an_answer_like_any_other_to_a_chat(
+    client: Callable[..., Chat], lively: Proxy, gemini: Gemini, tmp_path: Path
+) -> None:
+    words = 'call pause {"seconds": 0.8, "label": "slow"}'
+    request = {"contents": [user(words)]}
+    url = f"{lively.url}{PATH}:streamGenerateContent?alt=sse"
+    events = sse(httpx2.post(url, json=request, headers={"x-goog-api-key": KEY}, timeout=30).text)
+    fillers = [one for one in events if one["candidates"][0]["content"]["parts"] == [{"text": "", "thought": True}]]
+    assert len(fillers) >= 2, "the pause was filled"
+
+    gemini.forget()
+    with client(tmp_path, "stream", model=MODEL, key=KEY, base_url=lively.url) as chat:
+        assert chat.say(words) == 'pause returned {"label": "slow"}.'
+        assert chat.say("repeat the results") == 'pause returned {"label": "slow"}.'
+    assert gemini.errors == []
+    assert [content["role"] for content in gemini.last["body"]["contents"]] == ["user", "model", "user", "model", "user"]
