@@ -197,4 +197,5 @@ def test_a_stream_that_is_kept_alive_is_an_answer_like_any_other_to_a_chat(
         assert chat.say(words) == 'pause returned {"label": "slow"}.'
         assert chat.say("repeat the results") == 'pause returned {"label": "slow"}.'
     assert gemini.errors == []
-    assert [content["role"] for content in gemini.last["body"]["contents"]] == ["user", "model", "user", "model", "user"]
+    told = [content["role"] for content in gemini.last["body"]["contents"]]
+    assert told == ["user", "model", "user", "model", "user"]
