@@ -160,13 +160,6 @@ def run(check: Any, **policy: Any) -> None:
     asyncio.run(each(check, **policy))
 
 
-def test_without_a_toolset_nothing_is_touched() -> None:
-    async def check(one: Recorded, graft: Graft) -> None:
-        assert await graft.grafter.scope("default") is None
-
-    run(check)
-
-
 def test_keep_changes_nothing_but_tools_and_tool_config() -> None:
     async def check(one: Recorded, graft: Graft) -> None:
         await graft.tools(GRAFTED, client_tools="keep")

@@ -1,0 +1,82 @@
+"""Every recorded exchange through the hooks, in a session without a toolset: not a byte and not a header changes."""
+
+import json
+import lzma
+import os
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mitmproxy import http
+
+from tests.hooks.harness import Hooks, request
+
+FOLDER = Path(os.environ.get("TOOLGRAFT_RECORDED") or Path(__file__).parents[3] / "shared" / "recorded")
+FILE = FOLDER / "exchanges.jsonl.xz"
+HTTPS = re.compile(r"https://[a-zA-Z0-9.-]+[:/]")
+"""Not the few whose host was replaced by a word of the redactor's, nor sockets."""
+
+FRAMED_ANEW = ("content-encoding", "content-length", "transfer-encoding")
+"""Headers of a body that the recording holds decoded."""
+
+pytestmark = pytest.mark.skipif(not FILE.exists(), reason=f"no recordings: {FILE} is not there")
+
+
+def exchanges() -> Iterator[dict[str, Any]]:
+    with lzma.open(FILE, "rt", encoding="utf-8") as lines:
+        for line in lines:
+            one = json.loads(line)
+            if HTTPS.match(one["url"] or ""):
+                yield one
+
+
+def headers_of(recorded: Any) -> dict[str, str]:
+    pairs = (recorded or {}).items()
+    return {str(name): str(value) for name, value in pairs if name.lower() not in FRAMED_ANEW}
+
+
+def body_of(recorded: Any) -> bytes:
+    return recorded.encode() if isinstance(recorded, str) else json.dumps(recorded).encode()
+
+
+def asked(flow: http.HTTPFlow) -> tuple[object, ...]:
+    sent = flow.request
+    return sent.method, sent.url, sent.headers.fields, sent.raw_content
+
+
+async def test_without_a_toolset_requests_and_answers_are_byte_for_byte_what_they_were(
+    make: Callable[..., Hooks],
+) -> None:
+    hooks = make()
+    routed = 0
+    for one in exchanges():
+        flow = request(one["url"], body_of(one["request_body"]), headers_of(one["request_headers"]))
+        before = asked(flow)
+        await hooks.ask(flow)
+        assert asked(flow) == before, one["id"]
+        assert flow.response is None, one["id"]
+        routed += hooks.route(flow) is not None
+
+        said = (one["response_body"] or "").encode()
+        answer = http.Response.make(one["status"] or 200, said, headers_of(one["response_headers"]))
+        fields = answer.headers.fields
+        assert await hooks.answer(flow, answer) == said, one["id"]
+        assert flow.response is answer, one["id"]
+        assert answer.headers.fields == fields, one["id"]
+        assert not answer.stream, one["id"]
+    assert routed > 800, "recordings that are a surface's"
+
+
+async def test_with_a_toolset_the_same_way_does_change_them(make: Callable[..., Hooks]) -> None:
+    """What the test above compares is what rewriting would change."""
+    hooks = make()
+    await hooks.tools("toolgraft_probe")
+    changed = 0
+    for one in exchanges():
+        flow = request(one["url"], body_of(one["request_body"]), headers_of(one["request_headers"]))
+        before = asked(flow)
+        await hooks.ask(flow)
+        changed += asked(flow) != before
+    assert changed > 800
