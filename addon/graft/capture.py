@@ -184,7 +184,7 @@ class Capture:
             self._passes = True
             return None
         self._failed = True
-        body = store_error(self.exchange.target, error).strip(b"[]")
+        body = store_error(self.exchange.wire, error).strip(b"[]")
         if self.framing is Framing.SSE:
             return sse_event(body)
         prefix = item.prefix if isinstance(item, ArrayItem) and item.data is not None else SEPARATOR

@@ -7,6 +7,7 @@ from addon.core.request import Request
 from addon.core.tools import Plan
 from addon.graft.scope import Scope
 from addon.surfaces.base import Target
+from addon.surfaces.wire import Wire
 
 
 @dataclass(slots=True)
@@ -17,12 +18,16 @@ class Exchange:
     that this request continues, after finishReason CONTINUATION.
     """
 
-    target: Target
+    wire: Wire
     scope: Scope
     plan: Plan
     model: str
     request: Request
     resumes: Answer | None = None
+
+    @property
+    def target(self) -> Target:
+        return self.wire.target
 
     @property
     def naming(self) -> Naming:

@@ -12,7 +12,7 @@ from addon.core import replies
 from addon.core.answer import Answer
 from addon.core.documents import Document, Malformed, decode, members
 from addon.core.history import rewrite
-from addon.core.request import Request, assemble, parse
+from addon.core.request import Request
 from addon.core.steps import last_step
 from addon.core.tools import Plan, cannot_use_functions, generation
 from addon.graft.exchange import Abandoned, Exchange, Forward, Outcome, Reply
@@ -21,7 +21,8 @@ from addon.graft.prefixes import Prefixes
 from addon.graft.scope import Scope, Scopes
 from addon.metrics import Metrics
 from addon.settings import Settings
-from addon.surfaces.base import Operation, Target
+from addon.surfaces import Operation, Target, wire_of
+from addon.surfaces.wire import Wire
 from store.base import Store, StoreUnavailable, UnknownCall
 
 logger = logging.getLogger("toolgraft")
@@ -87,7 +88,7 @@ class Grafter:
             return Forward(body)
         if not broken:
             logger.warning("the store failed: %s", error)
-        return Reply(500 if broken else 503, "application/json; charset=UTF-8", store_error(target, error))
+        return Reply(500 if broken else 503, "application/json; charset=UTF-8", store_error(wire_of(target), error))
 
     def failed(self, error: Exception) -> "GraftFailed":
         """What an error that nothing foresaw is turned into, once it is logged."""
@@ -113,7 +114,10 @@ class Grafter:
     # --- the way ----------------------------------------------------------------------------------------------
 
     async def _request(self, target: Target, scope: Scope, body: bytes, takes_ids: bool, hangup: Hangup) -> Outcome:
-        request, path = self._parse(target, scope, body)
+        wire = wire_of(target)
+        path = wire.path(body)
+        request = wire.read(body, self.prefixes.find(scope.session, path, body) if wire.native else None)
+        target = wire.target
         model = target.model or _model_in(request)
         cached = _text_in(request, "cachedContent")
         plan = await self._cached_plan(scope, cached) if cached else _plan(target, scope, request, path, model)
@@ -125,33 +129,23 @@ class Grafter:
         outcome: Hits | Reply | Abandoned = {}
         if plan.rewrites and self.store.revision(scope.session) != 0:
             waits = target.operation in (Operation.GENERATE, Operation.STREAM) and not token
-            outcome = await self._hits(target, scope, request, model, waits=waits, hangup=hangup)
-        self.prefixes.keep(scope.session, path, request)  # with what was found for it
+            outcome = await self._hits(wire, scope, request, model, waits=waits, hangup=hangup)
+        if wire.native:
+            self.prefixes.keep(scope.session, path, request)  # with what was found for it
         if isinstance(outcome, (Reply, Abandoned)):
             return outcome
         rules = scope.rules(plan, generation(model), keep_unanswered=True, ids=takes_ids)
-        pieces = rewrite(body, request.history, outcome, rules)
+        pieces = rewrite(request.body, request.history, outcome, rules)
         replaced: dict[str, bytes | None] = {}
         if plan.changes:
             replaced = {"tools": plan.tools, "toolConfig": plan.tool_config}
-        rewritten = assemble(request, replaced, pieces)
+        rewritten = wire.write(request, replaced, pieces)
         if target.operation is Operation.COUNT or not plan.grafts:
             return Forward(rewritten)
-        exchange = Exchange(target, scope, plan, model, request)
+        exchange = Exchange(wire, scope, plan, model, request)
         if token:
             exchange.resumes = self.continuations.get((scope.session, token))
         return Forward(rewritten, exchange)
-
-    def _parse(self, target: Target, scope: Scope, body: bytes) -> tuple[Request, tuple[str, ...]]:
-        path = target.request_path
-        if (
-            target.operation is Operation.COUNT
-            and not path
-            and b"enerate" in body
-            and any(member.name == "generateContentRequest" for member in members(body))
-        ):
-            path = ("generateContentRequest",)
-        return parse(body, path, self.prefixes.find(scope.session, path, body)), path
 
     async def _cached_plan(self, scope: Scope, cached: str) -> Plan | None:
         """What a request declares that names a cachedContent; None where it is not known here."""
@@ -164,7 +158,7 @@ class Grafter:
     # --- history ----------------------------------------------------------------------------------------------
 
     async def _hits(
-        self, target: Target, scope: Scope, request: Request, model: str, *, waits: bool, hangup: Hangup
+        self, wire: Wire, scope: Scope, request: Request, model: str, *, waits: bool, hangup: Hangup
     ) -> Hits | Reply | Abandoned:
         hits = await self._look_up(scope, request)
         if hits and await take_answers(self.store, scope.session, request.body, request.history, hits):
@@ -178,7 +172,7 @@ class Grafter:
         if isinstance(waited, Abandoned) or scope.on_pending == "pass" or not _is_pending(scope, request, waited):
             return waited
         if scope.on_pending == "block":
-            return self._blocked(target, scope, request, waited, model)
+            return self._blocked(wire, scope, request, waited, model)
         return await self._wait(scope, request, waited, hangup, scope.pending_timeout)
 
     async def _look_up(self, scope: Scope, request: Request) -> Hits:
@@ -244,15 +238,14 @@ class Grafter:
                     task.cancel()
         return await self._look_up(scope, request)
 
-    def _blocked(self, target: Target, scope: Scope, request: Request, hits: Hits, model: str) -> Hits | Reply:
+    def _blocked(self, wire: Wire, scope: Scope, request: Request, hits: Hits, model: str) -> Hits | Reply:
         true = last_step(request.history, hits, scope.placeholder)
         if true is None or true.shares:
             return hits
         names = [slot.name for slot in true.steps[-1].slots]
         text = scope.placeholder.text(names, true.turn_id)
         answer = replies.text_answer(text, model, true.turn_id)
-        form = target.framing.value
-        return Reply(200, replies.content_type(form), replies.framed(answer, form, target.response_path))
+        return Reply(200, *wire.reply(answer))
 
 
 def _plan(target: Target, scope: Scope, request: Request, path: Sequence[str], model: str) -> Plan | None:
@@ -275,13 +268,10 @@ def _is_pending(scope: Scope, request: Request, hits: Hits) -> bool:
     return last is not None and bool(last.pending)
 
 
-def store_error(target: Target, error: StoreUnavailable) -> bytes:
+def store_error(wire: Wire, error: StoreUnavailable) -> bytes:
     if isinstance(error, GraftFailed):
-        document: Document = replies.error(500, "INTERNAL", f"toolgraft: {error}")
-    else:
-        document = replies.error(503, "UNAVAILABLE", f"toolgraft: the store does not answer: {error}")
-    wraps = target.surface == "codeassist" and target.operation is Operation.STREAM
-    return replies.framed(document, "array" if wraps else "json")
+        return wire.error(replies.error(500, "INTERNAL", f"toolgraft: {error}"))
+    return wire.error(replies.error(503, "UNAVAILABLE", f"toolgraft: the store does not answer: {error}"))
 
 
 def _counts_tools(target: Target, request: Request, path: Sequence[str]) -> bool:

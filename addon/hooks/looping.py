@@ -110,8 +110,10 @@ class Looping:
         self._clients.clear()
 
     def wants(self, exchange: Exchange) -> bool:
-        """Whether the request may lead to calls that the proxy runs."""
+        """Whether the request may lead to calls that the proxy runs, or its answer has to be written anew anyway."""
         runtime = self.lifecycle.runtime
+        if runtime is not None and not exchange.wire.native:
+            return True
         if runtime is None or exchange.scope.delivery not in ("auto", "loop"):
             return False
         if exchange.target.operation not in (Operation.GENERATE, Operation.STREAM) or exchange.resumes is not None:

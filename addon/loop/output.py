@@ -1,12 +1,9 @@
-"""What the client of a loop is sent: response documents in the framing it asked for, one answer over all rounds."""
+"""What the client of a loop is sent, as Gemini's response documents: one answer over all rounds."""
 
 from collections.abc import Sequence
 
 from addon.core.answer import FILLER
-from addon.core.documents import Document, encode, listed, parts_of
-from addon.core.json_array import SEPARATOR
-from addon.core.sse import encode as sse_event
-from addon.surfaces import Framing
+from addon.core.documents import Document, listed, parts_of
 
 _ORDINARY = (None, "STOP", 1, "MAX_TOKENS", 2)
 
@@ -14,11 +11,8 @@ _ORDINARY = (None, "STOP", 1, "MAX_TOKENS", 2)
 class Splice:
     """Makes the documents of several rounds one answer: one responseId, usage summed over the rounds."""
 
-    def __init__(self, framing: Framing, path: Sequence[str]) -> None:
-        self.framing = framing
-        self.path = path
+    def __init__(self) -> None:
         self.rounds = 0
-        self.sent = 0
         self._response_id: str | None = None
         self._meta: Document = {}
         self._before: Document = {}
@@ -71,28 +65,6 @@ class Splice:
         if finish is not None:
             candidate["finishReason"] = finish
         return self.joined({"candidates": [candidate], **self._meta})
-
-    # --- bytes ------------------------------------------------------------------------------------------------
-
-    def framed(self, document: Document) -> bytes:
-        """A whole document of the upstream's kind, envelope included."""
-        return self.framed_bytes(encode(document))
-
-    def framed_bytes(self, body: bytes) -> bytes:
-        self.sent += 1
-        if self.framing is Framing.SSE:
-            return sse_event(body)
-        return (b"[" if self.sent == 1 else SEPARATOR) + body
-
-    def wrapped(self, response: Document) -> Document:
-        for key in reversed(self.path):
-            response = {key: response}
-        return response
-
-    def end(self) -> bytes:
-        if self.framing is Framing.SSE:
-            return b""
-        return b"]" if self.sent else b"[]"
 
 
 def is_empty(candidate: Document) -> bool:

@@ -10,7 +10,7 @@ import secrets
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
 import httpx2
 
@@ -18,7 +18,6 @@ from addon.core import replies
 from addon.core.answer import Answer, Candidate, Captured
 from addon.core.documents import Document, Malformed, decode, encode, get, objects
 from addon.core.json_array import ArrayDecoder, ArrayItem
-from addon.core.request import Piece, assemble, parse
 from addon.core.sse import SseDecoder, SseEvent
 from addon.core.toolloop import WRONG_CALLS, End, Ended, Round, RunTools, Send, tool_loop
 from addon.graft.exchange import Exchange
@@ -51,6 +50,13 @@ class Head:
 type Output = AsyncGenerator[Head | bytes]
 
 
+class _Whole(NamedTuple):
+    """An answer in JSON as it came, and the response in it as it is to be seen."""
+
+    came: Document | None
+    seen: Document
+
+
 class _Stopped(Exception):
     """The answer has come to its end early; whatever is to be said was said."""
 
@@ -73,18 +79,21 @@ class Runner:
         self.exchange = exchange
         self.scope = exchange.scope
         self.address = address
-        self.request = parse(body, exchange.target.request_path)
+        self.wire = exchange.wire
+        self.request = self.wire.read(body)
         self.loop_id = secrets.token_hex(8)
         self.journal = Journal(grafter.store, exchange)
         self.framing = exchange.target.framing
-        self.splice = Splice(self.framing, exchange.target.response_path)
+        self.splice = Splice()
         self.limit = asyncio.Semaphore(self.scope.parallel)
         self.step = Step()
         self.background: list[asyncio.Task[Document]] = []
         self._head: Head | None = None
         self._answer: Answer | None = None
         self._captured = 0
-        self._document: Document | bytes | None = None  # the last answer, where it came as JSON
+        self._whole_answer: bytes | _Whole | None = None  # the last one, where it came as JSON
+        self._passes = self.scope.delivery == "passthrough"
+        self._loops = self.scope.delivery in ("auto", "loop")
         self._is_last = False
         self._had_wrong_calls = False
         self._failed_upstream = False
@@ -137,10 +146,10 @@ class Runner:
         self.journal.begin_round()
         self._is_last = send.mode == "NONE"
         self.step, self._captured = Step(), 0
-        body = self._body(send)
+        body = self.wire.again(self.request, send.added, send.mode)
         for attempt in range(1, _TRIES + 1):
             again = attempt < _TRIES and self.splice.rounds > 1  # the first round is the client's own to repeat
-            sent = self.splice.sent
+            sent = self.wire.sent
             try:
                 async with self.upstream.send(self.address, body) as answer:
                     if answer.status == 200:
@@ -156,26 +165,12 @@ class Runner:
             except httpx2.RequestError as error:
                 if self.splice.rounds == 1:
                     raise
-                if not again or self.splice.sent != sent or self._captured:
+                if not again or self.wire.sent != sent or self._captured:
                     words = f"the connection to the model broke: {str(error) or type(error).__name__}"
                     for out in self._failure(503, "UNAVAILABLE", words):
                         yield out
                     raise _Stopped from None
             await asyncio.sleep(_FIRST_PAUSE * 2 ** (attempt - 1))
-
-    def _body(self, send: Send) -> bytes:
-        """The client's request (already rewritten) with the loop's Contents behind its own."""
-        pieces: list[Piece] = [span for turn in self.request.history.turns for span in turn.spans]
-        pieces += [encode(content) for content in send.added]
-        replaced: dict[str, bytes | None] = {}
-        if send.mode is not None and self.request.value("tools") is not None:
-            config = decode(self.request.value("toolConfig") or b"{}")
-            calling = dict(get(config, "functionCallingConfig") or {})
-            if send.mode == "NONE" or str(calling.get("mode", "")).upper() == "ANY":
-                kept = _without(config, "functionCallingConfig", "function_calling_config")
-                calling = _without(calling, "allowedFunctionNames", "allowed_function_names")
-                replaced["toolConfig"] = encode({**kept, "functionCallingConfig": {**calling, "mode": send.mode}})
-        return assemble(self.request, replaced, pieces if send.added else None)
 
     # --- one answer of the upstream ---------------------------------------------------------------------------
 
@@ -183,7 +178,7 @@ class Runner:
         self._answer = Answer(
             self.exchange.naming,
             self.scope.placeholder,
-            passthrough=False,
+            passthrough=self._passes,
             hides_server_tools=self.exchange.plan.hides_server_tools,
             new_turn_id=lambda: new_turn_id() if self._candidates() else self.journal.turn_id,
             new_call_id=new_call_id,
@@ -207,8 +202,8 @@ class Runner:
         closing = self._answer.close()
         if self._captured:
             await self._save(ended=False)
-        if closing is not None:
-            yield self.splice.framed(self.splice.wrapped(self.splice.joined(closing)))
+        if closing is not None and (event := self.wire.event(self.splice.joined(closing))):
+            yield event
 
     async def _whole(self, body: bytes) -> None:
         """An answer in JSON: nothing of it is shown before the loop is over."""
@@ -218,17 +213,17 @@ class Runner:
             if self.splice.rounds > 1:
                 raise httpx2.DecodingError(f"its answer is not JSON: {error}") from None
             document = None
-        response = self._inside(document)
+        response = self.wire.inside(document)
         if response is None:
-            self._document = body
+            self._whole_answer = body
             return
         assert self._answer is not None
         seen = self._fed(self._answer, response, whole=True)
         await self._start_calls()
         if seen is response and self.splice.rounds == 1:
-            self._document = body
+            self._whole_answer = body
         else:
-            self._document = None if seen is None else self._outside(document, seen)
+            self._whole_answer = None if seen is None else _Whole(document, seen)
 
     async def _item(self, item: SseEvent | ArrayItem) -> bytes:
         """An event of a stream: what the client gets for it."""
@@ -237,11 +232,11 @@ class Runner:
         try:
             document = decode(item.data)
         except Malformed:
-            return self._as_came(item, item.data)
-        response = self._inside(document)
+            return self.wire.as_came(item)
+        response = self.wire.inside(document)
         if response is None:
-            self._failed_upstream = self._failed_upstream or (isinstance(document, dict) and "error" in document)
-            return self._as_came(item, item.data)
+            self._failed_upstream = self._failed_upstream or any("error" in one for one in objects(document))
+            return self.wire.as_came(item)
         assert self._answer is not None
         seen = self._fed(self._answer, response)
         await self._start_calls()
@@ -252,19 +247,8 @@ class Runner:
                 return b""
             seen = self.splice.filled(self.splice.joined(seen))
         if seen is response:
-            return self._as_came(item, item.data)
-        return self.splice.framed(self._outside(document, seen))
-
-    def _as_came(self, item: SseEvent | ArrayItem, data: bytes) -> bytes:
-        """An event as the bytes that it is, where they fit in their new place."""
-        if isinstance(item, SseEvent):
-            fits = self.framing is Framing.SSE and item.raw.endswith((b"\n\n", b"\r\n\r\n"))
-        else:
-            fits = self.framing is Framing.ARRAY and (self.splice.sent == 0) == item.prefix.lstrip().startswith(b"[")
-        if not fits:
-            return self.splice.framed_bytes(data.replace(b"\r", b" ").replace(b"\n", b" "))
-        self.splice.sent += 1
-        return item.raw
+            return self.wire.as_came(item)
+        return self.wire.event(seen, document)
 
     def _fed(self, answer: Answer, response: Document, *, whole: bool = False) -> Document | None:
         """What is to be seen of a response: what is not understood is given back as it came, but never a call, which
@@ -282,7 +266,7 @@ class Runner:
 
     def _goes_on(self, state: Candidate) -> bool:
         """Whether the proxy answers the step itself."""
-        if self._is_last or not self._single:
+        if self._is_last or not self._single or not self._loops:
             return False
         if _has_wrong_calls(state):
             return not self._had_wrong_calls
@@ -296,7 +280,7 @@ class Runner:
         return any(state.goes_on for state in self._candidates())
 
     def _can_run(self, call: Captured) -> bool:
-        return fault_of(call) is not None or self.executors.can_run(self.scope, call.name)
+        return self._loops and (fault_of(call) is not None or self.executors.can_run(self.scope, call.name))
 
     def _candidates(self) -> list[Candidate]:
         return list(self._answer.candidates.values()) if self._answer is not None else []
@@ -343,8 +327,8 @@ class Runner:
         silence = self.grafter.settings.keepalive or None
         while waiting:
             _, waiting = await asyncio.wait(waiting, timeout=silence)
-            if waiting and self.framing is not Framing.JSON:
-                yield self.splice.framed(self.splice.wrapped(self.splice.made([])))
+            if waiting and self.framing is not Framing.JSON and (event := self.wire.event(self.splice.made([]))):
+                yield event
 
     def _responses(self, run: RunTools) -> list[Document]:
         names = self.exchange.plan.names
@@ -368,27 +352,26 @@ class Runner:
 
     def _last_words(self) -> Iterator[Head | bytes]:
         if self.framing is not Framing.JSON:
-            if end := self.splice.end():
+            if end := self.wire.end():
                 yield end
             return
         assert self._head is not None
-        body = self._document if isinstance(self._document, bytes) else encode(self._merged(self._document))
+        last = self._whole_answer
         yield self._head
-        yield body
+        yield last if isinstance(last, bytes) else self._merged(last)
 
-    def _merged(self, last: Document | None) -> Document:
-        """The last round's document with what was to be seen of those before it in front of its own."""
-        document = self.splice.wrapped(self.splice.made([], "STOP")) if last is None else last
-        response = self._inside(document)
-        if response is None or self.splice.rounds == 1:
-            return document
-        response = self.splice.filled(self.splice.joined(response))
-        candidates = [dict(one) for one in objects(response.get("candidates"))]
-        if candidates and self.journal.shown:
-            content = candidates[0].get("content") or {"role": "model"}
-            parts = [*self.journal.shown, *(part for part in content.get("parts", []) if any(part.values()))]
-            candidates[0]["content"] = {**content, "parts": parts}
-        return self._outside(document, {**response, "candidates": candidates})
+    def _merged(self, last: _Whole | None) -> bytes:
+        """The last round's answer with what was to be seen of those before it in front of its own."""
+        came, response = last or (None, self.splice.made([], "STOP"))
+        if self.splice.rounds > 1:
+            response = self.splice.filled(self.splice.joined(response))
+            candidates = [dict(one) for one in objects(response.get("candidates"))]
+            if candidates and self.journal.shown:
+                content = candidates[0].get("content") or {"role": "model"}
+                parts = [*self.journal.shown, *(part for part in content.get("parts", []) if any(part.values()))]
+                candidates[0]["content"] = {**content, "parts": parts}
+            response = {**response, "candidates": candidates}
+        return self.wire.whole(response, came)
 
     def _refused(self, answer: UpstreamAnswer, body: bytes) -> Iterator[Head | bytes]:
         """An answer that is no 200: as it is, or in the form of a stream that has begun."""
@@ -404,29 +387,18 @@ class Runner:
             document = document[0]
         if not isinstance(document, dict) or "error" not in document:
             document = replies.error(answer.status, "UNKNOWN", body.decode("utf-8", "replace")[:1000])
-        yield self.splice.framed(document) + self.splice.end()
+        yield self.wire.error_event(document)
 
     def _failure(self, code: int, status: str, message: str) -> Iterator[Head | bytes]:
         """An error of the proxy's own, in the form that the answer has by now."""
         document = replies.error(code, status, f"toolgraft: {message}")
         if self._head is None or self.framing is Framing.JSON:
             yield Head(code, [(b"content-type", b"application/json; charset=UTF-8")])
-            yield encode(document)
+            yield self.wire.error(document)
         else:
-            yield self.splice.framed(document) + self.splice.end()
+            yield self.wire.error_event(document)
 
-    # --- documents and records --------------------------------------------------------------------------------
-
-    def _inside(self, document: Any) -> Document | None:
-        """The response in an answer's document; None where there is none, as in an error."""
-        for key in self.splice.path:
-            document = document.get(key) if isinstance(document, dict) else None
-        if isinstance(document, dict) and ("candidates" in document or "error" not in document):
-            return document
-        return None
-
-    def _outside(self, document: Document, response: Document) -> Document:
-        return {**document, self.splice.path[0]: response} if self.splice.path else response
+    # --- records ------------------------------------------------------------------------------------------------
 
     async def _save(self, *, ended: bool) -> None:
         """Store the turn as far as it has come. Raises StoreUnavailable, but where the settings say to go on."""
@@ -462,10 +434,6 @@ def candidate_count(config: bytes | None) -> int:
 
 def _has_wrong_calls(state: Candidate) -> bool:
     return isinstance(state.finish, str) and state.finish in WRONG_CALLS and not state.slots
-
-
-def _without(document: Document, *names: str) -> Document:
-    return {key: value for key, value in document.items() if key not in names}
 
 
 def _kept(headers: Headers) -> Headers:

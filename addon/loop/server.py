@@ -9,14 +9,13 @@ import contextlib
 import logging
 import secrets
 import socket
-from collections.abc import AsyncGenerator, Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 import httpx2
 import uvicorn
 
 from addon.core import replies
-from addon.core.documents import encode
 from addon.loop.runner import Head, Runner
 
 logger = logging.getLogger("toolgraft")
@@ -105,7 +104,7 @@ class LoopServer:
         received()
         self.running.add(runner)
         gone = asyncio.ensure_future(receive())  # the next thing to come is the client's hang-up
-        answering = asyncio.ensure_future(_answer(runner.output(), send))
+        answering = asyncio.ensure_future(_answer(runner, send))
         self._answering.add(answering)
         try:
             await asyncio.wait({gone, answering}, return_when=asyncio.FIRST_COMPLETED)
@@ -128,9 +127,10 @@ class LoopServer:
         over.add_done_callback(lambda _: self.running.discard(runner))
 
 
-async def _answer(output: AsyncGenerator[Head | bytes], send: Send) -> None:
+async def _answer(runner: Runner, send: Send) -> None:
     """Send what a loop gives. Where the upstream breaks off in an answer, the answer breaks off."""
     begun = False
+    output = runner.output()
     try:
         async for out in output:
             if isinstance(out, Head):
@@ -142,17 +142,18 @@ async def _answer(output: AsyncGenerator[Head | bytes], send: Send) -> None:
     except httpx2.RequestError as error:
         if begun:
             raise
-        await _refuse(send, 502, "UNAVAILABLE", f"the model cannot be reached: {error}")
+        await _refuse(runner, send, 502, "UNAVAILABLE", f"the model cannot be reached: {error}")
     except Exception as error:
         logger.exception("a tool loop failed")
         if begun:
             raise
-        await _refuse(send, 500, "INTERNAL", f"the tool loop failed: {type(error).__name__}")
+        await _refuse(runner, send, 500, "INTERNAL", f"the tool loop failed: {type(error).__name__}")
     finally:
         await output.aclose()
 
 
-async def _refuse(send: Send, code: int, status: str, message: str) -> None:
+async def _refuse(runner: Runner, send: Send, code: int, status: str, message: str) -> None:
     headers = [(b"content-type", b"application/json; charset=UTF-8")]
     await send({"type": "http.response.start", "status": code, "headers": headers})
-    await send({"type": "http.response.body", "body": encode(replies.error(code, status, f"toolgraft: {message}"))})
+    body = runner.wire.error(replies.error(code, status, f"toolgraft: {message}"))
+    await send({"type": "http.response.body", "body": body})

@@ -1,6 +1,16 @@
 """Where Gemini is spoken: one module a family of endpoints, one registry. Pure."""
 
 from addon.surfaces.base import Framing, Operation, Target
-from addon.surfaces.registry import home_of, is_surface_host, match, match_path, takes_ids
+from addon.surfaces.registry import home_of, is_surface_host, match, match_path, takes_ids, wire_of
 
-__all__ = ["Framing", "Operation", "Target", "home_of", "is_surface_host", "match", "match_path", "takes_ids"]
+__all__ = [
+    "Framing",
+    "Operation",
+    "Target",
+    "home_of",
+    "is_surface_host",
+    "match",
+    "match_path",
+    "takes_ids",
+    "wire_of",
+]

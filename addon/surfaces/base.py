@@ -6,6 +6,10 @@ import enum
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from addon.surfaces.wire import Wire
 
 
 class Operation(enum.StrEnum):
@@ -55,6 +59,8 @@ class Surface:
     response_path: tuple[str, ...] = ()
     home: Callable[[str], str | None] | None = None
     """The host that serves a path, whatever is asked of it, where the path shows that it is this surface's."""
+    wire: Callable[[Target], Wire] | None = None
+    """What translates an exchange of a surface whose language is not Gemini's own."""
 
 
 METHOD = r":(?P<operation>generateContent|streamGenerateContent|countTokens)"

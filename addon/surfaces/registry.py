@@ -10,6 +10,7 @@ from urllib.parse import unquote
 
 from addon.surfaces import codeassist, developer, firebase, vertex
 from addon.surfaces.base import Framing, Operation, Surface, Target
+from addon.surfaces.wire import Wire
 
 # The order counts for `match_path` alone: `/v1/projects/…` is Vertex's before it is Firebase's.
 SURFACES: tuple[Surface, ...] = (
@@ -18,6 +19,8 @@ SURFACES: tuple[Surface, ...] = (
     firebase.SURFACE,
     codeassist.SURFACE,
 )
+
+_WIRES = {surface.name: surface.wire for surface in SURFACES if surface.wire is not None}
 
 
 def match(method: str, host: str, path: str) -> Target | None:
@@ -47,6 +50,11 @@ def is_surface_host(host: str) -> bool:
 def takes_ids(target: Target, path: str) -> bool:
     """Whether the version of the API that a request's path names knows ids of calls: Vertex's v1 does not."""
     return target.surface != "vertex" or not path.lstrip("/").startswith("v1/")
+
+
+def wire_of(target: Target) -> Wire:
+    """The language of a request's surface, for this one exchange."""
+    return _WIRES.get(target.surface, Wire)(target)
 
 
 def home_of(path: str) -> str | None:

@@ -4,9 +4,7 @@ from typing import Any
 
 import pytest
 
-from addon.core.documents import decode
 from addon.loop.output import Splice, summed
-from addon.surfaces import Framing
 
 
 @pytest.mark.parametrize(
@@ -35,7 +33,7 @@ def response(number: int, finish: str | None = None) -> dict[str, Any]:
 
 
 def test_later_rounds_go_under_the_first_one_s_id_with_the_usage_of_all() -> None:
-    splice = Splice(Framing.SSE, ())
+    splice = Splice()
     splice.begin_round()
     first = response(5)
     splice.note(first)
@@ -48,11 +46,3 @@ def test_later_rounds_go_under_the_first_one_s_id_with_the_usage_of_all() -> Non
         "usageMetadata": {"totalTokenCount": 12},
         "responseId": "r5",
     }
-
-
-def test_an_array_opens_once_and_closes_once() -> None:
-    splice = Splice(Framing.ARRAY, ())
-    splice.begin_round()
-    body = splice.framed(response(1)) + splice.framed(response(2)) + splice.end()
-    assert [one["responseId"] for one in decode(body)] == ["r1", "r2"]
-    assert Splice(Framing.ARRAY, ()).end() == b"[]"

@@ -121,6 +121,40 @@ async def test_usage_is_summed_over_the_rounds_and_kept_for_each(
     assert turn.delivery == "loop"
 
 
+@pytest.mark.parametrize(("framing", "surface"), FORMS)
+async def test_where_calls_are_for_others_to_answer_a_placeholder_stands_for_them_and_nothing_runs(
+    proxy: Proxy, gemini: StrictGemini, framing: Framing, surface: str
+) -> None:
+    proxy.tools.add("weather", weather)
+    await proxy.open()
+    await proxy.policy(delivery="placeholder")
+    played = await proxy.ask('call weather {"place": "Oslo"}', framing=framing, surface=surface)
+    played.check()
+    assert "Tool call completed: weather" in played.text
+    assert [call.status for call in await proxy.calls()] == [Status.PENDING]
+    assert len(gemini.requests) == 1
+
+
+@pytest.mark.parametrize(("framing", "surface"), FORMS)
+async def test_a_client_that_answers_the_calls_itself_is_given_them(
+    proxy: Proxy, gemini: StrictGemini, framing: Framing, surface: str
+) -> None:
+    proxy.tools.add("weather", weather)
+    await proxy.open()
+    await proxy.policy(delivery="passthrough")
+    played = await proxy.ask('call weather {"place": "Oslo"}', framing=framing, surface=surface)
+    (call,) = [part["functionCall"] for part in played.parts if "functionCall" in part]
+    assert (call["name"], call["args"]) == ("weather", {"place": "Oslo"})
+    answer = {"functionResponse": {"id": call["id"], "name": "weather", "response": {"celsius": 3}}}
+    said = {"role": "model", "parts": [part for part in played.parts if "functionCall" in part]}
+    chat = [user('call weather {"place": "Oslo"}'), said, {"role": "user", "parts": [answer]}]
+    again = await proxy.ask(*chat, framing=framing, surface=surface)
+    assert '"celsius": 3' in again.text
+    (kept,) = await proxy.calls()
+    assert (kept.status, kept.result) == (Status.DONE, {"celsius": 3})
+    assert gemini.refused == []
+
+
 async def test_the_calls_of_a_step_run_at_once(proxy: Proxy, gemini: StrictGemini) -> None:
     together = asyncio.Barrier(3)
 

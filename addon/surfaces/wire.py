@@ -1,0 +1,150 @@
+"""The language of a surface: the requests and answers of one exchange, read as Gemini's documents and written again.
+
+`Wire` is Gemini's own language, in its envelope and its framing. A surface that speaks another has a subclass of its
+own, which says for each message what it is as a Gemini document: so the ledger, the rewriting and the loop are there
+once. Pure: bytes and documents in, bytes and documents out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from addon.core import replies
+from addon.core.documents import Document, decode, encode, get, members
+from addon.core.json_array import SEPARATOR, ArrayItem
+from addon.core.request import Piece, Prefix, Request, assemble, parse
+from addon.core.sse import SseEvent
+from addon.core.sse import encode as sse_event
+from addon.surfaces.base import Framing, Operation, Target
+
+
+class Wire:
+    """One exchange. It is asked in the order of the methods here, and may keep what it needs of one for the next.
+
+    `native`: what passes is Gemini's, so that answers may be looked at on their way. Those of other languages are
+    always written anew, by a loop. `target` is what the request is; where the URL does not tell how the answer is
+    framed, it is known once the request was read. `sent` counts the events that were written.
+    """
+
+    native = True
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self.sent = 0
+
+    # --- requests ---------------------------------------------------------------------------------------------
+
+    def path(self, body: bytes) -> tuple[str, ...]:
+        """The keys that lead to the request object inside a body."""
+        path = self.target.request_path
+        if (
+            self.target.operation is Operation.COUNT
+            and not path
+            and b"enerate" in body
+            and any(member.name == "generateContentRequest" for member in members(body))
+        ):
+            path = ("generateContentRequest",)
+        return path
+
+    def read(self, body: bytes, known: Prefix | None = None) -> Request:
+        """A request as Gemini's: `contents`, `tools`, `toolConfig`, `generationConfig` and `model` are where they are
+        in Gemini's own, whatever body they came in. Read again for what goes upstream, once that is written. Raises
+        Malformed."""
+        return parse(body, self.path(body), known)
+
+    def write(self, request: Request, replaced: Mapping[str, bytes | None], contents: Sequence[Piece] | None) -> bytes:
+        """The request that goes upstream: as `core.request.assemble` has it, for a request that was read here."""
+        return assemble(request, replaced, contents)
+
+    def again(self, request: Request, added: Sequence[Document], mode: str | None) -> bytes:
+        """A request of a loop: the one that was read last with these Contents behind its own, all that were added
+        since the loop began. `mode` is the function calling mode from now on: "NONE", "AUTO", or None to leave it."""
+        pieces: list[Piece] = [span for turn in request.history.turns for span in turn.spans]
+        pieces += [encode(content) for content in added]
+        return self.write(request, mode_set(request, mode), pieces if added else None)
+
+    # --- answers ----------------------------------------------------------------------------------------------
+
+    def inside(self, document: object) -> Document | None:
+        """The Gemini response that a document of an answer holds, whole or one event's; None where there is none, as in
+        an error."""
+        for key in self.target.response_path:
+            document = document.get(key) if isinstance(document, dict) else None
+        if isinstance(document, dict) and ("candidates" in document or "error" not in document):
+            return document
+        return None
+
+    def as_came(self, item: SseEvent | ArrayItem) -> bytes:
+        """An event of a stream that needs no change, as the bytes that it is where they fit in their new place."""
+        framing = self.target.framing
+        if isinstance(item, SseEvent):
+            fits = framing is Framing.SSE and item.raw.endswith((b"\n\n", b"\r\n\r\n"))
+        else:
+            fits = framing is Framing.ARRAY and (self.sent == 0) == item.prefix.lstrip().startswith(b"[")
+        if not fits:
+            return self._framed((item.data or b"").replace(b"\r", b" ").replace(b"\n", b" "))
+        self.sent += 1
+        return item.raw
+
+    def event(self, seen: Document, came: Document | None = None) -> bytes:
+        """A response as it is to be seen, as an event of the stream. `came` is the document that it was in; None for
+        one that the proxy makes itself."""
+        return self._framed(encode(self._outside(seen, came)))
+
+    def end(self) -> bytes:
+        """What stands behind the last event."""
+        if self.target.framing is Framing.SSE:
+            return b""
+        return b"]" if self.sent else b"[]"
+
+    def whole(self, seen: Document, came: Document | None = None) -> bytes:
+        """A response as it is to be seen, as the body of an answer that is no stream."""
+        return encode(self._outside(seen, came))
+
+    def reply(self, answer: Document) -> tuple[str, bytes]:
+        """An answer of the proxy's own, complete: its content type and its body."""
+        if self.target.framing is Framing.JSON:
+            return replies.content_type("json"), self.whole(answer)
+        return replies.content_type(self.target.framing.value), self.event(answer) + self.end()
+
+    # --- errors -----------------------------------------------------------------------------------------------
+
+    def error(self, document: Document) -> bytes:
+        """The body that tells of an error (`document`: in Google's shape) where no stream has begun."""
+        wraps = self.target.surface == "codeassist" and self.target.operation is Operation.STREAM
+        return replies.framed(document, "array" if wraps else "json")
+
+    def error_event(self, document: Document) -> bytes:
+        """The event that tells of an error in a stream, and ends it."""
+        return self._framed(encode(document)) + self.end()
+
+    # --- bytes ------------------------------------------------------------------------------------------------
+
+    def _framed(self, body: bytes) -> bytes:
+        self.sent += 1
+        if self.target.framing is Framing.SSE:
+            return sse_event(body)
+        return (b"[" if self.sent == 1 else SEPARATOR) + body
+
+    def _outside(self, seen: Document, came: Document | None) -> Document:
+        """The response where it lay in the document that it came in."""
+        for key in reversed(self.target.response_path):
+            seen = {**(came or {}), key: seen}
+        return seen
+
+
+def mode_set(request: Request, mode: str | None) -> dict[str, bytes | None]:
+    """What is to be replaced in a request for its function calling mode to be this one."""
+    if mode is None or request.value("tools") is None:
+        return {}
+    config = decode(request.value("toolConfig") or b"{}")
+    calling = dict(get(config, "functionCallingConfig") or {})
+    if mode != "NONE" and str(calling.get("mode", "")).upper() != "ANY":
+        return {}
+    kept = _without(config, "functionCallingConfig", "function_calling_config")
+    calling = _without(calling, "allowedFunctionNames", "allowed_function_names")
+    return {"toolConfig": encode({**kept, "functionCallingConfig": {**calling, "mode": mode}})}
+
+
+def _without(document: Document, *names: str) -> Document:
+    return {key: value for key, value in document.items() if key not in names}

@@ -1,0 +1,120 @@
+"""Gemini's own language: where a response lies in its envelope, how events are framed, and how a request goes on."""
+
+from typing import Any
+
+import pytest
+
+from addon.core.documents import decode, encode
+from addon.core.json_array import ArrayDecoder
+from addon.core.sse import SseDecoder
+from addon.surfaces import Framing, Operation, Target
+from addon.surfaces.wire import Wire
+
+CONFIG = {"functionCallingConfig": {"mode": "ANY", "allowedFunctionNames": ["f"]}, "retrievalConfig": {"a": 1}}
+
+
+def wire(framing: Framing = Framing.JSON, surface: str = "developer") -> Wire:
+    operation = Operation.GENERATE if framing is Framing.JSON else Operation.STREAM
+    enveloped = surface == "codeassist"
+    request, response = (("request",), ("response",)) if enveloped else ((), ())
+    return Wire(Target(surface, operation, framing, "m", request, response))
+
+
+def body(**members: Any) -> bytes:
+    return encode({"contents": [{"role": "user", "parts": [{"text": "hi"}]}], **members})
+
+
+@pytest.mark.parametrize(
+    ("config", "mode", "expected"),
+    [
+        pytest.param(CONFIG, None, CONFIG, id="the first round is as the client has it"),
+        pytest.param(
+            CONFIG,
+            "AUTO",
+            {"functionCallingConfig": {"mode": "AUTO"}, "retrievalConfig": {"a": 1}},
+            id="what forces calls forces the first step only",
+        ),
+        pytest.param(
+            CONFIG,
+            "NONE",
+            {"functionCallingConfig": {"mode": "NONE"}, "retrievalConfig": {"a": 1}},
+            id="the last round forbids calls",
+        ),
+        pytest.param(None, "AUTO", None, id="nothing forces calls"),
+        pytest.param(None, "NONE", {"functionCallingConfig": {"mode": "NONE"}}, id="forbidden where nothing was said"),
+        pytest.param(
+            {"functionCallingConfig": {"mode": "VALIDATED"}},
+            "AUTO",
+            {"functionCallingConfig": {"mode": "VALIDATED"}},
+            id="a mode that allows text stays",
+        ),
+    ],
+)
+def test_the_mode_of_later_rounds(config: Any, mode: str | None, expected: Any) -> None:
+    speaks = wire()
+    sent = body(tools=[{"functionDeclarations": [{"name": "f"}]}], **({"toolConfig": config} if config else {}))
+    assert decode(speaks.again(speaks.read(sent), [], mode)).get("toolConfig") == expected
+
+
+def test_without_tools_there_is_no_mode_to_set() -> None:
+    speaks = wire()
+    sent = body(toolConfig={"retrievalConfig": {}})
+    assert speaks.again(speaks.read(sent), [], "NONE") == sent
+
+
+def test_what_was_said_in_a_loop_goes_behind_the_client_s_own() -> None:
+    speaks = wire(surface="codeassist")
+    request = speaks.read(encode({"model": "m", "request": decode(body()), "later": 1}))
+    added = {"role": "model", "parts": [{"text": "so"}]}
+    sent = decode(speaks.again(request, [added], None))
+    assert sent["request"]["contents"][1:] == [added]
+    assert (sent["model"], sent["later"]) == ("m", 1)
+
+
+@pytest.mark.parametrize("surface", ["developer", "codeassist"])
+@pytest.mark.parametrize("framing", list(Framing))
+def test_an_event_is_read_back_as_what_it_was_written(surface: str, framing: Framing) -> None:
+    speaks = wire(framing, surface)
+    answers: list[dict[str, Any]] = [{"candidates": [], "responseId": f"r{n}"} for n in range(3)]
+    came = {"response": {}, "traceId": "t"} if surface == "codeassist" else None
+    if framing is Framing.JSON:
+        assert speaks.inside(decode(speaks.whole(answers[0], came))) == answers[0]
+        return
+    decoder = SseDecoder() if framing is Framing.SSE else ArrayDecoder()
+    stream = b"".join(speaks.event(answer, came) for answer in answers) + speaks.end()
+    items = [item for item in [*decoder.feed(stream), *decoder.flush()] if item.data is not None]
+    documents = [decode(item.data) for item in items if item.data is not None]
+    assert [speaks.inside(document) for document in documents] == answers
+    assert all("traceId" in document for document in documents) is (surface == "codeassist")
+    assert b"".join(wire(framing, surface).as_came(item) for item in items[:1]) == items[0].raw
+
+
+def test_an_array_opens_once_and_closes_once() -> None:
+    speaks = wire(Framing.ARRAY)
+    assert speaks.end() == b"[]"
+    assert decode(speaks.event({"a": 1}) + speaks.event({"a": 2}) + speaks.end()) == [{"a": 1}, {"a": 2}]
+
+
+def test_an_event_that_came_in_another_framing_goes_in_the_one_that_was_asked_for() -> None:
+    (item,) = ArrayDecoder().feed(b'[{"a":\n1}')
+    assert wire(Framing.SSE).as_came(item) == b'data: {"a": 1}\r\n\r\n'
+
+
+@pytest.mark.parametrize(
+    ("surface", "framing", "expected"),
+    [
+        ("developer", Framing.JSON, {"error": {}}),
+        ("developer", Framing.SSE, {"error": {}}),
+        ("codeassist", Framing.JSON, {"error": {}}),
+        ("codeassist", Framing.SSE, [{"error": {}}]),
+    ],
+)
+def test_an_error_before_anything_else_has_the_shape_that_the_surface_gives_it(
+    surface: str, framing: Framing, expected: Any
+) -> None:
+    assert decode(wire(framing, surface).error({"error": {}})) == expected
+
+
+@pytest.mark.parametrize("document", [None, [], "text", {"error": {"code": 400}}])
+def test_an_error_is_no_response(document: object) -> None:
+    assert wire().inside(document) is None
