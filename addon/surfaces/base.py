@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 import re
 from collections.abc import Callable
@@ -43,18 +44,24 @@ class Target:
     response_path: tuple[str, ...]
     """Where the GenerateContentResponse is in the answer, in each event or element of a stream."""
 
+    def streamed(self) -> Target:
+        """The same request where its body asks for server-sent events."""
+        return dataclasses.replace(self, operation=Operation.STREAM, framing=Framing.SSE)
+
 
 @dataclass(frozen=True, slots=True)
 class Surface:
     """One family of endpoints.
 
     `host` matches a whole host name in lower case, without a port. `path` matches a whole path without its query,
-    and names what it finds: `operation` (or nothing at all for `cachedContents`) and, where the URL tells, `model`.
+    and names what it finds: `operation`, or nothing for what `operation` below stands for, and, where the URL tells,
+    `model`.
     """
 
     name: str
     host: re.Pattern[str]
     path: re.Pattern[str]
+    operation: Operation = Operation.CACHE
     request_path: tuple[str, ...] = ()
     response_path: tuple[str, ...] = ()
     home: Callable[[str], str | None] | None = None

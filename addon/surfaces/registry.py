@@ -82,12 +82,13 @@ def _target(surface: Surface, path: str) -> Target | None:
     found = surface.path.fullmatch(unquote(path) if "%" in path else path)
     if found is None:
         return None
-    operation = Operation(found["operation"] or Operation.CACHE)
+    named = found.groupdict()
+    operation = Operation(named.get("operation") or surface.operation)
     return Target(
         surface=surface.name,
         operation=operation,
         framing=_framing(operation, query),
-        model=found.groupdict().get("model") or "",
+        model=named.get("model") or "",
         request_path=surface.request_path,
         response_path=() if operation is Operation.COUNT else surface.response_path,
     )
