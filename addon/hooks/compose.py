@@ -6,6 +6,7 @@ from typing import Any
 import mitmproxy.proxy.layers  # noqa: F401 - makes the hooks of flows known
 from mitmproxy import hooks, http
 
+from addon.hooks.clients import Clients
 from addon.hooks.grafting import Grafting
 from addon.hooks.lifecycle import Lifecycle
 from addon.hooks.looping import Looping
@@ -93,11 +94,12 @@ def _or_refused(hook: Hook) -> Hook:
 
 
 def build_addons() -> list[object]:
-    lifecycle = Lifecycle()
     watching = Watching()
+    clients = Clients()
+    lifecycle = Lifecycle()
     routing = Routing(lifecycle, watching)
-    looping = Looping(lifecycle, routing, watching)
+    looping = Looping(lifecycle, routing, watching, clients)
     grafting = Grafting(lifecycle, routing, looping)
     recording = Recording(lifecycle, routing, grafting, watching)
     # a looping flow is put back to where it was redirected to before the redirect itself is undone
-    return [Toolgraft([lifecycle, Masking(), looping, routing, grafting, recording])]
+    return [Toolgraft([lifecycle, Masking(), clients, looping, routing, grafting, recording])]

@@ -1,23 +1,18 @@
 """Flows that need a tool loop: sent to the loopback server, and put back to what they were when their answer comes."""
 
-import asyncio
-import os
-import ssl
 from dataclasses import dataclass
 from functools import partial
 from weakref import WeakKeyDictionary
 
-import certifi
-import httpx2
-from mitmproxy import ctx, http
+from mitmproxy import http
 from mitmproxy.proxy.mode_specs import UpstreamMode
 
 from addon.graft.exchange import Exchange
+from addon.hooks.clients import Clients, proxy_of
 from addon.hooks.headers import put
 from addon.hooks.lifecycle import Lifecycle
 from addon.hooks.routing import Routing
 from addon.hooks.watching import Watching
-from addon.loop.clients import no_cookies
 from addon.loop.runner import Runner
 from addon.loop.server import SECRET_HEADER
 from addon.loop.upstream import Address, Upstream
@@ -40,19 +35,6 @@ _NOT_SENT = frozenset(
     }
 )
 """What is between the client and the proxy alone. HTTP/2 upstream refuses a request that has some of it."""
-
-
-_OF_CLIENTS = frozenset(
-    {
-        "client_certs",
-        "http2",
-        "ssl_insecure",
-        "ssl_verify_upstream_trusted_ca",
-        "ssl_verify_upstream_trusted_confdir",
-        "upstream_auth",
-    }
-)
-"""Options of mitmproxy's by which connections are made."""
 
 
 @dataclass(slots=True)
@@ -85,29 +67,13 @@ class _Kept:
 class Looping:
     """Stands behind the grafting, which hands it the requests whose calls the proxy may run."""
 
-    def __init__(self, lifecycle: Lifecycle, routing: Routing, watching: Watching) -> None:
+    def __init__(self, lifecycle: Lifecycle, routing: Routing, watching: Watching, clients: Clients) -> None:
         self.lifecycle = lifecycle
         self.routing = routing
         self.watching = watching
+        self.clients = clients
         self._diverted: WeakKeyDictionary[http.HTTPFlow, _Diverted] = WeakKeyDictionary()
         self._streamed: WeakKeyDictionary[http.HTTPFlow, _Kept] = WeakKeyDictionary()
-        self._clients: dict[tuple[str, str], httpx2.AsyncClient] = {}
-        self._retired: list[httpx2.AsyncClient] = []  # loops may still be on their way with these
-        self._closing: asyncio.Future[list[None]] | None = None
-
-    def configure(self, updated: set[str]) -> None:
-        if updated & _OF_CLIENTS:
-            self._retire()
-
-    def done(self) -> None:
-        self._retire()
-        if self._retired:
-            retired, self._retired = self._retired, []
-            self._closing = asyncio.gather(*(client.aclose() for client in retired))
-
-    def _retire(self) -> None:
-        self._retired += self._clients.values()
-        self._clients.clear()
 
     def wants(self, exchange: Exchange) -> bool:
         """Whether the request may lead to calls that the proxy runs, or its answer has to be written anew anyway."""
@@ -131,7 +97,9 @@ class Looping:
         sent_to = request.url
         address = Address(request.method, true_url, fields, sent_to if sent_to != true_url else None)
         watcher = self.watching.of(flow.client_conn, exchange.scope.session, request.data.content or b"")
-        upstream = Upstream(self._client(flow, sent_to, redirected=address.to is not None), watcher)
+        mode = flow.client_conn.proxy_mode
+        proxy = proxy_of(mode) if isinstance(mode, UpstreamMode) and address.to is None else ""
+        upstream = Upstream(self.clients.to(sent_to, proxy), watcher)
         runner = Runner(runtime.grafter, runtime.executors, upstream, exchange, address, body)
         secret = runtime.loops.register(runner, partial(self._restore, flow))
         self._diverted[flow] = _Diverted(
@@ -181,51 +149,3 @@ class Looping:
         request.path, request.authority = diverted.path, diverted.authority
         request.headers.fields = diverted.fields
         request.data.content = diverted.body
-
-    def _client(self, flow: http.HTTPFlow, sent_to: str, *, redirected: bool) -> httpx2.AsyncClient:
-        """The pooled client for this way out: directly, or through the upstream proxy of the flow's mode."""
-        mode = flow.client_conn.proxy_mode
-        proxy = ""
-        if isinstance(mode, UpstreamMode) and not redirected:
-            proxy = f"{mode.scheme}://{mode.address[0]}:{mode.address[1]}"
-        certificate = _certificate(httpx2.URL(sent_to).host)
-        client = self._clients.get((proxy, certificate))
-        if client is None:
-            client = self._clients[proxy, certificate] = httpx2.AsyncClient(
-                http2=ctx.options.http2,
-                verify=_trust(certificate),
-                proxy=_upstream_proxy(proxy) if proxy else None,
-                trust_env=False,
-                follow_redirects=False,
-                cookies=no_cookies(),
-                limits=httpx2.Limits(max_connections=1000, max_keepalive_connections=100),
-            )
-            client.headers.clear()  # requests have the headers that their client gave them, and no others
-        return client
-
-
-def _trust(certificate: str = "") -> ssl.SSLContext:
-    """Certificates as mitmproxy checks them, and the file of the one that it shows itself."""
-    options = ctx.options
-    file, folder = options.ssl_verify_upstream_trusted_ca, options.ssl_verify_upstream_trusted_confdir
-    if options.ssl_insecure:
-        context = ssl.create_default_context()
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    else:
-        context = ssl.create_default_context(cafile=file or (None if folder else certifi.where()), capath=folder)
-    if certificate:
-        context.load_cert_chain(certificate)
-    return context
-
-
-def _certificate(host: str) -> str:
-    """The file of the certificate that the host is shown, found as mitmproxy finds it; empty where there is none."""
-    named = os.path.expanduser(ctx.options.client_certs or "")
-    return next((file for file in (named, os.path.join(named, f"{host}.pem")) if named and os.path.isfile(file)), "")
-
-
-def _upstream_proxy(url: str) -> httpx2.Proxy:
-    name, colon, password = (ctx.options.upstream_auth or "").partition(":")
-    context = _trust(_certificate(httpx2.URL(url).host)) if url.startswith("https:") else None
-    return httpx2.Proxy(url, ssl_context=context, auth=(name, password) if colon else None)

@@ -75,7 +75,7 @@ class Runtime:
                 token=token,
                 metrics=self.metrics,
                 version=package_version(),
-                loops=self.loops,
+                loops=self.loops.running,
             )
             self._server = ControlServer(self.control, listener)
 

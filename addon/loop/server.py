@@ -17,6 +17,7 @@ import uvicorn
 
 from addon.core import replies
 from addon.loop.runner import Head, Runner
+from addon.loop.running import Running
 
 logger = logging.getLogger("toolgraft")
 
@@ -32,7 +33,7 @@ class LoopServer:
 
     def __init__(self) -> None:
         self._waiting: dict[bytes, tuple[Runner, Callable[[], None]]] = {}
-        self.running: set[Runner] = set()
+        self.running = Running()
         self._answering: set[asyncio.Task[None]] = set()
         # the protocol is named: without it asyncio does not know TCP when it sees it, and leaves Nagle's delay on
         self._listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
@@ -88,10 +89,6 @@ class LoopServer:
         """A loop whose request never came."""
         self._waiting.pop(secret, None)
 
-    def alive(self, loop_id: str) -> bool:
-        """Whether the loop still waits for its calls: an approval for one that is gone would run nothing."""
-        return any(runner.loop_id == loop_id for runner in self.running)
-
     async def _app(self, scope: Scope, receive: Receive, send: Send) -> None:
         waiting = self._waiting.pop(dict(scope["headers"]).get(SECRET_HEADER, b""), None)
         if waiting is None:
@@ -102,7 +99,7 @@ class LoopServer:
             pass  # the runner has the body already
         runner, received = waiting
         received()
-        self.running.add(runner)
+        self.running.begin(runner)
         gone = asyncio.ensure_future(receive())  # the next thing to come is the client's hang-up
         answering = asyncio.ensure_future(_answer(runner, send))
         self._answering.add(answering)
@@ -113,18 +110,10 @@ class LoopServer:
             answering.cancel()
             await asyncio.wait({answering})
             self._answering.discard(answering)
-            self._over(runner)
+            self.running.end(runner)
         if not answering.cancelled() and (error := answering.exception()) is not None:
             logger.debug("an answer broke off: %s", error)
             raise ConnectionError("the answer broke off") from error
-
-    def _over(self, runner: Runner) -> None:
-        """An answer has come to its end; its loop is alive as long as it has calls that may wait for an approval."""
-        if not runner.background:
-            self.running.discard(runner)
-            return
-        over = asyncio.gather(*runner.background, return_exceptions=True)
-        over.add_done_callback(lambda _: self.running.discard(runner))
 
 
 async def _answer(runner: Runner, send: Send) -> None:

@@ -1,0 +1,94 @@
+"""The HTTP clients by which the proxy itself reaches models: pooled, with the options that mitmproxy has for it."""
+
+import asyncio
+import os
+import ssl
+
+import certifi
+import httpx2
+from mitmproxy import ctx
+from mitmproxy.proxy.mode_specs import UpstreamMode
+
+from addon.loop.clients import no_cookies
+
+_OPTIONS = frozenset(
+    {
+        "client_certs",
+        "http2",
+        "ssl_insecure",
+        "ssl_verify_upstream_trusted_ca",
+        "ssl_verify_upstream_trusted_confdir",
+        "upstream_auth",
+    }
+)
+"""Options of mitmproxy's by which connections are made."""
+
+
+class Clients:
+    def __init__(self) -> None:
+        self._clients: dict[tuple[str, str], httpx2.AsyncClient] = {}
+        self._retired: list[httpx2.AsyncClient] = []  # requests may still be on their way with these
+        self._closing: asyncio.Future[list[None]] | None = None
+
+    def configure(self, updated: set[str]) -> None:
+        if updated & _OPTIONS:
+            self._retire()
+
+    def done(self) -> None:
+        self._retire()
+        if self._retired:
+            retired, self._retired = self._retired, []
+            self._closing = asyncio.gather(*(client.aclose() for client in retired))
+
+    def _retire(self) -> None:
+        self._retired += self._clients.values()
+        self._clients.clear()
+
+    def to(self, url: str, proxy: str = "") -> httpx2.AsyncClient:
+        """The pooled client for this URL: directly, or through the upstream proxy of that URL."""
+        certificate = _certificate(httpx2.URL(url).host)
+        client = self._clients.get((proxy, certificate))
+        if client is None:
+            client = self._clients[proxy, certificate] = httpx2.AsyncClient(
+                http2=ctx.options.http2,
+                verify=_trust(certificate),
+                proxy=_upstream_proxy(proxy) if proxy else None,
+                trust_env=False,
+                follow_redirects=False,
+                cookies=no_cookies(),
+                limits=httpx2.Limits(max_connections=1000, max_keepalive_connections=100),
+            )
+            client.headers.clear()  # requests have the headers that their client gave them, and no others
+        return client
+
+
+def proxy_of(mode: UpstreamMode) -> str:
+    """The URL of the upstream proxy of a mode."""
+    return f"{mode.scheme}://{mode.address[0]}:{mode.address[1]}"
+
+
+def _trust(certificate: str = "") -> ssl.SSLContext:
+    """Certificates as mitmproxy checks them, and the file of the one that it shows itself."""
+    options = ctx.options
+    file, folder = options.ssl_verify_upstream_trusted_ca, options.ssl_verify_upstream_trusted_confdir
+    if options.ssl_insecure:
+        context = ssl.create_default_context()
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    else:
+        context = ssl.create_default_context(cafile=file or (None if folder else certifi.where()), capath=folder)
+    if certificate:
+        context.load_cert_chain(certificate)
+    return context
+
+
+def _certificate(host: str) -> str:
+    """The file of the certificate that the host is shown, found as mitmproxy finds it; empty where there is none."""
+    named = os.path.expanduser(ctx.options.client_certs or "")
+    return next((file for file in (named, os.path.join(named, f"{host}.pem")) if named and os.path.isfile(file)), "")
+
+
+def _upstream_proxy(url: str) -> httpx2.Proxy:
+    name, colon, password = (ctx.options.upstream_auth or "").partition(":")
+    context = _trust(_certificate(httpx2.URL(url).host)) if url.startswith("https:") else None
+    return httpx2.Proxy(url, ssl_context=context, auth=(name, password) if colon else None)
