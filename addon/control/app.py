@@ -11,7 +11,8 @@ from starlette.types import Receive, Scope, Send
 from addon.control.documentation import documentation
 from addon.control.guard import Guard
 from addon.control.loops import Loops, NoLoops
-from addon.control.problems import Problem
+from addon.control.mounting import Mounted
+from addon.control.problems import Problem, refusal
 from addon.control.routes import GROUPS
 from addon.control.routing import Api, DirectRoute
 from addon.metrics import Metrics
@@ -22,17 +23,20 @@ from store.base import Store
 class ControlApp:
     """The ASGI application. It holds no connection and starts nothing: whoever serves it calls `stop` at the end."""
 
-    def __init__(self, api: Api, token: str | None) -> None:
+    def __init__(self, api: Api, token: str | None, mounted: Mounted) -> None:
         self.api = api
+        self.mounted = mounted
         routes: list[DirectRoute] = []
         for group in GROUPS:
             routes += importlib.import_module(f"addon.control.routes.{group}").router.routes
+        routes += (route for route in mounted.routes if isinstance(route, DirectRoute))
         self.routes = [*routes, *documentation(routes, api.version)]
         router = Router(self.routes, redirect_slashes=False, default=_not_found)
         self._guarded = Guard(router, settings=lambda: api.settings, token=token, open_paths=_open_paths(self.routes))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         scope["api"] = self.api
+        scope["dialect"] = self.mounted.dialect(scope.get("path", ""))
         await self._guarded(scope, receive, send)
 
     def change(self, settings: Settings) -> None:
@@ -52,10 +56,12 @@ def create_app(
     metrics: Metrics,
     version: str,
     loops: Loops | None = None,
+    mounted: Mounted | None = None,
 ) -> ControlApp:
-    """The control API over an open store. `token` None: nobody is asked for one. `loops` None: no loop runs here."""
+    """The control API over an open store. `token` None: nobody is asked for one. `loops` None: no loop runs here.
+    `mounted`: what is served beside it."""
     api = Api(store=store, settings=settings, metrics=metrics, loops=loops or NoLoops(), version=version)
-    return ControlApp(api, token)
+    return ControlApp(api, token, mounted or Mounted())
 
 
 def _open_paths(routes: list[DirectRoute]) -> list[str]:
@@ -64,4 +70,4 @@ def _open_paths(routes: list[DirectRoute]) -> list[str]:
 
 async def _not_found(scope: Scope, receive: Receive, send: Send) -> None:
     problem = Problem(404, "there is nothing at this path: /docs lists what there is")
-    await problem.response()(scope, receive, send)
+    await refusal(problem, scope)(scope, receive, send)

@@ -10,12 +10,12 @@ from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from addon.control.problems import Problem
+from addon.control.problems import Problem, refusal
 from addon.core.guard import host_allowed, page_allowed
 from addon.settings import Settings
 
 _METHODS = "GET, POST, PUT, PATCH, DELETE"
-_HEADERS = "authorization, content-type, last-event-id"
+_HEADERS = "authorization, content-type, last-event-id, x-goog-api-key, x-graft-session"
 
 
 class Guard:
@@ -46,7 +46,7 @@ class Guard:
             if b"transfer-encoding" in headers or headers.get(b"content-length", b"0") != b"0":
                 receive = self._checked_body(headers, receive)
         except Problem as problem:
-            await problem.response()(scope, receive, send)
+            await refusal(problem, scope)(scope, receive, send)
             return
         await self._app(scope, receive, send)
 

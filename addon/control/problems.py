@@ -1,4 +1,4 @@
-"""Errors of the control API, as `application/problem+json` (RFC 9457).
+"""Errors of the control API, as `application/problem+json` (RFC 9457), or in the dialect of a path's callers.
 
 One place turns whatever a handler raised into an answer. Nothing that a caller did not send itself goes into one: no
 traceback, no path, no store's own words.
@@ -6,13 +6,14 @@ traceback, no path, no store's own words.
 
 import http
 import logging
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import pydantic_core
 from pydantic import BaseModel, Field, ValidationError
 from starlette.responses import Response
+from starlette.types import Scope
 
 from addon.core.toolset import BadTool
 from store.base import AlreadyAnswered, BadCursor, Decided, LeaseLost, StoreUnavailable, UnknownCall
@@ -49,6 +50,16 @@ class Problem(Exception):
         body = {"type": "about:blank", "title": title, "status": self.status, "detail": self.detail}
         body |= {name: value for name, value in self.extra.items() if value is not None}
         return Response(pydantic_core.to_json(body), self.status, self.headers, MEDIA_TYPE)
+
+
+type Dialect = Callable[[Problem], Response]
+"""How a refusal is written."""
+
+
+def refusal(problem: Problem, scope: Scope) -> Response:
+    """The answer to a request that is refused, in its caller's dialect."""
+    dialect: Dialect = scope.get("dialect", Problem.response)
+    return dialect(problem)
 
 
 @contextmanager

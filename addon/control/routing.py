@@ -26,7 +26,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from addon.control.loops import Loops
-from addon.control.problems import Problem, invalid, problem_of
+from addon.control.problems import Problem, invalid, problem_of, refusal
 from addon.metrics import Metrics
 from addon.settings import Settings
 from store.base import Store
@@ -74,7 +74,7 @@ class DirectRoute(APIRoute):
             allowed = {m for r in scope["router"].routes if r.path == self.path for m in r.methods}
             allow = ", ".join(sorted(allowed))
             problem = Problem(405, f"{scope['method']} is not for this path: {allow}", headers={"Allow": allow})
-            await problem.response()(scope, receive, send)
+            await refusal(problem, scope)(scope, receive, send)
             return
         await self.app(scope, receive, send)
 
@@ -96,7 +96,7 @@ def _direct(endpoint: Callable[..., Awaitable[Response]], path_names: set[str]) 
             problem = problem_of(error)
             if problem.status >= 500:
                 scope["api"].metrics.error("store" if problem.status == 503 else "control")
-            response = problem.response()
+            response = refusal(problem, scope)
         try:
             await response(scope, receive, send)
         except Exception:
