@@ -12,8 +12,8 @@ Sessions are isolated: no method that is given a session returns or changes a re
 Events never hold the values of executors' headers, which may be secrets.
 
 What a caller can catch: `UnknownCall`, what says how a call stands (`AlreadyAnswered`, `NotPending`, `LeaseLost`,
-`Decided`), `StoreUnavailable` (the backend cannot be used now; nothing was written) and, when opening, `StoreUnusable`
-(the message names the path and says what to do).
+`Decided`), `UnknownResponse`, `ConversationMoved`, `StoreUnavailable` (the backend cannot be used now; nothing was
+written) and, when opening, `StoreUnusable` (the message names the path and says what to do).
 
 A backend whose methods never suspend says so with `suspends = False`; its coroutines may then be run to their end by
 `run_now` where nothing can be awaited. `wait` is the exception: it always suspends.
@@ -24,7 +24,20 @@ import time
 from collections.abc import Callable, Collection, Coroutine, Sequence
 from typing import Any, ClassVar, Self
 
-from store.models import CachedTools, Call, Event, Found, Page, Policy, Session, Status, Toolset, Turn
+from store.models import (
+    CachedTools,
+    Call,
+    Event,
+    Found,
+    GivenCall,
+    Page,
+    Policy,
+    Response,
+    Session,
+    Status,
+    Toolset,
+    Turn,
+)
 
 MATCHES = 8
 """How many turns `look_up` gives for one key at most: a chat that is repeated word for word shares its keys with
@@ -41,6 +54,8 @@ class StoreError(Exception):
      │   ├─ NotPending         it is run already, waits for an approval, or is final
      │   ├─ LeaseLost          the worker does not hold it (any more)
      │   └─ Decided            it does not wait for an approval: never did, or was decided otherwise
+     ├─ UnknownResponse    no such response in the session
+     ├─ ConversationMoved  the conversation is at `head`, and not where the response goes on
      ├─ BadCursor          a cursor that this store did not make
      ├─ StoreUnavailable   a backend that does not answer now
      └─ StoreUnusable      a backend that cannot be opened
@@ -74,6 +89,17 @@ class LeaseLost(CallStands):
 
 class Decided(CallStands):
     why = "it does not wait for this decision"
+
+
+class UnknownResponse(StoreError):
+    pass
+
+
+class ConversationMoved(StoreError):
+    def __init__(self, name: str, head: str | None, expected: str | None) -> None:
+        stands = f"is at response {head}" if head else "does not exist"
+        super().__init__(f"conversation {name} {stands}, and not {f'at {expected}' if expected else 'new'}")
+        self.head = head
 
 
 class BadCursor(StoreError):
@@ -152,8 +178,8 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     async def delete_session(self, name: str) -> bool:
-        """Forget the session with its calls, turns, keys and cached tools; False where there was nothing.
-        Event `session.deleted`; the session's earlier events go with it."""
+        """Forget the session with its calls, turns, keys, cached tools, responses and conversations; False where there
+        was nothing. Event `session.deleted`; the session's earlier events go with it."""
 
     @abc.abstractmethod
     async def put_cached_tools(self, cached: CachedTools) -> None: ...
@@ -272,6 +298,53 @@ class Store(abc.ABC):
         """End a call that nobody will answer: `denied` or `expired`, with words for the model. A final call stays as it
         is, and is returned so. Raises ValueError for another status."""
 
+    # --- responses and conversations --------------------------------------------------------------------------
+    #
+    # Each response follows one other or none, so they form trees: the threads. A conversation is a name for a place in
+    # one, its head. These methods leave no events: what they keep is large, and its owner is told of it anyway.
+
+    @abc.abstractmethod
+    async def add_response(self, response: Response, *, head: str | None = None) -> None:
+        """Add the response and, where it has a conversation, move that conversation's head to it.
+
+        `head`: the response at which the conversation is, which must be the `previous` of this one; None: the
+        conversation is made by this response, which may follow any other. Of two that move the same head at once, one
+        does. A call id that was given before means the call of this response from now on.
+
+        Raises ConversationMoved: the conversation is not at `head` (any more); UnknownResponse: there is no response
+        `previous` in the session; ValueError: a response of this id is there already, or `head` is not as said above.
+
+        To keep only the calls of a response (for a client that keeps its own history), add it with no contents, no
+        document, no conversation and no `previous`.
+        """
+
+    @abc.abstractmethod
+    async def response(self, session: str, response_id: str) -> Response:
+        """The response; its `document` is None where it was deleted, and is only kept for others. Raises
+        UnknownResponse."""
+
+    @abc.abstractmethod
+    async def conversation(self, session: str, name: str) -> str | None:
+        """The id of the conversation's head; None: there is no such conversation."""
+
+    @abc.abstractmethod
+    async def history(self, session: str, response_id: str) -> list[Response]:
+        """The responses from the beginning of the thread to this one, the oldest first.
+
+        Only the last has its `tools` and its `document`: the others' can be large, and are None here. Raises
+        UnknownResponse.
+        """
+
+    @abc.abstractmethod
+    async def given_calls(self, session: str, call_ids: Collection[str]) -> dict[str, GivenCall]:
+        """Those of these calls that a client of the session was given, by their ids."""
+
+    @abc.abstractmethod
+    async def delete_response(self, session: str, response_id: str) -> None:
+        """Delete the response's document. The response goes with its calls as soon as nothing needs it, which is at
+        once where no other follows it and no conversation is at it; and with it those before it that have no document
+        and were only kept for it. Raises UnknownResponse, also where it has no document (any more)."""
+
     # --- events -----------------------------------------------------------------------------------------------
 
     @abc.abstractmethod
@@ -291,6 +364,8 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     async def expire(self) -> int:
-        """Delete turns (with keys and calls), cached tools and events that are older than `ttl` seconds.
-        A call still pending goes with its turn. Returns how many records went (keys are not counted).
+        """Delete turns (with keys and calls), cached tools, responses and events that are older than `ttl` seconds.
+        A call still pending goes with its turn. A thread of responses goes as a whole, with its conversations: its age
+        counts from when the last response was added to it. Returns how many records went (keys, given calls and
+        conversations' names are not counted).
         Sessions stay. To be called often: what is deleted at a time is what the others wait for."""

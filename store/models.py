@@ -5,7 +5,7 @@ Times are seconds since the epoch (float). Documents (`dict`) are Gemini JSON as
 
 import enum
 import re
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
@@ -216,6 +216,33 @@ class CachedTools(Record):
     cached_content: str
     names: dict[str, str]
     created_at: float
+
+
+class Response(Record):
+    """One answered request of a front door. `previous` is the id of the response whose history it goes on with.
+
+    `contents`: the Gemini Contents that it added to that history, what the client sent and then what it was given.
+    `tools`: what is kept of its tools, in the door's own form. `calls`: for each call id that the client was given,
+    the functionCall Part as the model said it. `document`: what can be retrieved; None: it was deleted, or never to
+    be retrieved, and is kept for what others need of it: their history, a conversation's place, its calls.
+    """
+
+    response_id: str
+    session: SessionName
+    conversation: str | None = None
+    previous: str | None = None
+    contents: list[Document] = []
+    tools: Document | None = None
+    calls: dict[str, Document] = {}
+    document: Document | None = None
+    created_at: float
+
+
+class GivenCall(NamedTuple):
+    """A call that a client of a front door was given: the Part as the model said it, and in which response."""
+
+    part: Document
+    response_id: str
 
 
 class Event(Record):

@@ -9,8 +9,8 @@ from typing import Any
 
 import pydantic_core
 
-from store.base import BadCursor
-from store.models import Call, Page, Session, Turn
+from store.base import BadCursor, UnknownResponse
+from store.models import Call, Page, Response, Session, Turn
 
 
 def plain_json(value: Any) -> Any:
@@ -51,6 +51,19 @@ def check_calls(turn: Turn, calls: Sequence[Call]) -> None:
     for call in calls:
         if (call.session, call.turn_id) != (turn.session, turn.turn_id):
             raise ValueError(f"call {call.call_id} is not of turn {turn.turn_id} in session {turn.session}")
+
+
+def check_head(response: Response, head: str | None) -> None:
+    if head is not None and (response.conversation is None or response.previous != head):
+        raise ValueError(f"response {response.response_id} moves no conversation on from {head}")
+
+
+def taken(response: Response) -> ValueError:
+    return ValueError(f"there is a response {response.response_id} in session {response.session} already")
+
+
+def unknown_response(session: str, response_id: str) -> UnknownResponse:
+    return UnknownResponse(f"there is no response {response_id} in session {session}")
 
 
 def check_limit(limit: int) -> None:

@@ -54,10 +54,31 @@ MIGRATIONS = (
     UPDATE call SET free_at = 0 WHERE status = 'pending';
     CREATE INDEX call_free ON call (session) WHERE free_at IS NOT NULL;
     """,
+    """
+    CREATE TABLE response (
+        seq INTEGER PRIMARY KEY, session TEXT NOT NULL, response_id TEXT NOT NULL, previous INTEGER,
+        root INTEGER NOT NULL, used_at REAL, record TEXT NOT NULL, tools TEXT, document TEXT,
+        UNIQUE (session, response_id)
+    );
+    CREATE INDEX response_previous ON response (previous);
+    CREATE INDEX response_root ON response (root);
+    CREATE INDEX response_used ON response (used_at) WHERE used_at IS NOT NULL;
+    CREATE TABLE conversation (
+        session TEXT NOT NULL, name TEXT NOT NULL, head INTEGER NOT NULL, PRIMARY KEY (session, name)
+    ) WITHOUT ROWID;
+    CREATE INDEX conversation_head ON conversation (head);
+    CREATE TABLE given_call (
+        session TEXT NOT NULL, call_id TEXT NOT NULL, response INTEGER NOT NULL, part TEXT NOT NULL,
+        PRIMARY KEY (session, call_id)
+    ) WITHOUT ROWID;
+    CREATE INDEX given_call_response ON given_call (response);
+    """,
 )
 """The script at index n brings a database of `user_version` n to n + 1. `record` holds the whole record as JSON, and
 the other columns are what it is found by. `turn.seq` and `call.seq` are the order of saving. `call.free_at` is the
-time from which a worker may have the call, NULL where none may."""
+time from which a worker may have the call, NULL where none may. `response.root` is the first of the thread, which
+alone has `used_at`, when the last was added; the record is without `tools` and `document`, which are large and have
+columns of their own, behind it."""
 
 VERSION = len(MIGRATIONS)
 PAGE_SIZE = 2048

@@ -10,14 +10,14 @@ import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import pydantic_core
 
 from store.backends import _rules as rules
 from store.backends import _states as states
-from store.backends._waiters import Waiters
-from store.base import MATCHES, Store, StoreUnavailable, UnknownCall
+from store.backends._memory_responses import MemoryResponses
+from store.base import MATCHES, UnknownCall
 from store.models import CachedTools, Call, Event, Found, Page, Policy, Session, Status, Toolset, Turn
 
 
@@ -73,12 +73,9 @@ class _Event(NamedTuple):
     created_at: float
 
 
-class MemoryStore(Store):
-    suspends: ClassVar[bool] = False
-
+class MemoryStore(MemoryResponses):
     def __init__(self, *, ttl: float = 7 * 24 * 3600, clock: Callable[[], float] = time.time) -> None:
         super().__init__(ttl=ttl, clock=clock)
-        self._is_open = False
         self._sessions: dict[str, Session] = {}
         self._ledgers: dict[str, _Ledger] = {}
         self._calls: dict[str, _Call] = {}
@@ -86,27 +83,12 @@ class MemoryStore(Store):
         self._last_event = 0
         self._places = itertools.count(1)
         self._revisions = itertools.count(1)
-        self._waiters = Waiters()
 
     @classmethod
     def from_url(cls, url: str, *, ttl: float, clock: Callable[[], float], read_only: bool = False) -> Self:
         if url != "memory://":
             raise ValueError(f"store URL {url!r}: what fits is memory://, with nothing behind it")
         return cls(ttl=ttl, clock=clock)
-
-    async def open(self) -> None:
-        self._is_open = True
-
-    async def close(self) -> None:
-        self._is_open = False
-        self._waiters.close()
-
-    async def ping(self) -> None:
-        self._check_open()
-
-    def _check_open(self) -> None:
-        if not self._is_open:
-            raise StoreUnavailable("the store in memory is not open")
 
     def _ledger(self, session: str) -> _Ledger:
         """The session's ledger, to be read."""
@@ -154,7 +136,8 @@ class MemoryStore(Store):
     async def delete_session(self, name: str) -> bool:
         self._check_open()
         ledger = self._ledgers.pop(name, None)
-        if self._sessions.pop(name, None) is None and ledger is None:
+        gone = [self._sessions.pop(name, None), ledger, self._responses.pop(name, None)]
+        if all(one is None for one in gone):
             return False
         if ledger:
             for entry in ledger.turns.values():
@@ -374,7 +357,7 @@ class MemoryStore(Store):
     async def expire(self) -> int:
         self._check_open()
         horizon = self.clock() - self.ttl
-        gone = 0
+        gone = self._expire_responses(horizon)
         for name, ledger in list(self._ledgers.items()):
             old_turns = [entry for entry in ledger.turns.values() if entry.turn.created_at < horizon]
             for entry in old_turns:

@@ -4,117 +4,25 @@ Runs in the thread that opened it (the event loop's) and never suspends: each me
 one transaction. What can take longer, moving the log into the file, is `_checkpoints`' job.
 """
 
-import contextlib
 import itertools
 import sqlite3
-import time
-from collections.abc import Callable, Collection, Iterator, Sequence
-from pathlib import Path
-from types import TracebackType
-from typing import Any, ClassVar, NoReturn, Self
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
 
-import filelock
 import pydantic_core
 
 from store.backends import _rules as rules
-from store.backends import _sqlite_file as files
 from store.backends import _states as states
-from store.backends._checkpoints import Checkpoints
-from store.backends._waiters import Waiters
-from store.base import MATCHES, Store, StoreUnavailable, UnknownCall
+from store.backends._sqlite_base import Rows, Transaction, batches, marks_for
+from store.backends._sqlite_responses import SqliteResponses
+from store.base import MATCHES, StoreUnavailable, UnknownCall
 from store.models import CachedTools, Call, Event, Found, Page, Policy, Session, Status, Toolset, Turn
 
-Rows = list[tuple[Any, ...]]
+TABLES = "turn_key", "call", "turn", "cached_tools", "given_call", "conversation", "response"
+"""What a session has, beside its own record and its events."""
 
 
-class SqliteStore(Store):
-    suspends: ClassVar[bool] = False
-
-    def __init__(
-        self,
-        path: str | Path,
-        *,
-        ttl: float = 7 * 24 * 3600,
-        clock: Callable[[], float] = time.time,
-        read_only: bool = False,
-    ) -> None:
-        """`read_only`: needs no lock, so it works beside a running proxy; writes and `wait` raise StoreUnavailable."""
-        super().__init__(ttl=ttl, clock=clock)
-        self.path = Path(path).expanduser().absolute()
-        self.read_only = read_only
-        self._db: sqlite3.Connection | None = None
-        self._lock: filelock.FileLock | None = None
-        self._checkpoints: Checkpoints | None = None
-        self._sessions: dict[str, Session] = {}  # all of them, written through
-        self._revisions: dict[str, int] = {}
-        self._next_revision = itertools.count(1)
-        self._last_event = 0
-        self._waiters = Waiters()
-
-    @classmethod
-    def from_url(cls, url: str, *, ttl: float, clock: Callable[[], float], read_only: bool = False) -> Self:
-        path = url.removeprefix("sqlite:///")
-        if path in (url, ""):
-            raise ValueError(f"store URL {url!r}: what fits is sqlite:///relative/path or sqlite:////absolute/path")
-        return cls(path, ttl=ttl, clock=clock, read_only=read_only)
-
-    async def open(self) -> None:
-        if not self.read_only:
-            self._lock = files.take_lock(self.path)
-        try:
-            files.check(self.path, read_only=self.read_only)
-            self._db = files.connect(self.path, read_only=self.read_only)
-            self._last_event = self._stored_last_event()
-            if not self.read_only:
-                for name, record in self._rows("SELECT name, record FROM session"):
-                    self._sessions[name] = Session.model_validate_json(record)
-                self._checkpoints = Checkpoints(self.path)
-        except (OSError, sqlite3.Error, ValueError, StoreUnavailable) as error:
-            await self.close()
-            files.refuse(self.path, f"the database cannot be used: {error}", error)
-        except BaseException:
-            await self.close()
-            raise
-
-    async def close(self) -> None:
-        self._waiters.close()
-        if self._checkpoints:
-            self._checkpoints.close()
-        if self._db:
-            self._db.close()
-        if self._lock:
-            self._lock.release()
-        self._checkpoints = self._db = self._lock = None
-        self._sessions.clear()
-        self._revisions.clear()
-
-    async def ping(self) -> None:
-        if self.read_only:
-            self._rows("SELECT 1 FROM session LIMIT 1")
-        else:
-            with _Transaction(self):
-                pass
-
-    @property
-    def _connection(self) -> sqlite3.Connection:
-        if self._db is None:
-            raise StoreUnavailable(f"store {self.path}: not open")
-        return self._db
-
-    def _written(self, events: list[tuple[int, str, str, str, float]]) -> None:
-        """What follows from a transaction that was committed."""
-        self._last_event += len(events)
-        self._waiters.wake((event_id, session) for event_id, session, *_ in events)
-        if self._checkpoints:
-            # A page for each of the tables and indexes; the records twice, as what they are and as events.
-            self._checkpoints.wrote(20 * files.PAGE_SIZE + sum(2 * len(data) for _, _, _, data, _ in events))
-
-    def _rows(self, statement: str, *values: Any) -> Rows:
-        try:
-            return self._connection.execute(statement, values).fetchall()
-        except sqlite3.Error as error:
-            raise StoreUnavailable(f"store {self.path}: {error}") from error
-
+class SqliteStore(SqliteResponses):
     # --- sessions ---------------------------------------------------------------------------------------------
 
     async def session(self, name: str) -> Session | None:
@@ -140,7 +48,7 @@ class SqliteStore(Store):
         return self._put_session(name, "tools.updated", {"toolset": toolset})
 
     def _put_session(self, name: str, kind: str, changes: dict[str, Any]) -> Session:
-        with _Transaction(self) as tx:
+        with Transaction(self) as tx:
             session = rules.changed(self._sessions.get(name), name, changes, now=tx.now)
             record = session.model_dump_json()
             tx.db.execute("INSERT OR REPLACE INTO session VALUES (?, ?)", (name, record))
@@ -149,9 +57,9 @@ class SqliteStore(Store):
         return kept
 
     async def delete_session(self, name: str) -> bool:
-        with _Transaction(self) as tx:
+        with Transaction(self) as tx:
             gone = tx.db.execute("DELETE FROM session WHERE name = ?", (name,)).rowcount
-            for table in "turn_key", "call", "turn", "cached_tools":
+            for table in TABLES:
                 gone += tx.db.execute(f"DELETE FROM {table} WHERE session = ?", (name,)).rowcount
             if not gone:
                 return False
@@ -163,7 +71,7 @@ class SqliteStore(Store):
 
     async def put_cached_tools(self, cached: CachedTools) -> None:
         record = cached.model_dump_json()
-        with _Transaction(self) as tx:
+        with Transaction(self) as tx:
             tx.db.execute(
                 "INSERT OR REPLACE INTO cached_tools VALUES (?, ?, ?, ?)",
                 (cached.session, cached.cached_content, cached.created_at, record),
@@ -179,7 +87,7 @@ class SqliteStore(Store):
 
     async def save_turn(self, turn: Turn, calls: Sequence[Call] = (), keys: Sequence[bytes] = ()) -> None:
         rules.check_calls(turn, calls)
-        with _Transaction(self) as tx:
+        with Transaction(self) as tx:
             row = tx.db.execute(
                 "SELECT seq, record FROM turn WHERE session = ? AND turn_id = ?", (turn.session, turn.turn_id)
             ).fetchone()
@@ -212,7 +120,7 @@ class SqliteStore(Store):
 
     async def look_up(self, session: str, *, turn_ids: Collection[str] = (), keys: Collection[bytes] = ()) -> Found:
         meant: dict[bytes, list[int]] = {}
-        for _, asked in _batches(keys):
+        for _, asked in batches(keys):
             for key, best in self._rows(
                 f"WITH asked (key) AS (VALUES {','.join(['(?)'] * len(asked))}), found (key, best) AS ("
                 "SELECT key, (SELECT group_concat(turn) FROM (SELECT turn FROM turn_key"
@@ -224,9 +132,9 @@ class SqliteStore(Store):
             ):
                 meant[key] = [int(seq) for seq in str(best).split(",")]
         rows: Rows = []
-        for marks, some in _batches(set(itertools.chain(*meant.values()))):
+        for marks, some in batches(set(itertools.chain(*meant.values()))):
             rows += self._rows(f"SELECT seq, record FROM turn WHERE seq IN ({marks})", *some)
-        for marks, ids in _batches(turn_ids):
+        for marks, ids in batches(turn_ids):
             rows += self._rows(
                 f"SELECT seq, record FROM turn WHERE session = ? AND turn_id IN ({marks})", session, *ids
             )
@@ -235,7 +143,7 @@ class SqliteStore(Store):
             by_key={key: [turns[seq].turn_id for seq in best] for key, best in meant.items()},
             turns={turn.turn_id: turn for turn in turns.values()},
         )
-        for marks, some in _batches(turns):
+        for marks, some in batches(turns):
             for call_id, record in self._rows(
                 f"SELECT call_id, record FROM call WHERE turn IN ({marks}) ORDER BY seq", *some
             ):
@@ -245,7 +153,7 @@ class SqliteStore(Store):
     async def bind(
         self, session: str, user_key: bytes, keys: Sequence[bytes], *, exclude: Collection[str] = ()
     ) -> str | None:
-        with _Transaction(self) as tx:
+        with Transaction(self) as tx:
             row = tx.db.execute(
                 "SELECT seq, record FROM turn WHERE session = ? AND user_key = ? AND bound = 0"
                 " AND turn_id NOT IN (SELECT value FROM json_each(?)) ORDER BY seq DESC LIMIT 1",
@@ -316,7 +224,7 @@ class SqliteStore(Store):
     async def answer(
         self, call_id: str, *, result: Any = None, error: str | None = None, session: str | None = None
     ) -> tuple[Call, bool]:
-        with _Transaction(self) as tx:
+        with Transaction(self) as tx:
             call = await self.call(call_id)
             if session not in (None, call.session):
                 raise UnknownCall(f"there is no call {call_id} in session {session}")
@@ -328,7 +236,7 @@ class SqliteStore(Store):
 
     async def _change(self, call_id: str, change: Callable[[Call, float], Call | None]) -> Call:
         """The call as `change` (which is given the call and the time) makes it; None leaves it as it is."""
-        with _Transaction(self) as tx:
+        with Transaction(self) as tx:
             call = await self.call(call_id)
             if (after := change(call, tx.now)) is None:
                 return call
@@ -341,10 +249,10 @@ class SqliteStore(Store):
     async def claim(self, session: str, names: Collection[str], *, lease: float, worker: str) -> Call | None:
         states.check_lease(lease)
         held = states.held(self._sessions.get(session))
-        with _Transaction(self) as tx:
+        with Transaction(self) as tx:
             row = tx.db.execute(
-                f"SELECT record FROM call WHERE session = ? AND free_at <= ? AND name IN ({_marks(names)})"
-                f" AND (status = 'running' OR name NOT IN ({_marks(held)})"
+                f"SELECT record FROM call WHERE session = ? AND free_at <= ? AND name IN ({marks_for(names)})"
+                f" AND (status = 'running' OR name NOT IN ({marks_for(held)})"
                 " OR json_extract(record, '$.approval') = 'approved') ORDER BY seq LIMIT 1",
                 (session, tx.now, *names, *held),
             ).fetchone()
@@ -357,14 +265,14 @@ class SqliteStore(Store):
 
     async def next_lease(self, session: str, names: Collection[str]) -> float | None:
         ((end,),) = self._rows(
-            f"SELECT min(free_at) FROM call WHERE session = ? AND free_at > 0 AND name IN ({_marks(names)})",
+            f"SELECT min(free_at) FROM call WHERE session = ? AND free_at > 0 AND name IN ({marks_for(names)})",
             session,
             *names,
         )
         return None if end is None else float(end)
 
     async def renew(self, call_id: str, worker: str, lease: float) -> Call:
-        with _Transaction(self) as tx:
+        with Transaction(self) as tx:
             call = states.renewed(await self.call(call_id), worker=worker, lease=lease, now=tx.now)
             _put_call(tx, call, quietly=lease > 0)
         self._revisions[call.session] = next(self._next_revision)
@@ -385,10 +293,6 @@ class SqliteStore(Store):
         return await self._change(call_id, lambda call, now: states.settled(call, status=status, error=error, now=now))
 
     # --- events -----------------------------------------------------------------------------------------------
-
-    def _stored_last_event(self) -> int:
-        rows = self._rows("SELECT seq FROM sqlite_sequence WHERE name = 'event'")
-        return int(rows[0][0]) if rows else 0
 
     async def last_event_id(self) -> int:
         if not self.read_only and self._db is not None:
@@ -430,7 +334,7 @@ class SqliteStore(Store):
     # --- upkeep -----------------------------------------------------------------------------------------------
 
     async def expire(self) -> int:
-        with _Transaction(self) as tx:
+        with Transaction(self) as tx:
             horizon = (tx.now - self.ttl,)
             old = "SELECT seq FROM turn WHERE created_at < ?"
             names = tx.db.execute("SELECT DISTINCT session FROM turn WHERE created_at < ?", horizon).fetchall()
@@ -444,62 +348,10 @@ class SqliteStore(Store):
                 "(SELECT event_id FROM event WHERE created_at >= ? ORDER BY event_id LIMIT 1), ?)",
                 (*horizon, self._last_event + 1),
             ).rowcount
+            gone += self._expire_responses(tx)
         for (name,) in names:
             self._revisions.pop(name, None)
         return gone
-
-
-class _Transaction:
-    """All or nothing, with the events that tell of it. Waiters are woken once it is written.
-
-    Raises StoreUnavailable for what SQLite raises in it. A `return` in it commits, any exception rolls back.
-    """
-
-    __slots__ = ("_events", "_store", "db", "now")
-
-    def __init__(self, store: SqliteStore) -> None:
-        if store.read_only:
-            raise StoreUnavailable(f"store {store.path}: opened read-only")
-        self._store = store
-        self._events: list[tuple[int, str, str, str, float]] = []
-        self.db = store._connection
-        self.now = store.clock()
-
-    def record(self, session: str, kind: str, data: str) -> None:
-        """An event of this transaction; `data` is JSON."""
-        event_id = self._store._last_event + len(self._events) + 1
-        self._events.append((event_id, session, kind, data, self.now))
-
-    def __enter__(self) -> Self:
-        try:
-            self.db.execute("BEGIN IMMEDIATE")
-        except sqlite3.Error as error:
-            self._fail(error)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if error is not None:
-            self._roll_back()
-            if isinstance(error, sqlite3.Error):
-                self._fail(error)
-            return
-        try:
-            if self._events:
-                self.db.executemany("INSERT INTO event VALUES (?, ?, ?, ?, ?)", self._events)
-            self.db.execute("COMMIT")
-        except sqlite3.Error as failure:
-            self._roll_back()
-            self._fail(failure)
-        self._store._written(self._events)
-
-    def _roll_back(self) -> None:
-        with contextlib.suppress(sqlite3.Error):  # SQLite may have done it already
-            self.db.execute("ROLLBACK")
-
-    def _fail(self, error: sqlite3.Error) -> NoReturn:
-        raise StoreUnavailable(f"store {self._store.path}: {error}") from error
 
 
 def _add_keys(db: sqlite3.Connection, turn: Turn, seq: int | None, keys: Sequence[bytes]) -> None:
@@ -510,7 +362,7 @@ def _add_keys(db: sqlite3.Connection, turn: Turn, seq: int | None, keys: Sequenc
         )
 
 
-def _put_call(tx: _Transaction, call: Call, *, quietly: bool = False) -> None:
+def _put_call(tx: Transaction, call: Call, *, quietly: bool = False) -> None:
     """Replace the call of the same id; `quietly`: without an event."""
     record = call.model_dump_json()
     tx.db.execute(
@@ -519,15 +371,3 @@ def _put_call(tx: _Transaction, call: Call, *, quietly: bool = False) -> None:
     )
     if not quietly:
         tx.record(call.session, "call.updated", record)
-
-
-def _marks(values: Collection[str]) -> str:
-    return ",".join("?" * len(values))
-
-
-def _batches[T](values: Collection[T]) -> Iterator[tuple[str, list[T]]]:
-    """Values for `IN (marks)`, in batches that SQLite takes. Filled up to a power of two with the last value, so that
-    few statements come about, and stay prepared."""
-    for batch in itertools.batched(values, 4096, strict=False):
-        size = 1 << (len(batch) - 1).bit_length()
-        yield ",".join("?" * size), [*batch, *[batch[-1]] * (size - len(batch))]

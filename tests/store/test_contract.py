@@ -2,7 +2,7 @@
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -21,36 +21,24 @@ from store.base import (
     run_now,
 )
 from store.factory import BACKENDS, open_url
-from store.models import CachedTools, Call, Event, Executor, Policy, Slot, Status, Step, ToolRules, Toolset, Turn
+from store.models import (
+    CachedTools,
+    Call,
+    Event,
+    Executor,
+    Policy,
+    Response,
+    Slot,
+    Status,
+    Step,
+    ToolRules,
+    Toolset,
+    Turn,
+)
+from tests.store.conftest import TTL, URLS, Clock
 
-URLS: dict[str, Callable[[Path], str]] = {
-    "memory": lambda folder: "memory://",
-    "sqlite": lambda folder: f"sqlite:///{folder}/graft.db",
-}
-TTL = 1000.0
 SOON = 5.0
 """Seconds after which a wait that should be over has failed."""
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1_000_000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture(params=sorted(BACKENDS))
-async def store(request: pytest.FixtureRequest, tmp_path: Path, clock: Clock) -> AsyncIterator[Store]:
-    store = open_url(URLS[request.param](tmp_path), ttl=TTL, clock=clock)
-    await store.open()
-    yield store
-    await store.close()
 
 
 def a_turn(turn_id: str = "t1", session: str = "one", *calls: Call, **fields: Any) -> Turn:
@@ -1134,6 +1122,12 @@ def test_a_store_that_never_suspends_needs_no_event_loop(tmp_path: Path) -> None
             store.call("c1"),
             store.calls(),
             store.answer("c1", result=1),
+            store.add_response(Response(response_id="r1", session="one", document={}, created_at=1.0)),
+            store.response("one", "r1"),
+            store.conversation("one", "chat"),
+            store.history("one", "r1"),
+            store.given_calls("one", ["c1"]),
+            store.delete_response("one", "r1"),
             store.last_event_id(),
             store.events(after=0),
             store.expire(),

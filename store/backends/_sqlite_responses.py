@@ -1,0 +1,130 @@
+"""Responses and conversations in SQLite. A mixin: `SqliteStore` is made of it."""
+
+from collections.abc import Collection
+from typing import Any
+
+import pydantic_core
+
+from store.backends import _rules as rules
+from store.backends._sqlite_base import SqliteBase, Transaction, batches
+from store.base import ConversationMoved
+from store.models import Document, GivenCall, Response
+
+HISTORY = """
+    WITH RECURSIVE thread (seq, previous, is_last) AS (
+        SELECT seq, previous, 1 FROM response WHERE session = ? AND response_id = ?
+        UNION ALL
+        SELECT response.seq, response.previous, 0 FROM thread JOIN response ON response.seq = thread.previous
+    )
+    SELECT record, iif(is_last, tools, NULL), iif(is_last, document, NULL)
+    FROM thread JOIN response USING (seq) ORDER BY seq
+"""
+"""What follows was saved later, so that the order of `seq` is the thread's."""
+
+DELETE_NEEDLESS = """
+    DELETE FROM response WHERE seq = ? AND document IS NULL
+    AND NOT EXISTS (SELECT 1 FROM response AS next WHERE next.previous = response.seq)
+    AND NOT EXISTS (SELECT 1 FROM conversation WHERE head = response.seq)
+    RETURNING previous
+"""
+
+
+class SqliteResponses(SqliteBase):
+    async def add_response(self, response: Response, *, head: str | None = None) -> None:
+        rules.check_head(response, head)
+        session, name = response.session, response.conversation
+        record = response.model_dump_json(exclude={"tools", "document"})
+        tools, document = _text(response.tools), _text(response.document)
+        calls = [(call_id, _text(part)) for call_id, part in response.calls.items()]
+        with Transaction(self) as tx:
+            if name is not None and (stands := await self.conversation(session, name)) != head:
+                raise ConversationMoved(name, stands, head)
+            ((seq,),) = tx.db.execute("SELECT coalesce(max(seq), 0) + 1 FROM response")
+            previous, root = None, seq
+            if response.previous is not None:
+                previous, root = self._response(session, response.previous, "seq, root")
+            if not tx.db.execute(
+                "INSERT INTO response (seq, session, response_id, previous, root, record, tools, document)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (session, response_id) DO NOTHING",
+                (seq, session, response.response_id, previous, root, record, tools, document),
+            ).rowcount:
+                raise rules.taken(response)
+            tx.db.execute("UPDATE response SET used_at = ? WHERE seq = ?", (tx.now, root))
+            if calls:
+                tx.db.executemany(
+                    "INSERT OR REPLACE INTO given_call VALUES (?, ?, ?, ?)",
+                    [(session, call_id, seq, part) for call_id, part in calls],
+                )
+            if name is not None:
+                tx.db.execute("INSERT OR REPLACE INTO conversation VALUES (?, ?, ?)", (session, name, seq))
+            tx.size += sum(len(text) for text in [record, tools, document, *dict(calls).values()] if text)
+
+    async def response(self, session: str, response_id: str) -> Response:
+        return _whole(*self._response(session, response_id, "record, tools, document"))
+
+    def _response(self, session: str, response_id: str, columns: str) -> tuple[Any, ...]:
+        rows = self._rows(f"SELECT {columns} FROM response WHERE session = ? AND response_id = ?", session, response_id)
+        if not rows:
+            raise rules.unknown_response(session, response_id)
+        return rows[0]
+
+    async def conversation(self, session: str, name: str) -> str | None:
+        rows = self._rows(
+            "SELECT response_id FROM conversation JOIN response ON seq = head"
+            " WHERE conversation.session = ? AND name = ?",
+            session,
+            name,
+        )
+        return rows[0][0] if rows else None
+
+    async def history(self, session: str, response_id: str) -> list[Response]:
+        rows = self._rows(HISTORY, session, response_id)
+        if not rows:
+            raise rules.unknown_response(session, response_id)
+        return [_whole(*row) for row in rows]
+
+    async def given_calls(self, session: str, call_ids: Collection[str]) -> dict[str, GivenCall]:
+        given = {}
+        for marks, ids in batches(call_ids):
+            for call_id, part, response_id in self._rows(
+                "SELECT call_id, part, response_id FROM given_call JOIN response ON seq = response"
+                f" WHERE given_call.session = ? AND call_id IN ({marks})",
+                session,
+                *ids,
+            ):
+                given[call_id] = GivenCall(pydantic_core.from_json(part), response_id)
+        return given
+
+    async def delete_response(self, session: str, response_id: str) -> None:
+        with Transaction(self) as tx:
+            seq, is_kept_for_others = self._response(session, response_id, "seq, document IS NULL")
+            if is_kept_for_others:
+                raise rules.unknown_response(session, response_id)
+            tx.db.execute("UPDATE response SET document = NULL WHERE seq = ?", (seq,))
+            while gone := tx.db.execute(DELETE_NEEDLESS, (seq,)).fetchall():
+                tx.db.execute("DELETE FROM given_call WHERE response = ?", (seq,))
+                ((seq,),) = gone
+
+    def _expire_responses(self, tx: Transaction) -> int:
+        """Returns how many responses went."""
+        horizon = (tx.now - self.ttl,)
+        roots = "SELECT seq FROM response WHERE used_at < ?"
+        old = f"SELECT seq FROM response WHERE root IN ({roots})"
+        tx.db.execute(f"DELETE FROM given_call WHERE response IN ({old})", horizon)
+        tx.db.execute(f"DELETE FROM conversation WHERE head IN ({old})", horizon)
+        return tx.db.execute(f"DELETE FROM response WHERE root IN ({roots})", horizon).rowcount
+
+
+def _text(document: Document | None) -> str | None:
+    # as in a record
+    return None if document is None else pydantic_core.to_json(document, inf_nan_mode="null").decode()
+
+
+def _whole(record: str, tools: str | None, document: str | None) -> Response:
+    response = Response.model_validate_json(record)
+    if tools is None and document is None:
+        return response
+    apart = {"tools": tools, "document": document}
+    return response.model_copy(
+        update={name: pydantic_core.from_json(text) for name, text in apart.items() if text is not None}
+    )

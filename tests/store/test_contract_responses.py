@@ -1,0 +1,480 @@
+"""What the store's contract says of responses and conversations, over every backend."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from store.base import ConversationMoved, Store, StoreError, StoreUnavailable, UnknownResponse, run_now
+from store.factory import open_url
+from store.models import Document, GivenCall, Policy, Response
+from tests.store.conftest import TTL, URLS, Clock
+
+
+def a_response(response_id: str = "r1", previous: str | None = None, **fields: Any) -> Response:
+    contents = [{"role": role, "parts": [{"text": f"{role} {response_id}"}]} for role in ("user", "model")]
+    known = {"session": "one", "contents": contents, "document": {"id": response_id}, "created_at": 1.0}
+    return Response(response_id=response_id, previous=previous, **{**known, **fields})
+
+
+def a_part(signature: str = "s") -> Document:
+    return {"functionCall": {"name": "f", "args": {"n": 2**80}}, "thoughtSignature": signature}
+
+
+async def chat(store: Store, *ids: str, name: str | None = None, **fields: Any) -> None:
+    """A thread of these responses, as the conversation `name`."""
+    previous = None
+    for response_id in ids:
+        response = a_response(response_id, previous, conversation=name, **fields)
+        await store.add_response(response, head=previous if name else None)
+        previous = response_id
+
+
+async def ids_of_history(store: Store, response_id: str, session: str = "one") -> list[str]:
+    return [response.response_id for response in await store.history(session, response_id)]
+
+
+async def there(store: Store, *ids: str, session: str = "one") -> str:
+    """The ids of the responses that are kept, those without a document in brackets."""
+    found = []
+    for response_id in ids:
+        try:
+            response = await store.response(session, response_id)
+        except UnknownResponse:
+            continue
+        found.append(f"({response_id})" if response.document is None else response_id)
+    return " ".join(found)
+
+
+# --- adding and reading ---------------------------------------------------------------------------------------
+
+
+async def test_a_response_comes_back_as_it_was_added(store: Store) -> None:
+    await store.add_response(a_response("r0"))
+    response = a_response(
+        "r1",
+        "r0",
+        conversation="é😀\x00 / chat",
+        tools={"declarations": [{"name": "f", "large": 2**80, "float": 1.0}], "none": None},
+        calls={"call_1": a_part(), "call_2": a_part("t")},
+        document={"id": "r1", "output": [{"text": "é😀\x00"}], "empty": {}},
+    )
+    await store.add_response(response)
+    assert await store.response("one", "r1") == response
+    assert (await store.history("one", "r1"))[-1] == response
+    assert (await store.response("one", "r0")).tools is None
+    await store.add_response(bare := Response(response_id="r2", session="one", tools={}, document={}, created_at=2.5))
+    assert await store.response("one", "r2") == bare, "nothing in them is not none"
+
+
+async def test_what_a_caller_does_to_its_documents_afterwards_changes_nothing_here(store: Store) -> None:
+    content, document, part, tools = {"parts": [{"text": "a"}]}, {"id": "r1"}, a_part(), {"a": 1}
+    response = a_response(contents=[content], document=document, calls={"c": part}, tools=tools)
+    before = response.model_copy(deep=True)
+    await store.add_response(response)
+    for given_in in (content, document, part, tools):
+        given_in.clear()
+    assert await store.response("one", "r1") == before
+    assert (await store.given_calls("one", ["c"]))["c"].part == a_part()
+
+
+async def test_responses_leave_no_events(store: Store) -> None:
+    await chat(store, "r1", "r2", name="chat")
+    await store.delete_response("one", "r1")
+    assert await store.last_event_id() == 0
+
+
+async def test_an_unknown_response_is_unknown(store: Store) -> None:
+    for attempt in (
+        store.response("one", "r1"),
+        store.history("one", "r1"),
+        store.delete_response("one", "r1"),
+        store.add_response(a_response("r2", "r1")),
+    ):
+        with pytest.raises(UnknownResponse, match="r1 in session one"):
+            await attempt
+    assert await there(store, "r1", "r2") == ""
+
+
+async def test_an_id_that_is_taken_is_refused_and_nothing_is_changed(store: Store) -> None:
+    await chat(store, "r1", name="chat")
+    again = a_response("r1", conversation="other", document={"other": 1}, calls={"c": a_part()})
+    with pytest.raises(ValueError, match="r1 in session one already"):
+        await store.add_response(again)
+    assert (await store.response("one", "r1")).document == {"id": "r1"}
+    assert await store.conversation("one", "other") is None
+    assert await store.given_calls("one", ["c"]) == {}
+
+
+async def test_what_json_cannot_hold_is_refused_and_nothing_is_written(store: Store) -> None:
+    bad = {"text": "\ud800"}
+    for response in (a_response(document=bad), a_response(tools=bad), a_response(calls={"c": bad})):
+        with pytest.raises(ValueError, match="surrogates"):
+            await store.add_response(response.model_copy(update={"conversation": "chat"}))
+    assert await there(store, "r1") == ""
+    assert await store.conversation("one", "chat") is None
+
+
+async def test_a_closed_store_keeps_no_responses(store: Store) -> None:
+    await store.close()
+    for attempt in (
+        store.add_response(a_response()),
+        store.response("one", "r1"),
+        store.conversation("one", "chat"),
+        store.history("one", "r1"),
+        store.given_calls("one", ["c"]),
+        store.delete_response("one", "r1"),
+    ):
+        with pytest.raises(StoreUnavailable):
+            await attempt
+
+
+# --- history --------------------------------------------------------------------------------------------------
+
+
+async def test_a_history_of_many_turns_is_given_in_order(store: Store) -> None:
+    ids = [f"r{number}" for number in range(200)]
+    await chat(store, *ids, name="chat", tools={"a": 1})
+    history = await store.history("one", "r199")
+    assert [response.response_id for response in history] == ids
+    assert history[7].contents == a_response("r7").contents
+    assert await ids_of_history(store, "r120") == ids[:121]
+
+
+async def test_only_the_last_of_a_history_has_its_tools_and_its_document(store: Store) -> None:
+    await chat(store, "r1", "r2", "r3", tools={"a": 1})
+    first, second, third = await store.history("one", "r3")
+    assert [first.document, first.tools, second.document, second.tools] == [None] * 4
+    assert third == await store.response("one", "r3")
+    assert (await store.response("one", "r1")).tools == {"a": 1}
+
+
+async def test_several_may_follow_one_response_and_each_has_its_own_history(store: Store) -> None:
+    await chat(store, "r1", "r2")
+    await store.add_response(a_response("r3", "r2"))
+    await store.add_response(a_response("r4", "r1"))
+    await store.add_response(a_response("r5", "r4"))
+    assert await ids_of_history(store, "r3") == ["r1", "r2", "r3"]
+    assert await ids_of_history(store, "r5") == ["r1", "r4", "r5"]
+
+
+# --- conversations --------------------------------------------------------------------------------------------
+
+
+async def test_a_conversation_is_at_the_last_response_that_was_added_to_it(store: Store) -> None:
+    assert await store.conversation("one", "chat") is None
+    await chat(store, "r1", name="chat")
+    assert await store.conversation("one", "chat") == "r1"
+    await store.add_response(a_response("r2", "r1", conversation="chat"), head="r1")
+    await store.add_response(a_response("r3", "r2"))
+    assert await store.conversation("one", "chat") == "r2"
+    assert await store.conversation("one", "Chat") is None
+
+
+@pytest.mark.parametrize("head", [None, "r1", "never"])
+async def test_a_conversation_that_is_elsewhere_is_not_moved_and_nothing_is_changed(
+    store: Store, clock: Clock, head: str | None
+) -> None:
+    await chat(store, "r1", "r2", name="chat")
+    late = a_response("late", head, conversation="chat", calls={"c": a_part()})
+    clock.now += TTL
+    with pytest.raises(ConversationMoved, match="chat is at response r2") as error:
+        await store.add_response(late, head=head)
+    assert error.value.head == "r2"
+    assert await store.conversation("one", "chat") == "r2"
+    assert await there(store, "r1", "r2", "late") == "r1 r2"
+    assert await store.given_calls("one", ["c"]) == {}
+    clock.now += 1
+    assert await store.expire() == 2, "what was refused is no use of the thread"
+
+
+async def test_a_conversation_that_is_gone_is_not_made_anew_by_who_goes_on_with_it(store: Store) -> None:
+    with pytest.raises(ConversationMoved, match="chat does not exist, and not at r1") as error:
+        await store.add_response(a_response("r2", "r1", conversation="chat"), head="r1")
+    assert error.value.head is None
+    await store.add_response(a_response("r1"))
+    with pytest.raises(ConversationMoved):
+        await store.add_response(a_response("r2", "r1", conversation="chat"), head="r1")
+
+
+async def test_of_two_that_move_a_conversation_on_at_once_one_does(store: Store) -> None:
+    await chat(store, "r1", name="chat")
+    both = [store.add_response(a_response(f"r{n}", "r1", conversation="chat"), head="r1") for n in (2, 3)]
+    outcomes = await asyncio.gather(*both, return_exceptions=True)
+    assert [type(outcome) for outcome in outcomes] == [type(None), ConversationMoved]
+    assert await store.conversation("one", "chat") == "r2"
+
+
+async def test_a_conversation_may_begin_in_the_middle_of_another(store: Store) -> None:
+    await chat(store, "r1", "r2", "r3", name="chat")
+    await store.add_response(a_response("r4", "r2", conversation="fork"))
+    assert await ids_of_history(store, "r4") == ["r1", "r2", "r4"]
+    assert (await store.conversation("one", "chat"), await store.conversation("one", "fork")) == ("r3", "r4")
+
+
+@pytest.mark.parametrize(
+    "response",
+    [a_response("r2", "r1"), a_response("r2", None, conversation="chat"), a_response("r2", "r0", conversation="chat")],
+    ids=["no conversation", "follows none", "follows another"],
+)
+async def test_who_moves_a_conversation_on_follows_its_head(store: Store, response: Response) -> None:
+    await chat(store, "r0", "r1", name="chat")
+    with pytest.raises(ValueError, match="moves no conversation on from r1"):
+        await store.add_response(response, head="r1")
+    assert await there(store, "r0", "r1", "r2") == "r0 r1"
+
+
+# --- calls that clients were given ----------------------------------------------------------------------------
+
+
+async def test_given_calls_are_found_by_their_ids_with_their_parts(store: Store) -> None:
+    await store.add_response(a_response("r1", calls={"c1": a_part("1"), "c2": a_part("2")}))
+    await store.add_response(a_response("r2", calls={"c3": a_part("3")}))
+    found = await store.given_calls("one", ["c1", "c3", "c4", "c1"])
+    assert found == {"c1": GivenCall(a_part("1"), "r1"), "c3": GivenCall(a_part("3"), "r2")}
+    assert await store.given_calls("one", []) == {}
+
+
+async def test_the_calls_alone_can_be_kept(store: Store) -> None:
+    bare = Response(response_id="r1", session="one", calls={"c1": a_part()}, created_at=1.0)
+    await store.add_response(bare)
+    assert await store.given_calls("one", ["c1"]) == {"c1": GivenCall(a_part(), "r1")}
+    assert await store.response("one", "r1") == bare
+    with pytest.raises(UnknownResponse):
+        await store.delete_response("one", "r1")
+    assert await store.given_calls("one", ["c1"]) != {}
+
+
+async def test_a_call_id_that_is_given_again_means_the_later_call(store: Store) -> None:
+    await store.add_response(a_response("r1", calls={"c": a_part("1")}))
+    await store.add_response(a_response("r2", calls={"c": a_part("2")}))
+    assert await store.given_calls("one", ["c"]) == {"c": GivenCall(a_part("2"), "r2")}
+    await store.delete_response("one", "r1")
+    assert await store.given_calls("one", ["c"]) == {"c": GivenCall(a_part("2"), "r2")}
+    await store.delete_response("one", "r2")
+    assert await store.given_calls("one", ["c"]) == {}
+
+
+async def test_the_first_of_two_calls_of_one_id_goes_after_the_second(store: Store) -> None:
+    await store.add_response(a_response("r1", calls={"c": a_part("1")}))
+    await store.add_response(a_response("r2", calls={"c": a_part("2")}))
+    await store.delete_response("one", "r2")
+    await store.delete_response("one", "r1")
+    assert await there(store, "r1", "r2") == ""
+
+
+# --- deleting -------------------------------------------------------------------------------------------------
+
+
+async def test_a_response_that_nothing_needs_is_deleted_with_its_calls(store: Store) -> None:
+    await store.add_response(a_response("r1", calls={"c": a_part()}))
+    await store.delete_response("one", "r1")
+    assert await there(store, "r1") == ""
+    assert await store.given_calls("one", ["c"]) == {}
+    with pytest.raises(UnknownResponse):
+        await store.delete_response("one", "r1")
+    await store.add_response(a_response("r1"))
+    assert await there(store, "r1") == "r1"
+
+
+async def test_what_others_follow_loses_its_document_and_keeps_its_place(store: Store) -> None:
+    await chat(store, "r1", "r2", "r3")
+    await store.delete_response("one", "r2")
+    assert await there(store, "r1", "r2", "r3") == "r1 (r2) r3"
+    assert await ids_of_history(store, "r3") == ["r1", "r2", "r3"]
+    assert (await store.history("one", "r3"))[1].contents == a_response("r2").contents
+    with pytest.raises(UnknownResponse):
+        await store.delete_response("one", "r2")
+
+
+async def test_with_the_last_that_follows_go_those_that_were_kept_for_it(store: Store) -> None:
+    await chat(store, "r1", "r2", "r3", "r4", "r5")
+    for response_id in ("r2", "r4", "r3"):
+        await store.delete_response("one", response_id)
+    assert await there(store, "r1", "r2", "r3", "r4", "r5") == "r1 (r2) (r3) (r4) r5"
+    await store.delete_response("one", "r5")
+    assert await there(store, "r1", "r2", "r3", "r4", "r5") == "r1"
+    await store.delete_response("one", "r1")
+    assert await there(store, "r1") == ""
+
+
+async def test_what_another_branch_needs_is_kept(store: Store) -> None:
+    await chat(store, "r1", "r2", "r3")
+    await store.add_response(a_response("r4", "r2"))
+    for response_id in ("r1", "r2", "r3"):
+        await store.delete_response("one", response_id)
+    assert await there(store, "r1", "r2", "r3", "r4") == "(r1) (r2) r4"
+    await store.delete_response("one", "r4")
+    assert await there(store, "r1", "r2", "r4") == ""
+
+
+async def test_a_conversation_goes_on_from_a_deleted_response(store: Store) -> None:
+    await chat(store, "r1", "r2", name="chat")
+    await store.delete_response("one", "r2")
+    await store.delete_response("one", "r1")
+    assert await store.conversation("one", "chat") == "r2"
+    assert await there(store, "r1", "r2") == "(r1) (r2)"
+    await store.add_response(a_response("r3", "r2", conversation="chat"), head="r2")
+    assert await ids_of_history(store, "r3") == ["r1", "r2", "r3"]
+
+
+# --- sessions -------------------------------------------------------------------------------------------------
+
+
+async def test_sessions_are_isolated(store: Store) -> None:
+    await chat(store, "r1", "r2", name="chat", calls={"c": a_part("one")})
+    assert await there(store, "r1", "r2", session="two") == ""
+    assert await store.conversation("two", "chat") is None
+    assert await store.given_calls("two", ["c"]) == {}
+    for attempt in (
+        store.history("two", "r2"),
+        store.delete_response("two", "r2"),
+        store.add_response(a_response("r3", "r2", session="two")),
+    ):
+        with pytest.raises(UnknownResponse):
+            await attempt
+    await store.add_response(
+        a_response("r1", session="two", conversation="chat", document={"two": 2}, calls={"c": a_part("two")})
+    )
+    assert (await store.response("one", "r1")).document == {"id": "r1"}
+    assert await store.conversation("one", "chat") == "r2"
+    assert (await store.given_calls("one", ["c"]))["c"].part == a_part("one")
+    await store.delete_response("two", "r1")
+    assert await there(store, "r1", "r2") == "r1 r2"
+
+
+async def test_deleting_a_session_deletes_its_responses_and_no_others(store: Store) -> None:
+    for session in ("one", "two"):
+        await chat(store, "r1", "r2", name="chat", session=session, calls={f"c-{session}": a_part()})
+    assert await store.delete_session("one") is True, "responses are something, also without a policy"
+    assert await there(store, "r1", "r2") == ""
+    assert await store.conversation("one", "chat") is None
+    assert await store.given_calls("one", ["c-one"]) == {}
+    assert await store.delete_session("one") is False
+    assert await ids_of_history(store, "r2", "two") == ["r1", "r2"]
+    assert await store.conversation("two", "chat") == "r2"
+    assert await store.given_calls("two", ["c-two"]) != {}
+
+
+# --- upkeep ---------------------------------------------------------------------------------------------------
+
+
+async def test_a_thread_expires_as_a_whole_once_nothing_was_added_to_it_for_the_ttl(store: Store, clock: Clock) -> None:
+    await store.put_policy("one", Policy())
+    await chat(store, "r1", "r2", name="chat", calls={"c": a_part()})
+    await chat(store, "x1", "x2", name="idle", calls={"d": a_part()})
+    clock.now += TTL
+    await store.add_response(a_response("r3", "r1"))
+    clock.now += 1
+    assert await store.expire() == 2 + 1, "and the event of the session"
+    assert await there(store, "x1", "x2") == ""
+    assert await store.conversation("one", "idle") is None
+    assert await store.given_calls("one", ["c", "d"]) == {"c": GivenCall(a_part(), "r2")}
+    assert await there(store, "r1", "r2", "r3") == "r1 r2 r3", "no end without its beginning, nor the other branch"
+    assert await store.conversation("one", "chat") == "r2"
+    clock.now += TTL - 1
+    assert await store.expire() == 0, "not older than the ttl yet"
+    clock.now += 1
+    assert await store.expire() == 3
+    assert await store.conversation("one", "chat") is None
+    await chat(store, "r1", name="chat")
+    assert await store.conversation("one", "chat") == "r1"
+
+
+async def test_the_last_use_of_a_thread_is_not_forgotten_with_the_response_that_was_it(
+    store: Store, clock: Clock
+) -> None:
+    await chat(store, "r1")
+    clock.now += TTL
+    await store.add_response(a_response("r2", "r1"))
+    await store.delete_response("one", "r2")
+    clock.now += 1
+    assert await store.expire() == 0
+    assert await there(store, "r1") == "r1"
+
+
+async def test_threads_of_two_sessions_expire_apart(store: Store, clock: Clock) -> None:
+    await chat(store, "r1", name="chat", session="one")
+    clock.now += TTL
+    await chat(store, "r1", name="chat", session="two")
+    clock.now += 1
+    assert await store.expire() == 1
+    assert await store.conversation("one", "chat") is None
+    assert await store.conversation("two", "chat") == "r1"
+
+
+# --- all backends alike ---------------------------------------------------------------------------------------
+
+IDS = st.sampled_from([f"r{number}" for number in range(6)])
+NAMES = st.sampled_from(["a", "b"])
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("add"), IDS, st.none() | IDS, st.none() | NAMES, st.booleans()),
+        st.tuples(st.just("go on"), IDS, NAMES, st.booleans()),
+        st.tuples(st.just("delete"), IDS),
+        st.tuples(st.just("expire"), st.sampled_from([1.0, TTL])),
+    ),
+    max_size=25,
+)
+
+
+async def take(store: Store, clock: Clock, step: tuple[Any, ...]) -> int | None:
+    match step:
+        case "add", response_id, previous, name, shown:
+            calls = {f"c{previous}": {"a": response_id}}
+            response = a_response(response_id, previous, conversation=name, calls=calls)
+            await store.add_response(response if shown else response.model_copy(update={"document": None}))
+        case "go on", response_id, name, shown:
+            head = await store.conversation("one", name)
+            response = a_response(response_id, head, conversation=name)
+            response = response if shown else response.model_copy(update={"document": None})
+            await store.add_response(response, head=head)
+        case "delete", response_id:
+            await store.delete_response("one", response_id)
+        case "expire", seconds:
+            clock.now += seconds
+            return await store.expire()
+    return None
+
+
+async def outcome(store: Store, clock: Clock, step: tuple[Any, ...]) -> list[object]:
+    """What the step gave, and all that can be read afterwards."""
+    seen: list[object] = []
+    try:
+        seen.append(await take(store, clock, step))
+    except (StoreError, ValueError) as error:
+        seen.append(repr(error))
+    ids = [f"r{number}" for number in range(6)]
+    seen.append([await store.conversation("one", name) for name in ("a", "b")])
+    seen.append(await store.given_calls("one", [f"c{response_id}" for response_id in (None, *ids)]))
+    for response_id in ids:
+        try:
+            history = await store.history("one", response_id)
+            assert history[-1] == await store.response("one", response_id)
+            assert history[0].previous is None, "a history has its beginning"
+            seen.append(history)
+        except UnknownResponse:
+            seen.append(None)
+    return seen
+
+
+@settings(max_examples=50, deadline=None)
+@given(steps=STEPS)
+def test_whatever_is_done_every_backend_says_the_same(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[Any, ...]]
+) -> None:
+    folder: Path = tmp_path_factory.mktemp("alike")
+    clocks = {name: Clock() for name in URLS}
+    stores = {name: open_url(url(folder), ttl=TTL, clock=clocks[name]) for name, url in URLS.items()}
+    for store in stores.values():
+        run_now(store.open())
+    try:
+        for step in steps:
+            outcomes = {name: run_now(outcome(store, clocks[name], step)) for name, store in stores.items()}
+            assert all(one == outcomes["memory"] for one in outcomes.values()), step
+    finally:
+        for store in stores.values():
+            run_now(store.close())
