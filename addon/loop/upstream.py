@@ -10,7 +10,9 @@ import httpx2
 
 Headers = Sequence[tuple[bytes, bytes]]
 
-logging.getLogger("httpx2").setLevel(logging.WARNING)  # it logs whole URLs, and a URL may hold a key
+# It logs whole URLs, and a URL may hold a key; and httpcore2 each step of each request, which mitmproxy asks for.
+for _name in ("httpx2", "httpcore2"):
+    logging.getLogger(_name).setLevel(logging.WARNING)
 
 _TIMEOUT = httpx2.Timeout(connect=30, read=600, write=60, pool=60)
 
