@@ -57,12 +57,13 @@ MIGRATIONS = (
     """
     CREATE TABLE response (
         seq INTEGER PRIMARY KEY, session TEXT NOT NULL, response_id TEXT NOT NULL, previous INTEGER,
-        root INTEGER NOT NULL, used_at REAL, record TEXT NOT NULL, tools TEXT, document TEXT,
-        UNIQUE (session, response_id)
+        thread INTEGER NOT NULL, record TEXT NOT NULL, tools TEXT, document TEXT, UNIQUE (session, response_id)
     );
     CREATE INDEX response_previous ON response (previous);
-    CREATE INDEX response_root ON response (root);
-    CREATE INDEX response_used ON response (used_at) WHERE used_at IS NOT NULL;
+    CREATE INDEX response_thread ON response (thread);
+    CREATE TABLE thread (seq INTEGER PRIMARY KEY, session TEXT NOT NULL, used_at REAL NOT NULL);
+    CREATE INDEX thread_session ON thread (session);
+    CREATE INDEX thread_age ON thread (used_at);
     CREATE TABLE conversation (
         session TEXT NOT NULL, name TEXT NOT NULL, head INTEGER NOT NULL, PRIMARY KEY (session, name)
     ) WITHOUT ROWID;
@@ -76,9 +77,9 @@ MIGRATIONS = (
 )
 """The script at index n brings a database of `user_version` n to n + 1. `record` holds the whole record as JSON, and
 the other columns are what it is found by. `turn.seq` and `call.seq` are the order of saving. `call.free_at` is the
-time from which a worker may have the call, NULL where none may. `response.root` is the first of the thread, which
-alone has `used_at`, when the last was added; the record is without `tools` and `document`, which are large and have
-columns of their own, behind it."""
+time from which a worker may have the call, NULL where none may. A thread has the `seq` of its first response, and
+is a row of its own because a small one is written more cheaply. `response.record` is without `tools` and `document`,
+which are large, and which a history does not read."""
 
 VERSION = len(MIGRATIONS)
 PAGE_SIZE = 2048

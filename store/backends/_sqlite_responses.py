@@ -11,13 +11,13 @@ from store.base import ConversationMoved
 from store.models import Document, GivenCall, Response
 
 HISTORY = """
-    WITH RECURSIVE thread (seq, previous, is_last) AS (
+    WITH RECURSIVE chain (seq, previous, is_last) AS (
         SELECT seq, previous, 1 FROM response WHERE session = ? AND response_id = ?
         UNION ALL
-        SELECT response.seq, response.previous, 0 FROM thread JOIN response ON response.seq = thread.previous
+        SELECT response.seq, response.previous, 0 FROM chain JOIN response ON response.seq = chain.previous
     )
     SELECT record, iif(is_last, tools, NULL), iif(is_last, document, NULL)
-    FROM thread JOIN response USING (seq) ORDER BY seq
+    FROM chain JOIN response USING (seq) ORDER BY seq
 """
 """What follows was saved later, so that the order of `seq` is the thread's."""
 
@@ -40,16 +40,16 @@ class SqliteResponses(SqliteBase):
             if name is not None and (stands := await self.conversation(session, name)) != head:
                 raise ConversationMoved(name, stands, head)
             ((seq,),) = tx.db.execute("SELECT coalesce(max(seq), 0) + 1 FROM response")
-            previous, root = None, seq
+            previous, thread = None, seq
             if response.previous is not None:
-                previous, root = self._response(session, response.previous, "seq, root")
+                previous, thread = self._response(session, response.previous, "seq, thread")
             if not tx.db.execute(
-                "INSERT INTO response (seq, session, response_id, previous, root, record, tools, document)"
+                "INSERT INTO response (seq, session, response_id, previous, thread, record, tools, document)"
                 " VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (session, response_id) DO NOTHING",
-                (seq, session, response.response_id, previous, root, record, tools, document),
+                (seq, session, response.response_id, previous, thread, record, tools, document),
             ).rowcount:
                 raise rules.taken(response)
-            tx.db.execute("UPDATE response SET used_at = ? WHERE seq = ?", (tx.now, root))
+            tx.db.execute("INSERT OR REPLACE INTO thread VALUES (?, ?, ?)", (thread, session, tx.now))
             if calls:
                 tx.db.executemany(
                     "INSERT OR REPLACE INTO given_call VALUES (?, ?, ?, ?)",
@@ -103,16 +103,21 @@ class SqliteResponses(SqliteBase):
             tx.db.execute("UPDATE response SET document = NULL WHERE seq = ?", (seq,))
             while gone := tx.db.execute(DELETE_NEEDLESS, (seq,)).fetchall():
                 tx.db.execute("DELETE FROM given_call WHERE response = ?", (seq,))
-                ((seq,),) = gone
+                ((previous,),) = gone
+                if previous is None:
+                    tx.db.execute("DELETE FROM thread WHERE seq = ?", (seq,))
+                seq = previous
 
     def _expire_responses(self, tx: Transaction) -> int:
         """Returns how many responses went."""
         horizon = (tx.now - self.ttl,)
-        roots = "SELECT seq FROM response WHERE used_at < ?"
-        old = f"SELECT seq FROM response WHERE root IN ({roots})"
+        threads = "SELECT seq FROM thread WHERE used_at < ?"
+        old = f"SELECT seq FROM response WHERE thread IN ({threads})"
         tx.db.execute(f"DELETE FROM given_call WHERE response IN ({old})", horizon)
         tx.db.execute(f"DELETE FROM conversation WHERE head IN ({old})", horizon)
-        return tx.db.execute(f"DELETE FROM response WHERE root IN ({roots})", horizon).rowcount
+        gone = tx.db.execute(f"DELETE FROM response WHERE thread IN ({threads})", horizon).rowcount
+        tx.db.execute("DELETE FROM thread WHERE used_at < ?", horizon)
+        return gone
 
 
 def _text(document: Document | None) -> str | None:

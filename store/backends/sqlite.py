@@ -18,7 +18,7 @@ from store.backends._sqlite_responses import SqliteResponses
 from store.base import MATCHES, StoreUnavailable, UnknownCall
 from store.models import CachedTools, Call, Event, Found, Page, Policy, Session, Status, Toolset, Turn
 
-TABLES = "turn_key", "call", "turn", "cached_tools", "given_call", "conversation", "response"
+TABLES = "turn_key", "call", "turn", "cached_tools", "given_call", "conversation", "response", "thread"
 """What a session has, beside its own record and its events."""
 
 

@@ -21,7 +21,7 @@ import pytest
 from store.backends import _checkpoints, _sqlite_file
 from store.backends.sqlite import SqliteStore
 from store.base import StoreUnavailable, StoreUnusable, run_now
-from store.models import CachedTools, Call, Policy, Toolset, Turn
+from store.models import CachedTools, Call, Policy, Response, Toolset, Turn
 
 ROOT = Path(__file__).parents[2]
 
@@ -45,6 +45,21 @@ async def fill(store: SqliteStore, turn_id: str = "t1", text: str = "") -> None:
     )
     turn = Turn(turn_id=turn_id, session="one", visible=[], steps=[], user_key=b"\xff", created_at=2**40)
     await store.save_turn(turn, [call], [turn_id.encode()])
+
+
+def a_response(number: int, *, pad: str = "") -> Response:
+    """One of a conversation in which each follows the one before it."""
+    return Response(
+        response_id=f"r{number}",
+        session="one",
+        conversation="chat",
+        previous=f"r{number - 1}" if number else None,
+        contents=[{"role": "user", "parts": [{"text": pad}]}],
+        tools={"f": number},
+        calls={f"call_{number}": {"functionCall": {"name": "f"}, "thoughtSignature": "s"}},
+        document={"id": f"r{number}"},
+        created_at=1.0,
+    )
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -112,6 +127,54 @@ async def test_a_restart_keeps_everything(store: SqliteStore, path: Path) -> Non
     await again.put_policy("two", Policy())
     assert (await again.events(after=events[-1].event_id))[0].event_id == events[-1].event_id + 1
     await again.close()
+
+
+async def test_a_restart_keeps_responses_and_conversations(store: SqliteStore, path: Path) -> None:
+    for number in range(4):
+        await store.add_response(a_response(number), head=a_response(number).previous)
+    await store.delete_response("one", "r1")
+    history, given = await store.history("one", "r3"), await store.given_calls("one", ["call_0", "call_3"])
+    await store.close()
+
+    again = SqliteStore(path)
+    await again.open()
+    assert await again.conversation("one", "chat") == "r3"
+    assert await again.history("one", "r3") == history
+    assert len(history) == 4
+    assert await again.given_calls("one", ["call_0", "call_3"]) == given
+    assert (await again.response("one", "r1")).document is None
+    await again.add_response(a_response(4), head="r3")
+    assert await again.conversation("one", "chat") == "r4"
+    await again.close()
+
+
+async def test_nothing_is_left_of_responses_that_are_gone(path: Path) -> None:
+    now = 1e6
+    store = SqliteStore(path, ttl=10.0, clock=lambda: now)
+    await store.open()
+
+    def rows() -> dict[str, int]:
+        assert store._db
+        tables = ("response", "thread", "conversation", "given_call")
+        return {table: store._db.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in tables}
+
+    none = rows()
+    for number in range(3):
+        await store.add_response(a_response(number).model_copy(update={"conversation": None}))
+    for number in range(3):
+        assert rows()["thread"] == 1
+        await store.delete_response("one", f"r{number}")
+    assert rows() == none
+    for number in range(3):
+        await store.add_response(a_response(number), head=a_response(number).previous)
+    now += 11
+    assert await store.expire() == 3
+    assert rows() == none
+    await store.add_response(a_response(0))
+    assert set(rows().values()) == {1}
+    await store.delete_session("one")
+    assert rows() == none
+    await store.close()
 
 
 async def test_one_store_can_be_opened_again(store: SqliteStore) -> None:
@@ -247,6 +310,26 @@ async def test_calls_of_the_first_version_can_be_claimed_and_answered_ones_canno
     await store.close()
 
 
+async def test_a_database_of_the_version_without_responses_keeps_what_it_has_and_takes_them(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(_sqlite_file, "VERSION", 2)
+        old = SqliteStore(path)
+        await old.open()
+        await fill(old)
+        session = await old.put_policy("one", Policy(delivery="loop"))
+        await old.close()
+    store = SqliteStore(path)
+    await store.open()
+    assert await store.session("one") == session
+    assert (await store.call("c-t1")).turn_id == "t1"
+    for number in range(2):
+        await store.add_response(a_response(number), head=a_response(number).previous)
+    assert [response.response_id for response in await store.history("one", "r1")] == ["r0", "r1"]
+    await store.close()
+
+
 async def test_a_lease_outlives_a_restart(store: SqliteStore, path: Path) -> None:
     await fill(store)
     claimed = await store.claim("one", ["f"], lease=60.0, worker="w")
@@ -309,7 +392,7 @@ WRITER = """
 import itertools, sys
 from store.backends.sqlite import SqliteStore
 from store.base import run_now
-from store.models import Call, Policy, Turn
+from store.models import Call, Policy, Response, Turn
 
 store = SqliteStore(sys.argv[1])
 run_now(store.open())
@@ -321,6 +404,9 @@ for number in itertools.count() if sys.argv[2] == "write" else ():
                 turn_id=turn.turn_id, created_at=1, updated_at=1)
     run_now(store.save_turn(turn, [call], [b"%d" % number]))
     run_now(store.answer(call.call_id, result=number))
+    previous = f"r{number - 1}" if number else None
+    run_now(store.add_response(Response(response_id=f"r{number}", session="one", conversation="chat",
+        previous=previous, calls={f"call_{number}": {"n": number}}, document={}, created_at=1), head=previous))
     print(number, flush=True)
 sys.stdin.read()
 """
@@ -356,6 +442,13 @@ async def test_what_was_acknowledged_survives_a_kill(path: Path) -> None:
     events = await store.events(after=0, limit=10**6)
     told = [event.data["call_id"] for event in events if event.type == "call.created"]
     assert told == [call.call_id for call in calls.items], "whole, or not at all"
+    head = await store.conversation("one", "chat")
+    assert head is not None
+    history = await store.history("one", head)
+    assert [response.response_id for response in history] == [f"r{number}" for number in range(len(history))]
+    assert len(history) > acknowledged[-1]
+    given = await store.given_calls("one", [f"call_{number}" for number in range(len(history) + 1)])
+    assert len(given) == len(history), "whole, or not at all"
     await store.close()
 
 
@@ -516,9 +609,15 @@ async def test_a_look_up_and_the_lists_are_indexed(store: SqliteStore) -> None:
     await store.turns("one")
     await store.calls(session="one")
     await store.events(after=0, session="one")
+    for number in range(3):
+        await store.add_response(a_response(number), head=a_response(number).previous)
+    await store.history("one", "r2")
+    await store.given_calls("one", ["call_0", "call_1", "none"])
+    await store.delete_response("one", "r1")
     store._db.set_trace_callback(None)
-    statements = {text for text in seen if text.startswith(("SELECT", "WITH", "UPDATE", "DELETE"))}
+    tables = ("turn", "call", "event", "response", "conversation", "given_call", "thread", "next")
+    statements = {text for text in seen if text.lstrip().startswith(("SELECT", "WITH", "UPDATE", "DELETE"))}
     assert len(statements) > 8
     for text in statements:
         for *_, step in store._db.execute(f"EXPLAIN QUERY PLAN {text}"):
-            assert not step.startswith(tuple(f"SCAN {table}" for table in ("turn", "call", "event"))), f"{text}: {step}"
+            assert not step.startswith(tuple(f"SCAN {table}" for table in tables)), f"{text}: {step}"
