@@ -19,6 +19,7 @@ from starlette.types import Receive, Scope, Send
 from addon.demo import errors
 from addon.demo.errors import Refused, pretty
 from addon.demo.history import last_words, turns
+from addon.demo.interactions import Interactions, events
 from addon.demo.reply import Shape
 from addon.demo.routes import Route
 from addon.demo.routes import find as find_route
@@ -70,6 +71,7 @@ class App:
         self.service = service
         self.shape = shape
         self.log = log
+        self.interactions = Interactions(service.options)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one HTTP request."""
@@ -79,6 +81,9 @@ class App:
             return
         try:
             route = self._route(exchange)
+            if route.surface == "interactions":
+                await self._interact(exchange, route, send)
+                return
             if exchange.streamed:
                 await self._stream(exchange, route, send)
                 return
@@ -121,20 +126,44 @@ class App:
         reply, request = self.service.generate(exchange.json(), route, stream=True)
         shape = self._shape(exchange, request)
         calling = (request.get("toolConfig") or {}).get("functionCallingConfig") or {}
-        events = reply.events(shape, partial_args=bool(calling.get("streamFunctionCallArguments")))
+        documents = reply.events(shape, partial_args=bool(calling.get("streamFunctionCallArguments")))
         self._note(exchange, 200)
         await exchange.start(send, 200, "text/event-stream" if exchange.sse else JSON_TYPE, None)
-        for piece in _pieces(events, exchange.sse, shape):
+        await self._send(send, _cut(list(_frames(documents, exchange.sse)), shape), shape)
+
+    async def _send(self, send: Send, pieces: Iterator[bytes], shape: Shape) -> None:
+        for piece in pieces:
             await send({"type": "http.response.body", "body": piece, "more_body": True})
             await asyncio.sleep(shape.delay)
         if shape.cut is None:
             await send({"type": "http.response.body", "body": b""})
         # else: the response stays unfinished, and the server breaks the connection
 
+    async def _interact(self, exchange: _Exchange, route: Route, send: Send) -> None:
+        if exchange.method != "POST" or route.name:
+            found = {"GET": self.interactions.get, "DELETE": self.interactions.delete}.get(exchange.method)
+            if found is None or not route.name:
+                raise Refused("Method not found.", code=404)
+            document = found(route.name)
+            self._note(exchange, 200)
+            await exchange.answer(send, 200, msgspec.json.encode(document), "application/json")
+            return
+        given = exchange.json()
+        interaction = self.interactions.create(given, self._knobs(exchange, str(given.get("input", ""))))
+        self._note(exchange, 200)
+        if not given.get("stream"):
+            await exchange.answer(send, 200, msgspec.json.encode(interaction.document), "application/json")
+            return
+        await exchange.start(send, 200, "text/event-stream", None)
+        await self._send(send, _cut(list(events(interaction)), interaction.shape), interaction.shape)
+
     def _shape(self, exchange: _Exchange, request: Json) -> Shape:
-        words = exchange.headers.get("x-demo-shape", "")
         history = turns(request["contents"])
-        match = _KNOBS.search(history[last_words(history)].text)
+        return self._knobs(exchange, history[last_words(history)].text)
+
+    def _knobs(self, exchange: _Exchange, text: str) -> Shape:
+        words = exchange.headers.get("x-demo-shape", "")
+        match = _KNOBS.search(text)
         try:
             return self.shape.changed(f"{words},{match[1] if match else ''}")
         except ValueError as e:
@@ -142,6 +171,9 @@ class App:
 
     async def _refuse(self, exchange: _Exchange, refused: Refused, send: Send) -> None:
         self._note(exchange, refused.code, refused.message)
+        if exchange.route is not None and exchange.route.surface == "interactions":
+            await exchange.answer(send, refused.code, msgspec.json.encode(refused.plain()), "application/json")
+            return
         body: Any = refused.body()
         kind = JSON_TYPE
         if exchange.streamed and exchange.route and exchange.route.surface != "codeassist":
@@ -210,7 +242,7 @@ class _Exchange:
 
     async def answer(self, send: Send, status: int, body: bytes, kind: str = JSON_TYPE) -> None:
         """The whole answer at once; compressed where the client takes gzip, but never an event stream."""
-        zipped = kind == JSON_TYPE and "gzip" in self.headers.get("accept-encoding", "")
+        zipped = kind in (JSON_TYPE, "application/json") and "gzip" in self.headers.get("accept-encoding", "")
         if zipped:
             body = gzip.compress(body, 1)
         await self.start(send, status, kind, len(body), zipped=zipped)
@@ -235,7 +267,7 @@ def _check_key(exchange: _Exchange, route: Route) -> None:
     if route.surface == "codeassist" and not bearer:
         raise errors.key_not_supported()
     if (bearer or key).startswith(("bad", "invalid")):
-        service = "generativelanguage" if route.surface == "developer" else "aiplatform"
+        service = "generativelanguage" if route.surface in ("developer", "interactions") else "aiplatform"
         raise errors.invalid_key(f"{service}.googleapis.com")
 
 
@@ -250,8 +282,7 @@ def _frames(events: list[Json], sse: bool) -> Iterator[bytes]:
         yield b"]"
 
 
-def _pieces(events: list[Json], sse: bool, shape: Shape) -> Iterator[bytes]:
-    frames = list(_frames(events, sse))
+def _cut(frames: list[bytes], shape: Shape) -> Iterator[bytes]:
     if shape.cut is not None:
         frames = frames[: shape.cut]
     if not shape.bytes:

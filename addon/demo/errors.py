@@ -35,6 +35,11 @@ class Refused(Exception):
             error["details"] = self.details
         return {"error": error}
 
+    def plain(self) -> dict[str, Any]:
+        """``{"error": {message, code}}``, the code a word: as the Interactions API has it."""
+        code = "invalid_request" if self.code == 400 else STATUS[self.code].lower()
+        return {"error": {"message": self.message, "code": code}}
+
 
 def pretty(document: Any) -> str:
     """Indented JSON with a final line end, as the service writes unary answers and errors."""
@@ -58,7 +63,7 @@ _SIGN_IN = "See https://developers.google.com/identity/sign-in/web/devconsole-pr
 
 def no_key(surface: str) -> Refused:
     """A request without any credential."""
-    if surface in ("developer", "firebase", "firebase-developer"):
+    if surface in ("developer", "interactions", "firebase", "firebase-developer"):
         return Refused(
             "Method doesn't allow unregistered callers (callers without established identity). Please use API Key "
             "or other form of API consumer identity to call this API.",

@@ -121,7 +121,7 @@ class Reply:
     def _text_parts(self, answer: Answer, pieces: int, *, signed: bool) -> list[Json]:
         if not answer.text:
             return []
-        parts: list[Json] = [{"text": piece} for piece in _split(answer.text, pieces)]
+        parts: list[Json] = [{"text": piece} for piece in split(answer.text, pieces)]
         if signed and self.model.three:
             parts[-1]["thoughtSignature"] = signatures.sign_text()
         return parts
@@ -185,7 +185,7 @@ class Reply:
         return document
 
 
-def _split(text: str, pieces: int) -> list[str]:
+def split(text: str, pieces: int) -> list[str]:
     """The text in up to ``pieces`` parts, cut between words where it can be."""
     words = re.findall(r"\S+\s*|\s+", text)
     size = max(1, -(-len(words) // max(1, pieces)))

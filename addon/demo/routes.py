@@ -11,6 +11,7 @@ _ROUTES = (
     ("developer", rf"(?P<version>v1|v1beta|v1alpha)/(?:models|tunedModels)/(?P<model>[^/:]+):{_METHOD}"),
     ("developer", r"(?P<version>v1|v1beta|v1alpha)/(?P<method>models)/(?P<model>[^/:]+)"),
     ("developer", r"(?P<version>v1|v1beta|v1alpha)/(?P<method>cachedContents)(?:/(?P<name>[^/:]+))?"),
+    ("interactions", r"(?P<version>v1|v1beta|v1alpha)/(?P<method>interactions)(?:/(?P<name>[^/:]+))?"),
     (
         "vertex",
         rf"(?P<version>v1|v1beta1)/{_VERTEX}(?:publishers/google/models|endpoints)/(?P<model>[^/:]+):{_METHOD}",
