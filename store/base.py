@@ -5,7 +5,7 @@ what was acknowledged (the method returned) is still there afterwards. Writes of
 the order of the events they leave behind. Records are immutable values: what a method returned never changes.
 
 Documents are JSON. What JSON cannot hold (NaN as a result, half of a surrogate pair) raises ValueError; so do calls
-that are not of the turn they come with, and a `limit` below 1. Nothing is written then.
+that are not of the turn they come with, and a `limit` below 1. Nothing is written then. NaN elsewhere is kept as null.
 
 Sessions are isolated: no method that is given a session returns or changes a record of another one.
 

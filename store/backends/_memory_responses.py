@@ -19,7 +19,8 @@ class _Thread:
 
 @dataclass
 class _Kept:
-    """A response. `needed` counts those that follow it and the conversations that are at it."""
+    """A response. `needed` counts those that follow it and the conversations that are or were at it: one that has
+    moved on still needs all that it has come by."""
 
     response: Response
     thread: _Thread
@@ -74,8 +75,6 @@ class MemoryResponses(MemoryBase):
         if previous:
             previous.needed += 1
         if name is not None:
-            if head is not None:
-                mine.kept[head].needed -= 1
             mine.heads[name] = response.response_id
             kept.needed += 1
         mine.kept[response.response_id] = kept

@@ -118,6 +118,14 @@ async def test_what_json_cannot_hold_is_refused_and_nothing_is_written(store: St
     assert await store.conversation("one", "chat") is None
 
 
+async def test_numbers_that_json_does_not_have_are_null(store: Store) -> None:
+    odd, null = {"a": [float("nan"), float("inf"), 1.5]}, {"a": [None, None, 1.5]}
+    await store.add_response(a_response("r1", contents=[odd], tools=odd, document=odd, calls={"c": odd}))
+    kept = await store.response("one", "r1")
+    assert [kept.contents, kept.tools, kept.document, kept.calls] == [[null], null, null, {"c": null}]
+    assert (await store.given_calls("one", ["c"]))["c"].part == null
+
+
 async def test_a_closed_store_keeps_no_responses(store: Store) -> None:
     await store.close()
     for attempt in (

@@ -561,6 +561,19 @@ async def test_the_log_is_moved_into_the_file_beside_the_writer(path: Path, monk
     await store.close()
 
 
+async def test_one_large_response_is_reason_enough_to_move_the_log(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_checkpoints, "STEP", 1 << 20)
+    monkeypatch.setattr(_checkpoints, "QUIET", 0.01)
+    store = SqliteStore(path)
+    await store.open()
+    new = path.stat().st_size
+    async with asyncio.timeout(10):
+        await store.add_response(a_response(0, pad="x" * (1 << 20)))
+        while path.stat().st_size <= new:
+            await asyncio.sleep(0.005)
+    await store.close()
+
+
 async def test_a_log_is_used_again_from_its_start_while_writing_goes_on(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
