@@ -1,0 +1,86 @@
+"""The ledger in memory: turns, and the keys they are found by. A mixin: `MemoryStore` is made of it."""
+
+import itertools
+from collections.abc import Collection, Sequence
+from operator import attrgetter
+
+from store.backends import _rules as rules
+from store.backends._memory_base import KeptCall, KeptTurn, MemoryBase
+from store.base import MATCHES
+from store.models import Call, Found, Page, Turn
+
+
+class MemoryLedger(MemoryBase):
+    async def save_turn(self, turn: Turn, calls: Sequence[Call] = (), keys: Sequence[bytes] = ()) -> None:
+        self._check_open()
+        rules.check_calls(turn, calls)
+        ledger = self._ledger(turn.session)
+        entry = ledger.turns.get(turn.turn_id)
+        turn = rules.replaced(entry.turn if entry else None, turn)
+        data = turn.model_dump_json()
+        fresh = {call.call_id: call.model_dump_json() for call in calls if call.call_id not in self._calls}
+        kept = Turn.model_validate_json(data)
+
+        self._ledgers[turn.session] = ledger
+        if entry is None:
+            entry = ledger.turns[turn.turn_id] = KeptTurn(next(self._places), kept)
+            events = [(turn.session, "turn.created", data)]
+        else:
+            entry.turn = kept
+            events = [(turn.session, "turn.updated", data)]
+        ledger.add_keys(entry, keys)
+        for call_id, call_data in fresh.items():
+            call = Call.model_validate_json(call_data)
+            self._calls[call_id] = KeptCall(next(self._places), call)
+            entry.calls.append(call_id)
+            if not call.status.final:
+                ledger.open[call_id] = None
+            events.append((turn.session, "call.created", call_data))
+        self._changed(ledger)
+        self._record(*events)
+
+    async def look_up(self, session: str, *, turn_ids: Collection[str] = (), keys: Collection[bytes] = ()) -> Found:
+        self._check_open()
+        ledger = self._ledger(session)
+        found = Found()
+        wanted = [ledger.turns[turn_id] for turn_id in turn_ids if turn_id in ledger.turns]
+        for key in keys:
+            if entries := ledger.by_key.get(key):
+                best = sorted(entries.values(), key=lambda e: (e.turn.delivered, e.place), reverse=True)[:MATCHES]
+                found.by_key[key] = [entry.turn.turn_id for entry in best]
+                wanted += best
+        for entry in wanted:
+            found.turns[entry.turn.turn_id] = entry.turn
+            for call_id in entry.calls:
+                found.calls[call_id] = self._calls[call_id].call
+        return found
+
+    async def bind(
+        self, session: str, user_key: bytes, keys: Sequence[bytes], *, exclude: Collection[str] = ()
+    ) -> str | None:
+        self._check_open()
+        ledger = self._ledger(session)
+        unbound = [
+            entry
+            for turn_id, entry in ledger.turns.items()
+            if entry.turn.user_key == user_key and not entry.turn.bound and turn_id not in exclude
+        ]
+        if not unbound:
+            return None
+        entry = max(unbound, key=attrgetter("place"))
+        entry.turn = entry.turn.model_copy(update={"bound": True})
+        ledger.add_keys(entry, keys)
+        self._changed(ledger)
+        self._record((session, "turn.updated", entry.turn.model_dump_json()))
+        return entry.turn.turn_id
+
+    def revision(self, session: str) -> int | None:
+        self._check_open()
+        return self._ledger(session).revision
+
+    async def turns(self, session: str, *, limit: int = 100, cursor: str | None = None) -> Page[Turn]:
+        self._check_open()
+        rules.check_limit(limit)
+        after = rules.place("turn", cursor)
+        rows = ((e.place, e.turn) for e in self._ledger(session).turns.values() if e.place > after)
+        return rules.page_of(list(itertools.islice(rows, limit + 1)), "turn", limit)

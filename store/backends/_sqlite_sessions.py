@@ -1,0 +1,70 @@
+"""Sessions and cached tools in SQLite. A mixin: `SqliteStore` is made of it."""
+
+from typing import Any
+
+from store.backends import _rules as rules
+from store.backends._sqlite_base import SqliteBase, Transaction
+from store.models import CachedTools, Page, Policy, Session, Toolset
+
+TABLES = "turn_key", "call", "turn", "cached_tools", "given_call", "conversation", "response", "thread"
+"""What a session has, beside its own record and its events."""
+
+
+class SqliteSessions(SqliteBase):
+    async def session(self, name: str) -> Session | None:
+        if not self.read_only and self._db is not None:
+            return self._sessions.get(name)
+        rows = self._rows("SELECT record FROM session WHERE name = ?", name)
+        return Session.model_validate_json(rows[0][0]) if rows else None
+
+    async def sessions(self, *, limit: int = 100, cursor: str | None = None) -> Page[Session]:
+        rules.check_limit(limit)
+        rows = self._rows(
+            "SELECT name, record FROM session WHERE name > ? ORDER BY name LIMIT ?",
+            rules.name_after(cursor),
+            limit + 1,
+        )
+        records = [(name, Session.model_validate_json(record)) for name, record in rows]
+        return rules.page_of(records, "session.", limit)
+
+    async def put_policy(self, name: str, policy: Policy) -> Session:
+        return self._put_session(name, "session.updated", {"policy": policy})
+
+    async def put_toolset(self, name: str, toolset: Toolset | None) -> Session:
+        return self._put_session(name, "tools.updated", {"toolset": toolset})
+
+    def _put_session(self, name: str, kind: str, changes: dict[str, Any]) -> Session:
+        with Transaction(self) as tx:
+            session = rules.changed(self._sessions.get(name), name, changes, now=tx.now)
+            record = session.model_dump_json()
+            tx.db.execute("INSERT OR REPLACE INTO session VALUES (?, ?)", (name, record))
+            tx.record(name, kind, session.masked().model_dump_json())
+        self._sessions[name] = kept = Session.model_validate_json(record)
+        return kept
+
+    async def delete_session(self, name: str) -> bool:
+        with Transaction(self) as tx:
+            gone = tx.db.execute("DELETE FROM session WHERE name = ?", (name,)).rowcount
+            for table in TABLES:
+                gone += tx.db.execute(f"DELETE FROM {table} WHERE session = ?", (name,)).rowcount
+            if not gone:
+                return False
+            tx.db.execute("DELETE FROM event WHERE session = ?", (name,))
+            tx.record(name, "session.deleted", rules.json_text({"name": name}))
+        self._sessions.pop(name, None)
+        self._revisions.pop(name, None)
+        return True
+
+    async def put_cached_tools(self, cached: CachedTools) -> None:
+        record = cached.model_dump_json()
+        with Transaction(self) as tx:
+            tx.db.execute(
+                "INSERT OR REPLACE INTO cached_tools VALUES (?, ?, ?, ?)",
+                (cached.session, cached.cached_content, cached.created_at, record),
+            )
+
+    async def cached_tools(self, session: str, cached_content: str) -> CachedTools | None:
+        rows = self._rows(
+            "SELECT record FROM cached_tools WHERE session = ? AND cached_content = ?", session, cached_content
+        )
+        return CachedTools.model_validate_json(rows[0][0]) if rows else None
