@@ -42,6 +42,7 @@ _OPENAI = ("name", "description", "parameters", "strict")
 _MCP_UNUSED = ("title", "annotations", "icons", "execution", "_meta")
 _MODES = ("AUTO", "ANY", "NONE", "VALIDATED")
 _CHOICES = {"auto": "AUTO", "required": "ANY", "none": "NONE"}
+_ALLOWED_MODES = {"auto": "VALIDATED", "required": "ANY"}
 
 
 class BadTool(ValueError):
@@ -291,16 +292,45 @@ def _config(body: Object, names: Collection[str], top: _At) -> Object | None:
 def _choice(choice: object, at: _At) -> Object:
     if isinstance(choice, str) and choice in _CHOICES:
         return {"mode": _CHOICES[choice]}
-    if isinstance(choice, dict) and choice.get("type") == "function":
-        named = _fields(choice, ("type", "name", "function"), at)
-        if "function" in named:
-            named = _fields(named["function"], ("name",), at / "function") if "name" not in named else {}
-        if isinstance(named.get("name"), str):
-            return {"mode": "ANY", "allowedFunctionNames": [named["name"]]}
+    if (name := _function_name(choice, at)) is not None:
+        return {"mode": "ANY", "allowedFunctionNames": [name]}
+    if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
+        return _allowed(choice, at)
     raise at.bad(
-        'must be "auto", "required", "none", {"type": "function", "name": …} '
-        'or {"type": "function", "function": {"name": …}}'
+        'must be "auto", "required", "none", {"type": "function", "name": …}, '
+        '{"type": "function", "function": {"name": …}} or {"type": "allowed_tools", "mode": …, "tools": […]}'
     )
+
+
+def _function_name(choice: object, at: _At) -> str | None:
+    """The name in OpenAI's words for one function, flat or nested; None for anything else."""
+    if not isinstance(choice, dict) or choice.get("type") != "function":
+        return None
+    named = _fields(choice, ("type", "name", "function"), at)
+    if "function" in named:
+        named = _fields(named["function"], ("name",), at / "function") if "name" not in named else {}
+    name = named.get("name")
+    return name if isinstance(name, str) else None
+
+
+def _allowed(choice: Object, at: _At) -> Object:
+    """Some of the tools: one of them must be called, or may be; VALIDATED is the mode that says which may."""
+    fields = _fields(choice, ("type", "mode", "tools", "allowed_tools"), at)
+    if "allowed_tools" in fields:  # as OpenAI chat has it
+        at = at / "allowed_tools"
+        fields = _fields(fields["allowed_tools"], ("mode", "tools"), at)
+    if fields.get("mode") not in _ALLOWED_MODES:
+        raise (at / "mode").bad(f"is {_shown(fields.get('mode'))}; 'auto' or 'required' fits")
+    tools = fields.get("tools")
+    if not isinstance(tools, list) or not tools:
+        raise (at / "tools").bad('must be a list of one or more of {"type": "function", "name": …}')
+    names: list[str] = []
+    for index, tool in enumerate(tools):
+        place = (at / "tools")[index]
+        if (name := _function_name(tool, place)) is None:
+            raise place.bad('must be {"type": "function", "name": …}')
+        names.append(name)
+    return {"mode": _ALLOWED_MODES[fields["mode"]], "allowedFunctionNames": names}
 
 
 def _tool_config(value: object, at: _At) -> Object:

@@ -200,6 +200,23 @@ CHOICES: dict[str, tuple[dict[str, Any], dict[str, Any] | None]] = {
         {"tool_choice": {"type": "function", "name": "f"}},
         calling(mode="ANY", allowedFunctionNames=["f"]),
     ),
+    "some tools, one of which must be called": (
+        {"tool_choice": {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "f"}]}},
+        calling(mode="ANY", allowedFunctionNames=["f"]),
+    ),
+    "some tools, one of which may be called": (
+        {"tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "f"}]}},
+        calling(mode="VALIDATED", allowedFunctionNames=["f"]),
+    ),
+    "some tools as OpenAI chat has them": (
+        {
+            "tool_choice": {
+                "type": "allowed_tools",
+                "allowed_tools": {"mode": "auto", "tools": [{"type": "function", "function": {"name": "f"}}]},
+            }
+        },
+        calling(mode="VALIDATED", allowedFunctionNames=["f"]),
+    ),
     "an empty config": ({"toolConfig": {}}, {}),
     "camelCase": (
         {"toolConfig": calling(mode="ANY", allowedFunctionNames=["f"])},
@@ -481,7 +498,30 @@ BAD_DOCUMENTS: dict[str, tuple[Any, str, str]] = {
     ),
     "too many": ({"tools": [{"name": f"f{i}"} for i in range(513)]}, "tools", "513"),
     "an unknown choice": ({"tools": [], "tool_choice": "any"}, "tool_choice", '"required"'),
-    "a choice of another kind": ({"tools": [], "tool_choice": {"type": "allowed_tools"}}, "tool_choice", "function"),
+    "a choice of another kind": ({"tools": [], "tool_choice": {"type": "mcp"}}, "tool_choice", "function"),
+    "allowed tools without a mode": (
+        {"tools": [], "tool_choice": {"type": "allowed_tools", "tools": []}},
+        "tool_choice.mode",
+        "'required'",
+    ),
+    "no allowed tools": (
+        {"tools": [], "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": []}},
+        "tool_choice.tools",
+        "one or more",
+    ),
+    "an allowed tool of another kind": (
+        {"tools": [], "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "mcp"}]}},
+        "tool_choice.tools[0]",
+        '"function"',
+    ),
+    "an allowed tool that is not declared": (
+        {
+            "tools": [{"name": "f"}],
+            "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "g"}]},
+        },
+        "tool_choice",
+        "'g'",
+    ),
     "a choice without a name": ({"tools": [], "tool_choice": {"type": "function"}}, "tool_choice", "name"),
     "a choice of two names": (
         {"tools": [{"name": "f"}], "tool_choice": {"type": "function", "name": "f", "function": {"name": "f"}}},

@@ -1,0 +1,235 @@
+"""Items of a Responses API `input`, checked and ready to become Gemini parts.
+
+What tells the model nothing (`reasoning` items, empty texts, ids and states) is taken and left out, for it comes back
+in clients' own histories. What Gemini cannot be given is refused with its place. Pure: the input is never changed.
+"""
+
+import binascii
+import re
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple
+
+from addon.core.calls import response_of
+from addon.core.documents import Document, Malformed, decode
+from addon.core.openai.invalid import bad, boolean, fields, listed, one_of, required, shown, string
+
+Part = Document
+
+_ROLES = ("user", "assistant", "system", "developer")
+_TYPES = ("message", "function_call", "function_call_output", "reasoning")
+_DATA_URL = re.compile(r"data:([\w.+-]+/[\w.+-]+)(?:;[\w.+-]+=[^;,]*)*;base64", re.IGNORECASE)
+_OUTPUT_PARTS = ("input_text", "input_image", "input_file")
+
+
+class Said(NamedTuple):
+    """What was said on one side. `at` is its place in the request."""
+
+    side: Literal["user", "model"]
+    parts: list[Part]
+    at: str
+
+
+class Call(NamedTuple):
+    call_id: str
+    name: str
+    args: Document
+    at: str
+
+
+class Output(NamedTuple):
+    """The result of a call: a functionResponse's `response`, and its `parts` if there are any."""
+
+    call_id: str
+    response: Document
+    parts: list[Part]
+    at: str
+
+
+type Item = Said | Call | Output
+
+
+class Input(NamedTuple):
+    """`system`: the texts of system and developer messages, which go where Gemini has them: before everything."""
+
+    items: list[Item]
+    system: list[Part]
+
+
+def read_input(value: object) -> Input:
+    """A text, or a list of items. Raises Invalid."""
+    if isinstance(value, str):
+        if not value:
+            raise bad("input", "is empty; it is a text, or a list of items")
+        return Input([Said("user", [{"text": value}], "input")], [])
+    if not isinstance(value, list):
+        raise bad("input", f"must be a string or a list of items, not {shown(value)}", "invalid_type")
+    read = Input([], [])
+    places: dict[tuple[type, str], str] = {}
+    for index, item in enumerate(value):
+        at = f"input[{index}]"
+        one = _item(item, at, read.system)
+        if one is None:
+            continue
+        if not isinstance(one, Said):
+            before = places.setdefault((type(one), one.call_id), at)
+            if before != at:
+                raise bad(f"{at}.call_id", f"is that of {before} too; each call is there once, and so is its output")
+        read.items.append(one)
+    return read
+
+
+def _item(value: object, at: str, system: list[Part]) -> Item | None:
+    if not isinstance(value, dict):
+        raise bad(at, "must be an object (an item)", "invalid_type")
+    kind = value.get("type") or ("message" if "role" in value else "item_reference" if "id" in value else None)
+    if kind == "message":
+        return _message(value, at, system)
+    if kind == "function_call":
+        return _call(value, at)
+    if kind == "function_call_output":
+        return _output(value, at)
+    if kind == "reasoning":
+        fields(value, ("type", "id", "summary", "content", "encrypted_content", "status"), at)
+        return None
+    if kind == "item_reference":
+        message = "refers to an item that is stored elsewhere; send the item itself, or its response's id as "
+        raise bad(at, f"{message}previous_response_id", "unsupported_value")
+    raise bad(f"{at}.type", f"is {shown(kind)}; what fits is {', '.join(_TYPES)}")
+
+
+def _message(value: Document, at: str, system: list[Part]) -> Said | None:
+    message = fields(value, ("type", "role", "content", "id", "status", "phase"), at)
+    role = one_of(required(message, "role", at), _ROLES, f"{at}.role")
+    content = required(message, "content", at)
+    if isinstance(content, str):
+        parts: list[Part] = [{"text": content}] if content else []
+    else:
+        kinds = _PARTS_OF[role]
+        parts = _parts(listed(content, f"{at}.content"), kinds, f"{at}.content")
+    if role in ("system", "developer"):
+        system += parts
+        return None
+    if role == "user" and not parts:
+        raise bad(f"{at}.content", "is empty; a user's message says something")
+    return Said("user" if role == "user" else "model", parts, at) if parts else None
+
+
+def _parts(content: list[Any], kinds: Mapping[str, Any], at: str) -> list[Part]:
+    found: list[Part] = []
+    for index, part in enumerate(content):
+        place = f"{at}[{index}]"
+        if not isinstance(part, dict):
+            raise bad(place, "must be an object (a content part)", "invalid_type")
+        kind = one_of(part.get("type"), kinds, f"{place}.type")
+        if (read := kinds[kind](part, place)) is not None:
+            found.append(read)
+    return found
+
+
+def _text(value: Document, at: str) -> Part | None:
+    part = fields(value, ("type", "text", "annotations", "logprobs"), at, ("prompt_cache_breakpoint",))
+    text = string(required(part, "text", at), f"{at}.text")
+    return {"text": text} if text else None
+
+
+def _refusal(value: Document, at: str) -> Part | None:
+    text = string(required(fields(value, ("type", "refusal"), at), "refusal", at), f"{at}.refusal")
+    return {"text": text} if text else None
+
+
+def _image(value: Document, at: str) -> Part:
+    image = fields(value, ("type", "image_url", "detail", "file_id"), at, ("prompt_cache_breakpoint",))
+    _no_stored_file(image, at, "image_url")
+    one_of(image.get("detail", "auto"), ("auto",), f"{at}.detail", "Gemini chooses by itself how closely it looks")
+    blob = _data(required(image, "image_url", at), f"{at}.image_url", "data:image/png;base64,…")
+    if not blob["mimeType"].startswith("image/"):
+        raise bad(f"{at}.image_url", f"holds {blob['mimeType']}, which is no image", "invalid_image_format")
+    return {"inlineData": blob}
+
+
+def _file(value: Document, at: str) -> Part:
+    """Gemini takes no name beside inline data: `filename` tells it nothing."""
+    known = ("type", "file_data", "filename", "file_url", "file_id", "detail")
+    file = fields(value, known, at, ("prompt_cache_breakpoint",))
+    _no_stored_file(file, at, "file_data")
+    if "file_url" in file:
+        message = 'cannot be fetched; send the file itself as file_data, such as "data:application/pdf;base64,…"'
+        raise bad(f"{at}.file_url", message, "unsupported_value")
+    one_of(file.get("detail", "auto"), ("auto",), f"{at}.detail", "Gemini chooses by itself how closely it looks")
+    return {"inlineData": _data(required(file, "file_data", at), f"{at}.file_data", "data:application/pdf;base64,…")}
+
+
+def _no_stored_file(part: Document, at: str, instead: str) -> None:
+    if "file_id" in part:
+        message = f"names a file that is stored elsewhere; send its content as {instead}, a data URL"
+        raise bad(f"{at}.file_id", message, "unsupported_value")
+
+
+def _data(value: object, at: str, example: str) -> Document:
+    """A data URL as inline data."""
+    head, comma, data = string(value, at).partition(",")
+    found = _DATA_URL.fullmatch(head)
+    if not comma or found is None:
+        held = f'is "{head[:40]}…", which cannot be fetched' if head[:4].lower() == "http" else "is no base64 data URL"
+        raise bad(at, f'{held}; send the data itself, as a data URL such as "{example}"')
+    try:
+        size = len(binascii.a2b_base64(data, strict_mode=True))
+    except ValueError as error:
+        raise bad(at, f"holds no valid base64 data: {error}", "invalid_base64_image") from None
+    if not size:
+        raise bad(at, "holds no data")
+    return {"mimeType": found[1].lower(), "data": data}
+
+
+def _call(value: Document, at: str) -> Call:
+    known = ("type", "call_id", "name", "arguments", "id", "status", "async")
+    call = fields(value, known, at, ("caller", "namespace", "parsed_arguments"))
+    if boolean(call.get("async", False), f"{at}.async"):
+        raise bad(f"{at}.async", "is true; each call waits for its output here", "unsupported_value")
+    name = string(required(call, "name", at), f"{at}.name")
+    if not name:
+        raise bad(f"{at}.name", "is empty")
+    return Call(_call_id(call, at), name, _args(required(call, "arguments", at), f"{at}.arguments"), at)
+
+
+def _call_id(item: Document, at: str) -> str:
+    call_id = string(required(item, "call_id", at), f"{at}.call_id")
+    if not call_id:
+        raise bad(f"{at}.call_id", "is empty; it is the call_id of a function_call")
+    return call_id
+
+
+def _args(value: object, at: str) -> Document:
+    text = string(value, at)
+    try:
+        args = decode(text.encode("utf-8", "surrogatepass")) if text.strip() else {}
+    except Malformed:
+        args = None
+    if not isinstance(args, dict):
+        raise bad(at, f"must be a JSON object as a string, not {shown(text)}")
+    return args
+
+
+def _output(value: Document, at: str) -> Output:
+    output = fields(value, ("type", "call_id", "output", "id", "status", "name"), at, ("caller", "namespace"))
+    call_id, result = _call_id(output, at), required(output, "output", at)
+    if isinstance(result, str):
+        return Output(call_id, response_of(result, None), [], at)
+    if not isinstance(result, list):
+        message = f"must be a string (JSON is taken as such), or a list of {', '.join(_OUTPUT_PARTS)} parts"
+        raise bad(f"{at}.output", message, "invalid_type")
+    parts = _parts(result, {kind: _INPUT_PARTS[kind] for kind in _OUTPUT_PARTS}, f"{at}.output")
+    texts = [part["text"] for part in parts if "text" in part]
+    blobs = [part for part in parts if "text" not in part]
+    response = response_of("\n".join(texts), None) if texts or not blobs else {}
+    return Output(call_id, response, blobs, at)
+
+
+_INPUT_PARTS = {"input_text": _text, "output_text": _text, "input_image": _image, "input_file": _file}
+_TEXTS = {"input_text": _text, "output_text": _text}
+_PARTS_OF: dict[str, Mapping[str, Any]] = {
+    "user": _INPUT_PARTS,
+    "assistant": {**_TEXTS, "refusal": _refusal},
+    "system": _TEXTS,
+    "developer": _TEXTS,
+}

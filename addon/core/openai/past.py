@@ -1,0 +1,182 @@
+"""Input items and what is known of the calls in them → the Contents that a request adds to a history.
+
+The conversion knows no store: `Past` says what of it matters. What comes out keeps Gemini's order: the calls of one
+step in one Content, as the model made them, and their responses, in the order of the calls, before any other words of
+the turn after them. Pure.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from addon.core.documents import Document, get
+from addon.core.history import DUMMY_SIGNATURE
+from addon.core.openai.invalid import Invalid, bad
+from addon.core.openai.items import Call, Item, Output, Part, Said
+from addon.core.tools import generation, is_before
+
+_THREE = (3, 0)
+
+
+@dataclass(frozen=True)
+class Past:
+    """What is stored of the calls in a request and of the history that it goes on with.
+
+    `calls`: call id → the functionCall Part as the model said it; `steps`: call id → anything that is the same for the
+    calls of one step (such as the id of their response), for clients that tell parallel calls one after the other.
+    `waiting`: the calls of the history's last turn, in order, if it has any. `answers`: call id → the functionResponse
+    Part of those of them that were answered already. `begun`: whether there is a history at all.
+    """
+
+    calls: Mapping[str, Part] = field(default_factory=dict)
+    steps: Mapping[str, object] = field(default_factory=dict)
+    waiting: Sequence[str] = ()
+    answers: Mapping[str, Part] = field(default_factory=dict)
+    begun: bool = False
+
+
+class Added(NamedTuple):
+    """What a request adds. `missing`: the waiting calls that still have no output; then there are no `contents`, and
+    nothing to send. `answers`: the functionResponse Parts of all waiting calls that have one by now, by call id."""
+
+    contents: list[Document]
+    missing: list[str]
+    answers: dict[str, Part]
+
+
+def add(items: Sequence[Item], past: Past, model: str) -> Added:
+    """Raises Invalid for outputs of calls that nobody knows, calls without outputs, and an order without sense."""
+    outputs = {item.call_id: item for item in items if isinstance(item, Output)}
+    _check_outputs(items, outputs, past)
+    answers = dict(past.answers)
+    for call_id in past.waiting:
+        if call_id in outputs:
+            answer = _response(past.calls[call_id], outputs[call_id], model)
+            if past.answers.get(call_id, answer) != answer:
+                at = f"{outputs[call_id].at}.output"
+                raise bad(at, f"is not what was given for {call_id} before; the first one holds")
+            answers[call_id] = answer
+    missing = [call_id for call_id in past.waiting if call_id not in answers]
+    waiting = set(past.waiting)
+    rest = [item for item in items if isinstance(item, Said) or item.call_id not in waiting]
+    if missing and not rest:
+        return Added([], missing, answers)
+    if missing:
+        raise _no_output(missing)
+    builder = _Builder(past, outputs, model)
+    builder.parts = [answers[call_id] for call_id in past.waiting]
+    for item in rest:
+        builder.take(item)
+    return Added(builder.end(), [], answers)
+
+
+def _check_outputs(items: Sequence[Item], outputs: Mapping[str, Output], past: Past) -> None:
+    """Each output answers a call of the history's last turn, or one that stands before it in the input."""
+    called = set(past.waiting)
+    unknown: list[str] = []
+    elsewhere: list[str] = []
+    for item in items:
+        if isinstance(item, Call):
+            called.add(item.call_id)
+        elif isinstance(item, Output) and item.call_id not in called:
+            (elsewhere if item.call_id in past.calls else unknown).append(item.call_id)
+    if unknown:
+        ids = f"call_id {unknown[0]}" if len(unknown) == 1 else f"call_ids {', '.join(unknown)}"
+        raise Invalid(f"No tool call found for function call output with {ids}.", f"{outputs[unknown[0]].at}.call_id")
+    if elsewhere:
+        message = "does not wait for an output here: the history that the request goes on with ends without that call"
+        raise Invalid(f"{', '.join(elsewhere)} {message}.", f"{outputs[elsewhere[0]].at}.call_id")
+
+
+def _no_output(call_ids: Sequence[str]) -> Invalid:
+    which = f"call {call_ids[0]}" if len(call_ids) == 1 else f"calls {', '.join(call_ids)}"
+    return Invalid(f"No tool output found for function {which}.", "input")
+
+
+def _response(call: Part, output: Output, model: str) -> Part:
+    """The functionResponse Part that answers a functionCall Part."""
+    made = get(call, "functionCall") or {}
+    response: Document = {"id": made["id"]} if made.get("id") else {}
+    response |= {"name": made.get("name"), "response": output.response}
+    if output.parts:
+        if is_before(generation(model), _THREE):
+            raise bad(f"{output.at}.output", f"holds images or files; {model} takes text alone (Gemini 3 takes them)")
+        response["parts"] = output.parts
+    return {"functionResponse": response}
+
+
+class _Builder:
+    """Items one by one → Contents. `parts` are those of the turn that is being gathered."""
+
+    def __init__(self, past: Past, outputs: Mapping[str, Output], model: str) -> None:
+        self.past = past
+        self.outputs = outputs
+        self.model = model
+        self.contents: list[Document] = []
+        self.side = "user"
+        self.parts: list[Part] = []
+        self.calls: list[Call] = []  # those of the turn
+        self.answered = False  # whether an output came after them
+        self.missing: list[str] = []
+        self.last = "input"
+
+    def take(self, item: Item) -> None:
+        if isinstance(item, Output):
+            self.answered = True
+            return
+        if isinstance(item, Call):
+            self._take_call(item)
+        else:
+            if item.side != self.side or (self.calls and self.answered):
+                self._turn(item.side)
+            self.parts += item.parts
+        self.last = item.at
+
+    def _take_call(self, item: Call) -> None:
+        if self.side != "model" or (self.calls and self.answered and not self._is_parallel(item)):
+            self._turn("model")
+        if not self.contents and not self.past.begun:
+            raise bad(item.at, "is the model's first word; a function call comes after what a user said")
+        known = self.past.calls.get(item.call_id)
+        part = known or {"functionCall": {"name": item.name, "args": item.args}}
+        # Gemini signs the first call of a step, and refuses a step without. One that it did not make has none.
+        signed = self.calls or get(part, "thoughtSignature") is not None or is_before(generation(self.model), _THREE)
+        self.parts.append(part if signed else {**part, "thoughtSignature": DUMMY_SIGNATURE})
+        self.calls.append(item)
+
+    def _is_parallel(self, item: Call) -> bool:
+        step = self.past.steps.get(item.call_id)
+        return step is not None and step == self.past.steps.get(self.calls[-1].call_id)
+
+    def _turn(self, side: str) -> None:
+        """End the turn that is being gathered. Calls lead to a user's turn with their responses."""
+        if self.parts:
+            self.contents.append({"role": self.side, "parts": self.parts})
+        made = [part for part in self.parts if get(part, "functionCall") is not None]
+        self.side, self.parts = side, []
+        if not self.calls:
+            return
+        calls, self.calls, self.answered = self.calls, [], False
+        self.missing += [call.call_id for call in calls if call.call_id not in self.outputs]
+        responses = [
+            _response(part, self.outputs[call.call_id], self.model)
+            for part, call in zip(made, calls, strict=True)
+            if call.call_id in self.outputs
+        ]
+        if side == "user":
+            self.parts = responses
+        elif responses:
+            self.contents.append({"role": "user", "parts": responses})
+
+    def end(self) -> list[Document]:
+        ends_with_model = self.side == "model" and not self.calls
+        self._turn("user")
+        if self.missing:
+            raise _no_output(self.missing)
+        if ends_with_model:
+            raise bad(self.last, "is the model's own; the input must end with a user's message or a call's output")
+        if self.parts:
+            self.contents.append({"role": "user", "parts": self.parts})
+        if not self.contents:
+            raise bad("input", "holds nothing that the model could answer")
+        return self.contents

@@ -1,0 +1,163 @@
+"""A Responses API request → what Gemini is to be asked, and what its response has to show of it.
+
+`read` checks the whole body and raises Invalid for the first field that is wrong or cannot be honoured. Nothing is
+dropped in silence: what is not here is refused. Pure: the body is never changed.
+"""
+
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from addon.core.documents import Document
+from addon.core.openai import options, past, tools
+from addon.core.openai.invalid import Object, bad, boolean, fields, required, shown, string
+from addon.core.openai.items import Call, Input, Output, Part, read_input
+from addon.core.tools import generation, is_before
+
+_READ = (
+    *("model", "input", "instructions", "tools", "tool_choice", "temperature", "top_p", "max_output_tokens", "text"),
+    *("reasoning", "metadata", "store", "conversation", "previous_response_id", "stream", "stream_options", "include"),
+)
+FIELDS = (*_READ, *options.LABELS, *options.NEUTRAL)
+"""The fields of a request that are known, whether or not every value of them can be honoured."""
+
+_MAX_ID = 256
+_MODEL = re.compile(r"(?:(?:models|tunedModels)/)?[A-Za-z0-9][\w.-]{0,127}", re.ASCII)  # it becomes part of a URL
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A request that is understood.
+
+    `declarations`: the tools given with it, as Gemini's functionDeclarations; None where it gives none, and those of
+    its conversation hold. `conversation`: its name. `echo`: the members of a Response object that say again what was
+    asked for. `shows_thoughts`: whether what the model thinks is to be shown.
+    """
+
+    model: str
+    input: Input
+    instructions: str | None
+    declarations: list[Document] | None
+    tool_choice: Any
+    generation_config: Document
+    metadata: dict[str, str]
+    store: bool
+    conversation: str | None
+    previous_response_id: str | None
+    stream: bool
+    shows_thoughts: bool
+    echo: Object
+
+    @property
+    def call_ids(self) -> list[str]:
+        """The calls that the input speaks of, in order: what to look up for `add_to`."""
+        named = (item.call_id for item in self.input.items if isinstance(item, Call | Output))
+        return list(dict.fromkeys(named))
+
+    def add_to(self, known: past.Past) -> past.Added:
+        """The Contents that this adds to a history. Raises Invalid."""
+        return past.add(self.input.items, known, self.model)
+
+    def system_instruction(self, earlier: Sequence[Part] = ()) -> Document | None:
+        """`instructions`, then system and developer messages: those of earlier requests of the history (their
+        `input.system`), and this one's."""
+        first: list[Part] = [{"text": self.instructions}] if self.instructions else []
+        parts = [*first, *earlier, *self.input.system]
+        return {"parts": parts} if parts else None
+
+    def tool_config(self, names: Collection[str]) -> Document | None:
+        """The toolConfig for `tool_choice`, among the functions of these names: its own, or its conversation's.
+        Raises Invalid where it chooses what is not among them."""
+        return tools.tool_config(self.tool_choice, names)
+
+
+def read(body: object) -> Wanted:
+    """The body of a request, as decoded JSON. Raises Invalid."""
+    if not isinstance(body, dict):
+        raise bad("the body", "must be a JSON object", "invalid_type")
+    for key in body:
+        if key not in FIELDS:
+            raise bad(key, "is no field of a Responses API request that is known here", "unknown_parameter")
+    given = {key: value for key, value in body.items() if value is not None}
+    model = string(required(given, "model", ""), "model")
+    if not _MODEL.fullmatch(model):
+        raise bad("model", f"is {shown(model)}; it is a Gemini model, such as gemini-3-flash")
+    options.check_neutral(given)
+    declared = tools.declarations(given["tools"]) if "tools" in given else None
+    config = options.generation_config(given, model)
+    if declared and "responseMimeType" in config and is_before(generation(model), (3, 0)):
+        raise bad("text.format", f"is JSON, and {model} cannot give JSON beside tools (Gemini 3 can)")
+    conversation, previous = _conversation(given), given.get("previous_response_id")
+    if previous is not None:
+        _named(previous, "previous_response_id")
+        if conversation is not None:
+            raise bad("previous_response_id", "is given beside conversation; only one of them fits")
+    stream = boolean(given.get("stream", False), "stream")
+    wanted = Wanted(
+        model=model,
+        input=read_input(required(given, "input", "")),
+        instructions=string(given["instructions"], "instructions") if "instructions" in given else None,
+        declarations=declared,
+        tool_choice=given.get("tool_choice"),
+        generation_config=config,
+        metadata=options.metadata(given.get("metadata", {})),
+        store=boolean(given.get("store", True), "store"),
+        conversation=conversation,
+        previous_response_id=previous,
+        stream=stream,
+        shows_thoughts=bool(config.get("thinkingConfig", {}).get("includeThoughts")),
+        echo=_echo(given, conversation),
+    )
+    if declared is not None:
+        wanted.tool_config([declaration["name"] for declaration in declared])
+    return wanted
+
+
+def _named(value: object, at: str) -> str:
+    """A name or an id."""
+    if not 0 < len(string(value, at)) <= _MAX_ID or not str(value).isprintable():
+        raise bad(at, f"is {shown(value)}; it must be 1 to {_MAX_ID} printable characters")
+    return str(value)
+
+
+def _conversation(given: Object) -> str | None:
+    """A name, or an object with the name as its `id`."""
+    value = given.get("conversation")
+    if value is None:
+        return None
+    if not isinstance(value, dict):
+        return _named(value, "conversation")
+    return _named(required(fields(value, ("id",), "conversation"), "id", "conversation"), "conversation.id")
+
+
+def _echo(given: Object, conversation: str | None) -> Object:
+    """Every member of a Response object that only repeats the request, whether or not it was in it."""
+    text, reasoning = given.get("text", {}), given.get("reasoning", {})
+    return {
+        "background": False,
+        "conversation": None if conversation is None else {"id": conversation},
+        "instructions": given.get("instructions"),
+        "max_output_tokens": given.get("max_output_tokens"),
+        "max_tool_calls": None,
+        "metadata": given.get("metadata", {}),
+        "model": given["model"],
+        "parallel_tool_calls": True,
+        "previous_response_id": given.get("previous_response_id"),
+        "prompt_cache_key": given.get("prompt_cache_key"),
+        "reasoning": {
+            "effort": reasoning.get("effort"),
+            "summary": reasoning.get("summary") or reasoning.get("generate_summary"),
+        },
+        "safety_identifier": given.get("safety_identifier"),
+        "service_tier": "default",
+        "store": given.get("store", True),
+        "temperature": given.get("temperature"),
+        "text": {"format": text.get("format") or {"type": "text"}, "verbosity": "medium"},
+        "tool_choice": given.get("tool_choice", "auto"),
+        "tools": tools.shown_tools(given.get("tools", [])),
+        "top_logprobs": 0,
+        "top_p": given.get("top_p"),
+        "truncation": "disabled",
+        "user": given.get("user"),
+    }

@@ -1,0 +1,22 @@
+"""Tools that a conversation keeps, as a response shows them."""
+
+from typing import Any
+
+import pytest
+
+from addon.core.openai import function_tools, read
+
+SCHEMA = {"type": "object", "properties": {"city": {"type": ["string", "null"]}}, "required": ["city"]}
+FULL = {**SCHEMA, "additionalProperties": False}
+
+
+@pytest.mark.parametrize(
+    ("parameters", "shown"),
+    [(SCHEMA, SCHEMA), (FULL, FULL), (None, {"type": "object", "properties": {}})],
+    ids=["a schema that Gemini has", "one that it has not", "none"],
+)
+def test_kept_tools_are_shown_as_they_were_given(parameters: Any, shown: Any) -> None:
+    tool = {"type": "function", "name": "f", "description": "d", "parameters": parameters, "strict": False}
+    declared = read({"model": "gemini-3-flash", "input": "hi", "tools": [tool]}).declarations
+
+    assert function_tools(declared or []) == [{**tool, "parameters": shown}]
