@@ -262,6 +262,8 @@ class Answer:
             partial.part.setdefault(key, value)  # the signature may come with a later piece
         for piece in objects(pieces):
             put(partial.args, piece)
+        if isinstance(args := call.get("args"), dict):
+            partial.args.update(args)  # all at once, with the last piece
         if not goes_on:
             state.partial = None
             return self._assembled(state, partial)

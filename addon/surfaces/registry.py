@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import lru_cache
 from urllib.parse import unquote
 
-from addon.surfaces import codeassist, developer, firebase, vertex
+from addon.surfaces import chat, codeassist, developer, firebase, vertex
 from addon.surfaces.base import Framing, Operation, Surface, Target
 from addon.surfaces.wire import Wire
 
@@ -18,6 +18,7 @@ SURFACES: tuple[Surface, ...] = (
     vertex.SURFACE,
     firebase.SURFACE,
     codeassist.SURFACE,
+    chat.SURFACE,
 )
 
 _WIRES = {surface.name: surface.wire for surface in SURFACES if surface.wire is not None}
@@ -25,10 +26,10 @@ _WIRES = {surface.name: surface.wire for surface in SURFACES if surface.wire is 
 
 def match(method: str, host: str, path: str) -> Target | None:
     """What a request is, by host (port and case do not matter) and path (with its query); None if not a surface's."""
-    surface = _surface_of(host)
-    if surface is None or method != "POST":
+    surfaces = _surfaces_of(host)
+    if not surfaces or method != "POST":
         return None
-    return _target(surface, path)
+    return _first(surfaces, path)
 
 
 @lru_cache(maxsize=1024)
@@ -36,15 +37,12 @@ def match_path(method: str, path: str) -> Target | None:
     """What a request is by its path alone, for a reverse proxy, whose clients may call it by any host name."""
     if method != "POST":
         return None
-    for surface in SURFACES:
-        if target := _target(surface, path):
-            return target
-    return None
+    return _first(SURFACES, path)
 
 
 def is_surface_host(host: str) -> bool:
     """Whether a surface lives at this host; port and case do not matter."""
-    return _surface_of(host) is not None
+    return bool(_surfaces_of(host))
 
 
 def takes_ids(target: Target, path: str) -> bool:
@@ -69,11 +67,16 @@ def home_of(path: str) -> str | None:
 
 
 @lru_cache(maxsize=4096)
-def _surface_of(host: str) -> Surface | None:
+def _surfaces_of(host: str) -> tuple[Surface, ...]:
+    """All that live at a host: some share one, and are told by their paths."""
     name = host.lower().partition(":")[0].removesuffix(".")
-    for surface in SURFACES:
-        if surface.host.fullmatch(name):
-            return surface
+    return tuple(surface for surface in SURFACES if surface.host.fullmatch(name))
+
+
+def _first(surfaces: tuple[Surface, ...], path: str) -> Target | None:
+    for surface in surfaces:
+        if target := _target(surface, path):
+            return target
     return None
 
 

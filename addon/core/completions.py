@@ -1,0 +1,256 @@
+"""Chat completions, answers: OpenAI's choices as Gemini's candidates, and the way back.
+
+A `Completions` is fed the documents of one answer, one for JSON or one an event of a stream, and says what each is as
+a Gemini response; `written` makes a document of chat completions of a response as it is to be seen, out of the one it
+came in. Gemini gives a call whole in one event, without an index or always under the same; others send its arguments
+piece by piece. A call is complete when its arguments are, or where another begins, or the answer ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from addon.core.chat import call_part, signature_of, signed, tool_call
+from addon.core.documents import Document, Malformed, decode, get, objects, parts_of
+
+_REASONS = {
+    "stop": "STOP",
+    "tool_calls": "STOP",
+    "function_call": "STOP",
+    "length": "MAX_TOKENS",
+    "content_filter": "SAFETY",
+}
+_FINISHES = {"STOP": "stop", "MAX_TOKENS": "length", "SAFETY": "content_filter"}
+_COUNTS = {
+    "promptTokenCount": ("prompt_tokens",),
+    "candidatesTokenCount": ("completion_tokens",),
+    "totalTokenCount": ("total_tokens",),
+    "thoughtsTokenCount": ("completion_tokens_details", "reasoning_tokens"),
+    "cachedContentTokenCount": ("prompt_tokens_details", "cached_tokens"),
+}
+_ALWAYS = ("prompt_tokens", "completion_tokens", "total_tokens")
+
+
+class _Open:
+    """A call whose arguments are still to come."""
+
+    def __init__(self, entry: Document) -> None:
+        self.entry: Document = {**entry, "function": {"arguments": "", **_function(entry)}}
+        self.told = False  # its beginning was
+
+    def add(self, entry: Document) -> None:
+        function = self.entry["function"]
+        more = _function(entry).get("arguments")
+        function["arguments"] = (function["arguments"] or "") + (more if isinstance(more, str) else "")
+        self.entry = {**entry, **self.entry}  # what came late is there too
+
+    def is_continued(self, entry: Document) -> bool:
+        """Whether this is more of the same call, and not another."""
+        others = (("id", entry.get("id")), ("index", entry.get("index")))
+        return not any(value not in (None, "", self.entry.get(key)) for key, value in others)
+
+    @property
+    def is_whole(self) -> bool:
+        arguments = self.entry["function"]["arguments"]
+        try:
+            return isinstance(arguments, str) and isinstance(decode(arguments.encode("utf-8", "surrogatepass")), dict)
+        except Malformed:
+            return False
+
+
+class _Choice:
+    def __init__(self) -> None:
+        self.open: _Open | None = None
+        self.shown = 0  # the calls that the client was given
+
+
+class Completions:
+    """One answer, and all the answers of a loop that are joined to one for the client: `begin` starts the next."""
+
+    def __init__(self) -> None:
+        self._choices: dict[int, _Choice] = {}
+        self._came: list[tuple[_Choice, Document, Document | None]] = []  # the last document's calls: part and entry
+        self._head: Document = {}
+
+    def begin(self) -> None:
+        for choice in self._choices.values():
+            choice.open = None
+
+    def passed(self) -> None:
+        """The client was given the last document as it came."""
+        for choice, _, _ in self._came:
+            choice.shown += 1
+
+    # --- OpenAI → Gemini ----------------------------------------------------------------------------------------
+
+    def read(self, document: object) -> Document | None:
+        """The Gemini response that a document is; None where it is none, as an error."""
+        if not isinstance(document, dict) or not isinstance(document.get("choices"), list):
+            return None
+        self._came = []
+        if not self._head:
+            self._head = {k: v for k, v in document.items() if k not in ("choices", "usage")}
+        response: Document = {"candidates": [self._candidate(one) for one in objects(document["choices"])]}
+        for name, value in (("responseId", document.get("id")), ("modelVersion", document.get("model"))):
+            if isinstance(value, str):
+                response[name] = value
+        if isinstance(usage := document.get("usage"), dict):
+            response["usageMetadata"] = _counted(usage)
+        return response
+
+    def _candidate(self, choice: Document) -> Document:
+        index = _index(choice)
+        state = self._choices.setdefault(index, _Choice())
+        whole = isinstance(choice.get("message"), dict)
+        said = choice["message"] if whole else choice.get("delta")
+        said = said if isinstance(said, dict) else {}
+        finish = choice.get("finish_reason")
+        parts: list[Document] = []
+        if isinstance(text := said.get("content"), str) and text:
+            parts.append({"text": text})
+        if (signature := signature_of(said)) is not None:
+            parts = [*parts[:-1], {**(parts[-1] if parts else {"text": ""}), "thoughtSignature": signature}]
+        for entry in objects(said.get("tool_calls")):
+            parts += self._take(state, entry)
+        if whole or finish is not None:
+            parts += self._close(state, None)
+        candidate: Document = {"content": {"role": "model", "parts": parts}, "index": index}
+        if isinstance(finish, str):
+            candidate["finishReason"] = _reason(finish)
+        return candidate
+
+    def _take(self, state: _Choice, entry: Document) -> list[Document]:
+        """A call, or a piece of one, as the parts that it comes to."""
+        parts: list[Document] = []
+        if state.open is None or not state.open.is_continued(entry):
+            if not _function(entry).get("name"):
+                return []
+            parts += self._close(state, None)
+            state.open = _Open(entry)
+        else:
+            state.open.add(entry)
+        call = state.open
+        if call.is_whole:
+            return parts + self._close(state, entry)
+        head: Document = {"willContinue": True}
+        if not call.told:
+            head |= {k: v for k, v in (("id", call.entry.get("id")), ("name", _function(entry)["name"])) if v}
+        call.told = True
+        return [*parts, self._part(state, {"functionCall": head}, entry)]
+
+    def _close(self, state: _Choice, entry: Document | None) -> list[Document]:
+        """The call that is open, which is complete; `entry` is what completed it, None where that was no piece."""
+        call, state.open = state.open, None
+        if call is None:
+            return []
+        part = call_part(call.entry)
+        if call.told:
+            part = {**part, "functionCall": {"args": part["functionCall"]["args"]}}
+        return [self._part(state, part, entry)]
+
+    def _part(self, state: _Choice, part: Document, entry: Document | None) -> Document:
+        self._came.append((state, part, entry))
+        return part
+
+    # --- Gemini → OpenAI ----------------------------------------------------------------------------------------
+
+    def written(self, seen: Document, came: Document | None, kind: str) -> Document:
+        """A response as it is to be seen; `kind` is the document's object: chat.completion or chat.completion.chunk.
+        `came` is the document that was read last, None for a response of the proxy's own."""
+        head = {k: v for k, v in (came or self._head).items() if k not in ("choices", "usage")}
+        made: Document = {"id": "", "object": kind, "created": 0, "model": ""} | head | {"object": kind}
+        made["created"] = self._head.get("created", made["created"])
+        made["id"] = seen.get("responseId") or made["id"]
+        made["model"] = made["model"] or seen.get("modelVersion", "")
+        choices = {_index(one): one for one in objects((came or {}).get("choices"))}
+        candidates = list(objects(seen.get("candidates")))
+        if came is not None and not choices and not any("finishReason" in one for one in candidates):
+            candidates = []  # it tells of usage alone
+        field = "message" if kind == "chat.completion" else "delta"
+        made["choices"] = [self._choice(one, choices.get(_index(one), {}), field) for one in candidates]
+        usage = seen.get("usageMetadata")
+        if isinstance(usage, dict) and usage:
+            given = (came or {}).get("usage")
+            given = given if isinstance(given, dict) else {}
+            made["usage"] = given if _counted(given) == usage else _told(usage, given)
+        return made
+
+    def _choice(self, candidate: Document, came: Document, field: str) -> Document:
+        index = _index(candidate)
+        state = self._choices.setdefault(index, _Choice())
+        before = came.get(field)
+        before = before if isinstance(before, dict) else {}
+        said = {k: v for k, v in before.items() if k not in ("content", "tool_calls", "extra_content")}
+        if field == "message" or not came:
+            said = {"role": "assistant"} | said
+        parts = parts_of(candidate.get("content") or {})
+        text = "".join(str(part.get("text", "")) for part in parts if not part.get("thought"))
+        calls = [part for part in parts if get(part, "functionCall") is not None]
+        if text or (field == "message" and not calls):
+            said["content"] = text
+        if calls:
+            said["tool_calls"] = self._calls(state, calls)
+        signature = [get(part, "thoughtSignature") for part in parts if get(part, "functionCall") is None]
+        if last := [one for one in signature if one is not None]:
+            said |= {"extra_content": before["extra_content"]} if "extra_content" in before else signed(last[-1])
+        choice: Document = {"index": index, **came, field: said}
+        choice["finish_reason"] = _finish(candidate, came.get("finish_reason"), state.shown)
+        return choice
+
+    def _calls(self, state: _Choice, parts: Sequence[Document]) -> list[Document]:
+        """The calls that the client is given, each as it came."""
+        state.shown += len(parts)
+        came = {id(part): entry for _, part, entry in self._came}
+        entries = [came[id(part)] if id(part) in came else tool_call(part) for part in parts]
+        return [entry for entry in entries if entry is not None]
+
+
+def _function(entry: Document) -> Document:
+    function = entry.get("function")
+    return function if isinstance(function, dict) else {}
+
+
+def _index(document: Document) -> int:
+    index = document.get("index")
+    return index if isinstance(index, int) else 0
+
+
+def _reason(finish: str) -> str:
+    """A finish_reason as Gemini's. What OpenAI does not know is Gemini's own, with or without a word before it."""
+    return _REASONS.get(finish) or finish.rpartition(":")[2].strip().upper()
+
+
+def _finish(candidate: Document, came: Any, shown: int) -> Any:
+    reason = candidate.get("finishReason")
+    if reason is None:
+        return None
+    if isinstance(came, str) and _reason(came) == reason and (shown or came not in ("tool_calls", "function_call")):
+        return came
+    return "tool_calls" if shown and reason == "STOP" else _FINISHES.get(str(reason), reason)
+
+
+def _counted(usage: Document) -> Document:
+    """`usage` as Gemini's usageMetadata."""
+    counts: Document = {}
+    for name, path in _COUNTS.items():
+        value: Any = usage
+        for key in path:
+            value = value.get(key) if isinstance(value, dict) else None
+        if isinstance(value, int):
+            counts[name] = value
+    return counts
+
+
+def _told(counts: Document, given: Document) -> Document:
+    """usageMetadata as `usage`, on top of what else the given one says."""
+    usage = dict.fromkeys(_ALWAYS, 0) | given
+    for name, path in _COUNTS.items():
+        if name not in counts:
+            continue
+        if len(path) == 1:
+            usage[path[0]] = counts[name]
+        else:
+            details = usage.get(path[0])
+            usage[path[0]] = {**(details if isinstance(details, dict) else {}), path[1]: counts[name]}
+    return usage

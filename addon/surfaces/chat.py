@@ -1,0 +1,81 @@
+"""The OpenAI-compatible surface: chat completions, on the Developer API's host and on Vertex AI's.
+
+What is translated, and how, is in `core.chat` (requests) and `core.completions` (answers).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from addon.core import chat
+from addon.core.completions import Completions
+from addon.core.documents import Document, encode
+from addon.core.json_array import ArrayItem
+from addon.core.request import Piece, Prefix, Request, parse
+from addon.core.sse import SseEvent
+from addon.surfaces import developer, vertex
+from addon.surfaces.base import Operation, Surface, Target
+from addon.surfaces.wire import Wire
+
+_DONE = b"[DONE]"
+
+
+class ChatWire(Wire):
+    """The history is the client's own, as in Gemini's language: only its form is another."""
+
+    native = False
+
+    def __init__(self, target: Target) -> None:
+        super().__init__(target)
+        self._answers = Completions()
+
+    def read(self, body: bytes, known: Prefix | None = None) -> Request:
+        self._source = chat.translated(body)
+        if self._source.member("stream") is True:
+            self.target = self.target.streamed()
+        return parse(self._source.gemini, (), known)
+
+    def write(self, request: Request, replaced: Mapping[str, bytes | None], contents: Sequence[Piece] | None) -> bytes:
+        return chat.written(self._source, replaced, contents)
+
+    def again(self, request: Request, added: Sequence[Document], mode: str | None) -> bytes:
+        self._answers.begin()
+        return super().again(request, added, mode)
+
+    def inside(self, document: object) -> Document | None:
+        return self._answers.read(document)
+
+    def as_came(self, item: SseEvent | ArrayItem) -> bytes:
+        if item.data == _DONE:
+            return b""  # `end` gives the one that the whole answer has
+        self._answers.passed()
+        return super().as_came(item)
+
+    def event(self, seen: Document, came: Document | None = None) -> bytes:
+        return self._framed(encode(self._answers.written(seen, came, "chat.completion.chunk")))
+
+    def end(self) -> bytes:
+        return b"data: %b\n\n" % _DONE
+
+    def whole(self, seen: Document, came: Document | None = None) -> bytes:
+        return encode(self._answers.written(seen, came, "chat.completion"))
+
+    def error(self, document: Document) -> bytes:
+        return encode([document])
+
+    def _framed(self, body: bytes) -> bytes:
+        self.sent += 1
+        return b"data: %b\n\n" % body
+
+
+SURFACE = Surface(
+    name="chat",
+    host=re.compile(f"{developer.SURFACE.host.pattern}|{vertex.SURFACE.host.pattern}"),
+    path=re.compile(
+        r"/+(?:v1(?:alpha|beta)?/openai|v1(?:alpha1|beta1)?/projects/[^/]+/locations/[^/]+/endpoints/[^/]+)"
+        r"/chat/completions"
+    ),
+    operation=Operation.GENERATE,
+    wire=ChatWire,
+)
