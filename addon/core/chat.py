@@ -1,16 +1,12 @@
-"""Chat completions, requests: OpenAI's messages, tools and choice of tools as Gemini's documents, and the way back.
+"""Chat completions, requests: OpenAI's messages, tools and choice among tools as Gemini's documents.
 
-`translated` makes of a body the request that Gemini's own form would be, and remembers where each message lies.
-`written` makes of a rewritten request a body of messages again: messages that stay are the very bytes that came, and
-so is everything else in the body. The same history with the same results gives the same bytes.
-
-System and developer messages are no Contents: they stay where they are. A thoughtSignature is
-`extra_content.google.thought_signature` of a call, or of a message for the text in it.
+`translated` makes of a body the request that it would be in Gemini's own form, as far as anything depends on it, and
+remembers where each message lies; `core.messages` goes the way back. System and developer messages are no Contents. A
+thoughtSignature is `extra_content.google.thought_signature` of a call, or of a message for the text in it.
 """
 
 from __future__ import annotations
 
-import bisect
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -18,17 +14,12 @@ import msgspec
 
 from addon.core.calls import response_of
 from addon.core.documents import Document, Malformed, Member, decode, elements, encode, get, members, objects, parts_of
-from addon.core.history import DUMMY_SIGNATURE
-from addon.core.request import Piece
-from addon.core.schema import to_json_schema
 
 CLIENT = "client"
 """In declarations and in a toolConfig: what the client gave itself, which stays as it gave it."""
 
 _LEGACY = ("functions", "functionCall")
 _MODES = {"auto": "AUTO", "required": "ANY", "none": "NONE"}
-_CHOICES = {"AUTO": "auto", "VALIDATED": "auto", "ANY": "required", "NONE": "none"}
-_TOLD = ("[Called ", "[Used ")
 
 
 class _Head(msgspec.Struct, gc=False):
@@ -57,9 +48,6 @@ class Translated(NamedTuple):
     def member(self, name: str) -> Any:
         """The value of a member of the body, by its camelCase name; None where it is absent or null."""
         return next((decode(self.body[m.start : m.end]) for m in self.members if m.name == name), None)
-
-
-# --- OpenAI → Gemini ------------------------------------------------------------------------------------------------
 
 
 def translated(body: bytes) -> Translated:
@@ -125,7 +113,7 @@ def _content(message: memoryview, names: Mapping[str, str]) -> _Content | None:
 
 def _user_parts(content: msgspec.Raw) -> Iterator[bytes]:
     """What a user says, as the JSON of parts. Media are not looked at."""
-    opening = memoryview(content)[:1]
+    opening = bytes(memoryview(content)[:1])
     if opening == b'"':
         yield b'{"text":%b}' % content
     elif opening == b"[":
@@ -214,7 +202,7 @@ def _members(values: Mapping[str, bytes]) -> dict[str, bytes]:
     if tools := _own_tools(decode(values.get("tools", b"null"))):
         made["tools"] = encode(tools)
     if "toolChoice" in values:
-        made["toolConfig"] = encode({**_config(decode(values["toolChoice"])), CLIENT: True})
+        made["toolConfig"] = encode({**config_of(decode(values["toolChoice"])), CLIENT: True})
     if config := _generation_config(values):
         made["generationConfig"] = encode(config)
     extra = decode(values.get("extraBody", b"null"))
@@ -233,7 +221,7 @@ def _own_tools(tools: Any) -> list[Document]:
     ]
 
 
-def _config(choice: Any) -> Document:
+def config_of(choice: Any) -> Document:
     """A tool_choice as a toolConfig; empty for one that is not known."""
     if isinstance(choice, str) and choice in _MODES:
         return {"functionCallingConfig": {"mode": _MODES[choice]}}
@@ -263,184 +251,3 @@ def _generation_config(values: Mapping[str, bytes]) -> Document:
     if isinstance(modalities := decode(values.get("modalities", b"null")), list):
         config["responseModalities"] = modalities
     return config
-
-
-# --- Gemini → OpenAI ------------------------------------------------------------------------------------------------
-
-
-def written(source: Translated, replaced: Mapping[str, bytes | None], contents: Sequence[Piece] | None) -> bytes:
-    """The body with `tools` and `toolConfig` replaced (Gemini's JSON, None to take them out), and with its messages made
-    of these pieces, which are spans of `source.gemini` or new Contents. The same object where nothing is to change."""
-    new: dict[str, bytes | None] = {}
-    if "tools" in replaced:
-        new["tools"] = _tools(source, replaced["tools"])
-        if new["tools"] is None:
-            new["parallel_tool_calls"] = None
-    if "toolConfig" in replaced:
-        choice = _choice(source, replaced["toolConfig"])
-        if choice is not _SAME:
-            new["tool_choice"] = None if choice is None else encode(choice)
-    if contents is not None:
-        new["messages"] = _messages(source, contents)
-    return _assembled(source, new)
-
-
-def _assembled(source: Translated, new: Mapping[str, bytes | None]) -> bytes:
-    names = {m.name: source.body[m.key + 1 : source.body.index(b'"', m.key + 1)].decode() for m in source.members}
-    present = set(names.values())
-    if not any(name in present or value is not None for name, value in new.items()):
-        return source.body
-    out: list[bytes] = []
-    for member in source.members:
-        if (name := names[member.name]) not in new:
-            out.append(source.body[member.key : member.end])
-        elif (value := new[name]) is not None:
-            out.append(source.body[member.key : member.start] + value)
-    out += [b'"%b":%b' % (name.encode(), value) for name, value in new.items() if value is not None and name not in present]
-    return b"{" + b",".join(out) + b"}"
-
-
-def _tools(source: Translated, tools: bytes | None) -> bytes | None:
-    """Gemini Tools as OpenAI's: the client's own as it gave them. Built-in tools have no form here."""
-    own = next((m for m in source.members if m.name == "tools"), None)
-    spans = elements(source.body, own.start, own.end) if own is not None and tools and b'"client"' in tools else []
-    made: list[bytes] = []
-    for tool in objects(decode(tools or b"null")):
-        for declaration in objects(get(tool, "functionDeclarations")):
-            place = declaration.get(CLIENT)
-            made.append(source.body[slice(*spans[place])] if place is not None else encode(_tool(declaration)))
-    return b"[" + b",".join(made) + b"]" if made else None
-
-
-def _tool(declaration: Document) -> Document:
-    function = {key: declaration[key] for key in ("name", "description") if key in declaration}
-    if "parametersJsonSchema" in declaration:
-        function["parameters"] = declaration["parametersJsonSchema"]
-    elif "parameters" in declaration:
-        function["parameters"] = to_json_schema(declaration["parameters"])
-    else:
-        function["parameters"] = {"type": "object", "properties": {}}
-    return {"type": "function", "function": function}
-
-
-_SAME = object()
-
-
-def _choice(source: Translated, config: bytes | None) -> Any:
-    """A toolConfig as a tool_choice: None for none, `_SAME` where it is what the client chose."""
-    document = decode(config or b"{}")
-    calling = get(document, "functionCallingConfig") or {}
-    if document.get(CLIENT) and calling == _config(source.member("toolChoice")).get("functionCallingConfig", {}):
-        return _SAME
-    choice = _CHOICES.get(str(calling.get("mode", "")).upper())
-    names = calling.get("allowedFunctionNames") or []
-    if choice == "required" and len(names) == 1:
-        return {"type": "function", "function": {"name": names[0]}}
-    if choice is not None and names:
-        tools = [{"type": "function", "function": {"name": name}} for name in names]
-        return {"type": "allowed_tools", "allowed_tools": {"mode": choice, "tools": tools}}
-    return choice
-
-
-def _messages(source: Translated, contents: Sequence[Piece]) -> bytes:
-    body, spans = source.body, source.messages
-    speaker, out = _Speaker(), list[bytes]()
-    others = sorted({*range(len(spans))} - {*source.origins}, reverse=True)  # the system's, which stay, the first last
-
-    def catch_up(end: int) -> None:
-        while others and others[-1] < end:
-            out.append(body[slice(*spans[others.pop()])])
-
-    catch_up(source.origins[0] if source.origins else len(spans))
-    for piece in contents:
-        if isinstance(piece, bytes):
-            out += [encode(message) for message in speaker.messages(decode(piece))]
-            continue
-        first, last = (bisect.bisect_left(source.contents, edge) for edge in piece)
-        begin, end = source.origins[first], source.origins[last - 1]
-        catch_up(begin)
-        out.append(body[spans[begin][0] : spans[end][1]])
-        while others and others[-1] < end:
-            others.pop()  # it stood between these
-        speaker.open = list(source.calls.get(end, ()))
-    catch_up(len(spans))
-    return b"[" + b",".join(out) + b"]"
-
-
-class _Speaker:
-    """Tells Contents as messages. `open` are the calls of the last step, by name and id, that have no answer yet; a
-    call without an id is given one, as answers go by it."""
-
-    def __init__(self) -> None:
-        self.open: list[tuple[str, str]] = []
-        self.made = 0
-
-    def messages(self, content: Document) -> list[Document]:
-        if content.get("role") == "model":
-            return [self._assistant(content)]
-        parts = parts_of(content)
-        messages = [self._answer(one) for part in parts if isinstance(one := get(part, "functionResponse"), dict)]
-        others = [part for part in parts if get(part, "functionResponse") is None]
-        if others:
-            said = [_part(part) for part in others]
-            only = others[0].get("text") if len(others) == 1 else None
-            messages.append({"role": "user", "content": said if only is None else only})
-        return messages
-
-    def _assistant(self, content: Document) -> Document:
-        parts = [part for part in parts_of(content) if not part.get("thought") or "thoughtSignature" in part]
-        message: Document = {"role": "assistant"}
-        said = [part for part in parts if get(part, "functionCall") is None and not part.get("thought")]
-        if any("contentPart" in part for part in said):
-            message["content"] = [_part(part) for part in said if part.get("text") != ""]
-        elif text := _joined([str(part.get("text", "")) for part in said]):
-            message["content"] = text
-        calls: list[Document] = []
-        late: Any = None
-        for part in parts:
-            signature = get(part, "thoughtSignature")
-            if get(part, "functionCall") is not None:
-                calls.append(self._call(part))
-            elif signature is not None and calls and not part.get("text"):
-                late = signature
-            elif signature is not None:
-                message |= signed(signature)
-        if late is not None and signature_of(calls[0]) in (None, DUMMY_SIGNATURE):
-            calls[0] |= signed(late)  # it came after the call that it belongs to
-        if calls:
-            message["tool_calls"] = calls
-            self.open = [(call["function"]["name"], call["id"]) for call in calls]
-        elif "content" not in message:
-            message["content"] = ""
-        others = content.get("message")
-        return (others if isinstance(others, dict) else {}) | message
-
-    def _call(self, part: Document) -> Document:
-        call = tool_call(part)
-        if not call["id"]:
-            self.made += 1
-            call["id"] = f"call_{self.made}"
-        return call
-
-    def _answer(self, answer: Document) -> Document:
-        call_id, name = answer.get("id"), answer.get("name")
-        mine = next((one for one in self.open if one[1] == call_id), None)
-        mine = mine or next((one for one in self.open if not call_id and one[0] == name), None)
-        if mine is not None:
-            self.open.remove(mine)
-            call_id = mine[1]
-        content = answer["content"] if "content" in answer else encode(get(answer, "response") or {}).decode()
-        return {"role": "tool", "tool_call_id": call_id or "", "content": content}
-
-
-def _part(part: Document) -> Document:
-    return part["contentPart"] if "contentPart" in part else {"type": "text", "text": str(part.get("text", ""))}
-
-
-def _joined(texts: Sequence[str]) -> str:
-    """Texts as one; what tells of a call stands on a line of its own."""
-    joined = ""
-    for text in texts:
-        joined += "\n" if joined and text.startswith(_TOLD) else ""
-        joined += text
-    return joined

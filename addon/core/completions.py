@@ -244,7 +244,7 @@ def _counted(usage: Document) -> Document:
 
 def _told(counts: Document, given: Document) -> Document:
     """usageMetadata as `usage`, on top of what else the given one says."""
-    usage = dict.fromkeys(_ALWAYS, 0) | given
+    usage: Document = {**dict.fromkeys(_ALWAYS, 0), **given}
     for name, path in _COUNTS.items():
         if name not in counts:
             continue

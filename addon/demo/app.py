@@ -84,6 +84,9 @@ class App:
             if route.surface == "interactions":
                 await self._interact(exchange, route, send)
                 return
+            if route.method == "chat/completions":
+                await self._complete(exchange, route, send)
+                return
             if exchange.streamed:
                 await self._stream(exchange, route, send)
                 return
@@ -157,6 +160,20 @@ class App:
         await exchange.start(send, 200, "text/event-stream", None)
         await self._send(send, _cut(list(events(interaction)), interaction.shape), interaction.shape)
 
+    async def _complete(self, exchange: _Exchange, route: Route, send: Send) -> None:
+        if exchange.method != "POST":
+            raise Refused("Method not found.", code=404)
+        given = exchange.json()
+        reply, request = self.service.complete(given, route)
+        shape = self._shape(exchange, request)
+        self._note(exchange, 200)
+        if not given.get("stream"):
+            await exchange.answer(send, 200, msgspec.json.encode(reply.unary()), "application/json")
+            return
+        await exchange.start(send, 200, "text/event-stream", None)
+        usage = bool((given.get("stream_options") or {}).get("include_usage"))
+        await self._send(send, _cut(list(reply.events(shape, usage=usage)), shape), shape)
+
     def _shape(self, exchange: _Exchange, request: Json) -> Shape:
         history = turns(request["contents"])
         return self._knobs(exchange, history[last_words(history)].text)
@@ -176,6 +193,8 @@ class App:
             return
         body: Any = refused.body()
         kind = JSON_TYPE
+        if exchange.route is not None and exchange.route.method == "chat/completions":
+            body = [body]
         if exchange.streamed and exchange.route and exchange.route.surface != "codeassist":
             if exchange.sse:
                 kind = "text/event-stream"  # a bare object all the same
@@ -262,12 +281,14 @@ def _check_key(exchange: _Exchange, route: Route) -> None:
     scheme, _, token = exchange.headers.get("authorization", "").partition(" ")
     bearer = token.strip() if scheme.lower() == "bearer" else ""
     key = exchange.headers.get("x-goog-api-key") or exchange.query.get("key") or ""
+    if route.surface == "chat" and not bearer:
+        raise Refused("Missing or invalid Authorization header.")
     if not key and not bearer:
         raise errors.no_key(route.surface)
     if route.surface == "codeassist" and not bearer:
         raise errors.key_not_supported()
     if (bearer or key).startswith(("bad", "invalid")):
-        service = "generativelanguage" if route.surface in ("developer", "interactions") else "aiplatform"
+        service = "generativelanguage" if route.surface in ("developer", "interactions", "chat") else "aiplatform"
         raise errors.invalid_key(f"{service}.googleapis.com")
 
 

@@ -12,6 +12,11 @@ _ROUTES = (
     ("developer", r"(?P<version>v1|v1beta|v1alpha)/(?P<method>models)/(?P<model>[^/:]+)"),
     ("developer", r"(?P<version>v1|v1beta|v1alpha)/(?P<method>cachedContents)(?:/(?P<name>[^/:]+))?"),
     ("interactions", r"(?P<version>v1|v1beta|v1alpha)/(?P<method>interactions)(?:/(?P<name>[^/:]+))?"),
+    ("chat", r"(?P<version>v1|v1beta|v1alpha)/openai/(?P<method>chat/completions)"),
+    (
+        "chat-vertex",
+        r"(?P<version>v1|v1beta1)/projects/[^/]+/locations/[^/]+/endpoints/openapi/(?P<method>chat/completions)",
+    ),
     (
         "vertex",
         rf"(?P<version>v1|v1beta1)/{_VERTEX}(?:publishers/google/models|endpoints)/(?P<model>[^/:]+):{_METHOD}",
@@ -50,6 +55,8 @@ class Route:
             return frozenset({"vertex", self.surface})
         if self.surface == "firebase-developer":  # Firebase before the Developer API instead of Vertex
             return frozenset({"developer", self.surface})
+        if self.surface in ("chat", "chat-vertex"):  # OpenAI's language
+            return frozenset({"developer" if self.surface == "chat" else "vertex"})
         return frozenset({self.surface})
 
 

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from addon.demo import history, models, rules
+from addon.demo import chat, history, models, rules
+from addon.demo.chat_reply import ChatReply
 from addon.demo.errors import Refused, no_model
 from addon.demo.fields import read
-from addon.demo.model import answer
+from addon.demo.model import Answer, answer
 from addon.demo.models import Model
 from addon.demo.reply import Reply
 from addon.demo.routes import Route
@@ -29,13 +30,25 @@ class Service:
     def generate(self, document: Any, route: Route, *, stream: bool) -> tuple[Reply, Json]:
         """The answer, and the request in canonical form. Raises ``Refused``."""
         request, model = self._read(document, route)
+        request, answers = self._answers(request, model, route, stream=stream)
+        config = request.get("generationConfig") or {}
+        thoughts = bool((config.get("thinkingConfig") or {}).get("includeThoughts"))
+        return Reply(model, route.place, answers, tokens(request), thoughts), request
+
+    def complete(self, document: Any, route: Route) -> tuple[ChatReply, Json]:
+        """The same for the OpenAI-compatible endpoint."""
+        request = chat.read(document)
+        model = self._model(str(document.get("model", "")).removeprefix("google/"), route)
+        request, answers = self._answers(request, model, route, stream=bool(document.get("stream")))
+        return ChatReply(model, answers, tokens(request)), request
+
+    def _answers(self, request: Json, model: Model, route: Route, *, stream: bool) -> tuple[Json, list[Answer]]:
+        """The request with what its cachedContent adds, and the candidates. Raises ``Refused``."""
         rules.check_cached(request)
         request = self._with_cache(request, model)
         self.dummy_signatures += rules.check(request, model, route.place, stream=stream, options=self.options)
         config = request.get("generationConfig") or {}
-        answers = [answer(request)] * config.get("candidateCount", 1)
-        thoughts = bool((config.get("thinkingConfig") or {}).get("includeThoughts"))
-        return Reply(model, route.place, answers, tokens(request), thoughts), request
+        return request, [answer(request)] * config.get("candidateCount", 1)
 
     def count_tokens(self, document: Any, route: Route) -> Json:
         """``{"totalTokens": …, "promptTokensDetails": […]}``. Raises ``Refused``."""

@@ -1,6 +1,6 @@
 """The OpenAI-compatible surface: chat completions, on the Developer API's host and on Vertex AI's.
 
-What is translated, and how, is in `core.chat` (requests) and `core.completions` (answers).
+What is translated, and how, is in `core.chat` and `core.messages` (requests) and `core.completions` (answers).
 """
 
 from __future__ import annotations
@@ -8,10 +8,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from addon.core import chat
+from addon.core.chat import translated
 from addon.core.completions import Completions
 from addon.core.documents import Document, encode
 from addon.core.json_array import ArrayItem
+from addon.core.messages import written
 from addon.core.request import Piece, Prefix, Request, parse
 from addon.core.sse import SseEvent
 from addon.surfaces import developer, vertex
@@ -31,13 +32,13 @@ class ChatWire(Wire):
         self._answers = Completions()
 
     def read(self, body: bytes, known: Prefix | None = None) -> Request:
-        self._source = chat.translated(body)
+        self._source = translated(body)
         if self._source.member("stream") is True:
             self.target = self.target.streamed()
         return parse(self._source.gemini, (), known)
 
     def write(self, request: Request, replaced: Mapping[str, bytes | None], contents: Sequence[Piece] | None) -> bytes:
-        return chat.written(self._source, replaced, contents)
+        return written(self._source, replaced, contents)
 
     def again(self, request: Request, added: Sequence[Document], mode: str | None) -> bytes:
         self._answers.begin()
@@ -73,7 +74,7 @@ SURFACE = Surface(
     name="chat",
     host=re.compile(f"{developer.SURFACE.host.pattern}|{vertex.SURFACE.host.pattern}"),
     path=re.compile(
-        r"/+(?:v1(?:alpha|beta)?/openai|v1(?:alpha1|beta1)?/projects/[^/]+/locations/[^/]+/endpoints/[^/]+)"
+        r"/+(?:v1(?:alpha|beta)?/openai|v1(?:alpha1|beta1)?/projects/[^/]+/locations/[^/]+/endpoints/openapi)"
         r"/chat/completions"
     ),
     operation=Operation.GENERATE,

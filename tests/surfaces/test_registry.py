@@ -111,6 +111,12 @@ MATCHES = [
     ("daily-cloudcode-pa.googleapis.com", "/v1internal:streamGenerateContent?alt=sse", "codeassist", STREAM, SSE, ""),
     ("daily-cloudcode-pa.sandbox.googleapis.com", "/v1internal:generateContent", "codeassist", GENERATE, JSON, ""),
     ("autopush-cloudcode-pa.sandbox.googleapis.com", "/v1internal:generateContent", "codeassist", GENERATE, JSON, ""),
+    # OpenAI's language; how the answer comes is told by the body
+    (DEV, "/v1beta/openai/chat/completions", "chat", GENERATE, JSON, ""),
+    (DEV, "/v1/openai/chat/completions", "chat", GENERATE, JSON, ""),
+    (DEV, "//v1beta/openai/chat/completions", "chat", GENERATE, JSON, ""),
+    (REGIONAL, PROJECT + "/endpoints/openapi/chat/completions", "chat", GENERATE, JSON, ""),
+    (GLOBAL, "/v1beta1/projects/p/locations/global/endpoints/openapi/chat/completions", "chat", GENERATE, JSON, ""),
 ]
 
 
@@ -153,13 +159,18 @@ FOREIGN = [
     ("POST", DEV, "/v1beta/models/m:generateContent/"),
     ("POST", DEV, "/v2/models/m:generateContent"),
     ("POST", DEV, "/v1beta/interactions"),
-    ("POST", DEV, "/v1beta/openai/chat/completions"),
+    ("GET", DEV, "/v1beta/openai/chat/completions"),
+    ("POST", DEV, "/v1beta/openai/chat/completions/c1"),
+    ("POST", DEV, "/v1beta/openai/embeddings"),
+    ("POST", DEV, "/v1beta/openai/images/generations"),
+    ("POST", DEV, "/v1/chat/completions"),
     ("POST", DEV, "/upload/v1beta/files"),
     ("POST", DEV, "/?x=/v1beta/models/m:generateContent"),
     ("POST", DEV, ""),
     ("POST", REGIONAL, PROJECT + "/publishers/google/models/m:predict"),
     ("POST", REGIONAL, PROJECT + "/publishers/anthropic/models/claude:rawPredict"),
-    ("POST", REGIONAL, PROJECT + "/endpoints/openapi/chat/completions"),
+    ("POST", REGIONAL, PROJECT + "/endpoints/1234/chat/completions"),
+    ("POST", REGIONAL, "/v1beta/openai/embeddings"),
     ("POST", REGIONAL, PROJECT + "/cachedContents/c1"),
     ("GET", REGIONAL, PROJECT + "/cachedContents"),
     ("POST", FIRE, "/v1beta/projects/p/templates/t:templateGenerateContent"),
@@ -254,13 +265,15 @@ def test_every_recorded_url_is_what_the_recording_says() -> None:
             operation = next((o for o in (GENERATE, STREAM, COUNT) if url.path.endswith(":" + o)), None)
             if exchange["method"] == "POST" and url.path.endswith("/cachedContents"):
                 operation = CACHE
+            if exchange["api"] == "openai-compat":
+                operation = GENERATE
             if operation is None:
                 assert by_host is None, url
                 continue
             assert by_host is not None, url
-            surface = {"devapi": "developer"}.get(exchange["api"], exchange["api"])
+            surface = {"devapi": "developer", "openai-compat": "chat"}.get(exchange["api"], exchange["api"])
             framing = JSON if operation is not STREAM else SSE if "alt=sse" in url.query else ARRAY
             assert (by_host.surface, by_host.operation, by_host.framing) == (surface, operation, framing), url
-            assert operation is CACHE or by_host.surface == "codeassist" or f"/{by_host.model}:" in url.path
+            assert operation is CACHE or by_host.surface in ("codeassist", "chat") or f"/{by_host.model}:" in url.path
             seen += 1
     assert seen > 1000
