@@ -1,0 +1,57 @@
+"""Errors as OpenAI shapes them: the published clients choose their exception by the HTTP status. Pure."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from addon.core.documents import Document
+from addon.core.openai.invalid import Invalid, Object
+
+_REQUEST, _SERVER = "invalid_request_error", "server_error"
+_KINDS: dict[int, tuple[str, str | None]] = {
+    401: ("authentication_error", "invalid_api_key"),
+    403: ("permission_error", None),
+    404: (_REQUEST, "not_found"),
+    429: ("rate_limit_error", "rate_limit_exceeded"),
+}
+
+
+def error_document(
+    status: int, source: Invalid | Document | list[Any] | str, *, code: str | None = None, param: str | None = None
+) -> Object:
+    """`{"error": {"message", "type", "param", "code"}}` for an HTTP status. `source`: what was wrong with the request,
+    an error body of Gemini's, or a message. `code` and `param` come before what the source says of them."""
+    kind, usual = _KINDS.get(status, (_SERVER if status >= 500 else _REQUEST, None))
+    if isinstance(source, Invalid):
+        code, param = code or source.code, param or source.param
+    return {"error": {"message": message_of(source), "type": kind, "param": param, "code": code or usual}}
+
+
+def error_status(status: int, source: Document | list[Any]) -> int:
+    """The HTTP status to answer with where Gemini answered with `status` and this error body: a key that is wrong is
+    a 400 there, and a 401 to OpenAI's clients; what is no error's status is a 502."""
+    if any(detail.get("reason") == "API_KEY_INVALID" for detail in _details(_error(source))):
+        return 401
+    return status if 400 <= status < 600 else 502
+
+
+def message_of(source: Invalid | Document | list[Any] | str) -> str:
+    """What an error says in words."""
+    if isinstance(source, str):
+        return source
+    if isinstance(source, Invalid):
+        return source.message
+    error = _error(source)
+    message = error.get("message")
+    return message if isinstance(message, str) and message else f"Gemini gave an error: {error or source}"
+
+
+def _error(source: Document | list[Any]) -> Document:
+    """The error itself. Some surfaces wrap it in a list."""
+    body = source[0] if isinstance(source, list) and source else source
+    error = body.get("error", body) if isinstance(body, dict) else {}
+    return error if isinstance(error, dict) else {"message": str(error)}
+
+
+def _details(error: Document) -> Iterator[Document]:
+    details = error.get("details")
+    return (detail for detail in (details if isinstance(details, list) else ()) if isinstance(detail, dict))

@@ -1,0 +1,91 @@
+"""The items of a response as they grow, and the events that tell of each step. Pure.
+
+One item is open at a time, at the end: text after text goes on in it, anything else closes it. So the items are the
+same however the answer was cut into pieces.
+"""
+
+from collections.abc import Callable
+from typing import Literal
+
+from addon.core.openai.invalid import Object
+
+type Status = Literal["completed", "incomplete"]
+
+
+class Items:
+    """`items` are those of the response, the open one as it was when it began. What happens goes to `emit`, as the type
+    and the members of an event. `new_id` makes an id that begins with what it is given, such as `msg`."""
+
+    def __init__(self, emit: Callable[[str, Object], None], new_id: Callable[[str], str]) -> None:
+        self.items: list[Object] = []
+        self._emit = emit
+        self._new_id = new_id
+        self._open: Literal["message", "reasoning"] | None = None
+        self._texts: list[str] = []
+
+    def text(self, delta: str) -> None:
+        """Words of the answer."""
+        if self._open != "message":
+            self.close()
+            self._begin("message", {"id": self._new_id("msg"), "role": "assistant", "content": []})
+            self._tell("response.content_part.added", content_index=0, part=_output_text(""))
+        self._texts.append(delta)
+        self._tell("response.output_text.delta", content_index=0, delta=delta, logprobs=[])
+
+    def thought(self, delta: str) -> None:
+        """Words about what the model thinks."""
+        if self._open != "reasoning":
+            self.close()
+            self._begin("reasoning", {"id": self._new_id("rs"), "summary": []})
+            self._tell("response.reasoning_summary_part.added", summary_index=0, part=_summary_text(""))
+        self._texts.append(delta)
+        self._tell("response.reasoning_summary_text.delta", summary_index=0, delta=delta)
+
+    def call(self, call_id: str, name: str, arguments: str) -> None:
+        """A function call, whole."""
+        self.close()
+        item: Object = {"id": self._new_id("fc"), "type": "function_call", "call_id": call_id, "name": name}
+        self._add(item | {"arguments": "", "status": "in_progress"})
+        self._tell("response.function_call_arguments.delta", delta=arguments)
+        self._tell("response.function_call_arguments.done", arguments=arguments)
+        self._finish(item | {"arguments": arguments, "status": "completed"})
+
+    def close(self, status: Status = "completed") -> None:
+        """End the open item, if there is one."""
+        kind, text = self._open, "".join(self._texts)
+        self._open, self._texts = None, []
+        if kind == "message":
+            part = _output_text(text)
+            self._tell("response.output_text.done", content_index=0, text=text, logprobs=[])
+            self._tell("response.content_part.done", content_index=0, part=part)
+            self._finish(self.items[-1] | {"content": [part], "status": status})
+        elif kind == "reasoning":
+            summary = _summary_text(text)
+            self._tell("response.reasoning_summary_text.done", summary_index=0, text=text)
+            self._tell("response.reasoning_summary_part.done", summary_index=0, part=summary)
+            self._finish(self.items[-1] | {"summary": [summary], "status": status})
+
+    def _begin(self, kind: Literal["message", "reasoning"], item: Object) -> None:
+        self._open = kind
+        self._add({"type": kind, **item, "status": "in_progress"})
+
+    def _add(self, item: Object) -> None:
+        self.items.append(item)
+        self._emit("response.output_item.added", {"output_index": len(self.items) - 1, "item": item})
+
+    def _finish(self, item: Object) -> None:
+        self.items[-1] = item
+        self._emit("response.output_item.done", {"output_index": len(self.items) - 1, "item": item})
+
+    def _tell(self, kind: str, **members: object) -> None:
+        """An event about the last item."""
+        place = {"item_id": self.items[-1]["id"], "output_index": len(self.items) - 1}
+        self._emit(kind, place | members)
+
+
+def _output_text(text: str) -> Object:
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+
+
+def _summary_text(text: str) -> Object:
+    return {"type": "summary_text", "text": text}
