@@ -30,15 +30,17 @@ def shown(value: object) -> str:
     return text if len(text) <= 80 else f"{text[:77]}…"
 
 
-def fields(value: object, known: Collection[str], at: str, nulls: Collection[str] = ()) -> Object:
-    """An object's fields; null is unset. What is not known is refused, and what is in `nulls` unless it is null."""
+def fields(value: object, known: Collection[str], at: str) -> Object:
+    """An object's fields; null is unset, whatever its name: clients write out all that they know. Those that are not
+    known are refused."""
     if not isinstance(value, dict):
         raise bad(at, "must be an object", "invalid_type")
-    for key, member in value.items():
-        if key not in known and (key not in nulls or member is not None):
+    given = {key: member for key, member in value.items() if member is not None}
+    for key in given:
+        if key not in known:
             message = f"is not known here; what fits is {', '.join(known)}"
             raise bad(f"{at}.{key}", message, "unknown_parameter")
-    return {key: member for key, member in value.items() if member is not None}
+    return given
 
 
 def required(value: Object, key: str, at: str) -> Any:

@@ -127,7 +127,7 @@ def _parts(content: list[Any], kinds: Mapping[str, Any], at: str) -> list[Part]:
 
 
 def _text(value: Document, at: str) -> Part | None:
-    part = fields(value, ("type", "text", "annotations", "logprobs"), at, ("prompt_cache_breakpoint",))
+    part = fields(value, ("type", "text", "annotations", "logprobs"), at)
     text = string(required(part, "text", at), f"{at}.text")
     return {"text": text} if text else None
 
@@ -138,7 +138,7 @@ def _refusal(value: Document, at: str) -> Part | None:
 
 
 def _image(value: Document, at: str) -> Part:
-    image = fields(value, ("type", "image_url", "detail", "file_id"), at, ("prompt_cache_breakpoint",))
+    image = fields(value, ("type", "image_url", "detail", "file_id"), at)
     _no_stored_file(image, at, "image_url")
     one_of(image.get("detail", "auto"), ("auto",), f"{at}.detail", "Gemini chooses by itself how closely it looks")
     blob = _data(required(image, "image_url", at), f"{at}.image_url", "data:image/png;base64,…")
@@ -150,7 +150,7 @@ def _image(value: Document, at: str) -> Part:
 def _file(value: Document, at: str) -> Part:
     """Gemini takes no name beside inline data: `filename` tells it nothing."""
     known = ("type", "file_data", "filename", "file_url", "file_id", "detail")
-    file = fields(value, known, at, ("prompt_cache_breakpoint",))
+    file = fields(value, known, at)
     _no_stored_file(file, at, "file_data")
     if "file_url" in file:
         message = 'cannot be fetched; send the file itself as file_data, such as "data:application/pdf;base64,…"'
@@ -183,7 +183,7 @@ def _data(value: object, at: str, example: str) -> Document:
 
 def _call(value: Document, at: str) -> Call:
     known = ("type", "call_id", "name", "arguments", "id", "status", "async")
-    call = fields(value, known, at, ("caller", "namespace", "parsed_arguments"))
+    call = fields(value, known, at)
     if boolean(call.get("async", False), f"{at}.async"):
         raise bad(f"{at}.async", "is true; each call waits for its output here", "unsupported_value")
     name = string(required(call, "name", at), f"{at}.name")
@@ -211,7 +211,7 @@ def _args(value: object, at: str) -> Document:
 
 
 def _output(value: Document, at: str) -> Output:
-    output = fields(value, ("type", "call_id", "output", "id", "status", "name"), at, ("caller", "namespace"))
+    output = fields(value, ("type", "call_id", "output", "id", "status", "name"), at)
     call_id, result = _call_id(output, at), required(output, "output", at)
     if isinstance(result, str):
         return Output(call_id, response_of(result, None), [], at)

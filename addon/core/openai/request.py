@@ -76,10 +76,10 @@ def read(body: object) -> Wanted:
     """The body of a request, as decoded JSON. Raises Invalid."""
     if not isinstance(body, dict):
         raise bad("the body", "must be a JSON object", "invalid_type")
-    for key in body:
+    given = {key: value for key, value in body.items() if value is not None}
+    for key in given:
         if key not in FIELDS:
             raise bad(key, "is no field of a Responses API request that is known here", "unknown_parameter")
-    given = {key: value for key, value in body.items() if value is not None}
     model = string(required(given, "model", ""), "model")
     if not _MODEL.fullmatch(model):
         raise bad("model", f"is {shown(model)}; it is a Gemini model, such as gemini-3-flash")
@@ -154,7 +154,7 @@ def _echo(given: Object, conversation: str | None) -> Object:
         "store": given.get("store", True),
         "temperature": given.get("temperature"),
         "text": {"format": text.get("format") or {"type": "text"}, "verbosity": "medium"},
-        "tool_choice": given.get("tool_choice", "auto"),
+        "tool_choice": tools.shown_choice(given.get("tool_choice", "auto")),
         "tools": tools.shown_tools(given.get("tools", [])),
         "top_logprobs": 0,
         "top_p": given.get("top_p"),

@@ -33,7 +33,7 @@ def _function(tool: object, at: str) -> Object:
         fits = 'only "function" fits; tools that the proxy runs are set for its session'
         raise bad(f"{at}.type", f"is {shown(tool.get('type'))}; {fits}", "unsupported_value")
     known = _NESTED if "function" in tool else _FLAT
-    read = fields(tool, (*known, *_DEFAULTS), at, ("output_schema",))
+    read = fields(tool, (*known, *_DEFAULTS), at)
     for key, default in _DEFAULTS.items():
         if read.pop(key, default) != default:
             raise bad(f"{at}.{key}", f"is {shown(tool[key])}; only {shown(default)} fits", "unsupported_value")
@@ -65,6 +65,18 @@ def shown_tools(tools: Sequence[Object]) -> list[Object]:
         }
         for tool in flat
     ]
+
+
+def shown_choice(choice: Any) -> Any:
+    """A `tool_choice` as its response shows it: what chat nests is flat here."""
+    if not isinstance(choice, dict):
+        return choice
+    for nested in ("function", "allowed_tools"):
+        if isinstance(inner := choice.get(nested), dict):
+            choice = {"type": choice.get("type"), **inner}
+    if isinstance(chosen := choice.get("tools"), list):
+        choice = {**choice, "tools": [shown_choice(tool) for tool in chosen]}
+    return choice
 
 
 def function_tools(declared: Sequence[Document]) -> list[Object]:

@@ -5,7 +5,7 @@ upstream requests they come from. What it makes of them does not depend on how t
 come from outside.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Literal
 
 from addon.core.answer import Candidate, put
@@ -98,6 +98,14 @@ class Translator:
                 self._take(candidate)
         return self._taken()
 
+    def owe(self, calls: Mapping[str, Document]) -> list[Event]:
+        """Calls that were given out before and still wait for outputs: given out again under their ids. The model says
+        nothing, so `end` may follow at once. `calls`: call id → the functionCall Part."""
+        for call_id, part in calls.items():
+            self._give(call_id, part)
+        self._finish = "STOP"
+        return self._taken()
+
     def end(self) -> list[Event]:
         """The clean end of the answer."""
         if self.status != "in_progress":
@@ -183,10 +191,12 @@ class Translator:
             self._called({**made, "functionCall": {**made["functionCall"], "args": args}})
 
     def _called(self, part: Document) -> None:
-        call = get(part, "functionCall")
-        call_id = self._new_id("call")
-        self.calls[call_id] = part
         self._said.say(part)
+        self._give(self._new_id("call"), part)
+
+    def _give(self, call_id: str, part: Document) -> None:
+        call = get(part, "functionCall")
+        self.calls[call_id] = part
         self._items.call(call_id, str(call.get("name") or ""), encode(call.get("args") or {}).decode())
 
     def _failure(self, reason: str) -> str | None:

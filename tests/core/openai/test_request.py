@@ -8,8 +8,11 @@ from typing import Any
 import pytest
 from openai.types.responses import response_create_params as params
 
-from addon.core.openai import Invalid, read
+from addon.core.openai import Invalid, Past, Translator, read
 from addon.core.openai.request import FIELDS
+from addon.demo import fields, rules
+from addon.demo.models import find
+from tests.core.openai.published import response_of
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 TOOL = {"type": "function", "name": "f", "description": "d", "parameters": SCHEMA, "strict": True}
@@ -21,8 +24,8 @@ DECLARATION = {
 FORMAT = {"type": "json_schema", "name": "answer", "schema": SCHEMA}
 
 
-def body(**fields: Any) -> dict[str, Any]:
-    return {"model": "gemini-3-flash", "input": "hi", **fields}
+def body(**given: Any) -> dict[str, Any]:
+    return {"model": "gemini-3-flash", "input": "hi", **given}
 
 
 def test_every_field_that_the_published_client_can_send_is_known() -> None:
@@ -370,6 +373,43 @@ def test_what_cannot_be_honoured_is_refused_with_its_name(given: dict[str, Any],
 def test_a_body_that_is_no_object_is_refused() -> None:
     with pytest.raises(Invalid, match="object"):
         read([])
+
+
+NESTED_CHOICES: dict[str, tuple[Any, Any]] = {
+    "a function": ({"type": "function", "function": {"name": "f"}}, {"type": "function", "name": "f"}),
+    "some": (
+        {
+            "type": "allowed_tools",
+            "allowed_tools": {"mode": "auto", "tools": [{"type": "function", "function": {"name": "f"}}]},
+        },
+        {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "f"}]},
+    ),
+}
+
+
+@pytest.mark.parametrize(("choice", "shown"), NESTED_CHOICES.values(), ids=NESTED_CHOICES)
+def test_a_choice_in_chats_form_is_shown_in_that_of_responses(choice: Any, shown: Any) -> None:
+    assert read(body(tools=[TOOL], tool_choice=choice)).echo["tool_choice"] == shown
+
+
+ASKED = [given for given, _ in CONFIGS.values()]
+ASKED += [{"tools": [TOOL], "tool_choice": choice} for choice, _ in CHOICES.values()]
+
+
+@pytest.mark.parametrize("given", ASKED, ids=[*CONFIGS, *CHOICES])
+def test_the_strict_local_gemini_takes_it_and_the_published_types_take_its_echo(given: dict[str, Any]) -> None:
+    wanted = read(body(**given))
+    contents = wanted.add_to(Past()).contents
+    request: dict[str, Any] = {"contents": contents, "generationConfig": wanted.generation_config}
+    if wanted.declarations:
+        request["tools"] = [{"functionDeclarations": wanted.declarations}]
+        request["toolConfig"] = wanted.tool_config(["f"])
+    model = find(wanted.model) or find("gemini-3-flash")
+    assert model is not None
+
+    rules.check(fields.read(request, "GenerateContentRequest", frozenset({"developer"})), model, frozenset())
+
+    response_of(Translator(wanted, "resp_1", new_id=str, now=lambda: 0.0).document())
 
 
 def test_the_echo_says_what_was_asked_for() -> None:

@@ -291,6 +291,18 @@ def test_an_answer_that_breaks_off_fails_with_what_is_known(status: int, code: s
     assert (running.feed(event({"text": "b"})), running.end(), running.fail(500, "again")) == ([], [], [])
 
 
+def test_calls_that_still_wait_are_given_out_again_under_their_ids() -> None:
+    running = translator()
+
+    events = running.start() + running.owe({"call_b": OTHER}) + running.end()
+
+    (item,) = response_of(running.document()).output
+    assert item.type == "function_call"
+    assert (item.call_id, item.name, running.status) == ("call_b", "get_time", "completed")
+    assert (running.calls, running.said) == ({"call_b": OTHER}, None)
+    assert event_of(events[-1]).type == "response.completed"
+
+
 def test_tools_of_the_conversation_are_shown_where_the_request_gave_none() -> None:
     shown = function_tools([{"name": "f"}])
     wanted = read({"model": "gemini-3-flash", "input": "hi"})
