@@ -62,9 +62,6 @@ class ChatWire(Wire):
     def whole(self, seen: Document, came: Document | None = None) -> bytes:
         return encode(self._answers.written(seen, came, "chat.completion"))
 
-    def error(self, document: Document) -> bytes:
-        return encode([document])
-
     def _framed(self, body: bytes) -> bytes:
         self.sent += 1
         return b"data: %b\n\n" % body

@@ -176,6 +176,19 @@ def test_pieces_of_arguments(pieces: list[tuple[str, Any]], args: Document) -> N
     assert found == args
 
 
+def test_the_arguments_of_a_call_may_come_at_once_with_its_last_piece() -> None:
+    answer = begun()
+    head = {"functionCall": {"name": "used", "id": "i", "willContinue": True}}
+    assert answer.feed(event(head)) is None
+    assert answer.feed(event({"functionCall": {"willContinue": True}})) is None
+    answer.feed(event({"functionCall": {"args": {"a": 1}}, "thoughtSignature": "s"}, finish="STOP"))
+    (state,) = answer.candidates.values()
+    assert state.said == [
+        {"functionCall": {"name": "f", "id": "i", "args": {"a": 1}}, "thoughtSignature": "s"},
+    ]
+    assert [call.args for call in state.captured] == [{"a": 1}]
+
+
 PARTS = st.sampled_from(
     [
         {"text": "a"},

@@ -1,0 +1,301 @@
+"""Answers of chat completions as Gemini's responses, and back."""
+
+from typing import Any
+
+import pytest
+
+from addon.core.completions import Completions
+
+Json = dict[str, Any]
+
+
+def chunk(delta: Json, finish: str | None = None, **more: Any) -> Json:
+    head = {"id": "c1", "object": "chat.completion.chunk", "created": 7, "model": "gemini-3-flash"}
+    return {**head, "choices": [{"index": 0, "delta": delta, "finish_reason": finish}], **more}
+
+
+def entry(name: str | None = None, arguments: str | None = None, **more: Any) -> Json:
+    function = {"name": name, "arguments": arguments}
+    return {"function": {k: v for k, v in function.items() if v is not None}, **more}
+
+
+def signed(signature: str) -> Json:
+    return {"extra_content": {"google": {"thought_signature": signature}}}
+
+
+def parts(completions: Completions, *documents: Json) -> list[Json]:
+    """What the documents come to, as parts, one after the other."""
+    found: list[Json] = []
+    for document in documents:
+        response = completions.read(document)
+        assert response is not None
+        found += [part for candidate in response["candidates"] for part in candidate["content"]["parts"]]
+    return found
+
+
+def calls(found: list[Json]) -> list[Json]:
+    """The calls that these parts come to, as `core.answer` puts them together."""
+    made: list[Json] = []
+    for part in found:
+        call = dict(part["functionCall"])
+        going_on = call.pop("willContinue", False)
+        if made and made[-1].get("open"):
+            made[-1] = {**made[-1], **call, "open": going_on}
+        else:
+            made.append({**call, "open": going_on})
+    assert not any(call.pop("open") for call in made)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        pytest.param({"role": "assistant", "content": "hi"}, [{"text": "hi"}], id="text"),
+        pytest.param({"role": "assistant", "content": None}, [], id="nothing"),
+        pytest.param(
+            {"content": "hi", **signed("s1")}, [{"text": "hi", "thoughtSignature": "s1"}], id="text that is signed"
+        ),
+        pytest.param(signed("s1"), [{"text": "", "thoughtSignature": "s1"}], id="a signature alone"),
+        pytest.param(
+            {"tool_calls": [{"id": "x", "type": "function", **entry("f", '{"a":1}'), **signed("s1")}]},
+            [{"functionCall": {"id": "x", "name": "f", "args": {"a": 1}}, "thoughtSignature": "s1"}],
+            id="a call, whole and signed",
+        ),
+        pytest.param(
+            {"tool_calls": [{"id": "", **entry("f", "{}")}]},
+            [{"functionCall": {"name": "f", "args": {}}}],
+            id="a call without an id",
+        ),
+        pytest.param(
+            {"tool_calls": [{"id": "x", "index": 0, **entry("f", "{}")}, {"id": "y", "index": 1, **entry("g", "{}")}]},
+            [
+                {"functionCall": {"id": "x", "name": "f", "args": {}}},
+                {"functionCall": {"id": "y", "name": "g", "args": {}}},
+            ],
+            id="parallel calls",
+        ),
+    ],
+)
+def test_what_an_event_says(given: Json, expected: list[Json]) -> None:
+    assert parts(Completions(), chunk(given)) == expected
+
+
+@pytest.mark.parametrize(
+    ("entries", "expected"),
+    [
+        pytest.param(
+            [
+                [{"id": "x", "index": 0, **entry("f", "")}],
+                [{"index": 0, **entry(None, '{"a"')}],
+                [{"index": 0, **entry(None, ":1}")}],
+            ],
+            [{"id": "x", "name": "f", "args": {"a": 1}}],
+            id="piece by piece",
+        ),
+        pytest.param(
+            [
+                [{"id": "x", "index": 0, **entry("f", '{"a":')}],
+                [{"index": 0, **entry(None, "1}")}],
+                [{"id": "y", "index": 1, **entry("g", '{"b"')}],
+                [{"index": 1, **entry(None, ":2}")}],
+            ],
+            [{"id": "x", "name": "f", "args": {"a": 1}}, {"id": "y", "name": "g", "args": {"b": 2}}],
+            id="one after the other",
+        ),
+        pytest.param(
+            [[{"id": "x", "index": 0, **entry("f", "{}")}], [{"id": "y", "index": 0, **entry("g", "{}")}]],
+            [{"id": "x", "name": "f", "args": {}}, {"id": "y", "name": "g", "args": {}}],
+            id="whole ones, all under the same index, as Gemini has it",
+        ),
+        pytest.param(
+            [[{"id": "x", **entry("f", "{}")}], [{"id": "y", **entry("f", "{}")}]],
+            [{"id": "x", "name": "f", "args": {}}, {"id": "y", "name": "f", "args": {}}],
+            id="whole ones without an index",
+        ),
+        pytest.param(
+            [[{"id": "x", "index": 0, **entry("f", "")}], [{"id": "y", "index": 1, **entry("g", "{}")}]],
+            [{"id": "x", "name": "f", "args": {}}, {"id": "y", "name": "g", "args": {}}],
+            id="without arguments, ended by the next",
+        ),
+        pytest.param(
+            [[{"id": "x", "index": 0, **entry("f", "")}], [{"index": 0, "id": "x", **entry("f", "{}")}]],
+            [{"id": "x", "name": "f", "args": {}}],
+            id="id and name said again",
+        ),
+        pytest.param(
+            [[{"id": "x", "index": 0, **entry("f", "[1]")}]],
+            [{"id": "x", "name": "f", "args": {"arguments": "[1]"}}],
+            id="arguments that are no object",
+        ),
+    ],
+)
+def test_calls_are_put_together(entries: list[list[Json]], expected: list[Json]) -> None:
+    stream = [chunk({"tool_calls": one}) for one in entries]
+    assert calls(parts(Completions(), *stream, chunk({}, "tool_calls"))) == expected
+
+
+def test_a_call_is_told_as_soon_as_its_arguments_are_complete() -> None:
+    completions = Completions()
+    first = {"id": "x", "index": 0, **entry("f", '{"a":')}
+    assert parts(completions, chunk({"tool_calls": [first]})) == [
+        {"functionCall": {"willContinue": True, "id": "x", "name": "f"}}
+    ]
+    assert parts(completions, chunk({"tool_calls": [{"index": 0, **entry(None, "1}")}]})) == [
+        {"functionCall": {"args": {"a": 1}}}
+    ]
+
+
+def test_a_signature_may_come_with_a_later_piece() -> None:
+    pieces = [{"id": "x", "index": 0, **entry("f", "")}, {"index": 0, **entry(None, "{}"), **signed("s1")}]
+    found = parts(Completions(), *(chunk({"tool_calls": [piece]}) for piece in pieces))
+    assert found[-1] == {"functionCall": {"args": {}}, "thoughtSignature": "s1"}
+
+
+@pytest.mark.parametrize(
+    ("finish", "reason"),
+    [
+        ("stop", "STOP"),
+        ("tool_calls", "STOP"),
+        ("function_call", "STOP"),
+        ("length", "MAX_TOKENS"),
+        ("content_filter", "SAFETY"),
+        ("content_filter: RECITATION", "RECITATION"),
+        ("function_call_filter: MALFORMED_FUNCTION_CALL", "MALFORMED_FUNCTION_CALL"),
+        ("SAFETY", "SAFETY"),
+    ],
+)
+def test_why_it_ended(finish: str, reason: str) -> None:
+    completions = Completions()
+    response = completions.read(came := chunk({"content": "x"}, finish))
+    assert response is not None
+    assert response["candidates"][0]["finishReason"] == reason
+    if finish not in ("tool_calls", "function_call"):
+        assert completions.written(response, came, came["object"]) == came
+
+
+@pytest.mark.parametrize("document", [None, [], "text", {"error": {"code": 400}}, [{"error": {}}], {"choices": None}])
+def test_an_error_is_no_response(document: object) -> None:
+    assert Completions().read(document) is None
+
+
+def whole(message: Json, finish: str, **more: Any) -> Json:
+    usage = {
+        "prompt_tokens": 5,
+        "completion_tokens": 2,
+        "total_tokens": 9,
+        "prompt_tokens_details": {"audio_tokens": 1},
+    }
+    head = {"id": "c1", "object": "chat.completion", "created": 7, "model": "gemini-3-flash", "later": {"a": 1}}
+    choice = {"index": 0, "message": {"role": "assistant", **message}, "finish_reason": finish, "logprobs": None}
+    return {**head, "choices": [choice], "usage": usage, **more}
+
+
+@pytest.mark.parametrize(
+    "came",
+    [
+        whole({"content": "hi", "refusal": None, **signed("s1")}, "stop"),
+        whole({"tool_calls": [{"id": "x", "later": 1, **entry("f", '{ "a": 1}'), **signed("s1")}]}, "tool_calls"),
+        whole({"content": "a", "tool_calls": [{"id": "x", **entry("f", "{}")}]}, "tool_calls"),
+        chunk({"role": "assistant", "content": "a"}),
+        chunk({"tool_calls": [{"id": "x", "index": 0, **entry("f", '{"a"')}]}),
+        chunk({}, "stop", usage={"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3}),
+        {**chunk({}), "choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3}},
+    ],
+)
+def test_what_is_seen_whole_is_written_as_it_came(came: Json) -> None:
+    completions = Completions()
+    response = completions.read(came)
+    assert response is not None
+    assert completions.written(response, came, came["object"]) == came
+
+
+def test_hidden_calls_leave_nothing_behind() -> None:
+    completions = Completions()
+    own, hidden = {"id": "x", **entry("own", '{ "a":1}')}, {"id": "y", **entry("hidden", "{}")}
+    came = whole({"content": "a", "tool_calls": [hidden, own]}, "tool_calls")
+    seen = completions.read(came)
+    assert seen is not None
+    (candidate,) = seen["candidates"]
+    text, _, last = candidate["content"]["parts"]
+    mixed = {**candidate, "content": {"parts": [text, last]}}
+    (choice,) = completions.written({**seen, "candidates": [mixed]}, came, came["object"])["choices"]
+    assert choice["message"] == {"role": "assistant", "content": "a", "tool_calls": [own]}
+    assert choice["finish_reason"] == "tool_calls"
+
+
+def test_a_placeholder_ends_as_an_answer_in_words_does() -> None:
+    completions = Completions()
+    came = whole({"tool_calls": [{"id": "y", **entry("hidden", "{}")}]}, "tool_calls")
+    completions.read(came)
+    seen = {"candidates": [{"content": {"parts": [{"text": "done"}]}, "finishReason": "STOP", "index": 0}]}
+    written = completions.written(seen, came, came["object"])
+    (choice,) = written["choices"]
+    assert (choice["message"], choice["finish_reason"]) == ({"role": "assistant", "content": "done"}, "stop")
+    assert (written["id"], written["later"]) == ("c1", {"a": 1})
+
+
+def test_a_stream_that_showed_a_call_ends_as_it_came() -> None:
+    completions = Completions()
+    completions.read(chunk({"tool_calls": [{"id": "x", **entry("own", "{}")}]}))
+    completions.passed()
+    end = chunk({}, "tool_calls")
+    seen = completions.read(end)
+    assert seen is not None
+    assert completions.written({**seen, "responseId": "c0"}, end, end["object"])["choices"] == end["choices"]
+
+
+def test_counts_go_there_and_back() -> None:
+    usage = {
+        "prompt_tokens": 5,
+        "completion_tokens": 2,
+        "total_tokens": 9,
+        "prompt_tokens_details": {"cached_tokens": 3},
+        "completion_tokens_details": {"reasoning_tokens": 2, "audio_tokens": 0},
+    }
+    completions = Completions()
+    came = chunk({}, "stop", usage=usage)
+    seen = completions.read(came)
+    assert seen is not None
+    assert seen["usageMetadata"] == {
+        "promptTokenCount": 5,
+        "candidatesTokenCount": 2,
+        "totalTokenCount": 9,
+        "thoughtsTokenCount": 2,
+        "cachedContentTokenCount": 3,
+    }
+    twice = {**seen, "usageMetadata": {name: 2 * count for name, count in seen["usageMetadata"].items()}}
+    assert completions.written(twice, came, came["object"])["usage"] == {
+        "prompt_tokens": 10,
+        "completion_tokens": 4,
+        "total_tokens": 18,
+        "prompt_tokens_details": {"cached_tokens": 6},
+        "completion_tokens_details": {"reasoning_tokens": 4, "audio_tokens": 0},
+    }
+
+
+def test_what_the_proxy_says_itself_goes_under_the_answer_s_head() -> None:
+    completions = Completions()
+    completions.read(chunk({"content": "a"}))
+    completions.begin()
+    completions.read({**chunk({"content": "b"}), "id": "c2", "created": 9})
+    seen = {"candidates": [{"content": {"parts": [{"text": "", "thought": True}]}, "index": 0}], "responseId": "c1"}
+    assert completions.written(seen, None, "chat.completion.chunk") == {
+        **chunk({"role": "assistant"}),
+    }
+
+
+def test_an_answer_without_any_upstream_is_complete() -> None:
+    answer = {
+        "candidates": [{"content": {"parts": [{"text": "hi"}]}, "finishReason": "STOP", "index": 0}],
+        "usageMetadata": {"promptTokenCount": 0, "totalTokenCount": 0},
+        "modelVersion": "m",
+        "responseId": "turn_1",
+    }
+    assert Completions().written(answer, None, "chat.completion") == {
+        "id": "turn_1",
+        "object": "chat.completion",
+        "created": 0,
+        "model": "m",
+        "choices": [{"index": 0, "message": {"role": "assistant", "content": "hi"}, "finish_reason": "stop"}],
+        "usage": {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0},
+    }

@@ -1,0 +1,166 @@
+"""The wire of chat completions: a whole exchange, from the client's body to the events that it is given."""
+
+import json
+import lzma
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from addon.core.documents import decode, encode
+from addon.core.sse import SseDecoder
+from addon.surfaces import Framing, Operation, match, wire_of
+from addon.surfaces.chat import ChatWire
+
+RECORDED = Path(__file__).parents[3] / "shared" / "recorded" / "exchanges.jsonl.xz"
+HOST, PATH = "generativelanguage.googleapis.com", "/v1beta/openai/chat/completions"
+
+Json = dict[str, Any]
+
+
+def wire() -> ChatWire:
+    target = match("POST", HOST, PATH)
+    assert target is not None
+    made = wire_of(target)
+    assert isinstance(made, ChatWire)
+    return made
+
+
+def body(**members: Any) -> bytes:
+    return encode({"model": "gemini-3-flash", "messages": [{"role": "user", "content": "hi"}], **members})
+
+
+@pytest.mark.parametrize(
+    ("stream", "operation", "framing"),
+    [
+        (True, Operation.STREAM, Framing.SSE),
+        (False, Operation.GENERATE, Framing.JSON),
+        (None, Operation.GENERATE, Framing.JSON),
+        ("true", Operation.GENERATE, Framing.JSON),
+    ],
+)
+def test_the_body_tells_how_the_answer_comes(stream: Any, operation: Operation, framing: Framing) -> None:
+    speaks = wire()
+    request = speaks.read(body(stream=stream))
+    assert (speaks.target.operation, speaks.target.framing) == (operation, framing)
+    assert request.value("model") == b'"gemini-3-flash"'
+
+
+def test_a_loop_goes_on_behind_the_client_s_messages_and_stops_forcing_calls() -> None:
+    speaks = wire()
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    sent = body(tools=tools, tool_choice="required", user="u")
+    request = speaks.read(sent)
+    assert speaks.again(request, [], None) == sent
+    called = {
+        "role": "model",
+        "parts": [{"functionCall": {"id": "x", "name": "f", "args": {}}, "thoughtSignature": "s"}],
+    }
+    answered = {"role": "user", "parts": [{"functionResponse": {"id": "x", "name": "f", "response": {"a": 1}}}]}
+    later = decode(speaks.again(request, [called, answered], "AUTO"))
+    assert later == {
+        **decode(sent),
+        "tool_choice": "auto",
+        "messages": [
+            {"role": "user", "content": "hi"},
+            {
+                "role": "assistant",
+                "tool_calls": [
+                    {
+                        "id": "x",
+                        "type": "function",
+                        "function": {"name": "f", "arguments": "{}"},
+                        "extra_content": {"google": {"thought_signature": "s"}},
+                    }
+                ],
+            },
+            {"role": "tool", "tool_call_id": "x", "content": '{"a":1}'},
+        ],
+    }
+    assert decode(speaks.again(request, [called, answered], "NONE"))["tool_choice"] == "none"
+
+
+STREAM = (
+    b'data: {"choices":[{"delta":{"content":"a","role":"assistant"},"index":0}],"id":"c1","created":7,"model":"m"}\n\n'
+    b'data: {"choices":[{"delta":{},"finish_reason":"stop","index":0}],"id":"c1","created":7,"model":"m"}\n\n'
+    b"data: [DONE]\n\n"
+)
+
+
+def test_a_stream_ends_with_one_done() -> None:
+    speaks = wire()
+    speaks.read(body(stream=True))
+    items = SseDecoder().feed(STREAM)
+    out = b""
+    for item in items:
+        if item.data != b"[DONE]":
+            assert speaks.inside(decode(item.data or b"")) is not None
+        out += speaks.as_came(item)
+    assert out + speaks.end() == STREAM
+
+
+def test_an_event_is_written_in_the_framing_of_openai() -> None:
+    speaks = wire()
+    speaks.read(body(stream=True))
+    came = decode(SseDecoder().feed(STREAM)[0].data or b"")
+    seen = speaks.inside(came)
+    assert seen is not None
+    event = speaks.event({**seen, "responseId": "c0"}, came)
+    assert event.startswith(b"data: {")
+    assert event.endswith(b"}\n\n")
+    assert decode(event[6:]) == {
+        **came,
+        "id": "c0",
+        "object": "chat.completion.chunk",
+        "choices": [{**came["choices"][0], "finish_reason": None}],
+    }
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_answer_of_the_proxy_s_own(stream: bool) -> None:
+    speaks = wire()
+    speaks.read(body(stream=stream))
+    answer = {"candidates": [{"content": {"parts": [{"text": "hi"}]}, "finishReason": "STOP"}], "responseId": "turn_1"}
+    kind, reply = speaks.reply(answer)
+    if not stream:
+        assert kind.startswith("application/json")
+        assert decode(reply)["choices"][0]["message"] == {"role": "assistant", "content": "hi"}
+        return
+    assert kind == "text/event-stream"
+    event, done, rest = reply.split(b"\n\n")
+    assert (done, rest) == (b"data: [DONE]", b"")
+    (choice,) = decode(event.removeprefix(b"data: "))["choices"]
+    assert (choice["delta"], choice["finish_reason"]) == ({"role": "assistant", "content": "hi"}, "stop")
+
+
+def test_errors_are_objects_that_every_client_reads() -> None:
+    error = {"error": {"code": 503, "message": "no", "status": "UNAVAILABLE"}}
+    speaks = wire()
+    speaks.read(body(stream=True))
+    assert decode(speaks.error(error)) == error
+    assert speaks.error_event(error) == b"data: %b\n\ndata: [DONE]\n\n" % encode(error)
+
+
+@pytest.mark.skipif(not RECORDED.exists(), reason="the recorded exchanges are not beside this checkout")
+def test_recorded_exchanges_stay_what_they_are() -> None:
+    seen = 0
+    with lzma.open(RECORDED, "rt", encoding="utf-8") as lines:
+        for exchange in map(json.loads, lines):
+            if exchange["api"] != "openai-compat":
+                continue
+            given, answer = (exchange[side] for side in ("request_body", "response_body"))
+            given = given["content"] if "content" in given else given
+            answer = json.loads(answer) if isinstance(answer, str) else answer
+            answer = answer.get("content", answer)
+            speaks, sent = wire(), json.dumps(given, indent=1).encode()
+            request = speaks.read(sent)
+            assert speaks.write(request, {}, None) is sent
+            spans = [span for turn in request.history.turns for span in turn.spans]
+            assert len(spans) == len(given["messages"])
+            whole = speaks.write(request, {}, [(spans[0][0], spans[-1][1])])
+            assert decode(whole) == given
+            response = speaks.inside(answer)
+            assert response is not None
+            assert decode(speaks.whole(response, answer)) == answer
+            seen += 1
+    assert seen == 2
