@@ -1,8 +1,9 @@
 """JSON Schema ↔ Gemini's Schema, the OpenAPI subset with types in capitals that `parameters` takes.
 
 A JSON Schema becomes a Gemini Schema only where that loses nothing, and where every model is known to take it; else
-it stays as it is, for `parametersJsonSchema`. Keys under `properties` are users' names, never keywords. Pure: no
-schema is ever changed in place. Depth is the caller's to bound: these functions recurse.
+it stays as it is, for `parametersJsonSchema` (`json_schema` has what that takes). The order of properties stays too:
+models go by it. Keys under `properties` are users' names, never keywords. Pure: no schema is ever changed in place.
+Depth is the caller's to bound: these functions recurse.
 """
 
 from __future__ import annotations
@@ -23,6 +24,11 @@ _FORMATS = {
     "INTEGER": ("int32", "int64"),
 }
 _ANNOTATIONS = frozenset({"title", "description", "default", "example"})
+# Of whole numbers, a bound that is left out is the next one that is not.
+_EXCLUSIVE: dict[str, tuple[str, int, Callable[[int, int], int]]] = {
+    "exclusiveMinimum": ("minimum", 1, max),
+    "exclusiveMaximum": ("maximum", -1, min),
+}
 
 
 def _is_count(value: Any) -> bool:
@@ -139,7 +145,7 @@ def gemini_schema(schema: Schema, path: str = "") -> Schema:
         raise Unfit(path, "must be an object (a Schema)")
     result: Schema = {}
     for key, value in schema.items():
-        name, at = camel(key), _join(path, key)
+        name, at = camel(key), join(path, key)
         if name not in FIELDS:
             raise Unfit(at, f"is no field of a Gemini Schema; it knows {', '.join(sorted(FIELDS))}")
         if name in result:
@@ -160,7 +166,7 @@ def _gemini_value(name: str, value: Any, at: str) -> Any:
     if name == "properties":
         if not isinstance(value, dict):
             raise Unfit(at, "must be an object of Schemas")
-        return {key: gemini_schema(member, _join(at, key)) for key, member in value.items()}
+        return {key: gemini_schema(member, join(at, key)) for key, member in value.items()}
     if name == "anyOf":
         if not isinstance(value, list):
             raise Unfit(at, "must be a list of Schemas")
@@ -180,17 +186,20 @@ def _converted(schema: Any, path: str) -> Schema:
     kind, nullable = _type(schema, path)
     result: Schema = {"type": kind}
     for key, value in schema.items():
-        at = _join(path, key)
+        at = join(path, key)
         if key in ("type", "nullable"):
             continue
         if key == "items":
             result[key] = _converted(value, at)
         elif key == "properties" and isinstance(value, dict):
-            result[key] = {name: _converted(member, _join(at, name)) for name, member in value.items()}
+            result[key] = {name: _converted(member, join(at, name)) for name, member in value.items()}
         elif key == "enum":
             result[key] = _enum(value, nullable, at)
-        else:
+        elif key == "const" and "enum" not in schema:
+            result["enum"] = _enum([value], nullable, at)
+        elif key not in _EXCLUSIVE or kind != "INTEGER":
             result[key] = _plain(key, value, at)
+    _close_bounds(result, schema, path)
     _check_type(result, path)
     if nullable:
         result["nullable"] = True
@@ -199,14 +208,14 @@ def _converted(schema: Any, path: str) -> Schema:
 
 def _type(schema: Schema, path: str) -> tuple[str, bool]:
     """The one type of a schema, in capitals, and whether null is allowed beside it."""
-    value = schema.get("type", "string" if "enum" in schema else None)
+    value = schema.get("type", "string" if schema.keys() & {"enum", "const"} else None)
     kinds = value if isinstance(value, list) else [value]
     others = [kind for kind in kinds if kind != "null"]
     if len(others) != 1 or not isinstance(others[0], str) or others[0].upper() not in TYPES:
-        raise Unfit(_join(path, "type"), "must be one type, with or without null")
+        raise Unfit(join(path, "type"), "must be one type, with or without null")
     nullable = schema.get("nullable", False)
     if not isinstance(nullable, bool):
-        raise Unfit(_join(path, "nullable"), "must be true or false")
+        raise Unfit(join(path, "nullable"), "must be true or false")
     return others[0].upper(), nullable or "null" in kinds
 
 
@@ -215,7 +224,7 @@ def _converted_choice(schema: Schema, path: str) -> Schema:
 
     Vertex refuses other fields beside `anyOf`, `nullable` too.
     """
-    at = _join(path, "anyOf")
+    at = join(path, "anyOf")
     choices = schema["anyOf"]
     if not isinstance(choices, list):
         raise Unfit(at, "must be a list")
@@ -225,7 +234,7 @@ def _converted_choice(schema: Schema, path: str) -> Schema:
         result = _converted(others[0], at)
         if beside.keys() & result.keys():
             raise Unfit(at, "says again what is said beside it")
-        result |= {key: _plain(key, value, _join(path, key)) for key, value in beside.items()}
+        result |= {key: _plain(key, value, join(path, key)) for key, value in beside.items()}
         return result | {"nullable": True} if len(choices) > 1 else result
     if beside or len(others) != len(choices) or not choices:
         raise Unfit(at, "must stand alone, and without null")
@@ -233,12 +242,12 @@ def _converted_choice(schema: Schema, path: str) -> Schema:
 
 
 def _enum(value: Any, nullable: bool, at: str) -> list[str]:
-    """Strings; null is among them exactly where the schema is nullable, and goes into `nullable`."""
+    """Strings, none of them empty; null is among them exactly where the schema is nullable: it says `nullable`."""
     if not isinstance(value, list) or (None in value) != nullable:
         raise Unfit(at, "must be a list with null exactly where null is allowed")
     names = [item for item in value if item is not None]
-    if not names or not _is_names(names):
-        raise Unfit(at, "must be strings")
+    if not names or not _is_names(names) or "" in names:
+        raise Unfit(at, "must be strings, and none of them empty")
     return names
 
 
@@ -246,6 +255,17 @@ def _plain(key: str, value: Any, at: str) -> Any:
     if key not in _PLAIN or not _PLAIN[key][1](value) or (key in _COUNTS and isinstance(value, str)):
         raise Unfit(at, "has no counterpart")
     return value
+
+
+def _close_bounds(result: Schema, schema: Schema, path: str) -> None:
+    """The exclusive bounds of a whole number, as inclusive ones in `result`."""
+    if result["type"] == "INTEGER":
+        for key in _EXCLUSIVE.keys() & schema.keys():
+            name, step, closer = _EXCLUSIVE[key]
+            bound = schema[key]
+            if isinstance(bound, bool) or not isinstance(bound, int):
+                raise Unfit(join(path, key), "must be a whole number")
+            result[name] = closer(bound + step, result.get(name, bound + step))
 
 
 def _check_type(result: Schema, path: str) -> None:
@@ -282,5 +302,5 @@ def _back(schema: Any) -> Any:
     return to_json_schema(schema) if isinstance(schema, dict) else schema
 
 
-def _join(path: str, key: str) -> str:
+def join(path: str, key: str) -> str:
     return f"{path}.{key}" if path else key

@@ -19,12 +19,13 @@ null are unset. Everything else that is not known is refused with its name. Pure
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from addon.core.documents import camel
+from addon.core.documents import camel, listed
 from addon.core.execution import RULES, BadRule, cycle_in_order, rules_of, unknown_in_order
+from addon.core.json_schema import fitted
 from addon.core.schema import Unfit, gemini_schema, is_gemini_form, says_nothing, to_declaration_schema
 
 type Object = dict[str, Any]
@@ -214,7 +215,7 @@ def _declaration(value: object, at: _At) -> tuple[_At, Object]:
             raise (place / full).bad(f"is given beside {plain}; only one of them fits")
         else:
             _check_arguments(fields[full], full, place / full)
-            result[full] = fields[full]
+            result[full] = _said(fitted, fields[full], place / full)
     return place, result
 
 
@@ -246,26 +247,33 @@ def _schema(fields: Object, source: str, target: str, at: _At) -> Object:
         return {}
     at = at / source
     _check_arguments(schema, target, at)
-    if says_nothing(schema):
-        return {}
-    if is_gemini_form(schema):
-        try:
-            return {target: gemini_schema(schema)}
-        except Unfit as e:
-            message = f"{e.message}. A JSON Schema (with its types in small letters) fits too"
-            raise (at / e.path if e.path else at).bad(message) from None
+    if target == "parameters" and schema.get("type") not in ("object", "OBJECT"):
+        schema = {**schema, "type": "object"}  # arguments are one, and are never null
+    if is_gemini_form(schema) and not says_nothing(schema):
+        return {target: _said(gemini_schema, schema, at, ". A JSON Schema (with its types in small letters) fits too")}
     converted = to_declaration_schema(schema)
     if converted is None:
         return {}
-    return {target if converted[0] == "parameters" else f"{target}JsonSchema": converted[1]}
+    if converted[0] == "parameters":
+        return {target: converted[1]}
+    return {f"{target}JsonSchema": _said(fitted, converted[1], at)}
+
+
+def _said(form: Callable[[Object], Object], schema: Object, at: _At, hint: str = "") -> Object:
+    """A schema in one of Gemini's forms."""
+    try:
+        return form(schema)
+    except Unfit as e:
+        raise (at / e.path if e.path else at).bad(e.message + hint) from None
 
 
 def _check_arguments(schema: object, target: str, at: _At) -> None:
     """A schema is an object; that of arguments describes an object."""
     if not isinstance(schema, dict):
         raise at.bad("must be an object (a JSON Schema)")
-    kind = schema.get("type", "object")
-    if target.startswith("parameters") and isinstance(kind, str) and kind.lower() != "object":
+    kind = schema.get("type")
+    kinds = [str(item).lower() for item in listed(kind)]
+    if target.startswith("parameters") and kinds and "object" not in kinds:
         raise (at / "type").bad(f"is {_shown(kind)}; arguments are an object, so only 'object' fits")
 
 

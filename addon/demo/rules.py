@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from addon.demo import history, signatures
+from addon.demo import history, json_schema, signatures
 from addon.demo.errors import Refused
 from addon.demo.models import Model
 
@@ -83,10 +83,13 @@ def check_tools(request: Request, model: Model, place: frozenset[str]) -> frozen
         builtins |= tool.keys() - {"functionDeclarations"}
         for m, declaration in enumerate(tool.get("functionDeclarations") or []):
             where = f"GenerateContentRequest.tools[{n}].function_declarations[{m}]"
-            errors += _declaration_errors(declaration, where)
+            errors += _declaration_errors(declaration, where, "vertex" in place)
             declared.append(declaration.get("name", ""))
     if errors:
         raise Refused("".join(f"* {error}\n" for error in errors))
+    for tool in request.get("tools") or []:
+        for declaration in tool.get("functionDeclarations") or []:
+            _check_schemas(declaration, "vertex" in place)
     if len(declared) > MAX_DECLARATIONS:
         # own words
         raise Refused(f"At most {MAX_DECLARATIONS} function declarations are allowed; got {len(declared)}.")
@@ -120,7 +123,7 @@ def _check_builtins(
         )
 
 
-def _declaration_errors(declaration: dict[str, Any], where: str) -> list[str]:
+def _declaration_errors(declaration: dict[str, Any], where: str, vertex: bool) -> list[str]:
     errors: list[str] = []
     if not _FUNCTION_NAME.fullmatch(declaration.get("name") or ""):
         errors.append(f"{where}.name: {_BAD_NAME}")
@@ -134,19 +137,49 @@ def _declaration_errors(declaration: dict[str, Any], where: str) -> list[str]:
     if parameters is not None:
         if parameters.get("type") not in ("OBJECT", None, "TYPE_UNSPECIFIED"):
             errors.append(f"{where}.parameters: functionDeclaration parameters schema should be of type OBJECT.")
-        errors += schema_errors(parameters, f"{where}.parameters")
+        errors += _schema_errors(parameters, f"{where}.parameters", vertex)
     return errors
+
+
+def _check_schemas(declaration: dict[str, Any], vertex: bool) -> None:
+    """What the service says of one schema at a time."""
+    for field in ("parametersJsonSchema", "responseJsonSchema"):
+        if field in declaration:
+            json_schema.check(declaration[field], vertex=vertex)
+    if vertex and "parameters" in declaration:
+        parameters = declaration["parameters"]
+        start = f"Unable to submit request because `{declaration.get('name')}` functionDeclaration "
+        if parameters.get("type") != "OBJECT":
+            raise Refused(f"{start}parameters schema should be of type OBJECT.")
+        if problem := _vertex_problem(parameters, "parameters"):
+            raise Refused(start + problem)
+
+
+def _vertex_problem(schema: dict[str, Any], where: str) -> str | None:
+    """What Vertex alone says. It names the nearest property."""
+    if "anyOf" in schema and len(schema) > 1:
+        return (
+            f"`{where}` schema specified other fields alongside any_of. When using any_of, it must be the only field "
+            "set."
+        )
+    if "anyOf" not in schema and schema.get("type") in (None, "TYPE_UNSPECIFIED"):
+        return f"`{where}` schema didnt specify the schema type field."
+    inside = [(item, f"{where}.{name}") for name, item in (schema.get("properties") or {}).items()]
+    inside += [(item, where) for item in (*(schema.get("anyOf") or []), schema.get("items")) if item is not None]
+    return next((problem for item, place in inside if (problem := _vertex_problem(item, place))), None)
 
 
 def _snake(name: str) -> str:
     return re.sub(r"[A-Z]", lambda m: "_" + m[0].lower(), name)
 
 
-def schema_errors(schema: dict[str, Any], where: str) -> list[str]:
+def _schema_errors(schema: dict[str, Any], where: str, vertex: bool) -> list[str]:
     """What the service says about a ``Schema`` whose fields are all known."""
     errors: list[str] = []
     kind = schema.get("type")
     properties = schema.get("properties") or {}
+    if kind == "STRING" and not vertex and schema.get("format") not in (None, "", "enum", "date-time"):
+        errors.append(f"{where}.format: only 'enum' and 'date-time' are supported for STRING type")
     if kind == "ARRAY" and "items" not in schema:
         errors.append(f"{where}.items: missing field.")
     if "enum" in schema and kind not in ("STRING", None):
@@ -160,11 +193,11 @@ def schema_errors(schema: dict[str, Any], where: str) -> list[str]:
             if name not in properties
         ]
     for name, item in properties.items():
-        errors += schema_errors(item, f"{where}.properties[{name}]")
+        errors += _schema_errors(item, f"{where}.properties[{name}]", vertex)
     if "items" in schema:
-        errors += schema_errors(schema["items"], f"{where}.items")
+        errors += _schema_errors(schema["items"], f"{where}.items", vertex)
     for n, item in enumerate(schema.get("anyOf") or []):
-        errors += schema_errors(item, f"{where}.any_of[{n}]")
+        errors += _schema_errors(item, f"{where}.any_of[{n}]", vertex)
     return errors
 
 

@@ -299,6 +299,8 @@ def test_tools_come_after_others_but_never_in_a_circle() -> None:
     assert caught.value.tool in ("a", "b", "c")
 
 
+CIRCLE = {"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]}
+
 # one tool as given → (the tool's label, the field, a word of the message)
 BAD_TOOLS: dict[str, tuple[Any, str, str, str]] = {
     "no object": ("f", "0", "tools[0]", "must be an object"),
@@ -373,6 +375,30 @@ BAD_TOOLS: dict[str, tuple[Any, str, str, str]] = {
         "other spelling",
     ),
     "parameters that are no object": ({"name": "f", "parameters": []}, "f", "tools[0].parameters", "must be an object"),
+    "parameters that describe anything but an object": (
+        {"name": "f", "parameters": {"type": ["string", "null"]}},
+        "f",
+        "tools[0].parameters.type",
+        "'string'",
+    ),
+    "a reference to nothing": (
+        {"name": "f", "inputSchema": {"type": "object", "properties": {"a": {"$ref": "#/$defs/A"}}}},
+        "f",
+        "tools[0].inputSchema.properties.a.$ref",
+        "'#/$defs/A', which names nothing",
+    ),
+    "a reference to nothing in a schema of results": (
+        {"name": "f", "responseJsonSchema": {"type": "array", "items": {"$ref": "#/$defs/A"}}},
+        "f",
+        "tools[0].responseJsonSchema.items.$ref",
+        "names nothing",
+    ),
+    "a circle of references": (
+        {"name": "f", "parametersJsonSchema": CIRCLE},
+        "f",
+        "tools[0].parametersJsonSchema.properties.a",
+        "make one of the properties in it optional",
+    ),
     "parameters that describe a string": (
         {"name": "f", "parameters": {"type": "string"}},
         "f",

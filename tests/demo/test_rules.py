@@ -75,6 +75,9 @@ COUNT = (
 MISSING = "Function call is missing a thought_signature in functionCall parts."
 SECOND = [USER, replied(call(), call("get_time", None)), said(response(), response("get_time"))]
 
+DANGLING = {"type": "object", "properties": {"a": {"$ref": "#/$defs/A"}}}
+TITLED = {"type": "object", "properties": {"a": {"$ref": "#/$defs/A", "title": "t"}}, "$defs": {"A": {}}}
+
 REFUSED: list[tuple[str, Json, str]] = [
     ("no contents", {"contents": []}, "* GenerateContentRequest.contents: contents is not specified\n"),
     ("no parts", {"contents": [{"role": "user"}]}, "contents[0].parts: contents.parts must not be empty."),
@@ -279,6 +282,21 @@ REFUSED: list[tuple[str, Json, str]] = [
     ),
     ("parameters that are no object", declared(parameters={"type": "STRING"}), "schema should be of type OBJECT."),
     (
+        "a format that is not known",
+        declared(parameters={"type": "OBJECT", "properties": {"a": {"type": "STRING", "format": "email"}}}),
+        "parameters.properties[a].format: only 'enum' and 'date-time' are supported for STRING type\n",
+    ),
+    (
+        "a JSON Schema with a reference to nothing",
+        {"tools": [{"functionDeclarations": [{"name": "f", "parametersJsonSchema": DANGLING}]}]},
+        "reference to undefined schema at properties.a",
+    ),
+    (
+        "a JSON Schema of the result with a reference to nothing",
+        {"tools": [{"functionDeclarations": [{"name": "f", "responseJsonSchema": DANGLING}]}]},
+        "reference to undefined schema at properties.a",
+    ),
+    (
         "an array without items",
         declared(parameters={"type": "object", "properties": {"a": {"type": "array"}}}),
         "* GenerateContentRequest.tools[0].function_declarations[0].parameters.properties[a].items: missing field.\n",
@@ -430,6 +448,40 @@ ELSEWHERE: list[tuple[str, str, str, Json, str]] = [
         {"tools": TOOLS, **calling(streamFunctionCallArguments=True)},
         "stream_function_call_arguments needs a streaming request.",
     ),
+    (
+        "fields beside anyOf on Vertex",
+        "gemini-3-flash",
+        "vertex",
+        declared(
+            parameters={
+                "type": "OBJECT",
+                "properties": {"a": {"type": "ARRAY", "items": {"anyOf": [{"type": "STRING"}], "nullable": True}}},
+            }
+        ),
+        "Unable to submit request because `get_weather` functionDeclaration `parameters.a` schema specified other "
+        "fields alongside any_of. When using any_of, it must be the only field set.",
+    ),
+    (
+        "no type on Vertex",
+        "gemini-3-flash",
+        "vertex",
+        declared(parameters={"type": "OBJECT", "properties": {"a": {"anyOf": [{"enum": ["x"]}]}}}),
+        "`get_weather` functionDeclaration `parameters.a` schema didnt specify the schema type field.",
+    ),
+    (
+        "no type of the whole on Vertex",
+        "gemini-3-flash",
+        "vertex",
+        declared(parameters={"properties": {"a": {"type": "STRING"}}}),
+        "`get_weather` functionDeclaration parameters schema should be of type OBJECT.",
+    ),
+    (
+        "a title beside a reference on Vertex",
+        "gemini-3-flash",
+        "vertex",
+        {"tools": [{"functionDeclarations": [{"name": "f", "parametersJsonSchema": TITLED}]}]},
+        "was set alongside unsupported fields",
+    ),
     ("no contents on Vertex", "gemini-3-flash", "vertex", {"contents": []}, "at least one contents field is required."),
     ("no parts on Vertex", "gemini-3-flash", "vertex", {"contents": [{}]}, "must include at least one parts field"),
     (
@@ -466,6 +518,18 @@ ACCEPTED: list[tuple[str, str, str, Json]] = [
         "gemini-3-flash",
         "developer",
         {"contents": {"parts": {"text": "hi"}}, "tools": TOOLS[0]},
+    ),
+    (
+        "any format on Vertex",
+        "gemini-3-flash",
+        "vertex",
+        declared(parameters={"type": "OBJECT", "properties": {"a": {"type": "STRING", "format": "email"}}}),
+    ),
+    (
+        "no type on the developer API",
+        "gemini-3-flash",
+        "developer",
+        declared(parameters={"properties": {"a": {"anyOf": [{"enum": ["x"]}], "nullable": True}}}),
     ),
     ("nulls", "gemini-3-flash", "developer", {"tools": None, "systemInstruction": None}),
     ("a lowercase mode", "gemini-3-flash", "developer", {"tools": TOOLS, **calling(mode="any")}),
