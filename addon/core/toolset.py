@@ -327,8 +327,9 @@ def _allowed(choice: Object, at: _At) -> Object:
     if "allowed_tools" in fields:  # as OpenAI chat has it
         at = at / "allowed_tools"
         fields = _fields(fields["allowed_tools"], ("mode", "tools"), at)
-    if fields.get("mode") not in _ALLOWED_MODES:
-        raise (at / "mode").bad(f"is {_shown(fields.get('mode'))}; 'auto' or 'required' fits")
+    mode = fields.get("mode")
+    if not isinstance(mode, str) or mode not in _ALLOWED_MODES:
+        raise (at / "mode").bad(f"is {_shown(mode)}; 'auto' or 'required' fits")
     tools = fields.get("tools")
     if not isinstance(tools, list) or not tools:
         raise (at / "tools").bad('must be a list of one or more of {"type": "function", "name": …}')
@@ -338,7 +339,7 @@ def _allowed(choice: Object, at: _At) -> Object:
         if (name := _function_name(tool, place)) is None:
             raise place.bad('must be {"type": "function", "name": …}')
         names.append(name)
-    return {"mode": _ALLOWED_MODES[fields["mode"]], "allowedFunctionNames": names}
+    return {"mode": _ALLOWED_MODES[mode], "allowedFunctionNames": names}
 
 
 def _tool_config(value: object, at: _At) -> Object:

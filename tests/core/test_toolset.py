@@ -530,6 +530,11 @@ BAD_DOCUMENTS: dict[str, tuple[Any, str, str]] = {
         "tool_choice.mode",
         "'required'",
     ),
+    "allowed tools with a mode that is none": (
+        {"tools": [], "tool_choice": {"type": "allowed_tools", "mode": ["auto"], "tools": []}},
+        "tool_choice.mode",
+        "'required'",
+    ),
     "no allowed tools": (
         {"tools": [], "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": []}},
         "tool_choice.tools",

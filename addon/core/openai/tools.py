@@ -69,14 +69,15 @@ def shown_tools(tools: Sequence[Object]) -> list[Object]:
 
 def shown_choice(choice: Any) -> Any:
     """A `tool_choice` as its response shows it: what chat nests is flat here."""
-    if not isinstance(choice, dict):
-        return choice
-    for nested in ("function", "allowed_tools"):
-        if isinstance(inner := choice.get(nested), dict):
-            choice = {"type": choice.get("type"), **inner}
-    if isinstance(chosen := choice.get("tools"), list):
-        choice = {**choice, "tools": [shown_choice(tool) for tool in chosen]}
-    return choice
+    choice = _flat(choice, "allowed_tools")
+    if isinstance(choice, dict) and isinstance(chosen := choice.get("tools"), list):
+        return {**choice, "tools": [_flat(tool, "function") for tool in chosen]}
+    return _flat(choice, "function")
+
+
+def _flat(choice: Any, nested: str) -> Any:
+    inner = choice.get(nested) if isinstance(choice, dict) else None
+    return {"type": choice["type"], **inner} if isinstance(inner, dict) and "type" in choice else choice
 
 
 def function_tools(declared: Sequence[Document]) -> list[Object]:

@@ -176,7 +176,8 @@ class Translator:
             return
         if self._partial is None:
             head = {key: value for key, value in call.items() if camel(key) not in ("partialArgs", "willContinue")}
-            self._partial = {**part, "functionCall": head}, dict(call.get("args") or {})
+            given = call.get("args")
+            self._partial = {**part, "functionCall": head}, dict(given) if isinstance(given, dict) else {}
         made, args = self._partial
         for key, value in part.items():
             made.setdefault(key, value)  # the signature may come with a later piece

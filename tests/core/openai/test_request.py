@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -368,6 +369,68 @@ def test_what_cannot_be_honoured_is_refused_with_its_name(given: dict[str, Any],
 
     assert (caught.value.param, word in caught.value.message) == (param, True), caught.value.message
     assert whole == before
+
+
+FULL = body(
+    input=[
+        {
+            "role": "user",
+            "content": [
+                {"type": "input_text", "text": "x"},
+                {"type": "input_image", "image_url": "data:image/png;base64,aGk=", "detail": "auto"},
+                {"type": "input_file", "file_data": "data:application/pdf;base64,aGk=", "filename": "a.pdf"},
+            ],
+        },
+        {"type": "reasoning", "id": "rs_1", "summary": []},
+        {"role": "assistant", "id": "msg_1", "content": [{"type": "output_text", "text": "y", "annotations": []}]},
+        {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "c", "output": [{"type": "input_text", "text": "t"}]},
+    ],
+    tools=[TOOL, {"type": "function", "function": {"name": "g"}}],
+    tool_choice={"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "f"}]},
+    text={"format": FORMAT, "verbosity": "medium"},
+    reasoning={"effort": "low", "summary": "auto"},
+    metadata={"a": "b"},
+    conversation={"id": "c"},
+    include=["reasoning.encrypted_content"],
+    stream=True,
+    stream_options={"include_obfuscation": False},
+)
+ODD: list[Any] = [None, True, 0, -1.5, 10**30, "", "x", "auto", "function", [], {}, ["x"], [{}], {"type": "x"}]
+
+
+def places(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    yield at
+    members = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, member in members:
+        yield from places(member, (*at, key))
+
+
+def with_odd(at: tuple[Any, ...], odd: Any) -> Any:
+    if not at:
+        return odd
+    whole = copy.deepcopy(FULL)
+    holder: Any = whole
+    for key in at[:-1]:
+        holder = holder[key]
+    holder[at[-1]] = odd
+    return whole
+
+
+def test_whatever_stands_anywhere_is_understood_or_refused_with_a_message() -> None:
+    refused: list[Invalid] = []
+    for at in places(FULL):
+        for odd in ODD:
+            try:
+                wanted = read(with_odd(at, odd))
+                wanted.tool_config(["f"])
+                wanted.add_to(Past())
+            except Invalid as error:
+                refused.append(error)
+            else:
+                response_of(Translator(wanted, "resp_1", new_id=str, now=lambda: 0.0).document())
+    assert refused
+    assert all(error.message and error.param for error in refused)
 
 
 def test_a_body_that_is_no_object_is_refused() -> None:
