@@ -4,8 +4,8 @@ What tells the model nothing (`reasoning` items, empty texts, ids and states) is
 in clients' own histories. What Gemini cannot be given is refused with its place. Pure: the input is never changed.
 """
 
-import binascii
 import re
+import string as characters
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
@@ -18,6 +18,7 @@ Part = Document
 _ROLES = ("user", "assistant", "system", "developer")
 _TYPES = ("message", "function_call", "function_call_output", "reasoning")
 _DATA_URL = re.compile(r"data:([\w.+-]+/[\w.+-]+)(?:;[\w.+-]+=[^;,]*)*;base64", re.IGNORECASE)
+_BASE64 = f"{characters.ascii_letters}{characters.digits}+/".encode()
 _OUTPUT_PARTS = ("input_text", "input_image", "input_file")
 
 
@@ -172,13 +173,17 @@ def _data(value: object, at: str, example: str) -> Document:
     if not comma or found is None:
         held = f'is "{head[:40]}…", which cannot be fetched' if head[:4].lower() == "http" else "is no base64 data URL"
         raise bad(at, f'{held}; send the data itself, as a data URL such as "{example}"')
-    try:
-        size = len(binascii.a2b_base64(data, strict_mode=True))
-    except ValueError as error:
-        raise bad(at, f"holds no valid base64 data: {error}", "invalid_base64_image") from None
-    if not size:
+    if not data:
         raise bad(at, "holds no data")
+    if not _is_base64(data):
+        raise bad(at, "holds data that is not base64, padded and without white space", "invalid_base64_image")
     return {"mimeType": found[1].lower(), "data": data}
+
+
+def _is_base64(data: str) -> bool:
+    """Looked at, not decoded: that is twice as fast, and data may be large."""
+    padding = data.encode("utf-8", "surrogatepass").translate(None, _BASE64)
+    return len(data) % 4 == 0 and padding in (b"", b"=", b"==") and data.endswith(padding.decode())
 
 
 def _call(value: Document, at: str) -> Call:

@@ -186,6 +186,16 @@ REFUSED: dict[str, tuple[Any, str, str]] = {
         "input[0].content[0].image_url",
         "base64",
     ),
+    "data without its padding": (
+        part(type="input_image", image_url="data:image/png;base64,aGk"),
+        "input[0].content[0].image_url",
+        "padded",
+    ),
+    "data with its padding inside": (
+        part(type="input_image", image_url="data:image/png;base64,aG=k"),
+        "input[0].content[0].image_url",
+        "padded",
+    ),
     "data beyond ASCII": (
         part(type="input_image", image_url="data:image/png;base64,ä"),
         "input[0].content[0].image_url",
