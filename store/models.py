@@ -79,7 +79,8 @@ class ToolRules(Record):
     `executor` None: a manual tool, whose calls are answered through the control API, unless a tool source of the
     proxy has it. `approval`: a call waits until it is approved. `after`: tools whose calls of the same step come
     first. `idempotent`: identical calls in flight may share one run. `cache_ttl`, `timeout`: seconds. `retries`:
-    tries after the first.
+    tries after the first. `behavior`, `scheduling`: for the Live API alone, whether the model waits for the call, and
+    when it takes up the answer of one that it did not wait for.
     """
 
     executor: Executor | None = None
@@ -89,6 +90,8 @@ class ToolRules(Record):
     cache_ttl: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     timeout: Annotated[float, Field(gt=0, le=3600, allow_inf_nan=False)] | None = None
     retries: Annotated[int, Field(ge=0, le=10)] | None = None
+    behavior: Literal["BLOCKING", "NON_BLOCKING"] | None = None
+    scheduling: Literal["SILENT", "WHEN_IDLE", "INTERRUPT"] | None = None
 
     def masked(self) -> Self:
         return self.model_copy(update={"executor": self.executor.masked()}) if self.executor else self

@@ -19,7 +19,7 @@ type Document = dict[str, Any]
 WAIT = 30.0  # seconds that a claim waits for a call
 GRACE = 5.0  # seconds that calls have to finish in when the worker stops
 _FIRST_DELAY, _MAX_DELAY = 0.2, 5.0  # seconds between attempts while the proxy does not answer
-_RULES = ("approval", "after", "idempotent", "cache_ttl", "timeout", "retries")
+_RULES = ("approval", "after", "idempotent", "cache_ttl", "timeout", "retries", "behavior", "scheduling")
 
 
 class Source(Protocol):

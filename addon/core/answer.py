@@ -290,7 +290,7 @@ class Answer:
         """Take in a call that is complete; whether the client gets it."""
         used = str(call.get("name", ""))
         name = self._toolset_name(used)
-        too_deep = _is_deeper(call.get("args"), MAX_DEPTH)
+        too_deep = is_deeper(call.get("args"), MAX_DEPTH)
         if too_deep:
             call = {**call, "args": {}}
             part = {**part, "functionCall": call}
@@ -326,7 +326,7 @@ def _filled(candidate: Document) -> Document:
     return {**candidate, "content": {"role": "model", **content, "parts": [FILLER]}}
 
 
-def _is_deeper(value: Any, depth: int) -> bool:
+def is_deeper(value: Any, depth: int) -> bool:
     """Whether JSON is nested more than `depth` levels deep."""
     level = [value]
     for _ in range(depth + 1):

@@ -1,7 +1,8 @@
 """How a tool's calls are run, as its declaration says: fields beside `name` that are the proxy's and never go upstream.
 
 `executor` (`{"type": "http", "url", "headers"}` or `{"type": "worker"}`), `approval`, `after`, `idempotent`,
-`cache_ttl`, `timeout`, `retries`. Only checks and copies: nothing is run here. Pure: the document is never changed.
+`cache_ttl`, `timeout`, `retries`; for the Live API alone `behavior` and `scheduling`. Only checks and copies: nothing
+is run here. Pure: the document is never changed.
 """
 
 import graphlib
@@ -29,6 +30,8 @@ class BadRule(ValueError):
 def rules_of(tool: Mapping[str, Any]) -> Object:
     """What a declaration says of how it is run; what is null, false or empty says nothing. Raises BadRule."""
     found = {name: read(tool[name], name) for name, read in _READERS.items() if tool.get(name) is not None}
+    if "scheduling" in found and found.get("behavior") != "NON_BLOCKING":
+        raise BadRule("scheduling", "fits only beside behavior NON_BLOCKING: the model waits for all other calls")
     return {name: rule for name, rule in found.items() if rule is not False and rule != []}
 
 
@@ -121,6 +124,15 @@ def _retries(value: object, at: str) -> int:
     return value
 
 
+def _one_of(*words: str) -> Callable[[object, str], str]:
+    def read(value: object, at: str) -> str:
+        if not isinstance(value, str) or value.upper() not in words:
+            raise BadRule(at, f"must be one of {', '.join(words)}")
+        return value.upper()
+
+    return read
+
+
 _READERS: dict[str, Callable[[object, str], Any]] = {
     "executor": _executor,
     "approval": _flag,
@@ -129,5 +141,7 @@ _READERS: dict[str, Callable[[object, str], Any]] = {
     "cache_ttl": _seconds("0 or more", lambda value: 0 <= value < math.inf),
     "timeout": _seconds("above 0 and at most 3600", lambda value: 0 < value <= 3600),
     "retries": _retries,
+    "behavior": _one_of("BLOCKING", "NON_BLOCKING"),
+    "scheduling": _one_of("SILENT", "WHEN_IDLE", "INTERRUPT"),
 }
 RULES = tuple(_READERS)

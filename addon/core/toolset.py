@@ -201,10 +201,6 @@ def _mcp(value: object, at: _At) -> tuple[_At, Object]:
 
 
 def _declaration(value: object, at: _At) -> tuple[_At, Object]:
-    if isinstance(value, dict) and "behavior" in value:
-        if value["behavior"] is not None:
-            raise (at / "behavior").of(_label(value, at)).bad("is for the Live API alone; leave it out")
-        value = {key: member for key, member in value.items() if key != "behavior"}
     fields = _fields(value, (*_DECLARATION, *RULES), at)
     place, result = _named(fields, at)
     for plain in ("parameters", "response"):

@@ -16,7 +16,8 @@ from typing import Any
 import msgspec
 from starlette.types import Receive, Scope, Send
 
-from addon.demo import errors
+from addon.demo import websocket
+from addon.demo.entrance import Log, check_key
 from addon.demo.errors import Refused, pretty
 from addon.demo.history import last_words, turns
 from addon.demo.interactions import Interactions, events
@@ -36,31 +37,6 @@ _HEADERS = [
 ]
 
 
-class Log:
-    """The latest requests: ``{method, path, headers, body, status, error}``, at most ``keep`` and ``keep_bytes``."""
-
-    def __init__(self, keep: int = 2000, keep_bytes: int = 64 << 20) -> None:
-        self.requests: list[Json] = []
-        self.accepted = 0
-        self.refused = 0
-        self._sizes: list[int] = []
-        self._total = 0
-        self._keep, self._keep_bytes = keep, keep_bytes
-
-    def add(self, entry: Json, size: int) -> None:
-        """Keep one more, and drop the oldest where that is too many."""
-        if entry["status"] < 400:
-            self.accepted += 1
-        else:
-            self.refused += 1
-        self.requests.append(entry)
-        self._sizes.append(size)
-        self._total += size
-        while len(self.requests) > 1 and (len(self.requests) > self._keep or self._total > self._keep_bytes):
-            del self.requests[0]
-            self._total -= self._sizes.pop(0)
-
-
 class App:
     """The ASGI application. ``shape`` is how streams are cut where a request does not say otherwise.
 
@@ -74,7 +50,10 @@ class App:
         self.interactions = Interactions(service.options)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one HTTP request."""
+        """Serve one HTTP request, or one WebSocket."""
+        if scope["type"] == "websocket":
+            await websocket.serve(self.log, scope, receive, send)
+            return
         exchange = _Exchange(scope, await _body(receive))
         if exchange.path.startswith("/_demo/"):
             await self._inspect(exchange, send)
@@ -103,7 +82,7 @@ class App:
             raise Refused(f"The requested URL {exchange.path} was not found on this server.", code=404)
         exchange.route = route
         exchange.streamed = route.method == "streamGenerateContent"
-        _check_key(exchange, route)
+        check_key(exchange.headers, exchange.query, route)
         return route
 
     def _unary(self, exchange: _Exchange, route: Route) -> Json:
@@ -275,21 +254,6 @@ async def _body(receive: Receive) -> bytes:
         chunks.append(message.get("body", b""))
         if not message.get("more_body"):
             return b"".join(chunks)
-
-
-def _check_key(exchange: _Exchange, route: Route) -> None:
-    scheme, _, token = exchange.headers.get("authorization", "").partition(" ")
-    bearer = token.strip() if scheme.lower() == "bearer" else ""
-    key = exchange.headers.get("x-goog-api-key") or exchange.query.get("key") or ""
-    if route.surface == "chat" and not bearer:
-        raise Refused("Missing or invalid Authorization header.")
-    if not key and not bearer:
-        raise errors.no_key(route.surface)
-    if route.surface == "codeassist" and not bearer:
-        raise errors.key_not_supported()
-    if (bearer or key).startswith(("bad", "invalid")):
-        service = "generativelanguage" if route.surface in ("developer", "interactions", "chat") else "aiplatform"
-        raise errors.invalid_key(f"{service}.googleapis.com")
 
 
 def _frames(events: list[Json], sse: bool) -> Iterator[bytes]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-_NAME = re.compile(r"gemini-(\d+)(?:\.(\d+))?-[a-z][\w.-]*")
+_NAME = re.compile(r"gemini-(?:live-)?(\d+)(?:\.(\d+))?-[a-z][\w.-]*")
 _LATEST = re.compile(r"gemini-(?:flash|pro|flash-lite)-latest")
 
 
@@ -25,6 +25,11 @@ class Model:
     def newest(self) -> bool:
         """3.5 or newer: signatures are checked in all turns, role ``function`` is gone."""
         return self.version >= (3, 5)
+
+    @property
+    def live(self) -> bool:
+        """Whether it speaks the Live API."""
+        return "live" in self.name or "native-audio" in self.name
 
 
 def find(name: str) -> Model | None:

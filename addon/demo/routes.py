@@ -32,6 +32,15 @@ _ROUTES = (
     ),
     ("firebase-developer", rf"(?P<version>v1beta)/projects/[^/]+/models/(?P<model>[^/:]+):{_METHOD}"),
     ("codeassist", rf"(?P<version>v1internal):{_METHOD}"),
+    (
+        "developer",
+        r"ws/google\.ai\.generativelanguage\.(?P<version>v1|v1beta|v1alpha)\.GenerativeService\."
+        r"(?P<method>BidiGenerateContent)(?:Constrained)?",
+    ),
+    (
+        "vertex",
+        r"ws/google\.cloud\.aiplatform\.(?P<version>v1|v1beta1)\.LlmBidiService/(?P<method>BidiGenerateContent)",
+    ),
 )
 _COMPILED = tuple((surface, re.compile(rf"/+{pattern}")) for surface, pattern in _ROUTES)
 

@@ -74,8 +74,8 @@ def check_cached(request: Request) -> None:
         raise Refused(_CACHED)
 
 
-def check_tools(request: Request, model: Model, place: frozenset[str]) -> frozenset[str]:
-    """The names of the declared functions. Raises ``Refused``."""
+def check_tools(request: Request, model: Model, place: frozenset[str], *, live: bool = False) -> frozenset[str]:
+    """The names of the declared functions. ``live``: as the Live API has it. Raises ``Refused``."""
     declared: list[str] = []
     errors: list[str] = []
     builtins: set[str] = set()
@@ -83,7 +83,7 @@ def check_tools(request: Request, model: Model, place: frozenset[str]) -> frozen
         builtins |= tool.keys() - {"functionDeclarations"}
         for m, declaration in enumerate(tool.get("functionDeclarations") or []):
             where = f"GenerateContentRequest.tools[{n}].function_declarations[{m}]"
-            errors += _declaration_errors(declaration, where, "vertex" in place)
+            errors += _declaration_errors(declaration, where, vertex="vertex" in place, live=live)
             declared.append(declaration.get("name", ""))
     if errors:
         raise Refused("".join(f"* {error}\n" for error in errors))
@@ -97,7 +97,8 @@ def check_tools(request: Request, model: Model, place: frozenset[str]) -> frozen
     if len(names) < len(declared):
         twice = next(name for name in declared if declared.count(name) > 1)
         raise Refused(f"Duplicate function declaration found: {twice}")
-    _check_builtins(builtins, bool(names), request.get("toolConfig") or {}, model, place)
+    if not live:
+        _check_builtins(builtins, bool(names), request.get("toolConfig") or {}, model, place)
     return names
 
 
@@ -123,7 +124,7 @@ def _check_builtins(
         )
 
 
-def _declaration_errors(declaration: dict[str, Any], where: str, vertex: bool) -> list[str]:
+def _declaration_errors(declaration: dict[str, Any], where: str, *, vertex: bool, live: bool) -> list[str]:
     errors: list[str] = []
     if not _FUNCTION_NAME.fullmatch(declaration.get("name") or ""):
         errors.append(f"{where}.name: {_BAD_NAME}")
@@ -131,7 +132,10 @@ def _declaration_errors(declaration: dict[str, Any], where: str, vertex: bool) -
         if plain in declaration and full in declaration:
             # own words
             errors.append(f"{where}: {plain} and {_snake(full)} are mutually exclusive.")
-    if "behavior" in declaration:
+    behavior = declaration.get("behavior")
+    if live and behavior not in (None, "UNSPECIFIED", "BLOCKING", "NON_BLOCKING", 0, 1, 2):
+        errors.append(f"{where}.behavior: no such behavior: {behavior}.")  # own words
+    if not live and "behavior" in declaration:
         errors.append(f"{where}.behavior: only supported by BidiGenerateContent.")  # own words
     parameters = declaration.get("parameters")
     if parameters is not None:

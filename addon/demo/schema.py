@@ -26,6 +26,19 @@ SOURCE = {
     "CodeAssistRequest": """model:string project:string user_prompt_id:string request:GenerateContentRequest
         userAgent:string requestId:string requestType:string enabled_credit_types:[string]""",
     "CodeAssistCountTokensRequest": "request:CountTokensRequest",
+    "LiveClientMessage": """setup:LiveSetup clientContent:LiveClientContent realtimeInput:LiveRealtimeInput
+        toolResponse:LiveToolResponse contextUpdate:LiveContextUpdate""",
+    "LiveSetup": """model:string generationConfig:GenerationConfig systemInstruction:Content tools:[Tool]
+        realtimeInputConfig:value sessionResumption:LiveSessionResumption contextWindowCompression:value
+        inputAudioTranscription:value outputAudioTranscription:value proactivity:value explicitVadSignal:bool@vertex
+        historyConfig:value avatarConfig:value safetySettings:[SafetySetting] labels:{string}@vertex""",
+    "LiveSessionResumption": "handle:string transparent:bool@vertex",
+    "LiveClientContent": "turns:[Content] turnComplete:bool",
+    "LiveRealtimeInput": """mediaChunks:[Blob] audio:Blob audioStreamEnd:bool video:Blob text:string
+        activityStart:Empty activityEnd:Empty""",
+    "LiveToolResponse": "functionResponses:[FunctionResponse]",
+    "LiveContextUpdate": "systemInstruction:Content tools:LiveTools",
+    "LiveTools": "tools:[Tool]",
     "Content": "role:string parts:[Part]",
     "Part": """text:string thought:bool thoughtSignature:bytes inlineData:Blob fileData:FileData
         functionCall:FunctionCall functionResponse:FunctionResponse executableCode:ExecutableCode
@@ -102,7 +115,8 @@ ONEOFS = {
     "Part": frozenset(
         "text inlineData fileData functionCall functionResponse executableCode codeExecutionResult toolCall "
         "toolResponse".split()
-    )
+    ),
+    "LiveClientMessage": frozenset("setup clientContent realtimeInput toolResponse contextUpdate".split()),
 }
 
 

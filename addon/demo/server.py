@@ -16,7 +16,8 @@ from typing import Any, Self
 import uvicorn
 
 from addon.demo import light
-from addon.demo.app import App, Log
+from addon.demo.app import App
+from addon.demo.entrance import Log
 from addon.demo.reply import Shape
 from addon.demo.rules import Options
 from addon.demo.service import Service
@@ -76,7 +77,7 @@ def _config(app: App) -> uvicorn.Config:
         access_log=False,
         lifespan="off",
         http="httptools",
-        ws="none",
+        ws="wsproto",
         date_header=False,
         server_header=False,
         timeout_keep_alive=120,

@@ -2,12 +2,27 @@
 
 import secrets
 from collections.abc import Sequence
+from typing import Protocol
 
 from addon.core.answer import MAX_DEPTH, Candidate, Captured
 from addon.core.documents import Document
+from addon.core.live import Called
 from addon.core.turns import chain_key, pair_key, visible_digest
 from addon.graft.exchange import Exchange
+from addon.graft.scope import Scope
+from addon.surfaces.base import Target
 from store.models import Call, Slot, Status, Step, Turn
+
+
+class Source(Protocol):
+    """Where calls come from."""
+
+    @property
+    def scope(self) -> Scope: ...
+    @property
+    def model(self) -> str: ...
+    @property
+    def target(self) -> Target: ...
 
 
 def new_turn_id() -> str:
@@ -60,19 +75,36 @@ def turn_of(
     )
 
 
-def call_of(exchange: Exchange, turn_id: str, call: Captured, *, now: float, number: int = 0) -> Call:
+def live_turn_of(source: Source, turn_id: str, called: Called, *, now: float) -> Turn:
+    """The entry of a toolCall of the Live API: its history is the service's, so it is never looked up."""
+    slots = [Slot(name=slot.name, call_id=slot.call_id) for slot in called.slots]
+    return Turn(
+        turn_id=turn_id,
+        session=source.scope.session,
+        visible=[part for part, slot in zip(called.parts, slots, strict=True) if slot.call_id is None],
+        steps=[Step(content={"role": "model", "parts": list(called.parts)}, slots=slots)],
+        delivery="passthrough" if source.scope.delivery == "passthrough" else "loop",
+        user_key=turn_id.encode(),  # no user turn's: a bare placeholder finds none of these
+        delivered=True,
+        model=source.model,
+        surface=source.target.surface,
+        created_at=now,
+    )
+
+
+def call_of(source: Source, turn_id: str, call: Captured, *, now: float, number: int = 0) -> Call:
     """`number` is the round in which the call came."""
     return Call(
         call_id=call.call_id,
-        session=exchange.scope.session,
+        session=source.scope.session,
         name=call.name,
         args=call.args,
         status=Status.PENDING if (fault := fault_of(call)) is None else Status.FAILED,
         error=fault,
         turn_id=turn_id,
         gemini_id=call.gemini_id,
-        model=exchange.model,
-        surface=exchange.target.surface,
+        model=source.model,
+        surface=source.target.surface,
         round=number,
         index=call.place,
         created_at=now,

@@ -9,6 +9,7 @@ from mitmproxy import hooks, http
 from addon.hooks.clients import Clients
 from addon.hooks.grafting import Grafting
 from addon.hooks.lifecycle import Lifecycle
+from addon.hooks.live import Living
 from addon.hooks.looping import Looping
 from addon.hooks.masking import Masking
 from addon.hooks.record import Recording
@@ -100,6 +101,7 @@ def build_addons() -> list[object]:
     routing = Routing(lifecycle, watching)
     looping = Looping(lifecycle, routing, watching, clients)
     grafting = Grafting(lifecycle, routing, looping)
+    living = Living(lifecycle, routing)
     recording = Recording(lifecycle, routing, grafting, watching)
     # a looping flow is put back to where it was redirected to before the redirect itself is undone
-    return [Toolgraft([lifecycle, Masking(), clients, looping, routing, grafting, recording])]
+    return [Toolgraft([lifecycle, Masking(), clients, looping, routing, grafting, living, recording])]

@@ -64,6 +64,8 @@ class Grafting:
         runtime = self.lifecycle.runtime
         if route is None or runtime is None or flow.response is not None:
             return None
+        if route.target.operation is Operation.LIVE:
+            return None  # what is rewritten there are the frames
         return self._begin(flow, route, runtime)
 
     async def _begin(self, flow: http.HTTPFlow, route: Route, runtime: Runtime) -> None:
@@ -74,7 +76,7 @@ class Grafting:
         except StoreUnavailable as error:
             outcome = runtime.grafter.store_failed(route.target, b"", error)
             if isinstance(outcome, Reply):
-                flow.response = _response(outcome)
+                flow.response = response_of(outcome)
             return
         if scope is None:
             return
@@ -109,7 +111,7 @@ class Grafting:
         elif isinstance(outcome, Reply):
             del self._ways[flow]
             self.replied[flow] = True
-            flow.response = _response(outcome)
+            flow.response = response_of(outcome)
         else:
             if outcome.exchange is not None and self.looping.wants(outcome.exchange):
                 del self._ways[flow]
@@ -178,7 +180,7 @@ class Grafting:
         except StoreUnavailable as error:
             outcome = runtime.grafter.store_failed(way.route.target, b"", error)
             if isinstance(outcome, Reply):
-                flow.response = _response(outcome)
+                flow.response = response_of(outcome)
             return
         if seen != body:
             if (kept := self.kept.get(flow)) is not None:
@@ -269,5 +271,5 @@ def _as_stream(flow: http.HTTPFlow) -> None:
         headers["transfer-encoding"] = "chunked"
 
 
-def _response(reply: Reply) -> http.Response:
+def response_of(reply: Reply) -> http.Response:
     return http.Response.make(reply.status, reply.body, {"content-type": reply.content_type})

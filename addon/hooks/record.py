@@ -2,7 +2,8 @@
 
 A recorded flow is what went over the upstream wire, so that `--server-replay` behind the addon finds it again. What
 the client sent, and in which session, is in its metadata under `graft`. Of a tool loop each round is a flow; the
-client sent the first, and the later ones are the proxy's own.
+client sent the first, and the later ones are the proxy's own. A Live connection is one flow: its frames as mitmproxy
+keeps them, those that were dropped and those that were injected marked so.
 """
 
 import base64
@@ -44,6 +45,13 @@ class Recording:
                 refuse_start(f"graft_record={path!r}: cannot be written: {error.strerror}")
 
     def response(self, flow: http.HTTPFlow) -> None:
+        if flow.websocket is None:
+            self._record(flow)
+
+    def websocket_end(self, flow: http.HTTPFlow) -> None:
+        self._record(flow)
+
+    def _record(self, flow: http.HTTPFlow) -> None:
         path = self._wanted()
         if not path or flow.response is None:
             return

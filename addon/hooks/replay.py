@@ -15,7 +15,7 @@ from addon.hooks.record import client_body
 from addon.hooks.secrets import masked
 from addon.metrics import Metrics
 from addon.settings import Settings
-from addon.surfaces import match, match_path, takes_ids
+from addon.surfaces import Operation, match, match_path, takes_ids
 from store.base import Store
 from store.models import Toolset
 
@@ -55,8 +55,8 @@ async def replay(
     for flow in flows_of(path):
         request = flow.request
         target = match(request.method, request.host, request.path) or match_path(request.method, request.path)
-        if target is None:
-            continue
+        if target is None or target.operation is Operation.LIVE:
+            continue  # of a Live connection nothing is in the request
         body, recorded = client_body(flow)
         name = session or recorded or settings.session
         scope = await _scope(grafter, name, toolset)

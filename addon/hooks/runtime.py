@@ -16,6 +16,7 @@ from addon.control.server import ControlServer, bind, url_of
 from addon.control.token import clear_address, load_token, make_folder, write_address
 from addon.graft.grafter import Grafter
 from addon.loop.executors import Executors
+from addon.loop.live import LiveSessions, expire_left
 from addon.loop.server import LoopServer
 from addon.loop.sources import sources_of
 from addon.metrics import Metrics
@@ -57,6 +58,7 @@ class Runtime:
         self.executors = Executors(store, source)
         self.grafter = Grafter(store, settings, self.metrics, running=self.executors.seconds_left)
         self.loops = LoopServer()
+        self.lives = LiveSessions()
         self.ready = asyncio.Event()
         """Set once the tools of all sources are known: until then requests have to wait."""
         if source is None:
@@ -75,7 +77,7 @@ class Runtime:
                 token=token,
                 metrics=self.metrics,
                 version=package_version(),
-                loops=self.loops.running,
+                loops=self,
             )
             self._server = ControlServer(self.control, listener)
 
@@ -102,6 +104,10 @@ class Runtime:
             raise
         return cls(settings, store, token, listener, source)
 
+    def alive(self, loop_id: str) -> bool:
+        """Whether what waits for calls under this id is still there: a loop, or a Live connection."""
+        return self.loops.running.alive(loop_id) or self.lives.alive(loop_id)
+
     def change(self, settings: Settings) -> None:
         """Go on with other settings. Raises ValueError for those that are read once."""
         for name in FIXED:
@@ -115,6 +121,10 @@ class Runtime:
 
     async def serve(self) -> None:
         """Open the tool sources, start the control API and the store's upkeep. Raises OSError or SourceError."""
+        try:
+            await expire_left(self.store)
+        except StoreError as error:
+            logger.warning("calls of connections that are gone stay for now: %s", error)
         await self.executors.open(changed=self._share)
         self._share()
         await self.loops.start()
@@ -140,6 +150,7 @@ class Runtime:
         """Give everything back."""
         if self._upkeep is not None:
             self._upkeep.cancel()
+        await self.lives.close()
         await self.loops.stop()
         await self.executors.close()
         if self._server is not None:

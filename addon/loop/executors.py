@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -124,7 +124,8 @@ class Executors:
         return self._running.get(call_id)
 
     def start(self, scope: Scope, call: Captured, step: Step, limit: asyncio.Semaphore, loop_id: str) -> None:
-        """Begin a call of a step. Its answer is the result of its task in `step`: the functionResponse's `response`."""
+        """Begin a call of a step. Its answer is the result of its task in `step`: the functionResponse's `response`.
+        A call that nobody runs waits for its answer by hand."""
         step.names[call.call_id] = call.name
         task = asyncio.ensure_future(self._answered(scope, call, step, limit, loop_id))
         task.set_name(call.name)
@@ -144,6 +145,17 @@ class Executors:
         for call_id in calls:
             await self._settle(call_id, Status.EXPIRED, "cancelled: its answer was not waited for")
 
+    async def cancel_calls(self, step: Step, calls: Sequence[str], why: str) -> None:
+        """End these calls of a step, and no others of it."""
+        await _cancelled([step.tasks[call_id] for call_id in calls if call_id in step.tasks])
+        for call_id in calls:
+            await self._settle(call_id, Status.EXPIRED, why)
+
+    def behavior(self, scope: Scope, name: str) -> tuple[str | None, str | None]:
+        """`behavior` and `scheduling` of a tool, for the Live API."""
+        rules = self._rules(scope, name)
+        return rules.behavior, rules.scheduling
+
     async def _answered(
         self, scope: Scope, call: Captured, step: Step, limit: asyncio.Semaphore, loop_id: str
     ) -> Document:
@@ -158,6 +170,8 @@ class Executors:
             await self._in_turn(scope, call, step)
             if needs_approval and (denial := await self._unless_approved(scope, call)) is not None:
                 return denial
+            if not self.can_run(scope, call.name):
+                return await self._wait_for_hand(scope, call)
             async with limit:
                 return await self._run(scope, call, loop_id)
         except StoreError as error:
@@ -298,6 +312,15 @@ class Executors:
                 return await self._keep(call, error=f"no worker answered {call.name} within {seconds:g} s")
             await self.store.wait(after=seen, timeout=left, session=scope.session)
 
+    async def _wait_for_hand(self, scope: Scope, call: Captured) -> Document:
+        """Somebody answers the call through the control API."""
+        timeout = self._rules(scope, call.name).timeout
+        seconds = scope.pending_timeout if timeout is None else timeout
+        record = await self._until(scope, call, seconds, lambda one: one.status.final)
+        if record is None:
+            return await self._keep(call, error=f"nobody answered {call.name} within {seconds:g} s")
+        return response_of(record.result, record.error)
+
     # --- approval ---------------------------------------------------------------------------------------------
 
     async def _ask(self, call: Captured, loop_id: str) -> None:
@@ -385,6 +408,8 @@ class Executors:
             idempotent=given.idempotent,
             cache_ttl=given.cache_ttl or None,
             approval=given.approval,
+            behavior=given.behavior,
+            scheduling=given.scheduling,
         )
 
 

@@ -20,6 +20,7 @@ class Operation(enum.StrEnum):
     STREAM = "streamGenerateContent"
     COUNT = "countTokens"
     CACHE = "cachedContents"
+    LIVE = "BidiGenerateContent"
 
 
 class Framing(enum.StrEnum):
@@ -68,6 +69,7 @@ class Surface:
     """The host that serves a path, whatever is asked of it, where the path shows that it is this surface's."""
     wire: Callable[[Target], Wire] | None = None
     """What translates an exchange of a surface whose language is not Gemini's own."""
+    method: str = "POST"
 
 
 METHOD = r":(?P<operation>generateContent|streamGenerateContent|countTokens)"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import lru_cache
 from urllib.parse import unquote
 
-from addon.surfaces import chat, codeassist, developer, firebase, vertex
+from addon.surfaces import chat, codeassist, developer, firebase, live, vertex
 from addon.surfaces.base import Framing, Operation, Surface, Target
 from addon.surfaces.wire import Wire
 
@@ -19,6 +19,7 @@ SURFACES: tuple[Surface, ...] = (
     firebase.SURFACE,
     codeassist.SURFACE,
     chat.SURFACE,
+    live.SURFACE,
 )
 
 _WIRES = {surface.name: surface.wire for surface in SURFACES if surface.wire is not None}
@@ -27,17 +28,13 @@ _WIRES = {surface.name: surface.wire for surface in SURFACES if surface.wire is 
 def match(method: str, host: str, path: str) -> Target | None:
     """What a request is, by host (port and case do not matter) and path (with its query); None if not a surface's."""
     surfaces = _surfaces_of(host)
-    if not surfaces or method != "POST":
-        return None
-    return _first(surfaces, path)
+    return _first(surfaces, method, path) if surfaces else None
 
 
 @lru_cache(maxsize=1024)
 def match_path(method: str, path: str) -> Target | None:
     """What a request is by its path alone, for a reverse proxy, whose clients may call it by any host name."""
-    if method != "POST":
-        return None
-    return _first(SURFACES, path)
+    return _first(SURFACES, method, path)
 
 
 def is_surface_host(host: str) -> bool:
@@ -73,9 +70,9 @@ def _surfaces_of(host: str) -> tuple[Surface, ...]:
     return tuple(surface for surface in SURFACES if surface.host.fullmatch(name))
 
 
-def _first(surfaces: tuple[Surface, ...], path: str) -> Target | None:
+def _first(surfaces: tuple[Surface, ...], method: str, path: str) -> Target | None:
     for surface in surfaces:
-        if target := _target(surface, path):
+        if surface.method == method and (target := _target(surface, path)):
             return target
     return None
 

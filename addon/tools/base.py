@@ -5,9 +5,11 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self, get_args
 
 Document = dict[str, Any]
+Behavior = Literal["BLOCKING", "NON_BLOCKING"]
+Scheduling = Literal["SILENT", "WHEN_IDLE", "INTERRUPT"]
 
 MAX_MESSAGE = 4000  # characters of an error that a model is told
 MAX_NAME = 64  # characters of a tool's name, as Gemini has it
@@ -36,7 +38,8 @@ class Rules:
     """How calls of one tool are run. None: as the proxy's options say.
 
     `timeout` and `cache_ttl` are seconds, `retries` counts tries after the first, `after` names tools whose calls of
-    the same step come first, `idempotent` lets identical calls in flight share one run. Raises ValueError for a value
+    the same step come first, `idempotent` lets identical calls in flight share one run. `behavior` (BLOCKING,
+    NON_BLOCKING) and `scheduling` (SILENT, WHEN_IDLE, INTERRUPT) are for the Live API. Raises ValueError for a value
     that cannot be.
     """
 
@@ -46,6 +49,8 @@ class Rules:
     idempotent: bool = False
     cache_ttl: float | None = None
     approval: bool = False
+    behavior: Behavior | None = None
+    scheduling: Scheduling | None = None
 
     def __post_init__(self) -> None:
         for name in ("timeout", "cache_ttl"):
@@ -53,6 +58,11 @@ class Rules:
                 raise ValueError(f"{name} is {value}; it is a number of seconds above 0")
         if self.retries is not None and self.retries < 0:
             raise ValueError(f"retries is {self.retries}; it is 0 or more")
+        for name, words in (("behavior", get_args(Behavior)), ("scheduling", get_args(Scheduling))):
+            if (value := getattr(self, name)) is not None and value not in words:
+                raise ValueError(f"{name} is {value!r}; it is one of {', '.join(words)}")
+        if self.scheduling is not None and self.behavior != "NON_BLOCKING":
+            raise ValueError("scheduling fits only beside behavior='NON_BLOCKING'")
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, overload
 
-from addon.tools.base import Rules
+from addon.tools.base import Behavior, Rules, Scheduling
 
 _MARK = "__toolgraft_tool__"
 
@@ -31,6 +31,8 @@ def tool[F: Callable[..., Any]](
     idempotent: bool = False,
     cache_ttl: float | None = None,
     approval: bool = False,
+    behavior: Behavior | None = None,
+    scheduling: Scheduling | None = None,
 ) -> Callable[[F], F]: ...
 def tool(
     function: Callable[..., Any] | None = None,
@@ -44,6 +46,8 @@ def tool(
     idempotent: bool = False,
     cache_ttl: float | None = None,
     approval: bool = False,
+    behavior: Behavior | None = None,
+    scheduling: Scheduling | None = None,
 ) -> Any:
     """Mark a function as a tool and say how its calls are run; the function itself stays as it is.
 
@@ -53,7 +57,8 @@ def tool(
     """
     if isinstance(after, str):
         raise TypeError(f"after is {after!r}; it is a list of names, such as [{after!r}]")
-    mark = Marked(name, description, Rules(timeout, retries, tuple(after), idempotent, cache_ttl, approval))
+    rules = Rules(timeout, retries, tuple(after), idempotent, cache_ttl, approval, behavior, scheduling)
+    mark = Marked(name, description, rules)
 
     def marked(function: Callable[..., Any]) -> Callable[..., Any]:
         setattr(function, _MARK, mark)

@@ -31,6 +31,8 @@ class Rules:
     idempotent: bool = False
     cache_ttl: float | None = None
     approval: bool = False
+    behavior: str | None = None
+    scheduling: str | None = None
 
 
 @dataclass

@@ -349,7 +349,15 @@ BAD_TOOLS: dict[str, tuple[Any, str, str, str]] = {
     "a tool after one that is not there": ({"name": "f", "after": ["g"]}, "f", "tools[0].after", "'g'"),
     "a tool after itself": ({"name": "f", "after": ["f"]}, "f", "tools[0].after", "f → f"),
     "annotations without an inputSchema": ({"name": "f", "annotations": {}}, "f", "tools[0].annotations", "not known"),
-    "behavior": ({"name": "f", "behavior": "NON_BLOCKING"}, "f", "tools[0].behavior", "Live"),
+    "behavior": ({"name": "f", "behavior": "SOMETIMES"}, "f", "tools[0].behavior", "NON_BLOCKING"),
+    "scheduling": (
+        {"name": "f", "behavior": "NON_BLOCKING", "scheduling": "NOW"},
+        *("f", "tools[0].scheduling", "WHEN_IDLE"),
+    ),
+    "scheduling of a call that is waited for": (
+        {"name": "f", "scheduling": "SILENT"},
+        *("f", "tools[0].scheduling", "NON_BLOCKING"),
+    ),
     "both kinds of parameters": (
         {"name": "f", "parameters": GEMINI, "parametersJsonSchema": FULL},
         "f",

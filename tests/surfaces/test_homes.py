@@ -25,6 +25,8 @@ from addon.surfaces import home_of, is_surface_host
         ("/v1beta/projects/p/locations/us/publishers/google/models/m:x", "firebasevertexai.googleapis.com"),
         ("/v1beta/projects/p/models/m:generateContent", "firebasevertexai.googleapis.com"),
         ("/upload/v1beta/files", None),
+        ("//ws/google.cloud.aiplatform.v1beta1.LlmBidiService/BidiGenerateContent", "aiplatform.googleapis.com"),
+        ("/ws/google.ai.generativelanguage.v1beta.GenerativeService.BidiGenerateContent?key=k", None),
     ],
 )
 def test_a_path_shows_which_host_serves_it(path: str, host: str | None) -> None:

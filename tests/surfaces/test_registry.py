@@ -233,6 +233,34 @@ def test_firebase_by_host_takes_the_path_that_by_path_alone_is_vertex() -> None:
     assert by_path.surface == "vertex"
 
 
+LIVE = "/ws/google.ai.generativelanguage.{}.GenerativeService.BidiGenerateContent{}"
+LIVE_VERTEX = "/ws/google.cloud.aiplatform.{}.LlmBidiService/BidiGenerateContent"
+
+
+@pytest.mark.parametrize(
+    ("host", "path"),
+    [
+        (DEV, LIVE.format("v1beta", "")),
+        (DEV, LIVE.format("v1", "?key=REDACTED")),
+        (DEV, "/" + LIVE.format("v1alpha", "Constrained?access_token=REDACTED")),
+        (REGIONAL, LIVE_VERTEX.format("v1beta1")),
+        (GLOBAL, "/" + LIVE_VERTEX.format("v1")),
+    ],
+)
+def test_live_is_a_websocket_and_so_a_get(host: str, path: str) -> None:
+    expected = Target("live", Operation.LIVE, JSON, "", (), ())
+    assert match("GET", host, path) == match_path("GET", path) == expected
+    assert match("POST", host, path) is match_path("POST", path) is None
+    assert match("GET", "example.com", path) is None
+
+
+@pytest.mark.parametrize(
+    "path", [LIVE.format("v1", "Music"), "/ws/google.ai.generativelanguage.v1.Other.BidiGenerateContent", "/ws/", "/"]
+)
+def test_other_websockets_are_not_live(path: str) -> None:
+    assert match("GET", DEV, path) is match_path("GET", path) is None
+
+
 def test_every_surface_module_is_registered_once_under_its_own_name() -> None:
     modules = {info.name for info in pkgutil.iter_modules(addon.surfaces.__path__)} - {"base", "registry", "wire"}
     for name in modules:

@@ -31,6 +31,11 @@ def test_the_mark_keeps_what_is_said() -> None:
     assert (mark.name, mark.description) == ("n", "d")
     assert mark.rules == Rules(5, 2, ("a",), True, 60, True)
 
+    tool(behavior="NON_BLOCKING", scheduling="SILENT")(function)
+    mark = mark_of(function)
+    assert mark is not None
+    assert (mark.rules.behavior, mark.rules.scheduling) == ("NON_BLOCKING", "SILENT")
+
 
 def test_a_function_without_the_decorator_has_no_mark() -> None:
     assert mark_of(lambda: None) is None
@@ -38,7 +43,14 @@ def test_a_function_without_the_decorator_has_no_mark() -> None:
 
 @pytest.mark.parametrize(
     ("wrong", "error"),
-    [({"timeout": 0}, ValueError), ({"retries": -1}, ValueError), ({"after": "a"}, TypeError)],
+    [
+        ({"timeout": 0}, ValueError),
+        ({"retries": -1}, ValueError),
+        ({"after": "a"}, TypeError),
+        ({"behavior": "SOMETIMES"}, ValueError),
+        ({"scheduling": "NOW", "behavior": "NON_BLOCKING"}, ValueError),
+        ({"scheduling": "SILENT"}, ValueError),
+    ],
     ids=str,
 )
 def test_rules_that_cannot_be_are_refused_where_they_stand(wrong: dict[str, Any], error: type[Exception]) -> None:

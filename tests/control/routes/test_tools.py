@@ -115,6 +115,8 @@ async def test_how_tools_are_run_is_shown_in_their_declarations_and_kept_apart(
         "cache_ttl": 0.0,
         "timeout": 2.5,
         "retries": 0,
+        "behavior": "NON_BLOCKING",
+        "scheduling": "SILENT",
     }
     answer = await client.put(PATH, json={"tools": [{"name": "f", **rules}, {"name": "g"}]})
     assert answer.status_code == 200, answer.text

@@ -1,0 +1,350 @@
+"""One Live connection: what becomes of each frame, which calls are to be run, and when their answers go upstream. Pure.
+
+A `Live` is fed the frames of both sides and the answers of calls, and says what is to be done:
+
+- the client's `setup` and `contextUpdate` declare the toolset's tools as well; no other frame of the client changes;
+- a `toolCall` loses the calls of grafted tools, which are to be run; the client sees what is left of it;
+- the answers of the calls that the model waits for go upstream in one frame, in call order, when the last of them is
+  there; others go as they come. A call that the model cancels is ended, and never answered;
+- while the model waits for a grafted call, the client's `realtimeInput` is held back: the service would close the
+  connection. What comes behind a held frame is held as well, so that the client's frames keep their order; its own
+  `toolResponse` alone is never held, since the model may be waiting for just that.
+
+Frames that are sent in the place of held ones reach the service later than they are asked for here: until `sent` has
+told of each of them, what the client sends goes behind them.
+"""
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from addon.core.answer import MAX_DEPTH, Captured, is_deeper
+from addon.core.documents import Document, Malformed, camel, decode, encode, get, listed, members, objects
+from addon.core.steps import Slot
+from addon.core.tools import Toolbox
+
+NON_BLOCKING = "NON_BLOCKING"
+_BEHAVIORS = ("UNSPECIFIED", "BLOCKING", NON_BLOCKING)
+
+
+class Frame(NamedTuple):
+    """A message of a WebSocket, and whether it is a text frame or a binary one."""
+
+    data: bytes
+    text: bool = True
+
+
+class Manner(NamedTuple):
+    """How the model goes about a tool: `behavior` and `scheduling` as Gemini has them, None where nothing is said."""
+
+    behavior: str | None = None
+    scheduling: str | None = None
+
+
+class Called(NamedTuple):
+    """A toolCall with grafted calls among its own: what the model said (calls under the toolset's names), whose each
+    call is, and the grafted ones."""
+
+    parts: tuple[Document, ...]
+    slots: tuple[Slot, ...]
+    calls: tuple[Captured, ...]
+
+
+class Outcome(NamedTuple):
+    """What is to be done. `passes` goes on in the place of the frame that was fed, None: nothing does; `send` goes
+    upstream behind it; `called` is to be run; `cancel` are ids of calls that nobody waits for any more; `results` are
+    the client's own answers to calls that it was shown, by call id."""
+
+    passes: bytes | None = None
+    send: tuple[Frame, ...] = ()
+    called: Called | None = None
+    cancel: tuple[str, ...] = ()
+    results: tuple[tuple[str, Document], ...] = ()
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """A grafted call without its answer upstream. `step` tells the calls of one toolCall from those of others."""
+
+    step: int
+    gemini_id: str | None
+    used: str
+    manner: Manner
+    response: Document | None = None
+
+    @property
+    def blocks(self) -> bool:
+        return self.manner.behavior != NON_BLOCKING
+
+
+class Live:
+    """`manners` are the tools', by the toolset's names. `shows`: the client is given the grafted calls as well, and
+    answers them. `model` is the setup's, bare; "" before it."""
+
+    def __init__(
+        self,
+        toolbox: Toolbox,
+        manners: Mapping[str, Manner],
+        *,
+        strips: bool,
+        shows: bool,
+        new_call_id: Callable[[], str],
+    ) -> None:
+        declared = [_with_behavior(d, manners.get(d["name"], Manner())) for d in toolbox.declarations]
+        self.toolbox = Toolbox(declared, toolbox.builtins)
+        self.manners = manners
+        self.strips = strips
+        self.shows = shows
+        self.new_call_id = new_call_id
+        self.model = ""
+        self._names: dict[str, str] = {}  # the name that is used upstream → the toolset's
+        self._free: set[str] = set()  # the client's tools that the model does not wait for
+        self._waiting: dict[str, _Waiting] = {}
+        self._owed: set[str] = set()  # ids of the client's calls that the model waits for beside grafted ones
+        self._shown: dict[str, str] = {}  # ids of grafted calls that the client answers → call ids
+        self._steps = 0
+        self._held: deque[Frame] = deque()
+        self._unsent = 0
+
+    # --- the client's frames ----------------------------------------------------------------------------------
+
+    def from_client(self, frame: Frame) -> Outcome:
+        try:
+            kind = next((member.name for member in members(frame.data)), "")
+        except Malformed:
+            kind = ""
+        if kind in ("setup", "contextUpdate"):
+            frame = Frame(self._declared(frame.data), frame.text)
+        elif kind == "toolResponse":
+            return Outcome(frame.data, results=self._taken(frame.data), send=self._released())
+        if self._held or (kind == "realtimeInput" and self.is_blocked):
+            self._held.append(frame)
+            return Outcome()
+        if self._unsent:
+            self._unsent += 1
+            return Outcome(send=(frame,))
+        return Outcome(frame.data)
+
+    def sent(self) -> None:
+        """One of the frames of a `send` has gone upstream."""
+        self._unsent -= 1
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether the model waits for a call, and takes no input."""
+        return bool(self._owed) or any(one.blocks for one in self._waiting.values())
+
+    def _declared(self, data: bytes) -> bytes:
+        """A setup or contextUpdate with the toolset's tools. One that says nothing of tools updates none."""
+        document: Document = decode(data)
+        outer = next(iter(document))
+        inner = document[outer]
+        if not isinstance(inner, dict):
+            return data
+        if camel(outer) == "setup":
+            self.model = str(inner.get("model") or "").rpartition("/")[2]
+            tools = self._tools(inner.get("tools"))
+            if tools is None:
+                return data
+            return encode({**document, outer: _with(inner, tools)})
+        wrapped = inner.get("tools")
+        if wrapped is None:
+            return data
+        if not isinstance(wrapped, dict):
+            return data if (tools := self._tools(wrapped)) is None else encode({outer: {**inner, "tools": tools}})
+        tools = self._tools(wrapped.get("tools"))
+        return data if tools is None else encode({outer: {**inner, "tools": _with(wrapped, tools)}})
+
+    def _tools(self, own: Any) -> list[Document] | None:
+        """What the client's tools become; None where they stay as they are."""
+        kept = [] if self.strips else list(objects(own))
+        # the newest models' rules: those of older ones for other surfaces do not hold for Live
+        plan = self.toolbox.keep(encode(kept), None, None)
+        self._names = {used: name for name, used in plan.names.items()}
+        self._free = {
+            str(declaration.get("name"))
+            for tool in kept
+            for declaration in objects(get(tool, "functionDeclarations"))
+            if _behavior(declaration.get("behavior")) == NON_BLOCKING
+        }
+        tools: list[Document] = decode(plan.tools) if plan.tools is not None else []
+        return None if tools == listed(own) else tools
+
+    def _taken(self, data: bytes) -> tuple[tuple[str, Document], ...]:
+        """The client has answered calls: its own, and those that it was shown."""
+        results: list[tuple[str, Document]] = []
+        for one in objects(get(_member(decode(data), "toolResponse")[1], "functionResponses")):
+            gemini_id = str(one.get("id"))
+            self._owed.discard(gemini_id)
+            if gemini_id in self._shown and not get(one, "willContinue"):
+                response = one.get("response")
+                results.append((self._shown.pop(gemini_id), response if isinstance(response, dict) else {}))
+        return tuple(results)
+
+    # --- the service's frames ---------------------------------------------------------------------------------
+
+    def from_server(self, frame: Frame) -> Outcome:
+        if b"oolCall" not in frame.data and b"ool_call" not in frame.data:
+            return Outcome(frame.data)
+        try:
+            document = decode(frame.data)
+        except Malformed:
+            return Outcome(frame.data)
+        if not isinstance(document, dict):
+            return Outcome(frame.data)
+        seen, called = self._called(document)
+        seen, cancelled = self._cancelled(seen)
+        passes = frame.data if seen is document else encode(seen) if seen else None
+        return Outcome(passes, self._ready() + self._released(), called, cancelled)
+
+    def _called(self, document: Document) -> tuple[Document, Called | None]:
+        key, inner = _member(document, "toolCall")
+        own: list[Document] = []
+        parts: list[Document] = []
+        slots: list[Slot] = []
+        captured: list[Captured] = []
+        blocked: list[str] = []
+        self._steps += 1
+        for place, call in enumerate(objects(get(inner, "functionCalls"))):
+            used = str(call.get("name"))
+            name = self._names.get(used)
+            if name is None and not self.strips:
+                own.append(call)
+                slots.append(Slot(used, None))
+                if used not in self._free:
+                    blocked.append(str(call.get("id")))
+            else:
+                captured.append(self._capture(call, used, name, place))
+                slots.append(Slot(name or used, captured[-1].call_id))
+            parts.append({"functionCall": {**call, "name": name or used}})
+        if not captured:
+            return document, None
+        called = Called(tuple(parts), tuple(slots), tuple(captured))
+        if self.shows:
+            return document, called
+        if any(self._waiting[call.call_id].blocks for call in captured):
+            self._owed.update(blocked)
+        return _replaced(document, key, _replaced(inner, _key(inner, "functionCalls"), own)), called
+
+    def _capture(self, call: Document, used: str, name: str | None, place: int) -> Captured:
+        gemini_id, args = call.get("id"), call.get("args")
+        gemini_id = None if gemini_id is None else str(gemini_id)
+        deep = is_deeper(args, MAX_DEPTH)
+        one = Captured(
+            call_id=self.new_call_id(),
+            name=name or used,
+            args=args if isinstance(args, dict) and not deep else {},
+            gemini_id=gemini_id,
+            place=place,
+            known=name is not None,
+            too_deep=deep,
+        )
+        if self.shows:
+            self._shown[str(gemini_id)] = one.call_id
+        else:
+            manner = self.manners.get(name or "", Manner())
+            self._waiting[one.call_id] = _Waiting(self._steps, gemini_id, used, manner)
+        return one
+
+    def _cancelled(self, document: Document) -> tuple[Document, tuple[str, ...]]:
+        """A toolCallCancellation: the client is told of its own calls, and of those that it was shown."""
+        key, inner = _member(document, "toolCallCancellation")
+        ids = [str(one) for one in listed(get(inner, "ids"))]
+        cancelled = [call_id for call_id, one in self._waiting.items() if one.gemini_id in ids]
+        hidden = {self._waiting.pop(call_id).gemini_id for call_id in cancelled}
+        self._owed.difference_update(ids)
+        cancelled += [self._shown.pop(one) for one in ids if one in self._shown]
+        if not hidden:
+            return document, tuple(cancelled)
+        kept = [one for one in ids if one not in hidden]
+        return _replaced(document, key, _replaced(inner, _key(inner, "ids"), kept)), tuple(cancelled)
+
+    # --- answers ----------------------------------------------------------------------------------------------
+
+    def waits_for(self, call_id: str) -> bool:
+        """Whether the call is still to be answered."""
+        return call_id in self._waiting
+
+    def answered(self, call_id: str, response: Document) -> Outcome:
+        """A call has its answer, a functionResponse's `response`. One that was cancelled in the meantime has none."""
+        if (one := self._waiting.get(call_id)) is None:
+            return Outcome()
+        one.response = response
+        return Outcome(send=self._ready() + self._released())
+
+    def close(self) -> Outcome:
+        """The connection is no more: nothing is waited for, and what was held goes nowhere."""
+        left = (*self._waiting, *self._shown.values())
+        self._waiting.clear()
+        self._shown.clear()
+        self._owed.clear()
+        self._held.clear()
+        return Outcome(cancel=left)
+
+    def _ready(self) -> tuple[Frame, ...]:
+        """The answers that can go upstream."""
+        open_steps = {one.step for one in self._waiting.values() if one.blocks and one.response is None}
+        ready: dict[object, list[str]] = {}
+        for call_id, one in self._waiting.items():
+            if one.response is not None and not (one.blocks and one.step in open_steps):
+                ready.setdefault(one.step if one.blocks else call_id, []).append(call_id)
+        frames = tuple(_tool_response([self._waiting.pop(call_id) for call_id in ids]) for ids in ready.values())
+        self._unsent += len(frames)
+        return frames
+
+    def _released(self) -> tuple[Frame, ...]:
+        """The held frames, as soon as nothing blocks them."""
+        if self.is_blocked:
+            return ()
+        frames = tuple(self._held)
+        self._held.clear()
+        self._unsent += len(frames)
+        return frames
+
+
+def _with_behavior(declaration: Document, manner: Manner) -> Document:
+    return declaration if manner.behavior is None else {**declaration, "behavior": manner.behavior}
+
+
+def _behavior(value: Any) -> str:
+    """A declaration's behavior by its name: clients may say its number."""
+    if isinstance(value, int) and 0 <= value < len(_BEHAVIORS):
+        return _BEHAVIORS[value]
+    return str(value).upper()
+
+
+def _with(document: Document, tools: list[Document]) -> Document:
+    """The document with these tools, or without any."""
+    kept = {key: value for key, value in document.items() if key != "tools"}
+    return {**kept, "tools": tools} if tools else kept
+
+
+def _key(document: Document, name: str) -> str:
+    """The key of a member, in the spelling that it has."""
+    return next((key for key in document if camel(key) == name), name)
+
+
+def _member(document: Any, name: str) -> tuple[str, Document]:
+    """A member that is an object, and its key; {} where there is none."""
+    if not isinstance(document, dict):
+        return name, {}
+    key = _key(document, name)
+    value = document.get(key)
+    return key, value if isinstance(value, dict) else {}
+
+
+def _replaced(document: Document, key: str, value: Any) -> Document:
+    """The document with another value there; without it where there is nothing left of that."""
+    if value:
+        return {**document, key: value}
+    return {other: kept for other, kept in document.items() if other != key}
+
+
+def _tool_response(answers: Sequence[_Waiting]) -> Frame:
+    responses: list[Document] = []
+    for one in answers:
+        head = {} if one.gemini_id is None else {"id": one.gemini_id}
+        tail = {"scheduling": one.manner.scheduling} if one.manner.scheduling is not None and not one.blocks else {}
+        responses.append({**head, "name": one.used, "response": one.response, **tail})
+    return Frame(encode({"toolResponse": {"functionResponses": responses}}))

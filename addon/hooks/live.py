@@ -1,0 +1,143 @@
+"""WebSockets of the Live API: their frames are handed to `addon.loop.live`, and what it says is done to them.
+
+mitmproxy takes a frame back as it is, changed or dropped; frames of the proxy's own are injected, and come through the
+hook once more, marked as such.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Awaitable, Generator
+from dataclasses import dataclass, field
+from functools import partial
+
+from mitmproxy import ctx, flowfilter, http
+from mitmproxy.proxy import commands, events
+from mitmproxy.proxy.layers.websocket import Fragmentizer, WebsocketLayer, WebSocketMessageInjected
+from mitmproxy.websocket import WebSocketMessage
+from wsproto.frame_protocol import Opcode
+
+from addon.core.live import Frame
+from addon.graft.exchange import Reply
+from addon.graft.scope import Scope
+from addon.hooks.grafting import response_of
+from addon.hooks.lifecycle import Lifecycle
+from addon.hooks.perflow import PerFlow
+from addon.hooks.routing import Route, Routing
+from addon.hooks.runtime import Runtime
+from addon.loop.live import LiveSession
+from addon.surfaces import Operation
+from store.base import StoreUnavailable
+
+logger = logging.getLogger("toolgraft")
+
+# mitmproxy cuts messages that it has changed, or was given, into pieces of 4000 bytes, through the middle of
+# characters, and advises those who mind to do this
+Fragmentizer.FRAGMENT_SIZE = 1 << 40
+
+_relay = WebsocketLayer.relay_messages
+
+
+def relay_messages(layer: WebsocketLayer, event: events.Event) -> Generator[commands.Command, object]:
+    """As mitmproxy's, but that an injected message stands by itself: it would be joined to the part that has come so
+    far of a message of the same side."""
+    if not isinstance(event, WebSocketMessageInjected):
+        yield from _relay(layer, event)
+        return
+    source = layer.client_ws if event.message.from_client else layer.server_ws
+    begun, source.frame_buf = source.frame_buf, [b""]
+    yield from _relay(layer, event)
+    source.frame_buf = begun
+
+
+WebsocketLayer.relay_messages = relay_messages  # type: ignore[method-assign]
+
+
+@dataclass(slots=True)
+class _Connection:
+    session: LiveSession
+    injected: deque[bytes] = field(default_factory=deque)
+    """What was injected and has not come through the hook yet."""
+
+
+class Living:
+    """Stands behind the routing. A connection of a session without a toolset is not looked at."""
+
+    def __init__(self, lifecycle: Lifecycle, routing: Routing) -> None:
+        self.lifecycle = lifecycle
+        self.routing = routing
+        self._scopes = PerFlow[Scope]("live_scope")
+        self._connections = PerFlow[_Connection]("live")
+
+    def request(self, flow: http.HTTPFlow) -> Awaitable[None] | None:
+        route, runtime = self.routing.routes.get(flow), self.lifecycle.runtime
+        if route is None or route.target.operation is not Operation.LIVE or runtime is None:
+            return None
+        if flow.response is not None or flow.error is not None:
+            return None
+        return self._begin(flow, route, runtime)
+
+    async def _begin(self, flow: http.HTTPFlow, route: Route, runtime: Runtime) -> None:
+        if self.lifecycle.filter is not None and not flowfilter.match(self.lifecycle.filter, flow):
+            return
+        await runtime.ready.wait()
+        runtime.grafter.metrics.request(route.target.surface, route.target.operation)
+        try:
+            scope = await runtime.grafter.scope(route.session)
+        except StoreUnavailable as error:
+            outcome = runtime.grafter.store_failed(route.target, b"", error)
+            if isinstance(outcome, Reply):
+                flow.response = response_of(outcome)
+            return
+        if scope is not None:
+            self._scopes[flow] = scope
+
+    def websocket_start(self, flow: http.HTTPFlow) -> None:
+        scope, runtime = self._scopes.pop(flow), self.lifecycle.runtime
+        if scope is None or runtime is None:
+            return
+        target = self.routing.routes[flow].target
+        send = partial(self._inject, flow)
+        session = LiveSession(runtime.grafter, runtime.executors, scope, target, send)
+        self._connections[flow] = _Connection(session)
+        runtime.lives.add(session)
+
+    def websocket_message(self, flow: http.HTTPFlow) -> None:
+        connection = self._connections.get(flow)
+        if connection is None or flow.websocket is None:
+            return
+        message = flow.websocket.messages[-1]
+        if message.injected:
+            if message.from_client and connection.injected and connection.injected[0] == message.content:
+                connection.injected.popleft()
+                connection.session.sent()
+            return
+        frame = Frame(message.content, message.is_text)
+        try:
+            if message.from_client:
+                passes = connection.session.from_client(frame)
+            else:
+                passes = connection.session.from_server(frame)
+        except Exception:
+            logger.exception("a Live frame was not understood")
+            # what may hold a call is no client's to see
+            passes = None if not message.from_client and b"oolCall" in frame.data else frame.data
+        if passes is None:
+            message.drop()
+        elif passes is not frame.data:
+            message.content = passes
+
+    def websocket_end(self, flow: http.HTTPFlow) -> None:
+        connection, runtime = self._connections.pop(flow), self.lifecycle.runtime
+        if connection is not None and runtime is not None:
+            runtime.lives.end(connection.session)
+
+    def _inject(self, flow: http.HTTPFlow, frame: Frame) -> None:
+        connection = self._connections.get(flow)
+        if connection is None:
+            return
+        message = WebSocketMessage(Opcode.TEXT if frame.text else Opcode.BINARY, True, frame.data)
+        try:
+            ctx.master.addons.get("proxyserver").inject_event(WebSocketMessageInjected(flow, message))
+        except ValueError:
+            return  # the connection has just ended
+        connection.injected.append(frame.data)

@@ -1,0 +1,186 @@
+"""Live connections: what `addon.core.live` says is to be done is done here. Calls are stored and run, and their answers
+sent; whoever holds the connection feeds the frames. No calls outlive their connection."""
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Callable, Coroutine
+from functools import partial
+
+from addon.core.calls import response_of
+from addon.core.documents import Document
+from addon.core.live import Called, Frame, Live, Manner, Outcome
+from addon.graft.grafter import Grafter
+from addon.graft.records import call_of, live_turn_of, new_call_id, new_turn_id
+from addon.graft.scope import Scope
+from addon.loop.executors import Executors, Step
+from addon.surfaces.base import Target
+from store.base import AlreadyAnswered, Store, StoreError, StoreUnavailable
+from store.models import Status
+
+logger = logging.getLogger("toolgraft")
+
+_CLOSED = "the connection was closed before it was answered"
+
+
+class LiveSession:
+    """One connection. `send` sends a frame upstream; `sent` is to be told of each that has gone. `loop_id` is what
+    waits for an approval."""
+
+    def __init__(
+        self, grafter: Grafter, executors: Executors, scope: Scope, target: Target, send: Callable[[Frame], None]
+    ) -> None:
+        self.grafter = grafter
+        self.executors = executors
+        self.scope = scope
+        self.target = target
+        self.loop_id = secrets.token_hex(8)
+        self._send = send
+        self._steps: dict[str, Step] = {}
+        self._limit = asyncio.Semaphore(scope.parallel)
+        self._tasks: set[asyncio.Task[None]] = set()
+        names = [str(declaration["name"]) for declaration in scope.toolbox.declarations]
+        self._live = Live(
+            scope.toolbox,
+            {name: Manner(*executors.behavior(scope, name)) for name in names},
+            strips=scope.strips,
+            shows=scope.delivery == "passthrough",
+            new_call_id=new_call_id,
+        )
+
+    @property
+    def model(self) -> str:
+        return self._live.model
+
+    @property
+    def store(self) -> Store:
+        return self.grafter.store
+
+    # --- frames -----------------------------------------------------------------------------------------------
+
+    def from_client(self, frame: Frame) -> bytes | None:
+        """What goes upstream in the frame's place, at once; None: nothing."""
+        return self._done(self._live.from_client(frame))
+
+    def from_server(self, frame: Frame) -> bytes | None:
+        """What the client gets in the frame's place; None: nothing."""
+        return self._done(self._live.from_server(frame))
+
+    def sent(self) -> None:
+        self._live.sent()
+
+    def close(self) -> None:
+        """The connection is no more: what runs is cancelled, and nothing more is sent."""
+        self._send = lambda frame: None
+        self._done(self._live.close())
+
+    async def ended(self) -> None:
+        """Wait until nothing runs any more, after `close`."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def _done(self, outcome: Outcome) -> bytes | None:
+        for frame in outcome.send:
+            self._send(frame)
+        if outcome.called is not None:
+            self._spawn(self._run(outcome.called))
+        if outcome.cancel:
+            self._spawn(self._cancel(outcome.cancel))
+        for call_id, response in outcome.results:
+            self._spawn(self._take(call_id, response))
+        return outcome.passes
+
+    def _spawn(self, coroutine: Coroutine[None, None, None]) -> None:
+        task = asyncio.ensure_future(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # --- calls ------------------------------------------------------------------------------------------------
+
+    async def _run(self, called: Called) -> None:
+        """Store the calls, and begin them, but for those that the client is shown: it answers them itself."""
+        now, turn_id = self.store.clock(), new_turn_id()
+        turn = live_turn_of(self, turn_id, called, now=now)
+        try:
+            await self.store.save_turn(turn, [call_of(self, turn_id, call, now=now) for call in called.calls], [])
+        except StoreUnavailable as error:
+            self.grafter.metrics.error("store")
+            logger.warning("the store failed, a Live call was not run: %s", error)
+            for call in called.calls:
+                self._told(call.call_id, response_of(None, f"the call could not be stored: {error}"))
+            return
+        self.grafter.metrics.captured(len(called.calls))
+        step, shown = Step(), self.scope.delivery == "passthrough"
+        for call in called.calls:
+            self._steps[call.call_id] = step
+            if shown:
+                continue
+            if not self._live.waits_for(call.call_id):  # cancelled while it was being stored
+                await self.executors.cancel_calls(step, [call.call_id], _CLOSED)
+                continue
+            self.executors.start(self.scope, call, step, self._limit, self.loop_id)
+            step.tasks[call.call_id].add_done_callback(partial(self._answered, call.call_id))
+        step.complete.set()
+
+    def _answered(self, call_id: str, task: asyncio.Task[Document]) -> None:
+        self._steps.pop(call_id, None)
+        if not task.cancelled():
+            self._told(call_id, task.result())
+
+    def _told(self, call_id: str, response: Document) -> None:
+        self._done(self._live.answered(call_id, response))
+
+    async def _cancel(self, call_ids: tuple[str, ...]) -> None:
+        for call_id in call_ids:
+            step = self._steps.pop(call_id, None)
+            await self.executors.cancel_calls(step or Step(), [call_id], _CLOSED)
+
+    async def _take(self, call_id: str, response: Document) -> None:
+        """The client has answered a call that it was shown."""
+        try:
+            await self.store.answer(call_id, result=response)
+        except AlreadyAnswered:
+            pass
+        except StoreError as error:
+            logger.warning("the client's answer of a call was not stored: %s", error)
+
+
+class LiveSessions:
+    """Those that there are."""
+
+    def __init__(self) -> None:
+        self._open: set[LiveSession] = set()
+        self._ending: set[asyncio.Task[None]] = set()
+
+    def add(self, session: LiveSession) -> None:
+        self._open.add(session)
+
+    def end(self, session: LiveSession) -> None:
+        self._open.discard(session)
+        session.close()
+        task = asyncio.ensure_future(session.ended())
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
+
+    def alive(self, loop_id: str) -> bool:
+        return any(session.loop_id == loop_id for session in self._open)
+
+    async def close(self) -> None:
+        for session in list(self._open):
+            self.end(session)
+        if self._ending:
+            await asyncio.wait(self._ending)
+
+
+async def expire_left(store: Store) -> None:
+    """End the calls of connections that were open when a proxy died: nobody waits for them. For a store that no other
+    proxy writes to."""
+    for status in (Status.PENDING, Status.RUNNING):
+        cursor: str | None = None
+        while True:
+            page = await store.calls(status=status, cursor=cursor)
+            for call in page.items:
+                if call.surface == "live":
+                    await store.settle(call.call_id, Status.EXPIRED, error=_CLOSED)
+            if (cursor := page.next_cursor) is None:
+                break

@@ -1,0 +1,24 @@
+"""The Live API: WebSockets at the Developer API's and Vertex' hosts, whose handshake is a GET.
+
+What is asked for, model and tools, is in the frames, and nothing but the API's version is in the path.
+"""
+
+import re
+
+from addon.surfaces import developer, vertex
+from addon.surfaces.base import Operation, Surface
+
+_VERTEX = r"google\.cloud\.aiplatform\.v\w+\.LlmBidiService/"
+_HOME = re.compile(r"/+ws/" + _VERTEX)
+
+SURFACE = Surface(
+    name="live",
+    host=re.compile(f"{developer.SURFACE.host.pattern}|{vertex.SURFACE.host.pattern}"),
+    path=re.compile(
+        rf"/+ws/(?:google\.ai\.generativelanguage\.v\w+\.GenerativeService\.|{_VERTEX})"
+        r"BidiGenerateContent(?:Constrained)?"
+    ),
+    operation=Operation.LIVE,
+    home=lambda path: "aiplatform.googleapis.com" if _HOME.match(path) else None,
+    method="GET",
+)

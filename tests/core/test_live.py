@@ -1,0 +1,532 @@
+"""A Live connection frame by frame: what goes on, what is run, what is held, and when answers go upstream."""
+
+import itertools
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from addon.core.live import Frame, Live, Manner, Outcome
+from addon.core.tools import Toolbox
+
+Json = dict[str, Any]
+
+DECLARED: list[Json] = [{"name": "look"}, {"name": "wait"}, {"name": "tell"}]
+FREE = Manner("NON_BLOCKING", "SILENT")
+SETUP: Json = {"setup": {"model": "models/gemini-live-2.5-flash-preview"}}
+AUDIO: Json = {"realtimeInput": {"audio": {"data": "AAAA", "mimeType": "audio/pcm;rate=16000"}}}
+WORDS: Json = {"clientContent": {"turns": [{"role": "user", "parts": [{"text": "hi"}]}], "turnComplete": True}}
+
+
+def frame(document: Json) -> Frame:
+    return Frame(json.dumps(document).encode())
+
+
+def live(*, strips: bool = True, shows: bool = False, own: list[Json] | None = None, **manners: Manner) -> Live:
+    """After its setup. The calls' ids are c1, c2, …"""
+    numbers = itertools.count(1)
+    made = Live(Toolbox(DECLARED), manners, strips=strips, shows=shows, new_call_id=lambda: f"c{next(numbers)}")
+    setup = {"setup": {**SETUP["setup"], **({} if own is None else {"tools": own})}}
+    made.from_client(frame(setup))
+    return made
+
+
+def own_tools(*names: str, **more: Any) -> list[Json]:
+    return [{"functionDeclarations": [{"name": name, **more} for name in names]}]
+
+
+def call(*names: str, start: int = 1, **more: Any) -> Frame:
+    """A toolCall of these functions, with the ids f1, f2, …"""
+    calls = [{"id": f"f{n}", "name": name, "args": {"n": n}} for n, name in enumerate(names, start)]
+    return frame({"toolCall": {"functionCalls": calls}, **more})
+
+
+def cancellation(*ids: str) -> Frame:
+    return frame({"toolCallCancellation": {"ids": list(ids)}})
+
+
+def passed(outcome: Outcome) -> Any:
+    return None if outcome.passes is None else json.loads(outcome.passes)
+
+
+def told(outcome: Outcome) -> list[list[Json]]:
+    """The functionResponses of each frame that is sent; every one is a text frame."""
+    assert all(one.text for one in outcome.send)
+    return [json.loads(one.data)["toolResponse"]["functionResponses"] for one in outcome.send]
+
+
+def answer(gemini_id: str, name: str, response: Json, **more: Any) -> Json:
+    return {"id": gemini_id, "name": name, "response": response, **more}
+
+
+# --- declarations ---------------------------------------------------------------------------------------------
+
+GRAFTED: Json = {"functionDeclarations": DECLARED}
+CASES: dict[str, tuple[bool, Json, Json]] = {
+    "setup": (True, {"setup": {"model": "m"}}, {"setup": {"model": "m", "tools": [GRAFTED]}}),
+    "setup strips": (
+        True,
+        {"setup": {"model": "m", "tools": own_tools("own"), "sessionResumption": {"handle": "h"}}},
+        {"setup": {"model": "m", "sessionResumption": {"handle": "h"}, "tools": [GRAFTED]}},
+    ),
+    "setup keeps": (
+        False,
+        {"setup": {"tools": [*own_tools("own"), {"googleSearch": {}}]}},
+        {"setup": {"tools": [*own_tools("own"), {"googleSearch": {}}, GRAFTED]}},
+    ),
+    "snake_case stays": (
+        False,
+        {"setup": {"system_instruction": {"parts": []}, "tools": [{"function_declarations": [{"name": "own"}]}]}},
+        {
+            "setup": {
+                "system_instruction": {"parts": []},
+                "tools": [{"function_declarations": [{"name": "own"}]}, GRAFTED],
+            }
+        },
+    ),
+    "a single object": (
+        False,
+        {"setup": {"tools": {"googleSearch": {}}}},
+        {"setup": {"tools": [{"googleSearch": {}}, GRAFTED]}},
+    ),
+    "null": (True, {"setup": {"tools": None}}, {"setup": {"tools": [GRAFTED]}}),
+    "contextUpdate": (
+        True,
+        {"contextUpdate": {"tools": {"tools": own_tools("own")}}},
+        {"contextUpdate": {"tools": {"tools": [GRAFTED]}}},
+    ),
+    "contextUpdate in snake_case": (
+        False,
+        {"context_update": {"tools": {"tools": own_tools("own")}}},
+        {"context_update": {"tools": {"tools": [*own_tools("own"), GRAFTED]}}},
+    ),
+    "contextUpdate that clears": (
+        False,
+        {"contextUpdate": {"tools": {}, "systemInstruction": {"parts": [{"text": "é"}]}}},
+        {"contextUpdate": {"tools": {"tools": [GRAFTED]}, "systemInstruction": {"parts": [{"text": "é"}]}}},
+    ),
+    "contextUpdate with the tools at once": (
+        True,
+        {"contextUpdate": {"tools": own_tools("own")}},
+        {"contextUpdate": {"tools": [GRAFTED]}},
+    ),
+}
+
+
+@pytest.mark.parametrize(("strips", "given", "expected"), CASES.values(), ids=CASES)
+def test_the_toolset_is_declared_beside_or_in_place_of_the_clients_own(
+    strips: bool, given: Json, expected: Json
+) -> None:
+    assert passed(live(strips=strips).from_client(frame(given))) == expected
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        b'{"contextUpdate": {"systemInstruction": {}}}',
+        b'{"setup": 1}',
+        b'{"setup": {"tools": []}, "setup": {}}',
+        b'{ "clientContent" : {"turnComplete":true, "new_field": "tools"} }\n',
+        b"not JSON",
+        b"\xff\xfe",
+        b"[]",
+        b"",
+    ],
+)
+def test_a_frame_that_declares_no_tools_is_the_bytes_that_came(given: bytes) -> None:
+    for text in (True, False):
+        assert live().from_client(Frame(given, text)) == Outcome(given)
+
+
+def test_an_empty_toolset_takes_the_tools_out_and_leaves_a_setup_without_any_alone() -> None:
+    empty = Live(Toolbox(), {}, strips=True, shows=False, new_call_id=str)
+    assert passed(empty.from_client(frame({"setup": {"model": "m", "tools": own_tools("own")}}))) == {
+        "setup": {"model": "m"}
+    }
+    plain = frame(SETUP)
+    assert empty.from_client(plain).passes is plain.data
+
+
+def test_tools_that_the_client_keeps_and_nothing_is_added_to_are_the_bytes_that_came() -> None:
+    empty = Live(Toolbox(), {}, strips=False, shows=False, new_call_id=str)
+    setup = frame({"setup": {"tools": own_tools("own")}})
+    assert empty.from_client(setup).passes is setup.data
+
+
+def test_a_tools_behavior_is_declared() -> None:
+    made = Live(Toolbox(DECLARED), {"wait": FREE}, strips=True, shows=False, new_call_id=str)
+    (tool,) = passed(made.from_client(frame(SETUP)))["setup"]["tools"]
+    assert tool["functionDeclarations"] == [
+        {"name": "look"},
+        {"name": "wait", "behavior": "NON_BLOCKING"},
+        {"name": "tell"},
+    ]
+    assert DECLARED[1] == {"name": "wait"}
+
+
+def test_the_model_is_the_setups() -> None:
+    assert live().model == "gemini-live-2.5-flash-preview"
+
+
+def test_a_name_that_clashes_is_mapped_there_and_back() -> None:
+    made = live(strips=False, own=own_tools("look"))
+    outcome = made.from_server(call("look", "look_g2"))
+    assert [one["name"] for one in passed(outcome)["toolCall"]["functionCalls"]] == ["look"]
+    assert outcome.called is not None
+    assert [(one.call_id, one.name, one.gemini_id) for one in outcome.called.calls] == [("c1", "look", "f2")]
+    assert [part["functionCall"]["name"] for part in outcome.called.parts] == ["look", "look"]
+    assert [(slot.name, slot.call_id) for slot in outcome.called.slots] == [("look", None), ("look", "c1")]
+    assert told(made.answered("c1", {"a": 1})) == [[answer("f2", "look_g2", {"a": 1})]]
+
+
+def test_a_context_update_changes_whose_a_name_is() -> None:
+    made = live(strips=False)
+    assert made.from_server(call("look")).called is not None
+    made.from_client(frame({"contextUpdate": {"tools": {"tools": own_tools("look")}}}))
+    own = call("look", start=2)
+    assert made.from_server(own) == Outcome(own.data)
+    assert told(made.answered("c1", {})) == [[answer("f1", "look", {})]]
+
+
+# --- calls ----------------------------------------------------------------------------------------------------
+
+
+def test_the_client_sees_nothing_of_a_grafted_call() -> None:
+    outcome = live().from_server(call("look"))
+    assert outcome.passes is None
+    assert outcome.called is not None
+    assert outcome.called.calls[0].args == {"n": 1}
+    assert outcome.called.calls[0].known
+
+
+@pytest.mark.parametrize("spelling", ["toolCall", "tool_call"])
+def test_the_client_sees_its_own_calls_and_what_else_was_said(spelling: str) -> None:
+    calls = "functionCalls" if spelling == "toolCall" else "function_calls"
+    mixed = [{"id": "f1", "name": "own"}, {"id": "f2", "name": "look", "args": {}}]
+    outcome = live(strips=False).from_server(frame({spelling: {calls: mixed}, "usageMetadata": {"a": 1}}))
+    assert passed(outcome) == {spelling: {calls: [{"id": "f1", "name": "own"}]}, "usageMetadata": {"a": 1}}
+    alone = live(strips=False).from_server(frame({spelling: {calls: mixed[1:]}, "usageMetadata": {"a": 1}}))
+    assert passed(alone) == {"usageMetadata": {"a": 1}}
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"setupComplete": {}},
+        {"serverContent": {"modelTurn": {"parts": [{"text": "a toolCall"}]}}},
+        {"usageMetadata": {"totalTokenCount": 1}},
+        {"goAway": {"timeLeft": "10s"}},
+        {"sessionResumptionUpdate": {"newHandle": "h", "resumable": True}},
+        {"toolCall": {"functionCalls": [{"id": "f1", "name": "own"}]}},
+        {"toolCall": None},
+        {"toolCallCancellation": {"ids": ["f9"]}},
+    ],
+    ids=str,
+)
+def test_what_holds_no_grafted_call_is_the_bytes_that_came(document: Json) -> None:
+    data = json.dumps(document, indent=2).encode()
+    for text in (True, False):
+        assert live(strips=False).from_server(Frame(data, text)) == Outcome(data)
+
+
+@pytest.mark.parametrize("data", [b"toolCall", b'{"toolCall": ', b'["toolCall"]', b"\xfftoolCall"])
+def test_a_frame_that_is_not_understood_is_the_bytes_that_came(data: bytes) -> None:
+    assert live().from_server(Frame(data)) == Outcome(data)
+
+
+def test_a_call_of_an_undeclared_tool_is_the_proxys_where_the_clients_are_stripped() -> None:
+    outcome = live(own=own_tools("own")).from_server(call("own"))
+    assert outcome.passes is None
+    assert outcome.called is not None
+    assert not outcome.called.calls[0].known
+
+
+def test_arguments_that_are_nested_too_deeply_are_left_out() -> None:
+    deep: Any = 1
+    for _ in range(150):
+        deep = [deep]
+    outcome = live().from_server(
+        frame({"toolCall": {"functionCalls": [{"id": "f1", "name": "look", "args": {"a": deep}}]}})
+    )
+    assert outcome.called is not None
+    assert outcome.called.calls[0].too_deep
+    assert outcome.called.calls[0].args == {}
+
+
+# --- answers --------------------------------------------------------------------------------------------------
+
+
+def test_what_the_model_waits_for_is_answered_at_once_and_in_call_order() -> None:
+    made = live()
+    made.from_server(call("look", "tell"))
+    assert made.answered("c2", {"b": 2}) == Outcome()
+    assert told(made.answered("c1", {"a": 1})) == [[answer("f1", "look", {"a": 1}), answer("f2", "tell", {"b": 2})]]
+    assert made.answered("c1", {"late": True}) == Outcome()
+
+
+def test_what_the_model_does_not_wait_for_is_answered_as_it_comes_with_its_scheduling() -> None:
+    made = live(wait=FREE)
+    made.from_server(call("look", "wait", "wait"))
+    assert told(made.answered("c3", {})) == [[answer("f3", "wait", {}, scheduling="SILENT")]]
+    assert told(made.answered("c1", {})) == [[answer("f1", "look", {})]]
+    assert told(made.answered("c2", {})) == [[answer("f2", "wait", {}, scheduling="SILENT")]]
+
+
+def test_steps_are_answered_apart() -> None:
+    made = live()
+    made.from_server(call("look"))
+    made.from_server(call("tell", start=2))
+    assert told(made.answered("c2", {})) == [[answer("f2", "tell", {})]]
+
+
+def test_a_call_without_an_id_is_answered_without_one() -> None:
+    made = live()
+    made.from_server(frame({"toolCall": {"functionCalls": [{"name": "look"}]}}))
+    assert told(made.answered("c1", {})) == [[{"name": "look", "response": {}}]]
+
+
+def test_a_cancelled_call_is_ended_and_never_answered() -> None:
+    made = live()
+    made.from_server(call("look"))
+    assert made.from_server(cancellation("f1")) == Outcome(None, cancel=("c1",))
+    assert not made.waits_for("c1")
+    assert made.answered("c1", {}) == Outcome()
+
+
+def test_the_rest_of_a_step_goes_when_the_last_open_call_is_cancelled() -> None:
+    made = live()
+    made.from_server(call("look", "tell"))
+    made.answered("c1", {})
+    assert told(made.from_server(cancellation("f2"))) == [[answer("f1", "look", {})]]
+
+
+def test_the_client_is_told_of_the_cancelling_of_its_own_calls_alone() -> None:
+    made = live(strips=False)
+    made.from_server(call("look", "own"))
+    outcome = made.from_server(cancellation("f1", "f2"))
+    assert passed(outcome) == {"toolCallCancellation": {"ids": ["f2"]}}
+    assert outcome.cancel == ("c1",)
+
+
+def test_a_connection_that_ends_leaves_nothing_behind() -> None:
+    made = live()
+    made.from_server(call("look", "tell"))
+    made.from_client(frame(AUDIO))
+    assert made.close() == Outcome(cancel=("c1", "c2"))
+    assert made.answered("c1", {}) == Outcome()
+
+
+# --- held frames ----------------------------------------------------------------------------------------------
+
+
+def test_input_waits_while_the_model_waits_for_a_call_and_follows_its_answer_in_order() -> None:
+    made = live()
+    made.from_server(call("look"))
+    held = [frame(AUDIO), Frame(b'{ "realtime_input": {"activityEnd": {}} }', text=False), frame(WORDS)]
+    for one in held:
+        assert made.from_client(one) == Outcome()
+    sent = made.answered("c1", {}).send
+    assert json.loads(sent[0].data)["toolResponse"]
+    assert list(sent[1:]) == held
+
+
+def test_input_does_not_wait_for_a_call_that_the_model_does_not_wait_for() -> None:
+    made = live(wait=FREE)
+    made.from_server(call("wait"))
+    audio = frame(AUDIO)
+    assert made.from_client(audio) == Outcome(audio.data)
+
+
+def test_words_that_no_held_input_stands_before_go_on() -> None:
+    made = live()
+    made.from_server(call("look"))
+    words = frame(WORDS)
+    assert made.from_client(words) == Outcome(words.data)
+
+
+def test_what_the_client_sends_stays_behind_what_is_still_on_its_way() -> None:
+    made = live()
+    made.from_server(call("look"))
+    made.from_client(frame(AUDIO))
+    assert len(made.answered("c1", {}).send) == 2
+    made.sent()
+    assert made.from_client(frame(WORDS)) == Outcome(send=(frame(WORDS),))
+    made.sent()
+    made.sent()
+    assert made.from_client(frame(WORDS)) == Outcome(frame(WORDS).data)
+
+
+def test_a_cancelled_call_lets_the_input_go() -> None:
+    made = live()
+    made.from_server(call("look"))
+    made.from_client(frame(AUDIO))
+    assert made.from_server(cancellation("f1")).send == (frame(AUDIO),)
+
+
+def test_input_waits_for_the_clients_own_answer_in_a_mixed_step_which_itself_never_waits() -> None:
+    made = live(strips=False, own=own_tools("own"))
+    made.from_server(call("look", "own"))
+    made.from_client(frame(AUDIO))
+    assert len(made.answered("c1", {}).send) == 1
+    assert made.from_client(frame(AUDIO)) == Outcome()
+    given = frame({"tool_response": {"function_responses": [{"id": "f2", "name": "own", "response": {}}]}})
+    assert made.from_client(given) == Outcome(given.data, send=(frame(AUDIO), frame(AUDIO)))
+
+
+@pytest.mark.parametrize("behavior", ["NON_BLOCKING", "non_blocking", 2])
+def test_input_does_not_wait_for_the_clients_own_call_that_the_model_does_not_wait_for(behavior: Any) -> None:
+    made = live(strips=False, own=own_tools("own", behavior=behavior))
+    made.from_server(call("look", "own"))
+    made.from_client(frame(AUDIO))
+    assert len(made.answered("c1", {}).send) == 2
+
+
+def test_the_clients_own_calls_alone_hold_nothing_back() -> None:
+    made = live(strips=False, own=own_tools("own"))
+    made.from_server(call("own"))
+    assert made.from_client(frame(AUDIO)).passes is not None
+
+
+def test_a_setup_that_is_held_goes_up_with_the_toolset() -> None:
+    made = live()
+    made.from_server(call("look"))
+    made.from_client(frame(AUDIO))
+    made.from_client(frame({"contextUpdate": {"tools": {"tools": []}}}))
+    assert b"look" in made.answered("c1", {}).send[-1].data
+
+
+# --- passthrough ----------------------------------------------------------------------------------------------
+
+
+def test_a_client_that_is_shown_the_calls_answers_them_and_the_answer_is_known() -> None:
+    made = live(shows=True)
+    calls = call("look", "tell")
+    outcome = made.from_server(calls)
+    assert outcome.passes == calls.data
+    assert outcome.called is not None
+    assert [one.call_id for one in outcome.called.calls] == ["c1", "c2"]
+    assert made.from_client(frame(AUDIO)).passes is not None
+    given = frame({"toolResponse": {"functionResponses": [answer("f1", "look", {"a": 1})]}})
+    assert made.from_client(given) == Outcome(given.data, results=(("c1", {"a": 1}),))
+    assert made.from_server(cancellation("f2")) == Outcome(cancellation("f2").data, cancel=("c2",))
+    assert made.from_client(given) == Outcome(given.data)
+
+
+# --- any interleaving -----------------------------------------------------------------------------------------
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("audio"), st.none()),
+        st.tuples(st.just("words"), st.none()),
+        st.tuples(st.just("sent"), st.none()),
+        st.tuples(st.just("own answer"), st.integers(0, 5)),
+        st.tuples(st.just("answer"), st.integers(0, 5)),
+        st.tuples(st.just("cancel"), st.integers(0, 5)),
+        st.tuples(st.just("call"), st.lists(st.sampled_from(["look", "wait", "own"]), min_size=1, max_size=3)),
+    ),
+    max_size=40,
+)
+
+
+class Service:
+    """What the other two sides see of a connection, and what they may rely on."""
+
+    def __init__(self) -> None:
+        self.made = live(strips=False, own=own_tools("own"), wait=FREE)
+        self.numbers = itertools.count(1)
+        self.on_the_way: list[Frame] = []
+        self.upstream: list[Json] = []
+        self.said: list[int] = []
+        self.names: dict[str, str] = {}
+        self.open: dict[str, str] = {}  # Gemini's id → call id, "" for the client's own
+        self.ended: set[str] = set()
+        self.blocks: set[str] = set()
+
+    def leave(self, data: bytes) -> None:
+        document = json.loads(data)
+        for one in document.get("toolResponse", {}).get("functionResponses", ()):
+            assert one["id"] in self.open, "answered twice, or after it was cancelled"
+            assert one["name"] == self.names[one["id"]]
+            del self.open[one["id"]]
+            self.blocks.discard(one["id"])
+        if "realtimeInput" in document:
+            assert not self.blocks, "the service would close the connection"
+
+    def do(self, outcome: Outcome, *, from_client: bool) -> None:
+        if from_client and outcome.passes is not None:
+            self.leave(outcome.passes)
+            self.upstream.append(json.loads(outcome.passes))
+        if not from_client:
+            assert b"look" not in (outcome.passes or b"")
+            assert b'"wait"' not in (outcome.passes or b"")
+        for one in outcome.send:
+            self.leave(one.data)
+        self.on_the_way += outcome.send
+
+    def client(self, document: Json) -> None:
+        self.do(self.made.from_client(frame(document)), from_client=True)
+
+    def say(self, kind: str) -> None:
+        self.said.append(len(self.said))
+        self.client({kind: {"text": str(self.said[-1])}})
+
+    def call(self, names: list[str]) -> None:
+        calls = [{"id": f"f{next(self.numbers)}", "name": name} for name in names]
+        outcome = self.made.from_server(frame({"toolCall": {"functionCalls": calls}}))
+        captured = {c.gemini_id: c.call_id for c in outcome.called.calls} if outcome.called else {}
+        mixed = any(name != "own" for name in names)
+        for one in calls:
+            self.names[one["id"]] = one["name"]
+            self.open[one["id"]] = captured.get(one["id"], "")
+            assert bool(self.open[one["id"]]) == (one["name"] != "own")
+            if one["name"] == "look" or (one["name"] == "own" and mixed and "look" in names):
+                self.blocks.add(one["id"])
+        self.do(outcome, from_client=False)
+
+    def pick(self, at: int, *, own: bool) -> str | None:
+        found = [one for one, call_id in self.open.items() if bool(call_id) != own and one not in self.ended]
+        return found[at % len(found)] if found else None
+
+    def step(self, action: str, given: Any) -> None:
+        match action:
+            case "audio":
+                self.say("realtimeInput")
+            case "words":
+                self.say("clientContent")
+            case "call":
+                self.call(given)
+            case "sent" if self.on_the_way:
+                self.made.sent()
+                self.upstream.append(json.loads(self.on_the_way.pop(0).data))
+            case "own answer" if chosen := self.pick(given, own=True):
+                self.client({"toolResponse": {"functionResponses": [answer(chosen, "own", {})]}})
+            case "answer" if chosen := self.pick(given, own=False):
+                self.ended.add(chosen)
+                self.do(self.made.answered(self.open[chosen], {}), from_client=False)
+            case "cancel" if chosen := self.pick(given, own=False):
+                call_id = self.open.pop(chosen)
+                self.blocks.discard(chosen)
+                outcome = self.made.from_server(cancellation(chosen))
+                assert outcome.cancel == (call_id,)
+                self.do(outcome, from_client=False)
+
+
+@settings(max_examples=300, deadline=None)
+@given(STEPS)
+def test_however_frames_and_answers_come_nothing_is_lost_reordered_leaked_or_answered_twice(
+    steps: list[tuple[str, Any]],
+) -> None:
+    service = Service()
+    for action, argument in steps:
+        service.step(action, argument)
+    while chosen := service.pick(0, own=False):
+        service.step("answer", 0)
+    while chosen := service.pick(0, own=True):  # noqa: F841
+        service.step("own answer", 0)
+    while service.on_the_way:
+        service.step("sent", None)
+    assert not service.open
+    inputs = [one.get("realtimeInput") or one.get("clientContent") for one in service.upstream]
+    assert [int(one["text"]) for one in inputs if one] == service.said

@@ -1,0 +1,93 @@
+"""Live sessions of the published clients, unmodified, each in a process of its own that is driven line by line."""
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from tests.e2e.chats import CLIENTS, installed
+from tests.e2e.processes import Process, environment, until
+from tests.e2e.proxies import Proxy, Session
+
+Json = dict[str, Any]
+
+MODEL = "gemini-live-2.5-flash-preview"
+KEY = "a-secret-key"
+
+
+class LiveChat:
+    """`got` are the messages of the service that the client was given, as they come."""
+
+    def __init__(self, program: list[str | Path], home: Path, env: Mapping[str, str], **options: Any) -> None:
+        self.process = Process("client", program, environment(home, **env))
+        self.process.send(json.dumps({"model": MODEL, "key": KEY, **options}))
+        self._seen = 0
+        self.wait("setupComplete")
+
+    @property
+    def got(self) -> list[Json]:
+        lines = [json.loads(line) for line in list(self.process.lines) if line.startswith("{")]
+        return [line["got"] for line in lines if "got" in line]
+
+    def send(self, **given: Any) -> None:
+        self.process.send(json.dumps(given))
+
+    def wait(self, member: str) -> Json:
+        """The next message that has this member, also one inside serverContent; those before it are done with."""
+
+        def look() -> Json | None:
+            for at, message in enumerate(self.got[self._seen :], self._seen + 1):
+                if member in message or member in message.get("serverContent", {}):
+                    self._seen = at
+                    return message
+            return None
+
+        found = until(look, f"a message with {member}, in {self.process.log}")
+        assert found is not None
+        return found
+
+    def turn(self) -> str:
+        """The text of the next turn, to its end."""
+        begin = self._seen
+        self.wait("turnComplete")
+        return "".join(text_of(message) for message in self.got[begin : self._seen])
+
+    def say(self, words: str) -> str:
+        self.send(say=words)
+        return self.turn()
+
+    def speak(self, *words: str) -> None:
+        """Audio, a frame each."""
+        for one in words:
+            self.send(speak=one)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is not None:
+            return  # it is shown with the failure, and stopped after that
+        self.process.send("")
+        assert self.process.wait() == 0, self.process.log
+
+
+def text_of(message: Json) -> str:
+    parts = message.get("serverContent", {}).get("modelTurn", {}).get("parts", [])
+    return "".join(part.get("text", "") for part in parts)
+
+
+def python(proxy: Proxy, session: Session, home: Path, **options: Any) -> LiveChat:
+    """google-genai, through CONNECT: for Live it takes wss and nothing else."""
+    env = {"HTTPS_PROXY": proxy.user(session.name), "SSL_CERT_FILE": str(proxy.ca)}
+    return LiveChat([sys.executable, CLIENTS / "live.py"], home, env, **options)
+
+
+def node(proxy: Proxy, session: Session, home: Path, **options: Any) -> LiveChat:
+    """@google/genai, through the reverse proxy by plain ws."""
+    base = f"{proxy.url}/@{session.name}"
+    env = {"GENAI_JS": str(installed())}
+    return LiveChat(["node", CLIENTS / "live.mjs"], home, env, base_url=base, **options)
