@@ -140,6 +140,8 @@ class Grafter:
         if plan.changes:
             replaced = {"tools": plan.tools, "toolConfig": plan.tool_config}
         rewritten = wire.write(request, replaced, pieces)
+        if wire.dropped:
+            self.warn(f"session {scope.session}, surface {target.surface}: left out {wire.dropped}")
         if target.operation is Operation.COUNT or not plan.grafts:
             return Forward(rewritten)
         exchange = Exchange(wire, scope, plan, model, request)

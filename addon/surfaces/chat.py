@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from addon.core.chat import translated
 from addon.core.completions import Completions
-from addon.core.documents import Document, encode
+from addon.core.documents import Document, camel, decode, encode, objects
 from addon.core.json_array import ArrayItem
 from addon.core.messages import written
 from addon.core.request import Piece, Prefix, Request, parse
@@ -38,6 +38,8 @@ class ChatWire(Wire):
         return parse(self._source.gemini, (), known)
 
     def write(self, request: Request, replaced: Mapping[str, bytes | None], contents: Sequence[Piece] | None) -> bytes:
+        if any(camel(key) != "functionDeclarations" for tool in objects(_tools(replaced)) for key in tool):
+            self.dropped = "built-in tools, which chat completions have no form for"
         return written(self._source, replaced, contents)
 
     def again(self, request: Request, added: Sequence[Document], mode: str | None) -> bytes:
@@ -65,6 +67,10 @@ class ChatWire(Wire):
     def _framed(self, body: bytes) -> bytes:
         self.sent += 1
         return b"data: %b\n\n" % body
+
+
+def _tools(replaced: Mapping[str, bytes | None]) -> object:
+    return decode(replaced.get("tools") or b"null")
 
 
 SURFACE = Surface(

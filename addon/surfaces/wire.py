@@ -23,10 +23,12 @@ class Wire:
 
     `native`: what passes is Gemini's, so that answers may be looked at on their way. Those of other languages are
     always written anew, by a loop. `target` is what the request is; where the URL does not tell how the answer is
-    framed, it is known once the request was read. `sent` counts the events that were written.
+    framed, it is known once the request was read. `sent` counts the events that were written. `dropped` says, once a
+    request is written, what of it has no form in this language, for a warning.
     """
 
     native = True
+    dropped = ""
 
     def __init__(self, target: Target) -> None:
         self.target = target
