@@ -1,10 +1,10 @@
-"""A JSON Schema as the service takes it in `parametersJsonSchema`: nearly as it is.
+"""A JSON Schema as the service takes it in `parametersJsonSchema` and its like: nearly as it is.
 
 The service reads the whole of JSON Schema there, and ignores what it does not enforce. It refuses a request for four
-things alone: a value of the wrong kind, a `$ref` that names nothing, one in the place of the whole schema or with
-much beside it, and references in a circle that no value gets out of. What of these can be said in another way is said
-so; the rest is for the schema's author to mend. Pure: a schema is never changed in place, and comes back itself where
-nothing stands against it. Depth is the caller's to bound: these functions recurse.
+things alone: a value of the wrong kind; a `$ref` that names nothing; one with much beside it, or in the place of the
+whole schema (not each of them is followed); references in a circle that no value gets out of. What of these can be
+said in another way is said so; the rest is for the schema's author to mend. Pure: a schema is never changed in place,
+and comes back itself where nothing stands against it.
 """
 
 from __future__ import annotations
@@ -54,10 +54,13 @@ def fitted(schema: Schema) -> Schema:
     - A required property in a circle of references that may be null becomes an optional one: null is no way out of a
       circle to the service.
     """
-    _check(schema, "", schema)
-    schema = _mapped(_rooted(schema), _wrapped)
-    while circle := _circle(schema):
-        schema = _opened(schema, circle)
+    try:
+        _check(schema, "", schema)
+        schema = _mapped(_rooted(schema), _wrapped)
+        while circle := _circle(schema):
+            schema = _opened(schema, circle)
+    except RecursionError:
+        raise Unfit("", "is nested too deeply") from None
     return schema
 
 

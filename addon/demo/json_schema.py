@@ -1,4 +1,4 @@
-"""What the service refuses of a JSON Schema in ``parametersJsonSchema`` and ``responseJsonSchema``.
+"""What the service refuses of a JSON Schema, be it one of arguments, of a function's results, or of the output.
 
 That is little: keywords it does not know or does not enforce pass. Pure. References are never fetched.
 """
@@ -28,7 +28,7 @@ def check(schema: Any, *, vertex: bool) -> None:
     if not isinstance(schema, dict):
         raise Refused("the schema at top-level must be an object")  # own words
     reader = _Reader(schema, vertex)
-    if "$ref" in schema:  # it is not followed there
+    if "$ref" in schema and not str(schema["$ref"]).startswith("#/$defs/"):  # no other is followed there
         raise Refused("reference to undefined schema at top-level")
     for member, path in _all(schema, ""):
         reader.check(member, path)

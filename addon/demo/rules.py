@@ -244,6 +244,8 @@ def _check_output(config: dict[str, Any], functions: bool, model: Model, place: 
     if schema is not None and "responseJsonSchema" in config:
         # own words
         raise Refused("response_schema and response_json_schema are mutually exclusive.")
+    if "responseJsonSchema" in config:
+        json_schema.check(config["responseJsonSchema"], vertex="vertex" in place)
     count = config.get("candidateCount", 1)
     if not 1 <= count <= 8:
         raise Refused(

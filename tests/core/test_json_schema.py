@@ -167,6 +167,14 @@ def test_what_cannot_be_said_is_refused_with_its_path(name: str) -> None:
     assert word in caught.value.message
 
 
+def test_a_schema_that_is_nested_without_end_is_refused() -> None:
+    schema: dict[str, Any] = {}
+    for _ in range(5000):
+        schema = {"items": schema}
+    with pytest.raises(Unfit, match="nested too deeply"):
+        fitted(schema)
+
+
 def test_a_long_way_of_references_is_no_circle_and_no_trouble() -> None:
     names = [f"A{n}" for n in range(2000)]
     defs = {a: of("next", next=ref(b)) for a, b in itertools.pairwise(names)}

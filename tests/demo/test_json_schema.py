@@ -34,7 +34,10 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "a missing anchor": (of(a={"$ref": "#x"}), UNDEFINED + "properties.a"),
     "an address": (of(a={"$ref": "https://x.example/s"}), UNDEFINED + "properties.a"),
     "a reference that is none": (of(a={"$ref": None}), UNDEFINED + "properties.a"),
-    "a reference for the whole": ({**ref("A"), "$defs": {"A": of()}}, UNDEFINED + "top-level"),
+    "a reference to a definition of old for the whole": (
+        {"$ref": "#/definitions/A", "definitions": {"A": of()}},
+        UNDEFINED + "top-level",
+    ),
     "a loop of required properties": (
         {**of(a=ref("A")), "$defs": {"A": of("b", b=ref("B")), "B": of("a", a=ref("A"))}},
         LOOP + "$defs.B.properties.a",
@@ -86,6 +89,7 @@ PASSES: dict[str, Json] = {
         **of("a b", a=ref("A"), b=ref("A")),
         "$defs": {"A": of("c", c=ref("B")), "B": {}},
     },
+    "a reference to a definition for the whole": {**ref("A"), "title": "t", "$defs": {"A": of()}},
     "definitions of old": {**of(a={"$ref": "#/definitions/A"}), "definitions": {"A": {}}},
     "a pointer to a place": of("a", a={}, b={"$ref": "#/properties/a"}),
     "an anchor and an $id": {"$id": "x", **of(a={"$ref": "#here"}), "$defs": {"A": {"$anchor": "here"}}},

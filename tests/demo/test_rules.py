@@ -348,6 +348,11 @@ REFUSED: list[tuple[str, Json, str]] = [
         "Unknown name \"streamFunctionCallArguments\" at 'tool_config.function_calling_config': Cannot find field.",
     ),
     (
+        "a schema of the output with a reference to nothing",
+        {"generationConfig": {"responseMimeType": "application/json", "responseJsonSchema": DANGLING}},
+        "reference to undefined schema at properties.a",
+    ),
+    (
         "a schema without JSON output",
         {"generationConfig": {"responseSchema": {"type": "STRING"}}},
         "response_schema: only allowed when response_mime_type is 'application/json'",

@@ -8,6 +8,7 @@ import re
 from typing import Any
 
 from addon.core.documents import Document
+from addon.core.json_schema import fitted
 from addon.core.openai.invalid import (
     Object,
     bad,
@@ -21,6 +22,7 @@ from addon.core.openai.invalid import (
     shown,
     string,
 )
+from addon.core.schema import Unfit
 from addon.core.tools import generation, is_before
 
 _SCHEMA_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
@@ -119,7 +121,10 @@ def _format(text: Object) -> Document:
         raise bad(f"{at}.schema", "must be an object (a JSON Schema)", "invalid_type")
     if "description" in given:
         schema = {"description": string(given["description"], f"{at}.description"), **schema}
-    return {"responseMimeType": "application/json", "responseJsonSchema": schema}
+    try:
+        return {"responseMimeType": "application/json", "responseJsonSchema": fitted(schema)}
+    except Unfit as e:
+        raise bad(f"{at}.schema.{e.path}".rstrip("."), e.message) from None
 
 
 def _thinking(value: object, model: str) -> Document:

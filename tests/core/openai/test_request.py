@@ -22,6 +22,10 @@ DECLARATION = {
     "description": "d",
     "parameters": {"type": "OBJECT", "properties": {"city": {"type": "STRING"}}, "required": ["city"]},
 }
+LINKED = {
+    "type": "object",
+    "properties": {"value": {"type": "number"}, "next": {"anyOf": [{"$ref": "#"}, {"type": "null"}]}},
+}
 FORMAT = {"type": "json_schema", "name": "answer", "schema": SCHEMA}
 
 
@@ -54,6 +58,10 @@ CONFIGS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "the schema's own description stays": (
         {"text": {"format": {**FORMAT, "schema": {**SCHEMA, "description": "own"}, "description": "other"}}},
         {"responseMimeType": "application/json", "responseJsonSchema": {**SCHEMA, "description": "own"}},
+    ),
+    "JSON of a schema that goes on as long as it is not null": (
+        {"text": {"format": {**FORMAT, "schema": {**LINKED, "required": ["value", "next"]}}}},
+        {"responseMimeType": "application/json", "responseJsonSchema": {**LINKED, "required": ["value"]}},
     ),
     "no effort": ({"reasoning": {"effort": None}}, {}),
     "effort": ({"reasoning": {"effort": "low"}}, {"thinkingConfig": {"thinkingLevel": "LOW"}}),
@@ -288,6 +296,16 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
     "a schema without a name": ({"text": {"format": {**FORMAT, "name": None}}}, "text.format.name", "missing"),
     "a schema with a bad name": ({"text": {"format": {**FORMAT, "name": "a b"}}}, "text.format.name", "letters"),
     "a format without its schema": ({"text": {"format": {**FORMAT, "schema": None}}}, "text.format.schema", "missing"),
+    "a schema with a reference to nothing": (
+        {"text": {"format": {**FORMAT, "schema": {"properties": {"a": {"$ref": "#/$defs/A"}}}}}},
+        "text.format.schema.properties.a.$ref",
+        "names nothing",
+    ),
+    "a schema without an end": (
+        {"text": {"format": {**FORMAT, "schema": {"properties": {"a": {"$ref": "#"}}, "required": ["a"]}}}},
+        "text.format.schema.properties.a",
+        "circle",
+    ),
     "a schema that is a list": ({"text": {"format": {**FORMAT, "schema": []}}}, "text.format.schema", "object"),
     "a strict format that is no flag": ({"text": {"format": {**FORMAT, "strict": 1}}}, "text.format.strict", "true"),
     "JSON beside tools before Gemini 3": (
