@@ -28,4 +28,5 @@ def caller_of(request: Request, session: str, key: str) -> Caller:
     key = request.headers.get(KEY_HEADER, "").strip() or key
     if not key:
         raise Problem(401, _NO_KEY, code="invalid_api_key")
-    return Caller(named, key, tuple(request.client) if request.client else ("127.0.0.1", 0))
+    client = request.client
+    return Caller(named, key, (client.host, client.port) if client else ("127.0.0.1", 0))

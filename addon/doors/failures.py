@@ -1,14 +1,12 @@
 """What ends a turn without an answer, and how each door words its refusals."""
 
-import http
 from typing import Self
 
-import pydantic_core
 from starlette.responses import Response
 
-from addon.control.problems import Problem
+from addon.control.problems import Problem, problem_of
 from addon.core import replies
-from addon.core.documents import Document, Malformed, decode
+from addon.core.documents import Document, Malformed, decode, encode
 
 _STATUSES = {
     400: "INVALID_ARGUMENT",
@@ -65,22 +63,22 @@ def status_of(code: int) -> str:
     return _STATUSES.get(code, "INVALID_ARGUMENT" if code < 500 else "INTERNAL")
 
 
-def in_google_s(problem: Problem) -> Response:
-    """A refusal of ours as Google words its own, which knows no 422."""
+def google_error(error: Exception) -> tuple[int, Document]:
+    """The status and the document that tell of an error as Google does; it knows no 422."""
+    if isinstance(error, Failed):
+        return error.code, error.document
+    problem = problem_of(error)
     code = 400 if problem.status == 422 else problem.status
     document = replies.error(code, status_of(code), problem.detail)
     if field := problem.extra.get("field"):
-        violation = {"field": field, "description": problem.detail}
         kind = "type.googleapis.com/google.rpc.BadRequest"
-        document["error"]["details"] = [{"@type": kind, "fieldViolations": [violation]}]
-    return google_error(code, document, problem.headers)
+        violations = [{"field": field, "description": problem.detail}]
+        document["error"]["details"] = [{"@type": kind, "fieldViolations": violations}]
+    return code, document
 
 
-def google_error(code: int, document: Document, headers: object = None) -> Response:
-    made = Response(pydantic_core.to_json(document), code, media_type="application/json; charset=UTF-8")
-    made.headers.update(headers if isinstance(headers, dict) else {})
-    return made
-
-
-def phrase_of(code: int) -> str:
-    return http.HTTPStatus(code).phrase if code in http.HTTPStatus else "Error"
+def in_google_s_words(error: Exception) -> Response:
+    """A refusal as Google words its own."""
+    code, document = google_error(error)
+    headers = error.headers if isinstance(error, Problem) else None
+    return Response(encode(document), code, headers, "application/json; charset=UTF-8")

@@ -44,9 +44,7 @@ ASKED = [user("go"), model(A, B)]
     ],
     ids=["out of order", "by id alone", "by name alone", "with words"],
 )
-def test_answers_go_in_call_order_and_before_everything_else(
-    given: list[Document], expected: list[Document]
-) -> None:
+def test_answers_go_in_call_order_and_before_everything_else(given: list[Document], expected: list[Document]) -> None:
     before = copy.deepcopy((ASKED, given))
     paired = pair(ASKED, given)
     assert paired.contents == [*ASKED, *expected]
@@ -83,7 +81,9 @@ def test_alike_calls_are_told_by_their_ids() -> None:
     ],
     ids=["no history", "no calls", "another call", "twice", "again", "long past"],
 )
-def test_answers_to_no_open_call_are_refused(history: list[Document], given: list[Document], unknown: list[str]) -> None:
+def test_answers_to_no_open_call_are_refused(
+    history: list[Document], given: list[Document], unknown: list[str]
+) -> None:
     with pytest.raises(Unknown) as refused:
         pair(history, given)
     assert [one["id"] for one in refused.value.responses] == unknown
