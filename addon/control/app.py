@@ -60,8 +60,7 @@ def create_app(
 ) -> ControlApp:
     """The control API over an open store. `token` None: nobody is asked for one. `loops` None: no loop runs here.
     `mounted`: what is served beside it."""
-    known = NoLoops() if loops is None else loops
-    api = Api(store=store, settings=settings, metrics=metrics, loops=known, version=version)
+    api = Api(store=store, settings=settings, metrics=metrics, loops=loops or NoLoops(), version=version)
     return ControlApp(api, token, mounted or Mounted())
 
 

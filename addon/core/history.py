@@ -25,7 +25,8 @@ DUMMY_SIGNATURE = "skip_thought_signature_validator"
 
 class Rules(NamedTuple):
     """How one request is rewritten. `strip`: the client's own calls go too, as text, where nothing declares them.
-    `keep_unanswered`: a last step none of whose calls has a result keeps its text. `ids`: calls have ids."""
+    `keep_unanswered`: a last step none of whose calls has a result keeps its text. `ids`: calls have ids. `kept`: the
+    service has the history itself, and waits for the responses to its calls, whatever is declared."""
 
     plan: Plan
     strip: bool
@@ -33,6 +34,7 @@ class Rules(NamedTuple):
     placeholder: Placeholder
     keep_unanswered: bool = True
     ids: bool = True
+    kept: bool = False
 
 
 class Manner(NamedTuple):
@@ -196,7 +198,7 @@ class _Writer:
 
     def _is_declared(self, step: Step) -> bool:
         plan = self.rules.plan
-        return all(
+        return self.rules.kept or all(
             slot.name in plan.names if slot.call_id is not None else not self.rules.strip or slot.name in plan.declared
             for slot in step.slots
         )
@@ -250,7 +252,7 @@ class _Writer:
             self.stay(self.index, self.index + 1)
         else:
             self._write([said])
-        asked = client_calls(contents, true)
+        asked = client_calls(None if self.rules.kept else contents, true)
         if self.index + 1 < len(self.turns):
             self.awaited = (true, asked)
         else:

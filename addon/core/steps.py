@@ -63,9 +63,9 @@ class TrueTurn:
         return [call_id for call_id, answer in self.answers.items() if answer is None]
 
 
-def given_answers(said: Sequence[Document], answered: Sequence[Document], true: TrueTurn) -> dict[str, Document]:
+def given_answers(said: Sequence[Document] | None, answered: Sequence[Document], true: TrueTurn) -> dict[str, Document]:
     """What the client answered to calls that were passed through to it, by call id, of the calls that have no answer
-    yet. `said` is the model turn as the client has it, `answered` the user turn after it."""
+    yet. `said` is the model turn as the client has it (see `client_calls`), `answered` the user turn after it."""
     if not true.passthrough or not true.pending:
         return {}
     left = responses_in(answered)
@@ -77,11 +77,21 @@ def given_answers(said: Sequence[Document], answered: Sequence[Document], true: 
     return given
 
 
-def client_calls(said: Sequence[Document], true: TrueTurn) -> list[Document | None]:
+def client_calls(said: Sequence[Document] | None, true: TrueTurn) -> list[Document | None]:
     """For each call of the last step what the client has of it in its own turn, under the name and the id that it
-    knows; None for those it was not shown."""
-    seen = iter(calls_in(said))
-    return [next(seen, None) if true.passthrough or slot.call_id is None else None for slot in true.steps[-1].slots]
+    knows; None for those it was not shown.
+
+    `said` None: it names the turn alone, and knows its calls as they were made.
+    """
+    step = true.steps[-1]
+    made = iter(calls_in([step.content]))
+    seen = iter(calls_in(said)) if said is not None else None
+    calls: list[Document | None] = []
+    for slot in step.slots:
+        own = next(made, None)
+        mine = true.passthrough or slot.call_id is None
+        calls.append(None if not mine else own if seen is None else next(seen, None))
+    return calls
 
 
 def response_to(call: Document | None, left: list[Document]) -> Document | None:

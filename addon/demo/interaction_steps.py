@@ -127,19 +127,16 @@ def _response(step: Json, open_calls: dict[str, str], where: str) -> Json:
 
 
 def steps_of(contents: list[Json]) -> list[Json]:
-    """The steps of an answer: what ``contents_of`` reads again."""
-    steps: list[Json] = []
-    for content in contents:
-        for part in content["parts"]:
-            if signature := part.get("thoughtSignature"):
-                steps.append({"signature": signature, "type": "thought"})
-            if "functionCall" in part:
-                call = part["functionCall"]
-                steps.append(
-                    {"id": call["id"], "type": "function_call", "name": call["name"], "arguments": call["args"]}
-                )
-            elif part.get("text"):
-                steps.append({"content": [{"text": part["text"], "type": "text"}], "type": "model_output"})
+    """The steps of an answer, its signature first: what ``contents_of`` reads again."""
+    parts = [part for content in contents for part in content["parts"]]
+    signatures_of = [part["thoughtSignature"] for part in parts if "thoughtSignature" in part]
+    steps: list[Json] = [{"signature": signature, "type": "thought"} for signature in signatures_of]
+    for part in parts:
+        if "functionCall" in part:
+            call = part["functionCall"]
+            steps.append({"id": call["id"], "type": "function_call", "name": call["name"], "arguments": call["args"]})
+        else:
+            steps.append({"content": [{"text": part["text"], "type": "text"}], "type": "model_output"})
     return steps
 
 

@@ -121,20 +121,22 @@ class Grafter:
         model = target.model or _model_in(request)
         cached = _text_in(request, "cachedContent")
         plan = await self._cached_plan(scope, cached) if cached else _plan(target, scope, request, path, model)
+        if plan is None and wire.keeps_history:
+            plan = Plan(None, None, False, {}, frozenset(), grafts=False)
         if plan is None:
             return Forward(body)
         if plan.dropped:
             self.warn(f"session {scope.session}, model {model}: left out {plan.dropped}")
         token = _text_in(request, "continuationToken")
         outcome: Hits | Reply | Abandoned = {}
-        if plan.rewrites and self.store.revision(scope.session) != 0:
-            waits = target.operation in (Operation.GENERATE, Operation.STREAM) and not token
+        if (plan.rewrites or wire.keeps_history) and self.store.revision(scope.session) != 0:
+            waits = plan.rewrites and target.operation in (Operation.GENERATE, Operation.STREAM) and not token
             outcome = await self._hits(wire, scope, request, model, waits=waits, hangup=hangup)
         if wire.native:
             self.prefixes.keep(scope.session, path, request)  # with what was found for it
         if isinstance(outcome, (Reply, Abandoned)):
             return outcome
-        rules = scope.rules(plan, generation(model), keep_unanswered=True, ids=takes_ids)
+        rules = scope.rules(plan, generation(model), keep_unanswered=True, ids=takes_ids, kept=wire.keeps_history)
         pieces = rewrite(request.body, request.history, outcome, rules)
         replaced: dict[str, bytes | None] = {}
         if plan.changes:
@@ -163,7 +165,8 @@ class Grafter:
         self, wire: Wire, scope: Scope, request: Request, model: str, *, waits: bool, hangup: Hangup
     ) -> Hits | Reply | Abandoned:
         hits = await self._look_up(scope, request)
-        if hits and await take_answers(self.store, scope.session, request.body, request.history, hits):
+        kept = wire.keeps_history
+        if hits and await take_answers(self.store, scope.session, request.body, request.history, hits, kept=kept):
             hits = await self._look_up(scope, request)
         if not hits:
             return hits

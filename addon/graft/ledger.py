@@ -213,9 +213,11 @@ def is_leased(call: Call) -> bool:
     return call.status is Status.RUNNING and call.lease_until is not None
 
 
-async def take_answers(store: Store, session: str, body: bytes, history: History, hits: Hits) -> bool:
+async def take_answers(
+    store: Store, session: str, body: bytes, history: History, hits: Hits, *, kept: bool = False
+) -> bool:
     """Store what the client itself answered to calls that were passed through to it; whether there was anything. The
-    first answer to a call wins."""
+    first answer to a call wins. `kept`: the service has the history, and the client only names its turn."""
     taken = False
     if store.read_only:
         return False
@@ -226,7 +228,7 @@ async def take_answers(store: Store, session: str, body: bytes, history: History
             if not true.passthrough or not true.pending:
                 continue
             said, answered = (history.turns[at].contents(body) for at in (index, index + 1))
-            for call_id, response in given_answers(said, answered, true).items():
+            for call_id, response in given_answers(None if kept else said, answered, true).items():
                 try:
                     await store.answer(call_id, result=response, session=session)
                     taken = True

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from addon.core.answer import MAX_DEPTH, Candidate, Captured
-from addon.core.documents import Document
+from addon.core.documents import Document, encode
 from addon.core.live import Called
+from addon.core.request import parse
 from addon.core.turns import chain_key, pair_key, visible_digest
 from addon.graft.exchange import Exchange
 from addon.graft.scope import Scope
@@ -37,7 +38,12 @@ def keys_of(exchange: Exchange, shown: Sequence[Document]) -> list[bytes]:
     """The keys of a turn of which the client was shown these parts."""
     chain, before = _history_keys(exchange)
     digest = visible_digest(shown)
-    return [chain_key(chain, "model", digest), pair_key(before, digest)]
+    keys = [chain_key(chain, "model", digest), pair_key(before, digest)]
+    for contents in exchange.wire.stand_ins(shown):
+        request = parse(encode({"contents": contents}))
+        request.history.identify(request.body)
+        keys.append(request.history.turns[-1].chain)
+    return keys
 
 
 def step_of(candidate: Candidate) -> Step:

@@ -34,8 +34,9 @@ class Scope:
     def strips(self) -> bool:
         return self.client_tools == "strip"
 
-    def rules(self, plan: Plan, model: Generation, *, keep_unanswered: bool, ids: bool) -> Rules:
-        return Rules(plan, self.strips, model, self.placeholder, keep_unanswered, ids)
+    def rules(self, plan: Plan, model: Generation, *, keep_unanswered: bool, ids: bool, kept: bool = False) -> Rules:
+        strip, keep_unanswered = self.strips and not kept, keep_unanswered and not kept
+        return Rules(plan, strip, model, self.placeholder, keep_unanswered, ids, kept)
 
 
 class Scopes:

@@ -11,7 +11,6 @@ from mitmproxy.addonmanager import Loader
 from pydantic import ValidationError
 
 from addon.control.token import make_folder, write_file
-from addon.doors.outward import Outward
 from addon.hooks.banner import addresses, banner, ca_file
 from addon.hooks.runtime import Runtime
 from addon.settings import OPTIONS, Settings, explain, unknown_option
@@ -27,8 +26,7 @@ class Lifecycle:
 
     name = "toolgraft"
 
-    def __init__(self, outward: Outward) -> None:
-        self.outward = outward
+    def __init__(self) -> None:
         self.runtime: Runtime | None = None
         self.filter: flowfilter.TFilter | None = None
         self._ended: asyncio.Task[None] | None = None
@@ -68,7 +66,7 @@ class Lifecycle:
         except ValueError as error:
             raise ValueError(f"graft_filter={settings.filter!r}: must be a mitmproxy flow filter: {error}") from None
         if self.runtime is None:
-            self.runtime = Runtime.start(settings, self.outward)
+            self.runtime = Runtime.start(settings)
         else:
             self.runtime.change(settings)
         self.filter = chosen

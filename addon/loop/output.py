@@ -78,19 +78,23 @@ def _content(candidate: Document) -> Document:
 
 
 def summed(one: Document, other: Document) -> Document:
-    """Token counts added; lists by modality joined; what is no number is the later one's."""
+    """Token counts added; lists by modality (or tool) joined; what is no number is the later one's."""
     result = dict(one)
     for key, value in other.items():
         held = result.get(key)
         if isinstance(value, int) and isinstance(held, int) and not isinstance(value, bool):
             result[key] = held + value
         elif isinstance(value, list) and isinstance(held, list):
-            by_modality = {str(item.get("modality")): item for item in held if isinstance(item, dict)}
+            by_kind = {_kind(item): item for item in held if isinstance(item, dict)}
             for item in value:
                 if isinstance(item, dict):
-                    modality = str(item.get("modality"))
-                    by_modality[modality] = summed(by_modality.get(modality, {}), item)
-            result[key] = list(by_modality.values())
+                    by_kind[_kind(item)] = summed(by_kind.get(_kind(item), {}), item)
+            result[key] = list(by_kind.values())
         else:
             result[key] = value
     return result
+
+
+def _kind(count: Document) -> str:
+    """What a count in a list is of: a modality, or a type of tool."""
+    return str(count.get("modality", count.get("type")))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import lru_cache
 from urllib.parse import unquote
 
-from addon.surfaces import chat, codeassist, developer, firebase, live, vertex
+from addon.surfaces import chat, codeassist, developer, firebase, interactions, live, vertex
 from addon.surfaces.base import Framing, Operation, Surface, Target
 from addon.surfaces.wire import Wire
 
@@ -20,6 +20,7 @@ SURFACES: tuple[Surface, ...] = (
     codeassist.SURFACE,
     chat.SURFACE,
     live.SURFACE,
+    interactions.SURFACE,
 )
 
 _WIRES = {surface.name: surface.wire for surface in SURFACES if surface.wire is not None}

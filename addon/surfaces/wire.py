@@ -25,10 +25,14 @@ class Wire:
     always written anew, by a loop. `target` is what the request is; where the URL does not tell how the answer is
     framed, it is known once the request was read. `sent` counts the events that were written. `dropped` says, once a
     request is written, what of it has no form in this language, for a warning.
+
+    `keeps_history`: the service keeps what was said, and the request names it. Whatever else the request may do, what
+    it names has to be put right, and each call that the service waits for needs a response.
     """
 
     native = True
     dropped = ""
+    keeps_history = False
 
     def __init__(self, target: Target) -> None:
         self.target = target
@@ -64,6 +68,11 @@ class Wire:
         pieces: list[Piece] = [span for turn in request.history.turns for span in turn.spans]
         pieces += [encode(content) for content in added]
         return self.write(request, mode_set(request, mode), pieces if added else None)
+
+    def stand_ins(self, shown: Sequence[Document]) -> list[list[Document]]:
+        """The Contents with which the client's next request may begin, besides its own and these parts behind them,
+        where an answer of them is known by another name as well."""
+        return []
 
     # --- answers ----------------------------------------------------------------------------------------------
 

@@ -274,6 +274,19 @@ def test_a_mixed_step_is_restored_whole_with_both_sides_responses_in_call_order(
     ]
 
 
+def test_calls_in_a_history_that_the_service_keeps_get_their_responses_whatever_is_declared() -> None:
+    """The client's turn names what the service has: no call of it is there to be matched, or to become text."""
+    named = [user(""), model("an id"), user(response("own", {"r": 1}, id="c2"), "and?")]
+    mixed = true_turn(1, call("gone", id="c1"), call("own", id="c2"), answers=[None, "own"])
+    kept = rules(strip=False)._replace(keep_unanswered=False, kept=True)
+    said, answered, words = rewritten(named, {1: mixed}, kept)[1:]
+    assert said == mixed.steps[0].content
+    assert answered["parts"] == [response("gone", NO_RESULT, id="c1"), response("own", {"r": 1}, id="c2")]
+    assert words == user("and?")
+    unanswered = true_turn(2, call("gone", id="c1"), answers=[None])
+    assert rewritten([*named[:2], user("and?")], {1: unanswered}, kept)[2] == user(response("gone", NO_RESULT, id="c1"))
+
+
 def test_a_mixed_step_is_restored_also_where_nothing_was_answered() -> None:
     true = true_turn(1, call("get_weather"), call("own"), answers=[None, "own"])
     out = rewritten([user("hi"), model(call("own")), user("?")], {1: true}, rules(strip=False, own=["own"]))

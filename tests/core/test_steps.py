@@ -52,6 +52,11 @@ def test_the_calls_that_the_client_has() -> None:
     assert client_calls([], turn(1, "a", passthrough=True)) == [None]
 
 
+def test_a_client_that_only_names_its_turn_has_its_calls_as_they_were_made() -> None:
+    assert client_calls(None, turn(1, "a", None, "b")) == [None, {"name": "tool1"}, None]
+    assert client_calls(None, turn(1, "a", "b", passthrough=True)) == [{"name": "tool0"}, {"name": "tool1"}]
+
+
 @pytest.mark.parametrize(
     ("said", "answered", "given"),
     [

@@ -1,4 +1,4 @@
-"""Every recorded exchange with the service goes through the graft, as far as it is a surface's.
+"""Every recorded exchange with the service goes through the graft, as far as it is a surface's, and in Gemini's form.
 
 The recordings lie beside the checkout, or where TOOLGRAFT_RECORDED says.
 """
@@ -20,7 +20,7 @@ from addon.core.json_array import ArrayDecoder
 from addon.core.sse import SseDecoder
 from addon.graft.capture import Capture
 from addon.graft.exchange import Forward
-from addon.surfaces import match
+from addon.surfaces import match, wire_of
 from addon.surfaces.base import Framing, Operation, Target
 from store.factory import open_url
 from tests.graft.conftest import Graft
@@ -55,7 +55,7 @@ def _read() -> Iterator[Recorded]:
             url = urlsplit(one["url"] or "")
             host = url.hostname or ""
             target = match(one["method"] or "POST", host, f"{url.path}?{url.query}") if host else None
-            if target is None or one["framing"] not in FRAMINGS:
+            if target is None or not wire_of(target).native or one["framing"] not in FRAMINGS:
                 continue
             body = one["request_body"]
             if isinstance(body, dict) and body.keys() == {"type", "content"}:

@@ -3,8 +3,12 @@
 import pytest
 
 from addon.core.answer import Candidate, Captured
+from addon.core.documents import encode
+from addon.core.interactions import kept, mark
+from addon.core.request import parse
 from addon.core.steps import Slot
 from addon.graft.records import call_of, keys_of, step_of, turn_of
+from addon.surfaces import match_path
 from store.models import Slot as SlotRecord
 from store.models import Status, Step
 from tests.graft.conftest import WEATHER, Graft, model, user
@@ -61,6 +65,20 @@ async def test_a_turn_is_found_by_all_before_it_and_by_what_is_just_before_it(gr
     assert chain != other_chain, "another chat"
     assert pair == same_pair, "the same words just before"
     assert pair != other_pair
+
+
+async def test_a_turn_that_the_service_keeps_is_found_by_each_of_its_ids_too(graft: Graft) -> None:
+    await graft.tools(WEATHER)
+    target = match_path("POST", "/v1beta/interactions")
+    assert target is not None
+    exchange = await graft.exchange({"model": "m", "input": "hi"}, target)
+    shown = [mark("v1_a"), {"text": "said"}, mark("v1_b")]
+    keys = keys_of(exchange, shown)
+    assert len(set(keys)) == 4
+    for interaction in ("v1_a", "v1_b"):
+        named = parse(encode({"contents": [*kept(interaction), user("and?")]})).history
+        named.identify(encode({"contents": [*kept(interaction), user("and?")]}))
+        assert named.turns[1].chain in keys[2:]
 
 
 def test_a_step_is_what_the_model_said_and_whose_its_calls_are() -> None:

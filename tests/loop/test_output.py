@@ -19,6 +19,11 @@ from addon.loop.output import Splice, summed
             {"d": [{"modality": "TEXT", "tokenCount": 4}, {"modality": "IMAGE", "tokenCount": 5}]},
             {"d": [{"modality": "TEXT", "tokenCount": 7}, {"modality": "IMAGE", "tokenCount": 5}]},
         ),
+        (
+            {"grounding_tool_count": [{"type": "a", "count": 1}]},
+            {"grounding_tool_count": [{"type": "b", "count": 2}, {"type": "a", "count": 3}]},
+            {"grounding_tool_count": [{"type": "a", "count": 4}, {"type": "b", "count": 2}]},
+        ),
     ],
 )
 def test_token_counts_are_added(one: dict[str, Any], other: dict[str, Any], total: dict[str, Any]) -> None:

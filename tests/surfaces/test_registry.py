@@ -112,6 +112,10 @@ MATCHES = [
     ("daily-cloudcode-pa.sandbox.googleapis.com", "/v1internal:generateContent", "codeassist", GENERATE, JSON, ""),
     ("autopush-cloudcode-pa.sandbox.googleapis.com", "/v1internal:generateContent", "codeassist", GENERATE, JSON, ""),
     # OpenAI's language; how the answer comes is told by the body
+    # Interactions: whether it streams is said in the body
+    (DEV, "/v1beta/interactions", "interactions", GENERATE, JSON, ""),
+    (DEV, "/v1/interactions?alt=sse", "interactions", GENERATE, JSON, ""),
+    (REGIONAL, "/v1beta1/projects/p/locations/l/interactions", "interactions", GENERATE, JSON, ""),
     (DEV, "/v1beta/openai/chat/completions", "chat", GENERATE, JSON, ""),
     (DEV, "/v1/openai/chat/completions", "chat", GENERATE, JSON, ""),
     (DEV, "//v1beta/openai/chat/completions", "chat", GENERATE, JSON, ""),
@@ -158,7 +162,8 @@ FOREIGN = [
     ("POST", DEV, "/v1beta/models/:generateContent"),
     ("POST", DEV, "/v1beta/models/m:generateContent/"),
     ("POST", DEV, "/v2/models/m:generateContent"),
-    ("POST", DEV, "/v1beta/interactions"),
+    ("GET", DEV, "/v1beta/interactions"),
+    ("POST", DEV, "/v1beta/interactions/v1_x/cancel"),
     ("GET", DEV, "/v1beta/openai/chat/completions"),
     ("POST", DEV, "/v1beta/openai/chat/completions/c1"),
     ("POST", DEV, "/v1beta/openai/embeddings"),
@@ -293,7 +298,7 @@ def test_every_recorded_url_is_what_the_recording_says() -> None:
             operation = next((o for o in (GENERATE, STREAM, COUNT) if url.path.endswith(":" + o)), None)
             if exchange["method"] == "POST" and url.path.endswith("/cachedContents"):
                 operation = CACHE
-            if exchange["api"] == "openai-compat":
+            if exchange["api"] in ("openai-compat", "interactions"):
                 operation = GENERATE
             if operation is None:
                 assert by_host is None, url
@@ -302,6 +307,7 @@ def test_every_recorded_url_is_what_the_recording_says() -> None:
             surface = {"devapi": "developer", "openai-compat": "chat"}.get(exchange["api"], exchange["api"])
             framing = JSON if operation is not STREAM else SSE if "alt=sse" in url.query else ARRAY
             assert (by_host.surface, by_host.operation, by_host.framing) == (surface, operation, framing), url
-            assert operation is CACHE or by_host.surface in ("codeassist", "chat") or f"/{by_host.model}:" in url.path
+            named_in_body = by_host.surface in ("codeassist", "chat", "interactions")
+            assert operation is CACHE or named_in_body or f"/{by_host.model}:" in url.path
             seen += 1
     assert seen > 1000

@@ -1,1 +1,0 @@
-"""Chat completions of OpenAI ↔ Gemini's documents: requests as Contents and as messages again, and answers. Pure."""

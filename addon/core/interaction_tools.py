@@ -1,0 +1,106 @@
+"""The tools of the Interactions API as Gemini's, and back: declarations, built-in tools, and which are to be called.
+
+A client's own tools come back as they came: a function under its own keys, anything else whole, under the key `tool`.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from addon.core.documents import Document, Malformed, camel, decode, encode, get, listed, objects, snake
+from addon.core.schema import to_json_schema
+
+_TOOLS = {
+    "googleSearch": "google_search",
+    "codeExecution": "code_execution",
+    "urlContext": "url_context",
+    "googleMaps": "google_maps",
+    "fileSearch": "file_search",
+    "computerUse": "computer_use",
+}
+"""Gemini's built-in tools that there are here as well."""
+
+_ONLY_GEMINI = frozenset({"behavior", "response", "responseJsonSchema"})
+"""What a declaration may say to Gemini, and a function tool may not."""
+
+
+def gemini_tools(tools: Any) -> list[Document]:
+    """Tools as Gemini's."""
+    return [_gemini_tool(tool) for tool in objects(tools)]
+
+
+def _gemini_tool(tool: Document) -> Document:
+    if tool.get("type") != "function":
+        return {"tool": tool}
+    declaration = {key: value for key, value in tool.items() if key not in ("type", "parameters")}
+    if isinstance(tool.get("parameters"), dict):
+        declaration["parametersJsonSchema"] = tool["parameters"]
+    return {"functionDeclarations": [declaration]}
+
+
+def own_tools(tools: Sequence[Document]) -> list[Document]:
+    """Gemini's tools as they are here. Those that there are not here are left out (`formless`)."""
+    return [one for tool in tools for one in _own_tool(tool)]
+
+
+def formless(tools: Sequence[Document]) -> list[str]:
+    """The names of Gemini's tools that there are not here."""
+    known = {*_TOOLS, "functionDeclarations", "tool"}
+    return [key for tool in tools for key in tool if camel(key) not in known]
+
+
+def _own_tool(tool: Document) -> Iterator[Document]:
+    for key, value in tool.items():
+        if key == "tool":
+            yield value
+        elif camel(key) == "functionDeclarations":
+            for declaration in objects(value):
+                yield _function(declaration)
+        elif camel(key) in _TOOLS and isinstance(value, dict):
+            yield {"type": _TOOLS[camel(key)], **{snake(name): setting for name, setting in value.items()}}
+
+
+def _function(declaration: Document) -> Document:
+    function: Document = {"type": "function"}
+    for key, value in declaration.items():
+        name = camel(key)
+        if name == "parameters" and isinstance(value, dict):
+            function["parameters"] = to_json_schema(value)
+        elif name == "parametersJsonSchema":
+            function["parameters"] = value
+        elif name not in _ONLY_GEMINI:
+            function[key] = value
+    return function
+
+
+def calling_of(choice: Any) -> Document | None:
+    """A `tool_choice` as a functionCallingConfig; None where it says nothing."""
+    if isinstance(choice, str):
+        return {"mode": choice.upper()}
+    allowed = choice.get("allowed_tools") if isinstance(choice, dict) else None
+    if not isinstance(allowed, dict):
+        return None
+    calling: Document = {"mode": str(allowed.get("mode", "auto")).upper()}
+    if names := listed(allowed.get("tools")):
+        calling["allowedFunctionNames"] = names
+    return calling
+
+
+def choice_of(calling: Document | None) -> Any:
+    """A functionCallingConfig as a `tool_choice`; None where it says nothing."""
+    mode = str(get(calling or {}, "mode") or "").lower()
+    names = listed(get(calling or {}, "allowedFunctionNames"))
+    if names:
+        return {"allowed_tools": {"mode": mode or "auto", "tools": names}}
+    return mode or None
+
+
+def with_choice(config: bytes | None, tool_config: bytes | None) -> bytes | None:
+    """A `generation_config` with the choice that Gemini's toolConfig says; None for one that says nothing."""
+    given = decode(config) if config is not None else {}
+    if not isinstance(given, dict):
+        raise Malformed("generation_config is not an object")
+    new = {key: value for key, value in given.items() if key != "tool_choice"}
+    choice = choice_of(get(decode(tool_config), "functionCallingConfig")) if tool_config is not None else None
+    if choice is not None:
+        new["tool_choice"] = choice
+    return encode(new) if new else None

@@ -1,0 +1,242 @@
+"""Interactions as Gemini's documents, and back: requests, steps and Contents.
+
+A step is a Content: what the user gives and the results of calls are the user's, all else is the model's. What Gemini
+has no word for goes along under the key `step` or `content` of a part, as it came, and comes back so.
+
+An interaction that the service keeps is named by its id. Here it is a part of a model Content (`mark`), a thought, so
+that it is remembered, and told again, with what the model said, and never shown: the service knows all up to it.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from addon.core.calls import response_of
+from addon.core.documents import Document, Malformed, camel, decode, encode, get, listed, objects, parts_of
+from addon.core.history import DUMMY_SIGNATURE
+from addon.core.interaction_tools import calling_of, gemini_tools
+
+MEDIA = frozenset({"image", "audio", "video", "document"})
+_USERS = frozenset({"user_input", "function_result"})
+_ID = "interactionId"
+_PIECES = " pieces"  # a key that no step has
+
+# --- ids ------------------------------------------------------------------------------------------------------
+
+
+def mark(interaction_id: str) -> Document:
+    """The part that stands for an interaction that the service keeps."""
+    return {"thought": True, "thoughtSignature": interaction_id, _ID: interaction_id}
+
+
+def marked(content: Document) -> str | None:
+    """The interaction that a Content is the last of, if the service keeps it."""
+    return next((part[_ID] for part in parts_of(content) if isinstance(part.get(_ID), str)), None)
+
+
+def kept(interaction_id: str) -> list[Document]:
+    """A history that the service keeps, as Contents: its model turn is known by the id alone."""
+    said = {"role": "model", "parts": [{"text": interaction_id}, mark(interaction_id)]}
+    return [{"role": "user", "parts": [{"text": ""}]}, said]
+
+
+# --- steps and contents ---------------------------------------------------------------------------------------
+
+
+def input_steps(given: Any) -> list[Document]:
+    """An `input`, in whichever of its forms, as a list of steps. Raises Malformed."""
+    if given is None:
+        return []
+    if isinstance(given, str):
+        given = {"type": "text", "text": given}
+    items = listed(given)
+    if not all(isinstance(item, dict) for item in items):
+        raise Malformed("an input holds what is neither a step nor a content")
+    if any(is_step(item) for item in items):
+        return items
+    return [{"type": "user_input", "content": items}] if items else []
+
+
+def is_step(item: Document) -> bool:
+    """Whether it is a step, and not a content."""
+    kind = item.get("type")
+    if not isinstance(kind, str):
+        return "role" in item  # as steps were before they had types
+    return kind in ("user_input", "model_output", "thought") or kind.endswith(("_call", "_result"))
+
+
+def content_of(step: Document) -> Document:
+    """A step as a Content."""
+    kind = step.get("type", step.get("role"))
+    role = "user" if kind in _USERS or kind == "user" else "model"
+    return {"role": role, "parts": parts_of_step(step)}
+
+
+def parts_of_step(step: Document) -> list[Document]:
+    """What a step says, as Gemini's parts."""
+    kind = step.get("type")
+    if kind == "function_call":
+        arguments = step.get("arguments")
+        call = {"id": step.get("id"), "name": step.get("name", "")}
+        return [{"functionCall": {**call, "args": arguments if isinstance(arguments, dict) else {}}}]
+    if kind == "function_result":
+        error = str(step.get("result")) if step.get("is_error") and not isinstance(step.get("result"), dict) else None
+        head = {"id": step.get("call_id"), "name": step.get("name") or ""}
+        return [{"functionResponse": {**head, "response": response_of(step.get("result"), error), "step": step}}]
+    if kind == "thought":
+        text = "".join(str(one.get("text", "")) for one in objects(step.get("summary")))
+        return [thought(text, step.get("signature"))]
+    if isinstance(kind, str) and kind.endswith("_call"):
+        used = {"toolType": kind, "id": step.get("id"), "args": step.get("arguments")}
+        return [{"toolCall": {**used, "step": step}}]
+    if isinstance(kind, str) and kind.endswith("_result"):
+        used = {"toolType": kind, "id": step.get("call_id"), "response": step.get("result")}
+        return [{"toolResponse": {**used, "step": step}}]
+    return [part_of(one) for one in objects(step.get("content"))]
+
+
+def part_of(content: Document) -> Document:
+    """A content of a step: text, or media, or what there is no word for."""
+    kind = content.get("type")
+    if kind == "text" and isinstance(content.get("text"), str):
+        return {"text": content["text"]}
+    mime = content.get("mime_type") or f"{kind}/*"
+    if kind in MEDIA and isinstance(content.get("data"), str):
+        return {"inlineData": {"mimeType": mime, "data": content["data"]}}
+    if kind in MEDIA and isinstance(content.get("uri"), str):
+        return {"fileData": {"mimeType": mime, "fileUri": content["uri"]}}
+    return {"content": content}
+
+
+def thought(text: str, signature: Any) -> Document:
+    """A thought as a part; it counts for the history where it is signed."""
+    part: Document = {"text": text, "thought": True}
+    return {**part, "thoughtSignature": signature} if signature else part
+
+
+def steps_of(content: Document) -> list[Document]:
+    """A Content as steps."""
+    steps: list[Document] = []
+    outer = "model_output" if content.get("role") == "model" else "user_input"
+    for part in parts_of(content):
+        if _ID in part:
+            continue
+        step = _step(part)
+        if step is not None:
+            steps.append(step)
+        elif steps and steps[-1]["type"] == outer:
+            steps[-1]["content"].append(_content(part))
+        else:
+            steps.append({"type": outer, "content": [_content(part)]})
+    return steps
+
+
+def _step(part: Document) -> Document | None:
+    """The step that a part is by itself; None for one that is a content."""
+    if isinstance(call := get(part, "functionCall"), dict):
+        named = {"id": call.get("id"), "name": call.get("name")}
+        return {"type": "function_call", **named, "arguments": get(call, "args") or {}}
+    if isinstance(answer := get(part, "functionResponse"), dict):
+        return _result(answer)
+    for kind in ("toolCall", "toolResponse"):
+        if isinstance(used := get(part, kind), dict) and isinstance(step := used.get("step"), dict):
+            return step
+    if part.get("thought"):
+        signature = get(part, "thoughtSignature")
+        signed = {} if signature in (None, DUMMY_SIGNATURE) else {"signature": signature}
+        summary = {"summary": [{"type": "text", "text": part["text"]}]} if part.get("text") else {}
+        return {"type": "thought", **signed, **summary}
+    return None
+
+
+def _result(answer: Document) -> Document:
+    """A function_result: the client's own as it came, under the id and the name that its call has."""
+    call = {"call_id": answer.get("id"), "name": answer.get("name")}
+    if isinstance(step := answer.get("step"), dict):
+        return {**step, **{key: value for key, value in call.items() if step.get(key) != value and value}}
+    response = get(answer, "response") or {}
+    failed = {"is_error": True} if response.keys() == {"error"} else {}
+    return {"type": "function_result", **call, "result": response, **failed}
+
+
+def _content(part: Document) -> Document:
+    if isinstance(part.get("content"), dict):
+        return dict(part["content"])
+    for key, value, name in (("inlineData", "data", "data"), ("fileData", "fileUri", "uri")):
+        if isinstance(media := get(part, key), dict):
+            mime = str(get(media, "mimeType") or "")
+            kind = mime.partition("/")[0]
+            content: Document = {"type": kind if kind in MEDIA else "document", name: get(media, value)}
+            return content if mime.endswith("/*") else {**content, "mime_type": mime}
+    return {"type": "text", "text": str(part.get("text", ""))}
+
+
+# --- steps that come in pieces --------------------------------------------------------------------------------
+
+
+def parts_of_delta(delta: Document) -> list[Document]:
+    """What a piece of a step that is no call adds to it."""
+    match delta:
+        case {"type": "text" | "image" | "audio" | "video" | "document"}:
+            return [part_of(delta)]
+        case {"type": "thought_signature", "signature": str(signature)}:
+            return [thought("", signature)]
+        case {"type": "thought_summary", "content": {"text": str(text)}}:
+            return [thought(text, None)]
+    return []
+
+
+def grown(step: Document, delta: Document) -> Document:
+    """A step with a piece added: the arguments of a function_call are pieces of JSON."""
+    if delta.get("type") == "arguments_delta":
+        return {**step, _PIECES: step.get(_PIECES, "") + str(delta.get("arguments") or "")}
+    return step | {key: value for key, value in delta.items() if key != "type"}
+
+
+def complete(step: Document) -> Document:
+    """A step that has all its pieces. Arguments that are no object stand under a name that no tool knows."""
+    whole = {key: value for key, value in step.items() if key != _PIECES}
+    if pieces := step.get(_PIECES):
+        try:
+            arguments = decode(pieces.encode("utf-8", "surrogatepass"))
+        except Malformed:
+            arguments = None
+        whole["arguments"] = arguments if isinstance(arguments, dict) else {"arguments": pieces}
+    return whole
+
+
+# --- requests -------------------------------------------------------------------------------------------------
+
+
+def gemini_config(given: Document) -> Document:
+    """What a request wants for an answer, as far as it matters for tools, as Gemini's generationConfig."""
+    config: Document = {}
+    if mime := given.get("response_mime_type"):
+        config["responseMimeType"] = mime
+    if modalities := given.get("response_modalities"):
+        config["responseModalities"] = modalities
+    for form in objects(given.get("response_format")):
+        if form.get("type", "text") != "text" or "schema" in form or form.get("mime_type") == "application/json":
+            config["responseFormat"] = form
+    return config
+
+
+def shadow(given: Document, previous: str | None, steps: Sequence[Document]) -> bytes:
+    """A request in Gemini's form. Its Contents are those of the interaction before it, where there is one, and one for
+    each of its steps."""
+    config = given.get("generation_config")
+    calling = calling_of(config.get("tool_choice") if isinstance(config, dict) else None)
+    contents = [*(kept(previous) if previous is not None else []), *map(content_of, steps)]
+    document: Document = {"contents": contents, "model": given.get("model", "")}
+    if given.get("tools") is not None:
+        document["tools"] = gemini_tools(given["tools"])
+    tool_config: Document = {} if calling is None else {"functionCallingConfig": calling}
+    if any("functionDeclarations" not in tool for tool in document.get("tools", ())):
+        tool_config["includeServerSideToolInvocations"] = True  # here, who has built-in tools sees what they do
+    if tool_config:
+        document["toolConfig"] = tool_config
+    if wanted := gemini_config(given):
+        document["generationConfig"] = wanted
+    for name in ("cached_content", "continuation_token"):
+        if isinstance(given.get(name), str):
+            document[camel(name)] = given[name]
+    return encode(document)

@@ -1,0 +1,108 @@
+"""Tools and tool choices as Gemini's, and back."""
+
+from typing import Any
+
+import pytest
+
+from addon.core.documents import Malformed, decode, encode
+from addon.core.interaction_tools import calling_of, choice_of, gemini_tools, own_tools, with_choice
+
+Json = dict[str, Any]
+
+SCHEMA = {"type": "object", "properties": {"a": {"$ref": "#/$defs/x"}}, "$defs": {"x": {"type": "string"}}}
+OWN = [
+    {"type": "function", "name": "f", "description": "d", "parameters": SCHEMA, "defer_loading": True},
+    {"type": "function", "name": "g"},
+    {"type": "google_search", "search_types": ["web_search"]},
+    {"type": "mcp_server", "name": "m", "url": "u"},
+]
+
+
+def test_the_clients_tools_come_back_as_they_came() -> None:
+    assert own_tools(gemini_tools(OWN)) == OWN
+
+
+def test_functions_are_declarations_and_the_rest_are_built_in() -> None:
+    first, second, *others = gemini_tools(OWN)
+    (declaration,) = first["functionDeclarations"]
+    assert declaration == {"name": "f", "description": "d", "parametersJsonSchema": SCHEMA, "defer_loading": True}
+    assert second == {"functionDeclarations": [{"name": "g"}]}
+    assert others == [{"tool": tool} for tool in OWN[2:]]
+
+
+TOOLSETS: dict[str, tuple[Json, list[Json]]] = {
+    "a Gemini schema": (
+        {
+            "functionDeclarations": [
+                {
+                    "name": "f",
+                    "parameters": {"type": "OBJECT", "properties": {"n": {"type": "INTEGER", "nullable": True}}},
+                }
+            ]
+        },
+        [
+            {
+                "type": "function",
+                "name": "f",
+                "parameters": {"type": "object", "properties": {"n": {"type": ["integer", "null"]}}},
+            }
+        ],
+    ),
+    "what only Gemini is told": (
+        {"functionDeclarations": [{"name": "f", "response": {"type": "STRING"}, "behavior": "NON_BLOCKING"}]},
+        [{"type": "function", "name": "f"}],
+    ),
+    "a built-in tool": (
+        {"googleSearch": {"excludeDomains": ["x"]}},
+        [{"type": "google_search", "exclude_domains": ["x"]}],
+    ),
+    "in the other spelling": ({"code_execution": {}}, [{"type": "code_execution"}]),
+    "one that is not there here": ({"enterpriseWebSearch": {}}, []),
+}
+
+
+@pytest.mark.parametrize(("tool", "tools"), TOOLSETS.values(), ids=TOOLSETS)
+def test_a_toolsets_tools(tool: Json, tools: list[Json]) -> None:
+    assert own_tools([tool]) == tools
+
+
+CHOICES: list[tuple[Any, Json]] = [
+    ("auto", {"mode": "AUTO"}),
+    ("any", {"mode": "ANY"}),
+    ("none", {"mode": "NONE"}),
+    ("validated", {"mode": "VALIDATED"}),
+    ({"allowed_tools": {"mode": "any", "tools": ["f"]}}, {"mode": "ANY", "allowedFunctionNames": ["f"]}),
+]
+
+
+@pytest.mark.parametrize(("choice", "calling"), CHOICES)
+def test_a_choice_and_the_way_back(choice: Any, calling: Json) -> None:
+    assert calling_of(choice) == calling
+    assert choice_of(calling) == choice
+
+
+def test_what_says_nothing() -> None:
+    assert calling_of(None) is None
+    assert calling_of({"other": 1}) is None
+    assert choice_of(None) is None
+    assert choice_of({}) is None
+
+
+CONFIGS: list[tuple[Json | None, Json | None, Json | None]] = [
+    ({"tool_choice": "any", "seed": 1}, None, {"seed": 1}),
+    ({"tool_choice": "any"}, None, None),
+    (None, {"functionCallingConfig": {"mode": "ANY"}}, {"tool_choice": "any"}),
+    ({"seed": 1}, {"functionCallingConfig": {"mode": "NONE"}}, {"seed": 1, "tool_choice": "none"}),
+    ({"seed": 1, "tool_choice": "any"}, {"includeServerSideToolInvocations": True}, {"seed": 1}),
+]
+
+
+@pytest.mark.parametrize(("config", "tool_config", "expected"), CONFIGS)
+def test_a_configuration_with_another_choice(config: Any, tool_config: Any, expected: Any) -> None:
+    new = with_choice(*(encode(one) if one is not None else None for one in (config, tool_config)))
+    assert (decode(new) if new is not None else None) == expected
+
+
+def test_a_configuration_that_is_none_is_malformed() -> None:
+    with pytest.raises(Malformed, match="generation_config"):
+        with_choice(b"[]", None)

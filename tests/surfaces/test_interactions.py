@@ -1,0 +1,475 @@
+"""The Interactions API's requests and answers, read as Gemini's and written again."""
+
+import json
+import lzma
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from addon.core import interactions as own
+from addon.core.documents import Malformed, decode, encode
+from addon.core.request import Piece
+from addon.core.sse import SseDecoder, SseEvent
+from addon.surfaces import Framing, Operation, Target
+from addon.surfaces.interactions import InteractionsWire
+
+Json = dict[str, Any]
+
+FOLDER = Path(os.environ.get("TOOLGRAFT_RECORDED") or Path(__file__).parents[3] / "shared" / "recorded")
+FILE = FOLDER / "exchanges.jsonl.xz"
+CALL = {"type": "function_call", "id": "c1", "name": "f", "arguments": {"a": 1}}
+OWN = {"type": "function_call", "id": "c2", "name": "g", "arguments": {}, "signature": ""}
+TEXT = {"type": "model_output", "content": [{"type": "text", "text": "so"}]}
+DONE = b"event: done\ndata: [DONE]\n\n"
+
+
+def wire(**given: Any) -> InteractionsWire:
+    """One that has read a request."""
+    speaks = InteractionsWire(Target("interactions", Operation.GENERATE, Framing.JSON, "", (), ()))
+    speaks.read(encode({"model": "m", "input": "hi", **given}))
+    return speaks
+
+
+def written(given: Json, replaced: dict[str, Any] | None = None, contents: list[Json | int] | None = None) -> Json:
+    """A request written again. `contents`: new Contents, and the numbers of those that stay."""
+    speaks = wire()
+    request = speaks.read(encode(given))
+    spans = [span for turn in request.history.turns for span in turn.spans]
+    pieces: list[Piece] | None = None
+    if contents is not None:
+        pieces = [spans[one] if isinstance(one, int) else encode(one) for one in contents]
+    members = {key: encode(value) if value is not None else None for key, value in (replaced or {}).items()}
+    document: Json = decode(speaks.write(request, members, pieces))
+    return document
+
+
+def said(interaction: str, *parts: Json) -> Json:
+    return {"role": "model", "parts": [own.mark(interaction), *parts]}
+
+
+def response(call_id: str) -> Json:
+    return {"role": "user", "parts": [{"functionResponse": {"id": call_id, "name": "f", "response": {"a": 1}}}]}
+
+
+def event(kind: str, **members: Any) -> SseEvent:
+    data = encode({**members, "event_type": kind})
+    return SseEvent(b"event: %b\ndata: %b\n\n" % (kind.encode(), data), data)
+
+
+def created(interaction: str = "v1_a") -> SseEvent:
+    return event("interaction.created", interaction={"id": interaction, "status": "in_progress", "model": "m"})
+
+
+def completed(interaction: str = "v1_a", status: str = "completed", **more: Any) -> SseEvent:
+    return event("interaction.completed", interaction={"id": interaction, "status": status, **more})
+
+
+def step(index: int, start: Json, *deltas: Json) -> list[SseEvent]:
+    return [
+        event("step.start", index=index, step=start),
+        *(event("step.delta", index=index, delta=delta) for delta in deltas),
+        event("step.stop", index=index),
+    ]
+
+
+def text(index: int, *pieces: str) -> list[SseEvent]:
+    return step(index, {"type": "model_output"}, *({"type": "text", "text": piece} for piece in pieces))
+
+
+def call(index: int, of: Json) -> list[SseEvent]:
+    pieces = json.dumps(of["arguments"])
+    return step(index, {**of, "arguments": {}}, {"type": "arguments_delta", "arguments": pieces})
+
+
+def through(speaks: InteractionsWire, events: list[SseEvent], *hidden: str) -> bytes:
+    """What the client gets of events, of which those that hold these calls are hidden from it."""
+    out = b""
+    for one in events:
+        seen = speaks.inside(decode(one.data or b""))
+        names = [part["functionCall"]["name"] for part in parts_of(seen) if "functionCall" in part]
+        if not set(names) & set(hidden):
+            out += speaks.as_came(one)
+    return out
+
+
+def parts_of(seen: Any) -> list[Json]:
+    return [part for candidate in (seen or {}).get("candidates", []) for part in candidate["content"]["parts"]]
+
+
+def events_of(out: bytes) -> list[Json]:
+    return [decode(one.data or b"") for one in SseDecoder().feed(out) if one.data != b"[DONE]"]
+
+
+# --- requests -----------------------------------------------------------------------------------------------------
+
+
+def test_what_needs_no_change_goes_as_the_bytes_that_came() -> None:
+    body = b'{ "input":"hi", "model" : "m","future":[1.0],"previous_interaction_id":"v1_x" }'
+    speaks = wire()
+    request = speaks.read(body)
+    assert speaks.write(request, {}, None) is body
+    spans = [span for turn in request.history.turns for span in turn.spans]
+    assert speaks.write(request, {}, [spans[0], (spans[1][0], spans[2][1])]) is body
+
+
+def test_a_stream_is_asked_for_in_the_body() -> None:
+    assert wire().target.framing is Framing.JSON
+    target = wire(stream=True).target
+    assert (target.framing, target.operation) == (Framing.SSE, Operation.STREAM)
+
+
+@pytest.mark.parametrize("given", [{"agent": "a"}, {"background": True}])
+def test_agents_and_what_runs_in_the_background_are_left_alone(given: Json) -> None:
+    with pytest.raises(Malformed, match="no tools go where there is"):
+        wire(**given)
+
+
+def test_the_service_keeps_what_the_request_names() -> None:
+    assert not wire().keeps_history
+    assert wire(previous_interaction_id="v1_x").keeps_history
+
+
+def test_tools_are_replaced_and_taken_out() -> None:
+    given = {"model": "m", "input": "hi", "tools": [{"type": "google_search"}], "generation_config": {"seed": 1}}
+    declared = [{"functionDeclarations": [{"name": "f"}]}]
+    calling = {"functionCallingConfig": {"mode": "ANY"}}
+    new = written(given, {"tools": declared, "toolConfig": calling})
+    assert new["tools"] == [{"type": "function", "name": "f"}]
+    assert new["generation_config"] == {"seed": 1, "tool_choice": "any"}
+    assert "tools" not in written(given, {"tools": None, "toolConfig": None})
+
+
+def test_tools_that_there_are_not_here_are_named() -> None:
+    speaks = wire()
+    tools = encode([{"googleSearch": {}}, {"enterpriseWebSearch": {}}, {"functionDeclarations": [{"name": "f"}]}])
+    sent = decode(speaks.write(speaks.read(b'{"input":"hi"}'), {"tools": tools}, None))
+    assert [tool["type"] for tool in sent["tools"]] == ["google_search", "function"]
+    assert speaks.dropped.startswith("enterpriseWebSearch:")
+
+
+def test_only_the_id_changes_where_the_turn_ended_with_another() -> None:
+    given = {"model": "m", "input": "hi", "previous_interaction_id": "v1_a"}
+    new = written(given, contents=[0, said("v1_a"), response("c1"), said("v1_b", {"text": "so"}), 2])
+    assert new == {**given, "previous_interaction_id": "v1_b"}
+
+
+def test_results_that_the_service_waits_for_go_before_the_clients_words() -> None:
+    given = {"model": "m", "input": "hi", "previous_interaction_id": "v1_a"}
+    new = written(given, contents=[0, said("v1_a"), response("c1"), 2])
+    assert new["previous_interaction_id"] == "v1_a"
+    assert new["input"] == [
+        {"type": "function_result", "call_id": "c1", "name": "f", "result": {"a": 1}},
+        {"type": "user_input", "content": [{"type": "text", "text": "hi"}]},
+    ]
+
+
+def test_a_history_of_the_clients_own_is_rewritten_step_by_step() -> None:
+    user = {"type": "user_input", "content": [{"type": "text", "text": "hi"}], "future": 1}
+    given = {"model": "m", "input": [user, TEXT, user], "store": False}
+    told = {"role": "model", "parts": [{"functionCall": {"id": "c1", "name": "f", "args": {"a": 1}}}]}
+    new = written(given, contents=[0, told, response("c1"), 1, 2])
+    assert new["input"][0] == user
+    assert [step["type"] for step in new["input"]] == [
+        "user_input",
+        "function_call",
+        "function_result",
+        "model_output",
+        "user_input",
+    ]
+    assert "previous_interaction_id" not in new
+
+
+def test_a_loop_goes_on_from_its_last_round() -> None:
+    speaks = wire(input=[{"type": "text", "text": "hi"}], tools=[{"type": "function", "name": "f"}])
+    request = speaks.read(speaks.write(speaks.read(speaks._body), {}, None))
+    assert speaks.again(request, [], None) is speaks._body
+    sent = decode(speaks.again(request, [said("v1_a"), response("c1"), said("v1_b"), response("c2")], "NONE"))
+    assert sent["previous_interaction_id"] == "v1_b"
+    assert [step["call_id"] for step in sent["input"]] == ["c2"]
+    assert sent["generation_config"] == {"tool_choice": "none"}
+    assert sent["tools"] == [{"type": "function", "name": "f"}]
+
+
+def test_a_loop_that_the_service_does_not_keep_says_everything_again() -> None:
+    speaks = wire(store=False)
+    request = speaks.read(speaks._body)
+    model = {"role": "model", "parts": [{"functionCall": {"id": "c1", "name": "f", "args": {}}}]}
+    sent = decode(speaks.again(request, [model, response("c1")], None))
+    assert [step["type"] for step in sent["input"]] == ["user_input", "function_call", "function_result"]
+    assert sent["store"] is False
+
+
+def test_an_answer_is_known_by_every_id_that_it_had() -> None:
+    shown = [own.mark("v1_a"), {"text": "so"}, own.mark("v1_b")]
+    assert wire().stand_ins(shown) == [own.kept("v1_a"), own.kept("v1_b")]
+
+
+# --- whole answers ------------------------------------------------------------------------------------------------
+
+
+def whole(speaks: InteractionsWire, *answers: Json) -> Any:
+    seen = None
+    for one in answers:
+        seen = speaks.inside(one)
+    return seen
+
+
+def test_an_answer_is_a_response_that_begins_with_its_id() -> None:
+    answer = {"id": "v1_a", "status": "requires_action", "steps": [TEXT, CALL], "usage": {"total_tokens": 3}}
+    seen = wire().inside(answer)
+    assert seen is not None
+    assert parts_of(seen)[0] == own.mark("v1_a")
+    assert parts_of(seen)[1:] == [{"text": "so"}, {"functionCall": {"id": "c1", "name": "f", "args": {"a": 1}}}]
+    assert seen["usageMetadata"] == {"total_tokens": 3}
+    assert seen["candidates"][0]["finishReason"] == "STOP"
+
+
+def test_an_answer_that_is_not_kept_has_no_id_to_go_on_from() -> None:
+    assert parts_of(wire(store=False).inside({"id": "v1_a", "status": "completed", "steps": [TEXT]})) == [
+        {"text": "so"}
+    ]
+
+
+@pytest.mark.parametrize("document", [{"error": {"message": "no"}}, {"other": 1}, [], None])
+def test_what_is_no_answer_is_none(document: Any) -> None:
+    assert wire().inside(document) is None
+
+
+@pytest.mark.parametrize(
+    ("status", "finish"), [("completed", "STOP"), ("incomplete", "MAX_TOKENS"), ("failed", "OTHER")]
+)
+def test_how_an_answer_ended(status: str, finish: str) -> None:
+    seen = wire().inside({"id": "v1_a", "status": status, "steps": []})
+    assert seen is not None
+    assert seen["candidates"][0]["finishReason"] == finish
+
+
+def test_a_placeholder_stands_in_the_place_of_calls() -> None:
+    speaks = wire()
+    answer = {"id": "v1_a", "status": "requires_action", "steps": [TEXT, CALL], "future": 1}
+    speaks.inside(answer)
+    seen = {"candidates": [{"content": {"parts": [own.mark("v1_a"), {"text": "so\n\nplaceholder"}]}}]}
+    made = {"type": "model_output", "content": [{"type": "text", "text": "\n\nplaceholder"}]}
+    assert decode(speaks.whole(seen, answer)) == {**answer, "status": "completed", "steps": [TEXT, made]}
+
+
+def test_the_clients_calls_stay_as_they_came_and_wait_for_it() -> None:
+    speaks = wire()
+    answer = {"id": "v1_a", "status": "requires_action", "steps": [CALL, OWN]}
+    seen = speaks.inside(answer)
+    assert seen is not None
+    kept = {"candidates": [{"content": {"parts": [parts_of(seen)[2]]}}]}
+    assert decode(speaks.whole(kept, answer)) == {**answer, "steps": [OWN]}
+
+
+def test_the_answer_of_a_loop_has_the_steps_of_all_rounds_and_the_id_of_the_last() -> None:
+    speaks = wire()
+    signed = {"type": "thought", "signature": "c2ln"}
+    first = {"id": "v1_a", "status": "requires_action", "steps": [signed, TEXT, CALL], "usage": {"total_tokens": 1}}
+    last = {"id": "v1_b", "status": "completed", "steps": [TEXT], "usage": {"total_tokens": 2}}
+    whole(speaks, first, last)
+    seen = {"candidates": [{"content": {"parts": [{"text": "soso"}]}}], "usageMetadata": {"total_tokens": 3}}
+    assert decode(speaks.whole(seen, last)) == {**last, "steps": [signed, TEXT, TEXT], "usage": {"total_tokens": 3}}
+
+
+def test_what_a_built_in_tool_did_is_seen_by_who_asked_for_it() -> None:
+    search = {"type": "google_search_call", "id": "s1", "arguments": {}}
+    for parts, steps in (([], [TEXT]), (own.parts_of_step(search), [search, TEXT])):
+        speaks = wire()
+        answer = {"id": "v1_a", "status": "completed", "steps": [search, TEXT]}
+        speaks.inside(answer)
+        seen = {"candidates": [{"content": {"parts": [*parts, {"text": "so"}]}}]}
+        assert decode(speaks.whole(seen, answer))["steps"] == steps
+
+
+def test_who_has_built_in_tools_has_asked_for_what_they_do() -> None:
+    request = wire().read(encode({"model": "m", "input": "hi", "tools": [{"type": "google_search"}]}))
+    assert decode(request.value("toolConfig") or b"") == {"includeServerSideToolInvocations": True}
+
+
+PLACED: Json = {
+    "candidates": [{"content": {"parts": [{"text": "placeholder"}]}, "finishReason": "STOP"}],
+    "usageMetadata": {"promptTokenCount": 0},
+}
+
+
+def test_an_answer_of_the_proxys_own_leaves_the_conversation_where_it_was() -> None:
+    kind, body = wire(previous_interaction_id="v1_x").reply(PLACED)
+    answer = decode(body)
+    assert kind.startswith("application/json")
+    assert (answer["id"], answer["status"], answer["usage"]["total_tokens"]) == ("v1_x", "completed", 0)
+    assert answer["steps"] == [{"type": "model_output", "content": [{"type": "text", "text": "placeholder"}]}]
+
+
+def test_a_stream_of_the_proxys_own_is_complete() -> None:
+    kind, body = wire(previous_interaction_id="v1_x", stream=True).reply(PLACED)
+    assert kind == "text/event-stream"
+    assert body.endswith(DONE)
+    begun, *others, ended = events_of(body)
+    assert begun["interaction"]["id"] == ended["interaction"]["id"] == "v1_x"
+    assert [one["event_type"] for one in others] == ["step.start", "step.delta", "step.stop"]
+    assert ended["interaction"]["usage"]["total_tokens"] == 0
+
+
+# --- streams ------------------------------------------------------------------------------------------------------
+
+
+def test_a_stream_that_needs_no_change_is_the_bytes_that_came() -> None:
+    speaks = wire(stream=True)
+    events = [created(), *text(0, "a", "b"), *call(1, OWN), completed(status="requires_action")]
+    assert through(speaks, events) == b"".join(one.raw for one in events)
+    assert speaks.as_came(SseEvent(b"event: done\ndata: [DONE]\n\n", b"[DONE]")) == b""
+    assert speaks.end() == DONE
+
+
+def test_a_call_is_held_back_until_it_is_complete() -> None:
+    speaks = wire(stream=True)
+    start, delta, stop = call(0, OWN)
+    assert through(speaks, [start, delta]) == b""
+    assert through(speaks, [stop]) == start.raw + delta.raw + stop.raw
+
+
+def test_text_goes_out_piece_by_piece() -> None:
+    speaks = wire(stream=True)
+    for one in [created(), *text(0, "a", "b")]:
+        assert through(speaks, [one]) == one.raw
+
+
+def test_no_piece_of_a_hidden_call_goes_out_and_the_steps_after_it_move_up() -> None:
+    speaks = wire(stream=True)
+    events = [created(), *text(0, "a"), *call(1, CALL), *text(2, "b"), *call(3, OWN)]
+    out = through(speaks, events, "f")
+    assert b'"c1"' not in out
+    assert [one["index"] for one in events_of(out)[1:]] == [0] * 3 + [1] * 3 + [2] * 3
+
+
+def test_the_end_is_told_under_the_first_id_with_the_usage_of_all_rounds() -> None:
+    speaks = wire(stream=True)
+    request = speaks.read(speaks._body)
+    out = b""
+    for number, name in enumerate(("v1_a", "v1_b")):
+        speaks.again(request, [said("v1_a"), response("c1")] if number else [], None)
+        out += through(
+            speaks, [created(name), event("interaction.status_update", interaction_id=name, status="in_progress")]
+        )
+        out += through(speaks, text(0, "so"))
+        if not number:
+            out += through(speaks, call(1, CALL), "f")
+    last = decode(completed("v1_b", usage={"total_tokens": 2}, steps=[CALL]).data or b"")
+    seen = {"candidates": [{"content": {"parts": []}, "finishReason": "STOP"}], "usageMetadata": {"total_tokens": 3}}
+    speaks.inside(last)
+    out += speaks.event(seen, last)
+    events = events_of(out)
+    kinds = [one["event_type"] for one in events]
+    assert kinds.count("interaction.created") == kinds.count("interaction.completed") == 1
+    assert kinds.count("interaction.status_update") == 1
+    assert [one["index"] for one in events if "index" in one] == [0] * 3 + [1] * 3
+    assert events[-1]["interaction"] == {"id": "v1_a", "status": "completed", "usage": {"total_tokens": 3}}
+
+
+@pytest.mark.parametrize(("of", "status"), [(CALL, "completed"), (OWN, "requires_action")])
+def test_action_is_required_of_who_has_calls(of: Json, status: str) -> None:
+    speaks = wire(stream=True)
+    through(speaks, [created(), *call(0, of)], "f")
+    last = decode(completed(status="requires_action").data or b"")
+    speaks.inside(last)
+    (ended,) = events_of(speaks.event({"candidates": [{"content": {"parts": []}, "finishReason": "STOP"}]}, last))
+    assert ended["interaction"]["status"] == status
+
+
+def test_a_placeholder_is_a_step_of_its_own_before_the_end() -> None:
+    speaks = wire(stream=True)
+    through(speaks, [created(), *text(0, "so"), *call(1, CALL)], "f")
+    last = decode(completed(status="requires_action").data or b"")
+    speaks.inside(last)
+    start, delta, stop, ended = events_of(speaks.event(PLACED, last))
+    assert (start["index"], start["step"]) == (1, {"type": "model_output"})
+    assert delta["delta"] == {"text": "placeholder", "type": "text"}
+    assert stop["event_type"] == "step.stop"
+    assert ended["interaction"]["status"] == "completed"
+
+
+def test_a_long_wait_is_bridged_by_an_event_without_content() -> None:
+    speaks = wire(stream=True)
+    through(speaks, [created()])
+    (alive,) = events_of(speaks.event({"candidates": [{"content": {"parts": [{"text": "", "thought": True}]}}]}))
+    assert alive == {
+        "interaction_id": "v1_a",
+        "status": "in_progress",
+        "event_type": "interaction.status_update",
+    }
+
+
+def test_a_call_without_an_end_is_complete_when_the_interaction_is() -> None:
+    speaks = wire(stream=True)
+    *begun, _ = call(0, CALL)
+    through(speaks, [created(), *begun])
+    seen = speaks.inside(decode(completed(status="requires_action").data or b""))
+    assert [part["functionCall"]["args"] for part in parts_of(seen)] == [{"a": 1}]
+
+
+def test_thoughts_are_told_with_what_they_sign() -> None:
+    speaks = wire(stream=True)
+    signature = {"type": "thought_signature", "signature": "c2ln"}
+    seen = [speaks.inside(decode(one.data or b"")) for one in step(0, {"type": "thought"}, signature)]
+    assert [parts_of(one) for one in seen if one] == [[{"text": "", "thought": True, "thoughtSignature": "c2ln"}]]
+
+
+def test_what_is_not_understood_passes() -> None:
+    speaks = wire(stream=True)
+    for item in (event("future.event", index="x"), SseEvent(b"data: {\n\n", b"{"), SseEvent(b"data: 1\n\n", b"1")):
+        assert speaks.as_came(item) == item.raw
+
+
+def test_an_event_whose_last_line_never_came_is_framed_anew() -> None:
+    speaks = wire(stream=True)
+    cut = created()
+    assert speaks.as_came(SseEvent(cut.raw.rstrip(), cut.data)) == cut.raw
+
+
+# --- errors -------------------------------------------------------------------------------------------------------
+
+
+def test_errors_have_a_word_for_a_code() -> None:
+    google = {"error": {"code": 503, "message": "no", "status": "UNAVAILABLE"}}
+    speaks = wire(stream=True)
+    assert decode(speaks.error(google)) == {"error": {"message": "no", "code": "unavailable"}}
+    out = speaks.error_event({"error": {"message": "bad", "code": "invalid_request"}})
+    assert out.startswith(b"event: error\n")
+    assert out.endswith(DONE)
+    assert events_of(out) == [{"error": {"message": "bad", "code": "invalid_request"}, "event_type": "error"}]
+
+
+# --- as recorded ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not FILE.exists(), reason=f"no recordings: {FILE} is not there")
+def test_recorded_exchanges_pass_byte_for_byte() -> None:
+    kinds = set()
+    with lzma.open(FILE, "rt", encoding="utf-8") as lines:
+        recorded = [one for line in lines if (one := json.loads(line))["api"] == "interactions"]
+    for one in recorded:
+        stream = one["framing"] == "sse"  # some end without being done: whoever gets them from here is told
+        body = encode(one["request_body"] or {"model": "m", "input": "hi", "stream": stream})
+        speaks = wire()
+        request = speaks.read(body)
+        assert speaks.write(request, {}, None) is body
+        assert speaks.again(speaks.read(body), [], None) is body
+        for given in own.input_steps(decode(body)["input"]):
+            assert own.steps_of(own.content_of(given)) == [given] or "type" not in given
+        answer = one["response_body"].encode()
+        kinds.add(one["framing"])
+        if not stream:
+            assert speaks.inside(decode(answer)) is not None
+            continue
+        out = b""
+        for item in SseDecoder().feed(answer):
+            if item.data not in (None, b"[DONE]"):
+                speaks.inside(decode(item.data or b""))
+            out += speaks.as_came(item) if item.data is not None else b""
+        events = answer.rstrip(b"\n").removesuffix(DONE.rstrip(b"\n")).rstrip(b"\n") + b"\n\n"
+        assert (out + speaks.end()).rstrip(b"\n") == (events + DONE).rstrip(b"\n")
+    assert kinds == {"json", "sse"}
+    assert len(recorded) >= 19
