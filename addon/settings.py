@@ -99,6 +99,12 @@ OPTIONS: tuple[Option, ...] = (
         "HOST=URL: send the requests for a Gemini host to another base URL; recorded URLs stay true. Repeatable.",
     ),
     Option(
+        "graft_upstream",
+        str,
+        "https://generativelanguage.googleapis.com",
+        "Where the front doors (/v1/responses, /v1/gemini) send their requests: the base URL of a Gemini API.",
+    ),
+    Option(
         "graft_control",
         str,
         "127.0.0.1:8741",
@@ -202,6 +208,7 @@ class Settings(BaseModel):
     keepalive: Seconds = 10.0
     filter: str = ""
     redirect: tuple[Redirect, ...] = ()
+    upstream: str = "https://generativelanguage.googleapis.com"
     control: tuple[str, int] | None = ("127.0.0.1", 8741)
     token: str = Field(default="", repr=False)
     allow_origins: tuple[str, ...] = ()
@@ -239,6 +246,20 @@ class Settings(BaseModel):
     @classmethod
     def _parse_redirects(cls, values: Sequence[Any]) -> tuple[Redirect, ...]:
         return tuple(v if isinstance(v, Redirect) else parse_redirect(v) for v in values)
+
+    @field_validator("upstream")
+    @classmethod
+    def _upstream_is_a_base_url(cls, url: str) -> str:
+        parts = urlsplit(url)
+        try:
+            known = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        except ValueError:
+            known = False
+        if not known or not url.isascii() or not url.isprintable() or " " in url:
+            raise ValueError("must be an http or https URL, such as http://127.0.0.1:9912")
+        if parts.query or parts.fragment or parts.username is not None:
+            raise ValueError("may have a path, but no query, fragment or user name")
+        return url.rstrip("/")
 
     @field_validator("control", mode="before")
     @classmethod

@@ -60,7 +60,8 @@ def create_app(
 ) -> ControlApp:
     """The control API over an open store. `token` None: nobody is asked for one. `loops` None: no loop runs here.
     `mounted`: what is served beside it."""
-    api = Api(store=store, settings=settings, metrics=metrics, loops=loops or NoLoops(), version=version)
+    known = NoLoops() if loops is None else loops
+    api = Api(store=store, settings=settings, metrics=metrics, loops=known, version=version)
     return ControlApp(api, token, mounted or Mounted())
 
 

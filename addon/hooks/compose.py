@@ -7,6 +7,7 @@ import mitmproxy.proxy.layers  # noqa: F401 - makes the hooks of flows known
 from mitmproxy import hooks, http
 
 from addon.hooks.clients import Clients
+from addon.hooks.doorways import Doorways
 from addon.hooks.grafting import Grafting
 from addon.hooks.lifecycle import Lifecycle
 from addon.hooks.live import Living
@@ -97,11 +98,12 @@ def _or_refused(hook: Hook) -> Hook:
 def build_addons() -> list[object]:
     watching = Watching()
     clients = Clients()
-    lifecycle = Lifecycle()
+    doorways = Doorways(watching, clients)
+    lifecycle = Lifecycle(doorways)
     routing = Routing(lifecycle, watching)
     looping = Looping(lifecycle, routing, watching, clients)
     grafting = Grafting(lifecycle, routing, looping)
     living = Living(lifecycle, routing)
     recording = Recording(lifecycle, routing, grafting, watching)
     # a looping flow is put back to where it was redirected to before the redirect itself is undone
-    return [Toolgraft([lifecycle, Masking(), clients, looping, routing, grafting, living, recording])]
+    return [Toolgraft([lifecycle, Masking(), clients, doorways, looping, routing, grafting, living, recording])]

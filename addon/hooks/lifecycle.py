@@ -11,6 +11,7 @@ from mitmproxy.addonmanager import Loader
 from pydantic import ValidationError
 
 from addon.control.token import make_folder, write_file
+from addon.doors.outward import Outward
 from addon.hooks.banner import addresses, banner, ca_file
 from addon.hooks.runtime import Runtime
 from addon.settings import OPTIONS, Settings, explain, unknown_option
@@ -26,7 +27,8 @@ class Lifecycle:
 
     name = "toolgraft"
 
-    def __init__(self) -> None:
+    def __init__(self, outward: Outward) -> None:
+        self.outward = outward
         self.runtime: Runtime | None = None
         self.filter: flowfilter.TFilter | None = None
         self._ended: asyncio.Task[None] | None = None
@@ -66,7 +68,7 @@ class Lifecycle:
         except ValueError as error:
             raise ValueError(f"graft_filter={settings.filter!r}: must be a mitmproxy flow filter: {error}") from None
         if self.runtime is None:
-            self.runtime = Runtime.start(settings)
+            self.runtime = Runtime.start(settings, self.outward)
         else:
             self.runtime.change(settings)
         self.filter = chosen

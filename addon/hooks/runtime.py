@@ -14,6 +14,8 @@ from addon.control import tasks
 from addon.control.app import ControlApp, create_app
 from addon.control.server import ControlServer, bind, url_of
 from addon.control.token import clear_address, load_token, make_folder, write_address
+from addon.doors.mount import open_doors
+from addon.doors.outward import Outward
 from addon.graft.grafter import Grafter
 from addon.loop.executors import Executors
 from addon.loop.live import LiveSessions, expire_left
@@ -51,6 +53,8 @@ class Runtime:
         token: str | None,
         listener: socket.socket | None,
         source: ToolSource | None,
+        outward: Outward,
+        environ: Mapping[str, str],
     ) -> None:
         self.settings = settings
         self.store = store
@@ -78,11 +82,19 @@ class Runtime:
                 metrics=self.metrics,
                 version=package_version(),
                 loops=self,
+                mounted=open_doors(
+                    store=store,
+                    grafter=lambda: self.grafter,
+                    executors=self.executors,
+                    running=self.loops.running,
+                    outward=outward,
+                    environ=environ,
+                ),
             )
             self._server = ControlServer(self.control, listener)
 
     @classmethod
-    def start(cls, settings: Settings, environ: Mapping[str, str] = os.environ) -> "Runtime":
+    def start(cls, settings: Settings, outward: Outward, environ: Mapping[str, str] = os.environ) -> "Runtime":
         """Open the store and take the control API's port. Raises OSError, ValueError or StoreUnusable, whose message
         says what to do."""
         try:
@@ -102,7 +114,7 @@ class Runtime:
             if listener is not None:
                 listener.close()
             raise
-        return cls(settings, store, token, listener, source)
+        return cls(settings, store, token, listener, source, outward, environ)
 
     def alive(self, loop_id: str) -> bool:
         """Whether what waits for calls under this id is still there: a loop, or a Live connection."""

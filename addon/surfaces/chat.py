@@ -1,6 +1,6 @@
 """The OpenAI-compatible surface: chat completions, on the Developer API's host and on Vertex AI's.
 
-What is translated, and how, is in `core.chat` and `core.messages` (requests) and `core.completions` (answers).
+What is translated, and how, is in `core.chat`.
 """
 
 from __future__ import annotations
@@ -8,11 +8,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from addon.core.chat import translated
-from addon.core.completions import Completions
+from addon.core.chat.completions import Completions
+from addon.core.chat.contents import translated
+from addon.core.chat.messages import written
 from addon.core.documents import Document, camel, decode, encode, objects
 from addon.core.json_array import ArrayItem
-from addon.core.messages import written
 from addon.core.request import Piece, Prefix, Request, parse
 from addon.core.sse import SseEvent
 from addon.surfaces import developer, vertex

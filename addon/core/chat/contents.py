@@ -1,8 +1,8 @@
 """Chat completions, requests: OpenAI's messages, tools and choice among tools as Gemini's documents.
 
 `translated` makes of a body the request that it would be in Gemini's own form, as far as anything depends on it, and
-remembers where each message lies; `core.messages` goes the way back. System and developer messages are no Contents. A
-thoughtSignature is `extra_content.google.thought_signature` of a call, or of a message for the text in it.
+remembers where each message lies; `core.chat.messages` goes the way back. System and developer messages are no
+Contents. A thoughtSignature is `extra_content.google.thought_signature` of a call, or of a message for its text.
 """
 
 from __future__ import annotations

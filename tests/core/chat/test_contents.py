@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from addon.core.chat import translated
+from addon.core.chat.contents import translated
 from addon.core.documents import Malformed, decode, encode
 from addon.core.request import parse
 

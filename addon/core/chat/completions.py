@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from addon.core.chat import call_part, signature_of, signed, tool_call
+from addon.core.chat.contents import call_part, signature_of, signed, tool_call
 from addon.core.documents import Document, Malformed, decode, get, objects, parts_of
 
 _REASONS = {

@@ -1,7 +1,7 @@
 """Chat completions, requests: a rewritten request as OpenAI's messages, tools and choice among tools again.
 
-The way back of `core.chat`. Messages that stay are the very bytes that came, and so is everything else in the body. The
-same history with the same results gives the same bytes. System and developer messages stay where they are.
+The way back of `core.chat.contents`. Messages that stay are the very bytes that came, and so is everything else in the
+body. The same history with the same results gives the same bytes. System and developer messages stay where they are.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import bisect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from addon.core.chat import CLIENT, Translated, config_of, signature_of, signed, tool_call
+from addon.core.chat.contents import CLIENT, Translated, config_of, signature_of, signed, tool_call
 from addon.core.documents import Document, decode, elements, encode, get, objects, parts_of
 from addon.core.history import DUMMY_SIGNATURE
 from addon.core.request import Piece

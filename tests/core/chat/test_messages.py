@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from addon.core.chat import translated
+from addon.core.chat.contents import translated
+from addon.core.chat.messages import written
 from addon.core.documents import decode, encode
-from addon.core.messages import written
 from addon.core.request import Piece
 
 Json = dict[str, Any]

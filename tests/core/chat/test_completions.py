@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from addon.core.completions import Completions
+from addon.core.chat.completions import Completions
 
 Json = dict[str, Any]
 

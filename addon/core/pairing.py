@@ -1,0 +1,115 @@
+"""Function responses and the calls they answer, where a client sends only what is new of its conversation.
+
+A step of which some calls are answered and some are not is *open*: what came is kept behind it, and it goes upstream
+once the last answer is there, in one turn and in the order of its calls, as Gemini wants it.
+"""
+
+from collections.abc import Sequence
+from itertools import takewhile
+from typing import NamedTuple
+
+from addon.core.calls import calls_in, responses_in
+from addon.core.documents import Document, get, parts_of
+from addon.core.steps import response_to
+
+
+class Paired(NamedTuple):
+    """`contents` go upstream, unless calls are still `owed` an answer (their Parts, as the model said them). `added` is
+    what the history grows by."""
+
+    contents: list[Document]
+    added: list[Document]
+    owed: list[Document]
+
+
+class Unknown(ValueError):
+    """Function responses that answer no call which is open."""
+
+    def __init__(self, responses: Sequence[Document]) -> None:
+        super().__init__("no call that is open has these answers")
+        self.responses = responses
+
+
+class Owed(ValueError):
+    """Something else was said while calls (their Parts) are still without an answer."""
+
+    def __init__(self, parts: Sequence[Document]) -> None:
+        super().__init__("calls are still without an answer")
+        self.parts = parts
+
+
+def pair(history: Sequence[Document], given: Sequence[Document]) -> Paired:
+    """The Contents that a client adds to its history, which may hold model turns of its own. Raises Unknown, Owed."""
+    turns = [at for at, content in enumerate(given) if _is_model(content)]
+    if not turns:
+        return _answered(history, given)
+    first, last = turns[0], turns[-1] + 1
+    before = _answered(history, given[:first]) if first else Paired(list(history), [], [])
+    if before.owed:
+        raise Owed(before.owed)
+    after = _answered([*before.contents, *given[first:last]], given[last:])
+    return Paired(after.contents, [*before.added, *given[first:last], *after.added], after.owed)
+
+
+def _answered(history: Sequence[Document], given: Sequence[Document]) -> Paired:
+    """What is added are turns of the user's alone."""
+    step, answered = _last_step(history)
+    left = responses_in(answered)
+    owed = [part for part in step if response_to(get(part, "functionCall"), left) is None]
+    new = responses_in(given)
+    taken = {id(part): response_to(get(part, "functionCall"), new) for part in owed}
+    if new:
+        raise Unknown(new)
+    others = [part for content in given for part in parts_of(content) if get(part, "functionResponse") is None]
+    still = [part for part in owed if taken[id(part)] is None]
+    if still and (others or len(still) == len(owed)):
+        raise Owed(still)
+    answers = [_named(part, answer) for part in owed if (answer := taken[id(part)]) is not None]
+    added = list(given)
+    if answers:
+        added = [{"role": "user", "parts": [*answers, *others]}]
+    return Paired(tidy([*history, *added]), added, still)
+
+
+def tidy(contents: Sequence[Document]) -> list[Document]:
+    """The Contents with the answers of each step in one Content, in the order of its calls."""
+    tidied: list[Document] = []
+    at = 0
+    while at < len(contents):
+        step = list(takewhile(_is_model, contents[at:]))
+        answered = list(takewhile(lambda content: not _is_model(content), contents[at + len(step) :]))
+        at += len(step) + len(answered)
+        tidied += step
+        tidied += _joined(step, answered) if sum(bool(responses_in([one])) for one in answered) > 1 else answered
+    return tidied
+
+
+def _joined(step: Sequence[Document], answered: Sequence[Document]) -> list[Document]:
+    left = responses_in(answered)
+    found = [response_to(call, left) for call in calls_in(step)]
+    answers = [{"functionResponse": one} for one in [*found, *left] if one is not None]
+    others = [part for one in answered for part in parts_of(one) if get(part, "functionResponse") is None]
+    return [{"role": "user", "parts": [*answers, *others]}]
+
+
+def _last_step(history: Sequence[Document]) -> tuple[list[Document], Sequence[Document]]:
+    """The functionCall Parts of the last model turn, and what stands behind it."""
+    end = len(history)
+    while end and not _is_model(history[end - 1]):
+        end -= 1
+    start = end
+    while start and _is_model(history[start - 1]):
+        start -= 1
+    parts = [part for content in history[start:end] for part in parts_of(content)]
+    return [part for part in parts if isinstance(get(part, "functionCall"), dict)], history[end:]
+
+
+def _named(part: Document, answer: Document) -> Document:
+    """An answer under the name and the id of its call."""
+    call = get(part, "functionCall")
+    head = {key: call[key] for key in ("id", "name") if key in call}
+    return {"functionResponse": {**answer, **head}}
+
+
+def _is_model(content: Document) -> bool:
+    return content.get("role") == "model"

@@ -1,0 +1,46 @@
+"""What a turn's answer comes to: the model's Content, as a Gemini client would have kept it."""
+
+from addon.core.answer import Candidate
+from addon.core.documents import Document, get, objects, parts_of
+from addon.core.replies import text_answer
+
+
+class Gathered:
+    """Fed with every response document of an answer. `finished`: its finishReason has come, or the prompt was
+    blocked."""
+
+    def __init__(self) -> None:
+        self.finished = False
+        self._candidate = Candidate(0, "")
+
+    def take(self, document: Document) -> None:
+        feedback = get(document, "promptFeedback")
+        if isinstance(feedback, dict) and get(feedback, "blockReason") is not None:
+            self.finished = True
+        for candidate in objects(document.get("candidates")):
+            if candidate.get("index") not in (None, 0):
+                continue
+            content = candidate.get("content")
+            for part in parts_of(content) if isinstance(content, dict) else ():
+                self._candidate.say(part)
+            self.finished = self.finished or get(candidate, "finishReason") is not None
+
+    @property
+    def content(self) -> Document | None:
+        """None where the model has said nothing that could be told again."""
+        parts = self._candidate.said
+        return {"role": "model", "parts": parts} if parts else None
+
+
+def owed_answer(parts: list[Document], model: str, response_id: str) -> Document:
+    """A GenerateContentResponse of the calls that still have no answer; it costs nothing."""
+    answer = text_answer("", model.rpartition("/")[2], response_id)
+    answer["candidates"][0]["content"]["parts"] = parts
+    return answer
+
+
+def calls_of(content: Document | None) -> dict[str, Document]:
+    """The functionCall Parts of a Content by the ids that the model gave them."""
+    parts = parts_of(content) if content is not None else []
+    calls = {get(part, "functionCall").get("id"): part for part in parts if isinstance(get(part, "functionCall"), dict)}
+    return {call_id: part for call_id, part in calls.items() if isinstance(call_id, str)}

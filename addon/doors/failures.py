@@ -1,0 +1,84 @@
+"""What ends a turn without an answer, and how each door words its refusals."""
+
+from typing import Self
+
+from starlette.responses import Response
+
+from addon.control.problems import Problem, problem_of
+from addon.core import replies
+from addon.core.documents import Document, Malformed, decode, encode
+
+_STATUSES = {
+    400: "INVALID_ARGUMENT",
+    401: "UNAUTHENTICATED",
+    403: "PERMISSION_DENIED",
+    404: "NOT_FOUND",
+    409: "ABORTED",
+    429: "RESOURCE_EXHAUSTED",
+    499: "CANCELLED",
+    500: "INTERNAL",
+    501: "UNIMPLEMENTED",
+    502: "UNAVAILABLE",
+    503: "UNAVAILABLE",
+    504: "DEADLINE_EXCEEDED",
+}
+_LONGEST = 1000  # characters of an error that is no document of Google's
+
+
+class Failed(Exception):
+    """The upstream, or the way to it, has refused a turn or broken it off. `document` says so in Google's shape."""
+
+    def __init__(self, code: int, message: str, document: Document | None = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.document = document or replies.error(code, status_of(code), message)
+
+    @classmethod
+    def of(cls, code: int, body: bytes) -> Self:
+        """What the body of an answer with this status says, whatever it is."""
+        try:
+            document = decode(body)
+        except Malformed:
+            document = None
+        if isinstance(document, list) and document:
+            document = document[0]
+        if isinstance(document, dict) and isinstance(document.get("error"), dict):
+            return cls.told(document, code)
+        text = body.decode("utf-8", "replace").strip()[:_LONGEST]
+        return cls(code, text or f"the model answered with status {code}")
+
+    @classmethod
+    def told(cls, document: Document, code: int = 500) -> Self:
+        """`document` is an error in Google's shape; `code` holds where it names none."""
+        error = document["error"]
+        own = error.get("code")
+        if isinstance(own, int) and 400 <= own < 600 and code < 400:
+            code = own
+        return cls(code if code >= 400 else 500, str(error.get("message") or f"status {code}"), document)
+
+
+def status_of(code: int) -> str:
+    """Google's name for an HTTP status."""
+    return _STATUSES.get(code, "INVALID_ARGUMENT" if code < 500 else "INTERNAL")
+
+
+def google_error(error: Exception) -> tuple[int, Document]:
+    """The status and the document that tell of an error as Google does; it knows no 422."""
+    if isinstance(error, Failed):
+        return error.code, error.document
+    problem = problem_of(error)
+    code = 400 if problem.status == 422 else problem.status
+    document = replies.error(code, status_of(code), problem.detail)
+    if field := problem.extra.get("field"):
+        kind = "type.googleapis.com/google.rpc.BadRequest"
+        violations = [{"field": field, "description": problem.detail}]
+        document["error"]["details"] = [{"@type": kind, "fieldViolations": violations}]
+    return code, document
+
+
+def in_google_s_words(error: Exception) -> Response:
+    """A refusal as Google words its own."""
+    code, document = google_error(error)
+    headers = error.headers if isinstance(error, Problem) else None
+    return Response(encode(document), code, headers, "application/json; charset=UTF-8")

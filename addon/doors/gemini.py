@@ -1,0 +1,162 @@
+"""`POST /v1/gemini`: Gemini's own form, with the history kept here."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from addon.control.describe import answers, body_example, group
+from addon.control.problems import Problem
+from addon.control.routing import Here, parse
+from addon.core import sse
+from addon.core.documents import Document, encode, get
+from addon.core.pairing import Owed, Paired, Unknown, pair
+from addon.doors.answers import Gathered, calls_of, owed_answer
+from addon.doors.callers import caller_of
+from addon.doors.engine import Engine
+from addon.doors.failures import Failed, google_error, in_google_s_words
+from addon.doors.gemini_request import GeminiRequest, read
+from addon.doors.outward import Caller
+from addon.doors.serving import Stream, attended
+from addon.doors.threads import Thread, Threads, new_response_id
+
+PATH = "/v1/gemini"
+_TOOL = {
+    "functionDeclarations": [
+        {
+            "name": "get_weather",
+            "description": "The weather of a city.",
+            "parameters": {"type": "OBJECT", "properties": {"city": {"type": "STRING"}}, "required": ["city"]},
+        }
+    ]
+}
+_ASKED = {
+    "model": "gemini-3-flash",
+    "input": "What is the weather in Tokyo?",
+    "tools": [_TOOL],
+    "conversation": "trip",
+}
+_ANSWER = {
+    "candidates": [
+        {
+            "content": {
+                "role": "model",
+                "parts": [
+                    {
+                        "functionCall": {"id": "x1", "name": "get_weather", "args": {"city": "Tokyo"}},
+                        "thoughtSignature": "c2lnbmVk",
+                    }
+                ],
+            },
+            "finishReason": "STOP",
+            "index": 0,
+        }
+    ],
+    "modelVersion": "gemini-3-flash",
+    "responseId": "resp_5d0c2f",
+}
+
+
+class GeminiDoor:
+    """`key`: the Gemini API key of callers that send none."""
+
+    def __init__(self, engine: Engine, threads: Threads, key: str) -> None:
+        self.engine = engine
+        self.threads = threads
+        self.key = key
+
+    def router(self) -> APIRouter:
+        router = group("front doors")
+
+        @router.post(
+            PATH,
+            summary="Ask Gemini, in its own form",
+            responses=answers(_ANSWER),
+            openapi_extra=body_example(_ASKED),
+        )
+        async def ask_gemini(api: Here, request: Request) -> Response:
+            """`input` is a text, Parts or Contents. functionCall parts come back; functionResponse parts go in. With
+            `conversation` (or `previousResponseId`) the history is kept here; with `stream` the answer is SSE."""
+            caller = caller_of(request, api.settings.session, self.key)
+            asked = read(parse(await request.body()))
+            documents = self._documents(caller, asked)
+            return await attended(request, api.stopping, lambda: self._answered(api.stopping, documents, asked))
+
+        return router
+
+    async def _answered(
+        self, stopping: asyncio.Event, documents: AsyncGenerator[Document], asked: GeminiRequest
+    ) -> Response:
+        try:
+            first = await anext(documents)
+        except Failed as error:
+            return in_google_s_words(error)
+        if asked.stream:
+            return Stream(_events(first, documents), stopping)
+        await documents.aclose()
+        return Response(encode(first), media_type="application/json; charset=UTF-8")
+
+    async def _documents(self, caller: Caller, asked: GeminiRequest) -> AsyncGenerator[Document]:
+        """The answer's documents. The conversation has moved on before the one with the finishReason goes out."""
+        with self.threads.alone(caller.session, asked.conversation):
+            thread = await self.threads.find(caller.session, asked.conversation, asked.previous)
+            paired = _paired(thread, asked)
+            tools = {"tools": asked.tools} if asked.tools is not None else thread.tools
+            response_id = new_response_id()
+
+            async def keep(content: Document | None) -> None:
+                contents = paired.added if content is None else [*paired.added, content]
+                document = {"responseId": response_id}
+                await self.threads.add(
+                    thread, response_id, contents, tools=tools, calls=calls_of(content), document=document
+                )
+
+            if paired.owed:
+                await keep(None)
+                yield owed_answer(paired.owed, asked.model, response_id)
+                return
+            request = {"contents": paired.contents, **(tools or {}), **asked.more}
+            gathered, held = Gathered(), list[Document]()
+            async with aclosing(self.engine.documents(caller, asked.model, request, stream=asked.stream)) as documents:
+                async for document in documents:
+                    gathered.take(document)
+                    document = {**document, "responseId": response_id}
+                    if gathered.finished or not asked.stream:
+                        held.append(document)
+                    else:
+                        yield document
+            if asked.stream and not gathered.finished:
+                raise Failed(502, "toolgraft: the model's answer broke off: it has no finishReason")
+            if gathered.content is not None:
+                await keep(gathered.content)
+            for document in held:
+                yield document
+
+
+async def _events(first: Document, rest: AsyncGenerator[Document]) -> AsyncGenerator[bytes]:
+    async with aclosing(rest):
+        yield sse.encode(encode(first))
+        try:
+            async for document in rest:
+                yield sse.encode(encode(document))
+        except Exception as error:
+            yield sse.encode(encode(google_error(error)[1]))
+
+
+def _paired(thread: Thread, asked: GeminiRequest) -> Paired:
+    """Raises Problem (400)."""
+    try:
+        return pair(thread.contents, asked.given)
+    except Unknown as error:
+        named = ", ".join(repr(one.get("id") or one.get("name")) for one in error.responses)
+        words = f"input: no open call of the conversation has the functionResponse {named}"
+        raise Problem(400, words, field="input") from None
+    except Owed as error:
+        calls = [get(part, "functionCall") for part in error.parts]
+        named = ", ".join(
+            f"{call.get('name')} ({call['id']})" if call.get("id") else call.get("name") for call in calls
+        )
+        raise Problem(400, f"input: functionResponse parts are owed first, for {named}", field="input") from None

@@ -1,0 +1,33 @@
+"""The doors, ready to be mounted beside the control API."""
+
+from collections.abc import Callable, Mapping
+
+from addon.control.mounting import Mounted
+from addon.doors import gemini
+from addon.doors.engine import Engine
+from addon.doors.failures import in_google_s_words
+from addon.doors.gemini import GeminiDoor
+from addon.doors.outward import Outward
+from addon.doors.threads import Threads
+from addon.graft.grafter import Grafter
+from addon.loop.executors import Executors
+from addon.loop.running import Running
+from store.base import Store
+
+_KEYS = ("GEMINI_API_KEY", "GOOGLE_API_KEY")
+"""Environment variables that may hold a key for the upstream; the first that does counts."""
+
+
+def open_doors(
+    *,
+    store: Store,
+    grafter: Callable[[], Grafter],
+    executors: Executors,
+    running: Running,
+    outward: Outward,
+    environ: Mapping[str, str],
+) -> Mounted:
+    key = next((value for name in _KEYS if (value := environ.get(name, "").strip())), "")
+    engine, threads = Engine(grafter, executors, running, outward), Threads(store)
+    router = GeminiDoor(engine, threads, key).router()
+    return Mounted(router.routes, {gemini.PATH: in_google_s_words})

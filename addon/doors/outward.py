@@ -1,0 +1,20 @@
+"""What the doors need of the proxy around them: a way out for their requests, on which each is seen."""
+
+from typing import NamedTuple, Protocol
+
+from addon.loop.upstream import Address, Upstream
+
+
+class Caller(NamedTuple):
+    """Who asks: the session, the key for the upstream, and from where (host and port, as far as is known)."""
+
+    session: str
+    key: str
+    address: tuple[str, int]
+
+
+class Outward(Protocol):
+    def upstream(self, caller: Caller, address: Address, sent: bytes) -> Upstream:
+        """For one turn of the caller's, whose requests go to `address`. `sent` is the request that the turn began
+        with, as a client of Gemini's would have sent it."""
+        ...

@@ -1,0 +1,53 @@
+"""Answers that take long: ended when their client hangs up, and streams that know how to."""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from addon.control.audience import Audience
+
+logger = logging.getLogger("toolgraft")
+
+_NOBODY = Response(status_code=499)
+
+
+async def attended(request: Request, stopping: asyncio.Event, work: Callable[[], Awaitable[Response]]) -> Response:
+    """The answer that the work comes to; it is cancelled where the client hangs up, or the proxy stops."""
+    answers: list[Response] = []
+
+    async def run() -> bool:
+        answers.append(await work())
+        return True
+
+    async with Audience(request.receive, stopping) as audience:
+        await audience.wait(run())
+    return answers[0] if answers else _NOBODY
+
+
+class Stream(Response):
+    """Server-sent events, as the generator gives them. It is closed at the end, and where the client hangs up before;
+    an error that it raises breaks the answer off."""
+
+    def __init__(self, events: AsyncGenerator[bytes], stopping: asyncio.Event) -> None:
+        super().__init__(headers={"cache-control": "no-cache"}, media_type="text/event-stream")
+        del self.headers["content-length"]
+        self._events = events
+        self._stopping = stopping
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def write() -> bool:
+            async with aclosing(self._events):
+                async for event in self._events:
+                    await send({"type": "http.response.body", "body": event, "more_body": True})
+            return True
+
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        async with Audience(receive, self._stopping) as audience:
+            if await audience.wait(write()):
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
+        await self._events.aclose()  # where it was left before it had begun

@@ -1,0 +1,124 @@
+"""Answers and the calls they belong to, where a client sends only what is new."""
+
+import copy
+from collections.abc import Sequence
+
+import pytest
+
+from addon.core.documents import Document
+from addon.core.pairing import Owed, Unknown, pair, tidy
+
+
+def call(name: str, call_id: str | None = None, signature: str | None = None) -> Document:
+    made: Document = {"name": name, "args": {}} | ({"id": call_id} if call_id else {})
+    return {"functionCall": made} | ({"thoughtSignature": signature} if signature else {})
+
+
+def answer(name: str | None = None, call_id: str | None = None, value: int = 1) -> Document:
+    head = {key: one for key, one in (("id", call_id), ("name", name)) if one}
+    return {"functionResponse": {**head, "response": {"v": value}}}
+
+
+def user(*parts: Document | str) -> Document:
+    return {"role": "user", "parts": [{"text": p} if isinstance(p, str) else p for p in parts]}
+
+
+def model(*parts: Document | str) -> Document:
+    return {**user(*parts), "role": "model"}
+
+
+A, B = call("a", "1", "c2ln"), call("b", "2")
+ASKED = [user("go"), model(A, B)]
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ([user(answer("b", "2"), answer("a", "1"))], [user(answer("a", "1"), answer("b", "2"))]),
+        ([user(answer(None, "2"), answer(None, "1"))], [user(answer("a", "1"), answer("b", "2"))]),
+        ([user(answer("b")), user(answer("a"))], [user(answer("a", "1"), answer("b", "2"))]),
+        (
+            [user("and", answer("a", "1")), user(answer("b", "2"), "then")],
+            [user(answer("a", "1"), answer("b", "2"), "and", "then")],
+        ),
+    ],
+    ids=["out of order", "by id alone", "by name alone", "with words"],
+)
+def test_answers_go_in_call_order_and_before_everything_else(given: list[Document], expected: list[Document]) -> None:
+    before = copy.deepcopy((ASKED, given))
+    paired = pair(ASKED, given)
+    assert paired.contents == [*ASKED, *expected]
+    assert (paired.added, paired.owed) == (expected, [])
+    assert (ASKED, given) == before
+
+
+def test_a_step_that_is_answered_one_by_one_is_open_until_the_last_answer() -> None:
+    first = pair(ASKED, [user(answer(None, "2", 2))])
+    assert first.owed == [A]
+    second = pair([*ASKED, *first.added], [user(answer(None, "1", 1))])
+    assert second.owed == []
+    assert second.contents == [*ASKED, user(answer("a", "1", 1), answer("b", "2", 2))]
+
+
+def test_alike_calls_are_told_by_their_ids() -> None:
+    alike = [user("go"), model(call("a", "1"), call("a", "2"))]
+    first = pair(alike, [user(answer(None, "2", 2))])
+    assert first.owed == [call("a", "1")]
+    assert pair([*alike, *first.added], [user(answer("a", "1"))]).contents[-1] == user(
+        answer("a", "1"), answer("a", "2", 2)
+    )
+
+
+@pytest.mark.parametrize(
+    ("history", "given", "unknown"),
+    [
+        ([], [user(answer("a", "1"))], ["1"]),
+        ([user("go"), model("done")], [user(answer("a", "1"))], ["1"]),
+        (ASKED, [user(answer("a", "1"), answer("c", "3"))], ["3"]),
+        (ASKED, [user(answer("a", "1"), answer("a", "1"))], ["1"]),
+        ([*ASKED, user(answer("a", "1"))], [user(answer("a", "1"))], ["1"]),
+        ([*ASKED, user(answer("a", "1"), answer("b", "2")), model("done")], [user(answer("b", "2"))], ["2"]),
+    ],
+    ids=["no history", "no calls", "another call", "twice", "again", "long past"],
+)
+def test_answers_to_no_open_call_are_refused(
+    history: list[Document], given: list[Document], unknown: list[str]
+) -> None:
+    with pytest.raises(Unknown) as refused:
+        pair(history, given)
+    assert [one["id"] for one in refused.value.responses] == unknown
+
+
+@pytest.mark.parametrize(
+    ("history", "given", "owed"),
+    [
+        (ASKED, [user("never mind")], [A, B]),
+        (ASKED, [user(answer("a", "1"), "and")], [B]),
+        ([*ASKED, user(answer("a", "1"))], [user("well?")], [B]),
+        ([], [*ASKED], [A, B]),
+        ([], [*ASKED, user("well?")], [A, B]),
+        (ASKED, [user(answer("a", "1")), model("hm"), user("well?")], [B]),
+    ],
+)
+def test_words_wait_for_the_answers_that_are_owed(
+    history: list[Document], given: list[Document], owed: list[Document]
+) -> None:
+    with pytest.raises(Owed) as refused:
+        pair(history, given)
+    assert refused.value.parts == owed
+
+
+def test_a_whole_history_may_come_with_the_request() -> None:
+    given = [*ASKED, user(answer("b", "2")), user(answer("a", "1"))]
+    whole = [*ASKED, user(answer("a", "1"), answer("b", "2"))]
+    assert pair([], given).contents == whole
+    assert pair([], given).added == whole
+    assert pair([], given[:3]).owed == [A]
+    more = [*given, model("done"), user("thanks")]
+    assert pair([], more).contents == [*whole, model("done"), user("thanks")]
+
+
+@pytest.mark.parametrize("contents", [[], [user("a"), model("b")], [model("a"), user("b"), user("c")]])
+def test_what_needs_nothing_stays(contents: Sequence[Document]) -> None:
+    assert tidy(contents) == contents
+    assert pair(contents, [user("on")]).contents == [*contents, user("on")]

@@ -1,0 +1,197 @@
+"""A door's turn goes the way of any client's: keys, redirects, the graft, the loop, and what becomes of hang-ups."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from addon.core.documents import Document
+from addon.demo.server import StrictGemini
+from tests.control.conftest import Exchange
+from tests.doors.conftest import MODEL, House, until
+from tests.doors.test_gemini import WEATHER, answer, calls, text
+from tests.loop.conftest import call, google_error, says
+
+
+async def begin(house: House, **document: Any) -> Exchange:
+    """A request whose client may leave."""
+    body = httpx2.Request("POST", "http://x", json={"model": MODEL, "input": "Hi", **document}).content
+    return Exchange(house.app, "/v1/gemini", headers={"content-type": "application/json"}, body=body)
+
+
+@pytest.mark.parametrize(
+    ("environ", "header", "expected"),
+    [
+        ({"GEMINI_API_KEY": "one", "GOOGLE_API_KEY": "two"}, None, "one"),
+        ({"GEMINI_API_KEY": " ", "GOOGLE_API_KEY": "two"}, None, "two"),
+        ({"GEMINI_API_KEY": "one"}, "own", "own"),
+        ({}, "own", "own"),
+        ({}, None, None),
+    ],
+)
+async def test_the_key_is_the_caller_s_or_the_proxy_s(
+    tmp_path: Path, environ: dict[str, str], header: str | None, expected: str | None
+) -> None:
+    house = House(environ=environ, state=tmp_path)
+    await house.open()
+    house.upstream([says("a", finish="STOP")])
+    headers = {"authorization": "Bearer not-a-key"} | ({"x_goog_api_key": header} if header else {})
+    answered = await house.ask("/v1/gemini", {"model": MODEL, "input": "Hi"}, 200 if expected else 401, **headers)
+    if expected is None:
+        assert answered["error"]["status"] == "UNAUTHENTICATED"
+        assert "x-goog-api-key" in answered["error"]["message"]
+        assert "GEMINI_API_KEY" in answered["error"]["message"]
+    else:
+        (address,) = house.outside.addresses
+        assert [v for k, v in address.headers if k == b"x-goog-api-key"] == [expected.encode()]
+        assert not any(b"not-a-key" in v for _, v in address.headers)
+    await house.close()
+
+
+@pytest.mark.parametrize(
+    ("upstream", "redirect", "url", "to"),
+    [
+        (
+            "https://generativelanguage.googleapis.com",
+            (),
+            "https://generativelanguage.googleapis.com/v1beta/models/gemini-3-flash:generateContent",
+            None,
+        ),
+        ("http://gw.test:81/p/", (), "http://gw.test:81/p/v1beta/models/gemini-3-flash:generateContent", None),
+        (
+            "https://gw.test/p",
+            ("gw.test=http://127.0.0.1:9/q",),
+            "https://gw.test/p/v1beta/models/gemini-3-flash:generateContent",
+            "http://127.0.0.1:9/q/p/v1beta/models/gemini-3-flash:generateContent",
+        ),
+        (
+            "https://gw.test",
+            ("gw.test=http://[::1]:9",),
+            "https://gw.test/v1beta/models/gemini-3-flash:generateContent",
+            "http://[::1]:9/v1beta/models/gemini-3-flash:generateContent",
+        ),
+    ],
+)
+async def test_requests_go_to_the_upstream_or_where_it_is_redirected(
+    tmp_path: Path, upstream: str, redirect: tuple[str, ...], url: str, to: str | None
+) -> None:
+    house = House(state=tmp_path, upstream=upstream, redirect=redirect)
+    await house.open()
+    house.upstream([says("a", finish="STOP")])
+    await house.gemini("Hi")
+    (address,) = house.outside.addresses
+    assert (address.url, address.to) == (url, to)
+    await house.close()
+
+
+@pytest.mark.parametrize(
+    ("model", "path"),
+    [("gemini-3-flash", "models/gemini-3-flash"), ("models/m", "models/m"), ("tunedModels/t-1", "tunedModels/t-1")],
+)
+async def test_models_go_by_their_bare_or_their_whole_name(house: House, model: str, path: str) -> None:
+    house.upstream([says("a", finish="STOP")])
+    await house.gemini("Hi", model=model, stream=False)
+    assert house.outside.addresses[0].url.endswith(f"/v1beta/{path}:generateContent")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_grafted_tools_are_run_beside_the_client_s_own(home: House, gemini: StrictGemini, stream: bool) -> None:
+    async def get_news() -> str:
+        return "rain"
+
+    home.proxy.tools.add("get_news", get_news)
+    await home.open()
+    ask: Any = home.gemini_stream if stream else home.gemini
+
+    async def asked(given: Any, **more: Any) -> list[Document]:
+        found = await ask(given, conversation="c", **more)
+        return found if isinstance(found, list) else [found]
+
+    first = await asked("call get_news {} then call get_weather {} and call get_news {}", tools=[WEATHER])
+    assert [one["name"] for one in calls(*first)] == ["get_weather"], "its own, and no other"
+    await asyncio.sleep(0)
+    last = await asked([answer(calls(*first)[0], celsius=3)])
+    assert text(*last) == (
+        'get_news returned {"result": "rain"}. get_weather returned {"celsius": 3}. '
+        'get_news returned {"result": "rain"}.'
+    )
+    assert (gemini.refused, gemini.dummy_signatures) == ([], 0)
+    assert text(*await asked("What is 1+1?")) == "1 + 1 = 2."
+    assert not gemini.refused, "the history is told as it was"
+    assert not home.running
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_client_that_hangs_up_ends_the_turn_and_nothing_is_kept(house: House, stream: bool) -> None:
+    async def nap() -> None:
+        await asyncio.Event().wait()
+
+    house.proxy.tools.add("nap", nap)
+    await house.open()
+    upstream = house.upstream([says("a", call("nap"), finish="STOP")], [says("b", finish="STOP")])
+    exchange = await begin(house, conversation="c", stream=stream)
+    await until(lambda: house.proxy.tools.begun == ["nap"])
+    assert [one.loop_id for one in house.running]
+    await exchange.leave()
+    await until(lambda: not house.running)
+    assert house.proxy.tools.cancelled == ["nap"]
+    assert len(upstream.bodies) == 1
+    await house.gemini("again", conversation="c")
+    assert len(upstream.bodies[-1]["contents"]) == 1
+    assert house.outside.watcher.exchanges[0].error is None
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_client_that_leaves_before_the_first_word_frees_its_conversation(house: House, stream: bool) -> None:
+    upstream = house.upstream([asyncio.Event()], [says("b", finish="STOP")])
+    exchange = await begin(house, conversation="c", stream=stream)
+    await until(lambda: bool(upstream.bodies))
+    await exchange.leave()
+    assert text(await house.gemini("again", conversation="c")) == "b"
+
+
+async def test_a_call_that_waits_for_approval_in_a_door_s_loop_can_be_approved(house: House) -> None:
+    async def get_news() -> str:
+        return "rain"
+
+    house.proxy.tools.add("get_news", get_news, approval=True)
+    await house.open()
+    house.upstream([says(call("get_news"), finish="STOP")], [says("b", finish="STOP")])
+    asked = asyncio.ensure_future(house.gemini("Hi"))
+    waiting = await house.http.get("/v1/calls?wait=5")
+    (one,) = waiting.json()["items"]
+    async with asyncio.timeout(5):
+        while (await house.store.call(one["call_id"])).approval is None:  # noqa: ASYNC110 - it has no event
+            await asyncio.sleep(0)
+    approved = await house.http.post(f"/v1/calls/{one['call_id']}/approve", json={})
+    assert approved.status_code == 200, approved.text
+    assert text(await asked) == "b"
+
+
+@pytest.mark.parametrize(
+    ("round_", "status", "message"),
+    [
+        (httpx2.Response(429, json=google_error(429, "RESOURCE_EXHAUSTED")), 429, "of the upstream"),
+        (httpx2.Response(503, json=[google_error(503)]), 503, "of the upstream"),
+        (httpx2.Response(502, text="<html>bad gateway</html>"), 502, "<html>bad gateway</html>"),
+        (httpx2.Response(500), 500, "status 500"),
+        (httpx2.Response(200, text="hello"), 502, "is not JSON"),
+        (httpx2.Response(200, json=3), 502, "is no response"),
+        (httpx2.ConnectError("no route"), 502, "no route"),
+        ([says("a"), httpx2.ReadError("gone")], 502, "gone"),
+    ],
+)
+async def test_whatever_the_upstream_fails_with_is_said(house: House, round_: Any, status: int, message: str) -> None:
+    house.upstream(round_)
+    failed = await house.gemini("Hi", status)
+    assert message in failed["error"]["message"]
+    assert failed["error"]["code"] == status
+
+
+async def test_where_the_store_fails_nothing_is_asked(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    await house.store.close()
+    failed = await house.gemini("Hi", 503, conversation="c")
+    assert failed["error"]["status"] == "UNAVAILABLE"
+    assert not house.outside.callers
