@@ -5,25 +5,30 @@ from addon.core.documents import Document, get, objects, parts_of
 from addon.core.replies import text_answer
 
 
+def ends(document: Document) -> bool:
+    """Whether a response document holds the finishReason, or says that the prompt was blocked."""
+    feedback = get(document, "promptFeedback")
+    if isinstance(feedback, dict) and get(feedback, "blockReason") is not None:
+        return True
+    candidates = objects(document.get("candidates"))
+    return any(get(one, "finishReason") is not None for one in candidates if not one.get("index"))
+
+
 class Gathered:
-    """Fed with every response document of an answer. `finished`: its finishReason has come, or the prompt was
-    blocked."""
+    """Fed with every response document of an answer. `finished`: its end has come."""
 
     def __init__(self) -> None:
         self.finished = False
         self._candidate = Candidate(0, "")
 
     def take(self, document: Document) -> None:
-        feedback = get(document, "promptFeedback")
-        if isinstance(feedback, dict) and get(feedback, "blockReason") is not None:
-            self.finished = True
+        self.finished = self.finished or ends(document)
         for candidate in objects(document.get("candidates")):
             if candidate.get("index") not in (None, 0):
                 continue
             content = candidate.get("content")
             for part in parts_of(content) if isinstance(content, dict) else ():
                 self._candidate.say(part)
-            self.finished = self.finished or get(candidate, "finishReason") is not None
 
     @property
     def content(self) -> Document | None:

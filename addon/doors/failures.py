@@ -7,6 +7,7 @@ from starlette.responses import Response
 from addon.control.problems import Problem, problem_of
 from addon.core import replies
 from addon.core.documents import Document, Malformed, decode, encode
+from addon.core.openai import Invalid, error_document, error_status
 
 _STATUSES = {
     400: "INVALID_ARGUMENT",
@@ -75,6 +76,26 @@ def google_error(error: Exception) -> tuple[int, Document]:
         violations = [{"field": field, "description": problem.detail}]
         document["error"]["details"] = [{"@type": kind, "fieldViolations": violations}]
     return code, document
+
+
+def openai_error(error: Exception) -> tuple[int, Document]:
+    """The status and the document that tell of an error as OpenAI does; it has no 422 for its requests."""
+    if isinstance(error, Failed):
+        status = error_status(error.code, error.document)
+        return status, error_document(status, error.document)
+    if isinstance(error, Invalid):
+        return 400, error_document(400, error)
+    problem = problem_of(error)
+    status = 400 if problem.status == 422 else problem.status
+    code, field = problem.extra.get("code"), problem.extra.get("field")
+    return status, error_document(status, problem.detail, code=code, param=field)
+
+
+def in_openai_s_words(error: Exception) -> Response:
+    """A refusal as OpenAI words its own."""
+    status, document = openai_error(error)
+    headers = error.headers if isinstance(error, Problem) else None
+    return Response(encode(document), status, headers, "application/json")
 
 
 def in_google_s_words(error: Exception) -> Response:

@@ -104,21 +104,23 @@ class GeminiDoor:
         with self.threads.alone(caller.session, asked.conversation):
             thread = await self.threads.find(caller.session, asked.conversation, asked.previous)
             paired = _paired(thread, asked)
-            tools = {"tools": asked.tools} if asked.tools is not None else thread.tools
+            kept = thread.kept if asked.tools is None else thread.kept._replace(tools=asked.tools)
             response_id = new_response_id()
 
             async def keep(content: Document | None) -> None:
                 contents = paired.added if content is None else [*paired.added, content]
                 document = {"responseId": response_id}
                 await self.threads.add(
-                    thread, response_id, contents, tools=tools, calls=calls_of(content), document=document
+                    thread, response_id, contents, kept=kept, calls=calls_of(content), document=document
                 )
 
             if paired.owed:
                 await keep(None)
                 yield owed_answer(paired.owed, asked.model, response_id)
                 return
-            request = {"contents": paired.contents, **(tools or {}), **asked.more}
+            request = {"contents": paired.contents, **asked.more}
+            if kept.tools is not None:
+                request["tools"] = kept.tools
             gathered, held = Gathered(), list[Document]()
             async with aclosing(self.engine.documents(caller, asked.model, request, stream=asked.stream)) as documents:
                 async for document in documents:

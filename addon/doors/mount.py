@@ -3,11 +3,12 @@
 from collections.abc import Callable, Mapping
 
 from addon.control.mounting import Mounted
-from addon.doors import gemini
+from addon.doors import gemini, responses
 from addon.doors.engine import Engine
-from addon.doors.failures import in_google_s_words
+from addon.doors.failures import in_google_s_words, in_openai_s_words
 from addon.doors.gemini import GeminiDoor
 from addon.doors.outward import Outward
+from addon.doors.responses import ResponsesDoor
 from addon.doors.threads import Threads
 from addon.graft.grafter import Grafter
 from addon.loop.executors import Executors
@@ -29,5 +30,5 @@ def open_doors(
 ) -> Mounted:
     key = next((value for name in _KEYS if (value := environ.get(name, "").strip())), "")
     engine, threads = Engine(grafter, executors, running, outward), Threads(store)
-    router = GeminiDoor(engine, threads, key).router()
-    return Mounted(router.routes, {gemini.PATH: in_google_s_words})
+    routes = [*ResponsesDoor(engine, threads, key).router().routes, *GeminiDoor(engine, threads, key).router().routes]
+    return Mounted(routes, {responses.PATH: in_openai_s_words, gemini.PATH: in_google_s_words})

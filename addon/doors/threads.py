@@ -1,8 +1,7 @@
 """Where a request goes on: a conversation by its name, or the response before it; and how it moves on, in one step."""
 
-import re
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -11,19 +10,31 @@ from addon.core.documents import Document
 from store.base import ConversationMoved, Store, UnknownResponse
 from store.models import Response
 
-NAME_FORM = "[A-Za-z0-9_.:@/+-]{1,128}"
-_NAME = re.compile(NAME_FORM)
+MAX_NAME = 256
+
+
+class Kept(NamedTuple):
+    """Beside the history: the client's own tools, as Gemini's Tools (None: it gave none), and the texts that were said
+    to the model before everything."""
+
+    tools: list[Document] | None = None
+    system: list[Document] | None = None
+
+    @property
+    def record(self) -> Document | None:
+        return {name: value for name, value in self._asdict().items() if value is not None} or None
 
 
 class Thread(NamedTuple):
-    """`contents`: the history so far. `tools`: those that its client gave, as Gemini's; None for none. `name`: the
-    conversation's, if it is one. `previous`: the response that it is at."""
+    """`name`: the conversation's, if it is one. `previous`: the response that it is at. `contents`: the history so far.
+    `calls`: those of its last model turn, by the ids that the client knows. `kept`: what else goes on with it."""
 
     session: str
     name: str | None = None
     previous: str | None = None
     contents: Sequence[Document] = ()
-    tools: Document | None = None
+    calls: Mapping[str, Document] = {}
+    kept: Kept = Kept()
 
 
 def new_response_id() -> str:
@@ -35,10 +46,9 @@ def conversation_name(value: Any) -> str | None:
     name = value.get("id") if isinstance(value, dict) and set(value) == {"id"} else value
     if name is None and value is None:
         return None
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise Problem(
-            400, f'conversation: must be a name of the form {NAME_FORM}, or {{"id": a name}}', field="conversation"
-        )
+    if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME or not name.isprintable():
+        words = f'conversation: must be a name of 1 to {MAX_NAME} printable characters, or {{"id": a name}}'
+        raise Problem(400, words, field="conversation")
     return name
 
 
@@ -77,7 +87,9 @@ class Threads:
         last = responses[-1]
         if previous is not None and last.document is None:
             raise _not_found(previous)
-        return Thread(session, name, head, [c for one in responses for c in one.contents], last.tools)
+        contents = [content for one in responses for content in one.contents]
+        spoke = next((one for one in reversed(responses) if any(c.get("role") == "model" for c in one.contents)), last)
+        return Thread(session, name, head, contents, spoke.calls, Kept(**(last.tools or {})))
 
     async def add(
         self,
@@ -85,7 +97,7 @@ class Threads:
         response_id: str,
         contents: Sequence[Document],
         *,
-        tools: Document | None,
+        kept: Kept,
         calls: dict[str, Document],
         document: Document | None,
     ) -> None:
@@ -96,7 +108,7 @@ class Threads:
             conversation=thread.name,
             previous=thread.previous,
             contents=list(contents),
-            tools=tools,
+            tools=kept.record,
             calls=calls,
             document=document,
             created_at=self.store.clock(),

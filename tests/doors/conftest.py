@@ -113,6 +113,24 @@ class House:
         assert all(event.startswith("data: ") and "\n" not in event for event in events)
         return [json.loads(event.removeprefix("data: ")) for event in events]
 
+    async def respond(self, given: Any, status: int = 200, **more: Any) -> Document:
+        return await self.ask("/v1/responses", {"model": MODEL, "input": given, **more}, status)
+
+    async def respond_stream(self, given: Any, **more: Any) -> list[Document]:
+        answer = await self.post("/v1/responses", {"model": MODEL, "input": given, "stream": True, **more})
+        assert answer.headers["content-type"].startswith("text/event-stream"), answer.text
+        blocks = answer.text.split("\n\n")
+        assert blocks.pop() == ""
+        events = []
+        for block in blocks:
+            if block.startswith(":"):
+                continue
+            name, data = block.split("\n")
+            events.append(json.loads(data.removeprefix("data: ")))
+            assert name == f"event: {events[-1]['type']}"
+        assert [event["sequence_number"] for event in events] == list(range(len(events)))
+        return events
+
 
 @pytest.fixture
 async def house(tmp_path: Path) -> AsyncIterator[House]:

@@ -1,0 +1,302 @@
+"""`/v1/responses`: the OpenAI Responses API. `addon.core.openai` knows its language; what it says is kept here."""
+
+import asyncio
+import secrets
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from addon.control.describe import answers, body_example, group
+from addon.control.problems import Problem
+from addon.control.routing import Here, parse
+from addon.core.calls import responses_in
+from addon.core.documents import Document, encode, get
+from addon.core.openai import Added, Invalid, Past, Translator, Wanted, function_tools, read, sse
+from addon.core.pairing import tidy
+from addon.core.steps import response_to
+from addon.core.tools import declared_names
+from addon.doors.answers import ends
+from addon.doors.callers import caller_of, session_of
+from addon.doors.engine import Engine
+from addon.doors.failures import Failed, google_error, in_openai_s_words, openai_error
+from addon.doors.outward import Caller
+from addon.doors.serving import Stream, attended
+from addon.doors.threads import Kept, Thread, Threads, new_response_id
+from store.base import UnknownResponse
+
+PATH = "/v1/responses"
+_KEEP_ALIVE = b": keep-alive\n\n"
+
+type Events = list[Document]
+
+_ASKED = {
+    "model": "gemini-3-flash",
+    "input": "What is the weather in Tokyo?",
+    "tools": [
+        {
+            "type": "function",
+            "name": "get_weather",
+            "description": "The weather of a city.",
+            "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+        }
+    ],
+    "conversation": "trip",
+}
+_ANSWER = {
+    "id": "resp_5d0c2f",
+    "object": "response",
+    "status": "completed",
+    "model": "gemini-3-flash",
+    "output": [
+        {
+            "type": "function_call",
+            "id": "fc_1b6a",
+            "call_id": "call_77e0",
+            "name": "get_weather",
+            "arguments": '{"city":"Tokyo"}',
+            "status": "completed",
+        }
+    ],
+}
+_DELETED = {"id": "resp_5d0c2f", "object": "response", "deleted": True}
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """One request on its way. `request`: what Gemini is asked. `contents`: what the history grows by before the answer.
+    `owed`: the calls that still have no output, by their ids; then nothing is asked."""
+
+    thread: Thread
+    wanted: Wanted
+    kept: Kept
+    request: Document
+    contents: list[Document]
+    owed: dict[str, Document]
+    translator: Translator
+
+
+class ResponsesDoor:
+    """`key`: the Gemini API key of callers that send none."""
+
+    def __init__(self, engine: Engine, threads: Threads, key: str) -> None:
+        self.engine = engine
+        self.threads = threads
+        self.store = threads.store
+        self.key = key
+
+    def router(self) -> APIRouter:
+        router = group("front doors")
+
+        @router.post(
+            PATH,
+            summary="Ask Gemini as OpenAI's Responses API",
+            responses=answers(_ANSWER),
+            openapi_extra=body_example(_ASKED),
+        )
+        async def create_response(api: Here, request: Request) -> Response:
+            """What OpenAI's clients send, streamed or not. The client's own functions come back as `function_call`
+            items; the session's tools are run here."""
+            try:
+                caller = caller_of(request, api.settings.session, self.key)
+                wanted = read(parse(await request.body()))
+            except Invalid as error:
+                return in_openai_s_words(error)
+            events = self._events(caller, wanted)
+            return await attended(request, api.stopping, lambda: _answered(api.stopping, events, stream=wanted.stream))
+
+        @router.get(f"{PATH}/{{response_id}}", summary="Show a response again", responses=answers(_ANSWER))
+        async def show_response(api: Here, request: Request, response_id: str) -> Response:
+            _check_query(request)
+            session = session_of(request, api.settings.session)
+            return _json(await self._document(session, response_id))
+
+        @router.delete(f"{PATH}/{{response_id}}", summary="Delete a response", responses=answers(_DELETED))
+        async def delete_response(api: Here, request: Request, response_id: str) -> Response:
+            """It cannot be shown or gone on from any more; what goes on from it already stays whole."""
+            session = session_of(request, api.settings.session)
+            await self._document(session, response_id)
+            await self.store.delete_response(session, response_id)
+            return _json({"id": response_id, "object": "response", "deleted": True})
+
+        return router
+
+    async def _document(self, session: str, response_id: str) -> Document:
+        """Raises Problem (404)."""
+        try:
+            document = (await self.store.response(session, response_id)).document
+        except UnknownResponse:
+            document = None
+        if document is None or document.get("object") != "response":
+            raise Problem(404, f"Response with id '{response_id}' not found.", field="response_id")
+        return document
+
+    async def _events(self, caller: Caller, wanted: Wanted) -> AsyncGenerator[Events]:
+        """The events of a response, the first once nothing speaks against it. The conversation has moved on before the
+        last, which holds the whole. Without a stream what fails on the way is raised (Failed), as there."""
+        with self.threads.alone(caller.session, wanted.conversation):
+            thread = await self.threads.find(caller.session, wanted.conversation, wanted.previous_response_id)
+            turn = await self._turn(thread, wanted)
+            yield turn.translator.start()
+            if turn.owed:
+                events = turn.translator.owe(turn.owed)
+                yield [*events, *await self._end(turn)]
+                return
+            finished = not wanted.stream
+            try:
+                async with aclosing(
+                    self.engine.documents(caller, wanted.model, turn.request, stream=wanted.stream)
+                ) as documents:
+                    async for document in documents:
+                        finished = finished or ends(document)
+                        yield turn.translator.feed(document)
+                if not finished:
+                    raise Failed(502, "toolgraft: the model's answer broke off: it has no finishReason")
+            except Exception as error:
+                if not wanted.stream:
+                    raise
+                yield turn.translator.fail(*google_error(error))
+                return
+            yield await self._end(turn)
+
+    async def _turn(self, thread: Thread, wanted: Wanted) -> _Turn:
+        """Raises Invalid."""
+        past = await self._past(thread, wanted)
+        added = wanted.add_to(past)
+        kept = Kept(
+            thread.kept.tools if wanted.declarations is None else _tools(wanted.declarations),
+            [*(thread.kept.system or ()), *wanted.input.system] or None,
+        )
+        declared = [one for tool in kept.tools or () for one in tool.get("functionDeclarations", ())]
+        names = [name for tool in kept.tools or () for name in declared_names(tool)]
+        contents = _new(added, past)
+        request: Document = {"contents": tidy([*thread.contents, *contents])}
+        members = {
+            "tools": kept.tools,
+            "toolConfig": wanted.tool_config(names),
+            "systemInstruction": wanted.system_instruction(thread.kept.system or ()),
+            "generationConfig": wanted.generation_config or None,
+        }
+        translator = Translator(
+            wanted,
+            new_response_id(),
+            new_id=lambda kind: f"{kind}_{secrets.token_hex(24)}",
+            now=self.store.clock,
+            tools=function_tools(declared) if wanted.declarations is None and declared else None,
+        )
+        return _Turn(
+            thread,
+            wanted,
+            kept,
+            request | {name: value for name, value in members.items() if value is not None},
+            contents,
+            {call_id: past.calls[call_id] for call_id in added.missing},
+            translator,
+        )
+
+    async def _past(self, thread: Thread, wanted: Wanted) -> Past:
+        given = await self.store.given_calls(thread.session, wanted.call_ids)
+        left = responses_in(_behind_last_step(thread.contents))
+        answers = {
+            call_id: {"functionResponse": response}
+            for call_id, part in thread.calls.items()
+            if (response := response_to(get(part, "functionCall"), left)) is not None
+        }
+        return Past(
+            calls={**{call_id: one.part for call_id, one in given.items()}, **thread.calls},
+            steps={call_id: one.response_id for call_id, one in given.items()},
+            waiting=list(thread.calls),
+            answers=answers,
+            begun=bool(thread.contents),
+        )
+
+    async def _end(self, turn: _Turn) -> Events:
+        """The last events; what they tell of is kept before."""
+        translator = turn.translator
+        events = translator.end()
+        try:
+            await self._keep(turn)
+        except Exception as error:
+            if not turn.wanted.stream:
+                raise
+            told = openai_error(error)[1]["error"]
+            number = events[0]["sequence_number"]
+            return [{"type": "error", "sequence_number": number, **{k: told[k] for k in ("code", "message", "param")}}]
+        return events
+
+    async def _keep(self, turn: _Turn) -> None:
+        translator, wanted, thread = turn.translator, turn.wanted, turn.thread
+        said = translator.said
+        if translator.status == "failed" or (said is None and not turn.owed):
+            return
+        document = translator.document()
+        calls = {} if turn.owed else translator.calls
+        contents = turn.contents if said is None else [*turn.contents, said]
+        if not wanted.store:
+            if wanted.conversation is None:
+                if not calls:
+                    return
+                # a client that keeps its own history: only the calls, for their signatures
+                thread, contents = Thread(thread.session), []
+            await self.threads.add(thread, document["id"], contents, kept=turn.kept, calls=calls, document=None)
+            return
+        await self.threads.add(thread, document["id"], contents, kept=turn.kept, calls=calls, document=document)
+
+
+async def _answered(stopping: asyncio.Event, events: AsyncGenerator[Events], *, stream: bool) -> Response:
+    try:
+        first = await anext(events)
+    except Invalid as error:
+        return in_openai_s_words(error)
+    if stream:
+        return Stream(_framed(first, events), stopping)
+    try:
+        async for more in events:
+            first = more or first
+    except Failed as error:
+        return in_openai_s_words(error)
+    return _json(first[-1]["response"])
+
+
+async def _framed(first: Events, rest: AsyncGenerator[Events]) -> AsyncGenerator[bytes]:
+    async with aclosing(rest):
+        yield b"".join(map(sse, first))
+        async for events in rest:
+            yield b"".join(map(sse, events)) or _KEEP_ALIVE
+
+
+def _new(added: Added, past: Past) -> list[Document]:
+    """What the history grows by: answers that it has already are not added again."""
+    if added.missing:
+        parts = [part for call_id, part in added.answers.items() if call_id not in past.answers]
+        return [{"role": "user", "parts": parts}] if parts else []
+    if not past.answers:
+        return added.contents
+    first, *rest = added.contents
+    answers, others = first["parts"][: len(past.waiting)], first["parts"][len(past.waiting) :]
+    new = [part for call_id, part in zip(past.waiting, answers, strict=True) if call_id not in past.answers]
+    return [{**first, "parts": [*new, *others]}, *rest]
+
+
+def _behind_last_step(contents: Sequence[Document]) -> Sequence[Document]:
+    last = max((at for at, content in enumerate(contents) if content.get("role") == "model"), default=-1)
+    return contents[last + 1 :]
+
+
+def _tools(declarations: list[Document]) -> list[Document]:
+    return [{"functionDeclarations": declarations}] if declarations else []
+
+
+def _check_query(request: Request) -> None:
+    """Raises Problem (400)."""
+    for name, value in request.query_params.items():
+        if not (name in ("stream", "include_obfuscation") and value == "false"):
+            why = "a response that is complete is not streamed again" if name == "stream" else "not known here"
+            raise Problem(400, f"{name}: {why}", field=name)
+
+
+def _json(document: Document) -> Response:
+    return Response(encode(document), media_type="application/json")
