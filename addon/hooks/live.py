@@ -5,9 +5,8 @@ hook once more, marked as such.
 """
 
 import logging
-from collections import deque
-from collections.abc import Awaitable, Generator
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Generator
+from dataclasses import dataclass
 from functools import partial
 
 from mitmproxy import ctx, flowfilter, http
@@ -37,6 +36,13 @@ Fragmentizer.FRAGMENT_SIZE = 1 << 40
 _relay = WebsocketLayer.relay_messages
 
 
+@dataclass
+class _Injected(WebSocketMessageInjected):
+    """A message of the proxy's own. `sent` is called when it has gone."""
+
+    sent: Callable[[], None]
+
+
 def relay_messages(layer: WebsocketLayer, event: events.Event) -> Generator[commands.Command, object]:
     """As mitmproxy's, but that an injected message stands by itself: it would be joined to the part that has come so
     far of a message of the same side."""
@@ -47,16 +53,11 @@ def relay_messages(layer: WebsocketLayer, event: events.Event) -> Generator[comm
     begun, source.frame_buf = source.frame_buf, [b""]
     yield from _relay(layer, event)
     source.frame_buf = begun
+    if isinstance(event, _Injected):
+        event.sent()
 
 
 WebsocketLayer.relay_messages = relay_messages  # type: ignore[method-assign]
-
-
-@dataclass(slots=True)
-class _Connection:
-    session: LiveSession
-    injected: deque[bytes] = field(default_factory=deque)
-    """What was injected and has not come through the hook yet."""
 
 
 class Living:
@@ -66,7 +67,7 @@ class Living:
         self.lifecycle = lifecycle
         self.routing = routing
         self._scopes = PerFlow[Scope]("live_scope")
-        self._connections = PerFlow[_Connection]("live")
+        self._sessions = PerFlow[LiveSession]("live")
 
     def request(self, flow: http.HTTPFlow) -> Awaitable[None] | None:
         route, runtime = self.routing.routes.get(flow), self.lifecycle.runtime
@@ -98,25 +99,22 @@ class Living:
         target = self.routing.routes[flow].target
         send = partial(self._inject, flow)
         session = LiveSession(runtime.grafter, runtime.executors, scope, target, send)
-        self._connections[flow] = _Connection(session)
+        self._sessions[flow] = session
         runtime.lives.add(session)
 
     def websocket_message(self, flow: http.HTTPFlow) -> None:
-        connection = self._connections.get(flow)
-        if connection is None or flow.websocket is None:
+        session = self._sessions.get(flow)
+        if session is None or flow.websocket is None:
             return
         message = flow.websocket.messages[-1]
         if message.injected:
-            if message.from_client and connection.injected and connection.injected[0] == message.content:
-                connection.injected.popleft()
-                connection.session.sent()
             return
         frame = Frame(message.content, message.is_text)
         try:
             if message.from_client:
-                passes = connection.session.from_client(frame)
+                passes = session.from_client(frame)
             else:
-                passes = connection.session.from_server(frame)
+                passes = session.from_server(frame)
         except Exception:
             logger.exception("a Live frame was not understood")
             # what may hold a call is no client's to see
@@ -127,17 +125,16 @@ class Living:
             message.content = passes
 
     def websocket_end(self, flow: http.HTTPFlow) -> None:
-        connection, runtime = self._connections.pop(flow), self.lifecycle.runtime
-        if connection is not None and runtime is not None:
-            runtime.lives.end(connection.session)
+        session, runtime = self._sessions.pop(flow), self.lifecycle.runtime
+        if session is not None and runtime is not None:
+            runtime.lives.end(session)
 
     def _inject(self, flow: http.HTTPFlow, frame: Frame) -> None:
-        connection = self._connections.get(flow)
-        if connection is None:
+        session = self._sessions.get(flow)
+        if session is None:
             return
         message = WebSocketMessage(Opcode.TEXT if frame.text else Opcode.BINARY, True, frame.data)
         try:
-            ctx.master.addons.get("proxyserver").inject_event(WebSocketMessageInjected(flow, message))
+            ctx.master.addons.get("proxyserver").inject_event(_Injected(flow, message, session.sent))
         except ValueError:
-            return  # the connection has just ended
-        connection.injected.append(frame.data)
+            logger.debug("a frame was not sent: its connection has just ended")

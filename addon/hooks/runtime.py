@@ -134,7 +134,8 @@ class Runtime:
     async def serve(self) -> None:
         """Open the tool sources, start the control API and the store's upkeep. Raises OSError or SourceError."""
         try:
-            await expire_left(self.store)
+            if not self.store.suspends:  # else there may be other proxies, and their connections
+                await expire_left(self.store)
         except StoreError as error:
             logger.warning("calls of connections that are gone stay for now: %s", error)
         await self.executors.open(changed=self._share)
