@@ -152,17 +152,19 @@ class LiveConnection:
         if not responses:
             raise Closed(INVALID, "Request contains an invalid argument.")
         waited, scheduling = False, ""
+        parts: list[Json] = []
         for one in responses:
             call_id = one.get("id", "")
             pending = self.pending.get(call_id)
             if pending is None:
                 raise Closed(POLICY, "Requested entity was not found.")
             self._check_response(one, pending)
+            parts.append({"functionResponse": {"name": pending.name, **one}})
             waited = waited or pending.blocks
             scheduling = one.get("scheduling", scheduling)
             if not one.get("willContinue"):
                 del self.pending[call_id]
-        self.contents.append({"role": "user", "parts": [{"functionResponse": one} for one in responses]})
+        self.contents.append({"role": "user", "parts": parts})
         if any(one.blocks for one in self.pending.values()) or (not waited and scheduling == "SILENT"):
             return []
         interrupts = [{"serverContent": {"interrupted": True}}] if scheduling == "INTERRUPT" else []

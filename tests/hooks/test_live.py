@@ -1,0 +1,241 @@
+"""WebSockets of the Live API through the hooks: whose they are, what is dropped, changed or injected, how they end."""
+
+import asyncio
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from mitmproxy import http
+from mitmproxy.addons.proxyserver import Proxyserver
+from mitmproxy.websocket import WebSocketData, WebSocketMessage
+from wsproto.frame_protocol import Opcode
+
+from addon.hooks.live import _Injected
+from addon.loop.live import LiveSession
+from store.base import StoreUnavailable
+from store.models import Call, Status
+from tests.hooks.harness import GOOGLE, Hooks, request
+
+Json = dict[str, Any]
+
+PATH = "/ws/google.ai.generativelanguage.v1beta.GenerativeService.BidiGenerateContent?key=a-secret"
+SETUP: Json = {"setup": {"model": "models/gemini-live-2.5-flash-preview"}}
+AUDIO: Json = {"realtimeInput": {"audio": {"data": "AAAA"}}}
+CALL: Json = {"toolCall": {"functionCalls": [{"id": "f1", "name": "get_weather", "args": {}}]}}
+
+
+class Socket:
+    """A flow whose handshake has just come, and then its frames."""
+
+    def __init__(self, hooks: Hooks, monkeypatch: pytest.MonkeyPatch, url: str = f"https://{GOOGLE}{PATH}", **how: Any):
+        self.hooks = hooks
+        self.injected: list[_Injected] = []
+        headers = {"upgrade": "websocket", "connection": "upgrade"} | how.pop("headers", {})
+        self.flow = request(url, b"", headers, method="GET", **how)
+        monkeypatch.setattr(Proxyserver, "inject_event", lambda _, event: self.injected.append(event))
+
+    async def open(self) -> "Socket":
+        await self.hooks.ask(self.flow)
+        if self.flow.response is None:
+            headers = http.Headers(upgrade="websocket")
+            self.flow.response = http.Response(b"HTTP/1.1", 101, b"", headers, b"", None, 0, 0)
+            self.flow.websocket = WebSocketData()
+            await self.hooks.call("responseheaders", self.flow)
+            await self.hooks.call("response", self.flow)
+            await self.hooks.call("websocket_start", self.flow)
+        return self
+
+    async def frame(self, document: Json | bytes, *, from_client: bool = True, **how: Any) -> WebSocketMessage:
+        data = document if isinstance(document, bytes) else json.dumps(document).encode()
+        message = WebSocketMessage(how.pop("type", Opcode.TEXT), from_client, data, **how)
+        assert self.flow.websocket is not None
+        self.flow.websocket.messages.append(message)
+        await self.hooks.call("websocket_message", self.flow)
+        return message
+
+    @property
+    def sent(self) -> list[Json]:
+        return [json.loads(event.message.content) for event in self.injected]
+
+    async def settle(self, count: int) -> None:
+        """Wait until so many frames were injected."""
+        async with asyncio.timeout(5):
+            while len(self.injected) < count:  # noqa: ASYNC110 - what is waited for has no event
+                await asyncio.sleep(0)
+
+
+@pytest.fixture
+def socket(hooks: Hooks, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Socket]:
+    return lambda *url, **how: Socket(hooks, monkeypatch, *url, **how)
+
+
+async def stored(hooks: Hooks, status: Status = Status.PENDING) -> Call:
+    """The call that there is, when it is stored with that status."""
+    async with asyncio.timeout(5):
+        while not (found := (await hooks.store.calls(status=status)).items):  # noqa: ASYNC110 - there is no event
+            await asyncio.sleep(0)
+    return found[0]
+
+
+def is_untouched(message: WebSocketMessage, given: bytes) -> bool:
+    return message.content is given and not message.dropped
+
+
+@pytest.mark.parametrize("kind", [Opcode.TEXT, Opcode.BINARY])
+async def test_a_setup_gets_the_tools_and_keeps_its_kind_of_frame(socket: Callable[..., Socket], kind: Opcode) -> None:
+    made = await socket().open()
+    message = await made.frame(SETUP, type=kind)
+    assert b"get_weather" in message.content
+    assert (message.type, message.dropped) == (kind, False)
+
+
+async def test_a_grafted_call_is_dropped_and_what_the_client_sends_meanwhile_is_injected_after_its_answer(
+    socket: Callable[..., Socket], hooks: Hooks
+) -> None:
+    made = await socket().open()
+    await made.frame(SETUP)
+    assert (await made.frame(CALL, from_client=False, type=Opcode.BINARY)).dropped
+    binary = b' {"realtimeInput": {}}'
+    assert (await made.frame(AUDIO)).dropped
+    assert (await made.frame(binary, type=Opcode.BINARY)).dropped
+    call = await stored(hooks)
+    await hooks.store.answer(call.call_id, result="warm")
+    await made.settle(3)
+    assert made.sent[0]["toolResponse"]["functionResponses"][0]["response"] == {"result": "warm"}
+    assert made.sent[1] == AUDIO
+    assert made.injected[2].message.content == binary
+    assert [event.message.type for event in made.injected] == [Opcode.TEXT, Opcode.TEXT, Opcode.BINARY]
+    assert all(event.message.from_client for event in made.injected)
+    last = await made.frame(AUDIO)
+    assert last.dropped, "it would overtake what is still to be sent"
+    for event in made.injected:
+        event.sent()
+    assert not (await made.frame(AUDIO)).dropped
+
+
+async def test_an_injected_frame_is_not_looked_at_again(socket: Callable[..., Socket]) -> None:
+    made = await socket().open()
+    given = json.dumps(SETUP).encode()
+    assert is_untouched(await made.frame(given, injected=True), given)
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["https://example.com/ws/x", f"https://{GOOGLE}/ws/other", f"https://{GOOGLE}{PATH.replace('Bidi', 'Other')}"],
+)
+async def test_other_websockets_are_not_looked_at(socket: Callable[..., Socket], url: str) -> None:
+    made = await socket(url).open()
+    given = json.dumps(SETUP).encode()
+    assert is_untouched(await made.frame(given), given)
+
+
+async def test_a_session_without_a_toolset_is_not_looked_at(
+    make: Callable[..., Hooks], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = await Socket(make(), monkeypatch).open()
+    for given in (b'{"setup": {"tools": []}}', json.dumps(CALL).encode()):
+        assert is_untouched(await made.frame(given, from_client=b"setup" in given), given)
+
+
+async def test_a_flow_filter_chooses_connections(make: Callable[..., Hooks], monkeypatch: pytest.MonkeyPatch) -> None:
+    hooks = make(filter="~h x-graft-me")
+    await hooks.tools("get_weather")
+    given = json.dumps(SETUP).encode()
+    for headers, chosen in (({}, False), ({"x-graft-me": "1"}, True)):
+        made = await Socket(hooks, monkeypatch, headers=headers).open()
+        assert is_untouched(await made.frame(given), given) != chosen
+
+
+@pytest.mark.parametrize("url", ["http://localhost:8081/@other" + PATH, "http://localhost:8081/@other/" + PATH])
+async def test_the_session_is_that_of_the_path_in_reverse_mode(
+    socket: Callable[..., Socket], hooks: Hooks, url: str
+) -> None:
+    await hooks.tools("their_own", session="other")
+    made = await socket(url, mode=f"reverse:https://{GOOGLE}").open()
+    assert b"their_own" in (await made.frame(SETUP)).content
+    assert hooks.route(made.flow) == ("live", "other")
+    assert made.flow.request.path.endswith(PATH)
+
+
+@pytest.mark.parametrize(
+    ("headers", "url", "mode"),
+    [
+        ({"origin": "https://evil.example"}, f"https://{GOOGLE}{PATH}", "regular"),
+        ({"sec-fetch-site": "cross-site"}, f"https://{GOOGLE}{PATH}", "regular"),
+        ({"host": "evil.example"}, f"http://localhost:8081{PATH}", f"reverse:https://{GOOGLE}"),
+    ],
+)
+async def test_a_web_page_may_open_none(
+    socket: Callable[..., Socket], headers: dict[str, str], url: str, mode: str
+) -> None:
+    made = await socket(url, mode=mode, headers=headers).open()
+    assert made.flow.response is not None
+    assert made.flow.response.status_code == 403
+
+
+async def test_the_handshake_goes_up_as_it_came(socket: Callable[..., Socket]) -> None:
+    made = socket(headers={"sec-websocket-extensions": "permessage-deflate"})
+    before = made.flow.request.headers.fields, made.flow.request.url
+    await made.open()
+    assert (made.flow.request.headers.fields, made.flow.request.url) == before
+
+
+@pytest.mark.parametrize(("policy", "refused"), [("fail", True), ("pass", False)])
+async def test_a_store_that_fails_refuses_the_handshake_unless_it_is_to_pass(
+    make: Callable[..., Hooks], monkeypatch: pytest.MonkeyPatch, policy: str, refused: bool
+) -> None:
+    async def fails(*args: object) -> None:
+        raise StoreUnavailable("the disk is full")
+
+    hooks = make(on_store_error=policy)
+    monkeypatch.setattr(hooks.store, "session", fails)
+    made = await Socket(hooks, monkeypatch).open()
+    assert made.flow.response is not None
+    assert made.flow.response.status_code == (503 if refused else 101)
+
+
+async def test_a_mistake_lets_frames_go_on_but_never_a_call(
+    socket: Callable[..., Socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*args: object) -> None:
+        raise RuntimeError("a mistake")
+
+    made = await socket().open()
+    monkeypatch.setattr(LiveSession, "from_client", broken)
+    monkeypatch.setattr(LiveSession, "from_server", broken)
+    given = json.dumps(SETUP).encode()
+    assert is_untouched(await made.frame(given), given)
+    assert is_untouched(await made.frame(b"{}", from_client=False), b"{}")
+    assert (await made.frame(CALL, from_client=False)).dropped
+
+
+async def test_the_end_of_a_connection_ends_its_calls(socket: Callable[..., Socket], hooks: Hooks) -> None:
+    made = await socket().open()
+    await made.frame(SETUP)
+    await made.frame(CALL, from_client=False)
+    await stored(hooks)
+    await hooks.call("websocket_end", made.flow)
+    await stored(hooks, Status.EXPIRED)
+    assert made.sent == []
+    given = json.dumps(SETUP).encode()
+    assert is_untouched(await made.frame(given), given)
+
+
+async def test_a_frame_for_a_connection_that_has_just_ended_is_let_go(
+    hooks: Hooks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = Socket(hooks, monkeypatch)
+    tried = asyncio.Event()
+
+    def gone(_: Proxyserver, event: object) -> None:
+        tried.set()
+        raise ValueError("Flow is not from a live connection.")
+
+    monkeypatch.setattr(Proxyserver, "inject_event", gone)
+    await made.open()
+    await made.frame(SETUP)
+    await made.frame({"toolCall": {"functionCalls": [{"id": "f1", "name": "unknown"}]}}, from_client=False)
+    async with asyncio.timeout(5):
+        await tried.wait()
+    await hooks.call("websocket_end", made.flow)
