@@ -4,6 +4,7 @@ import functools
 import itertools
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -52,8 +53,16 @@ class Proxy:
     """A regular proxy, and one reverse proxy for each of `upstreams`. Its state is below `folder`, where a second one
     may go on with it. `arguments` go to mitmdump as they are."""
 
-    def __init__(self, folder: Path, *upstreams: str, arguments: tuple[str, ...] = (), **options: str) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *upstreams: str,
+        arguments: tuple[str, ...] = (),
+        environ: Mapping[str, str] | None = None,
+        **options: str,
+    ) -> None:
         self.folder = folder
+        self._environ = environ or {}
         self.state = folder / "state"
         ports = [free_port() for _ in range(1 + len(upstreams))]
         regular, *reverse = ports
@@ -70,11 +79,11 @@ class Proxy:
 
     def start(self) -> None:
         """Returns when it listens."""
-        self.process = Process(
-            "mitmdump", command(self.folder, *self._arguments), environment(self.folder, TOOLGRAFT_HOME=str(self.state))
-        )
+        environ = environment(self.folder, TOOLGRAFT_HOME=str(self.state), **self._environ)
+        self.process = Process("mitmdump", command(self.folder, *self._arguments), environ)
         self.process.wait_for(r"session \S+, store ")
-        token = (self.state / "token").read_text().strip()
+        path = self.state / "token"
+        token = path.read_text().strip() if path.exists() else ""
         self.control = Control((self.state / "control.url").read_text().strip(), token)
 
     @property
