@@ -7,7 +7,7 @@ An interaction that the service keeps is named by its id. Here it is a part of a
 that it is remembered, and told again, with what the model said, and never shown: the service knows all up to it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from addon.core.calls import response_of
@@ -18,6 +18,7 @@ from addon.core.interaction_tools import calling_of, gemini_tools
 MEDIA = frozenset({"image", "audio", "video", "document"})
 _USERS = frozenset({"user_input", "function_result"})
 _ID = "interactionId"
+_CALLED = "calledAs"
 _PIECES = " pieces"  # a key that no step has
 
 # --- ids ------------------------------------------------------------------------------------------------------
@@ -31,6 +32,18 @@ def mark(interaction_id: str) -> Document:
 def marked(content: Document) -> str | None:
     """The interaction that a Content is the last of, if the service keeps it."""
     return next((part[_ID] for part in parts_of(content) if isinstance(part.get(_ID), str)), None)
+
+
+def called(content: Document) -> dict[str, str]:
+    """The names that the calls of a Content had when they were made, by id: the service has them under these."""
+    calls = [call for part in parts_of(content) if isinstance(call := get(part, "functionCall"), dict)]
+    return {call["id"]: call[_CALLED] for call in calls if isinstance(call.get("id"), str) and call.get(_CALLED)}
+
+
+def renamed(step: Document, names: Mapping[str, str]) -> Document:
+    """A result under the name that its call had."""
+    name = names.get(call_id) if isinstance(call_id := step.get("call_id"), str) else None
+    return step if name is None else {**step, "name": name}
 
 
 def kept(interaction_id: str) -> list[Document]:
@@ -56,28 +69,33 @@ def input_steps(given: Any) -> list[Document]:
     return [{"type": "user_input", "content": items}] if items else []
 
 
+def kind_of(item: Document) -> str:
+    """The type of a step or a content; "" where it has none."""
+    kind = item.get("type")
+    return kind if isinstance(kind, str) else ""
+
+
 def is_step(item: Document) -> bool:
     """Whether it is a step, and not a content."""
-    kind = item.get("type")
-    if not isinstance(kind, str):
+    kind = kind_of(item)
+    if not kind:
         return "role" in item  # as steps were before they had types
     return kind in ("user_input", "model_output", "thought") or kind.endswith(("_call", "_result"))
 
 
 def content_of(step: Document) -> Document:
     """A step as a Content."""
-    kind = step.get("type", step.get("role"))
-    role = "user" if kind in _USERS or kind == "user" else "model"
-    return {"role": role, "parts": parts_of_step(step)}
+    is_users = kind_of(step) in _USERS if kind_of(step) else step.get("role") == "user"
+    return {"role": "user" if is_users else "model", "parts": parts_of_step(step)}
 
 
 def parts_of_step(step: Document) -> list[Document]:
     """What a step says, as Gemini's parts."""
-    kind = step.get("type")
+    kind = kind_of(step)
     if kind == "function_call":
-        arguments = step.get("arguments")
-        call = {"id": step.get("id"), "name": step.get("name", "")}
-        return [{"functionCall": {**call, "args": arguments if isinstance(arguments, dict) else {}}}]
+        arguments, name = step.get("arguments"), step.get("name", "")
+        call = {"id": step.get("id"), "name": name, "args": arguments if isinstance(arguments, dict) else {}}
+        return [{"functionCall": {**call, _CALLED: name}}]
     if kind == "function_result":
         error = str(step.get("result")) if step.get("is_error") and not isinstance(step.get("result"), dict) else None
         head = {"id": step.get("call_id"), "name": step.get("name") or ""}
@@ -85,10 +103,10 @@ def parts_of_step(step: Document) -> list[Document]:
     if kind == "thought":
         text = "".join(str(one.get("text", "")) for one in objects(step.get("summary")))
         return [thought(text, step.get("signature"))]
-    if isinstance(kind, str) and kind.endswith("_call"):
+    if kind.endswith("_call"):
         used = {"toolType": kind, "id": step.get("id"), "args": step.get("arguments")}
         return [{"toolCall": {**used, "step": step}}]
-    if isinstance(kind, str) and kind.endswith("_result"):
+    if kind.endswith("_result"):
         used = {"toolType": kind, "id": step.get("call_id"), "response": step.get("result")}
         return [{"toolResponse": {**used, "step": step}}]
     return [part_of(one) for one in objects(step.get("content"))]
@@ -96,7 +114,7 @@ def parts_of_step(step: Document) -> list[Document]:
 
 def part_of(content: Document) -> Document:
     """A content of a step: text, or media, or what there is no word for."""
-    kind = content.get("type")
+    kind = kind_of(content)
     if kind == "text" and isinstance(content.get("text"), str):
         return {"text": content["text"]}
     mime = content.get("mime_type") or f"{kind}/*"

@@ -7,6 +7,7 @@ import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
+from typing import Literal
 
 from addon.core import replies
 from addon.core.answer import Answer
@@ -28,6 +29,7 @@ from store.base import Store, StoreUnavailable, UnknownCall
 logger = logging.getLogger("toolgraft")
 
 _CONTINUATIONS = 128
+OnPending = Literal["pass", "wait", "block"]
 Hangup = Callable[[], Awaitable[object]]
 """Returns when the client has hung up."""
 
@@ -130,8 +132,9 @@ class Grafter:
         token = _text_in(request, "continuationToken")
         outcome: Hits | Reply | Abandoned = {}
         if (plan.rewrites or wire.keeps_history) and self.store.revision(scope.session) != 0:
-            waits = plan.rewrites and target.operation in (Operation.GENERATE, Operation.STREAM) and not token
-            outcome = await self._hits(wire, scope, request, model, waits=waits, hangup=hangup)
+            waits = target.operation in (Operation.GENERATE, Operation.STREAM) and not token
+            on_pending = scope.on_pending if plan.rewrites or scope.on_pending != "block" else "pass"
+            outcome = await self._hits(wire, scope, request, model, on_pending if waits else None, hangup)
         if wire.native:
             self.prefixes.keep(scope.session, path, request)  # with what was found for it
         if isinstance(outcome, (Reply, Abandoned)):
@@ -162,8 +165,10 @@ class Grafter:
     # --- history ----------------------------------------------------------------------------------------------
 
     async def _hits(
-        self, wire: Wire, scope: Scope, request: Request, model: str, *, waits: bool, hangup: Hangup
+        self, wire: Wire, scope: Scope, request: Request, model: str, on_pending: OnPending | None, hangup: Hangup
     ) -> Hits | Reply | Abandoned:
+        """What the history's turns are. `on_pending`: what happens where the last has calls without results; None:
+        they are not even waited for where they are being run."""
         hits = await self._look_up(scope, request)
         kept = wire.keeps_history
         if hits and await take_answers(self.store, scope.session, request.body, request.history, hits, kept=kept):
@@ -171,12 +176,12 @@ class Grafter:
         if not hits:
             return hits
         self.metrics.ledger_hits(len(hits))
-        if not waits or not _is_pending(scope, request, hits):
+        if on_pending is None or not _is_pending(scope, request, hits):
             return hits
         waited = await self._wait_for_running(scope, request, hits, hangup)
-        if isinstance(waited, Abandoned) or scope.on_pending == "pass" or not _is_pending(scope, request, waited):
+        if isinstance(waited, Abandoned) or on_pending == "pass" or not _is_pending(scope, request, waited):
             return waited
-        if scope.on_pending == "block":
+        if on_pending == "block":
             return self._blocked(wire, scope, request, waited, model)
         return await self._wait(scope, request, waited, hangup, scope.pending_timeout)
 

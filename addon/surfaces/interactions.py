@@ -100,14 +100,15 @@ class InteractionsWire(Wire):
         spans = [span for turn in request.history.turns for span in turn.spans]
         kept = len(spans) - len(self._input)
         previous: str | None = None
+        names: dict[str, str] = {}
         steps: list[Document] = []
         for piece in contents:
             if isinstance(piece, bytes):
                 content = decode(piece)
                 if (interaction := own.marked(content)) is not None:
-                    previous, steps = interaction, []
+                    previous, names, steps = interaction, own.called(content), []
                 else:
-                    steps += own.steps_of(content)
+                    steps += [own.renamed(step, names) for step in own.steps_of(content)]
                 continue
             for number, (start, end) in enumerate(spans):
                 if piece[0] <= start and end <= piece[1]:
@@ -199,7 +200,7 @@ class InteractionsWire(Wire):
 
     def whole(self, seen: Document, came: Document | None = None) -> bytes:
         parts = _parts(seen)
-        calls = {call.get("id") for part in parts if isinstance(call := part.get("functionCall"), dict)}
+        calls = [call.get("id") for part in parts if isinstance(call := part.get("functionCall"), dict)]
         used = [one.get("step") for part in parts for kind in _SERVED if isinstance(one := part.get(kind), dict)]
 
         def is_shown(step: Document) -> bool:
@@ -292,7 +293,7 @@ class InteractionsWire(Wire):
 
 def _is_call(step: Document) -> bool:
     """Whether a step is a call, or a part of what a built-in tool did: the client may not get it."""
-    return own.is_step(step) and str(step.get("type")).endswith(("_call", "_result"))
+    return own.kind_of(step).endswith(("_call", "_result"))
 
 
 def _parts(response: Document) -> list[Document]:

@@ -56,7 +56,7 @@ STEPS: dict[str, tuple[Json, str, list[Json]]] = {
     "a call": (
         {"type": "function_call", "id": "c1", "name": "f", "arguments": {"a": 1}},
         "model",
-        [{"functionCall": {"id": "c1", "name": "f", "args": {"a": 1}}}],
+        [{"functionCall": {"id": "c1", "name": "f", "args": {"a": 1}, "calledAs": "f"}}],
     ),
     "a built-in tool's call": (
         SEARCH,
@@ -151,6 +151,13 @@ def test_what_stands_for_an_interaction_is_never_shown() -> None:
     assert own.marked({"role": "model", "parts": [{"text": "a"}]}) is None
     assert own.steps_of({"role": "model", "parts": [mark]}) == []
     assert visible_digest([mark, {"text": "a"}]) == visible_digest([{"text": "a"}])
+
+
+def test_the_names_that_calls_had() -> None:
+    content = own.content_of({"type": "function_call", "id": "c1", "name": "f_g2", "arguments": {}})
+    content["parts"][0]["functionCall"]["name"] = "f"
+    assert own.called(content) == {"c1": "f_g2"}
+    assert own.called({"role": "model", "parts": [{"functionCall": {"name": "f"}}]}) == {}
 
 
 def test_a_kept_history_is_known_by_its_id_alone() -> None:

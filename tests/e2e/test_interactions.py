@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import ssl
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -148,6 +149,64 @@ def test_a_loop_is_one_interaction_from_which_the_client_goes_on(
     assert '"hour": 12' in chat.say("repeat the results")
     assert chat.say('call weather {"city": "Lima"}').count("celsius") == 1
     assert gemini.errors == []
+
+
+def test_ten_turns_with_tools_in_each(looper: Proxy, bare: Session, gemini: Gemini) -> None:
+    """Whatever form an answer came in, the next goes on from it."""
+    interaction = None
+    for turn, kind in enumerate(["sync", "stream", "stream", "sync", "async", "async-stream"] * 2):
+        chat = at(looper, bare, kind)
+        chat.id = interaction
+        said = chat.say(f'call weather {{"city": "{"x" * turn}"}} and call hour {{}} then call hour {{}}')
+        assert f'"celsius": {turn}' in said
+        interaction = chat.id
+    chat = at(looper, bare, "sync")
+    chat.id = interaction
+    assert chat.say("repeat the results").count("returned") == 36
+    assert gemini.errors == []
+    assert all(len(given) in (1, 2) for given in inputs(gemini) if isinstance(given, list))
+
+
+@pytest.mark.parametrize("shape", ["bytes=1", "each, bytes=7", "pieces=1", "each, pieces=20"])
+def test_a_loop_over_streams_that_are_cut_anyhow(looper: Proxy, bare: Session, gemini: Gemini, shape: str) -> None:
+    chat = at(looper, bare, "stream")
+    asked = f'[demo: {shape}] say Wait. and call weather {{"city": "Paris"}} and call hour {{}}'
+    assert '"celsius": 5' in chat.say(asked)
+    assert '"celsius": 5' in chat.say("repeat the results")
+    assert gemini.errors == []
+
+
+def test_a_call_keeps_the_name_that_it_was_made_under(proxy: Proxy, session: Session, gemini: Gemini) -> None:
+    """A tool that is renamed beside one of the client's own, which the next request does not have."""
+    session.policy(client_tools="keep")
+    chat = at(proxy, session, "sync")
+    placeholder = chat.say('call get_weather_g2 {"city": "Oslo"}', tools=[{**NOTE, "name": "get_weather"}])
+    assert placeholder.startswith("Tool call completed: get_weather [")
+    session.answer(get_weather=weather)
+    assert '"celsius": 4' in chat.say("repeat the results")
+    assert gemini.last["body"]["input"][0]["name"] == "get_weather_g2"
+    assert gemini.errors == []
+
+
+def test_what_the_model_makes_up_is_an_error_for_it_alone(looper: Proxy, bare: Session, gemini: Gemini) -> None:
+    chat = at(looper, bare, "stream")
+    assert "unknown tool: nobody" in chat.say("call nobody {}")
+    assert chat.calls == []
+    assert gemini.errors == []
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_through_connect(looper: Proxy, bare: Session, gemini: Gemini, stream: bool) -> None:
+    trusts = ssl.create_default_context(cafile=str(looper.ca))
+    with httpx2.Client(proxy=looper.user(bare.name), verify=trusts, timeout=30) as client:
+        asked = {"model": MODEL, "input": "call hour {}", "stream": stream}
+        url = "https://generativelanguage.googleapis.com/v1beta/interactions"
+        got = client.post(url, json=asked, headers={"x-goog-api-key": KEY})
+    assert got.headers["content-type"] == ("text/event-stream" if stream else "application/json")
+    assert "returned" in got.text
+    assert "function_call" not in got.text
+    assert got.text.endswith("event: done\ndata: [DONE]\n\n") is stream
+    assert len(gemini.requests) == 2
 
 
 @FORMS

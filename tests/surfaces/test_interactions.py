@@ -7,11 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from addon.core import interactions as own
 from addon.core.documents import Malformed, decode, encode
 from addon.core.request import Piece
 from addon.core.sse import SseDecoder, SseEvent
+from addon.core.tools import Toolbox, cannot_use_functions
 from addon.surfaces import Framing, Operation, Target
 from addon.surfaces.interactions import InteractionsWire
 
@@ -25,17 +28,17 @@ TEXT = {"type": "model_output", "content": [{"type": "text", "text": "so"}]}
 DONE = b"event: done\ndata: [DONE]\n\n"
 
 
-def wire(**given: Any) -> InteractionsWire:
+def wire(**members: Any) -> InteractionsWire:
     """One that has read a request."""
     speaks = InteractionsWire(Target("interactions", Operation.GENERATE, Framing.JSON, "", (), ()))
-    speaks.read(encode({"model": "m", "input": "hi", **given}))
+    speaks.read(encode({"model": "m", "input": "hi", **members}))
     return speaks
 
 
-def written(given: Json, replaced: dict[str, Any] | None = None, contents: list[Json | int] | None = None) -> Json:
+def written(body: Json, replaced: dict[str, Any] | None = None, contents: list[Json | int] | None = None) -> Json:
     """A request written again. `contents`: new Contents, and the numbers of those that stay."""
     speaks = wire()
-    request = speaks.read(encode(given))
+    request = speaks.read(encode(body))
     spans = [span for turn in request.history.turns for span in turn.spans]
     pieces: list[Piece] | None = None
     if contents is not None:
@@ -192,6 +195,15 @@ def test_a_loop_goes_on_from_its_last_round() -> None:
     assert sent["tools"] == [{"type": "function", "name": "f"}]
 
 
+def test_results_have_the_names_that_their_calls_had() -> None:
+    """A tool that was renamed beside one of the client's own is no longer where the client's is gone."""
+    renamed = own.parts_of_step({**CALL, "name": "f_g2"})[0]
+    renamed["functionCall"]["name"] = "f"
+    given = {"model": "m", "input": "hi", "previous_interaction_id": "v1_a"}
+    new = written(given, contents=[0, said("v1_a", renamed), response("c1"), 2])
+    assert new["input"][0]["name"] == "f_g2"
+
+
 def test_a_loop_that_the_service_does_not_keep_says_everything_again() -> None:
     speaks = wire(store=False)
     request = speaks.read(speaks._body)
@@ -221,7 +233,9 @@ def test_an_answer_is_a_response_that_begins_with_its_id() -> None:
     seen = wire().inside(answer)
     assert seen is not None
     assert parts_of(seen)[0] == own.mark("v1_a")
-    assert parts_of(seen)[1:] == [{"text": "so"}, {"functionCall": {"id": "c1", "name": "f", "args": {"a": 1}}}]
+    text, call = parts_of(seen)[1:]
+    assert text == {"text": "so"}
+    assert {"id": "c1", "name": "f", "args": {"a": 1}}.items() <= call["functionCall"].items()
     assert seen["usageMetadata"] == {"total_tokens": 3}
     assert seen["candidates"][0]["finishReason"] == "STOP"
 
@@ -442,6 +456,85 @@ def test_errors_have_a_word_for_a_code() -> None:
     assert events_of(out) == [{"error": {"message": "bad", "code": "invalid_request"}, "event_type": "error"}]
 
 
+# --- odd ones -----------------------------------------------------------------------------------------------------
+
+JUNK: st.SearchStrategy[Any] = st.sampled_from(
+    [None, True, 0, -1.5, "", "x", [], {}, [[]], [None], {"type": []}, {"type": "text"}, [{"": {}}]]
+)
+REQUEST = {
+    "model": "m",
+    "input": [
+        {"type": "user_input", "content": [{"type": "text", "text": "hi"}, {"type": "image", "data": "QQ"}]},
+        {"type": "thought", "signature": "c2ln", "summary": [{"type": "text", "text": "so"}]},
+        CALL,
+        {"type": "function_result", "call_id": "c1", "name": "f", "result": {"a": 1}, "is_error": True},
+        {"type": "google_search_call", "id": "s", "arguments": {}},
+        {"role": "user", "content": []},
+    ],
+    "previous_interaction_id": "v1_x",
+    "tools": [{"type": "function", "name": "f", "parameters": {"type": "object"}}, {"type": "google_search"}],
+    "generation_config": {"tool_choice": {"allowed_tools": {"mode": "any", "tools": ["f"]}}},
+    "response_format": [{"type": "text", "mime_type": "text/plain"}],
+    "response_modalities": ["text"],
+    "stream": True,
+    "store": True,
+}
+ANSWER = {"id": "v1_a", "status": "completed", "steps": [*REQUEST["input"], TEXT], "usage": {"a": 1}, "model": "m"}  # type: ignore[misc]
+EVENTS = [decode(one.data or b"") for one in [created(), *text(0, "a"), *call(1, CALL), completed(usage={"a": 1})]]
+
+
+def places(document: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """The path to each value in a document."""
+    inner = (
+        document.items() if isinstance(document, dict) else enumerate(document) if isinstance(document, list) else ()
+    )
+    return [path, *(place for key, value in inner for place in places(value, (*path, key)))]
+
+
+def changed(document: Any, path: tuple[Any, ...], value: Any) -> Any:
+    """The document with another value at a path."""
+    if not path:
+        return value
+    key, *rest = path
+    copy = dict(document) if isinstance(document, dict) else list(document)
+    copy[key] = changed(document[key], tuple(rest), value)
+    return copy
+
+
+@given(st.data())
+def test_an_odd_request_is_written_again_or_malformed(data: st.DataObject) -> None:
+    speaks = wire()
+    try:
+        request = speaks.read(encode(changed(REQUEST, data.draw(st.sampled_from(places(REQUEST))), data.draw(JUNK))))
+        speaks.write(request, {"tools": encode([{"functionDeclarations": [{"name": "f"}]}]), "toolConfig": None}, None)
+        cannot_use_functions(request.value("generationConfig"), "m")
+        Toolbox([{"name": "f"}]).keep(request.value("tools"), request.value("toolConfig"), (3, 0))
+        request.history.identify(request.body)
+        speaks.again(request, [said("v1_a"), response("c1")], "NONE")
+    except Malformed:
+        pass
+
+
+@given(st.data())
+def test_an_odd_answer_is_told_all_the_same(data: st.DataObject) -> None:
+    speaks = wire()
+    document = changed(ANSWER, data.draw(st.sampled_from(places(ANSWER))), data.draw(JUNK))
+    if (seen := speaks.inside(document)) is not None:
+        speaks.whole(seen, document)
+
+
+@given(st.data())
+def test_odd_events_pass(data: st.DataObject) -> None:
+    speaks = wire(stream=True)
+    odd = changed(EVENTS, data.draw(st.sampled_from(places(EVENTS)[1:])), data.draw(JUNK))
+    for document in odd:
+        seen = speaks.inside(document)
+        data_of = encode(document)
+        speaks.as_came(SseEvent(b"data: %b\n\n" % data_of, data_of))
+        if seen is not None:
+            speaks.event(seen, document)
+
+
 # --- as recorded ----------------------------------------------------------------------------------------------------
 
 
@@ -457,8 +550,8 @@ def test_recorded_exchanges_pass_byte_for_byte() -> None:
         request = speaks.read(body)
         assert speaks.write(request, {}, None) is body
         assert speaks.again(speaks.read(body), [], None) is body
-        for given in own.input_steps(decode(body)["input"]):
-            assert own.steps_of(own.content_of(given)) == [given] or "type" not in given
+        for step in own.input_steps(decode(body)["input"]):
+            assert own.steps_of(own.content_of(step)) == [step] or "type" not in step
         answer = one["response_body"].encode()
         kinds.add(one["framing"])
         if not stream:
