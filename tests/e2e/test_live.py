@@ -150,9 +150,9 @@ def test_long_results_that_are_not_ascii_arrive_whole(
     living: Proxy, session: Session, gemini: Gemini, tmp_path: Path
 ) -> None:
     with lives.python(living, session, tmp_path) as chat:
-        assert "é" * 30_001 in chat.say('call story {"letters": 30001}')
+        assert "語" * 30_001 in chat.say('call story {"letters": 30001}')
     (told,) = sent(gemini, "toolResponse")
-    assert told["functionResponses"][0]["response"] == {"result": "é" * 30_001}
+    assert told["functionResponses"][0]["response"] == {"result": "語" * 30_001}
 
 
 def test_what_else_the_service_says_reaches_the_client(

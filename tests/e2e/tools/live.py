@@ -31,7 +31,7 @@ async def hang(file: str) -> None:
 
 def story(letters: int) -> str:
     """Tell something long, none of it ASCII."""
-    return "é" * letters
+    return "語" * letters
 
 
 def _is_there(file: str) -> bool:
