@@ -83,6 +83,11 @@ def is_step(item: Document) -> bool:
     return kind in ("user_input", "model_output", "thought") or kind.endswith(("_call", "_result"))
 
 
+def is_tools(step: Document) -> bool:
+    """Whether a step is a call, or a part of what a tool did: the client may not get it."""
+    return kind_of(step).endswith(("_call", "_result"))
+
+
 def content_of(step: Document) -> Document:
     """A step as a Content."""
     is_users = kind_of(step) in _USERS if kind_of(step) else step.get("role") == "user"

@@ -332,6 +332,15 @@ def test_a_side_request_for_json_gets_no_tools_and_goes_on_from_the_last_round(
     form = {"type": "text", "mime_type": "application/json", "schema": {"type": "object", "properties": {}}}
     at(looper, bare, "sync").say("say hello", previous_interaction_id=chat.id, response_format=form)
     assert "tools" not in gemini.last["body"]
+    bare.tools()
+    bare.policy(on_pending="block")
+    chat.say(BOTH)
+    at(looper, bare, "sync").say("say hello", previous_interaction_id=chat.id, response_format=form)
+    assert [step["type"] for step in gemini.last["body"]["input"]] == [
+        "function_result",
+        "function_result",
+        "user_input",
+    ]
     assert gemini.errors == []
 
 

@@ -424,6 +424,36 @@ def test_a_call_without_an_end_is_complete_when_the_interaction_is() -> None:
     assert [part["functionCall"]["args"] for part in parts_of(seen)] == [{"a": 1}]
 
 
+@pytest.mark.parametrize("hidden", [True, False])
+def test_such_a_call_goes_out_before_the_end_if_it_is_the_clients(hidden: bool) -> None:
+    speaks = wire(stream=True)
+    *begun, _ = call(0, OWN)
+    through(speaks, [created(), *begun])
+    last = completed(status="requires_action")
+    seen = speaks.inside(decode(last.data or b""))
+    parts = [] if hidden else parts_of(seen)
+    response = {"candidates": [{"content": {"parts": parts}, "finishReason": "STOP"}]}
+    *events, ended = events_of(speaks.event(response, decode(last.data or b"")))
+    assert [one["event_type"] for one in events] == ([] if hidden else ["step.start", "step.delta"])
+    assert ended["interaction"]["status"] == ("completed" if hidden else "requires_action")
+
+
+def test_a_stream_whose_last_call_has_no_end_passes_as_it_came() -> None:
+    *begun, _ = call(0, OWN)
+    events = [created(), *begun, completed(status="requires_action")]
+    assert through(wire(stream=True), events) == b"".join(one.raw for one in events)
+
+
+def test_nothing_more_is_heard_of_a_hidden_call() -> None:
+    speaks = wire(stream=True)
+    late = [event("step.delta", index=0, delta={"type": "arguments_delta", "arguments": "secret"})]
+    late += [event("step.stop", index=0, step_usage={"total_tokens": 1})]
+    update = event("interaction.status_update", interaction_id="v1_a", status="requires_action")
+    assert through(speaks, [created(), *call(0, CALL), *late, update], "f") == created().raw
+    other = wire(stream=True)
+    assert through(other, [created(), update]) == created().raw + update.raw
+
+
 def test_thoughts_are_told_with_what_they_sign() -> None:
     speaks = wire(stream=True)
     signature = {"type": "thought_signature", "signature": "c2ln"}
