@@ -20,7 +20,16 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.mark.parametrize(
     "module",
-    ["bench", "bench.proxy", "bench.stream", "bench.loop", "bench.store", "bench.control", "bench.memory"],
+    [
+        "bench",
+        "bench.proxy",
+        "bench.stream",
+        "bench.loop",
+        "bench.doors",
+        "bench.store",
+        "bench.control",
+        "bench.memory",
+    ],
 )
 def test_each_table_is_a_command(module: str) -> None:
     ran = subprocess.run([sys.executable, "-m", module, "--help"], cwd=ROOT, capture_output=True, text=True, timeout=30)
@@ -30,7 +39,9 @@ def test_each_table_is_a_command(module: str) -> None:
 
 
 @pytest.mark.e2e
-@pytest.mark.parametrize(("module", "words"), [("bench.stream", "first byte"), ("bench.loop", "one step")])
+@pytest.mark.parametrize(
+    ("module", "words"), [("bench.stream", "first byte"), ("bench.loop", "one step"), ("bench.doors", "one client")]
+)
 def test_a_comparison_of_two_proxies_gives_a_table(module: str, words: str) -> None:
     command = [sys.executable, "-m", module, "--tiny", "--markdown"]
     ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)

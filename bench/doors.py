@@ -1,0 +1,89 @@
+"""The front doors: what they add to a direct call of the same upstream, and how many they serve beside bare mitmdump.
+
+Each request is a question of 2 KB in no conversation; its answer is stored, as it is by default.
+"""
+
+import itertools
+import json
+import sys
+import time
+
+import httpx2
+
+from bench.load import Clients, Result, head
+from bench.measure import CLIENTS, PATH, Effort, Pair, alternate, main
+from bench.processes import Side, bare, grafted, upstream
+from bench.report import Row, at_least, at_most
+
+_WORDS = "What is there to be seen in Paris on a rainy day? " * 40
+_DIRECT = {"contents": [{"role": "user", "parts": [{"text": _WORDS}]}]}
+_ASKED = {"model": "gemini-3-flash-preview", "input": _WORDS}
+_DOORS = ("/v1/responses", "/v1/gemini")
+_HEADERS = {"x-goog-api-key": "not-a-key", "content-type": "application/json"}
+
+
+async def table(effort: Effort) -> list[Row]:
+    rows: list[Row] = []
+    with upstream() as port, bare(port) as one, grafted(port, None, f"graft_upstream=http://127.0.0.1:{port}") as other:
+        for door in _DOORS:
+            rows.append(await _added(effort, port, (one, other), door))
+        for door in _DOORS:
+            rows.append(await _throughput(effort, (one, other), door))
+        asked = other.counted("toolgraft_requests")
+        if not asked:
+            raise RuntimeError("nothing went through the doors")
+    return rows
+
+
+async def _added(effort: Effort, port: int, sides: tuple[Side, Side], door: str) -> Row:
+    """By the same pooled HTTP client, one request after the other."""
+    async with httpx2.AsyncClient(headers=_HEADERS, trust_env=False) as client:
+
+        async def ask(url: str, body: bytes) -> Result:
+            begun, result = time.perf_counter(), Result(0.0)
+            while not result.latencies or time.perf_counter() - begun < effort.seconds:
+                before = time.perf_counter()
+                answer = await client.post(url, content=body)
+                result.latencies.append(time.perf_counter() - before)
+                if answer.status_code != 200:
+                    raise RuntimeError(f"{url} answered {answer.status_code} {answer.text}")
+            result.seconds = time.perf_counter() - begun
+            return result
+
+        async def direct() -> Result:
+            return await ask(f"http://127.0.0.1:{port}{PATH}", json.dumps(_DIRECT).encode())
+
+        async def through() -> Result:
+            return await ask(f"http://127.0.0.1:{sides[1].control}{door}", json.dumps(_ASKED).encode())
+
+        for warm in (direct, through):  # connections, and what is made at the first request
+            await warm()
+        pair = await alternate(effort, sides, (direct, through))
+    return at_most(f"{door}: added to a direct call, one client", 3, pair.added, "ms", pair.latencies)
+
+
+async def _throughput(effort: Effort, sides: tuple[Side, Side], door: str) -> Row:
+    one, other = sides
+    made = [
+        await _clients(one.port, PATH, json.dumps(_DIRECT).encode()),
+        await _clients(other.control, door, json.dumps(_ASKED).encode()),
+    ]
+    try:
+        for clients in made:
+            await clients.run(requests=2 * CLIENTS)
+        a, b = made
+        pair: Pair = await alternate(
+            effort, sides, (lambda: a.run(seconds=effort.seconds), lambda: b.run(seconds=effort.seconds))
+        )
+    finally:
+        for clients in made:
+            clients.close()
+    return at_least(f"{door}: requests a second of {CLIENTS} clients", None, pair.rate, pair.rates)
+
+
+async def _clients(port: int, path: str, body: bytes) -> Clients:
+    return await Clients.connect(port, head(port, path), [itertools.repeat([body]) for _ in range(CLIENTS)])
+
+
+if __name__ == "__main__":
+    sys.exit(main(__doc__, [("doors", table)]))
