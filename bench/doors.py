@@ -23,14 +23,10 @@ _HEADERS = {"x-goog-api-key": "not-a-key", "content-type": "application/json"}
 
 
 async def table(effort: Effort) -> list[Row]:
-    rows: list[Row] = []
     with upstream() as port, bare(port) as one, grafted(port, None, f"graft_upstream=http://127.0.0.1:{port}") as other:
-        for door in _DOORS:
-            rows.append(await _added(effort, port, (one, other), door))
-        for door in _DOORS:
-            rows.append(await _throughput(effort, (one, other), door))
-        asked = other.counted("toolgraft_requests")
-        if not asked:
+        rows = [await _added(effort, port, (one, other), door) for door in _DOORS]
+        rows += [await _throughput(effort, (one, other), door) for door in _DOORS]
+        if not other.counted("toolgraft_requests"):
             raise RuntimeError("nothing went through the doors")
     return rows
 

@@ -32,6 +32,33 @@ def test_a_redirect_is_of_a_plain_host_name(host: str) -> None:
     assert f"{host!r} must be a plain host name, without scheme, port or path" in explain(refused.value)
 
 
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "generativelanguage.googleapis.com",
+        "ftp://gemini.example",
+        "http://",
+        "http://a:x",
+        "http://a:0",
+        "http://a/?key=k",
+        "http://a#b",
+        "http://me@a",
+        "http://a/b c",
+        "http://ä.example",
+    ],
+)
+def test_the_upstream_of_the_doors_is_a_base_url(url: str) -> None:
+    with pytest.raises(ValidationError) as refused:
+        Settings.from_options({"graft_upstream": url})
+    assert explain(refused.value).startswith(f"graft_upstream={url!r}: ")
+
+
+@pytest.mark.parametrize("url", ["https://gemini.example", "http://127.0.0.1:9912", "http://[::1]:9912/a/b"])
+def test_the_upstream_of_the_doors_may_have_a_path(url: str) -> None:
+    assert Settings.from_options({"graft_upstream": f"{url}/"}).upstream == url
+
+
 @pytest.mark.parametrize("name", [".", "..", "...."])
 def test_a_session_is_not_named_by_dots_alone(name: str) -> None:
     """A URL cannot address it."""

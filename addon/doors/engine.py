@@ -5,6 +5,7 @@ import logging
 import re
 from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import aclosing
+from urllib.parse import urlsplit
 
 import httpx2
 
@@ -100,8 +101,8 @@ def _address(grafter: Grafter, target: Target, model: str, key: str) -> Address:
     name = model if "/" in model else f"models/{model}"
     query = "?alt=sse" if target.framing is Framing.SSE else ""
     path = f"/{_VERSION}/{name}:{target.operation.value}{query}"
-    base = httpx2.URL(settings.upstream)
-    to = next((one for one in settings.redirect if one.host == base.host.lower()), None)
+    base = urlsplit(settings.upstream)
+    to = next((one for one in settings.redirect if one.host == base.hostname), None)
     headers = [
         (b"content-type", b"application/json"),
         (b"accept-encoding", b"identity"),
@@ -111,7 +112,7 @@ def _address(grafter: Grafter, target: Target, model: str, key: str) -> Address:
     redirected = None
     if to is not None:
         host = f"[{to.to_host}]" if ":" in to.to_host else to.to_host
-        redirected = f"{to.scheme}://{host}:{to.to_port}{to.path}{base.path.rstrip('/')}{path}"
+        redirected = f"{to.scheme}://{host}:{to.to_port}{to.path}{base.path}{path}"
     return Address("POST", f"{settings.upstream}{path}", headers, redirected)
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import ssl
+from functools import lru_cache
 
 import certifi
 import httpx2
@@ -27,6 +28,7 @@ _OPTIONS = frozenset(
 class Clients:
     def __init__(self) -> None:
         self._clients: dict[tuple[str, str], httpx2.AsyncClient] = {}
+        self._certificates: dict[str, str] = {}
         self._retired: list[httpx2.AsyncClient] = []  # requests may still be on their way with these
         self._closing: asyncio.Future[list[None]] | None = None
 
@@ -43,10 +45,11 @@ class Clients:
     def _retire(self) -> None:
         self._retired += self._clients.values()
         self._clients.clear()
+        self._certificates.clear()
 
     def to(self, url: str, proxy: str = "") -> httpx2.AsyncClient:
         """The pooled client for this URL: directly, or through the upstream proxy of that URL."""
-        certificate = _certificate(httpx2.URL(url).host)
+        certificate = self._certificate_for(_host_of(url))
         client = self._clients.get((proxy, certificate))
         if client is None:
             client = self._clients[proxy, certificate] = httpx2.AsyncClient(
@@ -60,6 +63,18 @@ class Clients:
             )
             client.headers.clear()  # requests have the headers that their client gave them, and no others
         return client
+
+    def _certificate_for(self, host: str) -> str:
+        """Looked for once: reading an option copies it, and a file is asked for."""
+        found = self._certificates.get(host)
+        if found is None:
+            found = self._certificates[host] = _certificate(host)
+        return found
+
+
+@lru_cache(maxsize=256)
+def _host_of(url: str) -> str:
+    return httpx2.URL(url).host
 
 
 def proxy_of(mode: UpstreamMode) -> str:
@@ -90,5 +105,5 @@ def _certificate(host: str) -> str:
 
 def _upstream_proxy(url: str) -> httpx2.Proxy:
     name, colon, password = (ctx.options.upstream_auth or "").partition(":")
-    context = _trust(_certificate(httpx2.URL(url).host)) if url.startswith("https:") else None
+    context = _trust(_certificate(_host_of(url))) if url.startswith("https:") else None
     return httpx2.Proxy(url, ssl_context=context, auth=(name, password) if colon else None)

@@ -50,6 +50,7 @@ WRONG = [
     ("placeholder", "done", "graft_placeholder='done': must hold {turn_id} exactly once"),
     ("filter", "~~(", "graft_filter='~~(': must be a mitmproxy flow filter"),
     ("redirect", "nowhere", "'nowhere' must be HOST=URL, such as generativelanguage.googleapis.com=http://"),
+    ("upstream", "gemini.example", "graft_upstream='gemini.example': must be an http or https URL"),
     ("control", "8741", "graft_control='8741': must be host:port"),
     ("token", "not a token", "graft_token=(not shown): must be printable ASCII without spaces"),
     ("store", "redis://x", "store URL 'redis://x': its scheme is not one of memory://, sqlite://"),
