@@ -91,6 +91,11 @@ class ControlServer:
             return
         task, self._task = self._task, None
         await tasks.cancel(task)
-        await self._server.shutdown(sockets=[self._listener])
+        for server in self._server.servers:
+            server.close()
+        self._listener.close()
+        state = self._server.server_state
+        if state.connections or state.tasks:  # without any, uvicorn would wait all the same
+            await self._server.shutdown(sockets=[self._listener])
         for server in self._server.servers:
             server.abort_clients()
