@@ -4,7 +4,7 @@ import asyncio
 import json
 import ssl
 import threading
-from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -13,6 +13,7 @@ from google import genai
 from google.genai import types
 from google.genai._gaos.lib.compat_errors import APIStatusError as APIError
 
+from tests.e2e import chats
 from tests.e2e.proxies import Proxy, Session, looping_proxy, new_session, weather
 from tests.e2e.upstreams import END, Canned, Gemini, answer, chunked
 
@@ -165,6 +166,20 @@ def test_ten_turns_with_tools_in_each(looper: Proxy, bare: Session, gemini: Gemi
     assert chat.say("repeat the results").count("returned") == 36
     assert gemini.errors == []
     assert all(len(given) in (1, 2) for given in inputs(gemini) if isinstance(given, list))
+
+
+@pytest.mark.parametrize("kind", ["async", "stream"])
+def test_the_javascript_client_goes_on_from_a_loop(
+    looper: Proxy, bare: Session, gemini: Gemini, tmp_path: Path, kind: str
+) -> None:
+    program: list[str | Path] = ["node", chats.CLIENTS / "interactions.mjs"]
+    options = {"kind": kind, "key": KEY, "model": MODEL, "base_url": f"{looper.url}/@{bare.name}"}
+    with chats.Chat(program, tmp_path, {"GENAI_JS": str(chats.installed())}, **options) as chat:
+        said = chat.say('say Wait. and call weather {"city": "Paris"} and call hour {}')
+        assert said.startswith("Wait.")
+        assert '"celsius": 5' in said
+        assert '"hour": 12' in chat.say("repeat the results")
+    assert gemini.errors == []
 
 
 @pytest.mark.parametrize("shape", ["bytes=1", "each, bytes=7", "pieces=1", "each, pieces=20"])
@@ -368,7 +383,7 @@ def test_a_history_that_the_client_keeps_is_told_as_it_was(
     assert gemini.dummy_signatures == 0
 
 
-def test_a_restart_between_turns_changes_nothing(tmp_path: Any, gemini: Gemini, start: Callable[..., Proxy]) -> None:
+def test_a_restart_between_turns_changes_nothing(tmp_path: Path, gemini: Gemini) -> None:
     proxy = looping_proxy(tmp_path, gemini.url)
     try:
         session = new_session(proxy, tools=False)
