@@ -21,6 +21,12 @@ from typer.main import get_command
 
 from addon.cli.app import app
 from addon.control.app import create_app
+from addon.doors.mount import open_doors
+from addon.doors.outward import Caller
+from addon.graft.grafter import Grafter
+from addon.loop.executors import Executors
+from addon.loop.running import Running
+from addon.loop.upstream import Address, Upstream
 from addon.metrics import Metrics
 from addon.settings import OPTIONS, Settings
 from store.factory import open_url
@@ -51,9 +57,25 @@ def command_rows() -> Iterator[tuple[str, ...]]:
     return rows(get_command(app), ())
 
 
+class NoWayOut:
+    """For doors that are only described."""
+
+    def upstream(self, caller: Caller, address: Address, sent: bytes) -> Upstream:
+        raise NotImplementedError
+
+
 def route_rows() -> Iterator[tuple[str, ...]]:
     store = open_url("memory://", ttl=60)
-    control = create_app(store=store, settings=Settings(), token=None, metrics=Metrics(), version="0")
+    settings, metrics = Settings(), Metrics()
+    doors = open_doors(
+        store=store,
+        grafter=lambda: Grafter(store, settings, metrics),
+        executors=Executors(store),
+        running=Running(),
+        outward=NoWayOut(),
+        environ={},
+    )
+    control = create_app(store=store, settings=settings, token=None, metrics=metrics, version="0", mounted=doors)
     for route in sorted(control.routes, key=lambda route: (route.path, *(route.methods or ()))):
         if route.path.startswith("/docs/"):
             continue  # the page's parts

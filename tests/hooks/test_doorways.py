@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 from mitmproxy import http
+from mitmproxy.addons.upstream_auth import UpstreamAuth
 
 from addon.doors.outward import Caller
 from addon.hooks.doorways import Doorways
@@ -54,6 +55,7 @@ async def test_they_go_where_the_proxy_s_own_go(
     make: Callable[..., Hooks], mode: list[str], to: str | None, proxied: bool
 ) -> None:
     hooks = make()
+    hooks.context.master.addons.add(UpstreamAuth())  # of its options some are asked for
     hooks.context.options.update(mode=mode)
     await hooks.call("configure", {"mode"})
     client = upstream(hooks, to).client
