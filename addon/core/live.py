@@ -14,6 +14,7 @@ Frames that are sent in the place of held ones reach the service later than they
 told of each of them, what the client sends goes behind them.
 """
 
+import re
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,8 @@ from addon.core.steps import Slot
 from addon.core.tools import Toolbox
 
 NON_BLOCKING = "NON_BLOCKING"
+_CONCERNS = re.compile(rb'"(?:tool_?[Cc]all|turn_?[Cc]omplete)')
+"""What of the service's frames is to be looked into: most of them are audio, and long."""
 _BEHAVIORS = ("UNSPECIFIED", "BLOCKING", NON_BLOCKING)
 
 
@@ -44,11 +47,12 @@ class Manner(NamedTuple):
 
 class Called(NamedTuple):
     """A toolCall with grafted calls among its own: what the model said (calls under the toolset's names), whose each
-    call is, and the grafted ones."""
+    call is, and the grafted ones. `number` counts those of one turn of the model's, from 0."""
 
     parts: tuple[Document, ...]
     slots: tuple[Slot, ...]
     calls: tuple[Captured, ...]
+    number: int = 0
 
 
 class Outcome(NamedTuple):
@@ -104,6 +108,7 @@ class Live:
         self._owed: set[str] = set()  # ids of the client's calls that the model waits for beside grafted ones
         self._shown: dict[str, str] = {}  # ids of grafted calls that the client answers → call ids
         self._steps = 0
+        self._before_turn = 0  # what `_steps` was when the model's turn began
         self._held: deque[Frame] = deque()
         self._unsent = 0
 
@@ -185,7 +190,7 @@ class Live:
     # --- the service's frames ---------------------------------------------------------------------------------
 
     def from_server(self, frame: Frame) -> Outcome:
-        if b"oolCall" not in frame.data and b"ool_call" not in frame.data:
+        if _CONCERNS.search(frame.data) is None:
             return Outcome(frame.data)
         try:
             document = decode(frame.data)
@@ -193,6 +198,8 @@ class Live:
             return Outcome(frame.data)
         if not isinstance(document, dict):
             return Outcome(frame.data)
+        if get(_member(document, "serverContent")[1], "turnComplete"):
+            self._before_turn = self._steps
         seen, called = self._called(document)
         seen, cancelled = self._cancelled(seen)
         passes = frame.data if seen is document else encode(seen) if seen else None
@@ -205,7 +212,6 @@ class Live:
         slots: list[Slot] = []
         captured: list[Captured] = []
         blocked: list[str] = []
-        self._steps += 1
         for place, call in enumerate(objects(get(inner, "functionCalls"))):
             used = str(call.get("name"))
             name = self._names.get(used)
@@ -220,7 +226,8 @@ class Live:
             parts.append({"functionCall": {**call, "name": name or used}})
         if not captured:
             return document, None
-        called = Called(tuple(parts), tuple(slots), tuple(captured))
+        called = Called(tuple(parts), tuple(slots), tuple(captured), self._steps - self._before_turn)
+        self._steps += 1
         if self.shows:
             return document, called
         if any(self._waiting[call.call_id].blocks for call in captured):

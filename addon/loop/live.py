@@ -87,7 +87,7 @@ class LiveSession:
         if outcome.cancel:
             self._spawn(self._cancel(outcome.cancel))
         for call_id, response in outcome.results:
-            self._spawn(self._take(call_id, response))
+            self._spawn(self._take(call_id, result=response))
         return outcome.passes
 
     def _spawn(self, coroutine: Coroutine[None, None, None]) -> None:
@@ -102,7 +102,8 @@ class LiveSession:
         now, turn_id = self.store.clock(), new_turn_id()
         turn = live_turn_of(self, turn_id, called, now=now)
         try:
-            await self.store.save_turn(turn, [call_of(self, turn_id, call, now=now) for call in called.calls], [])
+            calls = [call_of(self, turn_id, call, now=now, number=called.number) for call in called.calls]
+            await self.store.save_turn(turn, calls, [])
         except StoreUnavailable as error:
             self.grafter.metrics.error("store")
             logger.warning("the store failed, a Live call was not run: %s", error)
@@ -111,6 +112,9 @@ class LiveSession:
             return
         self.grafter.metrics.captured(len(called.calls))
         step, shown = Step(), self.scope.delivery == "passthrough"
+        if called.number >= self.scope.max_rounds and not shown:
+            await self._refuse(called)
+            return
         for call in called.calls:
             self._steps[call.call_id] = step
             if shown:
@@ -121,6 +125,13 @@ class LiveSession:
             self.executors.start(self.scope, call, step, self._limit, self.loop_id)
             step.tasks[call.call_id].add_done_callback(partial(self._answered, call.call_id))
         step.complete.set()
+
+    async def _refuse(self, called: Called) -> None:
+        """The model calls again and again without an answer: nothing is run any more before its next turn."""
+        error = f"called {called.number} times in one turn without an answer: answer with what there is"
+        for call in called.calls:
+            await self._take(call.call_id, error=error)
+            self._told(call.call_id, response_of(None, error))
 
     def _answered(self, call_id: str, task: asyncio.Task[Document]) -> None:
         self._steps.pop(call_id, None)
@@ -135,14 +146,14 @@ class LiveSession:
             step = self._steps.pop(call_id, None)
             await self.executors.cancel_calls(step or Step(), [call_id], _CLOSED)
 
-    async def _take(self, call_id: str, response: Document) -> None:
-        """The client has answered a call that it was shown."""
+    async def _take(self, call_id: str, *, result: Document | None = None, error: str | None = None) -> None:
+        """Store an answer that no tool has given."""
         try:
-            await self.store.answer(call_id, result=response)
+            await self.store.answer(call_id, result=result, error=error)
         except AlreadyAnswered:
             pass
-        except StoreError as error:
-            logger.warning("the client's answer of a call was not stored: %s", error)
+        except StoreError as failure:
+            logger.warning("the answer of a Live call was not stored: %s", failure)
 
 
 class LiveSessions:

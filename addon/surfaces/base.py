@@ -70,6 +70,7 @@ class Surface:
     wire: Callable[[Target], Wire] | None = None
     """What translates an exchange of a surface whose language is not Gemini's own."""
     method: str = "POST"
+    """Of the requests; GET for a WebSocket, whose frames then are what is rewritten."""
 
 
 METHOD = r":(?P<operation>generateContent|streamGenerateContent|countTokens)"

@@ -255,6 +255,23 @@ def test_arguments_that_are_nested_too_deeply_are_left_out() -> None:
     assert outcome.called.calls[0].args == {}
 
 
+def test_the_tool_calls_of_a_turn_of_the_models_are_counted() -> None:
+    made = live()
+
+    def number() -> int:
+        outcome = made.from_server(call("look"))
+        assert outcome.called is not None
+        return outcome.called.number
+
+    assert [number(), number(), number()] == [0, 1, 2]
+    complete = frame({"serverContent": {"turnComplete": True}})
+    assert made.from_server(complete) == Outcome(complete.data)
+    assert number() == 0
+    made.from_server(frame({"server_content": {"turn_complete": True}}))
+    made.from_server(frame({"serverContent": {"generationComplete": True}}))
+    assert [number(), number()] == [0, 1]
+
+
 # --- answers --------------------------------------------------------------------------------------------------
 
 
@@ -513,7 +530,7 @@ class Service:
                 self.do(outcome, from_client=False)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(STEPS)
 def test_however_frames_and_answers_come_nothing_is_lost_reordered_leaked_or_answered_twice(
     steps: list[tuple[str, Any]],
@@ -530,3 +547,32 @@ def test_however_frames_and_answers_come_nothing_is_lost_reordered_leaked_or_ans
     assert not service.open
     inputs = [one.get("realtimeInput") or one.get("clientContent") for one in service.upstream]
     assert [int(one["text"]) for one in inputs if one] == service.said
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=5,
+)
+KEYS = st.sampled_from(
+    "setup contextUpdate tools functionDeclarations name behavior toolCall tool_call functionCalls id args ids "
+    "toolCallCancellation toolResponse functionResponses realtimeInput serverContent turnComplete".split()
+)
+DOCUMENTS = st.recursive(
+    JSON,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, min_size=1, max_size=3),
+    max_leaves=15,
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.tuples(st.booleans(), DOCUMENTS), max_size=6))
+def test_no_document_is_too_odd(documents: list[tuple[bool, Any]]) -> None:
+    made = live(strips=False)
+    for from_client, document in documents:
+        given = Frame(json.dumps(document).encode())
+        outcome = made.from_client(given) if from_client else made.from_server(given)
+        if outcome.passes is not None:
+            json.loads(outcome.passes)
+        for one in outcome.called.calls if outcome.called else ():
+            made.answered(one.call_id, {})

@@ -10,7 +10,7 @@ import pytest
 from tests.e2e import lives
 from tests.e2e.lives import LiveChat
 from tests.e2e.processes import ROOT, until
-from tests.e2e.proxies import Proxy, Session, new_session
+from tests.e2e.proxies import Proxy, Session, ask, new_session
 from tests.e2e.upstreams import Gemini
 
 Json = dict[str, Any]
@@ -176,6 +176,31 @@ def test_a_client_that_leaves_ends_what_runs(
     until(lambda: noted.read_text() == "cancelled", "the tool is cancelled")
     until(lambda: statuses(session) == [("hang", "expired")], "the call has expired")
     assert sent(gemini, "toolResponse") == []
+
+
+def test_what_is_said_for_live_alone_reaches_no_other_surface(living: Proxy, session: Session, gemini: Gemini) -> None:
+    session.tools([{"name": "own", "behavior": "NON_BLOCKING", "scheduling": "SILENT"}])
+    assert "own" in ask(living, session, "call own {}")
+    assert gemini.errors == []
+    (tool,) = gemini.last["body"]["tools"]
+    assert {"own", "research"} <= {one["name"] for one in tool["functionDeclarations"]}
+    assert "NON_BLOCKING" not in str(tool)
+
+
+def test_vertex_speaks_live_as_well(living: Proxy, session: Session, gemini: Gemini, tmp_path: Path) -> None:
+    with lives.python(living, session, tmp_path, vertex=True) as chat:
+        assert "celsius" in chat.say('call weather {"city": "Oslo"}')
+    assert "LlmBidiService" in gemini.last["path"]
+    assert statuses(session) == [("weather", "done")]
+
+
+def test_a_model_that_never_stops_calling_is_stopped(
+    living: Proxy, session: Session, gemini: Gemini, tmp_path: Path
+) -> None:
+    session.policy(max_rounds=3)
+    with lives.python(living, session, tmp_path) as chat:
+        chat.send(say='call weather {"city": "Oslo"} forever')
+        until(lambda: [status for _, status in statuses(session)[:5]] == ["done"] * 3 + ["failed"] * 2, "it is told")
 
 
 def test_a_session_without_a_toolset_is_not_touched(

@@ -307,6 +307,27 @@ async def test_a_store_that_fails_is_an_error_for_the_model_and_nothing_is_run(
     assert proxy.tools.begun == []
 
 
+async def test_a_model_that_never_stops_calling_is_told_to(proxy: Proxy, connect: Connect) -> None:
+    proxy.tools.add("weather", weather)
+    await proxy.open()
+    await proxy.policy(max_rounds=2)
+    connection = await connect()
+    for count in (1, 2, 3):
+        connection.call("weather")
+        await connection.answers(count)
+    *_, last = await connection.answers(3)
+    assert "called 2 times in one turn" in last["error"]
+    assert len(proxy.tools.ended) == 2
+    assert [(call.round, call.status) for call in await proxy.calls()] == [
+        (0, Status.DONE),
+        (1, Status.DONE),
+        (2, Status.FAILED),
+    ]
+    connection.server({"serverContent": {"turnComplete": True}})
+    connection.call("weather")
+    assert (await connection.answers(4))[-1] == {"city": "Oslo"}
+
+
 async def test_a_client_that_is_shown_the_calls_gives_their_results(proxy: Proxy, connect: Connect) -> None:
     await proxy.open()
     await proxy.declare({"name": "ask"}, ask=ToolRules(executor=Executor(type="worker")))
