@@ -85,8 +85,11 @@ def tidy(contents: Sequence[Document]) -> list[Document]:
 
 
 def _joined(step: Sequence[Document], answered: Sequence[Document]) -> list[Document]:
-    left = responses_in(answered)
-    found = [response_to(call, left) for call in calls_in(step)]
+    calls = calls_in(step)
+    # one that answers the whole step holds what came before it one by one
+    whole = next((one for one in reversed(answered) if len(responses_in([one])) >= len(calls)), None)
+    left = responses_in(answered if whole is None else [whole])
+    found = [response_to(call, left) for call in calls]
     answers = [{"functionResponse": one} for one in [*found, *left] if one is not None]
     others = [part for one in answered for part in parts_of(one) if get(part, "functionResponse") is None]
     return [{"role": "user", "parts": [*answers, *others]}]

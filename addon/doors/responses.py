@@ -199,17 +199,11 @@ class ResponsesDoor:
 
     async def _past(self, thread: Thread, wanted: Wanted) -> Past:
         given = await self.store.given_calls(thread.session, wanted.call_ids)
-        left = responses_in(_behind_last_step(thread.contents))
-        answers = {
-            call_id: {"functionResponse": response}
-            for call_id, part in thread.calls.items()
-            if (response := response_to(get(part, "functionCall"), left)) is not None
-        }
         return Past(
             calls={**{call_id: one.part for call_id, one in given.items()}, **thread.calls},
             steps={call_id: one.response_id for call_id, one in given.items()},
             waiting=list(thread.calls),
-            answers=answers,
+            answers=_answers(thread),
             begun=bool(thread.contents),
         )
 
@@ -269,16 +263,27 @@ async def _framed(first: Events, rest: AsyncGenerator[Events]) -> AsyncGenerator
 
 
 def _new(added: Added, past: Past) -> list[Document]:
-    """What the history grows by: answers that it has already are not added again."""
-    if added.missing:
-        parts = [part for call_id, part in added.answers.items() if call_id not in past.answers]
-        return [{"role": "user", "parts": parts}] if parts else []
-    if not past.answers:
+    """What the history grows by. While calls still wait, the answers that are new; each says whose it is, also where
+    the model gave its calls no ids."""
+    if not added.missing:
         return added.contents
-    first, *rest = added.contents
-    answers, others = first["parts"][: len(past.waiting)], first["parts"][len(past.waiting) :]
-    new = [part for call_id, part in zip(past.waiting, answers, strict=True) if call_id not in past.answers]
-    return [{**first, "parts": [*new, *others]}, *rest]
+    new = {call_id: part for call_id, part in added.answers.items() if call_id not in past.answers}
+    parts = [{"functionResponse": {"id": call_id, **part["functionResponse"]}} for call_id, part in new.items()]
+    return [{"role": "user", "parts": parts}] if parts else []
+
+
+def _answers(thread: Thread) -> dict[str, Document]:
+    """The functionResponse Parts that calls of the last model turn have by now, by the ids that the client knows."""
+    left = responses_in(_behind_last_step(thread.contents))
+    found = {one["id"]: one for one in left if one.get("id") in thread.calls}
+    left = [one for one in left if one.get("id") not in found]
+    answers: dict[str, Document] = {}
+    for call_id, part in thread.calls.items():
+        call = get(part, "functionCall")
+        if (response := found.get(call_id) or response_to(call, left)) is not None:
+            kept = {key: value for key, value in response.items() if key != "id" or call.get("id")}
+            answers[call_id] = {"functionResponse": kept}
+    return answers
 
 
 def _behind_last_step(contents: Sequence[Document]) -> Sequence[Document]:

@@ -118,6 +118,12 @@ def test_a_whole_history_may_come_with_the_request() -> None:
     assert pair([], more).contents == [*whole, model("done"), user("thanks")]
 
 
+def test_a_content_that_answers_the_whole_step_holds_what_came_before_it() -> None:
+    alike = model(call("a"), call("a"))
+    whole = user(answer("a", value=1), answer("a", value=2), "on")
+    assert tidy([alike, user(answer("a", value=2)), whole]) == [alike, whole]
+
+
 @pytest.mark.parametrize("contents", [[], [user("a"), model("b")], [model("a"), user("b"), user("c")]])
 def test_what_needs_nothing_stays(contents: Sequence[Document]) -> None:
     assert tidy(contents) == contents

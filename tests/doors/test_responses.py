@@ -8,7 +8,7 @@ import pytest
 from addon.core.documents import Document
 from addon.demo.server import StrictGemini
 from tests.doors.conftest import House
-from tests.loop.conftest import says
+from tests.loop.conftest import call, says
 
 WEATHER: Document = {
     "type": "function",
@@ -121,6 +121,19 @@ async def test_one_by_one_by_the_id_of_the_response_before(home: House, gemini: 
     last = await home.respond([output(one, celsius=3)], previous_response_id=owed["id"])
     assert 'get_time returned {"hour": 9}' in text(last)
     assert not gemini.refused
+
+
+async def test_calls_alike_that_the_model_gave_no_ids_keep_their_own_outputs(house: House) -> None:
+    alike = [call("get_weather", city="Oslo"), call("get_weather", city="Rome")]
+    upstream = house.upstream([says(*alike, finish="STOP")], [says("done", finish="STOP")], [says("a", finish="STOP")])
+    one, other = calls(await house.respond("Both?", tools=TOOLS, conversation="c"))
+    await house.respond([output(other, city="Rome")], conversation="c")
+    await house.respond([output(one, city="Oslo")], conversation="c")
+    await house.respond("And now?", conversation="c")
+    told = [{"functionResponse": {"name": "get_weather", "response": {"city": c}}} for c in ("Oslo", "Rome")]
+    for body in upstream.bodies[1:]:
+        assert [body["contents"][2]] == [{"role": "user", "parts": told}]
+    assert len(upstream.bodies[-1]["contents"]) == 5
 
 
 async def test_what_is_said_before_everything_stays_said(home: House, gemini: StrictGemini) -> None:
