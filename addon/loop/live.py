@@ -20,7 +20,8 @@ from store.models import Status
 
 logger = logging.getLogger("toolgraft")
 
-_CLOSED = "the connection was closed before it was answered"
+_CLOSED = "cancelled: the connection has ended"
+_TAKEN_BACK = "cancelled: the model has taken the call back"
 
 
 class LiveSession:
@@ -36,6 +37,7 @@ class LiveSession:
         self.target = target
         self.loop_id = secrets.token_hex(8)
         self._send = send
+        self._why = _TAKEN_BACK  # a call is cancelled
         self._steps: dict[str, Step] = {}
         self._limit = asyncio.Semaphore(scope.parallel)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -71,7 +73,7 @@ class LiveSession:
 
     def close(self) -> None:
         """The connection is no more: what runs is cancelled, and nothing more is sent."""
-        self._send = lambda frame: None
+        self._send, self._why = lambda frame: None, _CLOSED
         self._done(self._live.close())
 
     async def ended(self) -> None:
@@ -120,7 +122,7 @@ class LiveSession:
             if shown:
                 continue
             if not self._live.waits_for(call.call_id):  # cancelled while it was being stored
-                await self.executors.cancel_calls(step, [call.call_id], _CLOSED)
+                await self.executors.cancel_calls(step, [call.call_id], self._why)
                 continue
             self.executors.start(self.scope, call, step, self._limit, self.loop_id)
             step.tasks[call.call_id].add_done_callback(partial(self._answered, call.call_id))
@@ -144,7 +146,7 @@ class LiveSession:
     async def _cancel(self, call_ids: tuple[str, ...]) -> None:
         for call_id in call_ids:
             step = self._steps.pop(call_id, None)
-            await self.executors.cancel_calls(step or Step(), [call_id], _CLOSED)
+            await self.executors.cancel_calls(step or Step(), [call_id], self._why)
 
     async def _take(self, call_id: str, *, result: Document | None = None, error: str | None = None) -> None:
         """Store an answer that no tool has given."""

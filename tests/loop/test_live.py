@@ -245,6 +245,7 @@ async def test_a_call_that_the_model_takes_back_is_cancelled_alone(proxy: Proxy,
     await until(lambda: proxy.tools.cancelled == ["hangs"])
     await end(connection)
     assert await connection.statuses() == [("hangs", Status.EXPIRED), ("weather", Status.DONE)]
+    assert (await proxy.calls())[0].error == "cancelled: the model has taken the call back"
 
 
 async def test_a_call_that_is_taken_back_at_once_is_never_run(proxy: Proxy, connect: Connect) -> None:
@@ -269,6 +270,7 @@ async def test_a_connection_that_ends_cancels_what_runs_and_sends_nothing_more(p
     await end(connection)
     assert proxy.tools.cancelled == ["hangs"]
     assert await connection.statuses() == [("hangs", Status.EXPIRED), ("ask", Status.EXPIRED)]
+    assert {call.error for call in await proxy.calls()} == {"cancelled: the connection has ended"}
     assert connection.frames == []
 
 
