@@ -210,8 +210,8 @@ def parts_of_delta(delta: Document) -> list[Document]:
 
 def grown(step: Document, delta: Document) -> Document:
     """A step with a piece added: the arguments of a function_call are pieces of JSON."""
-    if delta.get("type") == "arguments_delta":
-        return {**step, _PIECES: step.get(_PIECES, "") + str(delta.get("arguments") or "")}
+    if delta.get("type") == "arguments_delta" and isinstance(piece := delta.get("arguments") or "", str):
+        return {**step, _PIECES: step.get(_PIECES, "") + piece}
     return step | {key: value for key, value in delta.items() if key != "type"}
 
 

@@ -173,6 +173,7 @@ def test_a_kept_history_is_known_by_its_id_alone() -> None:
 PIECES: list[tuple[list[Json], Json]] = [
     ([{"type": "arguments_delta", "arguments": '{"a":'}, {"type": "arguments_delta", "arguments": "1}"}], {"a": 1}),
     ([{"type": "arguments_delta"}], {}),
+    ([{"type": "arguments_delta", "arguments": {"a": 1}}], {"a": 1}),
     ([{"type": "arguments_delta", "arguments": "{"}], {"arguments": "{"}),
     ([{"type": "arguments_delta", "arguments": "[1]"}], {"arguments": "[1]"}),
 ]

@@ -383,6 +383,53 @@ def test_a_history_that_the_client_keeps_is_told_as_it_was(
     assert gemini.dummy_signatures == 0
 
 
+SENT = ("type", "id", "name", "arguments", "content", "signature")
+
+
+@pytest.mark.parametrize(
+    ("policy", "asked", "names"),
+    [
+        ({"delivery": "placeholder"}, BOTH, ["get_weather", "get_time"]),
+        ({"delivery": "passthrough"}, BOTH, ["get_weather", "get_time"]),
+        ({"client_tools": "keep"}, "call note {} and call hour {}", ["note", "hour"]),
+    ],
+    ids=["placeholder", "passthrough", "mixed"],
+)
+def test_a_step_in_a_history_that_the_client_keeps(
+    looper: Proxy, bare: Session, gemini: Gemini, policy: Json, asked: str, names: list[str]
+) -> None:
+    bare.policy(**policy)
+    if "delivery" in policy:
+        bare.tools()
+    chat = at(looper, bare, "sync", store=False, **({} if "delivery" in policy else {"tools": [NOTE]}))
+    history: list[Json] = [{"type": "user_input", "content": [{"type": "text", "text": asked}]}]
+    chat.say(history)
+    chat.id = None
+    history += [{key: step[key] for key in SENT if step.get(key) is not None} for step in chat.answer["steps"]]
+    if chat.calls:
+        history += chat.results({"own": True})
+    else:
+        bare.answer(get_weather=weather, get_time="noon")
+        history.append({"type": "user_input", "content": [{"type": "text", "text": "repeat the results"}]})
+    said = chat.say(history)
+    assert all(f"{name} returned" in said for name in names)
+    for kind in ("function_call", "function_result"):
+        assert [step["name"] for step in gemini.last["body"]["input"] if step["type"] == kind] == names
+    assert gemini.errors == []
+    assert gemini.dummy_signatures == 0
+
+
+def test_a_stream_is_kept_alive_while_tools_take_their_time(tmp_path: Path, gemini: Gemini) -> None:
+    proxy = looping_proxy(tmp_path, gemini.url, keepalive="0.1")
+    try:
+        chat = at(proxy, new_session(proxy, tools=False), "stream")
+        assert '"label": "x"' in chat.say('call pause {"seconds": 0.5, "label": "x"}')
+        assert [event.event_type for event in chat.events].count("interaction.status_update") >= 3
+        assert gemini.errors == []
+    finally:
+        proxy.stop()
+
+
 def test_a_restart_between_turns_changes_nothing(tmp_path: Path, gemini: Gemini) -> None:
     proxy = looping_proxy(tmp_path, gemini.url)
     try:
