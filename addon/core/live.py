@@ -200,6 +200,7 @@ class Live:
             return Outcome(frame.data)
         if get(_member(document, "serverContent")[1], "turnComplete"):
             self._before_turn = self._steps
+            self._owed.clear()  # whatever the client never answered: the model has gone on
         seen, called = self._called(document)
         seen, cancelled = self._cancelled(seen)
         passes = frame.data if seen is document else encode(seen) if seen else None

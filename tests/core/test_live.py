@@ -392,6 +392,15 @@ def test_input_waits_for_the_clients_own_answer_in_a_mixed_step_which_itself_nev
     assert made.from_client(given) == Outcome(given.data, send=(frame(AUDIO), frame(AUDIO)))
 
 
+def test_input_goes_on_when_the_model_does_so_without_the_clients_own_answer() -> None:
+    made = live(strips=False, own=own_tools("own"))
+    made.from_server(call("look", "own"))
+    made.from_client(frame(AUDIO))
+    made.answered("c1", {})
+    complete = frame({"serverContent": {"turnComplete": True}})
+    assert made.from_server(complete) == Outcome(complete.data, send=(frame(AUDIO),))
+
+
 @pytest.mark.parametrize("behavior", ["NON_BLOCKING", "non_blocking", 2])
 def test_input_does_not_wait_for_the_clients_own_call_that_the_model_does_not_wait_for(behavior: Any) -> None:
     made = live(strips=False, own=own_tools("own", behavior=behavior))

@@ -3,16 +3,19 @@
 import asyncio
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
-from mitmproxy import http
+from mitmproxy import http, io
 from mitmproxy.addons.proxyserver import Proxyserver
 from mitmproxy.websocket import WebSocketData, WebSocketMessage
 from wsproto.frame_protocol import Opcode
 
 from addon.hooks.live import _Injected
+from addon.hooks.replay import replay
 from addon.loop.live import LiveSession
+from addon.settings import Settings
 from store.base import StoreUnavailable
 from store.models import Call, Status
 from tests.hooks.harness import GOOGLE, Hooks, request
@@ -220,6 +223,25 @@ async def test_the_end_of_a_connection_ends_its_calls(socket: Callable[..., Sock
     assert made.sent == []
     given = json.dumps(SETUP).encode()
     assert is_untouched(await made.frame(given), given)
+
+
+async def test_a_connection_is_recorded_once_at_its_end_and_a_replay_passes_it_over(
+    make: Callable[..., Hooks], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = tmp_path / "live.mitm"
+    hooks = make(record=str(path))
+    await hooks.tools("get_weather")
+    made = await Socket(hooks, monkeypatch).open()
+    await made.frame(SETUP)
+    assert path.read_bytes() == b""
+    await hooks.call("websocket_end", made.flow)
+    with path.open("rb") as file:
+        (flow,) = io.FlowReader(file).stream()
+    assert isinstance(flow, http.HTTPFlow)
+    assert flow.websocket is not None
+    assert b"get_weather" in flow.websocket.messages[0].content
+    assert "a-secret" not in flow.request.path
+    assert [one async for one in replay(path, hooks.store, Settings(), session=None, toolset=None)] == []
 
 
 async def test_a_frame_for_a_connection_that_has_just_ended_is_let_go(
