@@ -11,7 +11,10 @@ _ROUTES = (
     ("developer", rf"(?P<version>v1|v1beta|v1alpha)/(?:models|tunedModels)/(?P<model>[^/:]+):{_METHOD}"),
     ("developer", r"(?P<version>v1|v1beta|v1alpha)/(?P<method>models)/(?P<model>[^/:]+)"),
     ("developer", r"(?P<version>v1|v1beta|v1alpha)/(?P<method>cachedContents)(?:/(?P<name>[^/:]+))?"),
-    ("interactions", r"(?P<version>v1|v1beta|v1alpha)/(?P<method>interactions)(?:/(?P<name>[^/:]+))?"),
+    (
+        "interactions",
+        rf"(?P<version>v1|v1beta|v1alpha|v1beta1)/{_VERTEX}(?P<method>interactions)(?:/(?P<name>[^/:]+))?",
+    ),
     ("chat", r"(?P<version>v1|v1beta|v1alpha)/openai/(?P<method>chat/completions)"),
     (
         "chat-vertex",

@@ -211,11 +211,18 @@ def test_what_the_model_makes_up_is_an_error_for_it_alone(looper: Proxy, bare: S
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_through_connect(looper: Proxy, bare: Session, gemini: Gemini, stream: bool) -> None:
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://generativelanguage.googleapis.com/v1beta/interactions",
+        "https://us-central1-aiplatform.googleapis.com/v1beta1/projects/p/locations/us-central1/interactions",
+    ],
+    ids=["developer", "vertex"],
+)
+def test_through_connect(looper: Proxy, bare: Session, gemini: Gemini, url: str, stream: bool) -> None:
     trusts = ssl.create_default_context(cafile=str(looper.ca))
     with httpx2.Client(proxy=looper.user(bare.name), verify=trusts, timeout=30) as client:
         asked = {"model": MODEL, "input": "call hour {}", "stream": stream}
-        url = "https://generativelanguage.googleapis.com/v1beta/interactions"
         got = client.post(url, json=asked, headers={"x-goog-api-key": KEY})
     assert got.headers["content-type"] == ("text/event-stream" if stream else "application/json")
     assert "returned" in got.text
@@ -339,9 +346,11 @@ def test_the_clients_tools_and_choice_are_stripped(proxy: Proxy, session: Sessio
     assert gemini.errors == []
 
 
+@pytest.mark.parametrize("client_tools", ["strip", "keep"])
 def test_a_side_request_for_json_gets_no_tools_and_goes_on_from_the_last_round(
-    looper: Proxy, bare: Session, gemini: Gemini
+    looper: Proxy, bare: Session, gemini: Gemini, client_tools: str
 ) -> None:
+    bare.policy(client_tools=client_tools)
     chat = at(looper, bare, "stream")
     chat.say('call weather {"city": "Paris"}')
     form = {"type": "text", "mime_type": "application/json", "schema": {"type": "object", "properties": {}}}
