@@ -1,6 +1,8 @@
 """Live sessions of the published clients with grafted tools, against the strict server: what it would close a
 connection for, it closes it for here."""
 
+import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -92,6 +94,27 @@ def test_two_turns_one_tool_that_is_waited_for_one_that_is_not_and_one_that_is_c
     turns = session.turns()
     assert [turn["surface"] for turn in turns] == ["live"] * 3
     assert {turn["model"] for turn in turns} == {lives.MODEL}
+
+
+def test_one_step_may_hold_calls_of_all_kinds(
+    connect: Connect, living: Proxy, session: Session, gemini: Gemini, tmp_path: Path
+) -> None:
+    ready, noted = tmp_path / "ready", tmp_path / "noted"
+    with connect(living, session, tmp_path) as chat:
+        chat.send(
+            say=f'call weather {{"city": "Oslo"}} and call research {{"topic": "tides", "file": "{ready}"}} '
+            f'and call hang {{"file": "{noted}"}}'
+        )
+        until(lambda: noted.exists() and noted.read_text() == "started", "the tool runs")
+        until(lambda: statuses(session)[0] == ("weather", "done"), "the quick one is done")
+        assert "never mind" in chat.say("never mind")
+        until(lambda: statuses(session)[2] == ("hang", "expired"), "the tool is cancelled")
+        ready.touch()
+        assert 'research returned {"found": "tides"}.' in chat.turn()
+    assert statuses(session) == [("weather", "done"), ("research", "done"), ("hang", "expired")]
+    (told,) = sent(gemini, "toolResponse")
+    assert [one["name"] for one in told["functionResponses"]] == ["research"]
+    assert len(session.turns()) == 1
 
 
 def test_a_call_that_is_answered_by_hand_holds_the_audio_back_until_then(
@@ -230,7 +253,7 @@ def test_a_proxy_that_is_started_anew_leaves_no_call_waiting(
     client = lives.python(proxy, session, tmp_path)
     client.send(say="What is the weather in Paris?")
     until(lambda: session.calls(status="pending"), "a call waits")
-    proxy.process._popen.kill()
+    os.kill(proxy.process.pid, signal.SIGKILL)
     proxy.stop()
     client.process.stop()
     proxy.start()
