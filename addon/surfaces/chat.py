@@ -52,8 +52,8 @@ class ChatWire(Wire):
     def as_came(self, item: SseEvent | ArrayItem) -> bytes:
         if item.data == _DONE:
             return b""  # `end` gives the one that the whole answer has
-        self._answers.passed()
-        return super().as_came(item)
+        document = self._answers.passed()
+        return super().as_came(item) if document is None else self._framed(encode(document))
 
     def event(self, seen: Document, came: Document | None = None) -> bytes:
         return self._framed(encode(self._answers.written(seen, came, "chat.completion.chunk")))

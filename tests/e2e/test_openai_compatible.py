@@ -243,6 +243,26 @@ def test_a_step_of_both_sides_is_restored_whole(looper: Proxy, bare: Session, ge
     assert accepted(gemini)
 
 
+@pytest.mark.parametrize("shape", ["", " [demo: each]"], ids=["in one event", "an event each"])
+def test_the_client_s_helper_for_streams_puts_its_own_calls_together(
+    looper: Proxy, bare: Session, gemini: Gemini, shape: str
+) -> None:
+    bare.policy(client_tools="keep")
+    words: Any = [
+        {"role": "user", "content": f'call hour {{}} and call note {{}} and call weather {{"city": "Oslo"}}{shape}'}
+    ]
+    with openai.OpenAI(api_key=KEY, max_retries=0, **by_reverse(looper, bare)) as client:
+        both: Any = client.chat.completions.stream(model=MODEL, messages=words, tools=[NOTE, WEATHER])
+        with both as stream:
+            made = stream.get_final_completion()
+    called = made.choices[0].message.tool_calls
+    assert [(call.function.name, json.loads(call.function.arguments)) for call in called] == [
+        ("note", {}),
+        ("weather", {"city": "Oslo"}),
+    ]
+    assert accepted(gemini)
+
+
 @KINDS
 def test_calls_that_are_passed_through_are_the_client_s_to_answer(
     proxy: Proxy, session: Session, gemini: Gemini, kind: str

@@ -3,13 +3,14 @@
 A `Completions` is fed the documents of one answer, one for JSON or one an event of a stream, and says what each is as
 a Gemini response; `written` makes a document of chat completions of a response as it is to be seen, out of the one it
 came in. Gemini gives a call whole in one event, without an index or always under the same; others send its arguments
-piece by piece. A call is complete when its arguments are, or where another begins, or the answer ends.
+piece by piece. A call is complete when its arguments are, or where another begins, or the answer ends. In a stream the
+client puts calls together by their index, so each gets its place among those that the client is given.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from addon.core.chat.contents import call_part, signature_of, signed, tool_call
 from addon.core.documents import Document, Malformed, decode, get, objects, parts_of
@@ -38,11 +39,13 @@ class _Open:
     def __init__(self, entry: Document) -> None:
         self.entry: Document = {**entry, "function": {"arguments": "", **_function(entry)}}
         self.told = False  # its beginning was
+        self.place: int | None = None  # among the calls that the client was given
 
     def add(self, entry: Document) -> None:
         function = self.entry["function"]
         more = _function(entry).get("arguments")
-        function["arguments"] = (function["arguments"] or "") + (more if isinstance(more, str) else "")
+        held = function["arguments"]
+        function["arguments"] = (held if isinstance(held, str) else "") + (more if isinstance(more, str) else "")
         self.entry = {**entry, **self.entry}  # what came late is there too
 
     def is_continued(self, entry: Document) -> bool:
@@ -54,7 +57,8 @@ class _Open:
     def is_whole(self) -> bool:
         arguments = self.entry["function"]["arguments"]
         try:
-            return isinstance(arguments, str) and isinstance(decode(arguments.encode("utf-8", "surrogatepass")), dict)
+            value = decode(arguments.encode("utf-8", "surrogatepass")) if isinstance(arguments, str) else arguments
+            return isinstance(value, dict)
         except Malformed:
             return False
 
@@ -65,30 +69,53 @@ class _Choice:
         self.shown = 0  # the calls that the client was given
 
 
+class _Came(NamedTuple):
+    """A part that was read: the call that it is of, and what of the document it was made of, None for nothing."""
+
+    choice: _Choice
+    call: _Open
+    part: Document
+    entry: Document | None
+
+    def given(self, *, numbered: bool) -> Document | None:
+        """What the client is given for it, with the call's place where that is asked for."""
+        if self.call.place is None:
+            self.call.place = self.choice.shown
+            self.choice.shown += 1
+        if self.entry is None or not numbered or self.entry.get("index") == self.call.place:
+            return self.entry
+        return {**self.entry, "index": self.call.place}
+
+
 class Completions:
     """One answer, and all the answers of a loop that are joined to one for the client: `begin` starts the next."""
 
     def __init__(self) -> None:
         self._choices: dict[int, _Choice] = {}
-        self._came: list[tuple[_Choice, Document, Document | None]] = []  # the last document's calls: part and entry
+        self._document: Document = {}  # the last that was read
+        self._came: list[_Came] = []  # its calls
         self._head: Document = {}
 
     def begin(self) -> None:
         for choice in self._choices.values():
             choice.open = None
 
-    def passed(self) -> None:
-        """The client was given the last document as it came."""
-        for choice, _, _ in self._came:
-            choice.shown += 1
+    def passed(self) -> Document | None:
+        """The client is given what was read last: the document with its calls under other indexes, and without pieces
+        of no call; None where it stays as it came."""
+        given = {id(one.entry): one.given(numbered=True) for one in self._came}
+        choices = [_numbered(choice, given) for choice in objects(self._document.get("choices"))]
+        document, self._document, self._came = self._document, {}, []
+        return {**document, "choices": choices} if choices != document.get("choices", []) else None
 
     # --- OpenAI → Gemini ----------------------------------------------------------------------------------------
 
     def read(self, document: object) -> Document | None:
         """The Gemini response that a document is; None where it is none, as an error."""
+        self._document, self._came = {}, []
         if not isinstance(document, dict) or not isinstance(document.get("choices"), list):
             return None
-        self._came = []
+        self._document = document
         if not self._head:
             self._head = {k: v for k, v in document.items() if k not in ("choices", "usage")}
         response: Document = {"candidates": [self._candidate(one) for one in objects(document["choices"])]}
@@ -124,7 +151,8 @@ class Completions:
         """A call, or a piece of one, as the parts that it comes to."""
         parts: list[Document] = []
         if state.open is None or not state.open.is_continued(entry):
-            if not _function(entry).get("name"):
+            name = _function(entry).get("name")
+            if not isinstance(name, str) or not name:
                 return []
             parts += self._close(state, None)
             state.open = _Open(entry)
@@ -137,7 +165,7 @@ class Completions:
         if not call.told:
             head |= {k: v for k, v in (("id", call.entry.get("id")), ("name", _function(entry)["name"])) if v}
         call.told = True
-        return [*parts, self._part(state, {"functionCall": head}, entry)]
+        return [*parts, self._part(state, call, {"functionCall": head}, entry)]
 
     def _close(self, state: _Choice, entry: Document | None) -> list[Document]:
         """The call that is open, which is complete; `entry` is what completed it, None where that was no piece."""
@@ -147,10 +175,10 @@ class Completions:
         part = call_part(call.entry)
         if call.told:
             part = {**part, "functionCall": {"args": part["functionCall"]["args"]}}
-        return [self._part(state, part, entry)]
+        return [self._part(state, call, part, entry)]
 
-    def _part(self, state: _Choice, part: Document, entry: Document | None) -> Document:
-        self._came.append((state, part, entry))
+    def _part(self, state: _Choice, call: _Open, part: Document, entry: Document | None) -> Document:
+        self._came.append(_Came(state, call, part, entry))
         return part
 
     # --- Gemini → OpenAI ----------------------------------------------------------------------------------------
@@ -189,8 +217,8 @@ class Completions:
         calls = [part for part in parts if get(part, "functionCall") is not None]
         if text or (field == "message" and not calls):
             said["content"] = text
-        if calls:
-            said["tool_calls"] = self._calls(state, calls)
+        if calls and (entries := self._calls(calls, numbered=field == "delta")):
+            said["tool_calls"] = entries
         signature = [get(part, "thoughtSignature") for part in parts if get(part, "functionCall") is None]
         if last := [one for one in signature if one is not None]:
             said |= {"extra_content": before["extra_content"]} if "extra_content" in before else signed(last[-1])
@@ -198,12 +226,21 @@ class Completions:
         choice["finish_reason"] = _finish(candidate, came.get("finish_reason"), state.shown)
         return choice
 
-    def _calls(self, state: _Choice, parts: Sequence[Document]) -> list[Document]:
+    def _calls(self, parts: Sequence[Document], *, numbered: bool) -> list[Document]:
         """The calls that the client is given, each as it came."""
-        state.shown += len(parts)
-        came = {id(part): entry for _, part, entry in self._came}
-        entries = [came[id(part)] if id(part) in came else tool_call(part) for part in parts]
-        return [entry for entry in entries if entry is not None]
+        came = {id(one.part): one for one in self._came}
+        given = [came[id(part)].given(numbered=numbered) if id(part) in came else tool_call(part) for part in parts]
+        return [entry for entry in given if entry is not None]
+
+
+def _numbered(choice: Document, given: Mapping[int, Document | None]) -> Document:
+    """A choice of a stream with what the client is given for each entry of its calls."""
+    delta = choice.get("delta")
+    if not isinstance(delta, dict) or not isinstance(delta.get("tool_calls"), list):
+        return choice
+    entries = [one for entry in delta["tool_calls"] if (one := given.get(id(entry))) is not None]
+    others = {key: value for key, value in delta.items() if key != "tool_calls"}
+    return {**choice, "delta": {**others, "tool_calls": entries} if entries else others}
 
 
 def _function(entry: Document) -> Document:

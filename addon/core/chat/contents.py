@@ -191,7 +191,7 @@ def _answer(message: Document, names: Mapping[str, str]) -> Document:
     text = content
     if isinstance(content, list):
         text = "".join(str(part.get("text", "")) for part in objects(content))
-    name = names.get(call_id, message.get("name") or "") if isinstance(call_id, str) else ""
+    name = (names.get(call_id) if isinstance(call_id, str) else None) or message.get("name") or ""
     head: Document = {"id": call_id} if call_id else {}
     return {"functionResponse": {**head, "name": name, "response": response_of(text, None), "content": content}}
 

@@ -127,6 +127,17 @@ def test_what_an_event_says(given: Json, expected: list[Json]) -> None:
             [{"id": "x", "name": "f", "args": {"arguments": "[1]"}}],
             id="arguments that are no object",
         ),
+        pytest.param(
+            [[{"id": "x", "index": 0, "function": {"name": "f", "arguments": {"a": 1}}}], [{"index": 0, **entry()}]],
+            [{"id": "x", "name": "f", "args": {"a": 1}}],
+            id="arguments that are no string",
+        ),
+        pytest.param(
+            [[{"id": "x", "index": 0, "function": {"name": "f", "arguments": 1}}], [{"index": 0, **entry(None, "{}")}]],
+            [{"id": "x", "name": "f", "args": {}}],
+            id="arguments that are nothing",
+        ),
+        pytest.param([[{"id": "x", "function": {"name": 5, "arguments": "{}"}}, None, 5]], [], id="no name"),
     ],
 )
 def test_calls_are_put_together(entries: list[list[Json]], expected: list[Json]) -> None:
@@ -240,6 +251,80 @@ def test_a_stream_that_showed_a_call_ends_as_it_came() -> None:
     completions.passed()
     end = chunk({}, "tool_calls")
     seen = completions.read(end)
+    assert seen is not None
+    assert completions.written({**seen, "responseId": "c0"}, end, end["object"])["choices"] == end["choices"]
+
+
+def given(hidden: str, *documents: Json) -> list[Json]:
+    """The entries of calls that the client of a stream is given, where it is not shown the calls of that name."""
+    completions = Completions()
+    found: list[Json] = []
+    hides = False
+    for came in documents:
+        seen = completions.read(came)
+        assert seen is not None
+        (candidate,) = seen["candidates"]
+        shown = []
+        for part in candidate["content"]["parts"]:
+            hides = part["functionCall"].get("name", hidden if hides else "") == hidden
+            shown += [] if hides else [part]
+        if shown == candidate["content"]["parts"]:
+            document = completions.passed() or came
+        else:
+            content = {**candidate["content"], "parts": shown}
+            document = completions.written({**seen, "candidates": [{**candidate, "content": content}]}, came, "chunk")
+        found += document["choices"][0]["delta"].get("tool_calls", [])
+    return found
+
+
+def own(place: int, name: str = "own") -> Json:
+    return {"id": name, "index": place, **entry(name, "{}")}
+
+
+@pytest.mark.parametrize(
+    ("entries", "expected"),
+    [
+        pytest.param([[own(0), own(1, "other")]], [own(0), own(1, "other")], id="right as they came"),
+        pytest.param([[own(0)], [own(0, "other")]], [own(0), own(1, "other")], id="all under one, as Gemini has it"),
+        pytest.param([[{"id": "own", **entry("own", "{}")}]], [own(0)], id="without an index"),
+        pytest.param([[own(0, "hidden"), own(1)]], [own(0)], id="behind a hidden one in its event"),
+        pytest.param([[own(0, "hidden")], [own(1)]], [own(0)], id="behind a hidden one in an event before"),
+        pytest.param(
+            [[own(0), own(1, "hidden"), own(2, "other")]], [own(0), own(1, "other")], id="around a hidden one"
+        ),
+        pytest.param(
+            [
+                [own(0, "hidden")],
+                [{"id": "own", "index": 1, **entry("own", "")}],
+                [{"index": 1, **entry(None, '{"a"')}],
+                [{"index": 1, **entry(None, ":1}")}],
+                [own(2, "other")],
+            ],
+            [
+                {"id": "own", "index": 0, **entry("own", "")},
+                {"index": 0, **entry(None, '{"a"')},
+                {"index": 0, **entry(None, ":1}")},
+                own(1, "other"),
+            ],
+            id="piece by piece",
+        ),
+        pytest.param(
+            [[own(0, "hidden")], [{"index": 0, **entry(None, "")}], [own(1)]], [own(0)], id="a piece behind its call"
+        ),
+    ],
+)
+def test_the_calls_of_a_stream_are_numbered_as_the_client_is_given_them(
+    entries: list[list[Json]], expected: list[Json]
+) -> None:
+    stream = [chunk({"tool_calls": one}) for one in entries]
+    assert given("hidden", *stream, chunk({}, "stop")) == expected
+
+
+def test_a_call_that_the_end_completes_adds_nothing_to_the_event_that_ends() -> None:
+    completions = Completions()
+    completions.read(chunk({"tool_calls": [{"id": "x", "index": 0, **entry("own", "")}]}))
+    completions.passed()
+    seen = completions.read(end := chunk({}, "stop"))
     assert seen is not None
     assert completions.written({**seen, "responseId": "c0"}, end, end["object"])["choices"] == end["choices"]
 

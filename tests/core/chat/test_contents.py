@@ -109,6 +109,13 @@ def test_a_tool_message_answers_the_call_of_its_id(content: Any, response: Json)
     assert part["functionResponse"] == {"id": "y", "name": "g", "response": response, "content": content}
 
 
+def test_a_tool_message_without_an_id_answers_by_its_name() -> None:
+    asked = {"role": "assistant", "tool_calls": [call("f", "{}", "x"), call("g", "{}", "y")]}
+    answer = {"role": "tool", "name": "g", "content": "Noon"}
+    (part,) = gemini({"role": "user", "content": "a"}, asked, answer)["contents"][2]["parts"]
+    assert part["functionResponse"] == {"name": "g", "response": {"result": "Noon"}, "content": "Noon"}
+
+
 def test_the_system_s_messages_are_no_contents() -> None:
     source = translated(
         encode(
