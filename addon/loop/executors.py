@@ -223,8 +223,9 @@ class Executors:
         except ToolError as error:
             return await self._keep(call, error=str(error))
         except Exception as error:
-            logger.warning("the tool %s failed: %s: %s", call.name, type(error).__name__, error)
-            return await self._keep(call, error=f"{type(error).__name__}: {error}")
+            words = words_of(error)
+            logger.warning("the tool %s failed: %s", call.name, words)
+            return await self._keep(call, error=words)
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is None or task.cancelling():

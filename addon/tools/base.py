@@ -24,8 +24,10 @@ class ToolError(Exception):
 
 
 def words_of(error: BaseException) -> str:
-    """An exception as a model is told of it: its type, and what it says if it says anything."""
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    """An exception as a model and the log are told of it: its type, and what it says if it says anything, less what no
+    text can hold."""
+    words = str(error)[:MAX_MESSAGE].encode("utf-8", "replace").decode()
+    return f"{type(error).__name__}: {words}" if words else type(error).__name__
 
 
 class SourceError(ValueError):

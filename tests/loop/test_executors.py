@@ -94,7 +94,7 @@ async def test_a_result_is_an_object_for_the_model(proxy: Proxy, value: Any, res
     ],
 )
 async def test_a_tool_that_fails_is_an_error_for_the_model(
-    proxy: Proxy, tool: Callable[..., Awaitable[Any]], words: str
+    proxy: Proxy, tool: Callable[..., Awaitable[Any]], words: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     proxy.tools.add("tool", tool, timeout=0.02 if tool is hangs else None)
     proxy.tools.add("other", returns("fine"))
@@ -106,6 +106,7 @@ async def test_a_tool_that_fails_is_an_error_for_the_model(
     assert fine == {"result": "fine"}
     assert [one.status for one in await proxy.calls()] == [Status.FAILED, Status.DONE]
     assert (await proxy.calls())[0].error == broken["error"]
+    caplog.text.encode()  # raises where something could not be written
 
 
 @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt("3")])

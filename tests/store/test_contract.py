@@ -591,7 +591,11 @@ async def test_a_result_and_an_error_of_the_same_words_are_two_answers(store: St
     assert (await store.answer("c-t1", error="no"))[1] is False
 
 
-@pytest.mark.parametrize("result", [float("nan"), {"a": float("inf")}, "\ud800", object()], ids=repr)
+@pytest.mark.parametrize(
+    "result",
+    [float("nan"), {"a": float("inf")}, "\ud800", object()],
+    ids=["not a number", "infinity", "half a surrogate pair", "an object"],
+)
 async def test_a_result_that_is_not_json_is_refused_and_the_call_stays_pending(store: Store, result: Any) -> None:
     call = await save(store, "t1")
     with pytest.raises(ValueError):  # noqa: PT011 (the words are the encoder's)
