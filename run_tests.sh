@@ -23,6 +23,8 @@ if [ $# -eq 0 ]; then
     step ruff format --quiet --check .
     step mypy
     step lint-imports --no-logo
-    say pytest
+    step python -m pytest --numprocesses auto -m "not e2e"
+    set -- -m e2e # one after the other: they start processes of their own
+    say "python -m pytest $*"
 fi
 exec "$venv/bin/python" -m pytest "$@"

@@ -440,10 +440,11 @@ def test_every_check_runs_and_pytest_has_the_last_word(made: Checkout) -> None:
             "ruff format --quiet --check .",
             "mypy",
             "lint-imports --no-logo",
-            "pytest",
+            "python -m pytest --numprocesses auto -m not e2e",
+            "python -m pytest -m e2e",
         )
     ]
-    assert out[-1] == "-m pytest"
+    assert out[-2:] == ["-m pytest --numprocesses auto -m not e2e", "-m pytest -m e2e"]
 
 
 @pytest.mark.parametrize("check", ["ruff", "mypy", "lint-imports"])

@@ -18,6 +18,7 @@ from store.factory import open_url
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.e2e
 @pytest.mark.parametrize(
     "module",
     [

@@ -19,6 +19,8 @@ from addon.tools.combined import Combined
 from addon.tools.mcp_config import Selection, Server
 from addon.tools.mcp_servers import McpSource, load
 
+pytestmark = pytest.mark.e2e
+
 SCRIPT = str(Path(__file__).with_name("mcp_server.py"))
 STDIO = Server(command=sys.executable, args=[SCRIPT, "stdio"])
 TOOLS = ["add", "text", "picture", "fail", "hang", "about", "grow"]
