@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from addon.core.chat.contents import CLIENT, Translated, config_of, signature_of, signed, tool_call
-from addon.core.documents import Document, decode, elements, encode, get, objects, parts_of
+from addon.core.documents import Document, camel, decode, elements, encode, get, objects, parts_of
 from addon.core.history import DUMMY_SIGNATURE
 from addon.core.request import Piece
 from addon.core.schema import to_json_schema
@@ -38,18 +38,20 @@ def written(source: Translated, replaced: Mapping[str, bytes | None], contents: 
 
 
 def _assembled(source: Translated, new: Mapping[str, bytes | None]) -> bytes:
-    names = {m.name: source.body[m.key + 1 : source.body.index(b'"', m.key + 1)].decode() for m in source.members}
-    present = set(names.values())
-    if not any(name in present or value is not None for name, value in new.items()):
+    values = {camel(name): value for name, value in new.items()}
+    present = {member.name for member in source.members}
+    if not any(name in present or value is not None for name, value in values.items()):
         return source.body
     out: list[bytes] = []
     for member in source.members:
-        if (name := names[member.name]) not in new:
+        if member.name not in values:
             out.append(source.body[member.key : member.end])
-        elif (value := new[name]) is not None:
+        elif (value := values[member.name]) is not None:
             out.append(source.body[member.key : member.start] + value)
     out += [
-        b'"%b":%b' % (name.encode(), value) for name, value in new.items() if value is not None and name not in present
+        b'"%b":%b' % (name.encode(), value)
+        for name, value in new.items()
+        if value is not None and camel(name) not in present
     ]
     return b"{" + b",".join(out) + b"}"
 

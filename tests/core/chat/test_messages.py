@@ -58,6 +58,16 @@ def test_what_is_not_to_change_is_the_same_object() -> None:
     assert written(translated(HEAD + b"]}"), {"tools": None, "toolConfig": None}, None) == HEAD + b"]}"
 
 
+def test_a_member_is_replaced_however_its_key_is_written() -> None:
+    body = rb'{"mess\u0061ges":[{"role":"user","content":"a"}],"to\u006fls":[],"toolChoice":"auto"}'
+    tools = encode([{"functionDeclarations": [{"name": "f"}]}])
+    sent = written(translated(body), {"tools": tools, "toolConfig": None}, [user({"text": "b"})])
+    assert decode(sent) == {
+        "messages": [{"role": "user", "content": "b"}],
+        "tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}],
+    }
+
+
 def test_messages_that_stay_are_the_bytes_that_came() -> None:
     spans = pieces(BODY)
     whole = (spans[0][0], spans[-1][1])
