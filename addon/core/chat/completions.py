@@ -67,6 +67,7 @@ class _Choice:
     def __init__(self) -> None:
         self.open: _Open | None = None
         self.shown = 0  # the calls that the client was given
+        self.began = False  # the client was told whose message it is
 
 
 class _Came(NamedTuple):
@@ -104,6 +105,8 @@ class Completions:
         """The client is given what was read last: the document with its calls under other indexes, and without pieces
         of no call; None where it stays as it came."""
         given = {id(one.entry): one.given(numbered=True) for one in self._came}
+        for choice in objects(self._document.get("choices")):
+            self._choices[_index(choice)].began = True
         choices = [_numbered(choice, given) for choice in objects(self._document.get("choices"))]
         document, self._document, self._came = self._document, {}, []
         return {**document, "choices": choices} if choices != document.get("choices", []) else None
@@ -210,8 +213,11 @@ class Completions:
         before = came.get(field)
         before = before if isinstance(before, dict) else {}
         said = {k: v for k, v in before.items() if k not in ("content", "tool_calls", "extra_content")}
-        if field == "message" or not came:
+        if field == "message" or not (came or state.began):
             said = {"role": "assistant"} | said
+        elif state.began:
+            said.pop("role", None)  # clients join what several events say of it, as they do with text
+        state.began = True
         parts = parts_of(candidate.get("content") or {})
         text = "".join(str(part.get("text", "")) for part in parts if not part.get("thought"))
         calls = [part for part in parts if get(part, "functionCall") is not None]

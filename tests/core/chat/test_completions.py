@@ -369,6 +369,33 @@ def test_what_the_proxy_says_itself_goes_under_the_answer_s_head() -> None:
     }
 
 
+def test_what_is_written_of_a_stream_says_once_whose_message_it_is() -> None:
+    filler: Json = {"candidates": [{"content": {"parts": [{"text": "", "thought": True}]}, "index": 0}]}
+    kind = "chat.completion.chunk"
+    completions = Completions()
+    events = [completions.written(filler, None, kind), completions.written(filler, None, kind)]
+    for _ in range(2):
+        completions.begin()
+        seen = completions.read(came := chunk({"role": "assistant", "content": "a"}))
+        assert seen is not None
+        events.append(completions.written(seen, came, kind))
+    assert [event["choices"][0]["delta"] for event in events] == [
+        {"role": "assistant"},
+        {},
+        {"content": "a"},
+        {"content": "a"},
+    ]
+
+
+def test_what_goes_behind_events_that_passed_does_not_say_again_whose_message_it_is() -> None:
+    completions = Completions()
+    completions.read(chunk({"role": "assistant", "content": "a"}))
+    completions.passed()
+    seen = {"candidates": [{"content": {"parts": [{"text": "done"}]}, "finishReason": "STOP", "index": 0}]}
+    (choice,) = completions.written(seen, None, "chat.completion.chunk")["choices"]
+    assert choice["delta"] == {"content": "done"}
+
+
 def test_an_answer_without_any_upstream_is_complete() -> None:
     answer = {
         "candidates": [{"content": {"parts": [{"text": "hi"}]}, "finishReason": "STOP", "index": 0}],
