@@ -10,6 +10,8 @@ SECRET_HEADERS = (
     "x-goog-api-key",
     "x-goog-iam-authorization-token",
     "x-goog-user-project",
+    "api-key",  # of gateways that speak for Gemini
+    "x-api-key",
     "cookie",
     "set-cookie",
 )

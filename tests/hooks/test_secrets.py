@@ -31,6 +31,8 @@ def test_keys_in_urls_are_masked(text: str, expected: str) -> None:
         ("    Authorization: Bearer abc def", "    Authorization: ***"),
         ("    \x1b[34mcookie\x1b[0m: a=b; c=d", "    \x1b[34mcookie\x1b[0m: ***"),
         ("    set-cookie: a=b", "    set-cookie: ***"),
+        ("    api-key: abc", "    api-key: ***"),
+        ("    X-Api-Key: abc", "    X-Api-Key: ***"),
         ("    content-type: application/json", "    content-type: application/json"),
         ("    x-cookie: a=b", "    x-cookie: a=b"),
     ],
