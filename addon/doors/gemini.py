@@ -104,7 +104,8 @@ class GeminiDoor:
         with self.threads.alone(caller.session, asked.conversation):
             thread = await self.threads.find(caller.session, asked.conversation, asked.previous)
             paired = _paired(thread, asked)
-            kept = thread.kept if asked.tools is None else thread.kept._replace(tools=asked.tools)
+            tools = thread.kept.tools if asked.tools is None else asked.tools
+            kept = thread.kept._replace(tools=tools, one_by_one=None)
             response_id = new_response_id()
 
             async def keep(content: Document | None) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import secrets
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
 
@@ -13,17 +13,16 @@ from starlette.responses import Response
 from addon.control.describe import answers, body_example, group
 from addon.control.problems import Problem
 from addon.control.routing import Here, parse
-from addon.core.calls import responses_in
-from addon.core.documents import Document, encode, get
-from addon.core.openai import Added, Invalid, Past, Translator, Wanted, function_tools, read, sse
+from addon.core.documents import Document, encode
+from addon.core.openai import Invalid, Translator, Wanted, function_tools, read, sse
 from addon.core.pairing import tidy
-from addon.core.steps import response_to
 from addon.core.tools import declared_names
 from addon.doors.answers import ends
 from addon.doors.callers import caller_of, session_of
 from addon.doors.engine import Engine
 from addon.doors.failures import Failed, google_error, in_openai_s_words, openai_error
 from addon.doors.outward import Caller
+from addon.doors.recall import past_of
 from addon.doors.serving import Stream, attended
 from addon.doors.threads import Kept, Thread, Threads, new_response_id
 from store.base import UnknownResponse
@@ -68,7 +67,8 @@ _DELETED = {"id": "resp_5d0c2f", "object": "response", "deleted": True}
 @dataclass(frozen=True, slots=True)
 class _Turn:
     """One request on its way. `request`: what Gemini is asked. `contents`: what the history grows by before the answer.
-    `owed`: the calls that still have no output, by their ids; then nothing is asked."""
+    `owed`: the calls that still have no output, by their ids; then nothing is asked. `step`: all calls of their step
+    where it came with the request."""
 
     thread: Thread
     wanted: Wanted
@@ -76,6 +76,7 @@ class _Turn:
     request: Document
     contents: list[Document]
     owed: dict[str, Document]
+    step: dict[str, Document]
     translator: Translator
 
 
@@ -164,16 +165,19 @@ class ResponsesDoor:
 
     async def _turn(self, thread: Thread, wanted: Wanted) -> _Turn:
         """Raises Invalid."""
-        past = await self._past(thread, wanted)
+        past = await past_of(self.store, thread, wanted)
         added = wanted.add_to(past)
+        one_by_one = wanted.parallel is False
+        if added.missing and wanted.parallel is None:
+            one_by_one = bool(thread.kept.one_by_one or past.step)
         kept = Kept(
             thread.kept.tools if wanted.declarations is None else _tools(wanted.declarations),
             [*(thread.kept.system or ()), *wanted.input.system] or None,
+            one_by_one or None,
         )
         declared = [one for tool in kept.tools or () for one in tool.get("functionDeclarations", ())]
         names = [name for tool in kept.tools or () for name in declared_names(tool)]
-        contents = _new(added, past)
-        request: Document = {"contents": tidy([*thread.contents, *contents])}
+        request: Document = {"contents": tidy([*thread.contents, *added.contents])}
         members = {
             "tools": kept.tools,
             "toolConfig": wanted.tool_config(names),
@@ -186,25 +190,17 @@ class ResponsesDoor:
             new_id=lambda kind: f"{kind}_{secrets.token_hex(24)}",
             now=self.store.clock,
             tools=function_tools(declared) if wanted.declarations is None and declared else None,
+            one_by_one=one_by_one,
         )
         return _Turn(
             thread,
             wanted,
             kept,
             request | {name: value for name, value in members.items() if value is not None},
-            contents,
+            added.contents,
             {call_id: past.calls[call_id] for call_id in added.missing},
+            dict(past.step),
             translator,
-        )
-
-    async def _past(self, thread: Thread, wanted: Wanted) -> Past:
-        given = await self.store.given_calls(thread.session, wanted.call_ids)
-        return Past(
-            calls={**{call_id: one.part for call_id, one in given.items()}, **thread.calls},
-            steps={call_id: one.response_id for call_id, one in given.items()},
-            waiting=list(thread.calls),
-            answers=_answers(thread),
-            begun=bool(thread.contents),
         )
 
     async def _end(self, turn: _Turn) -> Events:
@@ -227,11 +223,11 @@ class ResponsesDoor:
         if translator.status == "failed" or (said is None and not turn.owed):
             return
         document = translator.document()
-        calls = {} if turn.owed else translator.calls
+        calls = turn.step if turn.owed else translator.calls
         contents = turn.contents if said is None else [*turn.contents, said]
         if not wanted.store:
             if wanted.conversation is None:
-                if not calls:
+                if turn.owed or not calls:
                     return
                 # a client that keeps its own history: only the calls, for their signatures
                 thread, contents = Thread(thread.session), []
@@ -260,35 +256,6 @@ async def _framed(first: Events, rest: AsyncGenerator[Events]) -> AsyncGenerator
         yield b"".join(map(sse, first))
         async for events in rest:
             yield b"".join(map(sse, events)) or _KEEP_ALIVE
-
-
-def _new(added: Added, past: Past) -> list[Document]:
-    """What the history grows by. While calls still wait, the answers that are new; each says whose it is, also where
-    the model gave its calls no ids."""
-    if not added.missing:
-        return added.contents
-    new = {call_id: part for call_id, part in added.answers.items() if call_id not in past.answers}
-    parts = [{"functionResponse": {"id": call_id, **part["functionResponse"]}} for call_id, part in new.items()]
-    return [{"role": "user", "parts": parts}] if parts else []
-
-
-def _answers(thread: Thread) -> dict[str, Document]:
-    """The functionResponse Parts that calls of the last model turn have by now, by the ids that the client knows."""
-    left = responses_in(_behind_last_step(thread.contents))
-    found = {one["id"]: one for one in left if one.get("id") in thread.calls}
-    left = [one for one in left if one.get("id") not in found]
-    answers: dict[str, Document] = {}
-    for call_id, part in thread.calls.items():
-        call = get(part, "functionCall")
-        if (response := found.get(call_id) or response_to(call, left)) is not None:
-            kept = {key: value for key, value in response.items() if key != "id" or call.get("id")}
-            answers[call_id] = {"functionResponse": kept}
-    return answers
-
-
-def _behind_last_step(contents: Sequence[Document]) -> Sequence[Document]:
-    last = max((at for at, content in enumerate(contents) if content.get("role") == "model"), default=-1)
-    return contents[last + 1 :]
 
 
 def _tools(declarations: list[Document]) -> list[Document]:

@@ -15,10 +15,11 @@ MAX_NAME = 256
 
 class Kept(NamedTuple):
     """Beside the history: the client's own tools, as Gemini's Tools (None: it gave none), and the texts that were said
-    to the model before everything."""
+    to the model before everything. `one_by_one`: so the calls of the last step are given out (None: all at once)."""
 
     tools: list[Document] | None = None
     system: list[Document] | None = None
+    one_by_one: bool | None = None
 
     @property
     def record(self) -> Document | None:

@@ -26,7 +26,7 @@ BAD: list[tuple[Document, str | None]] = [
     ({"model": MODEL, "input": "x", "tool_choice": {"type": "function", "name": "f"}}, "tool_choice"),
     ({"model": MODEL, "input": "x", "temperature": 7}, "temperature"),
     ({"model": MODEL, "input": "x", "background": True}, "background"),
-    ({"model": MODEL, "input": "x", "parallel_tool_calls": False}, "parallel_tool_calls"),
+    ({"model": MODEL, "input": "x", "parallel_tool_calls": "no"}, "parallel_tool_calls"),
     ({"model": MODEL, "input": "x", "stream": "yes"}, "stream"),
     ({"model": MODEL, "input": "x", "conversation": ""}, "conversation"),
     ({"model": MODEL, "input": "x", "conversation": {"name": "c"}}, "conversation.name"),

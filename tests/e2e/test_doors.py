@@ -144,6 +144,34 @@ def test_a_chat_by_ids_then_by_conversation(client: openai.OpenAI) -> None:
         client.responses.retrieve(fourth.id)
 
 
+def _streamed(client: openai.OpenAI, asked: Json) -> Response:
+    with client.responses.stream(**asked) as stream:
+        return stream.get_final_response()
+
+
+@pytest.mark.parametrize("by", ["previous_response_id", "conversation", "items"])
+def test_calls_one_by_one(client: openai.OpenAI, gemini: Gemini, by: str) -> None:
+    """As an agent does it, with JSON and streams in turn."""
+    items: list[Any] = [{"role": "user", "content": TWO}]
+    given, names, said = items, [], ""
+    last: Response | None = None
+    for turn in range(3):
+        more: Json = {"store": False} if by == "items" else {"conversation": f"single {by}"}
+        if by == "previous_response_id":
+            more = {by: last.id} if last else {}
+        asked: Json = {"model": MODEL, "input": given, "tools": [WEATHER, CLOCK], "parallel_tool_calls": False, **more}
+        last = _streamed(client, asked) if turn == 1 else client.responses.create(**asked)
+        assert last is not None
+        said = last.output_text
+        assert last.parallel_tool_calls is False
+        new = [output(call, n=turn) for call in calls(last)]
+        names += [call.name for call in calls(last)]
+        items = [*items, *(item.to_dict() for item in last.output), *new]
+        given = items if by == "items" else new
+    assert names == ["get_weather", "get_time"]
+    assert said == 'get_weather returned {"n": 0}. get_time returned {"n": 1}.'
+
+
 async def test_asynchronously_as_well(asynchronous: openai.AsyncOpenAI) -> None:
     first = await asynchronous.responses.create(model=MODEL, input=TWO, tools=[WEATHER, CLOCK])
     given = [output(call, n=n) for n, call in enumerate(calls(first))]

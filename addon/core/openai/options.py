@@ -37,7 +37,6 @@ NEUTRAL: dict[str, tuple[tuple[Any, ...], str]] = {
     "image": (({}, {"context_compression": "auto"}), "Gemini has no such setting"),
     "max_tool_calls": ((), "Gemini's calls cannot be limited; a session's max_rounds limits the proxy's own"),
     "moderation": ((), "Gemini has its own"),
-    "parallel_tool_calls": ((True,), "Gemini cannot be kept from making several calls at once"),
     "prompt": ((), "it is stored at OpenAI; send its text as instructions and input"),
     "prompt_cache_options": (({}, {"mode": "implicit"}), "Gemini caches by itself"),
     "prompt_cache_retention": (("in_memory",), "Gemini caches by itself"),

@@ -2,10 +2,11 @@
 
 The conversion knows no store: `Past` says what of it matters. What comes out keeps Gemini's order: the calls of one
 step in one Content, as the model made them, and their responses, in the order of the calls, before any other words of
-the turn after them. Pure.
+the turn after them. Calls of a step may be *hidden*: the client is given them one by one, and does not know of them
+yet. Pure.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -25,23 +26,26 @@ class Past:
     `calls`: call id → the functionCall Part as the model said it; `steps`: call id → anything that is the same for the
     calls of one step (such as the id of their response), for clients that tell parallel calls one after the other.
     `waiting`: the calls of the history's last turn, in order, if it has any. `answers`: call id → the functionResponse
-    Part of those of them that were answered already. `begun`: whether there is a history at all.
+    Part of those of them that were answered already; `hidden`: those of them that the client was not given yet.
+    `step`: the calls, in order, of the step that the input itself ends with, if they are given out one by one.
+    `begun`: whether there is a history at all.
     """
 
     calls: Mapping[str, Part] = field(default_factory=dict)
     steps: Mapping[str, object] = field(default_factory=dict)
     waiting: Sequence[str] = ()
     answers: Mapping[str, Part] = field(default_factory=dict)
+    hidden: Collection[str] = ()
+    step: Mapping[str, Part] = field(default_factory=dict)
     begun: bool = False
 
 
 class Added(NamedTuple):
-    """What a request adds. `missing`: the waiting calls that still have no output; then there are no `contents`, and
-    nothing to send. `answers`: the functionResponse Parts of all waiting calls that have one by now, by call id."""
+    """What a request adds. `missing`: the calls that still have no output; then there is nothing to send, and the
+    functionResponse Parts in `contents` each say whose they are, also where the model gave its calls no ids."""
 
     contents: list[Document]
     missing: list[str]
-    answers: dict[str, Part]
 
 
 def add(items: Sequence[Item], past: Past, model: str) -> Added:
@@ -59,15 +63,17 @@ def add(items: Sequence[Item], past: Past, model: str) -> Added:
     missing = [call_id for call_id in past.waiting if call_id not in answers]
     waiting = set(past.waiting)
     rest = [item for item in items if isinstance(item, Said) or item.call_id not in waiting]
-    if missing and not rest:
-        return Added([], missing, answers)
     if missing:
-        raise _no_output(missing)
+        if rest and (known := [call_id for call_id in missing if call_id not in past.hidden]):
+            raise _no_output(known)
+        new = {call_id: answer for call_id, answer in answers.items() if call_id not in past.answers}
+        parts = [*_named(new), *_users_words(rest)]
+        return Added([{"role": "user", "parts": parts}] if parts else [], missing)
     builder = _Builder(past, outputs, model)
     builder.parts = [answers[call_id] for call_id in past.waiting]
     for item in rest:
         builder.take(item)
-    return Added(builder.end(), [], answers)
+    return builder.end()
 
 
 def _check_outputs(items: Sequence[Item], outputs: Mapping[str, Output], past: Past) -> None:
@@ -91,6 +97,20 @@ def _check_outputs(items: Sequence[Item], outputs: Mapping[str, Output], past: P
 def _no_output(call_ids: Sequence[str]) -> Invalid:
     which = f"call {call_ids[0]}" if len(call_ids) == 1 else f"calls {', '.join(call_ids)}"
     return Invalid(f"No tool output found for function {which}.", "input")
+
+
+def _named(answers: Mapping[str, Part]) -> list[Part]:
+    return [{"functionResponse": {"id": call_id, **part["functionResponse"]}} for call_id, part in answers.items()]
+
+
+def _users_words(items: Sequence[Item]) -> list[Part]:
+    """What is said beside outputs while hidden calls wait: it is kept, for the client knows of no call that does."""
+    parts: list[Part] = []
+    for item in items:
+        if not isinstance(item, Said) or item.side != "user":
+            raise bad(item.at, "comes in the middle of the model's turn; only outputs and a user's words fit here")
+        parts += item.parts
+    return parts
 
 
 def _response(call: Part, output: Output, model: str) -> Part:
@@ -168,7 +188,10 @@ class _Builder:
         elif responses:
             self.contents.append({"role": "user", "parts": responses})
 
-    def end(self) -> list[Document]:
+    def end(self) -> Added:
+        told = {call.call_id for call in self.calls}
+        if (hidden := [call_id for call_id in self.past.step if call_id not in told]) and told & self.past.step.keys():
+            return self._end_amid(hidden)
         ends_with_model = self.side == "model" and not self.calls
         self._turn("user")
         if self.missing:
@@ -179,4 +202,17 @@ class _Builder:
             self.contents.append({"role": "user", "parts": self.parts})
         if not self.contents:
             raise bad("input", "holds nothing that the model could answer")
-        return self.contents
+        return Added(self.contents, [])
+
+    def _end_amid(self, hidden: list[str]) -> Added:
+        """The input ends with a step of which the client does not know all calls."""
+        missing = [*self.missing, *(call.call_id for call in self.calls if call.call_id not in self.outputs)]
+        if missing:
+            raise _no_output(missing)
+        made = [part for part in self.parts if get(part, "functionCall") is not None]
+        answers = {
+            call.call_id: _response(part, self.outputs[call.call_id], self.model)
+            for part, call in zip(made, self.calls, strict=True)
+        }
+        step = {"role": "model", "parts": [*self.parts, *(self.past.step[call_id] for call_id in hidden)]}
+        return Added([*self.contents, step, {"role": "user", "parts": _named(answers)}], hidden)

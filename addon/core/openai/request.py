@@ -18,6 +18,7 @@ from addon.core.tools import generation, is_before
 _READ = (
     *("model", "input", "instructions", "tools", "tool_choice", "temperature", "top_p", "max_output_tokens", "text"),
     *("reasoning", "metadata", "store", "conversation", "previous_response_id", "stream", "stream_options", "include"),
+    "parallel_tool_calls",
 )
 FIELDS = (*_READ, *options.LABELS, *options.NEUTRAL)
 """The fields of a request that are known, whether or not every value of them can be honoured."""
@@ -31,8 +32,9 @@ class Wanted:
     """A request that is understood.
 
     `declarations`: the tools given with it, as Gemini's functionDeclarations; None where it gives none, and those of
-    its conversation hold. `conversation`: its name. `echo`: the members of a Response object that say again what was
-    asked for. `shows_thoughts`: whether what the model thinks is to be shown.
+    its conversation hold. `parallel`: whether the calls of a step may be given out together; None where it does not
+    say. `conversation`: its name. `echo`: the members of a Response object that say again what was asked for.
+    `shows_thoughts`: whether what the model thinks is to be shown.
     """
 
     model: str
@@ -40,6 +42,7 @@ class Wanted:
     instructions: str | None
     declarations: list[Document] | None
     tool_choice: Any
+    parallel: bool | None
     generation_config: Document
     metadata: dict[str, str]
     store: bool
@@ -94,12 +97,16 @@ def read(body: object) -> Wanted:
         if conversation is not None:
             raise bad("previous_response_id", "is given beside conversation; only one of them fits")
     stream = boolean(given.get("stream", False), "stream")
+    parallel = given.get("parallel_tool_calls")
+    if parallel is not None:
+        boolean(parallel, "parallel_tool_calls")
     wanted = Wanted(
         model=model,
         input=read_input(required(given, "input", "")),
         instructions=string(given["instructions"], "instructions") if "instructions" in given else None,
         declarations=declared,
         tool_choice=given.get("tool_choice"),
+        parallel=parallel,
         generation_config=config,
         metadata=options.metadata(given.get("metadata", {})),
         store=boolean(given.get("store", True), "store"),
@@ -142,7 +149,7 @@ def _echo(given: Object, conversation: str | None) -> Object:
         "max_tool_calls": None,
         "metadata": given.get("metadata", {}),
         "model": given["model"],
-        "parallel_tool_calls": True,
+        "parallel_tool_calls": given.get("parallel_tool_calls", True),
         "previous_response_id": given.get("previous_response_id"),
         "prompt_cache_key": given.get("prompt_cache_key"),
         "reasoning": {

@@ -36,8 +36,8 @@ def sse(event: Event) -> bytes:
 
 
 class Translator:
-    """`status` is the response's. `calls`: for each call id that was given out, the functionCall Part as the model
-    said it. Fed through `start`, `feed` for each document, and `end` or `fail`; each gives the events it leads to."""
+    """`status` is the response's. `calls`: for each call id that was made, the functionCall Part as the model said
+    it. Fed through `start`, `feed` for each document, and `end` or `fail`; each gives the events it leads to."""
 
     def __init__(
         self,
@@ -47,12 +47,15 @@ class Translator:
         new_id: Callable[[str], str],
         now: Callable[[], float],
         tools: list[Object] | None = None,
+        one_by_one: bool = False,
     ) -> None:
         """`new_id`: makes an id that begins with what it is given (`msg`, `rs`, `fc`, `call`) and an underscore.
-        `now`: seconds since the epoch. `tools`: what to show where the conversation's tools hold, not the request's."""
+        `now`: seconds since the epoch. `tools`: what to show where the conversation's tools hold, not the request's.
+        `one_by_one`: of several calls only the first is shown; the others get their ids, to be shown later."""
         self.status: Literal["in_progress", "completed", "incomplete", "failed"] = "in_progress"
         self.calls: dict[str, Document] = {}
-        self._echo = wanted.echo if tools is None else wanted.echo | {"tools": tools}
+        self._echo = wanted.echo | {"parallel_tool_calls": not one_by_one} | ({} if tools is None else {"tools": tools})
+        self._one_by_one = one_by_one
         self._shows_thoughts = wanted.shows_thoughts
         self._response_id = response_id
         self._new_id = new_id
@@ -197,8 +200,9 @@ class Translator:
 
     def _give(self, call_id: str, part: Document) -> None:
         call = get(part, "functionCall")
+        if not (self._one_by_one and self.calls):
+            self._items.call(call_id, str(call.get("name") or ""), encode(call.get("args") or {}).decode())
         self.calls[call_id] = part
-        self._items.call(call_id, str(call.get("name") or ""), encode(call.get("args") or {}).decode())
 
     def _failure(self, reason: str) -> str | None:
         """Why an answer that has ended is none."""

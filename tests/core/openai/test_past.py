@@ -15,8 +15,10 @@ from addon.demo.models import find
 
 A = {"functionCall": {"id": "g1", "name": "a", "args": {"n": 1}}, "thoughtSignature": "c2ln"}
 B = {"functionCall": {"id": "g2", "name": "b", "args": {}}}
+ANSWER_B = {"functionResponse": {"id": "g2", "name": "b", "response": {"result": "done"}}}
 CALLS: dict[str, Any] = {"call_a": A, "call_b": B}
 WAITING = Past(calls=CALLS, waiting=["call_a", "call_b"], begun=True)
+HALF = Past(calls=CALLS, waiting=["call_a", "call_b"], answers={"call_b": ANSWER_B}, begun=True)
 HI = {"role": "user", "content": "hi"}
 DUMMY = {"thoughtSignature": DUMMY_SIGNATURE}
 
@@ -55,30 +57,68 @@ def test_the_calls_that_an_input_speaks_of_are_listed_once_each() -> None:
 def test_outputs_of_waiting_calls_go_in_the_order_of_the_calls_before_other_words() -> None:
     added = add([HI, output("b"), output("a")])
 
-    assert added == Added([user(answer(A), answer(B), {"text": "hi"})], [], {"call_a": answer(A), "call_b": answer(B)})
+    assert added == Added([user(answer(A), answer(B), {"text": "hi"})], [])
 
 
 def test_some_outputs_leave_the_others_missing_and_nothing_to_send() -> None:
     added = add([output("b")])
 
-    assert added == Added([], ["call_a"], {"call_b": answer(B)})
+    assert added == Added([user(answer(B))], ["call_a"])
+
+
+def test_an_output_that_is_kept_says_whose_it_is_where_the_model_gave_no_id() -> None:
+    anonymous = {"functionCall": {"name": "b", "args": {}}}
+    past = Past(calls={"call_a": A, "call_b": anonymous}, waiting=["call_a", "call_b"], begun=True)
+
+    (kept,) = add([output("b")], past).contents
+
+    assert kept["parts"][0]["functionResponse"]["id"] == "call_b"
 
 
 def test_outputs_one_by_one_end_as_if_they_had_come_at_once() -> None:
-    first = add([output("b")])
-    second = add([output("a"), HI], Past(calls=CALLS, waiting=WAITING.waiting, answers=first.answers, begun=True))
+    second = add([output("a"), HI], HALF)
 
     assert second == add([output("a"), output("b"), HI])
 
 
 def test_an_output_may_be_given_again_but_not_changed() -> None:
-    first = add([output("b")])
-    later = Past(calls=CALLS, waiting=WAITING.waiting, answers=first.answers, begun=True)
-
-    assert add([output("b"), output("a")], later) == add([output("a"), output("b")])
+    assert add([output("b")], HALF) == Added([], ["call_a"])
+    assert add([output("b"), output("a")], HALF) == add([output("a"), output("b")])
     with pytest.raises(Invalid, match="before") as caught:
-        add([output("b", "other"), output("a")], later)
+        add([output("b", "other"), output("a")], HALF)
     assert caught.value.param == "input[0].output"
+
+
+def test_words_beside_an_output_are_kept_while_calls_wait_that_the_client_does_not_know_of() -> None:
+    past = Past(calls=CALLS, waiting=["call_a", "call_b"], hidden=["call_b"], begun=True)
+
+    assert add([HI, output("a")], past) == Added([user(answer(A), {"text": "hi"})], ["call_b"])
+    with pytest.raises(Invalid, match=r"for function call call_a\."):
+        add([HI], past)
+    with pytest.raises(Invalid, match="middle of the model's turn") as caught:
+        add([output("a"), {"role": "assistant", "content": "so"}], past)
+    assert caught.value.param == "input[1]"
+
+
+SINGLE = Past(calls=CALLS, steps=dict.fromkeys(CALLS, "resp_1"), step=CALLS)
+
+
+def test_an_input_that_ends_amid_a_step_is_given_the_rest_of_its_calls() -> None:
+    added = add([HI, call("a"), output("a")], SINGLE)
+
+    assert added == Added([user({"text": "hi"}), model(A, B), user(answer(A))], ["call_b"])
+
+
+@pytest.mark.parametrize("after", [[HI], [call("b"), output("b")]], ids=["words", "the other call"])
+def test_an_input_that_went_on_from_a_step_or_knows_all_of_it_goes_up(after: list[Any]) -> None:
+    assert add([HI, call("a"), output("a"), *after], SINGLE).missing == []
+
+
+def test_an_input_that_ends_amid_a_step_still_has_all_outputs_of_what_it_knows() -> None:
+    past = Past(calls=CALLS, steps=SINGLE.steps, step={**CALLS, "call_c": B})
+
+    with pytest.raises(Invalid, match=r"for function call call_b\."):
+        add([HI, call("a"), call("b"), output("a")], past)
 
 
 def test_calls_that_wait_may_be_told_again_beside_their_outputs() -> None:

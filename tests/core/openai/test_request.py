@@ -107,7 +107,6 @@ NEUTRAL: dict[str, Any] = {
     "context_management": [],
     "image": {"context_compression": "auto"},
     "include": ["reasoning.encrypted_content"],
-    "parallel_tool_calls": True,
     "prompt_cache_key": "k",
     "prompt_cache_options": {"mode": "implicit"},
     "prompt_cache_retention": "in_memory",
@@ -283,7 +282,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
     ),
     "a choice among nothing": ({"tools": [], "tool_choice": "required"}, "tool_choice", "no function"),
     "a choice of OpenAI's own": ({"tools": [TOOL], "tool_choice": {"type": "mcp"}}, "tool_choice", "function"),
-    "one call at a time": ({"parallel_tool_calls": False}, "parallel_tool_calls", "several"),
+    "calls at once, in words": ({"parallel_tool_calls": "no"}, "parallel_tool_calls", "true or false"),
     "too warm": ({"temperature": 2.1}, "temperature", "from 0 to 2"),
     "a temperature that is a flag": ({"temperature": True}, "temperature", "number"),
     "top_p above one": ({"top_p": 1.5}, "top_p", "from 0 to 1"),
@@ -524,3 +523,10 @@ def test_the_echo_says_what_was_asked_for() -> None:
         "parallel_tool_calls": True,
     }
     assert {name: wanted.echo[name] for name in expected} == expected
+
+
+@pytest.mark.parametrize("given", [None, True, False])
+def test_whether_calls_may_come_together_is_read_and_shown(given: bool | None) -> None:
+    wanted = read(body(parallel_tool_calls=given))
+
+    assert (wanted.parallel, wanted.echo["parallel_tool_calls"]) == (given, given is not False)

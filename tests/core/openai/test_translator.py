@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from addon.core.openai import Translator, function_tools, read, sse
-from tests.core.openai.published import accumulated, event_of, response_of, translated, translator
+from tests.core.openai.published import accumulated, counting, event_of, response_of, translated, translator
 
 CALL = {"functionCall": {"id": "g1", "name": "get_weather", "args": {"city": "Tokyo"}}, "thoughtSignature": "c2ln"}
 OTHER = {"functionCall": {"id": "g2", "name": "get_time", "args": {}}}
@@ -301,6 +301,35 @@ def test_calls_that_still_wait_are_given_out_again_under_their_ids() -> None:
     assert (item.call_id, item.name, running.status) == ("call_b", "get_time", "completed")
     assert (running.calls, running.said) == ({"call_b": OTHER}, None)
     assert event_of(events[-1]).type == "response.completed"
+
+
+def one_by_one() -> Translator:
+    wanted = read({"model": "gemini-3-flash", "input": "hi"})
+    return Translator(wanted, "resp_1", new_id=counting(), now=lambda: 0.0, one_by_one=True)
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_one_by_one_only_the_first_call_is_shown_and_all_are_kept(whole: bool) -> None:
+    running = one_by_one()
+    documents = [answer(CALL, OTHER)] if whole else [event(CALL), event(OTHER), answer()]
+
+    events = [*running.start(), *(one for document in documents for one in running.feed(document)), *running.end()]
+
+    shown = response_of(running.document())
+    assert [item.type for item in shown.output] == ["function_call"]
+    assert shown.parallel_tool_calls is False
+    assert [one["type"] for one in events].count("response.output_item.added") == 1
+    assert list(running.calls.values()) == [CALL, OTHER]
+    assert running.said == {"role": "model", "parts": [CALL, OTHER]}
+
+
+def test_one_by_one_the_first_of_the_calls_that_wait_is_given_out() -> None:
+    running = one_by_one()
+
+    running.owe({"call_a": CALL, "call_b": OTHER})
+    running.end()
+
+    assert [item["call_id"] for item in running.document()["output"]] == ["call_a"]
 
 
 def test_tools_of_the_conversation_are_shown_where_the_request_gave_none() -> None:
