@@ -8,6 +8,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from referencing import Registry
+from referencing.jsonschema import DRAFT202012
+
 _PLACE = r"[A-ZÀ-Þ][\w'-]*(?:\s+[A-ZÀ-Þ][\w'-]*)*"
 _AFTER = re.compile(rf"\b(?:in|for|at|of|to|from|about)\s+({_PLACE}(?:(?:\s*,\s*(?:and\s+)?|\s+and\s+){_PLACE})*)")
 _QUOTED = re.compile(r"[\"“]([^\"”]+)[\"”]")
@@ -16,11 +19,13 @@ _NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 
 def fill(parameters: dict[str, Any], text: str) -> list[dict[str, Any]]:
     """One set of arguments for each call: several names in a row ("Paris and Tokyo") make several calls."""
-    properties = parameters.get("properties") or {}
-    required = parameters.get("required") or []
     names = named(text)
+    values = _Values(parameters, text, names[0] if names else None)
+    whole = values.named(parameters)
+    required = whole.get("required") or []
+    properties = {name: values.named(schema) for name, schema in (whole.get("properties") or {}).items()}
     base = {
-        name: instance(schema, text, names[0] if names else None)
+        name: values.of(schema, ())
         for name, schema in properties.items()
         if name in required or _said(schema, text, names)
     }
@@ -38,31 +43,88 @@ def named(text: str) -> list[str]:
 
 def instance(schema: dict[str, Any], text: str, name: str | None = None) -> Any:
     """A value that fits the schema, taken from the text where possible."""
-    if options := schema.get("enum"):
-        return options[0]
-    for key in ("anyOf", "any_of", "oneOf"):
-        if schema.get(key):
-            return instance(schema[key][0], text, name)
-    kind = _kind(schema)
-    if kind in ("number", "integer"):
-        match = _NUMBER.search(text)
+    return _Values(schema, text, name).of(schema, ())
+
+
+class _Circle(Exception):
+    """A value would have to hold itself."""
+
+
+class _Values:
+    """Values for a schema, the `whole`, and for what is in it."""
+
+    def __init__(self, whole: dict[str, Any], text: str, name: str | None) -> None:
+        quoted = _QUOTED.search(text)
+        self.words = name or (quoted[1] if quoted else text.strip())
+        self.text = text
+        self._lookup = Registry().resolver_with_root(DRAFT202012.create_resource(whole)).lookup
+
+    def named(self, schema: Any) -> dict[str, Any]:
+        """The schema itself, where it may be a reference to one."""
+        found, _ = self._followed(schema, ())
+        return found if isinstance(found, dict) else {}
+
+    def of(self, schema: Any, through: tuple[str, ...]) -> Any:
+        """`through`: the references that led here. Raises _Circle."""
+        schema, through = self._followed(schema, through)
+        if not isinstance(schema, dict):
+            return self.words
+        if "const" in schema:
+            return schema["const"]
+        if options := schema.get("enum"):
+            return options[0]
+        for key in ("anyOf", "any_of", "oneOf", "allOf"):
+            if schema.get(key):
+                return self._first(schema[key], through)
+        match _kind(schema):
+            case "number" | "integer" as kind:
+                return self._number(kind)
+            case "boolean":
+                return True
+            case "null":
+                return None
+            case "array":
+                try:
+                    return [self.of(schema.get("items"), through)]
+                except _Circle:
+                    return []
+            case "object":
+                return self._object(schema, through)
+        return self.words
+
+    def _followed(self, schema: Any, through: tuple[str, ...]) -> tuple[Any, tuple[str, ...]]:
+        while isinstance(schema, dict) and "$ref" in schema:
+            if schema["$ref"] in through:
+                raise _Circle
+            through = (*through, schema["$ref"])
+            schema = self._lookup(schema["$ref"]).contents
+        return schema, through
+
+    def _first(self, options: list[Any], through: tuple[str, ...]) -> Any:
+        """Of the first option that leads into no circle."""
+        for option in options:
+            try:
+                return self.of(option, through)
+            except _Circle:
+                continue
+        raise _Circle
+
+    def _number(self, kind: str) -> float:
+        match = _NUMBER.search(self.text)
         value = float(match[0]) if match else 1
         return int(value) if kind == "integer" or float(value).is_integer() else value
-    if kind == "boolean":
-        return True
-    if kind == "array":
-        return [instance(schema.get("items") or {}, text, name)]
-    if kind == "object":
-        required = schema.get("required")
-        return {
-            key: instance(item, text, name)
-            for key, item in (schema.get("properties") or {}).items()
-            if required is None or key in required
-        }
-    if kind == "null":
-        return None
-    quoted = _QUOTED.search(text)
-    return name or (quoted[1] if quoted else text.strip())
+
+    def _object(self, schema: dict[str, Any], through: tuple[str, ...]) -> dict[str, Any]:
+        """With what is required; where nothing is said of that, with all that leads into no circle."""
+        required, made = schema.get("required"), {}
+        for key, item in (schema.get("properties") or {}).items():
+            if required is None or key in required:
+                try:
+                    made[key] = self.of(item, through)
+                except _Circle:
+                    if required is not None:
+                        raise
+        return made
 
 
 def _kind(schema: dict[str, Any]) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+import enum
+from typing import Any, Literal
 
 import pytest
+from pydantic import BaseModel
 
 from addon.demo.model import answer
 
@@ -76,6 +78,32 @@ def test_a_word_of_a_function_calls_it_with_what_is_named(words: str, expected: 
 
 def test_arguments_follow_the_schema() -> None:
     assert calls(user("Ring the alarm at 7")) == [("setAlarm", {"hour": 7, "sound": "bell", "loud": True})]
+
+
+class Kind(enum.StrEnum):
+    LEAF = "leaf"
+    ROOT = "root"
+
+
+class Tree(BaseModel):
+    """As many clients ask for structured output: with references, one of them to itself."""
+
+    kind: Kind
+    always: Literal["so"]
+    left: Tree | None
+    others: list[Tree]
+    more: dict[str, int] | None = None
+
+
+def test_references_are_followed_as_far_as_a_value_can_be() -> None:
+    schema = Tree.model_json_schema()
+    leaf: Json = {"kind": "leaf", "always": "so", "left": None, "others": []}
+    declaration = {"name": "plant_tree", "parametersJsonSchema": schema}
+    (call,) = answer({"contents": [user("a tree")], "tools": [{"functionDeclarations": [declaration]}]}).calls
+    assert call.args == {**leaf, "left": leaf, "others": [leaf]}
+    config = {"responseMimeType": "application/json", "responseJsonSchema": schema}
+    told = answer({"contents": [user("a tree")], "generationConfig": config}).text
+    assert Tree.model_validate_json(told) == Tree.model_validate(leaf)
 
 
 def test_directives_make_parallel_calls_and_steps() -> None:
