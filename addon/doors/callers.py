@@ -12,6 +12,7 @@ _NO_KEY = (
     f"no Gemini API key: send one as {KEY_HEADER}, or start the proxy with GEMINI_API_KEY or GOOGLE_API_KEY in its "
     "environment"
 )
+_BAD_KEY = f"the Gemini API key, in {KEY_HEADER} or the proxy's environment, has characters that no key has"
 
 
 def session_of(request: Request, default: str) -> str:
@@ -28,5 +29,7 @@ def caller_of(request: Request, session: str, key: str) -> Caller:
     key = request.headers.get(KEY_HEADER, "").strip() or key
     if not key:
         raise Problem(401, _NO_KEY, code="invalid_api_key")
+    if not (key.isascii() and key.isprintable()):  # no header holds it; what would say so on the way would show it
+        raise Problem(401, _BAD_KEY, code="invalid_api_key")
     client = request.client
     return Caller(named, key, (client.host, client.port) if client else ("127.0.0.1", 0))

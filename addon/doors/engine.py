@@ -107,7 +107,7 @@ def _address(grafter: Grafter, target: Target, model: str, key: str) -> Address:
         (b"content-type", b"application/json"),
         (b"accept-encoding", b"identity"),
         (b"user-agent", b"toolgraft"),
-        (b"x-goog-api-key", key.encode("latin-1", "replace")),
+        (b"x-goog-api-key", key.encode()),
     ]
     redirected = None
     if to is not None:

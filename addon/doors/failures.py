@@ -1,6 +1,6 @@
 """What ends a turn without an answer, and how each door words its refusals."""
 
-from typing import Self
+from typing import Any, Self, TypeGuard
 
 from starlette.responses import Response
 
@@ -31,9 +31,9 @@ class Failed(Exception):
 
     def __init__(self, code: int, message: str, document: Document | None = None) -> None:
         super().__init__(message)
-        self.code = code
+        self.code = code if _is_error(code) else 502  # such as a redirect, which leads a caller of the door nowhere
         self.message = message
-        self.document = document or replies.error(code, status_of(code), message)
+        self.document = document or replies.error(self.code, status_of(self.code), message)
 
     @classmethod
     def of(cls, code: int, body: bytes) -> Self:
@@ -50,13 +50,17 @@ class Failed(Exception):
         return cls(code, text or f"the model answered with status {code}")
 
     @classmethod
-    def told(cls, document: Document, code: int = 500) -> Self:
-        """`document` is an error in Google's shape; `code` holds where it names none."""
+    def told(cls, document: Document, code: int | None = None) -> Self:
+        """`document` is an error in Google's shape. `code`: the status that it came with; without one, as in a stream,
+        its own holds."""
         error = document["error"]
-        own = error.get("code")
-        if isinstance(own, int) and 400 <= own < 600 and code < 400:
-            code = own
-        return cls(code if code >= 400 else 500, str(error.get("message") or f"status {code}"), document)
+        if code is None or not _is_error(code):
+            code = own if _is_error(own := error.get("code")) else 500
+        return cls(code, str(error.get("message") or f"status {code}"), document)
+
+
+def _is_error(code: Any) -> TypeGuard[int]:
+    return isinstance(code, int) and 400 <= code < 600
 
 
 def status_of(code: int) -> str:

@@ -177,6 +177,8 @@ async def test_a_call_that_waits_for_approval_in_a_door_s_loop_can_be_approved(h
         (httpx2.Response(503, json=[google_error(503)]), 503, "of the upstream"),
         (httpx2.Response(502, text="<html>bad gateway</html>"), 502, "<html>bad gateway</html>"),
         (httpx2.Response(500), 500, "status 500"),
+        (httpx2.Response(302, headers={"location": "http://elsewhere"}), 502, "status 302"),
+        (httpx2.Response(204), 502, "status 204"),
         (httpx2.Response(200, text="hello"), 502, "is not JSON"),
         (httpx2.Response(200, json=3), 502, "is no response"),
         (httpx2.ConnectError("no route"), 502, "no route"),
@@ -188,6 +190,26 @@ async def test_whatever_the_upstream_fails_with_is_said(house: House, round_: An
     failed = await house.gemini("Hi", status)
     assert message in failed["error"]["message"]
     assert failed["error"]["code"] == status
+
+
+async def test_a_stream_that_begins_with_an_error_has_the_error_s_own_status(house: House) -> None:
+    house.upstream([google_error(429, "RESOURCE_EXHAUSTED")], [google_error(429, "RESOURCE_EXHAUSTED")])
+    assert (await house.gemini("Hi", 429, stream=True))["error"]["status"] == "RESOURCE_EXHAUSTED"
+    *_, failed = await house.respond_stream("Hi")
+    assert failed["response"]["error"]["code"] == "rate_limit_exceeded"
+
+
+@pytest.mark.parametrize("key", ["a-key\nand-more", "clé", "a-key\x7f"])
+async def test_a_key_that_no_header_holds_is_refused_and_never_shown(tmp_path: Path, key: str) -> None:
+    house = House(environ={"GEMINI_API_KEY": key}, state=tmp_path)
+    await house.open()
+    for path in ("/v1/gemini", "/v1/responses"):
+        refused = await house.post(path, {"model": MODEL, "input": "Hi"})
+        assert refused.status_code == 401
+        assert "characters" in refused.text
+        assert key[:5] not in refused.text
+    assert not house.outside.callers
+    await house.close()
 
 
 async def test_where_the_store_fails_nothing_is_asked(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
