@@ -14,7 +14,7 @@ from addon.control.describe import answers, body_example, group
 from addon.control.problems import Problem
 from addon.control.routing import Here, parse
 from addon.core.documents import Document, encode
-from addon.core.openai import Invalid, Translator, Wanted, function_tools, read, sse
+from addon.core.openai import Invalid, Translator, Wanted, function_tools, input_page, kept_items, read, sse
 from addon.core.pairing import tidy
 from addon.core.tools import declared_names
 from addon.doors.answers import ends
@@ -26,8 +26,10 @@ from addon.doors.recall import past_of
 from addon.doors.serving import Stream, attended
 from addon.doors.threads import Kept, Thread, Threads, new_response_id
 from store.base import UnknownResponse
+from store.models import Response as Record
 
 PATH = "/v1/responses"
+_INPUT = "input"  # beside the members of a Response object that is kept: its input
 _KEEP_ALIVE = b": keep-alive\n\n"
 
 type Events = list[Document]
@@ -60,6 +62,21 @@ _ANSWER = {
             "status": "completed",
         }
     ],
+}
+_LISTED = {
+    "object": "list",
+    "data": [
+        {
+            "id": "msg_90cc",
+            "type": "message",
+            "role": "user",
+            "status": "completed",
+            "content": [{"type": "input_text", "text": "What is the weather in Tokyo?"}],
+        }
+    ],
+    "first_id": "msg_90cc",
+    "last_id": "msg_90cc",
+    "has_more": False,
 }
 _DELETED = {"id": "resp_5d0c2f", "object": "response", "deleted": True}
 
@@ -113,27 +130,39 @@ class ResponsesDoor:
         async def show_response(api: Here, request: Request, response_id: str) -> Response:
             _check_query(request)
             session = session_of(request, api.settings.session)
-            return _json(await self._document(session, response_id))
+            response = await self._response(session, response_id)
+            return _json({name: value for name, value in (response.document or {}).items() if name != _INPUT})
+
+        @router.get(f"{PATH}/{{response_id}}/input_items", summary="List its input", responses=answers(_LISTED))
+        async def list_input_items(api: Here, request: Request, response_id: str) -> Response:
+            """The items that the request gave, each with an id: the newest first, or with `order=asc` the oldest.
+            `limit` (20, at most 100) of them, `after` an id."""
+            response = await self._response(session_of(request, api.settings.session), response_id)
+            kept = (response.document or {}).get(_INPUT, [])
+            try:
+                return _json(input_page(kept, response.contents, request.query_params.multi_items()))
+            except Invalid as error:
+                return in_openai_s_words(error)
 
         @router.delete(f"{PATH}/{{response_id}}", summary="Delete a response", responses=answers(_DELETED))
         async def delete_response(api: Here, request: Request, response_id: str) -> Response:
             """It cannot be shown or gone on from any more; what goes on from it already stays whole."""
             session = session_of(request, api.settings.session)
-            await self._document(session, response_id)
+            await self._response(session, response_id)
             await self.store.delete_response(session, response_id)
             return _json({"id": response_id, "object": "response", "deleted": True})
 
         return router
 
-    async def _document(self, session: str, response_id: str) -> Document:
+    async def _response(self, session: str, response_id: str) -> Record:
         """Raises Problem (404)."""
         try:
-            document = (await self.store.response(session, response_id)).document
+            response: Record | None = await self.store.response(session, response_id)
         except UnknownResponse:
-            document = None
-        if document is None or document.get("object") != "response":
+            response = None
+        if response is None or (response.document or {}).get("object") != "response":
             raise Problem(404, f"Response with id '{response_id}' not found.", field="response_id")
-        return document
+        return response
 
     async def _events(self, caller: Caller, wanted: Wanted) -> AsyncGenerator[Events]:
         """The events of a response, the first once nothing speaks against it. The conversation has moved on before the
@@ -187,7 +216,7 @@ class ResponsesDoor:
         translator = Translator(
             wanted,
             new_response_id(),
-            new_id=lambda kind: f"{kind}_{secrets.token_hex(24)}",
+            new_id=_new_id,
             now=self.store.clock,
             tools=function_tools(declared) if wanted.declarations is None and declared else None,
             one_by_one=one_by_one,
@@ -233,6 +262,7 @@ class ResponsesDoor:
                 thread, contents = Thread(thread.session), []
             await self.threads.add(thread, document["id"], contents, kept=turn.kept, calls=calls, document=None)
             return
+        document[_INPUT] = kept_items(wanted.given, turn.contents, _new_id)
         await self.threads.add(thread, document["id"], contents, kept=turn.kept, calls=calls, document=document)
 
 
@@ -256,6 +286,10 @@ async def _framed(first: Events, rest: AsyncGenerator[Events]) -> AsyncGenerator
         yield b"".join(map(sse, first))
         async for events in rest:
             yield b"".join(map(sse, events)) or _KEEP_ALIVE
+
+
+def _new_id(kind: str) -> str:
+    return f"{kind}_{secrets.token_hex(24)}"
 
 
 def _tools(declarations: list[Document]) -> list[Document]:

@@ -160,6 +160,25 @@ async def test_a_response_is_shown_again_until_it_is_deleted(home: House) -> Non
     assert text(await home.respond("What is 3+3?", previous_response_id=after["id"])) == "3 + 3 = 6."
 
 
+async def test_the_input_of_a_response_is_listed_as_long_as_it_is_there(home: House) -> None:
+    first = await home.respond(TWO, tools=TOOLS, conversation="c")
+    one, _ = calls(first)
+    owed = await home.respond([output(one, n=1)], conversation="c")
+    await home.restart()
+    (item,) = (await home.http.get(f"/v1/responses/{owed['id']}/input_items")).json()["data"]
+    assert item == {**output(one, n=1), "id": item["id"], "status": "completed"}
+    path = f"/v1/responses/{first['id']}"
+    (item,) = (await home.http.get(f"{path}/input_items?order=asc")).json()["data"]
+    assert item["content"] == [{"type": "input_text", "text": TWO}]
+    assert (await home.http.get(path)).json() == first
+    refused = await home.http.get(f"{path}/input_items?limit=0")
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "limit")
+    elsewhere = await home.http.get(f"{path}/input_items", headers={"x-graft-session": "other"})
+    assert elsewhere.status_code == 404
+    await home.http.delete(path)
+    assert (await home.http.get(f"{path}/input_items")).status_code == 404
+
+
 async def test_what_is_not_to_be_stored_can_only_be_called_back(home: House, gemini: StrictGemini) -> None:
     made = await home.respond("the weather in Oslo", tools=TOOLS, store=False)
     assert (await home.http.get(f"/v1/responses/{made['id']}")).status_code == 404

@@ -172,6 +172,21 @@ def test_calls_one_by_one(client: openai.OpenAI, gemini: Gemini, by: str) -> Non
     assert said == 'get_weather returned {"n": 0}. get_time returned {"n": 1}.'
 
 
+def test_the_input_of_a_response_is_listed_in_pages(client: openai.OpenAI) -> None:
+    said: Any = [{"role": "user", "content": f"say {n}"} for n in range(5)]
+    response = client.responses.create(model=MODEL, input=said)
+    pages = client.responses.input_items.list(
+        response.id, limit=2, order="asc", include=["reasoning.encrypted_content"]
+    )
+    assert [item.to_dict()["content"] for item in pages] == [
+        [{"type": "input_text", "text": f"say {n}"}] for n in range(5)
+    ]
+    newest = client.responses.input_items.list(response.id, limit=1)
+    assert (len(newest.data), newest.has_more) == (1, True)
+    with pytest.raises(openai.NotFoundError):
+        client.responses.input_items.list("resp_none")
+
+
 async def test_asynchronously_as_well(asynchronous: openai.AsyncOpenAI) -> None:
     first = await asynchronous.responses.create(model=MODEL, input=TWO, tools=[WEATHER, CLOCK])
     given = [output(call, n=n) for n, call in enumerate(calls(first))]
@@ -264,7 +279,7 @@ def test_refusals_are_raised_as_openai_s_own(doors: Proxy, client: openai.OpenAI
     with pytest.raises(openai.AuthenticationError, match="bearer token"):
         client.with_options(api_key="wrong").responses.create(model=MODEL, input="x")
     with pytest.raises(openai.NotFoundError, match="nothing at this path"):
-        client.responses.input_items.list("resp_none")
+        client.responses.cancel("resp_none")
     with pytest.raises(openai.BadRequestError, match="x-graft-session"):
         ask(model=MODEL, input="x", extra_headers={"x-graft-session": "a b"})
 

@@ -5,6 +5,7 @@ answer, and `error_document` what went wrong. No I/O, no clock.
 """
 
 from addon.core.openai.errors import error_document, error_status
+from addon.core.openai.input_items import input_page, kept_items
 from addon.core.openai.invalid import Invalid
 from addon.core.openai.past import Added, Past
 from addon.core.openai.request import Wanted, read
@@ -20,6 +21,8 @@ __all__ = [
     "error_document",
     "error_status",
     "function_tools",
+    "input_page",
+    "kept_items",
     "read",
     "sse",
 ]

@@ -46,7 +46,7 @@ NEUTRAL: dict[str, tuple[tuple[Any, ...], str]] = {
 }
 # Hints for OpenAI's own caches and its watch over users. They change no answer, and are shown in the response.
 LABELS = ("prompt_cache_key", "safety_identifier", "user")
-_INCLUDABLE = ("reasoning.encrypted_content",)
+INCLUDABLE = ("reasoning.encrypted_content",)
 
 
 def check_neutral(body: Object) -> None:
@@ -63,7 +63,7 @@ def check_neutral(body: Object) -> None:
     for name in LABELS:
         string(body.get(name, ""), name)
     for index, one in enumerate(listed(body.get("include", []), "include")):
-        one_of(one, _INCLUDABLE, f"include[{index}]", "nothing else is there to be included")
+        one_of(one, INCLUDABLE, f"include[{index}]", "nothing else is there to be included")
     if "stream_options" in body:
         options = fields(body["stream_options"], ("include_obfuscation",), "stream_options")
         if not body.get("stream"):

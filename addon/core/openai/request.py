@@ -29,7 +29,7 @@ _MODEL = re.compile(r"(?:(?:models|tunedModels)/)?[A-Za-z0-9][\w.-]{0,127}", re.
 
 @dataclass(frozen=True)
 class Wanted:
-    """A request that is understood.
+    """A request that is understood. `given`: its input as it was given.
 
     `declarations`: the tools given with it, as Gemini's functionDeclarations; None where it gives none, and those of
     its conversation hold. `parallel`: whether the calls of a step may be given out together; None where it does not
@@ -38,6 +38,7 @@ class Wanted:
     """
 
     model: str
+    given: str | list[Object]
     input: Input
     instructions: str | None
     declarations: list[Document] | None
@@ -102,6 +103,7 @@ def read(body: object) -> Wanted:
         boolean(parallel, "parallel_tool_calls")
     wanted = Wanted(
         model=model,
+        given=required(given, "input", ""),
         input=read_input(required(given, "input", "")),
         instructions=string(given["instructions"], "instructions") if "instructions" in given else None,
         declarations=declared,

@@ -1,0 +1,131 @@
+"""The items of a request's input as they are kept with its response, and listed again: in pages, each with an id.
+
+They are shown as they were given, and what OpenAI's lists say of every item beside it: an id, a status, content in
+parts. Images and files are kept once: where the history holds their data, an item only says which of them it is. Pure.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+
+from addon.core.documents import Document, get, parts_of
+from addon.core.openai.invalid import Object, bad, one_of
+from addon.core.openai.options import INCLUDABLE
+
+_PREFIXES = {"message": "msg", "function_call": "fc", "function_call_output": "fco", "reasoning": "rs"}
+_DATA = ("image_url", "file_data")
+_LIMIT, _MOST = 20, 100
+
+
+def kept_items(
+    given: str | Sequence[Object], contents: Sequence[Document], new_id: Callable[[str], str]
+) -> list[Object]:
+    """What to keep of an input that was read without fault. `contents`: what the history grows by, kept beside it.
+    `new_id`: makes an id that begins with what it is given and an underscore."""
+    items = [{"role": "user", "content": given}] if isinstance(given, str) else given
+    places = {data: at for at, data in reversed(list(enumerate(_blobs(contents))))}
+    seen: set[str] = set()
+    kept = []
+    for one in items:
+        item = _shown({key: value for key, value in one.items() if value is not None})
+        item_id = item.get("id")
+        if not isinstance(item_id, str) or not item_id or item_id in seen:
+            item_id = new_id(_PREFIXES[item["type"]])
+        seen.add(item_id)
+        kept.append(_with_parts({**item, "id": item_id}, lambda part: _slim(part, places)))
+    return kept
+
+
+def input_page(kept: Sequence[Object], contents: Sequence[Document], query: Sequence[tuple[str, str]]) -> Object:
+    """A page of the list. `query`: `limit` (1 to 100, default 20), `order` (default `desc`), `after` (an item's id),
+    `include`. Raises Invalid."""
+    limit, order, after = _LIMIT, "desc", None
+    for name, value in query:
+        if name == "limit":
+            limit = _limit(value)
+        elif name == "order":
+            order = one_of(value, ("asc", "desc"), "order")
+        elif name == "after":
+            after = value
+        elif name in ("include", "include[]"):
+            one_of(value, INCLUDABLE, "include", "nothing else is there to be included")
+        else:
+            raise bad(name, "is not known here; what fits is after, include, limit, order", "unknown_parameter")
+    items = list(kept) if order == "asc" else list(reversed(kept))
+    if after is not None:
+        places = [at for at, item in enumerate(items) if item["id"] == after]
+        if not places:
+            raise bad("after", f"is {after}, which is no item of this list")
+        items = items[places[0] + 1 :]
+    blobs = list(_blobs(contents))
+    data = [_with_parts(item, lambda part: _whole(part, blobs)) for item in items[:limit]]
+    return {
+        "object": "list",
+        "data": data,
+        "first_id": data[0]["id"] if data else None,
+        "last_id": data[-1]["id"] if data else None,
+        "has_more": len(items) > limit,
+    }
+
+
+def _limit(value: str) -> int:
+    if not (value.isascii() and value.isdigit() and 1 <= int(value) <= _MOST):
+        raise bad("limit", f"is {value}; it must be a whole number from 1 to {_MOST}")
+    return int(value)
+
+
+def _shown(item: Object) -> Object:
+    kind = item.get("type", "message")
+    if kind == "reasoning":
+        return {"summary": [], **item}
+    item = {"type": kind, "status": "completed", **item}
+    if kind == "function_call_output" and isinstance(item["output"], list):
+        item["output"] = [_input_part(part) for part in item["output"]]
+    elif kind == "message":
+        shown = _output_part if item["role"] == "assistant" else _input_part
+        content = item["content"]
+        content = [{"type": "text", "text": content}] if isinstance(content, str) else content
+        item["content"] = [shown(part) for part in content]
+    return item
+
+
+def _input_part(part: Object) -> Object:
+    if "text" in part:
+        return {"type": "input_text", "text": part["text"]}
+    part = {key: value for key, value in part.items() if value is not None}
+    return {"detail": "auto", **part} if part["type"] == "input_image" else part
+
+
+def _output_part(part: Object) -> Object:
+    if "text" not in part:
+        return part
+    return {"annotations": part.get("annotations") or [], "type": "output_text", "text": part["text"]}
+
+
+def _with_parts(item: Object, changed: Callable[[Object], Object]) -> Object:
+    """The item with each of its parts that hold something changed."""
+    parts = {name: item[name] for name in ("content", "output") if isinstance(item.get(name), list)}
+    return {**item, **{name: [changed(part) for part in value] for name, value in parts.items()}}
+
+
+def _slim(part: Object, places: dict[str, int]) -> Object:
+    for name in _DATA:
+        head, _, data = str(part.get(name, "")).partition(",")
+        if data in places:
+            return {**part, name: {"head": head, "blob": places[data]}}
+    return part
+
+
+def _whole(part: Object, blobs: Sequence[str]) -> Object:
+    for name in _DATA:
+        if isinstance(kept := part.get(name), dict):
+            return {**part, name: f"{kept['head']},{blobs[kept['blob']]}"}
+    return part
+
+
+def _blobs(contents: Sequence[Document]) -> Iterator[str]:
+    """The data of all inline data in some Contents, in order: beside their texts, and in what calls came to."""
+    for content in contents:
+        for part in parts_of(content):
+            response = get(part, "functionResponse")
+            for one in (part, *(parts_of(response) if isinstance(response, dict) else ())):
+                if isinstance(blob := get(one, "inlineData"), dict):
+                    yield str(blob.get("data"))
