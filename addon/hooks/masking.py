@@ -4,7 +4,7 @@ from typing import IO, Any
 
 from mitmproxy import ctx
 
-from addon.hooks.secrets import masked, masked_header
+from addon.hooks.secrets import masked, masked_lines
 
 
 class Masking:
@@ -21,7 +21,7 @@ class _Masked:
         self._file = file
 
     def write(self, text: str) -> int:
-        return self._file.write(masked_header(masked(text)))
+        return self._file.write(masked_lines(masked(text)))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._file, name)

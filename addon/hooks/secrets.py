@@ -17,10 +17,15 @@ SECRET_HEADERS = (
 )
 REMOVED = "REMOVED"
 
-_IN_QUERY = re.compile(r"([?&](?:key|access_token|api_key|token)=)[^&\s\x1b]+", re.IGNORECASE)
+_PARAMETERS = ("key", "access_token", "api_key", "token")
+_IN_QUERY = re.compile(rf"([?&](?:{'|'.join(_PARAMETERS)})=)[^&\s\x1b]+", re.IGNORECASE)
 
 _COLOUR = r"(?:\x1b\[[\d;]*m)*"
-_HEADER_LINE = re.compile(rf"\A({_COLOUR}\s*{_COLOUR}(?:{'|'.join(SECRET_HEADERS)}){_COLOUR}: ).*", re.IGNORECASE)
+_LINE = re.compile(
+    rf"^((?: |\x1b\[[\d;]*m)*(?:{'|'.join(SECRET_HEADERS + _PARAMETERS)}){_COLOUR}:{_COLOUR})"
+    rf"(?: .*|(?:\n *{_COLOUR}- .*)+)",
+    re.IGNORECASE | re.MULTILINE,
+)
 
 
 def masked(text: str, instead: str = "***") -> str:
@@ -28,9 +33,10 @@ def masked(text: str, instead: str = "***") -> str:
     return _IN_QUERY.sub(rf"\g<1>{instead}", text) if "=" in text else text
 
 
-def masked_header(line: str, instead: str = "***") -> str:
-    """A line that shows a header, coloured or not, without the value where that is a secret."""
-    return _HEADER_LINE.sub(rf"\g<1>{instead}", line) if ": " in line else line
+def masked_lines(text: str, instead: str = "***") -> str:
+    """Lines that show headers, or a query as mitmdump does (`key: …`, and a list where there are several), coloured or
+    not, without the values that are secrets."""
+    return _LINE.sub(rf"\g<1> {instead}", text) if ":" in text else text
 
 
 def clean(message: http.Message) -> None:

@@ -201,7 +201,7 @@ def test_a_client_may_be_shown_the_calls(proxy: Proxy, session: Session, gemini:
 
 def test_a_connection_is_recorded_without_its_key(start: Callable[..., Proxy], strict: Gemini, tmp_path: Path) -> None:
     file = tmp_path / "live.mitm"
-    proxy = start(strict.url, record=str(file), arguments=("--flow-detail", "2"))
+    proxy = start(strict.url, record=str(file), arguments=("--flow-detail", "3"))
     session = new_session(proxy)
     with opened(proxy, session, additional_headers={"x-goog-api-key": SECRET}) as made:
         made.send(words(CALL))

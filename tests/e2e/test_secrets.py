@@ -20,7 +20,7 @@ SECRETS = {
 
 def test_no_secret_is_written_down(start: Callable[..., Proxy], gemini: Gemini, canned: Canned, tmp_path: Path) -> None:
     recording = tmp_path / "recorded.flows"
-    proxy = start(gemini.url, canned.url, record=str(recording), arguments=("--set", "flow_detail=2"))
+    proxy = start(gemini.url, canned.url, record=str(recording), arguments=("--set", "flow_detail=3"))
     session = proxy.control.session("default")
     session.tools()
     canned.says = [answer(b"{}", "200 OK", "application/json", f"Set-Cookie: id={SECRETS['set-cookie']}")]

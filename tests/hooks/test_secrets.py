@@ -5,7 +5,7 @@ import io
 import pytest
 
 from addon.hooks.masking import _Masked
-from addon.hooks.secrets import REMOVED, clean, masked, masked_header
+from addon.hooks.secrets import REMOVED, clean, masked, masked_lines
 from tests.hooks.harness import request, response
 
 
@@ -35,10 +35,18 @@ def test_keys_in_urls_are_masked(text: str, expected: str) -> None:
         ("    X-Api-Key: abc", "    X-Api-Key: ***"),
         ("    content-type: application/json", "    content-type: application/json"),
         ("    x-cookie: a=b", "    x-cookie: a=b"),
+        ("    alt: sse\n    key: abc\n    x: 1", "    alt: sse\n    key: ***\n    x: 1"),
+        (
+            "    \x1b[33maccess_token\x1b[0m: \x1b[32m'abc'\n    \x1b[0m",
+            "    \x1b[33maccess_token\x1b[0m: ***\n    \x1b[0m",
+        ),
+        ("    key:\n    - abc\n    - def\n    x: 1", "    key: ***\n    x: 1"),
+        ("    \x1b[33mkey\x1b[0m:\n    - \x1b[32mabc\x1b[0m\n    - \x1b[32mdef", "    \x1b[33mkey\x1b[0m: ***"),
+        ('    "key": "abc",\n    monkey: 1', '    "key": "abc",\n    monkey: 1'),
     ],
 )
-def test_secret_headers_are_masked(line: str, expected: str) -> None:
-    assert masked_header(line) == expected
+def test_secrets_in_lines_of_headers_and_queries_are_masked(line: str, expected: str) -> None:
+    assert masked_lines(line) == expected
 
 
 def test_the_console_writes_what_is_masked_and_else_is_a_file_like_others() -> None:
