@@ -41,6 +41,7 @@ class LiveSession:
         self._steps: dict[str, Step] = {}
         self._limit = asyncio.Semaphore(scope.parallel)
         self._tasks: set[asyncio.Task[None]] = set()
+        self._storing: set[asyncio.Task[None]] = set()  # those of them whose calls are not all stored and begun
         names = [str(declaration["name"]) for declaration in scope.toolbox.declarations]
         self._live = Live(
             scope.toolbox,
@@ -85,17 +86,25 @@ class LiveSession:
         for frame in outcome.send:
             self._send(frame)
         if outcome.called is not None:
-            self._spawn(self._run(outcome.called))
+            task = self._spawn(self._run(outcome.called))
+            self._storing.add(task)
+            task.add_done_callback(self._storing.discard)
         if outcome.cancel:
             self._spawn(self._cancel(outcome.cancel))
         for call_id, response in outcome.results:
-            self._spawn(self._take(call_id, result=response))
+            self._spawn(self._given(call_id, response))
         return outcome.passes
 
-    def _spawn(self, coroutine: Coroutine[None, None, None]) -> None:
+    def _spawn(self, coroutine: Coroutine[None, None, None]) -> asyncio.Task[None]:
         task = asyncio.ensure_future(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _stored(self) -> None:
+        """Wait until the store has the calls that there are, which may take longer than a client's answer."""
+        if self._storing:
+            await asyncio.wait(set(self._storing))
 
     # --- calls ------------------------------------------------------------------------------------------------
 
@@ -118,12 +127,9 @@ class LiveSession:
             await self._refuse(called)
             return
         for call in called.calls:
+            if shown or not self._live.waits_for(call.call_id):  # cancelled while it was being stored
+                continue
             self._steps[call.call_id] = step
-            if shown:
-                continue
-            if not self._live.waits_for(call.call_id):  # cancelled while it was being stored
-                await self.executors.cancel_calls(step, [call.call_id], self._why)
-                continue
             self.executors.start(self.scope, call, step, self._limit, self.loop_id)
             step.tasks[call.call_id].add_done_callback(partial(self._answered, call.call_id))
         step.complete.set()
@@ -144,9 +150,15 @@ class LiveSession:
         self._done(self._live.answered(call_id, response))
 
     async def _cancel(self, call_ids: tuple[str, ...]) -> None:
+        await self._stored()
         for call_id in call_ids:
             step = self._steps.pop(call_id, None)
             await self.executors.cancel_calls(step or Step(), [call_id], self._why)
+
+    async def _given(self, call_id: str, response: Document) -> None:
+        """The client has answered a call that it was shown."""
+        await self._stored()
+        await self._take(call_id, result=response)
 
     async def _take(self, call_id: str, *, result: Document | None = None, error: str | None = None) -> None:
         """Store an answer that no tool has given."""

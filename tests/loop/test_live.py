@@ -259,6 +259,63 @@ async def test_a_call_that_is_taken_back_at_once_is_never_run(proxy: Proxy, conn
     assert await connection.statuses() == [("weather", Status.EXPIRED)]
 
 
+def hold_saving(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+    """The store takes its time for turns, as one across a network does: until what is returned is set."""
+    go, save = asyncio.Event(), proxy.store.save_turn
+
+    async def saves(*args: Any, **more: Any) -> None:
+        await go.wait()
+        await save(*args, **more)
+
+    monkeypatch.setattr(proxy.store, "save_turn", saves)
+    return go
+
+
+async def settled() -> None:
+    """All that could go on has gone on."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("delivery", ["loop", "passthrough"])
+@pytest.mark.parametrize("ends", [True, False])
+async def test_a_call_that_is_taken_back_while_it_is_being_stored_is_never_run_and_never_left_waiting(
+    proxy: Proxy, connect: Connect, monkeypatch: pytest.MonkeyPatch, delivery: str, ends: bool
+) -> None:
+    proxy.tools.add("weather", weather)
+    await proxy.open()
+    await proxy.policy(delivery=delivery)
+    connection = await connect()
+    go = hold_saving(proxy, monkeypatch)
+    connection.call("weather")
+    await settled()
+    if ends:
+        connection.session.close()
+    else:
+        connection.cancel("f0")
+    await settled()
+    go.set()
+    await end(connection)
+    assert proxy.tools.begun == []
+    assert await connection.statuses() == [("weather", Status.EXPIRED)]
+
+
+async def test_an_answer_of_the_client_waits_for_its_call_to_be_stored(
+    proxy: Proxy, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await proxy.open()
+    await proxy.declare({"name": "ask"})
+    await proxy.policy(delivery="passthrough")
+    connection = await connect()
+    go = hold_saving(proxy, monkeypatch)
+    connection.call("ask")
+    connection.client({"toolResponse": {"functionResponses": [{"id": "f0", "name": "ask", "response": {"a": 1}}]}})
+    await settled()
+    go.set()
+    (call,) = await found(proxy.calls, lambda calls: bool(calls) and calls[0].status.final)
+    assert (call.status, call.result) == (Status.DONE, {"a": 1})
+
+
 async def test_a_connection_that_ends_cancels_what_runs_and_sends_nothing_more(proxy: Proxy, connect: Connect) -> None:
     proxy.tools.add("hangs", hangs)
     await proxy.open()
