@@ -1,7 +1,8 @@
 """WebSockets of the Live API: their frames are handed to `addon.loop.live`, and what it says is done to them.
 
 mitmproxy takes a frame back as it is, changed or dropped; frames of the proxy's own are injected, and come through the
-hook once more, marked as such.
+hook once more, marked as such. Two things of mitmproxy's are changed for that, below. A mitmproxy that has them no more
+fails when this module is imported, so that the proxy does not start.
 """
 
 import logging
@@ -11,7 +12,12 @@ from functools import partial
 
 from mitmproxy import ctx, flowfilter, http
 from mitmproxy.proxy import commands, events
-from mitmproxy.proxy.layers.websocket import Fragmentizer, WebsocketLayer, WebSocketMessageInjected
+from mitmproxy.proxy.layers.websocket import (
+    Fragmentizer,
+    WebsocketLayer,
+    WebsocketMessageHook,
+    WebSocketMessageInjected,
+)
 from mitmproxy.websocket import WebSocketMessage
 from wsproto.frame_protocol import Opcode
 
@@ -29,32 +35,33 @@ from store.base import StoreUnavailable
 
 logger = logging.getLogger("toolgraft")
 
-# mitmproxy cuts messages that it has changed, or was given, into pieces of 4000 bytes, through the middle of
-# characters, and advises those who mind to do this
-Fragmentizer.FRAGMENT_SIZE = 1 << 40
+# mitmproxy cuts messages that an addon has changed into pieces of 4000 bytes, through the middle of characters, and
+# advises those who mind to do this. One that nobody has changed is sent in the pieces that it came in
+Fragmentizer.FRAGMENT_SIZE = max(Fragmentizer.FRAGMENT_SIZE, 1 << 40)
 
 _relay = WebsocketLayer.relay_messages
 
 
 @dataclass
 class _Injected(WebSocketMessageInjected):
-    """A message of the proxy's own. `sent` is called when it has gone."""
+    """A message of the proxy's own for the service. `sent` is called when it has gone."""
 
     sent: Callable[[], None]
 
 
 def relay_messages(layer: WebsocketLayer, event: events.Event) -> Generator[commands.Command, object]:
-    """As mitmproxy's, but that an injected message stands by itself: it would be joined to the part that has come so
-    far of a message of the same side."""
-    if not isinstance(event, WebSocketMessageInjected):
+    """As mitmproxy's, but for messages of the proxy's own: mitmproxy would join one to the part that has come so far
+    of a message of the client's, and would not say when it has gone."""
+    if not isinstance(event, _Injected):
         yield from _relay(layer, event)
         return
-    source = layer.client_ws if event.message.from_client else layer.server_ws
-    begun, source.frame_buf = source.frame_buf, [b""]
-    yield from _relay(layer, event)
-    source.frame_buf = begun
-    if isinstance(event, _Injected):
-        event.sent()
+    message, websocket = event.message, layer.flow.websocket
+    assert websocket is not None
+    websocket.messages.append(message)
+    yield WebsocketMessageHook(layer.flow)
+    if not message.dropped:
+        yield layer.server_ws.send2(Fragmentizer([], message.is_text).msg(message.content, message_finished=True))
+    event.sent()
 
 
 WebsocketLayer.relay_messages = relay_messages  # type: ignore[method-assign]
@@ -133,7 +140,8 @@ class Living:
         session = self._sessions.get(flow)
         if session is None:
             return
-        message = WebSocketMessage(Opcode.TEXT if frame.text else Opcode.BINARY, True, frame.data)
+        kind = Opcode.TEXT if frame.text else Opcode.BINARY
+        message = WebSocketMessage(kind, True, frame.data, injected=True)
         try:
             ctx.master.addons.get("proxyserver").inject_event(_Injected(flow, message, session.sent))
         except ValueError:

@@ -1,6 +1,7 @@
 """WebSockets of the Live API through the hooks: whose they are, what is dropped, changed or injected, how they end."""
 
 import asyncio
+import importlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -9,9 +10,15 @@ from typing import Any
 import pytest
 from mitmproxy import http, io
 from mitmproxy.addons.proxyserver import Proxyserver
+from mitmproxy.options import Options
+from mitmproxy.proxy import commands, events
+from mitmproxy.proxy.context import Context
+from mitmproxy.proxy.layers import websocket
+from mitmproxy.proxy.layers.websocket import WebsocketMessageHook
 from mitmproxy.websocket import WebSocketData, WebSocketMessage
 from wsproto.frame_protocol import Opcode
 
+from addon.hooks import live
 from addon.hooks.live import _Injected
 from addon.hooks.replay import replay
 from addon.loop.live import LiveSession
@@ -73,6 +80,15 @@ def socket(hooks: Hooks, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Socke
     return lambda *url, **how: Socket(hooks, monkeypatch, *url, **how)
 
 
+def websocket_layer() -> websocket.WebsocketLayer:
+    """One that relays."""
+    flow = request(f"https://{GOOGLE}{PATH}", b"", method="GET")
+    flow.response, flow.websocket = http.Response.make(101), WebSocketData()
+    layer = websocket.WebsocketLayer(Context(flow.client_conn, Options()), flow)
+    list(layer.handle_event(events.Start()))
+    return layer
+
+
 async def stored(hooks: Hooks, status: Status = Status.PENDING) -> Call:
     """The call that there is, when it is stored with that status."""
     async with asyncio.timeout(5):
@@ -115,6 +131,44 @@ async def test_a_grafted_call_is_dropped_and_what_the_client_sends_meanwhile_is_
     for event in made.injected:
         event.sent()
     assert not (await made.frame(AUDIO)).dropped
+
+
+@pytest.mark.parametrize("kind", [Opcode.TEXT, Opcode.BINARY])
+def test_a_message_of_the_proxys_own_is_one_frame_and_leaves_what_has_come_of_the_clients_alone(kind: Opcode) -> None:
+    layer = websocket_layer()
+    layer.client_ws.frame_buf = [b"half of a mess"]
+    gone: list[bool] = []
+    data = "語".encode() * 5000
+    message = WebSocketMessage(kind, True, data, injected=True)
+    hook, sent = layer.relay_messages(_Injected(layer.flow, message, lambda: gone.append(True)))
+    assert isinstance(hook, WebsocketMessageHook)
+    assert isinstance(sent, commands.SendData)
+    assert sent.connection is layer.context.server
+    assert (sent.data[0], len(sent.data)) == (0x80 | kind.value, 8 + len(data))  # the last frame of a message; its mask
+    assert layer.flow.websocket is not None
+    assert layer.flow.websocket.messages == [message]
+    assert layer.client_ws.frame_buf == [b"half of a mess"]
+    assert gone == [True]
+
+
+def test_a_message_of_the_proxys_own_that_another_addon_drops_is_not_sent_and_holds_nothing_up() -> None:
+    layer, gone = websocket_layer(), list[bool]()
+    message = WebSocketMessage(Opcode.TEXT, True, b"{}", injected=True)
+    said = layer.relay_messages(_Injected(layer.flow, message, lambda: gone.append(True)))
+    next(said)
+    message.drop()
+    assert list(said) == []
+    assert gone == [True]
+
+
+@pytest.mark.parametrize("of", ["Fragmentizer.FRAGMENT_SIZE", "WebsocketLayer.relay_messages"])
+def test_a_mitmproxy_that_is_made_in_another_way_is_noticed_at_the_start(
+    monkeypatch: pytest.MonkeyPatch, of: str
+) -> None:
+    owner, _, name = of.partition(".")
+    monkeypatch.delattr(getattr(websocket, owner), name)
+    with pytest.raises(AttributeError, match=name):
+        importlib.reload(live)
 
 
 async def test_an_injected_frame_is_not_looked_at_again(socket: Callable[..., Socket]) -> None:
