@@ -8,9 +8,11 @@ from collections.abc import Sequence
 from itertools import takewhile
 from typing import NamedTuple
 
-from addon.core.calls import calls_in, responses_in
+from addon.core.calls import calls_in, is_ordinary, responses_in
 from addon.core.documents import Document, get, parts_of
+from addon.core.history import DUMMY_SIGNATURE
 from addon.core.steps import response_to
+from addon.core.tools import generation, is_before
 
 
 class Paired(NamedTuple):
@@ -82,6 +84,33 @@ def tidy(contents: Sequence[Document]) -> list[Document]:
         tidied += step
         tidied += _joined(step, answered) if sum(bool(responses_in([one])) for one in answered) > 1 else answered
     return tidied
+
+
+def signed(contents: Sequence[Document], model: str) -> list[Document]:
+    """The Contents with the documented stand-in on the first call of each step that has no signature, as one that an
+    older model made, or whose first call was not the client's. From Gemini 3.5 on all steps need one, from 3 on those
+    of the current turn."""
+    version, first = generation(model), 0
+    if is_before(version, (3, 0)):
+        return list(contents)
+    if is_before(version, (3, 5)):
+        said = (at for at, content in enumerate(contents) if not _is_model(content) and is_ordinary([content]))
+        first = max(said, default=0)
+    told: list[Document] = []
+    begun = False  # a step: its calls may be in several Contents
+    for at, content in enumerate(contents):
+        begins = _is_model(content) and not begun and bool(calls_in([content]))
+        told.append(_signed(content) if begins and at >= first else content)
+        begun = _is_model(content) and (begun or begins)
+    return told
+
+
+def _signed(content: Document) -> Document:
+    parts = parts_of(content)
+    at = next(at for at, part in enumerate(parts) if isinstance(get(part, "functionCall"), dict))
+    if get(parts[at], "thoughtSignature") is not None:
+        return content
+    return {**content, "parts": [*parts[:at], {**parts[at], "thoughtSignature": DUMMY_SIGNATURE}, *parts[at + 1 :]]}
 
 
 def _joined(step: Sequence[Document], answered: Sequence[Document]) -> list[Document]:

@@ -11,6 +11,7 @@ import httpx2
 
 from addon.control.problems import Problem
 from addon.core.documents import Document, Malformed, decode, encode, objects
+from addon.core.pairing import signed
 from addon.core.sse import SseDecoder
 from addon.doors.failures import Failed
 from addon.doors.outward import Caller, Outward
@@ -52,7 +53,7 @@ class Engine:
                     yield document
 
     async def _output(self, caller: Caller, model: str, request: Document, *, stream: bool) -> Output:
-        grafter, body = self._grafter(), encode(request)
+        grafter, body = self._grafter(), encode({**request, "contents": signed(request["contents"], model)})
         target = _target(model, stream=stream)
         outcome = await grafter.request(target, await _scope(grafter, caller.session), body)
         if not isinstance(outcome, Forward):
@@ -84,11 +85,12 @@ def check_model(model: object) -> str:
 
 
 async def _scope(grafter: Grafter, session: str) -> Scope:
-    """A session's, whether it has tools or not. A door's client gives its tools on purpose: they are kept."""
+    """A session's, whether it has tools or not. A door's client gives its tools on purpose: they are kept. Its history
+    is told here, so what a tool was called for that is declared no more is told as text."""
     scope = await grafter.scope(session)
     if scope is None:
         scope = grafter.scopes.made_of(session, await grafter.store.session(session), None)
-    return scope if scope.client_tools == "keep" else dataclasses.replace(scope, client_tools="keep")
+    return dataclasses.replace(scope, client_tools="keep", flattens=True)
 
 
 def _target(model: str, *, stream: bool) -> Target:

@@ -15,7 +15,7 @@ from addon.core.documents import Document, Malformed, decode, members
 from addon.core.history import rewrite
 from addon.core.request import Request
 from addon.core.steps import last_step
-from addon.core.tools import Plan, cannot_use_functions, generation
+from addon.core.tools import Plan, Toolbox, cannot_use_functions, generation
 from addon.graft.exchange import Abandoned, Exchange, Forward, Outcome, Reply
 from addon.graft.ledger import Hits, hits_of, is_leased, take_answers
 from addon.graft.prefixes import Prefixes
@@ -262,7 +262,10 @@ def _plan(target: Target, scope: Scope, request: Request, path: Sequence[str], m
     """What the request declares; None where it is to be left alone."""
     toolbox = scope.toolbox
     if cannot_use_functions(request.value("generationConfig"), model):
-        return Plan(None, None, True, {}, frozenset(), grafts=False) if scope.strips else None
+        if scope.strips:
+            return Plan(None, None, True, {}, frozenset(), grafts=False)
+        own = Toolbox().keep(request.value("tools"), None, generation(model))
+        return own._replace(changes=False, grafts=False) if scope.flattens else None
     if scope.strips:
         plan = toolbox.strip(generation(model))
     else:

@@ -29,13 +29,14 @@ class Scope:
     parallel: int
     tool_timeout: float
     approval_timeout: float
+    flattens: bool = False  # whether calls in the history that nothing declares are told as text, as `strip` has it
 
     @property
     def strips(self) -> bool:
         return self.client_tools == "strip"
 
     def rules(self, plan: Plan, model: Generation, *, keep_unanswered: bool, ids: bool, kept: bool = False) -> Rules:
-        strip, keep_unanswered = self.strips and not kept, keep_unanswered and not kept
+        strip, keep_unanswered = (self.strips or self.flattens) and not kept, keep_unanswered and not kept
         return Rules(plan, strip, model, self.placeholder, keep_unanswered, ids, kept)
 
 

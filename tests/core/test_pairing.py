@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from addon.core.documents import Document
-from addon.core.pairing import Owed, Unknown, pair, tidy
+from addon.core.pairing import Owed, Unknown, pair, signed, tidy
 
 
 def call(name: str, call_id: str | None = None, signature: str | None = None) -> Document:
@@ -128,3 +128,30 @@ def test_a_content_that_answers_the_whole_step_holds_what_came_before_it() -> No
 def test_what_needs_nothing_stays(contents: Sequence[Document]) -> None:
     assert tidy(contents) == contents
     assert pair(contents, [user("on")]).contents == [*contents, user("on")]
+
+
+DUMMY = "skip_thought_signature_validator"
+EARLIER = [user("go"), model("well", call("a"), B), user(answer("a"), answer("b", "2")), model("done")]
+NOW = [user("more"), model("now"), model(call("c")), model(call("d")), user(answer("c"), answer("d"))]
+EARLIER_SIGNED = [EARLIER[0], model("well", call("a", signature=DUMMY), B), *EARLIER[2:]]
+NOW_SIGNED = [*NOW[:2], model(call("c", signature=DUMMY)), *NOW[3:]]
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "expected"),
+    [
+        ("gemini-2.5-flash", [*EARLIER, *NOW], [*EARLIER, *NOW]),
+        ("gemini-3-flash", [*EARLIER, *NOW], [*EARLIER, *NOW_SIGNED]),
+        ("gemini-3-flash", NOW[2:], NOW_SIGNED[2:]),
+        ("gemini-3.5-pro", [*EARLIER, *NOW], [*EARLIER_SIGNED, *NOW_SIGNED]),
+        ("tunedModels/mine", [*EARLIER, *NOW], [*EARLIER_SIGNED, *NOW_SIGNED]),
+        ("gemini-3.5-pro", [*ASKED, user(answer("a", "1"), answer("b", "2"))], None),
+    ],
+    ids=["before 3", "of 3", "of 3 from the model on", "of 3.5", "of a model unknown", "signed by the model"],
+)
+def test_a_step_that_no_model_has_signed_gets_the_stand_in_where_it_is_asked_for(
+    name: str, given: list[Document], expected: list[Document] | None
+) -> None:
+    before = copy.deepcopy(given)
+    assert signed(given, name) == (given if expected is None else expected)
+    assert given == before

@@ -96,6 +96,58 @@ async def test_models_go_by_their_bare_or_their_whole_name(house: House, model: 
     assert house.outside.addresses[0].url.endswith(f"/v1beta/{path}:generateContent")
 
 
+@pytest.mark.parametrize("more", [{"tools": []}, {"tools": [{"functionDeclarations": [{"name": "other"}]}]}])
+@pytest.mark.parametrize("config", [{}, {"responseMimeType": "application/json"}])
+async def test_calls_of_functions_that_are_declared_no_more_are_told_as_text(
+    home: House, gemini: StrictGemini, more: Document, config: Document
+) -> None:
+    async def get_news() -> str:
+        return "rain"
+
+    home.proxy.tools.add("get_news", get_news)
+    await home.open()
+    first = await home.gemini("call get_news {} and call get_weather {}", tools=[WEATHER], conversation="c")
+    await home.gemini([answer(calls(first)[0], celsius=3)], conversation="c")
+    await home.gemini("Thanks.", conversation="c", generationConfig=config, **more)
+    told = str(gemini.requests[-1]["body"]["contents"])
+    assert "functionCall" not in told
+    assert "get_weather" in told
+    await home.gemini("Thanks.", conversation="c", tools=[WEATHER])
+    assert str(gemini.requests[-1]["body"]["contents"]).count("'functionCall'") == 2, "nothing of it was lost"
+    assert (gemini.refused, gemini.dummy_signatures) == ([], 0)
+
+
+@pytest.mark.parametrize("newer", ["gemini-3-flash", "gemini-3.5-pro"])
+async def test_a_conversation_goes_on_with_a_newer_model(home: House, gemini: StrictGemini, newer: str) -> None:
+    older: Any = {"model": "gemini-2.5-flash", "conversation": "c"}
+    await home.ask("/v1/gemini", {"input": "call get_weather {}", "tools": [WEATHER], **older})
+    for given in ({"functionResponse": {"name": "get_weather", "response": {"celsius": 3}}}, "Thanks."):
+        await home.ask("/v1/gemini", {"input": given, "model": newer, "conversation": "c"})
+    assert not gemini.refused
+
+
+async def test_a_conversation_outlives_what_is_known_of_its_calls(home: House, gemini: StrictGemini) -> None:
+    async def get_news() -> str:
+        return "rain"
+
+    home.proxy.tools.add("get_news", get_news)
+    await home.open()
+    asked: Any = {"model": "gemini-3.5-pro", "conversation": "c"}
+    words = "call get_news {} and call get_weather {}"
+    first = await home.ask("/v1/gemini", {"input": words, "tools": [WEATHER], **asked})
+    await home.ask("/v1/gemini", {"input": [answer(calls(first)[0], celsius=3)], **asked})
+    now = home.store.clock() + 0.6 * home.store.ttl
+    home.store.clock = lambda: now
+    await home.ask("/v1/gemini", {"input": "Thanks.", **asked})
+    later = now + 0.6 * home.store.ttl
+    home.store.clock = lambda: later
+    assert await home.store.expire()
+    await home.ask("/v1/gemini", {"input": "Thanks.", **asked})
+    told = gemini.requests[-1]["body"]["contents"]
+    assert [len(content["parts"]) for content in told[1:3]] == [1, 1], "its own call, and no other"
+    assert not gemini.refused
+
+
 @pytest.mark.parametrize("stream", [False, True])
 async def test_grafted_tools_are_run_beside_the_client_s_own(home: House, gemini: StrictGemini, stream: bool) -> None:
     async def get_news() -> str:
