@@ -115,16 +115,22 @@ class _Values:
         return int(value) if kind == "integer" or float(value).is_integer() else value
 
     def _object(self, schema: dict[str, Any], through: tuple[str, ...]) -> dict[str, Any]:
-        """With what is required; where nothing is said of that, with all that leads into no circle."""
+        """With what is required, or could be null at worst; where nothing is said of what is required, with all that
+        leads into no circle."""
         required, made = schema.get("required"), {}
         for key, item in (schema.get("properties") or {}).items():
-            if required is None or key in required:
+            if required is None or key in required or _may_be_null(item):
                 try:
                     made[key] = self.of(item, through)
                 except _Circle:
                     if required is not None:
                         raise
         return made
+
+
+def _may_be_null(schema: Any) -> bool:
+    options = schema.get("anyOf") if isinstance(schema, dict) else None
+    return any(isinstance(option, dict) and option.get("type") == "null" for option in options or ())
 
 
 def _kind(schema: dict[str, Any]) -> str:

@@ -214,9 +214,18 @@ class City(BaseModel):
     population: int
 
 
+class Tree(BaseModel):
+    cities: list[City]
+    child: "Tree | None"
+
+
 def test_structured_output_comes_parsed(client: openai.OpenAI) -> None:
     parsed = client.responses.parse(model=MODEL, input="Tell me of a city.", text_format=City).output_parsed
     assert isinstance(parsed, City)
+    with client.responses.stream(model=MODEL, input="Tell me of cities.", text_format=Tree) as stream:
+        tree = stream.get_final_response().output_parsed
+    assert isinstance(tree, Tree)
+    assert isinstance(tree.child, Tree)
 
 
 @pytest.mark.parametrize("stream", [False, True])
