@@ -72,7 +72,16 @@ def test_as_json_it_is_one_document_a_line_and_serves_any_session(environment: d
     assert {"control": {"request": "PUT /v1/sessions/mine/tools", "outcome": "get_weather, book_hotel"}} in beats
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """A job in the background has SIGINT ignored, and so would all that it starts."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.mark.e2e
+@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_it_and_all_that_it_started(environment: dict[str, str], number: signal.Signals) -> None:
     with subprocess.Popen(COMMAND, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as demo:
