@@ -34,4 +34,6 @@ class Doorways:
             timestamp_start=time.time(),
         )
         http = self.clients.to(address.to or address.url, self._proxy if address.to is None else "")
-        return Upstream(http, self.watching.of(client, caller.session, sent))
+        # a door keeps its caller's tools whatever its session does: files of -w tell a replay so as well
+        metadata = {"session": caller.session, "client_tools": "keep"}
+        return Upstream(http, self.watching.of(client, caller.session, sent, metadata))

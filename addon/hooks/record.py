@@ -9,7 +9,7 @@ keeps them, those that were dropped and those that were injected marked so.
 import base64
 import logging
 import os
-from typing import IO
+from typing import IO, NamedTuple
 
 from mitmproxy import http, io
 
@@ -17,11 +17,9 @@ from addon.hooks.grafting import Grafting
 from addon.hooks.lifecycle import Lifecycle, refuse_start
 from addon.hooks.routing import Routing
 from addon.hooks.secrets import clean
-from addon.hooks.watching import Origin, Watching
+from addon.hooks.watching import METADATA, Origin, Watching
 
 logger = logging.getLogger("toolgraft")
-
-METADATA = "graft"
 
 
 class Recording:
@@ -59,7 +57,8 @@ class Recording:
             if flow not in self.routing.routes or flow in self.grafting.replied:
                 return  # nothing went upstream
             kept = self.grafting.kept.get(flow)
-            origin = Origin(self.routing.routes[flow].session, kept.sent if kept is not None else None)
+            sent = kept.sent if kept is not None else flow.request.content or b""  # which went up as it was
+            origin = Origin(self.routing.routes[flow].session, sent)
         try:
             self._writer(path).add(self._recorded(flow, origin))
             assert self._file is not None
@@ -93,20 +92,31 @@ class Recording:
             copy.response.content = bytes(kept.received)
         clean(copy.request)
         clean(copy.response)
-        sent = origin.sent if origin.sent is not None else flow.request.content or b""
+        body = {} if origin.sent is None else {"client_body": base64.b64encode(origin.sent).decode()}
         # nothing else of the metadata: mitmproxy's own holds the user's password, other addons' who knows what
         copy.metadata = {
             METADATA: {
+                **flow.metadata.get(METADATA, {}),
                 "session": origin.session,
-                "client_body": base64.b64encode(sent).decode(),
+                **body,
             }
         }
         return copy
 
 
-def client_body(flow: http.HTTPFlow) -> tuple[bytes, str | None]:
-    """What a recorded flow's client sent, and its session; for other recordings the request as it is, and None."""
+class Sent(NamedTuple):
+    """What a recorded flow's client sent; `grafted`: the recording does not say it, and this is what went upstream.
+    `session`: None where it does not say it. `keeps`: its tools are kept whatever its session does with tools."""
+
+    body: bytes
+    grafted: bool
+    session: str | None
+    keeps: bool
+
+
+def client_sent(flow: http.HTTPFlow) -> Sent:
     kept = flow.metadata.get(METADATA)
-    if isinstance(kept, dict) and "client_body" in kept:
-        return base64.b64decode(kept["client_body"]), str(kept.get("session"))
-    return flow.request.content or b"", None
+    kept = kept if isinstance(kept, dict) else {}
+    grafted = "client_body" not in kept
+    body = flow.request.content or b"" if grafted else base64.b64decode(kept["client_body"])
+    return Sent(body, grafted, str(kept["session"]) if "session" in kept else None, kept.get("client_tools") == "keep")

@@ -1,17 +1,19 @@
 """Recorded client requests pushed through today's rewriting, offline: what would go upstream now, beside what did."""
 
 import dataclasses
+import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from mitmproxy import exceptions, http, io
 
-from addon.core.documents import Document, Malformed, decode
+from addon.core.documents import Document, Malformed, decode, encode, get, objects
+from addon.core.tools import Toolbox, declared_names
 from addon.graft.exchange import Forward, Reply
 from addon.graft.grafter import Grafter
 from addon.graft.scope import Scope
-from addon.hooks.record import client_body
+from addon.hooks.record import client_sent
 from addon.hooks.secrets import masked
 from addon.metrics import Metrics
 from addon.settings import Settings
@@ -57,10 +59,14 @@ async def replay(
         target = match(request.method, request.host, request.path) or match_path(request.method, request.path)
         if target is None or target.operation is Operation.LIVE:
             continue  # of a Live connection nothing is in the request
-        body, recorded = client_body(flow)
-        name = session or recorded or settings.session
+        client = client_sent(flow)
+        name = session or client.session or settings.session
         scope = await _scope(grafter, name, toolset)
-        sent = request.content or b""
+        body, sent = client.body, request.content or b""
+        if scope is not None and client.keeps:
+            scope = dataclasses.replace(scope, client_tools="keep")
+        if scope is not None and not scope.strips and client.grafted:
+            body = _ungrafted(body, scope.toolbox)
         after, note = body, ""
         if scope is None:
             note = f"session {name} has no toolset: nothing is rewritten"
@@ -76,6 +82,23 @@ async def replay(
             elif isinstance(outcome, Reply):
                 after, note = outcome.body, f"answered by the proxy with {outcome.status}"
         yield Replayed(request.method, masked(request.pretty_url), name, _document(sent), _document(after), note)
+
+
+def _ungrafted(body: bytes, toolbox: Toolbox) -> bytes:
+    """A request that went upstream, without the toolset's tools, which stand behind those that the client kept: else
+    they would be taken for the client's own, and join them once more."""
+    document = _document(body)
+    tools = list(objects(get(document, "tools"))) if isinstance(document, dict) else []
+    ours = re.compile(f"(?:{'|'.join(map(re.escape, toolbox.names))})(?:_g\\d+)?")
+    if not tools or not any(ours.fullmatch(name) for name in declared_names(tools[-1])):
+        return body
+    tools.pop()
+    for builtin in reversed(toolbox.builtins):
+        if tools and tools[-1] == builtin:
+            tools.pop()
+    assert isinstance(document, dict)
+    kept = {key: value for key, value in document.items() if key != "tools"}
+    return encode({**kept, "tools": tools} if tools else kept)
 
 
 async def _scope(grafter: Grafter, session: str, toolset: Toolset | None) -> Scope | None:

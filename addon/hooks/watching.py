@@ -21,6 +21,9 @@ from addon.core import replies
 from addon.core.documents import encode
 from addon.loop.upstream import Address, Headers
 
+METADATA = "graft"
+"""Under which a flow's metadata holds what a replay has to know of it, as far as the flow itself does not say it."""
+
 _KILLED = replies.error(499, "CANCELLED", "toolgraft: the request to the model was killed in mitmproxy")
 
 
@@ -38,24 +41,32 @@ class Watching:
     def __init__(self) -> None:
         self.flows: WeakKeyDictionary[http.HTTPFlow, Origin] = WeakKeyDictionary()
 
-    def of(self, client: connection.Client, session: str, sent: bytes) -> "ClientsWatcher":
-        return ClientsWatcher(self, client, session, sent)
+    def of(
+        self, client: connection.Client, session: str, sent: bytes, metadata: dict[str, str] | None = None
+    ) -> "ClientsWatcher":
+        """`metadata` is for each flow."""
+        return ClientsWatcher(self, client, session, sent, metadata or {})
 
 
 class ClientsWatcher:
     """The watcher of one client's loop."""
 
-    def __init__(self, watching: Watching, client: connection.Client, session: str, sent: bytes) -> None:
+    def __init__(
+        self, watching: Watching, client: connection.Client, session: str, sent: bytes, metadata: dict[str, str]
+    ) -> None:
         self._watching = watching
         self._client = client
         self._session = session
         self._sent: bytes | None = sent
+        self._metadata = metadata
 
     async def sent(self, address: Address, body: bytes) -> "Watched":
         made = http.HTTPFlow(self._client, connection.Server(address=None), live=True)
         made.request = http.Request.make(address.method, address.url, body, http.Headers(list(address.headers)))
         made.request.headers.insert(0, "Host", _netloc(address.url))
         made.server_conn.address = (made.request.host, made.request.port)
+        if self._metadata:
+            made.metadata[METADATA] = dict(self._metadata)
         self._watching.flows[made] = Origin(self._session, self._sent)
         self._sent = None
         made.is_replay = "request"  # whoever is asked to show credentials here was asked for them by the client's flow

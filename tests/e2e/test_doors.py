@@ -18,6 +18,7 @@ from pydantic import BaseModel
 
 from tests.e2e.processes import free_port, until
 from tests.e2e.proxies import TOOLS, Proxy, new_session
+from tests.e2e.test_recording import replay
 from tests.e2e.upstreams import END, Canned, Gemini, answer, chunk, chunked
 from tests.flows.recordings import flows_of
 
@@ -389,6 +390,28 @@ def test_requests_are_flows_under_their_true_url_and_recorded_without_keys(
         assert b"2 + 2 = 4" in (flow.response.content or b"")
     assert b"key-of-a-caller" not in recorded.read_bytes()
     assert not re.search(rf"key-of-a-caller|key-of-the-proxy|{token}", proxy.log)
+
+
+def test_a_replay_keeps_the_caller_s_tools_as_the_door_did(
+    gemini: Gemini, start: Callable[..., Proxy], tmp_path: Path
+) -> None:
+    """Its session strips; one file is graft_record's, the other is mitmproxy's own."""
+    written, recorded = tmp_path / "written", tmp_path / "recorded"
+    proxy = start(gemini.url, environ=KEY, record=str(recorded), tools=str(TOOLS), arguments=("-w", str(written)))
+    with client_of(proxy, default_headers={"x-graft-session": "s"}) as client:
+        asked = 'call weather {"city": "Paris"} then call get_time {}'
+        (call,) = calls(client.responses.create(model=MODEL, input=asked, tools=[CLOCK], conversation="c"))
+        client.responses.create(model=MODEL, input=[output(call, hour=9)], conversation="c")
+    sent = [request["body"]["tools"] for request in gemini.requests]
+    assert len(sent) == 3, "the proxy ran one call in a loop"
+    assert proxy.stop() == 0
+    tools = tmp_path / "tools.json"
+    tools.write_text(json.dumps(sent[0][-1:]))
+    for path in (written, recorded):
+        found = replay(proxy, path, "--json", "--tools", tools)
+        assert found.returncode == 0, found.stderr
+        told = json.loads(found.stdout)
+        assert [(one["session"], one["changed"]) for one in told] == [("s", False)] * 3, path
 
 
 def test_many_at_once(doors: Proxy, gemini: Gemini) -> None:

@@ -1,14 +1,18 @@
 """Recorded requests pushed through the rewriting again: what the proxy sent, a replay with its options sends."""
 
+import base64
 import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from mitmproxy import io
 
 from addon.hooks.replay import Replayed, replay
 from addon.settings import Settings
+from store.backends.memory import MemoryStore
+from store.models import Toolset
 from tests.hooks.harness import GOOGLE, PATH, Hooks, request, response
 
 Make = Callable[..., Hooks]
@@ -53,3 +57,32 @@ async def test_what_was_sent_is_what_a_replay_with_the_same_options_sends(
     assert [one.changed for one in await replayed(**options)] == [False, False]
     if "client_tools" in options:
         assert [one.changed for one in await replayed()] == [True, True]
+
+
+@pytest.mark.parametrize("own", [[], ["read_file"], ["get_weather"], ["get_weather", "get_weather_g2"]])
+@pytest.mark.parametrize("builtins", [[], [{"googleSearch": {}}]])
+async def test_what_went_upstream_with_tools_that_were_kept_goes_up_the_same_again(
+    own: list[str], builtins: list[Json], tmp_path: Path
+) -> None:
+    """As mitmproxy writes it, and as later rounds of a loop are: the session's tools are in it already."""
+    toolset = Toolset(declarations=[{"name": "get_weather"}], builtins=builtins)
+    settings = Settings.from_options({"graft_client_tools": "keep"})
+    store = MemoryStore()
+    await store.open()
+
+    async def replayed(body: Any, **metadata: str) -> Json:
+        path = tmp_path / "one.mitm"
+        flow = request(f"https://{GOOGLE}{PATH}", json.dumps(body).encode())
+        flow.metadata = {"graft": metadata} if metadata else {}
+        with path.open("wb") as file:
+            io.FlowWriter(file).add(flow)
+        (one,) = [one async for one in replay(path, store, settings, session=None, toolset=toolset)]
+        assert isinstance(one.after, dict)
+        return one.after
+
+    asked: Json = {"contents": [ASKED]}
+    if own:
+        asked["tools"] = [{"functionDeclarations": [{"name": name} for name in own]}]
+    sent = await replayed(asked, client_body=base64.b64encode(json.dumps(asked).encode()).decode())
+    assert len(sent["tools"]) == bool(own) + len(builtins) + 1
+    assert await replayed(sent) == sent
