@@ -38,4 +38,5 @@ def banner(listening: dict[str, Any], runtime: Runtime, ca: str) -> Iterator[str
     if runtime.control_url is not None:
         token = "no token" if settings.token == "off" else "token: `./run_proxy.sh token` or `toolgraft token`"
         yield f"  control API at {runtime.control_url} ({token}), described at {runtime.control_url}/docs"
+        yield f"  front doors at {runtime.control_url}/v1/responses, as OpenAI's, and {runtime.control_url}/v1/gemini"
     yield f"  session {settings.session}, store {settings.store_url}"

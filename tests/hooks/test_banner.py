@@ -46,3 +46,14 @@ async def test_it_says_how_a_client_is_pointed_at_each_port(hooks: Hooks) -> Non
     assert "export HTTPS_PROXY=http://127.0.0.1:1 SSL_CERT_FILE=/home/u/conf/mitmproxy-ca-cert.pem" in said
     assert "session default, store memory://" in said
     assert "control API" not in said
+    assert "front doors" not in said
+
+
+async def test_the_control_api_s_port_is_that_of_the_front_doors_too(hooks: Hooks) -> None:
+    runtime = hooks.lifecycle.runtime
+    assert runtime is not None
+    runtime.control_url = "http://127.0.0.1:3"
+    said = "\n".join(banner({"regular": [], "reverse": []}, runtime, ""))
+    assert "control API at http://127.0.0.1:3" in said
+    assert "http://127.0.0.1:3/v1/responses" in said
+    assert "http://127.0.0.1:3/v1/gemini" in said
