@@ -1,7 +1,7 @@
 """`toolgraft env` and `toolgraft run`: point unmodified clients at the running proxy.
 
-Two ways. Base URLs send a client to the reverse proxy, in plain HTTP. With `--proxy` a client keeps its own hosts and
-goes through the regular proxy, whose CA it is told to trust.
+Base URLs send a client to the reverse proxy, in plain HTTP. With `--proxy` a client keeps its own hosts and goes
+through the regular proxy, whose CA it is told to trust. With `--openai` a client of OpenAI's goes to the front door.
 """
 
 import json
@@ -24,11 +24,15 @@ CA_FILES = ("SSL_CERT_FILE", "NODE_EXTRA_CA_CERTS", "REQUESTS_CA_BUNDLE")
 Proxy = Annotated[
     bool, typer.Option("--proxy", help="Go through the regular proxy and its CA, instead of by base URLs.")
 ]
+OpenAI = Annotated[
+    bool, typer.Option("--openai", help="For OpenAI's clients: to the front door, and its token as their key.")
+]
 
 
 def env(
     shell: Annotated[Shell | None, typer.Option(help="The shell to write for; without it, that of $SHELL.")] = None,
     proxy: Proxy = False,
+    openai: OpenAI = False,
     session: options.Session = "default",
     url: options.Url = None,
     as_json: options.Json = False,
@@ -37,7 +41,7 @@ def env(
 
     The ports are those of the proxy that runs here; where --url names another machine, the default ones on it.
     """
-    found = variables(session=session, proxy=proxy, url=url)
+    found = variables(session=session, proxy=proxy, openai=openai, url=url)
     if as_json:
         output.print_json(found)
         return
@@ -48,19 +52,25 @@ def env(
 def run(
     command: Annotated[list[str], typer.Argument(help="The client and its arguments.", metavar="CMD …")],
     proxy: Proxy = False,
+    openai: OpenAI = False,
     session: options.Session = "default",
     url: options.Url = None,
 ) -> None:
     """Start a client that goes through the proxy: toolgraft run -- gemini -p hello. Its exit status is passed on."""
     try:
-        os.execvpe(command[0], command, os.environ | variables(session=session, proxy=proxy, url=url))
+        found = variables(session=session, proxy=proxy, openai=openai, url=url)
+        os.execvpe(command[0], command, os.environ | found)
     except OSError as error:
         output.note(f"{command[0]}: {error.strerror}")
         raise typer.Exit(127 if isinstance(error, FileNotFoundError) else 126) from None
 
 
-def variables(*, session: str, proxy: bool, url: str | None = None) -> dict[str, str]:
+def variables(*, session: str, proxy: bool = False, openai: bool = False, url: str | None = None) -> dict[str, str]:
     """The variables by name. Ends the command where the running proxy has no port of the wanted kind."""
+    if openai:
+        if proxy:
+            output.fail("--openai and --proxy are two different ways: choose one")
+        return _front_door(session, url)
     if not proxy:
         base = _listening("reverse", url)
         if session != "default":
@@ -73,6 +83,16 @@ def variables(*, session: str, proxy: bool, url: str | None = None) -> dict[str,
     if not ca.exists():
         output.note(f"{ca} is not there yet: the proxy makes it at its first start")
     return {"HTTPS_PROXY": address} | dict.fromkeys(CA_FILES, str(ca))
+
+
+def _front_door(session: str, url: str | None) -> dict[str, str]:
+    """A session is named by a header: in an address of OpenAI's there is no place for it."""
+    from addon.cli.api import access
+
+    base, arguments = access(url)
+    token = arguments["headers"].get("Authorization", "Bearer off").removeprefix("Bearer ")
+    found = {"OPENAI_BASE_URL": f"{base}/v1", "OPENAI_API_KEY": token}
+    return found if session == "default" else found | {"OPENAI_CUSTOM_HEADERS": f"x-graft-session: {session}"}
 
 
 def assignment(shell: Shell, name: str, value: str) -> str:

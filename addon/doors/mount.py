@@ -19,6 +19,11 @@ _KEYS = ("GEMINI_API_KEY", "GOOGLE_API_KEY")
 """Environment variables that may hold a key for the upstream; the first that does counts."""
 
 
+def key_of(environ: Mapping[str, str]) -> str:
+    """The Gemini API key for callers that send none; empty where there is none for them."""
+    return next((value for name in _KEYS if (value := environ.get(name, "").strip())), "")
+
+
 def open_doors(
     *,
     store: Store,
@@ -28,7 +33,6 @@ def open_doors(
     outward: Outward,
     environ: Mapping[str, str],
 ) -> Mounted:
-    key = next((value for name in _KEYS if (value := environ.get(name, "").strip())), "")
-    engine, threads = Engine(grafter, executors, running, outward), Threads(store)
+    engine, threads, key = Engine(grafter, executors, running, outward), Threads(store), key_of(environ)
     routes = [*ResponsesDoor(engine, threads, key).router().routes, *GeminiDoor(engine, threads, key).router().routes]
     return Mounted(routes, {responses.PATH: in_openai_s_words, gemini.PATH: in_google_s_words})

@@ -38,5 +38,7 @@ def banner(listening: dict[str, Any], runtime: Runtime, ca: str) -> Iterator[str
     if runtime.control_url is not None:
         token = "no token" if settings.token == "off" else "token: `./run_proxy.sh token` or `toolgraft token`"
         yield f"  control API at {runtime.control_url} ({token}), described at {runtime.control_url}/docs"
-        yield f"  front doors at {runtime.control_url}/v1/responses, as OpenAI's, and {runtime.control_url}/v1/gemini"
+        key = "" if runtime.has_gemini_key else " (no GEMINI_API_KEY is set: callers send x-goog-api-key)"
+        doors = f"{runtime.control_url}/v1/responses, as OpenAI's, and {runtime.control_url}/v1/gemini"
+        yield f"  front doors at {doors}{key}"
     yield f"  session {settings.session}, store {settings.store_url}"

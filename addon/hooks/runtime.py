@@ -14,7 +14,7 @@ from addon.control import tasks
 from addon.control.app import ControlApp, create_app
 from addon.control.server import ControlServer, bind, url_of
 from addon.control.token import clear_address, load_token, make_folder, write_address
-from addon.doors.mount import open_doors
+from addon.doors.mount import key_of, open_doors
 from addon.doors.outward import Outward
 from addon.graft.grafter import Grafter
 from addon.loop.executors import Executors
@@ -69,6 +69,7 @@ class Runtime:
             self.ready.set()
         self.control_address: tuple[str, int] | None = None
         self.control_url: str | None = None
+        self.has_gemini_key = bool(key_of(environ))
         self.control: ControlApp | None = None
         self._server: ControlServer | None = None
         self._upkeep: asyncio.Task[None] | None = None

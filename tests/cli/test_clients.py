@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from addon.cli.clients import Shell, assignment, variables
-from tests.cli.conftest import Cli
+from tests.cli.conftest import Cli, Proxy
 
 AWKWARD = "a b'c\"d$e\\f"
 
@@ -83,6 +83,27 @@ def test_the_ca_is_where_the_proxy_of_this_machine_says_it_keeps_it(
 def test_the_address_file_is_for_the_proxy_of_this_machine(state: Path, url: str, base: str) -> None:
     write_addresses(state, {"reverse": ["http://127.0.0.1:9001"]})
     assert variables(session="default", proxy=False, url=url)["GOOGLE_GEMINI_BASE_URL"] == base
+
+
+def test_openai_s_clients_are_pointed_at_the_front_door_with_the_token_as_their_key(cli: Cli, proxy: Proxy) -> None:
+    token = cli("token").stdout.strip()
+    found = {"OPENAI_BASE_URL": f"{proxy.url}/v1", "OPENAI_API_KEY": token}
+    assert json.loads(cli("env", "--openai", "--json").stdout) == found
+    header = {"OPENAI_CUSTOM_HEADERS": "x-graft-session: mine"}
+    assert json.loads(cli("env", "--openai", "--json", "-s", "mine").stdout) == found | header
+    assert "choose one" in cli("env", "--openai", "--proxy", status=1).stderr
+
+
+def test_openai_s_clients_get_the_token_of_another_machine_s_proxy_only_where_it_is_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    url = "https://proxy.example:8741/"
+    assert variables(session="default", openai=True, url=url) == {
+        "OPENAI_BASE_URL": "https://proxy.example:8741/v1",
+        "OPENAI_API_KEY": "off",
+    }
+    monkeypatch.setenv("TOOLGRAFT_TOKEN", "theirs")
+    assert variables(session="default", openai=True, url=url)["OPENAI_API_KEY"] == "theirs"
 
 
 @pytest.mark.parametrize(

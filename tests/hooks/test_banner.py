@@ -6,6 +6,8 @@ import pytest
 from mitmproxy.proxy.mode_specs import ProxyMode
 
 from addon.hooks.banner import addresses, banner
+from addon.hooks.doorways import Doorways
+from addon.hooks.runtime import Runtime
 from tests.hooks.harness import Hooks
 
 
@@ -47,6 +49,17 @@ async def test_it_says_how_a_client_is_pointed_at_each_port(hooks: Hooks) -> Non
     assert "session default, store memory://" in said
     assert "control API" not in said
     assert "front doors" not in said
+
+
+@pytest.mark.parametrize("environ", [{}, {"GEMINI_API_KEY": " "}, {"GEMINI_API_KEY": "k"}, {"GOOGLE_API_KEY": "k"}])
+async def test_it_says_who_has_to_send_a_key(hooks: Hooks, environ: dict[str, str]) -> None:
+    runtime = hooks.lifecycle.runtime
+    assert runtime is not None
+    settings = runtime.settings.model_copy(update={"control": ("127.0.0.1", 0), "token": "off"})
+    started = Runtime.start(settings, hooks.part(Doorways), environ)
+    said = "\n".join(banner({"regular": [], "reverse": []}, started, ""))
+    assert ("no GEMINI_API_KEY is set: callers send x-goog-api-key" in said) is ("k" not in environ.values())
+    await started.stop()
 
 
 async def test_the_control_api_s_port_is_that_of_the_front_doors_too(hooks: Hooks) -> None:
