@@ -216,15 +216,17 @@ class Live:
         for place, call in enumerate(objects(get(inner, "functionCalls"))):
             used = str(call.get("name"))
             name = self._names.get(used)
+            deep = is_deeper(call.get("args"), MAX_DEPTH)
+            said = {**call, "args": {}} if deep else call
             if name is None and not self.strips:
                 own.append(call)
                 slots.append(Slot(used, None))
                 if used not in self._free:
                     blocked.append(str(call.get("id")))
             else:
-                captured.append(self._capture(call, used, name, place))
+                captured.append(self._capture(said, used, name, place, too_deep=deep))
                 slots.append(Slot(name or used, captured[-1].call_id))
-            parts.append({"functionCall": {**call, "name": name or used}})
+            parts.append({"functionCall": {**said, "name": name or used}})
         if not captured:
             return document, None
         called = Called(tuple(parts), tuple(slots), tuple(captured), self._steps - self._before_turn)
@@ -235,18 +237,17 @@ class Live:
             self._owed.update(blocked)
         return _replaced(document, key, _replaced(inner, _key(inner, "functionCalls"), own)), called
 
-    def _capture(self, call: Document, used: str, name: str | None, place: int) -> Captured:
+    def _capture(self, call: Document, used: str, name: str | None, place: int, *, too_deep: bool) -> Captured:
         gemini_id, args = call.get("id"), call.get("args")
         gemini_id = None if gemini_id is None else str(gemini_id)
-        deep = is_deeper(args, MAX_DEPTH)
         one = Captured(
             call_id=self.new_call_id(),
             name=name or used,
-            args=args if isinstance(args, dict) and not deep else {},
+            args=args if isinstance(args, dict) else {},
             gemini_id=gemini_id,
             place=place,
             known=name is not None,
-            too_deep=deep,
+            too_deep=too_deep,
         )
         if self.shows:
             self._shown[str(gemini_id)] = one.call_id

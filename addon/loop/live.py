@@ -15,7 +15,7 @@ from addon.graft.records import call_of, live_turn_of, new_call_id, new_turn_id
 from addon.graft.scope import Scope
 from addon.loop.executors import Executors, Step
 from addon.surfaces.base import Target
-from store.base import AlreadyAnswered, Store, StoreError, StoreUnavailable
+from store.base import AlreadyAnswered, Store, StoreError
 from store.models import Status
 
 logger = logging.getLogger("toolgraft")
@@ -111,11 +111,11 @@ class LiveSession:
     async def _run(self, called: Called) -> None:
         """Store the calls, and begin them, but for those that the client is shown: it answers them itself."""
         now, turn_id = self.store.clock(), new_turn_id()
-        turn = live_turn_of(self, turn_id, called, now=now)
         try:
+            turn = live_turn_of(self, turn_id, called, now=now)
             calls = [call_of(self, turn_id, call, now=now, number=called.number) for call in called.calls]
             await self.store.save_turn(turn, calls, [])
-        except StoreUnavailable as error:
+        except Exception as error:  # whatever it is, the model waits for an answer
             self.grafter.metrics.error("store")
             logger.warning("the store failed, a Live call was not run: %s", error)
             for call in called.calls:

@@ -247,12 +247,13 @@ def test_arguments_that_are_nested_too_deeply_are_left_out() -> None:
     deep: Any = 1
     for _ in range(150):
         deep = [deep]
-    outcome = live().from_server(
-        frame({"toolCall": {"functionCalls": [{"id": "f1", "name": "look", "args": {"a": deep}}]}})
-    )
+    calls = [{"id": f"f{n}", "name": name, "args": {"a": deep}} for n, name in enumerate(("look", "own"))]
+    outcome = live(strips=False).from_server(frame({"toolCall": {"functionCalls": calls}}))
     assert outcome.called is not None
     assert outcome.called.calls[0].too_deep
     assert outcome.called.calls[0].args == {}
+    assert [part["functionCall"]["args"] for part in outcome.called.parts] == [{}, {}]
+    assert passed(outcome) == {"toolCall": {"functionCalls": calls[1:]}}
 
 
 def test_the_tool_calls_of_a_turn_of_the_models_are_counted() -> None:

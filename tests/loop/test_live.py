@@ -350,11 +350,12 @@ async def test_all_connections_end_with_the_proxy(proxy: Proxy) -> None:
     await lives.close()
 
 
+@pytest.mark.parametrize("error", [StoreUnavailable("the disk is full"), ValueError("the disk is full")])
 async def test_a_store_that_fails_is_an_error_for_the_model_and_nothing_is_run(
-    proxy: Proxy, connect: Connect, monkeypatch: pytest.MonkeyPatch
+    proxy: Proxy, connect: Connect, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     async def fails(*args: object, **more: object) -> None:
-        raise StoreUnavailable("the disk is full")
+        raise error
 
     proxy.tools.add("weather", weather)
     await proxy.open()
