@@ -78,6 +78,19 @@ OPTIONS: tuple[Option, ...] = (
         "How many requests a tool loop sends upstream at most (1 to 100); the last one forbids calls.",
     ),
     Option("graft_parallel", str, "8", "How many calls of one loop run at once (1 to 64)."),
+    Option(
+        "graft_max_calls",
+        str,
+        "128",
+        "How many calls of one step are taken (1 to 10000); the model is told that the others were left out.",
+    ),
+    Option(
+        "graft_max_args",
+        str,
+        "4194304",
+        "How many bytes the arguments of one step's calls may have together (1024 or more); beyond them a call fails, "
+        "and the model is told why.",
+    ),
     Option("graft_tool_timeout", str, "30", "How long a call may take, in seconds (more than 0, at most 3600)."),
     Option(
         "graft_approval_timeout",
@@ -86,10 +99,24 @@ OPTIONS: tuple[Option, ...] = (
         "How long a call that needs approval waits for it, in seconds (0 to 86400).",
     ),
     Option(
+        "graft_retry_window",
+        str,
+        "60",
+        "For how many seconds a request that is sent again goes on where its answer broke off, and keeps the results "
+        "of its tools (0 to 3600); 0: never.",
+    ),
+    Option(
         "graft_keepalive",
         str,
         "10",
         "After how many seconds of waiting for tools a stream is sent an event that clients ignore; 0: never.",
+    ),
+    Option(
+        "graft_stream",
+        str,
+        "on",
+        "Whether answers stream: `on`, or `off` for whole answers, which the `response` hooks of scripts can change. "
+        "Answers that a `modify_body` rule may match come whole in any case.",
     ),
     Option("graft_filter", str, "", "A mitmproxy flow filter: only requests that match it are grafted at all."),
     Option(
@@ -136,13 +163,21 @@ OPTIONS: tuple[Option, ...] = (
         "",
         "Where calls and turns are kept: sqlite:///PATH or memory://; empty: toolgraft.db in the state folder.",
     ),
+    Option(
+        "graft_durability",
+        str,
+        "power",
+        "What the control API's acknowledgements survive: `power` waits until the disk has what they tell of, "
+        "`process` does not, and a power failure may take the last of it.",
+    ),
     Option("graft_state", str, "", "The state folder; empty: TOOLGRAFT_HOME, else the user's own (XDG) one."),
     Option("graft_ttl", str, "604800", "How long records are kept, in seconds (60 or more)."),
     Option(
         "graft_on_store_error",
         str,
         "fail",
-        "What a client gets when the store fails: `fail` answers 503, `pass` forwards the request untouched.",
+        "What a client gets when the store fails, or the proxy itself with a request: `fail` answers with an error "
+        "(503, or 500), `pass` forwards the request untouched.",
     ),
     Option("graft_max_body", str, "67108864", "The largest body that the control API takes, in bytes."),
     Option(
@@ -203,9 +238,13 @@ class Settings(BaseModel):
     mcp: tuple[str, ...] = ()
     max_rounds: Annotated[int, Field(ge=1, le=100)] = 10
     parallel: Annotated[int, Field(ge=1, le=64)] = 8
+    max_calls: Annotated[int, Field(ge=1, le=10_000)] = 128
+    max_args: Annotated[int, Field(ge=1024)] = 4 * 1024 * 1024
     tool_timeout: Annotated[float, Field(gt=0, le=3600, allow_inf_nan=False)] = 30.0
     approval_timeout: Annotated[float, Field(ge=0, le=86400, allow_inf_nan=False)] = 300.0
+    retry_window: Seconds = 60.0
     keepalive: Seconds = 10.0
+    stream: Literal["on", "off"] = "on"
     filter: str = ""
     redirect: tuple[Redirect, ...] = ()
     upstream: str = "https://generativelanguage.googleapis.com"
@@ -214,6 +253,7 @@ class Settings(BaseModel):
     allow_origins: tuple[str, ...] = ()
     allow_hosts: tuple[str, ...] = ()
     store: str = ""
+    durability: Literal["power", "process"] = "power"
     state: Path = Field(default_factory=state_folder)
     ttl: Annotated[float, Field(ge=60, allow_inf_nan=False)] = 7 * 24 * 3600.0
     on_store_error: Literal["fail", "pass"] = "fail"
@@ -341,8 +381,11 @@ _FITS = {
     "pending_timeout": "a number of seconds from 0 to 3600",
     "max_rounds": "a number from 1 to 100",
     "parallel": "a number from 1 to 64",
+    "max_calls": "a number from 1 to 10000",
+    "max_args": "a number of bytes, 1024 or more",
     "tool_timeout": "a number of seconds, more than 0 and at most 3600",
     "approval_timeout": "a number of seconds from 0 to 86400",
+    "retry_window": "a number of seconds from 0 to 3600",
     "keepalive": "a number of seconds from 0 to 3600",
 }
 

@@ -14,8 +14,10 @@ from statistics import median
 
 from addon.core.answer import Captured
 from addon.graft.grafter import Grafter
+from addon.graft.owners import Birth
 from addon.graft.scope import Scope
-from addon.loop.executors import Executors, Step
+from addon.loop.executors import Executors
+from addon.loop.steps import Step
 from addon.metrics import Metrics
 from addon.settings import Settings
 from addon.tools.combined import Combined
@@ -74,7 +76,7 @@ async def _calls(executors: Executors, scope: Scope, name: str, count: int, numb
         call = await _captured(executors, name, number)
         step = Step()
         begun = time.perf_counter()
-        executors.start(scope, call, step, asyncio.Semaphore(scope.parallel), "bench")
+        executors.start(scope, call, Birth(), step, asyncio.Semaphore(scope.parallel), "bench")
         answer = await step.tasks[call.call_id]
         taken.append(1000 * (time.perf_counter() - begun))
         if "error" in answer:
@@ -100,4 +102,4 @@ async def _captured(executors: Executors, name: str, number: int) -> Captured:
         call_id=call_id, session="default", name=name, args=args, turn_id=turn_id, created_at=now, updated_at=now
     )
     await executors.store.save_turn(turn, [record], [])
-    return Captured(call_id, name, args, "f1", 0, known=True)
+    return Captured(call_id, name, args, "f1", 0)

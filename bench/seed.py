@@ -13,7 +13,7 @@ from addon.graft.exchange import Forward
 from addon.graft.grafter import Grafter
 from addon.metrics import Metrics
 from addon.settings import Settings
-from addon.surfaces import Framing, match_path
+from addon.surfaces import match_path
 from bench.measure import PATH
 from bench.toolset import TOOL_CONFIG, TOOLS
 from store.base import Store
@@ -61,7 +61,8 @@ async def capture(store: Store, session: str, count: int, *, answered: bool) -> 
         outcome = await grafter.request(target, scope, body)
         assert isinstance(outcome, Forward)
         assert outcome.exchange is not None
-        seen = await Capture(grafter, outcome.exchange, Framing.JSON).whole(_encode(answer_with_call(number)))
+        seen = await Capture(grafter, outcome.exchange, "application/json").whole(_encode(answer_with_call(number)))
+        assert isinstance(seen, bytes)
         texts.append(msgspec.json.decode(seen)["candidates"][0]["content"]["parts"][0]["text"])
     calls: list[Call] = []
     cursor: str | None = None
@@ -73,7 +74,7 @@ async def capture(store: Store, session: str, count: int, *, answered: bool) -> 
             break
     if answered:
         for call in calls:
-            await store.answer(call.call_id, result=RESULT)
+            await store.answer(session, call.call_id, result=RESULT)
     return [Captured(call.call_id, text) for call, text in zip(calls, texts, strict=True)]
 
 

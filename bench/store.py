@@ -113,7 +113,7 @@ async def _step(store: Store, number: int, stalls: dict[str, list[float]]) -> No
     stalls["save_turn"].append(1000 * (time.perf_counter() - begun))
 
     begun = time.perf_counter()
-    await store.answer(call_id, result=RESULT)
+    await store.answer("default", call_id, result=RESULT)
     stalls["answer"].append(1000 * (time.perf_counter() - begun))
 
     begun = time.perf_counter()

@@ -3,8 +3,9 @@
     python examples/http_tool.py
     ./run_proxy.sh tools set examples/http_tool.json
 
-The proxy sends `POST {"call_id", "name", "args"}`. The body of a 2xx answer is the result, JSON or text. Any other
-answer is an error, which the model is told; 408, 429 and 5xx are tried again where the tool has `retries`.
+The proxy sends `POST {"call_id", "name", "args"}`. The body of a 2xx answer is the result, JSON or text: what was wrong
+with the arguments, too, is said there. Of any other answer the model is told the status alone; 408, 429 and 5xx are
+tried again where the tool has `retries`.
 """
 
 import argparse
@@ -25,13 +26,13 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         call = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         try:
-            self._answer(HTTPStatus.OK, convert_currency(**call["args"]))
+            self._answer(convert_currency(**call["args"]))
         except KeyError as error:
-            self._answer(HTTPStatus.UNPROCESSABLE_ENTITY, {"error": f"{error} is not known; known are {list(RATES)}"})
+            self._answer({"error": f"{error} is not known; known are {list(RATES)}"})
 
-    def _answer(self, status: HTTPStatus, document: Any) -> None:
+    def _answer(self, document: Any) -> None:
         body = json.dumps(document).encode()
-        self.send_response(status)
+        self.send_response(HTTPStatus.OK)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()

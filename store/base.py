@@ -1,8 +1,13 @@
-"""The store's contract.
+"""The store's contract. Its parts about calls and about responses are in `store.calls` and `store.responses`.
 
-Every method is atomic: it has happened whole, or not at all, also when the process dies in the middle of it, and
-what was acknowledged (the method returned) is still there afterwards. Writes of one store are in one total order,
-the order of the events they leave behind. Records are immutable values: what a method returned never changes.
+Every method is atomic: it has happened whole, or not at all, also when the process or the machine dies in the middle
+of it. What was acknowledged (the method returned) survives a crash of the process. It survives a crash of the machine,
+such as a power failure, once `sync` has returned after it; what is lost else are the latest writes, never earlier ones
+alone. `durability` says whether `sync` waits for the disk (`power`), or returns at once (`process`). A store in memory
+survives nothing.
+
+Writes of one session are in one total order, the order of the events they leave behind; what is promised over all
+sessions is each session's order. Records are immutable values: what a method returned never changes.
 
 Documents are JSON. What JSON cannot hold (NaN as a result, half of a surrogate pair) raises ValueError; so do calls
 that are not of the turn they come with, and a `limit` below 1. Nothing is written then. NaN elsewhere is kept as null.
@@ -11,33 +16,40 @@ Sessions are isolated: no method that is given a session returns or changes a re
 
 Events never hold the values of executors' headers, which may be secrets.
 
-What a caller can catch: `UnknownCall`, what says how a call stands (`AlreadyAnswered`, `NotPending`, `LeaseLost`,
-`Decided`), `UnknownResponse`, `ConversationMoved`, `StoreUnavailable` (the backend cannot be used now; nothing was
-written) and, when opening, `StoreUnusable` (the message names the path and says what to do).
+What a caller can catch: `VersionChanged`, `UnknownCall`, what says how a call stands (`AlreadyAnswered`, `NotPending`,
+`LeaseLost`, `Decided`, `ProxyGone`), `UnknownResponse`, `ConversationMoved`, `BadCursor`, `CursorLost`,
+`StoreUnavailable` (the backend cannot be used now; nothing was written) and, when opening, `StoreUnusable` (the message
+names the path and says what to do).
 
 A backend whose methods never suspend says so with `suspends = False`; its coroutines may then be run to their end by
-`run_now` where nothing can be awaited. `wait` is the exception: it always suspends.
+`run_now` where nothing can be awaited. While another program holds what it writes to, its methods wait with the event
+loop free, for some seconds at most; run by `run_now`, they raise StoreBusy at once. The other exceptions are `sync`,
+and `wait_call`, `wait_claimable` and `follow` while there is nothing to return.
 """
 
 import abc
+import threading
 import time
 from collections.abc import Callable, Collection, Coroutine, Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
+from store.calls import Calls
 from store.models import (
     CachedTools,
     Call,
     Event,
     Found,
-    GivenCall,
     Page,
     Policy,
-    Response,
     Session,
-    Status,
+    Snapshot,
     Toolset,
+    Touched,
     Turn,
 )
+from store.responses import Responses
+
+type Durability = Literal["power", "process"]
 
 MATCHES = 8
 """How many turns `look_up` gives for one key at most: a chat that is repeated word for word shares its keys with
@@ -48,25 +60,36 @@ class StoreError(Exception):
     """What goes wrong in a store.
 
     StoreError
+     ├─ VersionChanged     the session is at another version, `current`
      ├─ UnknownCall        no such call
-     ├─ CallStands         the call as it stands, `call`, does not take what was asked for
+     ├─ CallStateError     the call as it stands, `call`, does not take what was asked for
      │   ├─ AlreadyAnswered    it has another answer
      │   ├─ NotPending         it is run already, waits for an approval, or is final
      │   ├─ LeaseLost          the worker does not hold it (any more)
-     │   └─ Decided            it does not wait for an approval: never did, or was decided otherwise
+     │   ├─ Decided            it does not wait for an approval: never did, or was decided otherwise
+     │   └─ ProxyGone          the proxy that waited for it is gone: the call is expired by now
      ├─ UnknownResponse    no such response in the session
      ├─ ConversationMoved  the conversation is at `head`, and not where the response goes on
-     ├─ BadCursor          a cursor that this store did not make
+     ├─ BadCursor          a cursor that no store made
+     ├─ CursorLost         a cursor of events of another history, or of events that were lost
      ├─ StoreUnavailable   a backend that does not answer now
+     │   ├─ StoreBusy          another program holds it; nothing was written
+     │   └─ NotDurable         what was written is there, and may be lost in a power failure
      └─ StoreUnusable      a backend that cannot be opened
     """
+
+
+class VersionChanged(StoreError):
+    def __init__(self, name: str, current: int, expected: int) -> None:
+        super().__init__(f"session {name} is at version {current}, and not at {expected}")
+        self.current = current
 
 
 class UnknownCall(StoreError):
     pass
 
 
-class CallStands(StoreError):
+class CallStateError(StoreError):
     why: ClassVar[str]
 
     def __init__(self, call: Call) -> None:
@@ -75,20 +98,24 @@ class CallStands(StoreError):
         self.call = call
 
 
-class AlreadyAnswered(CallStands):
+class AlreadyAnswered(CallStateError):
     why = "its answer is another"
 
 
-class NotPending(CallStands):
+class NotPending(CallStateError):
     why = "nothing can be begun with it"
 
 
-class LeaseLost(CallStands):
+class LeaseLost(CallStateError):
     why = "it is not this worker's"
 
 
-class Decided(CallStands):
+class Decided(CallStateError):
     why = "it does not wait for this decision"
+
+
+class ProxyGone(CallStateError):
+    why = "the proxy that waited for it is gone"
 
 
 class UnknownResponse(StoreError):
@@ -106,7 +133,20 @@ class BadCursor(StoreError):
     pass
 
 
+class CursorLost(StoreError):
+    def __init__(self, cursor: str) -> None:
+        super().__init__(f"event id {cursor} is not of this store, or it lost the events up to there")
+
+
 class StoreUnavailable(StoreError):
+    pass
+
+
+class StoreBusy(StoreUnavailable):
+    pass
+
+
+class NotDurable(StoreUnavailable):
     pass
 
 
@@ -114,24 +154,45 @@ class StoreUnusable(StoreError):
     pass
 
 
+class _Now(threading.local):
+    runs = False
+
+
+_now = _Now()
+
+
+def is_run_now() -> bool:
+    """Whether what runs here is run by `run_now`, so that nothing can be awaited."""
+    return _now.runs
+
+
 def run_now[T](coroutine: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine of a backend that never suspends to its end, without an event loop.
 
     Raises what the coroutine raises; RuntimeError where it did suspend after all (it is closed then).
     """
+    before, _now.runs = _now.runs, True
     try:
         coroutine.send(None)
     except StopIteration as stop:
         result: T = stop.value
         return result
+    finally:
+        _now.runs = before
     coroutine.close()
     raise RuntimeError("a store that says it never suspends has suspended")
 
 
-class Store(abc.ABC):
+class Store(Calls, Responses):
     suspends: ClassVar[bool] = True
+    durability: Durability = "power"
     read_only: bool = False
     """Opened to look only: whatever writes raises StoreUnavailable."""
+    secret: bytes
+    """32 random bytes, made with the store and kept as long as it is: the key of digests. Known once it is open."""
+    epoch: str
+    """Names the store's own history: a store that was made anew, or lost its records, has another. Known once it is
+    open."""
 
     def __init__(self, *, ttl: float = 7 * 24 * 3600, clock: Callable[[], float] = time.time) -> None:
         self.ttl = ttl
@@ -158,26 +219,38 @@ class Store(abc.ABC):
     async def ping(self) -> None:
         """Raises StoreUnavailable where reads or writes would."""
 
+    @abc.abstractmethod
+    async def sync(self) -> None:
+        """Return once everything that was written before survives a power failure; at once if it does already, or if
+        `durability` asks for no more than the process. Many callers at once cost one wait for the disk. Raises
+        NotDurable: the disk has failed. It suspends."""
+
     # --- sessions ---------------------------------------------------------------------------------------------
+    #
+    # `if_version`: write only if the session is at this version, 0 if it must not be there; raises VersionChanged.
+
+    async def session(self, name: str) -> Session | None:
+        """The session, or None if nothing was ever set for it."""
+        return (await self.snapshot(name)).record
 
     @abc.abstractmethod
-    async def session(self, name: str) -> Session | None:
-        """The session, or None if nothing was ever set for it. Cheap: asked once for every request."""
+    async def snapshot(self, session: str) -> Snapshot:
+        """What holds for a session, in one read. Cheap: asked once for every request."""
 
     @abc.abstractmethod
     async def sessions(self, *, limit: int = 100, cursor: str | None = None) -> Page[Session]:
         """Sessions by name. Raises BadCursor."""
 
     @abc.abstractmethod
-    async def put_policy(self, name: str, policy: Policy) -> Session:
+    async def put_policy(self, name: str, policy: Policy, *, if_version: int | None = None) -> Session:
         """Replace the policy; makes the session where there is none. Event `session.updated`."""
 
     @abc.abstractmethod
-    async def put_toolset(self, name: str, toolset: Toolset | None) -> Session:
+    async def put_toolset(self, name: str, toolset: Toolset | None, *, if_version: int | None = None) -> Session:
         """Replace the toolset (None clears it); makes the session where there is none. Event `tools.updated`."""
 
     @abc.abstractmethod
-    async def delete_session(self, name: str) -> bool:
+    async def delete_session(self, name: str, *, if_version: int | None = None) -> bool:
         """Forget the session with its calls, turns, keys, cached tools, responses and conversations; False where there
         was nothing. Event `session.deleted`; the session's earlier events go with it."""
 
@@ -191,15 +264,30 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     async def save_turn(self, turn: Turn, calls: Sequence[Call] = (), keys: Sequence[bytes] = ()) -> None:
-        """Insert the turn, or replace the one of the same id (its `bound` and `created_at` stay as they are).
+        """Insert the turn, or replace the one of the same id (its `bound`, `broke_off` and `created_at` stay as they
+        are, and its `proxy_id` if the new one has none).
 
         Calls that are already there are left alone: an answer may have come in between. Keys are added to those the
         turn has. Events `turn.created` or `turn.updated`, and `call.created` for each call that is new.
         """
 
     @abc.abstractmethod
-    async def look_up(self, session: str, *, turn_ids: Collection[str] = (), keys: Collection[bytes] = ()) -> Found:
-        """The one read of a request: every turn of the session that has one of these ids or keys, with its calls."""
+    async def save_plain(self, session: str, keys: Sequence[bytes], chain: bytes = b"") -> None:
+        """Note a turn without calls by its keys, so that no other is taken for it. `chain` goes with the first of them;
+        where turns that are noted under it have different ones, b"" does. No event, and no record of it: it is known
+        for twice as long as records are kept."""
+
+    @abc.abstractmethod
+    async def look_up(
+        self,
+        session: str,
+        *,
+        turn_ids: Collection[str] = (),
+        keys: Collection[bytes] = (),
+        known: Collection[bytes] = (),
+    ) -> Found:
+        """Every turn of the session that has one of these ids or keys, with its calls; which of the keys turns without
+        calls have; and of the keys in `known` no more than whether any turn with calls has them, which is cheap."""
 
     @abc.abstractmethod
     async def bind(
@@ -211,154 +299,48 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     def revision(self, session: str) -> int | None:
-        """A number that changes whenever `look_up` could answer differently; 0 while the session's ledger is empty.
-        None: this backend cannot know (other processes write as well), so ask each time."""
+        """A number that grows whenever `look_up` could answer differently; 0 while the session has no turns with
+        calls. None: this backend cannot know (other processes write as well), so ask each time."""
+
+    def changes(self, session: str, since: int) -> Touched | None:
+        """What the writes concerned that came after this revision: what `look_up` answered of other turns and keys,
+        and `bind` of other user keys, still holds. None: that is not known (any more)."""
+        return None
 
     @abc.abstractmethod
     async def turns(self, session: str, *, limit: int = 100, cursor: str | None = None) -> Page[Turn]:
         """Turns in the order they were first saved. Raises BadCursor."""
 
-    # --- calls ------------------------------------------------------------------------------------------------
-
-    @abc.abstractmethod
-    async def call(self, call_id: str) -> Call:
-        """Raises UnknownCall."""
-
-    @abc.abstractmethod
-    async def calls(
-        self,
-        *,
-        session: str | None = None,
-        status: Status | None = None,
-        name: str | None = None,
-        limit: int = 100,
-        cursor: str | None = None,
-    ) -> Page[Call]:
-        """Calls in the order they were first saved. Raises BadCursor."""
-
-    @abc.abstractmethod
-    async def answer(
-        self, call_id: str, *, result: Any = None, error: str | None = None, session: str | None = None
-    ) -> tuple[Call, bool]:
-        """Give the call its answer: `failed` with `error`, else `done` with `result` (which may be None: JSON null).
-
-        Returns the call, and whether this made the change: the same answer again changes nothing. Raises UnknownCall
-        (also where the call is of another session than the one given), AlreadyAnswered. Event `call.updated`.
-
-        Whoever answers first wins, whatever the call was doing: pending, waiting for an approval, or running, also
-        where its lease is another's.
-        """
-
-    # --- running calls ----------------------------------------------------------------------------------------
-    #
-    # pending → running → final. Each raises UnknownCall, and leaves an event `call.updated` where it changed the call.
-
-    @abc.abstractmethod
-    async def claim(self, session: str, names: Collection[str], *, lease: float, worker: str) -> Call | None:
-        """The oldest call of these tools that nobody runs, for `worker` and `lease` seconds; None: there is none.
-
-        It is a pending one, or a running one whose lease ran out. A call that waits for an approval is not given,
-        nor, without one, a call of a tool that needs one by the toolset as it is now. Of two claimers at once, one
-        gets it. Raises ValueError: `lease` is not above 0.
-        """
-
-    @abc.abstractmethod
-    async def next_lease(self, session: str, names: Collection[str]) -> float | None:
-        """When the next lease of these tools' running calls runs out, by the store's clock; None: there is none."""
-
-    @abc.abstractmethod
-    async def renew(self, call_id: str, worker: str, lease: float) -> Call:
-        """Have the lease run out in `lease` seconds from now; 0 gives the call back: it is pending again.
-
-        Raises LeaseLost where the call is not running, or is another worker's. A lease that ran out can be renewed
-        as long as nobody else has claimed the call. No event, but for a call that is given back.
-        """
-
-    @abc.abstractmethod
-    async def start(self, call_id: str, *, loop_id: str) -> Call:
-        """The proxy runs the call itself from now on: no worker gets it. Again by the same loop changes nothing.
-
-        Raises NotPending; also where the call waits for an approval.
-        """
-
-    @abc.abstractmethod
-    async def ask_approval(self, call_id: str, loop_id: str) -> Call:
-        """The call waits for an approval, and that loop for the call. Again changes nothing but the loop.
-
-        A call may also be saved as waiting from the beginning. Raises NotPending; Decided.
-        """
-
-    @abc.abstractmethod
-    async def decide(self, call_id: str, approved: bool, *, reason: str = "") -> Call:
-        """Approve the call: it is still pending, and can be run now. Or deny it: it is final, and its error says so,
-        with the reason where there is one. The same decision again changes nothing. Raises Decided."""
-
-    @abc.abstractmethod
-    async def settle(self, call_id: str, status: Status, *, error: str) -> Call:
-        """End a call that nobody will answer: `denied` or `expired`, with words for the model. A final call stays as it
-        is, and is returned so. Raises ValueError for another status."""
-
-    # --- responses and conversations --------------------------------------------------------------------------
-    #
-    # Each response follows one other or none, so they form trees: the threads. A conversation is a name for a place in
-    # one, its head. These methods leave no events: what they keep is large, and its owner is told of it anyway.
-
-    @abc.abstractmethod
-    async def add_response(self, response: Response, *, head: str | None = None) -> None:
-        """Add the response and, where it has a conversation, move that conversation's head to it.
-
-        `head`: the response at which the conversation is, which must be the `previous` of this one; None: the
-        conversation is made by this response, which may follow any other. Of two that move the same head at once, one
-        does. A call id that was given before means the call of this response from now on.
-
-        Raises ConversationMoved: the conversation is not at `head` (any more); UnknownResponse: there is no response
-        `previous` in the session; ValueError: a response of this id is there already, or `head` is not as said above.
-
-        To keep only the calls of a response (for a client that keeps its own history), add it with no contents, no
-        document, no conversation and no `previous`.
-        """
-
-    @abc.abstractmethod
-    async def response(self, session: str, response_id: str) -> Response:
-        """The response; its `document` is None where it was deleted, and is only kept for others. Raises
-        UnknownResponse."""
-
-    @abc.abstractmethod
-    async def conversation(self, session: str, name: str) -> str | None:
-        """The id of the conversation's head; None: there is no such conversation."""
-
-    @abc.abstractmethod
-    async def history(self, session: str, response_id: str) -> list[Response]:
-        """The responses from the beginning of the thread to this one, the oldest first.
-
-        Only the last has its `tools` and its `document`: the others' can be large, and are None here. Raises
-        UnknownResponse.
-        """
-
-    @abc.abstractmethod
-    async def given_calls(self, session: str, call_ids: Collection[str]) -> dict[str, GivenCall]:
-        """Those of these calls that a client of the session was given, by their ids."""
-
-    @abc.abstractmethod
-    async def delete_response(self, session: str, response_id: str) -> None:
-        """Delete the response's document. The response goes with its calls as soon as nothing needs it, which is at
-        once where no other follows it and no conversation is at it; and with it those before it that have no document
-        and were only kept for it. Raises UnknownResponse, also where it has no document (any more)."""
-
     # --- events -----------------------------------------------------------------------------------------------
+    #
+    # An event's id is an opaque cursor: it stands for a place in the events of every session, and holds the store's
+    # epoch. One of another epoch, or of events that were lost, raises CursorLost; what is no such id, BadCursor.
 
     @abc.abstractmethod
-    async def last_event_id(self) -> int:
-        """0 before the first event."""
+    async def last_event_id(self) -> str:
+        """The cursor after which everything comes that is written from now on."""
 
     @abc.abstractmethod
-    async def events(self, *, after: int, session: str | None = None, limit: int = 100) -> list[Event]:
-        """Events with an id greater than `after`, in order."""
+    async def events(self, *, after: str | None, session: str | None = None, limit: int = 100) -> list[Event]:
+        """Events after that one, in order; None: from the oldest that is kept. Raises CursorLost, BadCursor."""
+
+    # --- waiting ----------------------------------------------------------------------------------------------
+    #
+    # Who waits is woken by what it waits for, and by nothing else. A `timeout` is in seconds; closing the store ends
+    # every wait, as if the time were out.
 
     @abc.abstractmethod
-    async def wait(self, *, after: int, timeout: float, session: str | None = None) -> bool:
-        """Wait until there is an event with an id greater than `after`; True at once if there is one already.
-        False when `timeout` seconds have passed, or the store was closed."""
+    async def wait_call(self, call: Call, timeout: float) -> Call | None:
+        """The call as soon as its record is another than this one; None when the time is out. Raises UnknownCall, also
+        if the call goes meanwhile."""
+
+    @abc.abstractmethod
+    async def wait_claimable(self, session: str, names: Collection[str], timeout: float) -> bool:
+        """Wait until a claim of these tools is worth a try; False when the time is out. Another may be faster."""
+
+    @abc.abstractmethod
+    async def follow(self, session: str | None, after: str | None, timeout: float, *, limit: int = 100) -> list[Event]:
+        """As `events`, as soon as there are any; an empty list when the time is out."""
 
     # --- upkeep -----------------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ import importlib
 import time
 from collections.abc import Callable
 
-from store.base import Store
+from store.base import Durability, Store
 
 BACKENDS = {
     "memory": "store.backends.memory:MemoryStore",
@@ -16,11 +16,18 @@ BACKENDS = {
 """Scheme → `module:class`; the class is a `Store` that has `from_url`."""
 
 
-def open_url(url: str, *, ttl: float, clock: Callable[[], float] = time.time, read_only: bool = False) -> Store:
+def open_url(
+    url: str,
+    *,
+    ttl: float,
+    clock: Callable[[], float] = time.time,
+    read_only: bool = False,
+    durability: Durability = "power",
+) -> Store:
     """The store that `url` names, constructed and not opened yet.
 
-    `ttl` is in seconds. `read_only`: look, beside a process that writes. Raises ValueError: an unknown scheme, or a
-    URL that does not suit its scheme.
+    `ttl` is in seconds. `durability`: what `sync` waits for. `read_only`: look, beside a process that writes. Raises
+    ValueError: an unknown scheme, or a URL that does not suit its scheme.
     """
     scheme, found, _ = url.partition("://")
     if not found or scheme not in BACKENDS:
@@ -28,4 +35,6 @@ def open_url(url: str, *, ttl: float, clock: Callable[[], float] = time.time, re
         raise ValueError(f"store URL {url!r}: its scheme is not one of {known}")
     module, _, name = BACKENDS[scheme].partition(":")
     backend: type[Store] = getattr(importlib.import_module(module), name)
-    return backend.from_url(url, ttl=ttl, clock=clock, read_only=read_only)
+    store = backend.from_url(url, ttl=ttl, clock=clock, read_only=read_only)
+    store.durability = durability
+    return store

@@ -5,6 +5,7 @@ Times are seconds since the epoch (float). Documents (`dict`) are Gemini JSON as
 
 import enum
 import re
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
@@ -78,8 +79,9 @@ class ToolRules(Record):
 
     `executor` None: a manual tool, whose calls are answered through the control API, unless a tool source of the
     proxy has it. `approval`: a call waits until it is approved. `after`: tools whose calls of the same step come
-    first. `idempotent`: identical calls in flight may share one run. `cache_ttl`, `timeout`: seconds. `retries`:
-    tries after the first. `behavior`, `scheduling`: for the Live API alone, whether the model waits for the call, and
+    first. `idempotent`: a call may run more than once, and identical calls in flight may share one run. `redeliver`:
+    a call goes to another worker when the one that had it is lost. `cache_ttl`, `timeout`: seconds. `retries`: tries
+    after the first. `behavior`, `scheduling`: for the Live API alone, whether the model waits for the call, and
     when it takes up the answer of one that it did not wait for.
     """
 
@@ -87,6 +89,7 @@ class ToolRules(Record):
     approval: bool = False
     after: list[str] = []
     idempotent: bool = False
+    redeliver: bool = False
     cache_ttl: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     timeout: Annotated[float, Field(gt=0, le=3600, allow_inf_nan=False)] | None = None
     retries: Annotated[int, Field(ge=0, le=10)] | None = None
@@ -117,17 +120,30 @@ class Toolset(Record):
 
 
 class Session(Record):
-    """`toolset` None: no toolset was ever set (or it was cleared), and the session's traffic is not touched."""
+    """`toolset` None: no toolset was ever set (or it was cleared), and the session's traffic is not touched.
+
+    `version` is another after each write, and is never given again, also not to a session of the same name.
+    """
 
     name: SessionName
     policy: Policy = Policy()
     toolset: Toolset | None = None
+    version: int = 0
     created_at: float
     updated_at: float
 
     def masked(self) -> Self:
         """As it may be shown: without the values of executors' headers."""
         return self.model_copy(update={"toolset": self.toolset.masked()}) if self.toolset else self
+
+
+class Snapshot(NamedTuple):
+    """What holds for a session now. `record` None and `version` 0: nothing was ever set for it, or it was deleted.
+    `revision` is the ledger's."""
+
+    record: Session | None
+    version: int
+    revision: int | None
 
 
 class Status(enum.StrEnum):
@@ -144,6 +160,9 @@ class Status(enum.StrEnum):
         return self not in (Status.PENDING, Status.RUNNING)
 
 
+Owner = Literal["loop", "workers", "hand"]
+
+
 class Call(Record):
     """One captured functionCall of a grafted tool.
 
@@ -151,9 +170,12 @@ class Call(Record):
     (any JSON); `error` is set instead when the call failed. `index` is its place in its step, `round` the step's
     place in its turn. `gemini_id` is the id that the model gave, if any.
 
+    `owner` is who runs the call: a loop of the proxy, `workers`, or nobody, so that it is answered by `hand`.
+    `released`: workers may claim it. `redeliver`: another worker gets it if the first is lost, since it may run more
+    than once. `proxy_id` is the proxy that waits for the call, None if its answer is for a later request.
+
     `approval` None: nobody is asked. `loop_id` is the run of a loop that waits for the call. A running call that a
-    worker has holds `worker` and `lease_until`, the time after which another may have it; one that the proxy itself
-    runs has no lease.
+    worker has holds `worker` and `lease_until`, by the store's clock; one that the proxy itself runs has no lease.
     """
 
     call_id: str
@@ -161,6 +183,10 @@ class Call(Record):
     name: str
     args: Document
     status: Status = Status.PENDING
+    owner: Owner = "hand"
+    released: bool = False
+    redeliver: bool = False
+    proxy_id: str | None = None
     result: Any = None
     error: str | None = None
     turn_id: str
@@ -191,11 +217,27 @@ class Step(Record):
     slots: list[Slot] = []
 
 
+class Progress(Record):
+    """How far the loop of an answer has come: after this many `rounds` these `steps` and these parts (`visible`) of its
+    turn are complete, the first ones; what the turn has more is of a round that is not. `meta`: the fields of the
+    upstream's responses that all of the answer's have."""
+
+    steps: int
+    visible: int
+    rounds: int
+    meta: Document = {}
+
+
 class Turn(Record):
     """One entry of the ledger: what the client was given (`visible`, Gemini Parts) for what really happened (`steps`).
 
-    `user_key` is the hash of the user turn before it, by which a bare placeholder finds it. `delivered` says that
-    the client was given the turn to its end. `bound` says that a bare placeholder has taken it, for good.
+    `user_key` is the key of the user turn before it, by which a bare placeholder finds it; b"": none does. `chain` says
+    what stood before it, to those who know the store's secret. `delivered` says that the client was given the turn to
+    its end. `bound` says that a bare placeholder has taken it, for good.
+
+    `request_key` tells the request from every other, so that one that is sent again finds the turn; b"": it is not
+    looked for. `proxy_id` is the proxy that makes the answer, and `broke_off` the time at which it ended unfinished.
+    `progress` is where a request that is sent again goes on; None: nowhere yet, or the turn was delivered.
     """
 
     turn_id: str
@@ -204,11 +246,16 @@ class Turn(Record):
     steps: list[Step]
     delivery: Literal["placeholder", "passthrough", "loop"] = "placeholder"
     user_key: bytes = b""
+    chain: bytes = b""
     delivered: bool = False
     bound: bool = False
     model: str = ""
     surface: str = ""
     usage: list[Document] = []
+    request_key: bytes = b""
+    proxy_id: str | None = None
+    broke_off: float | None = None
+    progress: Progress | None = None
     created_at: float
 
 
@@ -249,13 +296,13 @@ class GivenCall(NamedTuple):
 
 
 class Event(Record):
-    """Something that happened, in order: `event_id` only grows over the life of a store.
+    """Something that happened, in order. `event_id` is a cursor: what comes after the event is asked for by it.
 
     `type` is `session.updated`, `session.deleted`, `tools.updated`, `call.created`, `call.updated`, `turn.created`,
     `turn.updated`. `data` is the record as JSON (for deletions, `{"name": …}`); sessions are masked.
     """
 
-    event_id: int
+    event_id: str
     session: SessionName
     type: str
     data: Document
@@ -269,14 +316,30 @@ class Page[T](BaseModel):
     next_cursor: str | None = None
 
 
-class Found(BaseModel):
+@dataclass(slots=True)
+class Found:
     """What the ledger holds of one request's history.
 
     `by_key`: for each key that was found, the turn ids it may mean, best first: those delivered to their end before
-    the others, the newest before the older; the best `MATCHES` of them. `turns` and `calls` hold every record those
-    ids (and the ids that were asked for) need.
+    the others, the newest before the older; the best `MATCHES` of them, and `crowded` are the keys of which there are
+    more. `plain` are those of the keys that a turn without calls has, with the chain that was noted with each. `turns`
+    and `calls` hold every record those ids (and the ids that were asked for) need. `known` are those of the keys to be
+    `known` that any turn has.
     """
 
-    by_key: dict[bytes, list[str]] = {}
-    turns: dict[str, Turn] = {}
-    calls: dict[str, Call] = {}
+    by_key: dict[bytes, list[str]] = field(default_factory=dict)
+    crowded: set[bytes] = field(default_factory=set)
+    plain: dict[bytes, bytes] = field(default_factory=dict)
+    known: set[bytes] = field(default_factory=set)
+    turns: dict[str, Turn] = field(default_factory=dict)
+    calls: dict[str, Call] = field(default_factory=dict)
+
+
+class Touched:
+    """What writes to a session's ledger concerned: turns, by their ids, and keys."""
+
+    __slots__ = ("keys", "turn_ids")
+
+    def __init__(self) -> None:
+        self.turn_ids: set[str] = set()
+        self.keys: set[bytes] = set()

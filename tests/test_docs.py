@@ -25,8 +25,7 @@ from addon.doors.mount import open_doors
 from addon.doors.outward import Caller
 from addon.graft.grafter import Grafter
 from addon.loop.executors import Executors
-from addon.loop.running import Running
-from addon.loop.upstream import Address, Upstream
+from addon.loop.upstream import Upstream
 from addon.metrics import Metrics
 from addon.settings import OPTIONS, Settings
 from store.factory import open_url
@@ -60,7 +59,7 @@ def command_rows() -> Iterator[tuple[str, ...]]:
 class NoWayOut:
     """For doors that are only described."""
 
-    def upstream(self, caller: Caller, address: Address, sent: bytes) -> Upstream:
+    def upstream(self, caller: Caller, sent: bytes, *, streams: bool) -> Upstream:
         raise NotImplementedError
 
 
@@ -71,7 +70,6 @@ def route_rows() -> Iterator[tuple[str, ...]]:
         store=store,
         grafter=lambda: Grafter(store, settings, metrics),
         executors=Executors(store),
-        running=Running(),
         outward=NoWayOut(),
         environ={},
     )

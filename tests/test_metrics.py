@@ -10,6 +10,9 @@ def test_what_was_counted_is_on_the_page() -> None:
     metrics.answered("done")
     metrics.ledger_hits(2)
     metrics.error("store")
+    metrics.loop("answered", 3)
+    metrics.loop("hung_up", 1)
+    metrics.tokens(10, 4)
     page = metrics.render().decode()
     for line in (
         'toolgraft_requests_total{operation="generateContent",surface="developer"} 2.0',
@@ -18,6 +21,11 @@ def test_what_was_counted_is_on_the_page() -> None:
         'toolgraft_calls_total{outcome="done"} 1.0',
         "toolgraft_ledger_hits_total 2.0",
         'toolgraft_errors_total{kind="store"} 1.0',
+        'toolgraft_loops_total{outcome="answered"} 1.0',
+        'toolgraft_loops_total{outcome="hung_up"} 1.0',
+        "toolgraft_loop_rounds_total 4.0",
+        'toolgraft_loop_tokens_total{kind="prompt"} 10.0',
+        'toolgraft_loop_tokens_total{kind="output"} 4.0',
         "# TYPE toolgraft_requests_total counter",
     ):
         assert line in page

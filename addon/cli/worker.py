@@ -51,7 +51,10 @@ async def _serve(source: Any, session: str, url: str | None, concurrency: int, l
     import httpx2
 
     from addon.cli.api import UNKNOWN_TOKEN, access
-    from addon.cli.serving import Refused, Worker
+    from addon.cli.control_client import Refused
+    from addon.cli.worker_client import Worker
+    from addon.exiting import exit_with_loop
+    from addon.tools.bounded import left_behind
 
     base, arguments = access(url)
     stop, hurry = asyncio.Event(), asyncio.Event()
@@ -81,6 +84,7 @@ async def _serve(source: Any, session: str, url: str | None, concurrency: int, l
             lease=lease,
             report=report,
         )
+        stack.callback(exit_with_loop, left_behind)
         try:
             await worker.run(stop, hurry)
         except Refused as error:
@@ -98,6 +102,8 @@ def _show(event: dict[str, Any], base: str) -> None:
             _line(event, f"{event['status']}, {event['seconds']:.3f} s")
         case "lost":
             _line(event, f"lost: {event['error']}")
+        case "abandoned":
+            _line(event, "not finished: the call may have run")
         case "returned":
             _line(event, "given back")
 

@@ -10,7 +10,6 @@ from starlette.types import Receive, Scope, Send
 
 from addon.control.documentation import documentation
 from addon.control.guard import Guard
-from addon.control.loops import Loops, NoLoops
 from addon.control.mounting import Mounted
 from addon.control.problems import Problem, refusal
 from addon.control.routes import GROUPS
@@ -55,13 +54,11 @@ def create_app(
     token: str | None,
     metrics: Metrics,
     version: str,
-    loops: Loops | None = None,
     mounted: Mounted | None = None,
 ) -> ControlApp:
-    """The control API over an open store. `token` None: nobody is asked for one. `loops` None: no loop runs here.
+    """The control API over an open store. `token` None: nobody is asked for one.
     `mounted`: what is served beside it."""
-    known = NoLoops() if loops is None else loops
-    api = Api(store=store, settings=settings, metrics=metrics, loops=known, version=version)
+    api = Api(store=store, settings=settings, metrics=metrics, version=version)
     return ControlApp(api, token, mounted or Mounted())
 
 

@@ -36,15 +36,15 @@ class Audience:
     def gone(self) -> bool:
         return any(end.done() for end in self._ends)
 
-    async def wait(self, coroutine: Coroutine[Any, Any, bool]) -> bool:
-        """What the coroutine says, or False (and it is cancelled) where the client is gone before."""
+    async def wait[T](self, coroutine: Coroutine[Any, Any, T]) -> T | None:
+        """What the coroutine gives, or None (and it is cancelled) if the client is gone before."""
         task = tasks.spawn(coroutine, name="wait")
         try:
             await asyncio.wait((task, *self._ends), return_when=asyncio.FIRST_COMPLETED)
         finally:
             if not task.done():
                 await tasks.cancel(task)
-        return not task.cancelled() and task.result()
+        return None if task.cancelled() else task.result()
 
     async def _hung_up(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":

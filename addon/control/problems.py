@@ -16,8 +16,17 @@ from starlette.responses import Response
 from starlette.types import Scope
 
 from addon.core.toolset import BadTool
-from store.base import AlreadyAnswered, BadCursor, Decided, LeaseLost, StoreUnavailable, UnknownCall
-from store.models import SESSION_FORM, SESSION_PATTERN, Call
+from store.base import (
+    AlreadyAnswered,
+    BadCursor,
+    Decided,
+    LeaseLost,
+    NotDurable,
+    ProxyGone,
+    StoreUnavailable,
+    UnknownCall,
+)
+from store.models import SESSION_FORM, SESSION_PATTERN, Call, Status
 
 _log = logging.getLogger(__name__)
 
@@ -84,10 +93,20 @@ def problem_of(error: Exception) -> Problem:
             return Problem(409, f"the call is already {error.call.status}, with another body: the first answer stands")
         case LeaseLost():
             return Problem(409, f"the call is {_standing(error.call)}; this worker does not have it")
+        case Decided() if error.call.status is Status.EXPIRED:
+            return Problem(409, "what waited for this call is gone, and the call is expired")
         case Decided():
             return Problem(409, f"the call is {_standing(error.call)}; it does not wait for this decision")
+        case ProxyGone():
+            return Problem(409, "what waited for this call is gone, and the call is expired")
         case BadCursor():
             return Problem(422, "cursor: must be the next_cursor of the page before", field="cursor")
+        case NotDurable():
+            return Problem(
+                503,
+                "the change was made, but the disk has failed: it may be lost in a power failure",
+                headers={"Retry-After": "1"},
+            )
         case StoreUnavailable():
             return Problem(503, "the store cannot be used now; nothing was changed", headers={"Retry-After": "1"})
     _log.error("the control API failed", exc_info=error)

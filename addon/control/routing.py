@@ -25,7 +25,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from addon.control.loops import Loops
 from addon.control.problems import Problem, invalid, problem_of, refusal
 from addon.metrics import Metrics
 from addon.settings import Settings
@@ -40,15 +39,13 @@ _LARGE = 256 * 1024
 @dataclass(slots=True, kw_only=True)
 class Api:
     """What the handlers work on. `settings` are replaced where options change. `stopping` is set when the server
-    stops: long answers end then. `session_lock` is held while a session's record is read, changed and written."""
+    stops: long answers end then."""
 
     store: Store
     settings: Settings
     metrics: Metrics
-    loops: Loops
     version: str
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
-    session_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 def _api_of(request: Request) -> Api:

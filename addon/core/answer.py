@@ -5,11 +5,12 @@ candidate, what the model really said (`said`), what the client was shown (`show
 """
 
 import copy
-import re
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from addon.core.arguments import NO_LIMITS, Assembly, Bounds, Limits
 from addon.core.documents import Document, camel, get, listed, objects, parts_of
+from addon.core.parts import Parts
 from addon.core.placeholder import Placeholder
 from addon.core.steps import Slot
 
@@ -17,10 +18,7 @@ CONTINUATION = "CONTINUATION"
 FILLER: Document = {"text": "", "thought": True}
 """A part that every client takes and none shows: an event without a non-empty part makes chats forget the turn."""
 
-MAX_DEPTH = 100
-"""How deep the arguments of a call may be nested. Protobuf goes no deeper, and neither could the store."""
-
-_STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]|\[['\"](.*?)['\"]\]")
+_KEPT_OF_THOUGHTS = ("thoughtSignature", "functionCall", "toolCall", "toolResponse")
 
 
 class Naming(NamedTuple):
@@ -32,23 +30,21 @@ class Naming(NamedTuple):
 
 
 class Captured(NamedTuple):
-    """A call of a grafted tool, and its place in its step. `known` False: the toolset has no tool of that name.
-    `too_deep`: its arguments were nested too deeply, and left out."""
+    """A call of a grafted tool, and its place in its step. `fault`: why it fails at once, in words for the model."""
 
     call_id: str
     name: str
     args: Document
     gemini_id: str | None
     place: int
-    known: bool
-    too_deep: bool = False
+    fault: str | None = None
 
 
 class _Partial(NamedTuple):
     """A call whose arguments come piece by piece."""
 
     part: Document
-    args: Document
+    args: Assembly
 
 
 class Candidate:
@@ -57,11 +53,10 @@ class Candidate:
     client is to ask for the rest (finishReason CONTINUATION); `goes_on` that the proxy answers the step itself, and the
     client's turn does not end with it. `finish` is the finishReason."""
 
-    def __init__(self, index: int, turn_id: str) -> None:
+    def __init__(self, index: int, turn_id: str, limits: Limits = NO_LIMITS) -> None:
         self.index = index
         self.turn_id = turn_id
-        self.said: list[Document] = []
-        self.shown: list[Document] = []
+        self.bounds = Bounds(limits)
         self.slots: list[Slot] = []
         self.captured: list[Captured] = []
         self.hides = False
@@ -70,11 +65,23 @@ class Candidate:
         self.goes_on = False
         self.finish: str | int | None = None
         self.partial: _Partial | None = None
+        self._said = Parts()
+        self._shown = Parts()
+
+    @property
+    def said(self) -> list[Document]:
+        """What the model said."""
+        return self._said.read()
+
+    @property
+    def shown(self) -> list[Document]:
+        """What the client was given."""
+        return self._shown.read()
 
     @property
     def is_grafted(self) -> bool:
         """Whether the ledger has to know this turn: calls were captured, or something was hidden."""
-        return bool(self.captured) or (self.hides and bool(self.said))
+        return bool(self.captured) or (self.hides and bool(self._said))
 
     @property
     def wants_placeholder(self) -> bool:
@@ -85,24 +92,14 @@ class Candidate:
         return "".join(str(p["text"]) for p in self.shown if "text" in p and not p.get("thought"))
 
     def say(self, part: Document) -> None:
-        """Add to what the model said. Thoughts and empty parts are not told again, unless they are signed."""
-        if get(part, "thoughtSignature") is not None or not part.get("thought"):
-            _add(self.said, part)
+        """Add to what the model said. Thoughts and empty parts are not told again, unless they are signed or hold a
+        call: a call that is marked as a thought has a response, which may not stand without it."""
+        if not part.get("thought") or any(get(part, kind) is not None for kind in _KEPT_OF_THOUGHTS):
+            self._said.add(part)
 
     def show(self, part: Document) -> None:
         """Add to what the client was given."""
-        _add(self.shown, part)
-
-
-def _add(parts: list[Document], part: Document) -> None:
-    """Plain texts grow together. One that is signed stays by itself: its signature belongs to no other part."""
-    text = part.get("text") if set(part) == {"text"} else None
-    if not part or text == "":
-        return
-    if isinstance(text, str) and parts and set(parts[-1]) == {"text"} and isinstance(parts[-1]["text"], str):
-        parts[-1] = {"text": parts[-1]["text"] + text}
-    else:
-        parts.append(part)
+        self._shown.add(part)
 
 
 class Answer:
@@ -115,6 +112,7 @@ class Answer:
         hides_server_tools: bool,
         new_turn_id: Callable[[], str],
         new_call_id: Callable[[], str],
+        limits: Limits = NO_LIMITS,
         goes_on: Callable[[Candidate], bool] = lambda candidate: False,
     ) -> None:
         """`goes_on` is asked when a candidate's finishReason has come, or its stream has ended without one: whether
@@ -125,6 +123,7 @@ class Answer:
         self.hides_server_tools = hides_server_tools
         self.new_turn_id = new_turn_id
         self.new_call_id = new_call_id
+        self.limits = limits
         self.goes_on = goes_on
         self.candidates: dict[int, Candidate] = {}
         self.continuation: str | None = None
@@ -191,7 +190,7 @@ class Answer:
         index = index if isinstance(index, int) else 0
         state = self.candidates.get(index)
         if state is None:
-            state = self.candidates[index] = Candidate(index, self.new_turn_id())
+            state = self.candidates[index] = Candidate(index, self.new_turn_id(), self.limits)
         content = candidate.get("content")
         content = content if isinstance(content, dict) else {}
         parts = parts_of(content)
@@ -254,14 +253,13 @@ class Answer:
             self._assembled(state, state.partial)  # another call begins: the one before it has come to its end
             state.partial = None
         if state.partial is None:
-            args = call.get("args")
             head = {k: v for k, v in call.items() if camel(k) not in ("partialArgs", "willContinue")}
-            state.partial = _Partial({**part, "functionCall": head}, dict(args) if isinstance(args, dict) else {})
+            state.partial = _Partial({**part, "functionCall": head}, Assembly(self.limits.args))
         partial = state.partial
         for key, value in part.items():
             partial.part.setdefault(key, value)  # the signature may come with a later piece
         for piece in objects(pieces):
-            put(partial.args, piece)
+            partial.args.put(piece)
         if isinstance(args := call.get("args"), dict):
             partial.args.update(args)  # all at once, with the last piece
         if not goes_on:
@@ -271,8 +269,8 @@ class Answer:
         return self.passthrough or self._toolset_name(used) is None
 
     def _assembled(self, state: Candidate, partial: _Partial) -> bool:
-        call = {**partial.part["functionCall"], "args": partial.args}
-        return self._captured(state, {**partial.part, "functionCall": call}, call)
+        call = {**partial.part["functionCall"], "args": partial.args.done()}
+        return self._captured(state, {**partial.part, "functionCall": call}, call, is_too_long=partial.args.is_too_long)
 
     def _cut_short(self, state: Candidate) -> None:
         """A call whose arguments are still to come when the answer ends is what came of it: its pieces were hidden,
@@ -286,12 +284,17 @@ class Answer:
         """The toolset's name of a call; None where it is the client's own."""
         return self.naming.names.get(used, used if self.naming.all_grafted else None)
 
-    def _captured(self, state: Candidate, part: Document, call: Document) -> bool:
+    def _captured(self, state: Candidate, part: Document, call: Document, *, is_too_long: bool = False) -> bool:
         """Take in a call that is complete; whether the client gets it."""
         used = str(call.get("name", ""))
         name = self._toolset_name(used)
-        too_deep = is_deeper(call.get("args"), MAX_DEPTH)
-        if too_deep:
+        bounds = state.bounds
+        if self.passthrough and bounds.are_full:
+            name = None  # the client answers it, as all the others; it is not asked for what is not kept
+        if name is not None and bounds.are_exceeded:
+            return False
+        fault = bounds.fault(call.get("args"), is_too_long=is_too_long)
+        if fault is not None:
             call = {**call, "args": {}}
             part = {**part, "functionCall": call}
         if name is None:
@@ -299,6 +302,7 @@ class Answer:
             state.say(part)
             state.show(part)
             return True
+        overflow = bounds.take()
         args = call.get("args")
         captured = Captured(
             call_id=self.new_call_id(),
@@ -306,8 +310,7 @@ class Answer:
             args=args if isinstance(args, dict) else {},
             gemini_id=call["id"] if isinstance(call.get("id"), str) else None,
             place=len(state.slots),
-            known=used in self.naming.names,
-            too_deep=too_deep,
+            fault=f"unknown tool: {name}" if used not in self.naming.names else overflow or fault,
         )
         state.captured.append(captured)
         state.slots.append(Slot(name, captured.call_id))
@@ -324,41 +327,3 @@ def _filled(candidate: Document) -> Document:
     if any(part and part != {"text": ""} for part in parts_of(content)):
         return candidate
     return {**candidate, "content": {"role": "model", **content, "parts": [FILLER]}}
-
-
-def is_deeper(value: Any, depth: int) -> bool:
-    """Whether JSON is nested more than `depth` levels deep."""
-    level = [value]
-    for _ in range(depth + 1):
-        containers = [one for one in level if isinstance(one, (dict, list))]
-        if not containers:
-            return False
-        level = [item for one in containers for item in (one.values() if isinstance(one, dict) else one)]
-    return True
-
-
-def put(args: Document, piece: Mapping[str, Any]) -> None:
-    """Set one partialArgs piece, `{"jsonPath": "$.a[0].b", "stringValue": "x"}`, in `args` (which is changed: it is
-    the assembly itself). Strings of one path grow."""
-    path: list[str | int] = [
-        int(number) if number else (name or quoted)
-        for name, number, quoted in _STEP.findall(str(piece.get("jsonPath", "")))
-    ]
-    value = next((piece[k] for k in ("stringValue", "numberValue", "boolValue") if k in piece), None)
-    if not path:
-        return
-    target: Any = args
-    for key, following in zip(path, [*path[1:], None], strict=True):
-        if isinstance(key, int):
-            if not isinstance(target, list) or key > len(target):
-                return
-            if key == len(target):
-                target.append(None)
-        elif not isinstance(target, dict):
-            return
-        held = target[key] if isinstance(key, int) else target.get(key)
-        if following is None:
-            target[key] = held + value if isinstance(held, str) and isinstance(value, str) else value
-        elif held is None:
-            target[key] = [] if isinstance(following, int) else {}
-        target = target[key]

@@ -2,7 +2,8 @@
 
 import base64
 import binascii
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from addon.core.documents import Document, Malformed, decode, encode, get, parts_of
@@ -107,3 +108,8 @@ def response_of(result: Any, error: str | None) -> Document:
         if isinstance(parsed, dict):
             return parsed
     return {"result": result}
+
+
+def exact(args: Mapping[str, Any]) -> bytes:
+    """Arguments as a key: their order does not matter, and 1, 1.0 and true differ, as do integers of any size."""
+    return json.dumps(args, sort_keys=True, separators=(",", ":")).encode()

@@ -19,6 +19,11 @@ _KEY = re.compile(rb'[ \t\r\n]*"((?:[^"\\]|\\.)*)"[ \t\r\n]*:[ \t\r\n]*')
 _OPEN = re.compile(rb"[ \t\r\n]*[\[{]")
 _GAP = re.compile(rb"[ \t\r\n]*")
 _COMMA = re.compile(rb"[ \t\r\n]*,[ \t\r\n]*")
+_ESCAPE = re.compile(
+    rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(?P<half>u[dD][89a-fA-F][0-9a-fA-F]{2})|.)",
+    re.DOTALL,
+)
+"""Each escape of a text: a surrogate pair, half of one, or any other."""
 _CLOSE = re.compile(rb"[ \t\r\n]*}[ \t\r\n]*")
 
 _SPACE = 0x20
@@ -49,11 +54,31 @@ def camel(name: str) -> str:
 
 
 def decode(data: bytes | memoryview) -> Any:
-    """Any JSON value. Raises Malformed."""
+    """Any JSON value. What of its texts is no Unicode is replaced: see `mended`. Raises Malformed."""
     try:
         return _any_decoder.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        good = mended(bytes(data))
+        if good == data:
+            raise Malformed(str(error)) from None
+    try:
+        return _any_decoder.decode(good)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Malformed(str(error)) from None
+
+
+def mended(data: bytes) -> bytes:
+    """JSON with U+FFFD for what of its texts is no Unicode: halves of surrogate pairs, which some languages' strings
+    hold and JSON can tell, and bytes that are no UTF-8. What is none of these stays as it is, good JSON or not."""
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        data = data.decode("utf-8", "replace").encode()
+    return _ESCAPE.sub(_mended, data) if b"\\u" in data else data
+
+
+def _mended(escape: re.Match[bytes]) -> bytes:
+    return b"\\ufffd" if escape["half"] is not None else escape[0]
 
 
 def members(data: bytes, start: int = 0, end: int | None = None) -> list[Member]:

@@ -1,8 +1,8 @@
 """How a tool's calls are run, as its declaration says: fields beside `name` that are the proxy's and never go upstream.
 
 `executor` (`{"type": "http", "url", "headers"}` or `{"type": "worker"}`), `approval`, `after`, `idempotent`,
-`cache_ttl`, `timeout`, `retries`; for the Live API alone `behavior` and `scheduling`. Only checks and copies: nothing
-is run here. Pure: the document is never changed.
+`redeliver`, `cache_ttl`, `timeout`, `retries`; for the Live API alone `behavior` and `scheduling`. Only checks and
+copies: nothing is run here. Pure: the document is never changed.
 """
 
 import graphlib
@@ -138,6 +138,7 @@ _READERS: dict[str, Callable[[object, str], Any]] = {
     "approval": _flag,
     "after": _names,
     "idempotent": _flag,
+    "redeliver": _flag,
     "cache_ttl": _seconds("0 or more", lambda value: 0 <= value < math.inf),
     "timeout": _seconds("above 0 and at most 3600", lambda value: 0 < value <= 3600),
     "retries": _retries,

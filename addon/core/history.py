@@ -18,6 +18,9 @@ from addon.core.steps import Slot, Step, TrueTurn, client_calls, last_step, resp
 from addon.core.tools import Generation, Plan, is_before
 from addon.core.turns import CALLS, RESPONSES, SERVER_TOOLS, History, Turn
 
+_TOLD = CALLS | RESPONSES | SERVER_TOOLS
+"""What a turn may hold that has to be put right even where nothing is known of it."""
+
 NO_RESULT: Document = {"error": "no result"}
 DUMMY_SIGNATURE = "skip_thought_signature_validator"
 """Documented by Google for calls whose signature is not to be had. The last resort: it can make answers worse."""
@@ -26,7 +29,8 @@ DUMMY_SIGNATURE = "skip_thought_signature_validator"
 class Rules(NamedTuple):
     """How one request is rewritten. `strip`: the client's own calls go too, as text, where nothing declares them.
     `keep_unanswered`: a last step none of whose calls has a result keeps its text. `ids`: calls have ids. `kept`: the
-    service has the history itself, and waits for the responses to its calls, whatever is declared."""
+    service has the history itself, and waits for the responses to its calls, whatever is declared. `only_known`: a turn
+    with a call that has no result yet keeps its visible form, wherever it stands, if that can stand by itself."""
 
     plan: Plan
     strip: bool
@@ -35,6 +39,7 @@ class Rules(NamedTuple):
     keep_unanswered: bool = True
     ids: bool = True
     kept: bool = False
+    only_known: bool = False
 
 
 class Manner(NamedTuple):
@@ -49,10 +54,10 @@ class Manner(NamedTuple):
 def rewrite(body: bytes, history: History, hits: Mapping[int, Sequence[TrueTurn]], rules: Rules) -> list[Piece] | None:
     """The pieces of the new `contents`; None where nothing changes. `hits`: by index of the turn in the history, the
     true turns it stands for (several where placeholders were joined into one turn)."""
-    if not hits and not (rules.strip and history.holds & (CALLS | RESPONSES | SERVER_TOOLS)):
+    if not hits and not (rules.strip and history.holds & _TOLD):
         return None
     writer = _Writer(body, history, hits, rules)
-    told = [*hits, *(i for i, turn in enumerate(history.turns) if turn.holds)] if history.holds else hits
+    told = [*hits, *(i for i, turn in enumerate(history.turns) if turn.holds & _TOLD)] if history.holds else hits
     position = 0
     for index in sorted({at for i in told for at in (i, i + 1) if at < len(history.turns)}):
         writer.stay(position, index)
@@ -103,7 +108,7 @@ class _Writer:
     def model_turn(self, turn: Turn) -> None:
         self.kept_step = False
         here = self.hits.get(self.index, ()) if self.out else ()
-        found = [true for true in here if not self._keeps_text(true)]
+        found = [true for true in here if not self._keeps_text(turn, true)]
         fresh = {true.turn_id: true for true in found if true.turn_id not in self.seen}
         self.seen.update(true.turn_id for true in here)
         if not found:
@@ -130,9 +135,12 @@ class _Writer:
             self.stay(self.index, self.index + 1)
         self.kept_step = False
 
-    def _keeps_text(self, true: TrueTurn) -> bool:
+    def _keeps_text(self, turn: Turn, true: TrueTurn) -> bool:
         if not any(step.slots for step in true.steps) and not self.rules.plan.server_tools:
             return True  # nothing was hidden but parts that may not stand in this request
+        if self.rules.only_known:
+            stands = not true.shares or self.rules.strip or self._is_whole_step(turn)
+            return bool(true.pending) and stands
         return (
             self.rules.keep_unanswered
             and true is self.last

@@ -64,7 +64,7 @@ class Stream:
 
     # --- as the client gets it --------------------------------------------------------------------------------
 
-    def as_came(self, document: Document, item: Item) -> bytes:
+    def passthrough_event(self, document: Document, item: Item) -> bytes:
         """An event that was read and needs no change."""
         match document:
             case {"index": int(index)} if index in self._open:
@@ -143,7 +143,7 @@ class Stream:
 
 def status_of(interaction: Document, *, calls: bool) -> Any:
     """An interaction's status: action is required only of a client that has a call to answer."""
-    status = interaction.get("status")
+    status = interaction.get("status") or ("requires_action" if calls else "completed")
     return "completed" if status == "requires_action" and not calls else status
 
 

@@ -209,16 +209,20 @@ def parts_of_delta(delta: Document) -> list[Document]:
 
 
 def grown(step: Document, delta: Document) -> Document:
-    """A step with a piece added: the arguments of a function_call are pieces of JSON."""
+    """A step with a piece added: the arguments of a function_call are pieces of JSON. They are joined at its end, so
+    the step that is given goes on in the one that comes back."""
     if delta.get("type") == "arguments_delta" and isinstance(piece := delta.get("arguments") or "", str):
-        return {**step, _PIECES: step.get(_PIECES, "") + piece}
+        if _PIECES not in step:
+            return {**step, _PIECES: [piece]}
+        step[_PIECES].append(piece)
+        return step
     return step | {key: value for key, value in delta.items() if key != "type"}
 
 
 def complete(step: Document) -> Document:
     """A step that has all its pieces. Arguments that are no object stand under a name that no tool knows."""
     whole = {key: value for key, value in step.items() if key != _PIECES}
-    if pieces := step.get(_PIECES):
+    if pieces := "".join(step.get(_PIECES, ())):
         try:
             arguments = decode(pieces.encode("utf-8", "surrogatepass"))
         except Malformed:

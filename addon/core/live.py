@@ -20,14 +20,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from addon.core.answer import MAX_DEPTH, Captured, is_deeper
-from addon.core.documents import Document, Malformed, camel, decode, encode, get, listed, members, objects
+from addon.core.answer import Captured
+from addon.core.arguments import NO_LIMITS, Bounds, Limits
+from addon.core.documents import Document, Malformed, camel, decode, encode, get, listed, members, mended, objects
 from addon.core.steps import Slot
 from addon.core.tools import Toolbox
 
 NON_BLOCKING = "NON_BLOCKING"
 _CONCERNS = re.compile(rb'"(?:tool_?[Cc]all|turn_?[Cc]omplete)')
 """What of the service's frames is to be looked into: most of them are audio, and long."""
+_DECLARING = ("setup", "contextUpdate")
 _BEHAVIORS = ("UNSPECIFIED", "BLOCKING", NON_BLOCKING)
 
 
@@ -76,6 +78,7 @@ class _Waiting:
     used: str
     manner: Manner
     response: Document | None = None
+    is_stored: bool = True
 
     @property
     def blocks(self) -> bool:
@@ -94,6 +97,7 @@ class Live:
         strips: bool,
         shows: bool,
         new_call_id: Callable[[], str],
+        limits: Limits = NO_LIMITS,
     ) -> None:
         declared = [_with_behavior(d, manners.get(d["name"], Manner())) for d in toolbox.declarations]
         self.toolbox = Toolbox(declared, toolbox.builtins)
@@ -101,6 +105,7 @@ class Live:
         self.strips = strips
         self.shows = shows
         self.new_call_id = new_call_id
+        self.limits = limits
         self.model = ""
         self._names: dict[str, str] = {}  # the name that is used upstream → the toolset's
         self._free: set[str] = set()  # the client's tools that the model does not wait for
@@ -115,11 +120,8 @@ class Live:
     # --- the client's frames ----------------------------------------------------------------------------------
 
     def from_client(self, frame: Frame) -> Outcome:
-        try:
-            kind = next((member.name for member in members(frame.data)), "")
-        except Malformed:
-            kind = ""
-        if kind in ("setup", "contextUpdate"):
+        kind, frame = _kind(frame)
+        if kind in _DECLARING:
             frame = Frame(self._declared(frame.data), frame.text)
         elif kind == "toolResponse":
             return Outcome(frame.data, results=self._taken(frame.data), send=self._released())
@@ -130,6 +132,11 @@ class Live:
             self._unsent += 1
             return Outcome(send=(frame,))
         return Outcome(frame.data)
+
+    def leave(self, frame: Frame) -> None:
+        """A frame of the client's went upstream as it came: where it declares tools, no others are declared now."""
+        if _kind(frame)[0] in _DECLARING:
+            self._names, self.strips = {}, False
 
     def sent(self) -> None:
         """One of the frames of a `send` has gone upstream."""
@@ -166,14 +173,14 @@ class Live:
         kept = [] if self.strips else list(objects(own))
         # the newest models' rules: those of older ones for other surfaces do not hold for Live
         plan = self.toolbox.keep(encode(kept), None, None)
-        self._names = {used: name for name, used in plan.names.items()}
+        tools: list[Document] = decode(plan.tools) if plan.tools is not None else []
         self._free = {
             str(declaration.get("name"))
             for tool in kept
             for declaration in objects(get(tool, "functionDeclarations"))
             if _behavior(declaration.get("behavior")) == NON_BLOCKING
         }
-        tools: list[Document] = decode(plan.tools) if plan.tools is not None else []
+        self._names = {used: name for name, used in plan.names.items()}
         return None if tools == listed(own) else tools
 
     def _taken(self, data: bytes) -> tuple[tuple[str, Document], ...]:
@@ -213,18 +220,25 @@ class Live:
         slots: list[Slot] = []
         captured: list[Captured] = []
         blocked: list[str] = []
+        bounds = Bounds(self.limits)
         for place, call in enumerate(objects(get(inner, "functionCalls"))):
             used = str(call.get("name"))
             name = self._names.get(used)
-            deep = is_deeper(call.get("args"), MAX_DEPTH)
-            said = {**call, "args": {}} if deep else call
-            if name is None and not self.strips:
+            is_own = (name is None and not self.strips) or (self.shows and bounds.are_full)
+            if not is_own and bounds.are_exceeded:
+                self._refuse(call, used, name, captured[-1])
+                continue
+            fault = bounds.fault(call.get("args"))
+            said = call if fault is None else {**call, "args": {}}
+            if is_own:
                 own.append(call)
                 slots.append(Slot(used, None))
                 if used not in self._free:
                     blocked.append(str(call.get("id")))
             else:
-                captured.append(self._capture(said, used, name, place, too_deep=deep))
+                overflow = bounds.take()
+                unknown = f"unknown tool: {used}" if name is None else None
+                captured.append(self._capture(said, used, name, place, unknown or overflow or fault))
                 slots.append(Slot(name or used, captured[-1].call_id))
             parts.append({"functionCall": {**said, "name": name or used}})
         if not captured:
@@ -237,17 +251,15 @@ class Live:
             self._owed.update(blocked)
         return _replaced(document, key, _replaced(inner, _key(inner, "functionCalls"), own)), called
 
-    def _capture(self, call: Document, used: str, name: str | None, place: int, *, too_deep: bool) -> Captured:
-        gemini_id, args = call.get("id"), call.get("args")
-        gemini_id = None if gemini_id is None else str(gemini_id)
+    def _capture(self, call: Document, used: str, name: str | None, place: int, fault: str | None) -> Captured:
+        gemini_id, args = _id_of(call), call.get("args")
         one = Captured(
             call_id=self.new_call_id(),
             name=name or used,
             args=args if isinstance(args, dict) else {},
             gemini_id=gemini_id,
             place=place,
-            known=name is not None,
-            too_deep=too_deep,
+            fault=fault,
         )
         if self.shows:
             self._shown[str(gemini_id)] = one.call_id
@@ -256,12 +268,21 @@ class Live:
             self._waiting[one.call_id] = _Waiting(self._steps, gemini_id, used, manner)
         return one
 
+    def _refuse(self, call: Document, used: str, name: str | None, last: Captured) -> None:
+        """A call behind those that a step may have: it is not stored, and answered as the last of those was."""
+        manner = self.manners.get(name or "", Manner())
+        refused = _Waiting(self._steps, _id_of(call), used, manner, {"error": last.fault}, is_stored=False)
+        self._waiting[f"{last.call_id}+{len(self._waiting)}"] = refused
+
     def _cancelled(self, document: Document) -> tuple[Document, tuple[str, ...]]:
         """A toolCallCancellation: the client is told of its own calls, and of those that it was shown."""
         key, inner = _member(document, "toolCallCancellation")
         ids = [str(one) for one in listed(get(inner, "ids"))]
-        cancelled = [call_id for call_id, one in self._waiting.items() if one.gemini_id in ids]
-        hidden = {self._waiting.pop(call_id).gemini_id for call_id in cancelled}
+        wanted = frozenset(ids)
+        cancelled = [call_id for call_id, one in self._waiting.items() if one.gemini_id in wanted]
+        gone = {call_id: self._waiting.pop(call_id) for call_id in cancelled}
+        hidden = {one.gemini_id for one in gone.values()}
+        cancelled = [call_id for call_id, one in gone.items() if one.is_stored]
         self._owed.difference_update(ids)
         cancelled += [self._shown.pop(one) for one in ids if one in self._shown]
         if not hidden:
@@ -284,7 +305,7 @@ class Live:
 
     def close(self) -> Outcome:
         """The connection is no more: nothing is waited for, and what was held goes nowhere."""
-        left = (*self._waiting, *self._shown.values())
+        left = (*(call_id for call_id, one in self._waiting.items() if one.is_stored), *self._shown.values())
         self._waiting.clear()
         self._shown.clear()
         self._owed.clear()
@@ -297,7 +318,7 @@ class Live:
         ready: dict[object, list[str]] = {}
         for call_id, one in self._waiting.items():
             if one.response is not None and not (one.blocks and one.step in open_steps):
-                ready.setdefault(one.step if one.blocks else call_id, []).append(call_id)
+                ready.setdefault(call_id if not one.blocks and one.is_stored else one.step, []).append(call_id)
         frames = tuple(_tool_response([self._waiting.pop(call_id) for call_id in ids]) for ids in ready.values())
         self._unsent += len(frames)
         return frames
@@ -310,6 +331,28 @@ class Live:
         self._held.clear()
         self._unsent += len(frames)
         return frames
+
+
+def _kind(frame: Frame) -> tuple[str, Frame]:
+    """What a frame of the client's is: the name of its first member, "" where it is no object. And the frame, with good
+    texts."""
+    try:
+        return _first(frame.data), frame
+    except Malformed:
+        good = Frame(mended(frame.data), frame.text)
+    try:
+        return _first(good.data), good
+    except Malformed:
+        return "", frame
+
+
+def _first(data: bytes) -> str:
+    return next((member.name for member in members(data)), "")
+
+
+def _id_of(call: Document) -> str | None:
+    gemini_id = call.get("id")
+    return None if gemini_id is None else str(gemini_id)
 
 
 def _with_behavior(declaration: Document, manner: Manner) -> Document:

@@ -1,10 +1,10 @@
 """What the ledger says of a turn: its steps, whose each call is, and the answers there are by now."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from addon.core.calls import calls_in, responses_in
-from addon.core.documents import Document, get
+from addon.core.documents import Document, get, parts_of
 from addon.core.placeholder import Placeholder
 from addon.core.request import Piece
 from addon.core.turns import CALLS, History
@@ -22,15 +22,37 @@ class Step(NamedTuple):
     slots: tuple[Slot, ...]
 
 
+def mended(content: Document, slots: Sequence[Slot], made: Mapping[str, Document]) -> Step:
+    """A step of an older record, which lacks the calls that the model had marked as thoughts: each is put back in its
+    place, as `made` has it (functionCalls by call id). The slot of a call that nothing holds any more is left out."""
+    left, parts, found = list(parts_of(content)), list[Document](), list[Slot]()
+    for slot in slots:
+        while left and get(left[0], "functionCall") is None:
+            parts.append(left.pop(0))
+        call = made.get(slot.call_id or "")
+        if left and _is_call_of(slot, call, get(left[0], "functionCall")):
+            parts.append(left.pop(0))
+        elif call is not None:
+            parts.append({"functionCall": call})
+        else:
+            continue
+        found.append(slot)
+    return Step({**content, "parts": [*parts, *left]}, tuple(found))
+
+
+def _is_call_of(slot: Slot, made: Document | None, call: Document) -> bool:
+    return call.get("name") == slot.name and (made is None or (call.get("args") or {}) == made["args"])
+
+
 class TrueTurn:
     """What really happened in place of a visible turn.
 
-    `answers`: for each call id the functionResponse's `response`, None while there is none. `leased`: the calls that a
-    worker had when this was read. `passthrough`: the client was given the calls and answers them itself. Immutable, but
-    for the bytes it was last written as.
+    `answers`: for each call id the functionResponse's `response`, None while there is none. `passthrough`: the client
+    was given the calls and answers them itself. `chain` is what the ledger keeps of all that stood before it.
+    Immutable, but for the bytes it was last written as.
     """
 
-    __slots__ = ("answers", "leased", "passthrough", "steps", "turn_id", "visible_text", "written")
+    __slots__ = ("answers", "chain", "passthrough", "steps", "turn_id", "visible_text", "written")
 
     def __init__(
         self,
@@ -40,14 +62,14 @@ class TrueTurn:
         *,
         visible_text: str = "",
         passthrough: bool = False,
-        leased: Collection[str] = (),
+        chain: bytes = b"",
     ) -> None:
         self.turn_id = turn_id
         self.steps = tuple(steps)
         self.answers = answers
         self.visible_text = visible_text
         self.passthrough = passthrough
-        self.leased = leased
+        self.chain = chain
         self.written: tuple[object, list[Piece]] | None = None
 
     @property

@@ -58,12 +58,13 @@ class Ended(NamedTuple):
 Loop = Generator[Send | RunTools, Round | Sequence[Document], Ended]
 
 
-def tool_loop(max_rounds: int) -> Loop:
-    """The loop of one request of the client's."""
-    added: list[Document] = []
+def tool_loop(max_rounds: int, before: Sequence[Document] = (), rounds: int = 0) -> Loop:
+    """The loop of one request of the client's. `before` are the Contents that earlier `rounds` of it came to, where it
+    goes on from there."""
+    added = list(before)
     wrong_before = False
-    mode: str | None = None
-    for number in range(1, max_rounds + 1):
+    mode: str | None = "AUTO" if before else None
+    for number in range(min(rounds, max_rounds - 1) + 1, max_rounds + 1):
         reply = yield Send(tuple(added), "NONE" if number == max_rounds else mode)
         assert isinstance(reply, Round)
         if reply.finish in WRONG_CALLS:

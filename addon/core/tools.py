@@ -52,7 +52,8 @@ class Plan(NamedTuple):
 
     @property
     def rewrites(self) -> bool:
-        """Whether the history is told as it really was: a request without grafted tools keeps its visible turns."""
+        """Whether the history is told as it really was, results awaited: a request without grafted tools tells what is
+        known as text, and keeps its visible turns otherwise."""
         return self.grafts and bool(self.names or self.hides_server_tools)
 
 

@@ -7,13 +7,14 @@ The visible form of a turn is its text joined over the run and trimmed, its call
 parts; never thoughts, empty parts, ids or signatures, which clients lose or change on their way.
 """
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 import msgspec
 import xxhash
 
-from addon.core.documents import Document, Malformed, camel, decode, encode, get, listed
+from addon.core.documents import Document, Malformed, camel, decode, encode, get, listed, parts_of
 
 Side = Literal["user", "model"]
 
@@ -29,6 +30,8 @@ class _PartHead(msgspec.Struct, gc=False):
     server_: msgspec.Raw = msgspec.field(default=_ABSENT, name="tool_call")
     served: msgspec.Raw = msgspec.field(default=_ABSENT, name="toolResponse")
     served_: msgspec.Raw = msgspec.field(default=_ABSENT, name="tool_response")
+    signature: msgspec.Raw = msgspec.field(default=_ABSENT, name="thoughtSignature")
+    signature_: msgspec.Raw = msgspec.field(default=_ABSENT, name="thought_signature")
 
 
 class _Head(msgspec.Struct, gc=False):
@@ -46,8 +49,9 @@ _heads = msgspec.json.Decoder(list[_Head])
 _contents = msgspec.json.Decoder(_RawContent)
 _NULL = bytes(_ABSENT)
 
-CALLS, RESPONSES, SERVER_TOOLS = 1, 2, 4
-"""What a Content holds, as bits: functionCall parts, functionResponse parts, toolCall or toolResponse parts."""
+CALLS, RESPONSES, SERVER_TOOLS, SIGNATURES = 1, 2, 4, 8
+"""What a Content holds, as bits: functionCall parts, functionResponse parts, toolCall or toolResponse parts, parts
+with a thoughtSignature."""
 
 
 _PLAIN = _PartHead()
@@ -62,6 +66,7 @@ def _holds(head: _Head) -> int:
             (CALLS, (part.call, part.call_)),
             (RESPONSES, (part.response, part.response_)),
             (SERVER_TOOLS, (part.server, part.server_, part.served, part.served_)),
+            (SIGNATURES, (part.signature, part.signature_)),
         ):
             for raw in raws:
                 if raw is not _ABSENT and bytes(raw) != _NULL:
@@ -72,9 +77,9 @@ def _holds(head: _Head) -> int:
 class Turn(msgspec.Struct, eq=False, gc=False):
     """A run of consecutive Contents of one side.
 
-    `spans` are (start, end) in the body. `text` (of model turns), `digest`, `chain` and `pair` are there after
-    `identify`. `memo` is the rewriter's to remember what it found for this very turn. There are many, and none is part
-    of a cycle: they are kept from the garbage collector.
+    `spans` are (start, end) in the body. `text` (of model turns), `digest` and `chain` are there after `identify`.
+    `key` and `memo` are the ledger's: the key of the turn's own words, and what it was found to be. There are many
+    turns, and none is part of a cycle: they are kept from the garbage collector.
     """
 
     side: Side
@@ -83,22 +88,32 @@ class Turn(msgspec.Struct, eq=False, gc=False):
     text: str = ""
     digest: bytes = b""
     chain: bytes = b""
-    pair: bytes = b""
+    key: bytes = b""
     memo: Any = None
+    _words: int = -1
 
     def contents(self, body: bytes) -> list[Document]:
         """The run's Contents, decoded."""
         return [decode(memoryview(body)[start:end]) for start, end in self.spans]
+
+    def words(self, body: bytes) -> int:
+        """How many different words the turn says, as far as it was looked at: see `words_of`."""
+        if self._words < 0:
+            try:
+                self._words = words_of(part for content in self.contents(body) for part in parts_of(content))
+            except Malformed:
+                self._words = 0
+        return self._words
 
 
 class History:
     """The turns of a `contents` array. `end` is where its last Content ends in the body; `holds` is what any holds.
 
     What was worked out for its first turns goes on with it: `identified` of them have been identified, their texts
-    have `read` characters, and `memo` is the rewriter's to remember what it found for them.
+    have `read` characters, and `memo` is the ledger's to remember what it found for the first `remembered`.
     """
 
-    __slots__ = ("end", "holds", "identified", "memo", "read", "turns")
+    __slots__ = ("end", "holds", "identified", "memo", "read", "remembered", "turns")
 
     def __init__(self, turns: Sequence[Turn], end: int, holds: int = 0) -> None:
         self.turns = turns
@@ -106,15 +121,15 @@ class History:
         self.holds = holds
         self.identified = 0
         self.read = 0
-        self.memo: tuple[int, int, Any] | None = None  # of which revision, for how many turns, what
+        self.memo: Any = None
+        self.remembered = 0
 
     def goes_on(self, known: "History", turns: int) -> None:
         """This history has its first `turns` turns in common with one that is known."""
         self.identified = min(known.identified, turns)
         self.read = known.read
-        if known.memo is not None:
-            revision, count, found = known.memo
-            self.memo = (revision, min(count, turns), found)
+        self.memo = known.memo
+        self.remembered = min(known.remembered, turns)
 
     @classmethod
     def of(
@@ -151,21 +166,17 @@ class History:
         return history
 
     def identify(self, body: bytes) -> None:
-        """Fill in text, digest, chain and pair of every turn that lacks them. `body` is what the history was read from.
+        """Fill in text, digest and chain of every turn that lacks them. `body` is what the history was read from.
 
-        `chain` identifies a turn together with everything before it, `pair` together with the turn before it.
+        `digest` identifies the words of a turn, `chain` the turn together with everything before it.
         """
-        chain = digest = b""
-        if self.identified:
-            before = self.turns[self.identified - 1]
-            chain, digest = before.chain, before.digest
+        chain = self.turns[self.identified - 1].chain if self.identified else b""
         for turn in self.turns[self.identified :]:
             if not turn.chain:
                 text, turn.digest = _identity(body, turn.spans)
                 turn.text = text if turn.side == "model" else ""
                 turn.chain = chain_key(chain, turn.side, turn.digest)
-                turn.pair = pair_key(digest, turn.digest)
-            chain, digest = turn.chain, turn.digest
+            chain = turn.chain
             self.read += len(turn.text)
         self.identified = len(self.turns)
 
@@ -184,9 +195,20 @@ def chain_key(before: bytes, side: Side, digest: bytes) -> bytes:
     return xxhash.xxh3_128_digest(b"chain" + before + side.encode() + digest)
 
 
-def pair_key(before: bytes, digest: bytes) -> bytes:
-    """The key of a turn with the one before it, by their digests."""
-    return xxhash.xxh3_128_digest(b"pair" + before + digest)
+WINDOWS = 6
+"""How many windows a turn has at most: of 2 turns, of 4, and so on."""
+
+
+def windows(before: Sequence[bytes], digest: bytes) -> list[bytes]:
+    """The hashes of a turn with the one before it, with the three before it, and so on, as far as there are so many.
+    `before`: the digests of the turns before it, in order."""
+    found: list[bytes] = []
+    start = len(before) - 1
+    while start >= 0 and len(found) < WINDOWS:
+        digest = xxhash.xxh3_128_digest(b"window" + digest + b"".join(before[start : start + (2 if found else 1)]))
+        found.append(digest)
+        start -= 2
+    return found
 
 
 def visible_digest(parts: Iterable[Document]) -> bytes:
@@ -229,6 +251,30 @@ def visible(parts: Iterable[dict[str, msgspec.Raw]]) -> tuple[str, bytes]:
     digest.update(b"text")
     digest.update(joined.encode("utf-8", "surrogatepass"))
     return joined, digest.digest()
+
+
+_LOOKED_AT = 1000
+"""Characters of a part, from its beginning, whose words are counted: nothing depends on there being very many."""
+
+_WORD = re.compile(r"[^\W_]{2,}")
+_UNSPACED = "\u2e80"
+"""From here on characters are written without spaces between words, or mean a syllable each."""
+
+
+def words_of(parts: Iterable[Document]) -> int:
+    """How many different words are in the texts, calls and responses of (decoded) parts; two characters of a script
+    that has no spaces count for one. What it begins with is enough of a long part. Thoughts and media do not count."""
+    words: set[str] = set()
+    for part in parts:
+        if part.get("thought"):
+            continue
+        text = part.get("text")
+        for kind, payload in (("functionCall", "args"), ("functionResponse", "response")):
+            if isinstance(call := get(part, kind), dict):
+                text = f"{get(call, 'name')} {get(call, payload)}"
+        if isinstance(text, str):
+            words.update(_WORD.findall(text[:_LOOKED_AT].casefold()))
+    return sum(1 if word[0] < _UNSPACED else (len(word) + 1) // 2 for word in words)
 
 
 def _blob(raw: msgspec.Raw) -> bytes:

@@ -36,6 +36,12 @@ class Log:
             del self.requests[0]
             self._total -= self._sizes.pop(0)
 
+    def clear(self) -> None:
+        """Forget the requests; the counts stay."""
+        self.requests.clear()
+        self._sizes.clear()
+        self._total = 0
+
 
 def check_key(headers: Mapping[str, str], query: Mapping[str, str], route: Route) -> None:
     """The API key or bearer token. Raises ``Refused``."""

@@ -33,11 +33,13 @@ class Options:
     """How strict to be. The defaults are what the demo and the tests run with.
 
     ``check_signatures=False`` is for requests whose signatures another service made; ``check_declared=False`` takes
-    calls of undeclared functions in history, as the service often does.
+    calls of undeclared functions in history, as the service often does. ``prompt_tokens`` is what every answer reports
+    as the size of its prompt; None: a rough count.
     """
 
     check_signatures: bool = True
     check_declared: bool = True
+    prompt_tokens: int | None = None
 
 
 def check(

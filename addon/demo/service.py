@@ -33,14 +33,14 @@ class Service:
         request, answers = self._answers(request, model, route, stream=stream)
         config = request.get("generationConfig") or {}
         thoughts = bool((config.get("thinkingConfig") or {}).get("includeThoughts"))
-        return Reply(model, route.place, answers, tokens(request), thoughts), request
+        return Reply(model, route.place, answers, self._prompt_tokens(request), thoughts), request
 
     def complete(self, document: Any, route: Route) -> tuple[ChatReply, Json]:
         """The same for the OpenAI-compatible endpoint."""
         request = chat.read(document)
         model = self._model(str(document.get("model", "")).removeprefix("google/"), route)
         request, answers = self._answers(request, model, route, stream=bool(document.get("stream")))
-        return ChatReply(model, answers, tokens(request)), request
+        return ChatReply(model, answers, self._prompt_tokens(request)), request
 
     def _answers(self, request: Json, model: Model, route: Route, *, stream: bool) -> tuple[Json, list[Answer]]:
         """The request with what its cachedContent adds, and the candidates. Raises ``Refused``."""
@@ -49,6 +49,9 @@ class Service:
         self.dummy_signatures += rules.check(request, model, route.place, stream=stream, options=self.options)
         config = request.get("generationConfig") or {}
         return request, [answer(request)] * config.get("candidateCount", 1)
+
+    def _prompt_tokens(self, request: Json) -> int:
+        return tokens(request) if self.options.prompt_tokens is None else self.options.prompt_tokens
 
     def count_tokens(self, document: Any, route: Route) -> Json:
         """``{"totalTokens": …, "promptTokensDetails": […]}``. Raises ``Refused``."""
@@ -61,6 +64,8 @@ class Service:
         if inner is not None and request.get("contents"):
             # own words
             raise Refused("Only one of contents and generate_content_request may be set.")
+        if inner is not None and not inner.get("model"):
+            raise Refused("* CountTokensRequest.generate_content_request.model: must be given.\n")  # own words
         request = inner or request
         history.check_contents(request.get("contents") or [], model, route.place)
         rules.check_tools(request, model, route.place)

@@ -5,22 +5,22 @@ import logging
 import re
 from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import aclosing
-from urllib.parse import urlsplit
 
 import httpx2
 
 from addon.control.problems import Problem
+from addon.core.asker import asker_with
 from addon.core.documents import Document, Malformed, decode, encode, objects
 from addon.core.pairing import signed
 from addon.core.sse import SseDecoder
 from addon.doors.failures import Failed
 from addon.doors.outward import Caller, Outward
+from addon.graft.capture import listen
 from addon.graft.exchange import Abandoned, Forward, Reply
-from addon.graft.grafter import Grafter
+from addon.graft.grafter import Grafter, GraftFailed
 from addon.graft.scope import Scope
 from addon.loop.executors import Executors
 from addon.loop.runner import Head, Output, Runner
-from addon.loop.running import Running
 from addon.loop.upstream import Address, Upstream
 from addon.surfaces import Framing, Operation, Target
 
@@ -34,12 +34,9 @@ _VERSION = "v1beta"
 class Engine:
     """`grafter` is asked for anew for each turn: options may change."""
 
-    def __init__(
-        self, grafter: Callable[[], Grafter], executors: Executors, running: Running, outward: Outward
-    ) -> None:
+    def __init__(self, grafter: Callable[[], Grafter], executors: Executors, outward: Outward) -> None:
         self._grafter = grafter
         self._executors = executors
-        self._running = running
         self._outward = outward
 
     async def documents(
@@ -55,26 +52,26 @@ class Engine:
     async def _output(self, caller: Caller, model: str, request: Document, *, stream: bool) -> Output:
         grafter, body = self._grafter(), encode({**request, "contents": signed(request["contents"], model)})
         target = _target(model, stream=stream)
-        outcome = await grafter.request(target, await _scope(grafter, caller.session), body)
+        try:
+            scope = await _scope(grafter, caller.session)
+        except GraftFailed as error:
+            raise Failed(500, f"toolgraft: {error}") from error
+        address = _address(grafter, target, model, caller.key)
+        outcome = await grafter.request(target, scope, body, asker=asker_with(caller.key), url=address.url)
         if not isinstance(outcome, Forward):
             for out in _replied(outcome):
                 yield out
             return
-        address = _address(grafter, target, model, caller.key)
-        upstream = self._outward.upstream(caller, address, body)
+        upstream = self._outward.upstream(caller, body, streams=stream)
         if outcome.exchange is None:
-            async with aclosing(_straight(upstream, address, outcome.body)) as output:
+            async with aclosing(_straight(grafter, upstream, address, outcome)) as output:
                 async for out in output:
                     yield out
             return
         runner = Runner(grafter, self._executors, upstream, outcome.exchange, address, outcome.body)
-        self._running.begin(runner)
-        try:
-            async with aclosing(runner.output()) as output:
-                async for out in output:
-                    yield out
-        finally:
-            self._running.end(runner)
+        async with aclosing(runner.output()) as output:
+            async for out in output:
+                yield out
 
 
 def check_model(model: object) -> str:
@@ -89,7 +86,7 @@ async def _scope(grafter: Grafter, session: str) -> Scope:
     is told here, so what a tool was called for that is declared no more is told as text."""
     scope = await grafter.scope(session)
     if scope is None:
-        scope = grafter.scopes.made_of(session, await grafter.store.session(session), None)
+        scope = grafter.scopes.made_of(session, await grafter.store.snapshot(session), None)
     return dataclasses.replace(scope, client_tools="keep", flattens=True)
 
 
@@ -99,23 +96,16 @@ def _target(model: str, *, stream: bool) -> Target:
 
 
 def _address(grafter: Grafter, target: Target, model: str, key: str) -> Address:
-    settings = grafter.settings
     name = model if "/" in model else f"models/{model}"
     query = "?alt=sse" if target.framing is Framing.SSE else ""
     path = f"/{_VERSION}/{name}:{target.operation.value}{query}"
-    base = urlsplit(settings.upstream)
-    to = next((one for one in settings.redirect if one.host == base.hostname), None)
     headers = [
         (b"content-type", b"application/json"),
         (b"accept-encoding", b"identity"),
         (b"user-agent", b"toolgraft"),
         (b"x-goog-api-key", key.encode()),
     ]
-    redirected = None
-    if to is not None:
-        host = f"[{to.to_host}]" if ":" in to.to_host else to.to_host
-        redirected = f"{to.scheme}://{host}:{to.to_port}{to.path}{base.path}{path}"
-    return Address("POST", f"{settings.upstream}{path}", headers, redirected)
+    return Address("POST", f"{grafter.settings.upstream}{path}", headers)
 
 
 def _replied(outcome: Reply | Abandoned) -> Iterable[Head | bytes]:
@@ -125,12 +115,17 @@ def _replied(outcome: Reply | Abandoned) -> Iterable[Head | bytes]:
     yield outcome.body
 
 
-async def _straight(upstream: Upstream, address: Address, body: bytes) -> Output:
+async def _straight(grafter: Grafter, upstream: Upstream, address: Address, sent: Forward) -> Output:
     """A request that nothing is grafted on."""
-    async with upstream.send(address, body) as answer:
+    heard = bytearray()
+    async with upstream.send(address, sent.body) as answer:
         yield Head(answer.status, answer.headers)
         async for chunk in answer.chunks():
+            if sent.heard is not None:
+                heard += chunk
             yield chunk
+        if sent.heard is not None and answer.status == 200:
+            await listen(grafter, sent.heard, answer.content_type, bytes(heard))
 
 
 async def _documents(output: Output) -> AsyncGenerator[Document]:

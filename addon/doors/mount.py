@@ -12,7 +12,6 @@ from addon.doors.responses import ResponsesDoor
 from addon.doors.threads import Threads
 from addon.graft.grafter import Grafter
 from addon.loop.executors import Executors
-from addon.loop.running import Running
 from store.base import Store
 
 _KEYS = ("GEMINI_API_KEY", "GOOGLE_API_KEY")
@@ -29,10 +28,9 @@ def open_doors(
     store: Store,
     grafter: Callable[[], Grafter],
     executors: Executors,
-    running: Running,
     outward: Outward,
     environ: Mapping[str, str],
 ) -> Mounted:
-    engine, threads, key = Engine(grafter, executors, running, outward), Threads(store), key_of(environ)
+    engine, threads, key = Engine(grafter, executors, outward), Threads(store), key_of(environ)
     routes = [*ResponsesDoor(engine, threads, key).router().routes, *GeminiDoor(engine, threads, key).router().routes]
     return Mounted(routes, {responses.PATH: in_openai_s_words, gemini.PATH: in_google_s_words})

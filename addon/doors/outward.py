@@ -2,7 +2,7 @@
 
 from typing import NamedTuple, Protocol
 
-from addon.loop.upstream import Address, Upstream
+from addon.loop.upstream import Upstream
 
 
 class Caller(NamedTuple):
@@ -14,7 +14,7 @@ class Caller(NamedTuple):
 
 
 class Outward(Protocol):
-    def upstream(self, caller: Caller, address: Address, sent: bytes) -> Upstream:
-        """For one turn of the caller's, whose requests go to `address`. `sent` is the request that the turn began
-        with, as a client of Gemini's would have sent it."""
+    def upstream(self, caller: Caller, sent: bytes, *, streams: bool) -> Upstream:
+        """For one turn of the caller's. `sent` is the request that the turn began with, as a client of Gemini's would
+        have sent it; `streams`: whether its answer comes as a stream."""
         ...

@@ -150,6 +150,7 @@ class ResponsesDoor:
             session = session_of(request, api.settings.session)
             await self._response(session, response_id)
             await self.store.delete_response(session, response_id)
+            await self.store.sync()
             return _json({"id": response_id, "object": "response", "deleted": True})
 
         return router

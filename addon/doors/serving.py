@@ -10,6 +10,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from addon.control.audience import Audience
+from addon.control.problems import Problem
 
 logger = logging.getLogger("toolgraft")
 
@@ -17,7 +18,8 @@ _NOBODY = Response(status_code=499)
 
 
 async def attended(request: Request, stopping: asyncio.Event, work: Callable[[], Awaitable[Response]]) -> Response:
-    """The answer that the work comes to; it is cancelled where the client hangs up, or the proxy stops."""
+    """The answer that the work comes to; it is cancelled where the client hangs up, or the proxy stops. Raises Problem
+    (503) in that case: the client may ask again."""
     answers: list[Response] = []
 
     async def run() -> bool:
@@ -26,6 +28,8 @@ async def attended(request: Request, stopping: asyncio.Event, work: Callable[[],
 
     async with Audience(request.receive, stopping) as audience:
         await audience.wait(run())
+    if not answers and stopping.is_set():
+        raise Problem(503, "the proxy is ending", headers={"Retry-After": "1"})
     return answers[0] if answers else _NOBODY
 
 

@@ -120,6 +120,7 @@ class Threads:
             raise _locked(str(thread.name), "another proxy has moved it on: ask again") from None
         except UnknownResponse:
             raise _not_found(str(thread.previous)) from None
+        await self.store.sync()
 
 
 def _not_found(response_id: str) -> Problem:

@@ -1,8 +1,9 @@
 """What the two halves of one exchange share, and what can become of a request."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from addon.core.answer import Answer, Naming
+from addon.core.keys import Keys
 from addon.core.request import Request
 from addon.core.tools import Plan
 from addon.graft.scope import Scope
@@ -14,8 +15,10 @@ from addon.surfaces.wire import Wire
 class Exchange:
     """A request that went upstream with grafted tools; its answer is captured with what is here.
 
-    `request` is what the client sent: the ledger knows turns by what the client remembers. `resumes` is the answer
-    that this request continues, after finishReason CONTINUATION.
+    `request` is what the client sent: the ledger knows turns by what the client remembers, under these `keys`.
+    `resumes` is the answer that this request continues, after finishReason CONTINUATION. `notes`: turns without calls
+    are noted, so that none is taken for one that hides some. `request_key` is by what the same request, sent again,
+    finds this answer if it breaks off; `proxy_id` is the proxy that makes it.
     """
 
     wire: Wire
@@ -23,7 +26,11 @@ class Exchange:
     plan: Plan
     model: str
     request: Request
+    keys: Keys
     resumes: Answer | None = None
+    notes: bool = True
+    request_key: bytes = b""
+    proxy_id: str | None = None
 
     @property
     def target(self) -> Target:
@@ -37,10 +44,12 @@ class Exchange:
 
 @dataclass(frozen=True, slots=True)
 class Forward:
-    """Goes upstream with this body; `exchange` None: nothing is to be done with the answer."""
+    """Goes upstream with this body; `exchange` None: nothing is to be done with the answer, but for `heard`: what it
+    says is to be noted, where that is not None."""
 
     body: bytes
     exchange: Exchange | None = None
+    heard: Exchange | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,32 +4,57 @@ One `Grafter` serves the whole proxy. It suspends only in the store and while it
 """
 
 import asyncio
+import functools
 import logging
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Literal
 
+import xxhash
+
 from addon.core import replies
 from addon.core.answer import Answer
-from addon.core.documents import Document, Malformed, decode, members
+from addon.core.documents import Document, Malformed, decode, members, mended
 from addon.core.history import rewrite
+from addon.core.keys import Keys, asker_digest
 from addon.core.request import Request
 from addon.core.steps import last_step
 from addon.core.tools import Plan, Toolbox, cannot_use_functions, generation
+from addon.core.turns import Turn
+from addon.graft.evidence import Miss
 from addon.graft.exchange import Abandoned, Exchange, Forward, Outcome, Reply
-from addon.graft.ledger import Hits, hits_of, is_leased, take_answers
+from addon.graft.ledger import Hits, hits_of, take_answers
+from addon.graft.owners import ByHand, Owners
 from addon.graft.prefixes import Prefixes
 from addon.graft.scope import Scope, Scopes
+from addon.graft.waiting import is_being_run, open_calls, until_one_changes
 from addon.metrics import Metrics
 from addon.settings import Settings
 from addon.surfaces import Operation, Target, wire_of
 from addon.surfaces.wire import Wire
-from store.base import Store, StoreUnavailable, UnknownCall
+from store.base import Store, StoreUnavailable
+from store.models import Call
 
 logger = logging.getLogger("toolgraft")
 
 _CONTINUATIONS = 128
+_ANSWERED = (Operation.GENERATE, Operation.STREAM)
+_UNTOUCHED = Plan(None, None, False, {}, frozenset(), grafts=False)
+_NOTES = 1024
+"""How many turns without calls wait at most for a store that fails."""
+
+_MISSES = 4096
+"""Of how many turns it is remembered that they were missed, and told."""
+
+_MISSED = {
+    Miss.AMBIGUOUS: "turns of the session that read the same mean different things",
+    Miss.PLAIN: "a turn without calls reads the same",
+    Miss.MARKS: "its ids or signatures are not those of the turn that reads the same",
+    Miss.ANSWERS: "its answers do not tell which of the turns that read the same it is",
+    Miss.CONTEXT: "what stands before it has changed, and its words alone may be a coincidence",
+}
 OnPending = Literal["pass", "wait", "block"]
+LookUp = Callable[[], Awaitable[Hits]]
 Hangup = Callable[[], Awaitable[object]]
 """Returns when the client has hung up."""
 
@@ -43,7 +68,7 @@ class GraftFailed(StoreUnavailable):
 
 
 class Grafter:
-    """`running`: how many seconds a call that this process runs may still take; None for one that it does not."""
+    """`owners` says what runs the calls; None: they are all answered by hand."""
 
     def __init__(
         self,
@@ -51,34 +76,64 @@ class Grafter:
         settings: Settings,
         metrics: Metrics,
         shared: Sequence[Document] = (),
-        running: Callable[[str], float | None] = lambda call_id: None,
+        owners: Owners | None = None,
     ) -> None:
         self.store = store
-        self.running = running
+        self.owners = owners or ByHand()
         self.settings = settings
         self.metrics = metrics
         self.scopes = Scopes(store, settings, shared)
         self.prefixes = Prefixes()
         self.continuations: OrderedDict[tuple[str, str], Answer] = OrderedDict()
         self._warned: set[str] = set()
+        self._notes: deque[tuple[str, Sequence[bytes], bytes]] = deque(maxlen=_NOTES)
+        self._misses: OrderedDict[tuple[str, bytes], None] = OrderedDict()
 
     async def scope(self, session: str) -> Scope | None:
         """What holds for the session; None where its traffic is not to be touched. Raises StoreUnavailable."""
-        return await self.scopes.of(session)
+        try:
+            return await self.scopes.of(session)
+        except StoreUnavailable:
+            raise
+        except Exception as error:
+            raise self.failed(error, "the session's tools could not be read") from error
 
     async def request(
-        self, target: Target, scope: Scope, body: bytes, *, takes_ids: bool = True, hangup: Hangup = _never
+        self,
+        target: Target,
+        scope: Scope,
+        body: bytes,
+        *,
+        asker: str | bytes = "",
+        url: str = "",
+        takes_ids: bool = True,
+        hangup: Hangup = _never,
     ) -> Outcome:
         """What becomes of a request. Never raises: what is not understood goes on untouched, and where the store
-        fails the settings say what happens. `takes_ids`: whether this version of the API knows ids of calls."""
+        fails, or the graft itself, the settings say what happens. `asker`: who asks, as `core.asker` has it, of which
+        only a digest is kept, or that digest. `url`: where the request goes, as the client has it. `takes_ids`: whether
+        this version of the API knows ids of calls."""
         self.metrics.request(target.surface, target.operation)
         try:
-            return await self._request(target, scope, body, takes_ids, hangup)
+            try:
+                outcome = await self._request(target, scope, body, asker, takes_ids, hangup)
+            except Malformed:
+                if (good := mended(body)) == body:
+                    raise
+                outcome = await self._request(target, scope, good, asker, takes_ids, hangup)
+            if isinstance(outcome, Forward) and outcome.exchange is not None and target.operation in _ANSWERED:
+                sent = xxhash.xxh3_128_digest(url.encode("utf-8", "surrogatepass")) + xxhash.xxh3_128_digest(body)
+                outcome.exchange.request_key = outcome.exchange.keys.request(sent)
+                outcome.exchange.proxy_id = self.owners.proxy_id
+            return outcome
         except Malformed as error:
             self.warn(f"a {target.surface} {target.operation} request was passed on as it came: {error}")
             return Forward(body)
         except StoreUnavailable as error:
             return self.store_failed(target, body, error)
+        except Exception as error:
+            self.prefixes = Prefixes()  # what is remembered of a chat must not fail each request of it
+            return self.store_failed(target, body, self.failed(error, "a request could not be rewritten"))
 
     def store_failed(self, target: Target, body: bytes, error: StoreUnavailable) -> Outcome:
         """What a client gets when the store does not answer, or the graft itself has failed."""
@@ -92,11 +147,11 @@ class Grafter:
             logger.warning("the store failed: %s", error)
         return Reply(500 if broken else 503, "application/json; charset=UTF-8", store_error(wire_of(target), error))
 
-    def failed(self, error: Exception) -> "GraftFailed":
-        """What an error that nothing foresaw is turned into, once it is logged."""
+    def failed(self, error: Exception, what: str = "an answer could not be captured") -> "GraftFailed":
+        """What an error that nothing foresaw is turned into, once it is logged. `what` it means, in words."""
         self.metrics.error("graft")
-        logger.exception("an answer could not be captured", exc_info=error)
-        return GraftFailed(f"{type(error).__name__} while the answer was captured")
+        logger.error(what, exc_info=error)
+        return GraftFailed(f"{what}: {type(error).__name__}")
 
     def warn(self, text: str) -> None:
         """Say it once; the same thing again only in the debug log."""
@@ -105,6 +160,18 @@ class Grafter:
             return
         self._warned.add(text)
         logger.warning(text)
+
+    async def note(self, session: str, keys: Sequence[bytes], chain: bytes) -> None:
+        """Note a turn without calls. An answer does not fail because that cannot be done now: it is done later."""
+        self._notes.append((session, keys, chain))
+        try:
+            while self._notes:
+                note = self._notes.popleft()
+                await self.store.save_plain(*note)
+        except StoreUnavailable as error:
+            self._notes.appendleft(note)
+            self.metrics.error("store")
+            self.warn(f"the store failed, answers without calls are noted later: {error}")
 
     def keep_continuation(self, session: str, answer: Answer) -> None:
         """Remember an answer that paused until the client asks for the rest of it."""
@@ -115,26 +182,33 @@ class Grafter:
 
     # --- the way ----------------------------------------------------------------------------------------------
 
-    async def _request(self, target: Target, scope: Scope, body: bytes, takes_ids: bool, hangup: Hangup) -> Outcome:
+    async def _request(
+        self, target: Target, scope: Scope, body: bytes, asker: str | bytes, takes_ids: bool, hangup: Hangup
+    ) -> Outcome:
         wire = wire_of(target)
         path = wire.path(body)
         request = wire.read(body, self.prefixes.find(scope.session, path, body) if wire.native else None)
         target = wire.target
         model = target.model or _model_in(request)
         cached = _text_in(request, "cachedContent")
-        plan = await self._cached_plan(scope, cached) if cached else _plan(target, scope, request, path, model)
+        plan = await self._cached_plan(scope, cached) if cached else _plan(target, scope, request, model)
         if plan is None and wire.keeps_history:
-            plan = Plan(None, None, False, {}, frozenset(), grafts=False)
+            plan = _UNTOUCHED
+        keys = self._keys(wire, request, asker)
+        exchange = Exchange(wire, scope, plan or _UNTOUCHED, model, request, keys)
+        exchange.notes = target.operation in _ANSWERED and self._may_hide(scope)
+        if exchange.notes:
+            request.history.identify(request.body)
         if plan is None:
-            return Forward(body)
+            return Forward(body, heard=exchange if exchange.notes else None)
         if plan.dropped:
             self.warn(f"session {scope.session}, model {model}: left out {plan.dropped}")
         token = _text_in(request, "continuationToken")
         outcome: Hits | Reply | Abandoned = {}
-        if (plan.rewrites or wire.keeps_history) and self.store.revision(scope.session) != 0:
-            waits = target.operation in (Operation.GENERATE, Operation.STREAM) and not token
+        if scope.revision != 0:
+            waits = target.operation in _ANSWERED and not token and (plan.rewrites or wire.keeps_history)
             on_pending = scope.on_pending if plan.rewrites or scope.on_pending != "block" else "pass"
-            outcome = await self._hits(wire, scope, request, model, on_pending if waits else None, hangup)
+            outcome = await self._hits(wire, scope, keys, request, model, on_pending if waits else None, hangup)
         if wire.native:
             self.prefixes.keep(scope.session, path, request)  # with what was found for it
         if isinstance(outcome, (Reply, Abandoned)):
@@ -144,15 +218,19 @@ class Grafter:
         replaced: dict[str, bytes | None] = {}
         if plan.changes:
             replaced = {"tools": plan.tools, "toolConfig": plan.tool_config}
-        rewritten = wire.write(request, replaced, pieces)
+        is_same = pieces is None and not plan.changes and not wire.keeps_history
+        rewritten = body if is_same else wire.write(request, replaced, pieces)
         if wire.dropped:
             self.warn(f"session {scope.session}, surface {target.surface}: left out {wire.dropped}")
         if target.operation is Operation.COUNT or not plan.grafts:
-            return Forward(rewritten)
-        exchange = Exchange(wire, scope, plan, model, request)
+            return Forward(rewritten, heard=exchange if exchange.notes else None)
         if token:
             exchange.resumes = self.continuations.get((scope.session, token))
         return Forward(rewritten, exchange)
+
+    def _may_hide(self, scope: Scope) -> bool:
+        """Whether answers of the session may hold what their clients are not shown, or did."""
+        return scope.strips or bool(scope.toolbox.names) or scope.revision != 0
 
     async def _cached_plan(self, scope: Scope, cached: str) -> Plan | None:
         """What a request declares that names a cachedContent; None where it is not known here."""
@@ -165,88 +243,94 @@ class Grafter:
     # --- history ----------------------------------------------------------------------------------------------
 
     async def _hits(
-        self, wire: Wire, scope: Scope, request: Request, model: str, on_pending: OnPending | None, hangup: Hangup
+        self,
+        wire: Wire,
+        scope: Scope,
+        keys: Keys,
+        request: Request,
+        model: str,
+        on_pending: OnPending | None,
+        hangup: Hangup,
     ) -> Hits | Reply | Abandoned:
         """What the history's turns are. `on_pending`: what happens where the last has calls without results; None:
         they are not even waited for where they are being run."""
-        hits = await self._look_up(scope, request)
+        hits = await self._look_up(scope, keys, request, scope.revision)
+
+        async def look_up() -> Hits:
+            return await self._look_up(scope, keys, request, self.store.revision(scope.session))
+
         kept = wire.keeps_history
         if hits and await take_answers(self.store, scope.session, request.body, request.history, hits, kept=kept):
-            hits = await self._look_up(scope, request)
+            hits = await look_up()
         if not hits:
             return hits
         self.metrics.ledger_hits(len(hits))
         if on_pending is None or not _is_pending(scope, request, hits):
             return hits
-        waited = await self._wait_for_running(scope, request, hits, hangup)
+        waited = await self._wait_for_running(scope, look_up, request, hits, hangup)
         if isinstance(waited, Abandoned) or on_pending == "pass" or not _is_pending(scope, request, waited):
             return waited
         if on_pending == "block":
             return self._blocked(wire, scope, request, waited, model)
-        return await self._wait(scope, request, waited, hangup, scope.pending_timeout)
+        return await self._wait(scope, look_up, request, waited, hangup, scope.pending_timeout)
 
-    async def _look_up(self, scope: Scope, request: Request) -> Hits:
-        return await hits_of(self.store, scope.session, request.body, request.history, scope.placeholder)
+    def _keys(self, wire: Wire, request: Request, asker: str | bytes) -> Keys:
+        secret, (project, name) = self.store.secret, wire.chat(request)
+        if not isinstance(asker, bytes):
+            asker = asker_digest(secret, asker or (f"project:{project}" if project else ""))
+        return Keys(secret, asker, name, xxhash.xxh3_128_digest(wire.instruction(request)))
 
-    async def _wait_for_running(self, scope: Scope, request: Request, hits: Hits, hangup: Hangup) -> Hits | Abandoned:
+    async def _look_up(self, scope: Scope, keys: Keys, request: Request, revision: int | None) -> Hits:
+        """`revision`: the ledger's, as it is to be looked up at least."""
+        missed = functools.partial(self._missed, scope, keys)
+        return await hits_of(
+            self.store, scope.session, revision, keys, request.body, request.history, scope.placeholder, missed
+        )
+
+    def _missed(self, scope: Scope, keys: Keys, turn: Turn, miss: Miss) -> None:
+        """Count and tell of a turn that was not found though its words are known: once, however often it is sent."""
+        key = scope.session, keys.history(turn.key, turn.chain)
+        if key in self._misses:
+            return
+        self._misses[key] = None
+        if len(self._misses) > _MISSES:
+            self._misses.popitem(last=False)
+        self.metrics.ledger_miss(miss)
+        logger.info("session %s: a model turn stays as the client has it: %s", scope.session, _MISSED[miss])
+
+    async def _wait_for_running(
+        self, scope: Scope, look_up: LookUp, request: Request, hits: Hits, hangup: Hangup
+    ) -> Hits | Abandoned:
         """Calls of the last step that are being run are waited for, whatever the settings say of pending ones."""
-        if (left := await self._running(scope, request, hits)) is None:
-            return hits
-        return await self._wait(scope, request, hits, hangup, left, only_running=True)
-
-    async def _running(self, scope: Scope, request: Request, hits: Hits) -> float | None:
-        """How long what is being run of the last step may still take, at most; None where nothing is."""
-        last = last_step(request.history, hits, scope.placeholder)
-        left: list[float] = []
-        for call_id in last.pending if last is not None else ():
-            if (seconds := self.running(call_id)) is not None:
-                left.append(seconds)
-            elif last is not None and call_id in last.leased and await self._is_leased(call_id):
-                left.append(scope.tool_timeout)
-        return max(left, default=None)
-
-    async def _is_leased(self, call_id: str) -> bool:
-        """Whether a worker has the call now: leases are renewed, and run out, without the ledger's changing."""
-        try:
-            call = await self.store.call(call_id)
-        except UnknownCall:
-            return False
-        return is_leased(call) and (call.lease_until or 0) > self.store.clock()
+        return await self._wait(scope, look_up, request, hits, hangup, None)
 
     async def _wait(
-        self,
-        scope: Scope,
-        request: Request,
-        hits: Hits,
-        hangup: Hangup,
-        timeout: float,
-        *,
-        only_running: bool = False,
+        self, scope: Scope, look_up: LookUp, request: Request, hits: Hits, hangup: Hangup, timeout: float | None
     ) -> Hits | Abandoned:
-        """Wait until the last step has all its answers, or those of the calls that are being run."""
+        """Wait until the last step has all its answers, at most for `timeout` seconds; None: as long as calls of it are
+        being run."""
         clock = asyncio.get_running_loop().time
-        deadline = clock() + timeout
+        deadline = None if timeout is None else clock() + timeout
         gone = asyncio.ensure_future(hangup())
-        woken: asyncio.Future[bool] | None = None
         try:
-            while (left := deadline - clock()) > 0:
-                seen = await self.store.last_event_id()
-                hits = await self._look_up(scope, request)
-                if not _is_pending(scope, request, hits):
-                    break
-                if only_running and await self._running(scope, request, hits) is None:
-                    break
-                woken = asyncio.ensure_future(self.store.wait(after=seen, timeout=left, session=scope.session))
-                await asyncio.wait({gone, woken}, return_when=asyncio.FIRST_COMPLETED)
+            while calls := await self._waited_for(scope, request, hits, only_running=timeout is None):
+                left = None if deadline is None else deadline - clock()
+                changed = (left is None or left > 0) and await until_one_changes(self.store, calls, gone, left)
                 if gone.done():
                     return Abandoned()
-                if not woken.done() or not woken.result():
+                hits = await look_up()
+                if not changed:
                     break
         finally:
-            for task in (gone, woken):
-                if task is not None:
-                    task.cancel()
-        return await self._look_up(scope, request)
+            gone.cancel()
+        return await look_up()  # a call may just have been settled
+
+    async def _waited_for(self, scope: Scope, request: Request, hits: Hits, *, only_running: bool) -> list[Call]:
+        last = last_step(request.history, hits, scope.placeholder)
+        if last is None or not last.pending:
+            return []
+        calls = await open_calls(self.store, scope.session, last.pending)
+        return [call for call in calls if not only_running or await is_being_run(self.store, call)]
 
     def _blocked(self, wire: Wire, scope: Scope, request: Request, hits: Hits, model: str) -> Hits | Reply:
         true = last_step(request.history, hits, scope.placeholder)
@@ -258,19 +342,19 @@ class Grafter:
         return Reply(200, *wire.reply(answer))
 
 
-def _plan(target: Target, scope: Scope, request: Request, path: Sequence[str], model: str) -> Plan | None:
+def _plan(target: Target, scope: Scope, request: Request, model: str) -> Plan | None:
     """What the request declares; None where it is to be left alone."""
     toolbox = scope.toolbox
     if cannot_use_functions(request.value("generationConfig"), model):
         if scope.strips:
             return Plan(None, None, True, {}, frozenset(), grafts=False)
         own = Toolbox().keep(request.value("tools"), None, generation(model))
-        return own._replace(changes=False, grafts=False) if scope.flattens else None
+        return own._replace(changes=False, grafts=False)
     if scope.strips:
         plan = toolbox.strip(generation(model))
     else:
         plan = toolbox.keep(request.value("tools"), request.value("toolConfig"), generation(model))
-    if target.operation is Operation.COUNT and not _counts_tools(target, request, path):
+    if target.operation is Operation.COUNT and not _counts_tools(target, request):
         return plan._replace(changes=False)
     return plan
 
@@ -287,10 +371,8 @@ def store_error(wire: Wire, error: StoreUnavailable) -> bytes:
     return wire.error(replies.error(503, "UNAVAILABLE", f"toolgraft: the store does not answer: {error}"))
 
 
-def _counts_tools(target: Target, request: Request, path: Sequence[str]) -> bool:
-    """Whether a countTokens request of this form has a place for tools."""
-    if target.surface == "developer":
-        return bool(path)
+def _counts_tools(target: Target, request: Request) -> bool:
+    """Whether a countTokens request has a place for tools, or can be given one."""
     return target.surface != "codeassist" or request.value("tools") is not None
 
 

@@ -1,216 +1,439 @@
-"""The ledger, read for a history: which of its model turns stand for something else, and for what."""
+"""The ledger, read for a history: which of its model turns stand for something else, and for what.
 
-from collections.abc import Collection, Mapping, Sequence
+What proves it is in `graft.evidence`. What a turn was found to be is remembered with it, until a write concerns it.
+"""
 
-from addon.core.calls import calls_in, decoded, response_of, responses_in
-from addon.core.documents import Document, get, parts_of
-from addon.core.history import DUMMY_SIGNATURE
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from addon.core.keys import Keys, marks_of
 from addon.core.placeholder import Placeholder
-from addon.core.steps import Slot, Step, TrueTurn, client_calls, given_answers, response_to
-from addon.core.turns import History, Turn
+from addon.core.steps import TrueTurn, given_answers
+from addon.core.turns import CALLS, SIGNATURES, WINDOWS, History, Turn, chain_key, windows
+from addon.graft import evidence
+from addon.graft.evidence import Miss, Place, Verdict, true_turns
 from store.base import AlreadyAnswered, Store, UnknownCall
-from store.models import Call, Found, Status
-from store.models import Turn as Entry
+from store.models import Found, Touched
 
 Hits = dict[int, tuple[TrueTurn, ...]]
+Missed = Callable[[Turn, Miss], None]
+"""Is told of each turn that was missed, though the session knows its words."""
 
-_DUMMIES = {decoded(dummy) for dummy in (DUMMY_SIGNATURE, "context_engineering_is_the_way_to_go")}
-"""Signatures that clients put where there is none: they tell nothing."""
+_LINES = 3
+"""How many histories that a turn may go on from are followed: each edit of a client's makes another."""
 
 
-async def hits_of(store: Store, session: str, body: bytes, history: History, placeholder: Placeholder) -> Hits:
-    """The true turns of a history's model turns, by index. What a turn was found to be is remembered with it while
-    the ledger does not change. Raises StoreUnavailable."""
-    revision = store.revision(session)
+class _Known(NamedTuple):
+    """What a turn was found to be: under which root or chat, and on which turns and keys (besides that of its own
+    words) it depends."""
+
+    under: bytes
+    true: tuple[TrueTurn, ...]
+    turn_ids: frozenset[str] = frozenset()
+    keys: frozenset[bytes] = frozenset()
+
+    def holds(self, turn: Turn, touched: Touched) -> bool:
+        return (
+            turn.key not in touched.keys
+            and self.turn_ids.isdisjoint(touched.turn_ids)
+            and self.keys.isdisjoint(touched.keys)
+        )
+
+
+class _Asked(NamedTuple):
+    """The keys of a turn that is known by its words. `windows`: of as much as there is of what the client sends before
+    it, and of the turn with the one before it; `own`: of its own words, b"" where they are too few to tell anything."""
+
+    history: bytes
+    whole: bytes
+    windows: tuple[bytes, bytes]
+    own: bytes
+
+    @property
+    def all(self) -> list[bytes]:
+        return [key for key in (self.history, self.whole, *self.windows, self.own) if key]
+
+    @property
+    def window(self) -> bytes:
+        return self.windows[0]
+
+
+class Memo(NamedTuple):
+    """What was found for the first turns of a history under a root when the ledger was at `revision`."""
+
+    revision: int
+    root: bytes
+    hits: Hits
+
+
+async def hits_of(
+    store: Store,
+    session: str,
+    revision: int | None,
+    keys: Keys,
+    body: bytes,
+    history: History,
+    placeholder: Placeholder,
+    missed: Missed = lambda turn, miss: None,
+) -> Hits:
+    """The true turns of a history's model turns, by index, of a ledger that was at `revision`. Raises
+    StoreUnavailable."""
     if revision == 0 or not history.turns:
         return {}
     history.identify(body)
-    turns = history.turns
-    known, hits = _remembered(history, revision)
-    wanted = {
-        index: [turn_id for _, _, turn_id in placeholder.find(turn.text)]
-        for index, turn in enumerate(turns[known:], known)
-        if turn.side == "model" and not _is_remembered(turn, revision)
-    }
-    for index, turn in enumerate(turns[known:], known):
-        if index not in wanted and turn.memo is not None and turn.memo[1]:
-            hits[index] = turn.memo[1]
-    if not wanted:
-        _remember(history, revision, hits, len(turns))
-        return hits
-    found = await store.look_up(
-        session,
-        turn_ids=[turn_id for ids in wanted.values() for turn_id in ids],
-        keys=[key for index in wanted for key in (turns[index].chain, turns[index].pair)],
-    )
-    surely = {index: _surely(body, turns, index, ids, found) for index, ids in wanted.items()}
-    unsure = [index for index, (_, sure) in surely.items() if not sure]
-    hits |= {index: true for index, (true, _) in surely.items() if true}
-    taken = {true.turn_id for true_turns in hits.values() for true in true_turns}
-    for index in (index for index in wanted if index not in hits):
-        if true := _by_pair(body, turns[index], found, taken):
-            hits[index] = true
-            taken.update(one.turn_id for one in true)
-    for index in wanted:
-        turn = turns[index]
-        if index not in hits and not store.read_only and placeholder.is_bare(turn.text):
-            hits[index] = await _bound(store, session, turns[index - 1], turn, taken)
-            taken.update(one.turn_id for one in hits[index])
-        if index not in unsure:
-            turn.memo = (revision, hits.get(index, ()))
+    hits, wanted = _remembered(store, session, keys, history, revision)
+    if wanted:
+        search = _Search(store, session, keys, body, history.turns, placeholder, hits)
+        await search.run(wanted)
+        remembered = search.remember(wanted)
+        for index, miss in search.misses.items():
+            missed(history.turns[index], miss)
+    else:
+        remembered = len(history.turns)
     hits = {index: true for index, true in hits.items() if true}
-    _remember(history, revision, hits, min(unsure, default=len(turns)))
-    return hits
-
-
-def _remembered(history: History, revision: int | None) -> tuple[int, Hits]:
-    """How many turns need not be looked at, and what they were found to be. A model turn that nothing stands before is
-    none of ours."""
-    if revision is None or history.memo is None or history.memo[0] != revision:
-        return 1, {}
-    _, count, found = history.memo
-    return max(1, count), {index: true for index, true in found.items() if index < count}
-
-
-def _is_remembered(turn: Turn, revision: int | None) -> bool:
-    return revision is not None and turn.memo is not None and turn.memo[0] == revision
-
-
-def _remember(history: History, revision: int | None, hits: Hits, count: int) -> None:
     if revision is not None:
-        history.memo = (revision, count, dict(hits))
+        history.memo, history.remembered = Memo(revision, keys.root, hits), remembered
+    return dict(hits)
 
 
-def _surely(
-    body: bytes, turns: Sequence[Turn], index: int, ids: Sequence[str], found: Found
-) -> tuple[tuple[TrueTurn, ...], bool]:
-    """What a turn is by the ids in its text, else by all that stands before it; and whether it is so whatever comes
-    after it."""
-    turn = turns[index]
-    by_id = [turn_id for turn_id in ids if turn_id in found.turns]
-    if by_id:
-        return _true_turns(by_id, found), True
-    candidates = _marked(body, turn, found.by_key.get(turn.chain, []), found)
-    delivered = [turn_id for turn_id in candidates if found.turns[turn_id].delivered]
-    if len(delivered) < 2 or found.turns[delivered[0]].delivery != "passthrough":
-        return _true_turns(candidates[:1], found), True
-    said = turn.contents(body)
-    answered = turns[index + 1].contents(body) if index + 1 < len(turns) else []
-    is_new = index + 2 >= len(turns)
-    return _by_answers(_true_turns(delivered, found), said, answered, is_new=is_new), False
+def _remembered(
+    store: Store, session: str, keys: Keys, history: History, revision: int | None
+) -> tuple[Hits, list[int]]:
+    """What is known of a history's model turns, and which of them are to be looked up. A model turn that nothing stands
+    before is none of ours."""
+    memo: Memo | None = history.memo
+    turns = history.turns
+    hits: Hits = {}
+    start = 1
+    touched: Touched | None = None
+    if memo is not None and revision is not None:
+        if memo.revision == revision and memo.root == keys.root:
+            hits = {index: true for index, true in memo.hits.items() if index < history.remembered}
+            start = max(1, history.remembered)
+        else:
+            touched = store.changes(session, memo.revision)
+    wanted: list[int] = []
+    for index in range(start, len(turns)):
+        turn = turns[index]
+        if turn.side != "model":
+            continue
+        known: _Known | None = turn.memo if index < history.remembered else None
+        if known is None or touched is None or known.under not in (keys.chat, keys.root):
+            wanted.append(index)
+        elif not known.holds(turn, touched):
+            wanted.append(index)
+        elif known.true:
+            hits[index] = known.true
+    return hits, wanted
 
 
-def _marked(body: bytes, turn: Turn, candidates: Sequence[str], found: Found) -> Sequence[str]:
-    """Of the candidates for a turn those that it can be by its marks. Chats with the same words in them are told apart
-    by the ids of their calls and by their signatures: clients echo both. Some make up ids where the model gave none."""
-    if not candidates:
-        return candidates
-    ids, signatures = _marks(turn.contents(body))
-    if not ids and not signatures:
-        return candidates
-    shared: list[str] = []
-    silent: list[str] = []
-    for turn_id in candidates:
-        own_ids, own_signatures = _marks([step.content for step in found.turns[turn_id].steps])
-        if ids & own_ids or signatures & own_signatures:
-            shared.append(turn_id)
-        elif not signatures and not own_ids:
-            silent.append(turn_id)
-    return shared or silent
+class _Search:
+    """One look at the ledger: for the turns of a history that are not known yet. `hits` are those that are."""
+
+    def __init__(
+        self,
+        store: Store,
+        session: str,
+        keys: Keys,
+        body: bytes,
+        turns: Sequence[Turn],
+        placeholder: Placeholder,
+        hits: Hits,
+    ) -> None:
+        self.store = store
+        self.session = session
+        self.keys = keys
+        self.body = body
+        self.turns = turns
+        self.placeholder = placeholder
+        self.hits = hits
+        self.misses: dict[int, Miss] = {}
+        self.found = Found()
+        self._asked: set[bytes] = set()
+        self._known: dict[int, _Known] = {}
+        self._unsure: list[int] = []
+        self._places: dict[int, Place] = {}
+        self._open: list[int] = []
+        self._bare: list[int] = []
+        self._asked_for: dict[int, _Asked] = {}
+
+    async def run(self, wanted: Sequence[int]) -> None:
+        await self._by_what_it_bears(wanted)
+        if self._open:
+            await self._by_history()
+        if self._open:
+            await self._by_the_others()
+        if not self.store.read_only:
+            for index in self._bare:
+                if index not in self.hits:
+                    await self._bind(index)
+
+    def remember(self, wanted: Sequence[int]) -> int:
+        """Keep what was found with the turns; of how many from the beginning it is known now."""
+        nothing = _Known(self.keys.chat, ())
+        unsure = set(self._unsure)
+        for index in wanted:
+            self.turns[index].memo = None if index in unsure else self._known.get(index, nothing)
+        return min(unsure, default=len(self.turns))
+
+    # --- proof that the turn bears --------------------------------------------------------------------------------
+
+    async def _by_what_it_bears(self, wanted: Sequence[int]) -> None:
+        """By the ids of placeholders, and by the marks that clients echo. What is left, and is known by its words, is
+        left `_open`."""
+        body, keys = self.body, self.keys
+        ids: dict[int, list[str]] = {}
+        asked: list[bytes] = []
+        for index in wanted:
+            turn = self.turns[index]
+            turn.key = keys.own(turn.digest)
+            if "turn_" in turn.text and (there := self.placeholder.find(turn.text)):
+                ids[index] = [turn_id for _, _, turn_id in there]
+            marks: dict[tuple[str, bytes], bytes] = {}
+            if turn.holds & (SIGNATURES | CALLS):
+                marks = {mark: keys.mark(*mark) for mark in marks_of(turn.contents(body))}
+                asked += marks.values()
+            self._places[index] = Place(body, self.turns, index, marks)
+        self.found = await self.store.look_up(
+            self.session,
+            turn_ids=[turn_id for there in ids.values() for turn_id in there],
+            keys=asked,
+            known=[self.turns[index].key for index in wanted],
+        )
+        self._asked.update(asked)
+        for index in wanted:
+            place, named = self._places[index], ids.get(index, [])
+            verdict = Verdict(true_turns(named, self.found))
+            if not verdict.true and place.marks:
+                verdict = evidence.by_marks(place, self.found)
+            if verdict.true:
+                self._settle(index, verdict, keys.chat, turn_ids=named)
+                continue
+            if self.placeholder.is_bare(self.turns[index].text):
+                self._bare.append(index)
+                self._open.append(index)
+            elif self.turns[index].key in self.found.known:
+                self._open.append(index)
+            elif named or place.marks:
+                self._settle(index, verdict, keys.chat, turn_ids=named)
+
+    # --- proof by what stands before it ---------------------------------------------------------------------------
+
+    async def _by_history(self) -> None:
+        """By all that stands before a turn; else by words that cannot be a coincidence."""
+        asked: dict[int, _Asked] = {index: self._asked_of(index) for index in self._open}
+        self._asked_for = asked
+        await self._ask([key for mine in asked.values() for key in mine.all])
+        left: list[int] = []
+        unclear: list[int] = []
+        for index, mine in asked.items():
+            proof = self._by_all_before(self._places[index], mine)
+            if proof is None:
+                left.append(index)
+                continue
+            self._settle(index, proof, self.keys.root, keys=mine.all)
+            if proof.miss is Miss.AMBIGUOUS:
+                unclear.append(index)
+        claims = {index: self._by_words(self._places[index], asked[index]) for index in left}
+        claimed = Counter(true.turn_id for claim in claims.values() for true in claim.true)
+        taken = self._taken()
+        self._open = unclear
+        for index, claim in claims.items():
+            # What was said once cannot be two turns of a history.
+            if any(true.turn_id in taken or claimed[true.turn_id] > 1 for true in claim.true):
+                claim = Verdict(miss=Miss.CONTEXT)
+            if not claim.true:
+                self._open.append(index)
+            self._settle(index, claim, self.keys.chat if claim.true else self.keys.root, keys=asked[index].all)
+
+    def _asked_of(self, index: int) -> _Asked:
+        keys, turn = self.keys, self.turns[index]
+        before = [one.digest for one in self.turns[max(0, index - 2 * WINDOWS) : index]]
+        sent = windows(before, turn.digest)
+        tells = turn.words(self.body) >= evidence.SAYS_SOMETHING
+        return _Asked(
+            keys.history(turn.key, turn.chain),
+            keys.whole(turn.key, turn.chain),
+            (keys.window(turn.key, sent[-1]), keys.window(turn.key, sent[0])),
+            turn.key if tells else b"",
+        )
+
+    def _by_all_before(self, place: Place, asked: _Asked) -> Verdict | None:
+        """What a turn is by all that stands before it. It may also be what is left of a longer history, so turns that
+        came at the end of one must mean the same; unless the chat has a name."""
+        found, named = self.found, self.keys.is_named
+        if named and (asked.whole in found.by_key or asked.whole in found.plain):
+            return evidence.by_key(place, asked.whole, found, named=True)
+        if asked.history not in found.by_key:
+            return evidence.NOTHING if asked.history in found.plain else None
+        proof = evidence.by_key(place, asked.history, found, named=named)
+        if proof.true and not named and (asked.window in found.by_key or asked.window in found.plain):
+            doubt = evidence.by_key(place, asked.window, found)
+            return proof if doubt.true else doubt
+        return proof
+
+    def _by_words(self, place: Place, asked: _Asked) -> Verdict:
+        """What a turn is by words that cannot be a coincidence: all that the client still sends up to it, or its
+        own."""
+        found, body, at = self.found, place.body, place.at
+        own = evidence.by_key(place, asked.own, found) if asked.own else Verdict(miss=Miss.CONTEXT)
+        if asked.window in found.by_key:
+            claim = evidence.by_key(place, asked.window, found)
+            sent = self.turns[max(0, at + 1 - 2 * WINDOWS) : at + (1 if own.true else 0)]
+            if not claim.true or evidence.says_enough(body, sent):
+                return claim
+        elif asked.window in found.plain:
+            return evidence.NOTHING  # it is one of those, as far as is known
+        if own.true and place.turn.words(body) < evidence.ENOUGH_ALONE:
+            return Verdict(miss=Miss.CONTEXT)
+        return own
+
+    # --- proof by another turn of the history ---------------------------------------------------------------------
+
+    async def _by_the_others(self) -> None:
+        """By a turn that is known, and by what stands between the two: that one says what stood before itself."""
+        await self._ask([turn.key for turn in self._tellers()])
+        lines = self._lines()
+        asked = {index: self._told_by(index, lines[index]) for index in self._open}
+        await self._ask([key for mine in asked.values() for key in mine])
+        ids = [true.turn_id for here in self.hits.values() for true in here]
+        for index, mine in asked.items():
+            for key, doubt in mine.items():
+                verdict = self._told(index, key, doubt)
+                if verdict.true or verdict.miss is not None or key in self.found.plain:
+                    under = self.keys.chat if verdict.true else self.keys.root
+                    self._settle(index, verdict, under, turn_ids=ids, keys=[*mine, *self._known[index].keys])
+                    break
+
+    def _told(self, index: int, key: bytes, doubt: bytes) -> Verdict:
+        """What a turn is by a key that another turn tells; `doubt`: by which others that fit as well must mean the
+        same."""
+        place = self._places[index]
+        verdict = evidence.by_key(place, key, self.found, named=self.keys.is_named)
+        if any(true.turn_id in self._taken() for true in verdict.true):
+            return evidence.NOTHING
+        if verdict.true and (doubt in self.found.by_key or doubt in self.found.plain):
+            others = evidence.by_key(place, doubt, self.found)
+            return verdict if others.true else others
+        return verdict
+
+    def _told_by(self, index: int, lines: Sequence[bytes]) -> dict[bytes, bytes]:
+        """The keys that a turn may have by turns that are known, each with the key (or b"") that raises doubts."""
+        turn = self.turns[index]
+        asked = dict.fromkeys((self.keys.whole(turn.key, line) for line in lines), b"")
+        for chain, doubt in self._leading(index):
+            asked.setdefault(self.keys.whole(turn.key, chain), doubt)
+        return asked
+
+    def _lines(self) -> dict[int, list[bytes]]:
+        """For each turn that is open, the chains that it has if it follows turns that are known."""
+        found: dict[int, list[bytes]] = {}
+        lines: list[bytes] = []
+        left = set(self._open)
+        for index, turn in enumerate(self.turns):
+            lines = [chain_key(line, turn.side, turn.digest) for line in lines]
+            if index in left:
+                found[index] = lines
+            elif (line := self._line(index)) and line not in lines:
+                lines = [line, *lines[: _LINES - 1]]
+        return found
+
+    def _tellers(self) -> Iterator[Turn]:
+        """Turns that may be known by their own words, though nothing is hidden in them."""
+        for index, turn in enumerate(self.turns):
+            if turn.side == "model" and index and index not in self.hits and index not in self._places:
+                turn.key = self.keys.own(turn.digest)
+            if turn.key and turn.key not in self.found.known and turn.words(self.body) >= evidence.ENOUGH_ALONE:
+                yield turn
+
+    def _line(self, index: int) -> bytes:
+        """The chain that a turn had when it came, if it is known; else b""."""
+        turn, true = self.turns[index], self.hits.get(index, ())
+        if len(true) == 1 and true[0].chain:
+            return self.keys.hidden(true[0].turn_id.encode(), true[0].chain)
+        if true or index in self._open or turn.words(self.body) < evidence.ENOUGH_ALONE:
+            return b""
+        chain = self.found.plain.get(turn.key, b"")
+        return self.keys.hidden(turn.key, chain) if chain else b""
+
+    def _leading(self, index: int) -> list[tuple[bytes, bytes]]:
+        """The chains that a turn has if turns that are known follow it: its own, where nothing has changed since, or
+        that of an entry that reads the same. That history may itself have been what was left of a longer one."""
+        later = next((at for at in range(index + 1, len(self.turns)) if self._line(at)), None)
+        if later is None:
+            return []
+        line, (sent, pair) = self._line(later), self._asked_for[index].windows
+        if line == self.turns[later].chain:
+            return [(self.turns[index].chain, sent)]
+        alike = {turn_id for key in (sent, pair) for turn_id in self.found.by_key.get(key, ())}
+        chains = {self.keys.hidden(turn_id.encode(), self.found.turns[turn_id].chain) for turn_id in alike}
+        between = self.turns[index + 1 : later + 1]
+        return [(chain, pair) for chain in chains if _extended(chain, between) == line]
+
+    def _taken(self) -> set[str]:
+        return {true.turn_id for here in self.hits.values() for true in here}
+
+    # --- bare placeholders ----------------------------------------------------------------------------------------
+
+    async def _bind(self, index: int) -> None:
+        """A bare placeholder is bound to a step that it can mean: none that the history tells already. It is bound with
+        everything before it, and not with the words just before it alone: another chat may hold a bare placeholder
+        after the same words, and mean another step."""
+        turn, keys, user = self.turns[index], self.keys, self.keys.user(self.turns[index - 1].digest)
+        bound = [keys.history(turn.key, turn.chain), keys.whole(turn.key, turn.chain)]
+        if bound[1] in self.found.by_key:
+            return  # it was bound under another system instruction, and its words do not prove that it is this one
+        turn_id = await self.store.bind(self.session, user, bound, exclude=self._taken())
+        if turn_id is None:
+            self._settle(index, evidence.NOTHING, keys.root, keys=[user])  # until a step comes that it can mean
+        else:
+            found = await self.store.look_up(self.session, turn_ids=[turn_id])
+            self._settle(index, Verdict(true_turns([turn_id], found)), keys.root, keys=bound)
+
+    # --- what was found -------------------------------------------------------------------------------------------
+
+    async def _ask(self, asked: Sequence[bytes]) -> None:
+        fresh = [key for key in dict.fromkeys(asked) if key not in self._asked]
+        if not fresh:
+            return
+        self._asked.update(fresh)
+        more = await self.store.look_up(self.session, keys=fresh)
+        self.found.by_key |= more.by_key
+        self.found.turns |= more.turns
+        self.found.calls |= more.calls
+        self.found.crowded |= more.crowded
+        self.found.plain |= more.plain
+
+    def _settle(
+        self,
+        index: int,
+        verdict: Verdict,
+        under: bytes,
+        *,
+        turn_ids: Sequence[str] = (),
+        keys: Sequence[bytes] = (),
+    ) -> None:
+        """A turn is this, as far as is known, or nothing that is known."""
+        place, found = self._places[index], self.found
+        if verdict.true:
+            self.hits[index] = verdict.true
+        if verdict.miss is not None:
+            self.misses[index] = verdict.miss
+        else:
+            self.misses.pop(index, None)
+        if not verdict.lasts:
+            self._unsure.append(index)
+        keys = [*keys, *place.marks.values()]
+        ids = {turn_id for key in keys for turn_id in found.by_key.get(key, ())}
+        ids.update(turn_ids, (true.turn_id for true in verdict.true))
+        self._known[index] = _Known(under, verdict.true, frozenset(ids), frozenset(keys))
 
 
-def _marks(contents: Sequence[Document]) -> tuple[set[str], set[bytes]]:
-    """The ids of the calls in these Contents, and the signatures, by value."""
-    ids = {call_id for call in calls_in(contents) if isinstance(call_id := call.get("id"), str)}
-    signatures = {decoded(get(part, "thoughtSignature")) for content in contents for part in parts_of(content)}
-    return ids, {signature for signature in signatures if signature is not None} - _DUMMIES
-
-
-def _by_answers(
-    alike: Sequence[TrueTurn], said: Sequence[Document], answered: Sequence[Document], *, is_new: bool
-) -> tuple[TrueTurn, ...]:
-    """Which of several turns that were passed through, the newest first, and that the client's cannot be told from,
-    is meant: by the answers that stand after it. None where that does not tell either, as the answers of one chat must
-    not be taken for another's. `is_new`: nothing stands behind the answers yet, so they were not seen before."""
-    given = {true.turn_id: _given(said, answered, true) for true in alike}
-    if not any(given.values()):
-        return tuple(alike[:1])  # a call without an answer cannot stand as it is: the newest is meant
-    fits = [
-        true
-        for true in alike
-        if all(true.answers.get(call_id) in (None, answer) for call_id, answer in given[true.turn_id].items())
-    ]
-    pending, settled = [true for true in fits if true.pending], [true for true in fits if not true.pending]
-    if settled and not (is_new and pending):
-        return _same(settled)
-    return tuple(pending) if len(pending) == 1 else ()
-
-
-def _given(said: Sequence[Document], answered: Sequence[Document], true: TrueTurn) -> dict[str, Document]:
-    """What the client answered to the calls of a turn, by call id."""
-    left = responses_in(answered)
-    found = [response_to(call, left) for call in client_calls(said, true)]
-    return {
-        slot.call_id: get(one, "response") or {}
-        for slot, one in zip(true.steps[-1].slots, found, strict=True)
-        if one is not None and slot.call_id is not None
-    }
-
-
-def _same(alike: Sequence[TrueTurn]) -> tuple[TrueTurn, ...]:
-    """The newest of some turns, if they only differ in when they were."""
-    told = [([step.content for step in true.steps], list(true.answers.values())) for true in alike]
-    return tuple(alike[:1]) if all(one == told[0] for one in told) else ()
-
-
-def _by_pair(body: bytes, turn: Turn, found: Found, taken: Collection[str]) -> tuple[TrueTurn, ...]:
-    """What a turn is by the one before it, if only one can be meant, which does not stand elsewhere in the history."""
-    candidates = _marked(body, turn, found.by_key.get(turn.pair, []), found)
-    return _true_turns(candidates, found) if len(candidates) == 1 and candidates[0] not in taken else ()
-
-
-async def _bound(store: Store, session: str, before: Turn, turn: Turn, taken: Collection[str]) -> tuple[TrueTurn, ...]:
-    """The step that a bare placeholder is bound to from now on, if there is one that it can mean: none that the history
-    tells already.
-
-    It is bound with everything before it, and not with the words just before it alone: another chat may hold a bare
-    placeholder after the same words, and mean another step.
-    """
-    turn_id = await store.bind(session, before.digest, [turn.chain], exclude=taken)
-    return () if turn_id is None else _true_turns([turn_id], await store.look_up(session, turn_ids=[turn_id]))
-
-
-def _true_turns(ids: Sequence[str], found: Found) -> tuple[TrueTurn, ...]:
-    return tuple(
-        true_turn(found.turns[turn_id], found.calls) for turn_id in dict.fromkeys(ids) if turn_id in found.turns
-    )
-
-
-def true_turn(entry: Entry, calls: Mapping[str, Call]) -> TrueTurn:
-    """A ledger entry with the answers its calls have by now."""
-    steps = [Step(s.content, tuple(Slot(slot.name, slot.call_id) for slot in s.slots)) for s in entry.steps]
-    answers = {
-        slot.call_id: response_of(call.result, call.error)
-        if (call := calls.get(slot.call_id)) and call.status.final
-        else None
-        for step in steps
-        for slot in step.slots
-        if slot.call_id is not None
-    }
-    shown = "".join(str(part["text"]) for part in entry.visible if "text" in part and not part.get("thought"))
-    return TrueTurn(
-        entry.turn_id,
-        steps,
-        answers,
-        visible_text=shown.strip(),
-        passthrough=entry.delivery == "passthrough",
-        leased=[call_id for call_id in answers if (call := calls.get(call_id)) and is_leased(call)],
-    )
-
-
-def is_leased(call: Call) -> bool:
-    """Whether a worker runs the call, or did when it was last heard of."""
-    return call.status is Status.RUNNING and call.lease_until is not None
+def _extended(chain: bytes, turns: Sequence[Turn]) -> bytes:
+    for turn in turns:
+        chain = chain_key(chain, turn.side, turn.digest)
+    return chain
 
 
 async def take_answers(
@@ -221,16 +444,16 @@ async def take_answers(
     taken = False
     if store.read_only:
         return False
-    for index, true_turns in hits.items():
+    for index, here in hits.items():
         if index + 1 >= len(history.turns):
             continue
-        for true in true_turns:
+        for true in here:
             if not true.passthrough or not true.pending:
                 continue
             said, answered = (history.turns[at].contents(body) for at in (index, index + 1))
             for call_id, response in given_answers(None if kept else said, answered, true).items():
                 try:
-                    await store.answer(call_id, result=response, session=session)
+                    await store.answer(session, call_id, result=response)
                     taken = True
                 except (AlreadyAnswered, UnknownCall):
                     continue

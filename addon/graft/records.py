@@ -4,12 +4,14 @@ import secrets
 from collections.abc import Sequence
 from typing import Protocol
 
-from addon.core.answer import MAX_DEPTH, Candidate, Captured
-from addon.core.documents import Document, encode
+from addon.core.answer import Candidate, Captured
+from addon.core.documents import Document
+from addon.core.keys import marks_of
 from addon.core.live import Called
-from addon.core.request import parse
-from addon.core.turns import chain_key, pair_key, visible_digest
+from addon.core.turns import WINDOWS, chain_key, visible_digest, windows
+from addon.core.turns import Turn as Visible
 from addon.graft.exchange import Exchange
+from addon.graft.owners import Birth
 from addon.graft.scope import Scope
 from addon.surfaces.base import Target
 from store.models import Call, Slot, Status, Step, Turn
@@ -35,15 +37,32 @@ def new_call_id() -> str:
 
 
 def keys_of(exchange: Exchange, shown: Sequence[Document]) -> list[bytes]:
-    """The keys of a turn of which the client was shown these parts."""
-    chain, before = _history_keys(exchange)
-    digest = visible_digest(shown)
-    keys = [chain_key(chain, "model", digest), pair_key(before, digest)]
-    for contents in exchange.wire.stand_ins(shown):
-        request = parse(encode({"contents": contents}))
-        request.history.identify(request.body)
-        keys.append(request.history.turns[-1].chain)
-    return keys
+    """The keys of a turn of which the client was shown these parts: by its own words, with all or some of what stood
+    before it, and by what the model marked it with."""
+    return [*_word_keys(exchange, visible_digest(shown)), *_mark_keys(exchange, shown)]
+
+
+def plain_of(exchange: Exchange, digest: bytes, marked: Sequence[Document] = ()) -> tuple[list[bytes], bytes]:
+    """The same for a turn in which nothing was hidden, by the digest of its words, and the chain that goes with the
+    first key. `marked`: those of its parts that the model may have marked."""
+    keys = [*_word_keys(exchange, digest), *_mark_keys(exchange, marked)]
+    return keys, exchange.keys.hidden(keys[0], _chain(exchange, digest))
+
+
+def _word_keys(exchange: Exchange, digest: bytes) -> list[bytes]:
+    keys, chain = exchange.keys, _chain(exchange, digest)
+    own, before = keys.own(digest), [turn.digest for turn in _turns(exchange)[-2 * WINDOWS :]]
+    sent = (keys.window(own, window) for window in windows(before, digest))
+    return [own, keys.history(own, chain), keys.whole(own, chain), *sent]
+
+
+def _chain(exchange: Exchange, digest: bytes) -> bytes:
+    turns = _turns(exchange)
+    return chain_key(turns[-1].chain if turns else b"", "model", digest)
+
+
+def _mark_keys(exchange: Exchange, shown: Sequence[Document]) -> list[bytes]:
+    return [exchange.keys.mark(*mark) for mark in marks_of([{"parts": list(shown)}])]
 
 
 def step_of(candidate: Candidate) -> Step:
@@ -66,17 +85,22 @@ def turn_of(
 ) -> Turn:
     """`usage`: the usageMetadata of each request that it took."""
     delivery = exchange.scope.delivery
+    shows_placeholder = any(turn_id in part["text"] for part in shown if isinstance(part.get("text"), str))
+    keys, turns = exchange.keys, _turns(exchange)
     return Turn(
         turn_id=turn_id,
         session=exchange.scope.session,
         visible=list(shown),
         steps=list(steps),
         delivery="passthrough" if delivery == "passthrough" else "loop" if len(steps) > 1 else "placeholder",
-        user_key=_history_keys(exchange)[1],
+        user_key=keys.user(turns[-1].digest) if shows_placeholder and turns else b"",
+        chain=keys.hidden(turn_id.encode(), _chain(exchange, visible_digest(shown))),
         delivered=delivered,
         model=exchange.model,
         surface=exchange.target.surface,
         usage=list(usage),
+        request_key=exchange.request_key,
+        proxy_id=exchange.proxy_id,
         created_at=now,
     )
 
@@ -90,7 +114,6 @@ def live_turn_of(source: Source, turn_id: str, called: Called, *, now: float) ->
         visible=[part for part, slot in zip(called.parts, slots, strict=True) if slot.call_id is None],
         steps=[Step(content={"role": "model", "parts": list(called.parts)}, slots=slots)],
         delivery="passthrough" if source.scope.delivery == "passthrough" else "loop",
-        user_key=turn_id.encode(),  # no user turn's: a bare placeholder finds none of these
         delivered=True,
         model=source.model,
         surface=source.target.surface,
@@ -98,15 +121,19 @@ def live_turn_of(source: Source, turn_id: str, called: Called, *, now: float) ->
     )
 
 
-def call_of(source: Source, turn_id: str, call: Captured, *, now: float, number: int = 0) -> Call:
+def call_of(source: Source, turn_id: str, call: Captured, birth: Birth, *, now: float, number: int = 0) -> Call:
     """`number` is the round in which the call came."""
     return Call(
         call_id=call.call_id,
         session=source.scope.session,
         name=call.name,
         args=call.args,
-        status=Status.PENDING if (fault := fault_of(call)) is None else Status.FAILED,
-        error=fault,
+        status=Status.PENDING if birth.error is None else Status.FAILED,
+        error=birth.error,
+        owner=birth.owner,
+        redeliver=birth.redeliver,
+        proxy_id=birth.proxy_id,
+        approval="waiting" if birth.approval else None,
         turn_id=turn_id,
         gemini_id=call.gemini_id,
         model=source.model,
@@ -118,16 +145,8 @@ def call_of(source: Source, turn_id: str, call: Captured, *, now: float, number:
     )
 
 
-def fault_of(call: Captured) -> str | None:
-    """Why a call fails at once; None where it can be answered."""
-    if not call.known:
-        return f"unknown tool: {call.name}"
-    return f"arguments nested more than {MAX_DEPTH} levels deep" if call.too_deep else None
-
-
-def _history_keys(exchange: Exchange) -> tuple[bytes, bytes]:
-    """The chain up to the answer, and the digest of the turn before it. Worked out once for a history."""
+def _turns(exchange: Exchange) -> Sequence[Visible]:
+    """The client's history up to the answer. Worked out once."""
     request = exchange.request
     request.history.identify(request.body)
-    turns = request.history.turns
-    return (turns[-1].chain, turns[-1].digest) if turns else (b"", b"")
+    return request.history.turns

@@ -1,5 +1,6 @@
 """What holds for the requests of one session: its policy over the proxy's options, and its toolset made ready."""
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -10,13 +11,14 @@ from addon.core.placeholder import Placeholder
 from addon.core.tools import Generation, Plan, Toolbox
 from addon.settings import Settings
 from store.base import Store
-from store.models import Policy, Session, Toolset
+from store.models import Policy, Snapshot, Toolset
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
     session: str
-    record: Session | None
+    version: int  # the session's; 0: nothing was set for it
+    revision: int | None  # the ledger's, when the request came
     toolset: Toolset
     declared: frozenset[str]  # the names that the session itself declares
     toolbox: Toolbox
@@ -37,12 +39,13 @@ class Scope:
 
     def rules(self, plan: Plan, model: Generation, *, keep_unanswered: bool, ids: bool, kept: bool = False) -> Rules:
         strip, keep_unanswered = (self.strips or self.flattens) and not kept, keep_unanswered and not kept
-        return Rules(plan, strip, model, self.placeholder, keep_unanswered, ids, kept)
+        only_known = not plan.rewrites and not kept
+        return Rules(plan, strip, model, self.placeholder, keep_unanswered, ids, kept, only_known)
 
 
 class Scopes:
-    """The scopes of a store's sessions, made again when the session's record changes. `shared` are declarations that
-    every session has besides its own; a toolset that is empty has none of them, and strips everything."""
+    """The scopes of a store's sessions, made again when the session is at another version. `shared` are declarations
+    that every session has besides its own; a toolset that is empty has none of them, and strips everything."""
 
     def __init__(self, store: Store, settings: Settings, shared: Sequence[Document] = ()) -> None:
         self.store = store
@@ -53,14 +56,16 @@ class Scopes:
 
     async def of(self, session: str) -> Scope | None:
         """None for a session without a toolset: its traffic is not touched. Raises StoreUnavailable."""
-        record = await self.store.session(session)
-        toolset = record.toolset if record is not None else None
+        snapshot = await self.store.snapshot(session)
+        toolset = snapshot.record.toolset if snapshot.record is not None else None
         if toolset is None and not self.shared:
             self._scopes.pop(session, None)
             return None
         scope = self._scopes.get(session)
-        if scope is None or scope.record is not record:
-            scope = self._scopes[session] = self.made_of(session, record, toolset)
+        if scope is None or scope.version != snapshot.version:
+            scope = self._scopes[session] = self.made_of(session, snapshot, toolset)
+        elif scope.revision != snapshot.revision:
+            scope = self._scopes[session] = dataclasses.replace(scope, revision=snapshot.revision)
         return scope
 
     def share(self, declarations: Sequence[Document]) -> None:
@@ -68,9 +73,9 @@ class Scopes:
         self.shared = declarations
         self._scopes.clear()
 
-    def made_of(self, session: str, record: Session | None, toolset: Toolset | None) -> Scope:
+    def made_of(self, session: str, snapshot: Snapshot, toolset: Toolset | None) -> Scope:
         """The scope of a session with this toolset, None if it has none; of its record only the policy counts."""
-        policy, options = record.policy if record is not None else Policy(), self.settings
+        policy, options = snapshot.record.policy if snapshot.record is not None else Policy(), self.settings
         shares = toolset is None or bool(toolset.declarations or toolset.builtins)
         toolset = toolset or Toolset()
         own = frozenset(declaration["name"] for declaration in toolset.declarations)
@@ -78,7 +83,8 @@ class Scopes:
         timeout = policy.pending_timeout
         return Scope(
             session=session,
-            record=record,
+            version=snapshot.version,
+            revision=snapshot.revision,
             toolset=toolset,
             declared=own,
             toolbox=Toolbox([*toolset.declarations, *shared], toolset.builtins, toolset.tool_config),

@@ -8,9 +8,9 @@ from functools import lru_cache
 import certifi
 import httpx2
 from mitmproxy import ctx
-from mitmproxy.proxy.mode_specs import UpstreamMode
 
 from addon.loop.clients import no_cookies
+from addon.loop.upstream import Outgoing
 
 _OPTIONS = frozenset(
     {
@@ -47,6 +47,10 @@ class Clients:
         self._clients.clear()
         self._certificates.clear()
 
+    def of(self, request: Outgoing) -> httpx2.AsyncClient:
+        """The pooled client for a request, by its host and the upstream proxy that it goes through."""
+        return self.to(request.url, request.proxy)
+
     def to(self, url: str, proxy: str = "") -> httpx2.AsyncClient:
         """The pooled client for this URL: directly, or through the upstream proxy of that URL."""
         certificate = self._certificate_for(_host_of(url))
@@ -75,11 +79,6 @@ class Clients:
 @lru_cache(maxsize=256)
 def _host_of(url: str) -> str:
     return httpx2.URL(url).host
-
-
-def proxy_of(mode: UpstreamMode) -> str:
-    """The URL of the upstream proxy of a mode."""
-    return f"{mode.scheme}://{mode.address[0]}:{mode.address[1]}"
 
 
 def _trust(certificate: str = "") -> ssl.SSLContext:

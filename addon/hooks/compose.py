@@ -100,10 +100,10 @@ def build_addons() -> list[object]:
     clients = Clients()
     doorways = Doorways(watching, clients)
     lifecycle = Lifecycle(doorways)
+    watching.settings = lifecycle.settings
     routing = Routing(lifecycle, watching)
     looping = Looping(lifecycle, routing, watching, clients)
     grafting = Grafting(lifecycle, routing, looping)
     living = Living(lifecycle, routing)
     recording = Recording(lifecycle, routing, grafting, watching)
-    # a looping flow is put back to where it was redirected to before the redirect itself is undone
     return [Toolgraft([lifecycle, Masking(), clients, doorways, looping, routing, grafting, living, recording])]

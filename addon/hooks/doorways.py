@@ -1,15 +1,16 @@
-"""The way out of the front doors: the pooled clients, and each request shown to mitmproxy as a flow of its own."""
+"""The way out of the front doors: the pooled clients, and each request a flow of mitmproxy's own."""
 
 import time
 
 from mitmproxy import connection, ctx
 from mitmproxy.connection import ConnectionState
+from mitmproxy.net import server_spec
 from mitmproxy.proxy.mode_specs import ProxyMode, UpstreamMode
 
 from addon.doors.outward import Caller
-from addon.hooks.clients import Clients, proxy_of
-from addon.hooks.watching import Watching
-from addon.loop.upstream import Address, Upstream
+from addon.hooks.clients import Clients
+from addon.hooks.watching import LoopClient, Origin, Watching
+from addon.loop.upstream import Upstream
 
 
 class Doorways:
@@ -18,14 +19,15 @@ class Doorways:
     def __init__(self, watching: Watching, clients: Clients) -> None:
         self.watching = watching
         self.clients = clients
-        self._proxy = ""
+        self._via: server_spec.ServerSpec | None = None
 
     def configure(self, updated: set[str]) -> None:
         if "mode" in updated:
             modes = [ProxyMode.parse(mode) for mode in ctx.options.mode]
-            self._proxy = next((proxy_of(mode) for mode in modes if isinstance(mode, UpstreamMode)), "")
+            vias = [(mode.scheme, mode.address) for mode in modes if isinstance(mode, UpstreamMode)]
+            self._via = vias[0] if vias else None
 
-    def upstream(self, caller: Caller, address: Address, sent: bytes) -> Upstream:
+    def upstream(self, caller: Caller, sent: bytes, *, streams: bool) -> Upstream:
         # no connection of mitmproxy's own leads to a door: one is made up, for whoever asks a flow where it came from
         client = connection.Client(
             peername=caller.address,
@@ -33,7 +35,7 @@ class Doorways:
             state=ConnectionState.OPEN,
             timestamp_start=time.time(),
         )
-        http = self.clients.to(address.to or address.url, self._proxy if address.to is None else "")
         # a door keeps its caller's tools whatever its session does: files of -w tell a replay so as well
-        metadata = {"session": caller.session, "client_tools": "keep"}
-        return Upstream(http, self.watching.of(client, caller.session, sent, metadata))
+        metadata = (("session", caller.session), ("client_tools", "keep"))
+        loop_client = LoopClient(client, Origin(caller.session, sent), streams, self._via, metadata)
+        return Upstream(self.clients.of, self.watching.of(loop_client))

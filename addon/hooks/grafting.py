@@ -8,16 +8,18 @@ from dataclasses import dataclass
 from mitmproxy import connection, flowfilter, http
 from mitmproxy.connection import ConnectionState
 
-from addon.graft.capture import Capture, concerns
+from addon.core import replies
+from addon.core.encoding import BadEncoding, Decompress, decompressor
+from addon.graft.capture import Capture, concerns, listen
 from addon.graft.exchange import Abandoned, Exchange, Reply
 from addon.graft.scope import Scope
-from addon.hooks.encoding import Decompress, decompressor
-from addon.hooks.headers import body_of, put, set_body, value
+from addon.hooks.headers import asker_in, body_of, put, set_body, url_of, value
 from addon.hooks.lifecycle import Lifecycle
 from addon.hooks.looping import Looping
 from addon.hooks.perflow import PerFlow
-from addon.hooks.routing import Route, Routing
+from addon.hooks.routing import ENDING, Route, Routing, refusal
 from addon.hooks.runtime import Runtime
+from addon.hooks.streams import came, comes_whole, gone, through, whole
 from addon.surfaces import Framing, Operation
 from store.base import StoreUnavailable
 
@@ -58,6 +60,7 @@ class Grafting:
         self.kept = PerFlow[Kept]("kept")
         self.replied = PerFlow[bool]("replied")
         self._ways = PerFlow[_Way]("way")
+        self._heard = PerFlow[Exchange]("heard")
 
     def requestheaders(self, flow: http.HTTPFlow) -> Awaitable[None] | None:
         route = self.routing.routes.get(flow)
@@ -88,9 +91,27 @@ class Grafting:
         runtime = self.lifecycle.runtime
         if way is None or runtime is None or flow.response is not None or flow.error is not None:
             return None
+        if runtime.ending:
+            self._ways.pop(flow)
+            self.replied[flow] = True
+            flow.response = refusal(503, "UNAVAILABLE", ENDING)
+            return None
         return self._rewrite(flow, way, runtime)
 
     async def _rewrite(self, flow: http.HTTPFlow, way: _Way, runtime: Runtime) -> None:
+        try:
+            await self._graft(flow, way, runtime)
+        except Exception as error:
+            failure = runtime.grafter.failed(error, "a request could not be sent on")
+            outcome = runtime.grafter.store_failed(way.route.target, b"", failure)
+            if isinstance(outcome, Reply):
+                self._ways.pop(flow)
+                self.replied[flow] = True
+                flow.response = response_of(outcome)
+            else:
+                self._let_go(flow, way)
+
+    async def _graft(self, flow: http.HTTPFlow, way: _Way, runtime: Runtime) -> None:
         if self.lifecycle.filter is not None and not flowfilter.match(self.lifecycle.filter, flow):
             self._let_go(flow, way)
             return
@@ -103,6 +124,8 @@ class Grafting:
             way.route.target,
             way.scope,
             body,
+            asker=asker_in(flow.request),
+            url=url_of(flow.request),
             takes_ids=way.route.takes_ids,
             hangup=hangup.seen,
         )
@@ -116,7 +139,12 @@ class Grafting:
             if outcome.exchange is not None and self.looping.wants(outcome.exchange):
                 del self._ways[flow]
                 self.replied[flow] = True
-                self.looping.divert(flow, outcome.exchange, outcome.body)
+                self.looping.divert(flow, outcome.exchange, body, outcome.body)
+                return
+            if outcome.heard is not None:
+                self._heard[flow] = outcome.heard
+            if outcome.exchange is None and outcome.body is body:
+                self._let_go(flow, way)
                 return
             if self.keeps:
                 self.kept[flow] = Kept(body)
@@ -133,34 +161,42 @@ class Grafting:
         if framing is None:
             del self._ways[flow]
             return
+        if flow.response.data.content is None and (framing is Framing.JSON or comes_whole(flow, runtime.settings)):
+            whole(flow)
+            return
         if framing is Framing.JSON:
-            flow.response.stream = False
-            return
-        way.capture = Capture(runtime.grafter, way.exchange, framing)
-        if flow.response.data.content is not None:
             return  # replayed: the whole body is there already
-        decompress = decompressor(flow.response.headers.get("content-encoding", ""))
-        if decompress is None:
-            runtime.grafter.warn("an answer was passed on as it came: its compression is not known")
-            del self._ways[flow]
+        way.capture = Capture(runtime.grafter, way.exchange, _content_type(flow.response))
+        if flow.response.data.content is not None:
             return
-        _as_stream(flow)
+        decompress = decompressor(value(flow.response.headers, b"content-encoding") or "") or _unknown_encoding
         kept = self.kept.get(flow)
         if kept is not None:
             kept.received = bytearray()
-        flow.response.stream = _Tee(way.capture, decompress, kept.received if kept else None)
+        through(flow, _Tee(way.capture, decompress, kept.received if kept else None), _as_stream)
 
     def response(self, flow: http.HTTPFlow) -> Awaitable[None] | None:
-        way = self._ways.pop(flow)
+        way, heard = self._ways.pop(flow), self._heard.pop(flow)
         runtime = self.lifecycle.runtime
-        if way is None or way.exchange is None or runtime is None or flow.response is None:
+        if runtime is None or flow.response is None:
             return None
-        body = None if flow.response.stream else body_of(flow.response)
+        if way is not None and way.exchange is not None:
+            heard = way.exchange
+        if heard is None or not came(flow):
+            return None
+        body = body_of(flow.response)
         if body is None:
+            if way is not None and way.exchange is not None and flow.response.data.content is not None:
+                words = "toolgraft: the model's answer cannot be decompressed"  # and may hold a call
+                error = way.exchange.wire.error(replies.error(502, "UNAVAILABLE", words))
+                flow.response = response_of(Reply(502, replies.content_type("json"), error))
+            gone(flow)
             return None
-        if way.capture is None and not concerns(way.exchange, body):
-            return None
-        capture = way.capture or Capture(runtime.grafter, way.exchange, Framing.JSON)
+        if way is None or way.exchange is None or (way.capture is None and not concerns(way.exchange, body)):
+            gone(flow)
+            is_answer = heard.notes and flow.response.status_code == 200
+            return listen(runtime.grafter, heard, _content_type(flow.response), body) if is_answer else None
+        capture = way.capture or Capture(runtime.grafter, way.exchange, _content_type(flow.response))
         return self._capture(flow, flow.response, way, runtime, capture, body)
 
     async def _capture(
@@ -173,26 +209,27 @@ class Grafting:
         body: bytes,
     ) -> None:
         try:
-            if way.capture is not None:
-                seen = capture.feed(body) + capture.finish()
-            else:
-                seen = await capture.whole(body)
+            seen = await capture.whole(body)
         except StoreUnavailable as error:
             outcome = runtime.grafter.store_failed(way.route.target, b"", error)
-            if isinstance(outcome, Reply):
-                flow.response = response_of(outcome)
-            return
-        if seen != body:
+            seen = outcome if isinstance(outcome, Reply) else body
+        if isinstance(seen, Reply):
+            flow.response = response_of(seen)
+        elif seen != body:
             if (kept := self.kept.get(flow)) is not None:
                 kept.received = bytearray(body)
             set_body(response, seen)
+        gone(flow)
 
     def error(self, flow: http.HTTPFlow) -> None:
-        self._ways.pop(flow)
+        way = self._ways.pop(flow)
+        self._heard.pop(flow)
+        if way is not None and way.capture is not None:
+            way.capture.hung_up()
 
     def _let_go(self, flow: http.HTTPFlow, way: _Way) -> None:
         """As if the session had no toolset."""
-        del self._ways[flow]
+        self._ways.pop(flow)
         if way.encoding is None:
             flow.request.headers.pop("accept-encoding", None)
         else:
@@ -223,18 +260,18 @@ class _Hangup:
 
 
 class _Tee:
-    """The callable that mitmproxy hands the bytes of a stream to; b"" is the end. It never raises. `received` gathers
-    what came."""
+    """The callable that mitmproxy hands the bytes of a stream to; b"" is the end. It never raises: an answer that
+    cannot be read on ends with an error, since what comes may be a call. `received` gathers what came."""
 
     def __init__(self, capture: Capture, decompress: Decompress, received: bytearray | None = None) -> None:
         self.received = received
         self.capture = capture
         self.decompress = decompress
-        self.broken = False
+        self.failed = False
 
     def __call__(self, chunk: bytes) -> Iterable[bytes]:
-        if self.broken:
-            return [chunk] if chunk else []
+        if self.failed:
+            return []
         try:
             plain = self.decompress(chunk)
             if self.received is not None:
@@ -242,24 +279,35 @@ class _Tee:
             out = self.capture.feed(plain) if plain else b""
             if not chunk:
                 out += self.capture.finish()
-        except Exception:
-            logger.exception("an answer is passed on as it comes from here on")
-            self.broken = True
-            out = chunk
+        except BadEncoding as error:
+            self.failed = True
+            out = self.capture.fail(f"the model's answer cannot be decompressed: {error}")
+        except Exception as error:
+            logger.exception("an answer could not be read on")
+            self.failed = True
+            out = self.capture.fail(f"{type(error).__name__} while the answer was read")
         # an empty chunk would end a chunked body
         return [out] if out else []
 
 
+def _unknown_encoding(chunk: bytes) -> bytes:
+    raise BadEncoding("its content encoding is not known; identity was asked for")
+
+
 def _framing(route: Route, response: http.Response) -> Framing | None:
-    """How an answer came; None for one that is none of ours: an error, or something else than was asked for."""
+    """How an answer comes; None for one that is none of ours: an error. What is said to be neither JSON nor events may
+    be either all the same: it is waited for and looked at."""
     if response.status_code != 200:
         return None
-    kind = (value(response.headers, b"content-type") or "").partition(";")[0].strip().lower()
+    kind = _content_type(response).partition(";")[0].strip().lower()
     if kind == "text/event-stream":
         return Framing.SSE
-    if kind != "application/json":
-        return None
-    return Framing.ARRAY if route.target.operation is Operation.STREAM else Framing.JSON
+    streams = kind == "application/json" and route.target.operation is Operation.STREAM
+    return Framing.ARRAY if streams else Framing.JSON
+
+
+def _content_type(response: http.Response) -> str:
+    return value(response.headers, b"content-type") or ""
 
 
 def _as_stream(flow: http.HTTPFlow) -> None:

@@ -12,18 +12,23 @@ from pydantic import ValidationError
 
 from addon.control.token import make_folder, write_file
 from addon.doors.outward import Outward
+from addon.exiting import exit_with_loop
 from addon.hooks.banner import addresses, banner, ca_file
 from addon.hooks.runtime import Runtime
 from addon.settings import OPTIONS, Settings, explain, unknown_option
 from addon.tools.base import SourceError
+from addon.tools.bounded import left_behind
 from store.base import StoreUnusable
 
 logger = logging.getLogger("toolgraft")
 
 
+_UNSET = Settings()
+
+
 class Lifecycle:
     """The first addon. `runtime` is None until the options are known, and where they were refused: then no other
-    hook does anything, and mitmproxy ends before it serves anyone."""
+    hook does anything, and mitmproxy ends before it serves anyone. It is None again when this addon alone has ended."""
 
     name = "toolgraft"
 
@@ -73,6 +78,10 @@ class Lifecycle:
             self.runtime.change(settings)
         self.filter = chosen
 
+    def settings(self) -> Settings:
+        """Those that hold now."""
+        return self.runtime.settings if self.runtime is not None else _UNSET
+
     async def running(self) -> None:
         if self.runtime is None:
             return
@@ -98,17 +107,27 @@ class Lifecycle:
         gc.freeze()
 
     def done(self) -> asyncio.Task[None] | None:
-        if self.runtime is None:
+        """mitmproxy serves until this has ended: clients are refused, and not let pass as if there were no addon."""
+        runtime = self.runtime
+        if runtime is None or runtime.ending:
             return None
-        runtime, self.runtime = self.runtime, None
+        runtime.ending = True
         path = runtime.settings.state / "proxy.json"
         try:
             if json.loads(path.read_text()).get("pid") == os.getpid():
                 path.unlink()
         except (OSError, ValueError):
             pass
-        self._ended = asyncio.ensure_future(runtime.stop())
+        exits = ctx.master.should_exit.is_set()  # else this addon alone is taken out
+        self._ended = asyncio.ensure_future(self._stop(runtime, exits))
+        if exits:
+            exit_with_loop(left_behind)
         return self._ended
+
+    async def _stop(self, runtime: Runtime, exits: bool) -> None:
+        await runtime.stop()
+        if not exits:
+            self.runtime = None
 
 
 def refuse_start(text: str) -> None:

@@ -6,6 +6,7 @@ fails when this module is imported, so that the proxy does not start.
 """
 
 import logging
+import time
 from collections.abc import Awaitable, Callable, Generator
 from dataclasses import dataclass
 from functools import partial
@@ -14,15 +15,19 @@ from mitmproxy import ctx, flowfilter, http
 from mitmproxy.proxy import commands, events
 from mitmproxy.proxy.layers.websocket import (
     Fragmentizer,
+    WebsocketEndHook,
     WebsocketLayer,
     WebsocketMessageHook,
     WebSocketMessageInjected,
 )
 from mitmproxy.websocket import WebSocketMessage
-from wsproto.frame_protocol import Opcode
+from wsproto.connection import ConnectionState
+from wsproto.events import CloseConnection
+from wsproto.frame_protocol import CloseReason, Opcode
 
 from addon.core.live import Frame
 from addon.graft.exchange import Reply
+from addon.graft.grafter import GraftFailed
 from addon.graft.scope import Scope
 from addon.hooks.grafting import response_of
 from addon.hooks.lifecycle import Lifecycle
@@ -39,6 +44,7 @@ logger = logging.getLogger("toolgraft")
 # advises those who mind to do this. One that nobody has changed is sent in the pieces that it came in
 Fragmentizer.FRAGMENT_SIZE = max(Fragmentizer.FRAGMENT_SIZE, 1 << 40)
 
+_MAX_REASON = 123  # bytes, in a close frame
 _relay = WebsocketLayer.relay_messages
 
 
@@ -49,9 +55,16 @@ class _Injected(WebSocketMessageInjected):
     sent: Callable[[], None]
 
 
+class _Refused(WebSocketMessageInjected):
+    """The end of a connection, whose message is the reason."""
+
+
 def relay_messages(layer: WebsocketLayer, event: events.Event) -> Generator[commands.Command, object]:
     """As mitmproxy's, but for messages of the proxy's own: mitmproxy would join one to the part that has come so far
-    of a message of the client's, and would not say when it has gone."""
+    of a message of the client's, and would not say when it has gone. And it cannot end a connection."""
+    if isinstance(event, _Refused):
+        yield from _closed(layer, event.message.content)
+        return
     if not isinstance(event, _Injected):
         yield from _relay(layer, event)
         return
@@ -62,6 +75,21 @@ def relay_messages(layer: WebsocketLayer, event: events.Event) -> Generator[comm
     if not message.dropped:
         yield layer.server_ws.send2(Fragmentizer([], message.is_text).msg(message.content, message_finished=True))
     event.sent()
+
+
+def _closed(layer: WebsocketLayer, reason: bytes) -> Generator[commands.Command, object]:
+    close = CloseConnection(CloseReason.INTERNAL_ERROR, reason[:_MAX_REASON].decode(errors="ignore"))
+    websocket = layer.flow.websocket
+    assert websocket is not None
+    websocket.timestamp_end, websocket.closed_by_client = time.time(), False
+    websocket.close_code, websocket.close_reason = close.code, close.reason
+    for one in (layer.server_ws, layer.client_ws):
+        if one.state is ConnectionState.OPEN:
+            yield one.send2(close)
+        yield commands.CloseConnection(one.conn)
+    yield WebsocketEndHook(layer.flow)
+    layer.flow.live = False
+    layer._handle_event = layer.done
 
 
 WebsocketLayer.relay_messages = relay_messages  # type: ignore[method-assign]
@@ -105,7 +133,13 @@ class Living:
             return
         target = self.routing.routes[flow].target
         send = partial(self._inject, flow)
-        session = LiveSession(runtime.grafter, runtime.executors, scope, target, send)
+        try:
+            session = LiveSession(runtime.grafter, runtime.executors, scope, target, send)
+        except Exception as error:
+            failure = runtime.grafter.failed(error, "a Live connection could not be begun")
+            if runtime.settings.on_store_error != "pass":
+                self._refuse(flow, str(failure))
+            return
         self._sessions[flow] = session
         runtime.lives.add(session)
 
@@ -122,6 +156,10 @@ class Living:
                 passes = session.from_client(frame)
             else:
                 passes = session.from_server(frame)
+        except GraftFailed as error:
+            message.drop()
+            self._refuse(flow, str(error))
+            return
         except Exception:
             logger.exception("a Live frame was not understood")
             # what may hold a call is no client's to see
@@ -142,7 +180,16 @@ class Living:
             return
         kind = Opcode.TEXT if frame.text else Opcode.BINARY
         message = WebSocketMessage(kind, True, frame.data, injected=True)
-        try:
-            ctx.master.addons.get("proxyserver").inject_event(_Injected(flow, message, session.sent))
-        except ValueError:
-            logger.debug("a frame was not sent: its connection has just ended")
+        _to_layer(_Injected(flow, message, session.sent))
+
+    def _refuse(self, flow: http.HTTPFlow, why: str) -> None:
+        """Close the connection, with the reason for the client."""
+        message = WebSocketMessage(Opcode.TEXT, False, f"toolgraft: {why}".encode(), injected=True)
+        _to_layer(_Refused(flow, message))
+
+
+def _to_layer(event: WebSocketMessageInjected) -> None:
+    try:
+        ctx.master.addons.get("proxyserver").inject_event(event)
+    except ValueError:
+        logger.debug("a frame was not sent: its connection has just ended")

@@ -1,56 +1,50 @@
-"""Flows that need a tool loop: sent to the loopback server, and put back to what they were when their answer comes."""
+"""Flows that need a tool loop: once every addon has seen the request, a loop answers it instead of the upstream."""
 
 from dataclasses import dataclass
-from functools import partial
-from weakref import WeakKeyDictionary
 
-from mitmproxy import http
-from mitmproxy.proxy.mode_specs import UpstreamMode
+from mitmproxy import connection, http
+from mitmproxy.addons.serverplayback import ServerPlayback
 
+from addon.core.documents import Malformed
 from addon.graft.exchange import Exchange
-from addon.hooks.clients import Clients, proxy_of
-from addon.hooks.headers import put
+from addon.hooks.clients import Clients
+from addon.hooks.headers import body_of, host_of, set_body, url_of
 from addon.hooks.lifecycle import Lifecycle
+from addon.hooks.onward import check, way
+from addon.hooks.perflow import PerFlow
 from addon.hooks.routing import Routing
-from addon.hooks.watching import Watching
+from addon.hooks.streams import came, comes_whole, gone, is_stream, through, whole
+from addon.hooks.watching import NOT_SENT, LoopClient, Origin, Watching, netloc
 from addon.loop.runner import Runner
-from addon.loop.server import SECRET_HEADER
+from addon.loop.server import Answering
 from addon.loop.upstream import Address, Upstream
 from addon.surfaces import Framing, Operation
-
-_NOT_SENT = frozenset(
-    {
-        b"accept-encoding",
-        b"connection",
-        b"content-length",
-        b"expect",
-        b"host",
-        b"http2-settings",
-        b"keep-alive",
-        b"proxy-authorization",
-        b"proxy-connection",
-        b"te",
-        b"transfer-encoding",
-        b"upgrade",
-    }
-)
-"""What is between the client and the proxy alone. HTTP/2 upstream refuses a request that has some of it."""
 
 
 @dataclass(slots=True)
 class _Diverted:
-    """A flow as it was, and the secret by which its loop is known."""
+    """What a loop begins with. `client`: the client's own body; `grafted`: what was made of it."""
 
-    scheme: str
-    host: str
-    port: int
-    path: str
-    authority: str
-    body: bytes | None
-    fields: tuple[tuple[bytes, bytes], ...]
-    secret: bytes
-    streams: bool
-    restored: bool = False
+    exchange: Exchange
+    client: bytes
+    grafted: bytes
+
+
+diverted = PerFlow[_Diverted]("diverted")
+
+check(ServerPlayback, "request")
+_replay = ServerPlayback.request
+
+
+def request(self: ServerPlayback, f: http.HTTPFlow) -> None:
+    """As mitmproxy's `--server-replay`, but for a flow that a loop answers. A recording stands in for the upstream, and
+    what goes upstream are the requests of the loop: their flows are asked for. The client's would be given the answer
+    to the first of them, or be killed for not having been recorded."""
+    if f not in diverted:
+        _replay(self, f)
+
+
+ServerPlayback.request = request  # type: ignore[method-assign]
 
 
 class _Kept:
@@ -72,8 +66,8 @@ class Looping:
         self.routing = routing
         self.watching = watching
         self.clients = clients
-        self._diverted: WeakKeyDictionary[http.HTTPFlow, _Diverted] = WeakKeyDictionary()
-        self._streamed: WeakKeyDictionary[http.HTTPFlow, _Kept] = WeakKeyDictionary()
+        self._streams = PerFlow[bool]("streams")
+        self._kept = PerFlow[_Kept]("kept_stream")
 
     def wants(self, exchange: Exchange) -> bool:
         """Whether the request may lead to calls that the proxy runs, or its answer has to be written anew anyway."""
@@ -86,66 +80,67 @@ class Looping:
             return False  # an answer that was begun without a loop is ended without one
         return any(runtime.executors.can_run(exchange.scope, name) for name in exchange.plan.names)
 
-    def divert(self, flow: http.HTTPFlow, exchange: Exchange, body: bytes) -> None:
-        """Send the flow to the loopback server, where its loop is waiting for it."""
-        runtime = self.lifecycle.runtime
-        assert runtime is not None
-        request = flow.request
-        fields = tuple(field for field in request.headers.fields if field[0].lower() not in _NOT_SENT)
-        fields += ((b"accept-encoding", b"identity"),)
-        true_url = self.routing.true_url(flow)
-        sent_to = request.url
-        address = Address(request.method, true_url, fields, sent_to if sent_to != true_url else None)
-        watcher = self.watching.of(flow.client_conn, exchange.scope.session, request.data.content or b"")
-        mode = flow.client_conn.proxy_mode
-        proxy = proxy_of(mode) if isinstance(mode, UpstreamMode) and address.to is None else ""
-        upstream = Upstream(self.clients.to(sent_to, proxy), watcher)
-        runner = Runner(runtime.grafter, runtime.executors, upstream, exchange, address, body)
-        secret = runtime.loops.register(runner, partial(self._restore, flow))
-        self._diverted[flow] = _Diverted(
-            request.scheme,
-            request.data.host,
-            request.data.port,
-            request.path,
-            request.authority,
-            request.data.content,
-            request.headers.fields,
-            secret,
-            exchange.target.framing is not Framing.JSON,
-        )
-        request.scheme, request.data.host, request.data.port = "http", "127.0.0.1", runtime.loops.port
-        put(request.headers, SECRET_HEADER, secret)
-        put(request.headers, b"content-length", b"0")
-        request.headers.pop("transfer-encoding", None)
-        request.data.content = b""
-        flow.server_conn.via = None
+    def divert(self, flow: http.HTTPFlow, exchange: Exchange, client: bytes, grafted: bytes) -> None:
+        """Let a loop answer the flow, from what the flow holds when every addon has seen it: other addons may change
+        it until then, or answer it themselves. `client`: the body as the client sent it."""
+        set_body(flow.request, grafted)
+        diverted[flow] = _Diverted(exchange, client, grafted)
+        way[flow] = self._begin
+
+    def _begin(self, flow: http.HTTPFlow) -> Answering | http.Request | None:
+        """The loop of a diverted flow; it is sent to the upstream where its body is no request any more."""
+        begins, runtime = diverted.pop(flow), self.lifecycle.runtime
+        body = body_of(flow.request)
+        if begins is None or runtime is None or body is None:
+            return self.routing.elsewhere(flow)
+        exchange, address = begins.exchange, _address(flow.request)
+        streams = exchange.target.framing is not Framing.JSON
+        origin = Origin(exchange.scope.session, begins.client)
+        loop_client = LoopClient(flow.client_conn, origin, streams, flow.server_conn.via)
+        upstream = Upstream(self.clients.of, self.watching.of(loop_client))
+        try:
+            runner = Runner(runtime.grafter, runtime.executors, upstream, exchange, address, body)
+        except Malformed as error:
+            runtime.grafter.warn(f"a request that another addon changed was sent as it is: {error}")
+            return self.routing.elsewhere(flow)
+        self._streams[flow] = streams
+        # the requests to the model are flows of their own: this one is the client's, but for what others changed in it
+        if body == begins.grafted:
+            set_body(flow.request, begins.client)
+        there = flow.request.host, flow.request.port
+        if flow.server_conn.address != there:
+            flow.server_conn = connection.Server(address=there)
+        return runtime.loops.answer(runner, lambda: not flow.live)
 
     def responseheaders(self, flow: http.HTTPFlow) -> None:
-        self._restore(flow)
-        diverted = self._diverted.pop(flow, None)
-        if diverted is not None and diverted.streams and flow.response is not None:
-            flow.response.stream = self._streamed[flow] = _Kept()
+        diverted.pop(flow)  # another addon has answered
+        streams, runtime = self._streams.pop(flow), self.lifecycle.runtime
+        if streams is None or flow.response is None or runtime is None or not is_stream(flow.response, asked=streams):
+            return
+        if comes_whole(flow, runtime.settings):
+            whole(flow)
+        else:
+            self._kept[flow] = _Kept()
+            through(flow, self._kept[flow], last=True)
 
     def response(self, flow: http.HTTPFlow) -> None:
-        streamed = self._streamed.pop(flow, None)
-        if streamed is not None and flow.response is not None:
-            flow.response.data.content = bytes(streamed.body)  # for whoever shows or writes the flow
+        kept = self._kept.pop(flow)
+        if came(flow):
+            gone(flow)
+        elif kept is not None and flow.response is not None:
+            flow.response.data.content = bytes(kept.body)  # for whoever shows or writes the flow
 
     def error(self, flow: http.HTTPFlow) -> None:
-        self._restore(flow)
-        diverted = self._diverted.pop(flow, None)
-        if diverted is not None and self.lifecycle.runtime is not None:
-            self.lifecycle.runtime.loops.forget(diverted.secret)
+        diverted.pop(flow)
+        self._streams.pop(flow)
+        self._kept.pop(flow)
 
-    def _restore(self, flow: http.HTTPFlow) -> None:
-        """Make the request what it was, as soon as it need not be found by the loopback server any more: whoever shows
-        or writes the flow while its loop runs is not to see where it was sent."""
-        diverted = self._diverted.get(flow)
-        if diverted is None or diverted.restored:
-            return
-        diverted.restored = True
-        request = flow.request
-        request.scheme, request.data.host, request.data.port = diverted.scheme, diverted.host, diverted.port
-        request.path, request.authority = diverted.path, diverted.authority
-        request.headers.fields = diverted.fields
-        request.data.content = diverted.body
+
+def _address(request: http.Request) -> Address:
+    """Where the loop's requests go, with what headers: those of the client's, but for what its body needs."""
+    not_sent = NOT_SENT | {b"host", b"content-encoding"}
+    fields = [field for field in request.headers.fields if field[0].lower() not in not_sent]
+    url, host = url_of(request), host_of(request)
+    if host and host != netloc(url):
+        fields.insert(0, (b"Host", host.encode("utf-8", "surrogateescape")))
+    return Address(request.method, url, tuple(fields))

@@ -9,11 +9,13 @@ keeps them, those that were dropped and those that were injected marked so.
 import base64
 import logging
 import os
-from typing import IO, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from mitmproxy import http, io
 
+from addon.core.keys import asker_digest
 from addon.hooks.grafting import Grafting
+from addon.hooks.headers import asker_in
 from addon.hooks.lifecycle import Lifecycle, refuse_start
 from addon.hooks.routing import Routing
 from addon.hooks.secrets import clean
@@ -90,6 +92,8 @@ class Recording:
             copy.response.headers.pop("content-encoding", None)
             copy.response.headers.pop("transfer-encoding", None)
             copy.response.content = bytes(kept.received)
+        runtime = self.lifecycle.runtime
+        asker = asker_digest(runtime.store.secret, asker_in(flow.request)).hex() if runtime is not None else ""
         clean(copy.request)
         clean(copy.response)
         body = {} if origin.sent is None else {"client_body": base64.b64encode(origin.sent).decode()}
@@ -98,6 +102,7 @@ class Recording:
             METADATA: {
                 **flow.metadata.get(METADATA, {}),
                 "session": origin.session,
+                "asker": asker,
                 **body,
             }
         }
@@ -115,8 +120,18 @@ class Sent(NamedTuple):
 
 
 def client_sent(flow: http.HTTPFlow) -> Sent:
-    kept = flow.metadata.get(METADATA)
-    kept = kept if isinstance(kept, dict) else {}
+    kept = _kept(flow)
     grafted = "client_body" not in kept
     body = flow.request.content or b"" if grafted else base64.b64decode(kept["client_body"])
     return Sent(body, grafted, str(kept["session"]) if "session" in kept else None, kept.get("client_tools") == "keep")
+
+
+def asker_in_flow(flow: http.HTTPFlow) -> str | bytes:
+    """Who asked in a recorded flow: what the flow says of it, or the digest that the store of its time had."""
+    digest = _kept(flow).get("asker")
+    return bytes.fromhex(digest) if isinstance(digest, str) else asker_in(flow.request)
+
+
+def _kept(flow: http.HTTPFlow) -> dict[str, Any]:
+    kept = flow.metadata.get(METADATA)
+    return kept if isinstance(kept, dict) else {}

@@ -13,7 +13,7 @@ from addon.core.tools import Toolbox, declared_names
 from addon.graft.exchange import Forward, Reply
 from addon.graft.grafter import Grafter
 from addon.graft.scope import Scope
-from addon.hooks.record import client_sent
+from addon.hooks.record import asker_in_flow, client_sent
 from addon.hooks.secrets import masked
 from addon.metrics import Metrics
 from addon.settings import Settings
@@ -75,6 +75,7 @@ async def replay(
                 target,
                 dataclasses.replace(scope, on_pending="pass"),
                 body,
+                asker=asker_in_flow(flow),
                 takes_ids=takes_ids(target, request.path),
             )
             if isinstance(outcome, Forward):
@@ -104,7 +105,7 @@ def _ungrafted(body: bytes, toolbox: Toolbox) -> bytes:
 async def _scope(grafter: Grafter, session: str, toolset: Toolset | None) -> Scope | None:
     if toolset is None:
         return await grafter.scope(session)
-    return grafter.scopes.made_of(session, await grafter.store.session(session), toolset)
+    return grafter.scopes.made_of(session, await grafter.store.snapshot(session), toolset)
 
 
 def _document(body: bytes) -> Document | str:

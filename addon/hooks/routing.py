@@ -3,7 +3,6 @@
 import asyncio
 import base64
 import binascii
-import functools
 import ipaddress
 import logging
 import socket
@@ -11,26 +10,26 @@ from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 from mitmproxy import connection, ctx, http
-from mitmproxy.net.http import url
 from mitmproxy.proxy.mode_specs import ReverseMode
 from mitmproxy.proxy.server_hooks import ServerConnectionHookData
 
 from addon.core import replies
 from addon.core.documents import encode
 from addon.core.guard import host_allowed, page_allowed
-from addon.hooks.headers import names, put, value
+from addon.hooks.headers import host_of, hostport, names, set_host
 from addon.hooks.lifecycle import Lifecycle
+from addon.hooks.onward import way
 from addon.hooks.perflow import PerFlow
+from addon.hooks.redirects import redirected
 from addon.hooks.watching import Watching
-from addon.settings import Redirect, is_loopback
+from addon.settings import is_loopback
 from addon.surfaces import Target, home_of, is_surface_host, match, match_path, takes_ids
 from store.models import SESSION_FORM, SESSION_NAME
 
 logger = logging.getLogger("toolgraft")
 
-_hostport = functools.lru_cache(maxsize=256)(url.hostport)
-
 SESSION_HEADER = "x-graft-session"
+ENDING = "the proxy is ending"
 _OWN_CONTROL = "the proxy does not forward to its own control API"
 _ANY = ("0.0.0.0", "::")
 _OWN = (SESSION_HEADER.encode(), b"proxy-authorization")
@@ -45,18 +44,6 @@ class Route:
     takes_ids: bool
 
 
-@dataclass(slots=True)
-class _True:
-    """Where a redirected request would have gone."""
-
-    scheme: str
-    host: str
-    port: int
-    path: str
-    host_header: str | None
-    authority: str
-
-
 class Routing:
     """Runs before the grafting, and leaves a `Route` for each request that is a surface's."""
 
@@ -64,7 +51,6 @@ class Routing:
         self.lifecycle = lifecycle
         self.watching = watching
         self.routes = PerFlow[Route]("route")
-        self._redirected = PerFlow[_True]("redirected")
         self._users: WeakKeyDictionary[connection.Client, str] = WeakKeyDictionary()
         self._keeps_host = False
 
@@ -94,6 +80,8 @@ class Routing:
             return
         request = flow.request
         settings = runtime.settings
+        if settings.redirect:
+            way[flow] = self.elsewhere
         mode = flow.client_conn.proxy_mode
         prefixed: str | None = None
         if isinstance(mode, ReverseMode):
@@ -110,11 +98,13 @@ class Routing:
                 flow.response = refusal(403, "PERMISSION_DENIED", _OWN_CONTROL)
                 return
             target = match(request.method, request.data.host, request.path)
+        if runtime.ending and not (target is None and prefixed is None):
+            flow.response = refusal(503, "UNAVAILABLE", ENDING)
+            return
         present = names(request.headers)
         if target is None and prefixed is None:
             if not present.isdisjoint(_OWN):
                 _take_own(request)
-            self._redirect(flow, settings.redirect)
             return
         origin = request.headers.get("origin") if b"origin" in present else None
         site = request.headers.get("sec-fetch-site") if b"sec-fetch-site" in present else None
@@ -126,8 +116,6 @@ class Routing:
             )
             return
         self._settle(flow, target, prefixed, settings.session, present)
-        if flow.response is None:
-            self._redirect(flow, settings.redirect)
 
     async def server_connect(self, data: ServerConnectionHookData) -> None:
         """Names and other spellings of this machine are seen through here, before the connection is made."""
@@ -143,24 +131,18 @@ class Routing:
         if any(self._is_control(str(one[4][0]), own[1]) for one in found):
             data.server.error = _OWN_CONTROL
 
-    def responseheaders(self, flow: http.HTTPFlow) -> None:
-        self._restore(flow)
-
-    def error(self, flow: http.HTTPFlow) -> None:
-        self._restore(flow)
-
     def _to_upstream(self, flow: http.HTTPFlow, mode: ReverseMode) -> str:
         """Say the upstream's Host, and where a Gemini host is the upstream, go to the one that serves the path. Gives
         the Host that the client said, "" for none."""
         upstream = flow.server_conn.address
         if upstream is None:
-            return _host_of(flow.request)
+            return host_of(flow.request)
         host = upstream[0]
         if is_surface_host(host) and (home := home_of(flow.request.path)) is not None:
             host = flow.request.data.host = home
         if not self._keeps_host:
-            return _host_of(flow.request)
-        return _set_host(flow.request, _hostport(mode.scheme, host, upstream[1]))
+            return host_of(flow.request)
+        return set_host(flow.request, hostport(mode.scheme, host, upstream[1]))
 
     # --- sessions ---------------------------------------------------------------------------------------------
 
@@ -188,46 +170,9 @@ class Routing:
             return True
         return own[0] in _ANY and _is_own_address(host)
 
-    def true_url(self, flow: http.HTTPFlow) -> str:
-        """Where the client meant the request to go."""
-        true = self._redirected.get(flow)
-        if true is None:
-            return str(flow.request.url)
-        return url.unparse(true.scheme, true.host, true.port, true.path)
-
-    # --- redirects --------------------------------------------------------------------------------------------
-
-    def _redirect(self, flow: http.HTTPFlow, redirects: tuple[Redirect, ...]) -> None:
-        """Whatever is asked of a host goes where the surface's requests go: a key must not go elsewhere than them."""
-        request = flow.request
-        host = request.data.host.lower()
-        to = next((r for r in redirects if r.host == host), None) if redirects else None
-        if to is None:
-            return
-        self._redirected[flow] = _True(
-            request.scheme,
-            request.data.host,
-            request.data.port,
-            request.path,
-            request.headers.get("host"),
-            request.authority,
-        )
-        request.scheme, request.data.host, request.data.port = to.scheme, to.to_host, to.to_port
-        request.path = to.path + request.path
-        _set_host(request, url.hostport(to.scheme, to.to_host, to.to_port))
-        flow.server_conn.via = None
-
-    def _restore(self, flow: http.HTTPFlow) -> None:
-        """What is recorded and shown is where the client meant to go."""
-        true = self._redirected.pop(flow)
-        if true is None:
-            return
-        request = flow.request
-        request.scheme, request.data.host, request.data.port = true.scheme, true.host, true.port
-        request.path = true.path
-        request.authority = true.authority
-        if true.host_header is not None:
-            request.headers["host"] = true.host_header
+    def elsewhere(self, flow: http.HTTPFlow) -> http.Request | None:
+        """What is sent in the place of the flow's request, by `graft_redirect`; None where it is sent as it stands."""
+        return redirected(flow.request, self.lifecycle.settings().redirect)
 
 
 def _take_prefix(request: http.Request) -> str | None:
@@ -262,25 +207,6 @@ def _user_of(flow: http.HTTPFlow, present: set[bytes]) -> str:
         return base64.b64decode(coded, validate=True).decode().partition(":")[0]
     except (binascii.Error, UnicodeDecodeError):
         return ""
-
-
-def _set_host(request: http.Request, host: str) -> str:
-    """As the protocol says it: `Host` in HTTP/1, the authority in HTTP/2. Gives what stood there, "" for nothing."""
-    if request.is_http2 or request.is_http3:
-        claimed = _host_of(request)
-        request.authority = host
-        request.headers.pop("host", None)
-        return claimed
-    before = put(request.headers, b"host", host.encode("utf-8", "surrogateescape"))
-    return before or request.data.authority.decode("ascii", "replace")
-
-
-def _host_of(request: http.Request) -> str:
-    """As the client says it, "" where it does not."""
-    host = value(request.headers, b"host")
-    if request.is_http2 or request.is_http3:
-        return request.authority or host or ""
-    return host or request.data.authority.decode("ascii", "replace")
 
 
 def _is_own_address(host: str) -> bool:

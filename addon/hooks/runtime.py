@@ -6,8 +6,9 @@ Everything that can go wrong at the start goes wrong here, before the proxy serv
 import asyncio
 import logging
 import os
+import secrets
 import socket
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from importlib.metadata import PackageNotFoundError, version
 
 from addon.control import tasks
@@ -18,7 +19,7 @@ from addon.doors.mount import key_of, open_doors
 from addon.doors.outward import Outward
 from addon.graft.grafter import Grafter
 from addon.loop.executors import Executors
-from addon.loop.live import LiveSessions, expire_left
+from addon.loop.live import LiveSessions
 from addon.loop.server import LoopServer
 from addon.loop.sources import sources_of
 from addon.metrics import Metrics
@@ -29,8 +30,17 @@ from store.factory import open_url
 
 logger = logging.getLogger("toolgraft")
 
-FIXED = ("tools", "mcp", "store", "state", "ttl", "control", "token", "max_body")
+FIXED = ("tools", "mcp", "store", "durability", "state", "ttl", "control", "token", "max_body")
 """Settings that are read once, at the start."""
+
+_LEASE = 60.0
+"""Seconds after which a proxy that gives no sign of life is taken to be gone, and its calls with it."""
+
+_HOLD = 10.0
+"""Seconds between two signs of life."""
+
+_CLOSING = 15.0
+"""Seconds that each part has to close in."""
 
 _UPKEEP = 60.0
 """Seconds between two times that old records go: often, so that they go in small portions."""
@@ -59,10 +69,13 @@ class Runtime:
         self.settings = settings
         self.store = store
         self.metrics = Metrics()
-        self.executors = Executors(store, source)
-        self.grafter = Grafter(store, settings, self.metrics, running=self.executors.seconds_left)
+        self.proxy_id = f"proxy-{secrets.token_hex(8)}"
+        self.executors = Executors(store, source, proxy_id=self.proxy_id, count=self.metrics.answered)
+        self.grafter = Grafter(store, settings, self.metrics, owners=self.executors)
         self.loops = LoopServer()
         self.lives = LiveSessions()
+        self.ending = False
+        """From the beginning of the end on, new requests are refused."""
         self.ready = asyncio.Event()
         """Set once the tools of all sources are known: until then requests have to wait."""
         if source is None:
@@ -72,7 +85,7 @@ class Runtime:
         self.has_gemini_key = bool(key_of(environ))
         self.control: ControlApp | None = None
         self._server: ControlServer | None = None
-        self._upkeep: asyncio.Task[None] | None = None
+        self._upkeep: list[asyncio.Task[None]] = []
         if listener is not None:
             self.control_address = listener.getsockname()[:2]
             self.control_url = url_of(listener)
@@ -82,12 +95,10 @@ class Runtime:
                 token=token,
                 metrics=self.metrics,
                 version=package_version(),
-                loops=self,
                 mounted=open_doors(
                     store=store,
                     grafter=lambda: self.grafter,
                     executors=self.executors,
-                    running=self.loops.running,
                     outward=outward,
                     environ=environ,
                 ),
@@ -99,7 +110,7 @@ class Runtime:
         """Open the store and take the control API's port. Raises OSError, ValueError or StoreUnusable, whose message
         says what to do."""
         try:
-            store = open_url(settings.store_url, ttl=settings.ttl)
+            store = open_url(settings.store_url, ttl=settings.ttl, durability=settings.durability)
         except ValueError as error:
             raise ValueError(f"graft_store: {error}") from None
         if store.suspends:
@@ -115,11 +126,9 @@ class Runtime:
             if listener is not None:
                 listener.close()
             raise
-        return cls(settings, store, token, listener, source, outward, environ)
-
-    def alive(self, loop_id: str) -> bool:
-        """Whether what waits for calls under this id is still there: a loop, or a Live connection."""
-        return self.loops.running.alive(loop_id) or self.lives.alive(loop_id)
+        runtime = cls(settings, store, token, listener, source, outward, environ)
+        run_now(store.hold(runtime.proxy_id, _LEASE))
+        return runtime
 
     def change(self, settings: Settings) -> None:
         """Go on with other settings. Raises ValueError for those that are read once."""
@@ -127,30 +136,41 @@ class Runtime:
             if getattr(settings, name) != getattr(self.settings, name):
                 raise ValueError(f"graft_{name} cannot be changed while the proxy runs: restart it")
         self.settings = settings
-        shared, running = self.grafter.scopes.shared, self.grafter.running
-        self.grafter = Grafter(self.store, settings, self.metrics, shared, running)
+        self.grafter = Grafter(self.store, settings, self.metrics, self.grafter.scopes.shared, self.executors)
         if self.control is not None:
             self.control.change(settings)
 
     async def serve(self) -> None:
         """Open the tool sources, start the control API and the store's upkeep. Raises OSError or SourceError."""
-        try:
-            if not self.store.suspends:  # else there may be other proxies, and their connections
-                await expire_left(self.store)
-        except StoreError as error:
-            logger.warning("calls of connections that are gone stay for now: %s", error)
+        await self._hold()
         await self.executors.open(changed=self._share)
         self._share()
-        await self.loops.start()
         self.ready.set()
         if self._server is not None:
             await self._server.start()
             write_address(self.settings.state, self._server.url)
-        self._upkeep = tasks.spawn(self._expire(), name="expiry of old records")
+        self._upkeep = [
+            tasks.spawn(self._hold_on(), name="the proxy's lease"),
+            tasks.spawn(self._expire(), name="expiry of old records"),
+        ]
 
     def _share(self) -> None:
         """Give every session the tools of the proxy's sources."""
         self.grafter.scopes.share([tool.declaration for tool in self.executors.tools.values()])
+
+    async def _hold_on(self) -> None:
+        while True:
+            await asyncio.sleep(_HOLD)
+            await self._hold()
+
+    async def _hold(self) -> None:
+        """Say that this proxy is alive, and settle the calls of those that are not, and of workers that were lost."""
+        try:
+            await self.store.hold(self.proxy_id, _LEASE)
+            for call in await self.store.settle_lost():
+                self.metrics.answered(call.status)
+        except StoreError as error:
+            logger.warning("calls that nobody will answer stay for now: %s", error)
 
     async def _expire(self) -> None:
         while True:
@@ -161,13 +181,26 @@ class Runtime:
             await asyncio.sleep(_UPKEEP)
 
     async def stop(self) -> None:
-        """Give everything back."""
-        if self._upkeep is not None:
-            self._upkeep.cancel()
-        await self.lives.close()
-        await self.loops.stop()
-        await self.executors.close()
-        if self._server is not None:
+        """Give everything back: also where some of it does not let itself be closed."""
+        for task in self._upkeep:
+            task.cancel()
+        if self._server is not None:  # before the tools: the front doors run them
             clear_address(self.settings.state, self._server.url)
-            await self._server.stop()
+            await _closed("control API", self._server.stop())
+        for name, part in (("Live", self.lives.close), ("loops", self.loops.stop), ("tools", self.executors.close)):
+            await _closed(name, part())
+        try:
+            await self.store.drop(self.proxy_id)
+        except StoreError as error:
+            logger.warning("the calls of this proxy stay as they are until it is started again: %s", error)
         await self.store.close()
+
+
+async def _closed(name: str, closing: Coroutine[None, None, None]) -> None:
+    task = asyncio.ensure_future(closing)
+    await asyncio.wait({task}, timeout=_CLOSING)
+    if not task.done():
+        task.cancel()
+        logger.warning("%s: not closed within %g s", name, _CLOSING)
+    elif not task.cancelled() and (error := task.exception()) is not None:
+        logger.warning("%s: could not be closed", name, exc_info=error)

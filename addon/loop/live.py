@@ -7,16 +7,19 @@ import secrets
 from collections.abc import Callable, Coroutine
 from functools import partial
 
+from addon.core.answer import Captured
+from addon.core.arguments import Limits
 from addon.core.calls import response_of
-from addon.core.documents import Document
+from addon.core.documents import Document, Malformed
 from addon.core.live import Called, Frame, Live, Manner, Outcome
 from addon.graft.grafter import Grafter
+from addon.graft.owners import Birth
 from addon.graft.records import call_of, live_turn_of, new_call_id, new_turn_id
 from addon.graft.scope import Scope
-from addon.loop.executors import Executors, Step
+from addon.loop.executors import Executors
+from addon.loop.steps import Step
 from addon.surfaces.base import Target
 from store.base import AlreadyAnswered, Store, StoreError
-from store.models import Status
 
 logger = logging.getLogger("toolgraft")
 
@@ -49,6 +52,7 @@ class LiveSession:
             strips=scope.strips,
             shows=scope.delivery == "passthrough",
             new_call_id=new_call_id,
+            limits=Limits(grafter.settings.max_calls, grafter.settings.max_args),
         )
 
     @property
@@ -62,8 +66,20 @@ class LiveSession:
     # --- frames -----------------------------------------------------------------------------------------------
 
     def from_client(self, frame: Frame) -> bytes | None:
-        """What goes upstream in the frame's place, at once; None: nothing."""
-        return self._done(self._live.from_client(frame))
+        """What goes upstream in the frame's place, at once; None: nothing. Raises GraftFailed where the graft fails,
+        unless the settings say that the frame goes on as it came."""
+        try:
+            return self._done(self._live.from_client(frame))
+        except Malformed as error:
+            self.grafter.warn(f"a Live frame was passed on as it came: {error}")
+            self._live.leave(frame)
+            return frame.data
+        except Exception as error:
+            failure = self.grafter.failed(error, "a Live frame could not be rewritten")
+            if self.grafter.settings.on_store_error != "pass":
+                raise failure from error
+            self._live.leave(frame)
+            return frame.data
 
     def from_server(self, frame: Frame) -> bytes | None:
         """What the client gets in the frame's place; None: nothing."""
@@ -113,7 +129,12 @@ class LiveSession:
         now, turn_id = self.store.clock(), new_turn_id()
         try:
             turn = live_turn_of(self, turn_id, called, now=now)
-            calls = [call_of(self, turn_id, call, now=now, number=called.number) for call in called.calls]
+            shown = self.scope.delivery == "passthrough"
+            births = {call.call_id: self._birth(call) for call in called.calls}
+            calls = [
+                call_of(self, turn_id, call, births[call.call_id], now=now, number=called.number)
+                for call in called.calls
+            ]
             await self.store.save_turn(turn, calls, [])
         except Exception as error:  # whatever it is, the model waits for an answer
             self.grafter.metrics.error("store")
@@ -122,7 +143,7 @@ class LiveSession:
                 self._told(call.call_id, response_of(None, f"the call could not be stored: {error}"))
             return
         self.grafter.metrics.captured(len(called.calls))
-        step, shown = Step(), self.scope.delivery == "passthrough"
+        step = Step()
         if called.number >= self.scope.max_rounds and not shown:
             await self._refuse(called)
             return
@@ -130,9 +151,12 @@ class LiveSession:
             if shown or not self._live.waits_for(call.call_id):  # cancelled while it was being stored
                 continue
             self._steps[call.call_id] = step
-            self.executors.start(self.scope, call, step, self._limit, self.loop_id)
+            self.executors.start(self.scope, call, births[call.call_id], step, self._limit, self.loop_id)
             step.tasks[call.call_id].add_done_callback(partial(self._answered, call.call_id))
         step.complete.set()
+
+    def _birth(self, call: Captured) -> Birth:
+        return self.executors.birth(self.scope, call, runs=self.scope.delivery != "passthrough")
 
     async def _refuse(self, called: Called) -> None:
         """The model calls again and again without an answer: nothing is run any more before its next turn."""
@@ -153,7 +177,7 @@ class LiveSession:
         await self._stored()
         for call_id in call_ids:
             step = self._steps.pop(call_id, None)
-            await self.executors.cancel_calls(step or Step(), [call_id], self._why)
+            await self.executors.cancel_calls(self.scope, step or Step(), [call_id], self._why)
 
     async def _given(self, call_id: str, response: Document) -> None:
         """The client has answered a call that it was shown."""
@@ -163,7 +187,7 @@ class LiveSession:
     async def _take(self, call_id: str, *, result: Document | None = None, error: str | None = None) -> None:
         """Store an answer that no tool has given."""
         try:
-            await self.store.answer(call_id, result=result, error=error)
+            await self.store.answer(self.scope.session, call_id, result=result, error=error)
         except AlreadyAnswered:
             pass
         except StoreError as failure:
@@ -187,25 +211,8 @@ class LiveSessions:
         self._ending.add(task)
         task.add_done_callback(self._ending.discard)
 
-    def alive(self, loop_id: str) -> bool:
-        return any(session.loop_id == loop_id for session in self._open)
-
     async def close(self) -> None:
         for session in list(self._open):
             self.end(session)
         if self._ending:
             await asyncio.wait(self._ending)
-
-
-async def expire_left(store: Store) -> None:
-    """End the calls of connections that were open when a proxy died: nobody waits for them. For a store that no other
-    proxy writes to."""
-    for status in (Status.PENDING, Status.RUNNING):
-        cursor: str | None = None
-        while True:
-            page = await store.calls(status=status, cursor=cursor)
-            for call in page.items:
-                if call.surface == "live":
-                    await store.settle(call.call_id, Status.EXPIRED, error=_CLOSED)
-            if (cursor := page.next_cursor) is None:
-                break

@@ -1,133 +1,135 @@
-"""The loopback server: a flow of mitmproxy's that needs a loop is sent here, and gets its answer as a stream.
+"""Loops as they are served: each is a task of its own, and what it says waits until it is taken.
 
-mitmproxy can only wait for an answer that comes over a connection, so this is one: inside the process, on a port of
-its own, and each request shows a secret that is good for it alone.
+A callable that mitmproxy streams through cannot await; a task can. How the pieces get to the client is not known here:
+there is no port, no connection and nothing that an address or a secret would be needed for.
 """
 
 import asyncio
 import contextlib
 import logging
-import secrets
-import socket
-from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
+from collections.abc import Awaitable, Callable
 
 import httpx2
-import uvicorn
 
 from addon.core import replies
 from addon.loop.runner import Head, Runner
-from addon.loop.running import Running
 
 logger = logging.getLogger("toolgraft")
 
-SECRET_HEADER = b"x-toolgraft-loop"
+_AHEAD = 64 * 1024
+"""Bytes that a loop may be ahead of its client."""
 
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+_FAREWELL = 1.0
+"""Seconds in which clients are told that the proxy stops."""
+
+Send = Callable[[Head | bytes], Awaitable[None]]
+
+
+class Answering:
+    """The answer of one loop on its way. `over`: it has ended, and all of it was taken; `error`: it broke off.
+    `is_sent` says whether the client has been sent all of it; `stopping`: the proxy ends, and not the client."""
+
+    def __init__(self, is_sent: Callable[[], bool] = lambda: True) -> None:
+        self.error: BaseException | None = None
+        self.is_sent = is_sent
+        self.stopping = False
+        self._pieces: list[Head | bytes] = []
+        self._size = 0
+        self._ended = False
+        self._came = asyncio.Event()
+        self._taken = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def over(self) -> bool:
+        return self._ended and not self._pieces
+
+    def run(self, task: asyncio.Task[None]) -> None:
+        """The task that puts the pieces, and ends the answer when it is done."""
+        self._task = task
+        task.add_done_callback(self._end)
+
+    async def put(self, piece: Head | bytes) -> None:
+        """Returns when the client is not too far behind."""
+        self._pieces.append(piece)
+        self._came.set()
+        if isinstance(piece, bytes):
+            self._size += len(piece)
+        while self._size > _AHEAD:
+            self._taken.clear()
+            await self._taken.wait()
+
+    async def take(self) -> list[Head | bytes]:
+        """What has come since the last time: nothing where the answer has ended."""
+        while not self._pieces and not self._ended:
+            self._came.clear()
+            await self._came.wait()
+        pieces, self._pieces, self._size = self._pieces, [], 0
+        self._taken.set()
+        return pieces
+
+    def cancel(self) -> None:
+        """The client has hung up, or the proxy ends. Once is enough: what a loop has to do then is not cut off."""
+        if self._task is not None and not self._task.cancelling():
+            self._task.cancel()
+
+    def _end(self, task: asyncio.Task[None]) -> None:
+        if task.cancelled():
+            self.error = asyncio.CancelledError("the proxy has ended the answer")
+        else:
+            self.error = task.exception()
+        if self.error is not None:
+            logger.debug("an answer broke off: %s", self.error)
+        self._ended = True
+        self._task = None
+        self._came.set()
 
 
 class LoopServer:
-    """`register` takes a loop that is to be run, and gives the secret by which its request is known."""
+    """Runs the loops of the proxy's own clients. Its length is how many are under way."""
 
     def __init__(self) -> None:
-        self._waiting: dict[bytes, tuple[Runner, Callable[[], None]]] = {}
-        self.running = Running()
-        self._answering: set[asyncio.Task[None]] = set()
-        # the protocol is named: without it asyncio does not know TCP when it sees it, and leaves Nagle's delay on
-        self._listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-        self._listener.bind(("127.0.0.1", 0))
-        self._listener.listen(512)
-        self._listener.setblocking(False)
-        self.port: int = self._listener.getsockname()[1]
-        self._server = uvicorn.Server(
-            uvicorn.Config(
-                self._app,
-                interface="asgi3",
-                proxy_headers=False,
-                http="httptools",
-                ws="none",
-                lifespan="off",
-                loop="none",
-                log_config=None,
-                log_level="critical",
-                access_log=False,
-                server_header=False,
-                date_header=False,
-                timeout_graceful_shutdown=1,
-            )
-        )
-        self._task: asyncio.Task[None] | None = None
+        self._answers: dict[asyncio.Task[None], Answering] = {}
+        self._stopped = False
 
-    async def start(self) -> None:
-        config, server = self._server.config, self._server
-        config.load()
-        server.lifespan = config.lifespan_class(config)
-        await server.startup(sockets=[self._listener])
-        self._task = asyncio.ensure_future(server.main_loop())
+    def answer(self, runner: Runner, is_sent: Callable[[], bool] = lambda: True) -> Answering:
+        """Begin a loop. After `stop` its answer breaks off before it has begun. `is_sent`: see `Answering`."""
+        answering = Answering(is_sent)
+        task = asyncio.ensure_future(_answer(runner, answering))
+        self._answers[task] = answering
+        task.add_done_callback(self._answers.pop)
+        answering.run(task)
+        if self._stopped:
+            answering.cancel()
+        return answering
 
     async def stop(self) -> None:
-        if self._task is None:
-            self._listener.close()
-            return
-        self._server.should_exit = True
-        for answering in self._answering:
+        """Returns when the loops have ended, and their clients have been told so."""
+        self._stopped = True
+        answers = dict(self._answers)
+        for answering in answers.values():
+            answering.stopping = True
             answering.cancel()
-        self._task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await self._task
-        await self._server.shutdown(sockets=[self._listener])
+        if answers:
+            await asyncio.wait(list(answers))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_FAREWELL):
+                    while not all(answering.is_sent() for answering in answers.values()):  # noqa: ASYNC110
+                        await asyncio.sleep(0.01)  # mitmproxy tells nobody when it has sent something
 
-    def register(self, runner: Runner, received: Callable[[], None] = lambda: None) -> bytes:
-        """`received` is called when the loop's request is here: whole, with nothing of it still to be sent."""
-        secret = secrets.token_hex(16).encode()
-        self._waiting[secret] = runner, received
-        return secret
-
-    def forget(self, secret: bytes) -> None:
-        """A loop whose request never came."""
-        self._waiting.pop(secret, None)
-
-    async def _app(self, scope: Scope, receive: Receive, send: Send) -> None:
-        waiting = self._waiting.pop(dict(scope["headers"]).get(SECRET_HEADER, b""), None)
-        if waiting is None:
-            await send({"type": "http.response.start", "status": 403, "headers": []})
-            await send({"type": "http.response.body"})
-            return
-        while (await receive()).get("more_body"):
-            pass  # the runner has the body already
-        runner, received = waiting
-        received()
-        self.running.begin(runner)
-        gone = asyncio.ensure_future(receive())  # the next thing to come is the client's hang-up
-        answering = asyncio.ensure_future(_answer(runner, send))
-        self._answering.add(answering)
-        try:
-            await asyncio.wait({gone, answering}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            gone.cancel()
-            answering.cancel()
-            await asyncio.wait({answering})
-            self._answering.discard(answering)
-            self.running.end(runner)
-        if not answering.cancelled() and (error := answering.exception()) is not None:
-            logger.debug("an answer broke off: %s", error)
-            raise ConnectionError("the answer broke off") from error
+    def __len__(self) -> int:
+        return len(self._answers)
 
 
-async def _answer(runner: Runner, send: Send) -> None:
-    """Send what a loop gives. Where the upstream breaks off in an answer, the answer breaks off."""
-    begun = False
+async def _answer(runner: Runner, answering: Answering) -> None:
+    """Send what a loop gives. Where the upstream breaks off in an answer, the answer breaks off; where the proxy stops,
+    the client is told so."""
+    send, begun = answering.put, False
     output = runner.output()
     try:
         async for out in output:
-            if isinstance(out, Head):
-                begun = True
-                await send({"type": "http.response.start", "status": out.status, "headers": list(out.headers)})
-            else:
-                await send({"type": "http.response.body", "body": out, "more_body": True})
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+            begun = True
+            await send(out)
     except httpx2.RequestError as error:
         if begun:
             raise
@@ -137,12 +139,16 @@ async def _answer(runner: Runner, send: Send) -> None:
         if begun:
             raise
         await _refuse(runner, send, 500, "INTERNAL", f"the tool loop failed: {type(error).__name__}")
+    except asyncio.CancelledError:
+        if not answering.stopping:
+            raise
+        await output.aclose()
+        for out in runner.stopped():
+            await send(out)
     finally:
         await output.aclose()
 
 
 async def _refuse(runner: Runner, send: Send, code: int, status: str, message: str) -> None:
-    headers = [(b"content-type", b"application/json; charset=UTF-8")]
-    await send({"type": "http.response.start", "status": code, "headers": headers})
-    body = runner.wire.error(replies.error(code, status, f"toolgraft: {message}"))
-    await send({"type": "http.response.body", "body": body})
+    await send(Head(code, [(b"content-type", b"application/json; charset=UTF-8")]))
+    await send(runner.wire.error(replies.error(code, status, f"toolgraft: {message}")))

@@ -1,12 +1,19 @@
-"""Requests of a loop on their way to Gemini: one pooled client, and someone who is told of each exchange."""
+"""Requests of a loop on their way to Gemini: pooled clients, and someone by whom each exchange goes.
+
+What is sent, and what the loop gets for it, is what the watcher makes of it: for mitmproxy an exchange is a flow, whose
+hooks may change either.
+"""
 
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import httpx2
+
+from addon.core.encoding import BadEncoding, decompressor
+from addon.loop.kept_connections import Attempt
 
 Headers = Sequence[tuple[bytes, bytes]]
 
@@ -19,83 +26,159 @@ _TIMEOUT = httpx2.Timeout(connect=30, read=600, write=60, pool=60)
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where requests go. `url` is where the client meant them to go, `to` where they are sent instead, if anywhere."""
+    """Where a loop's requests go, by the client's request."""
 
     method: str
     url: str
     headers: Headers
-    to: str | None = None
+
+
+class Outgoing(NamedTuple):
+    """A request as it is sent. `proxy`: the URL of the upstream proxy that it goes through, "" for none."""
+
+    method: str
+    url: str
+    headers: Headers
+    body: bytes
+    proxy: str = ""
+
+
+class Received(NamedTuple):
+    """An answer as the loop gets it. `body`: None where it streams."""
+
+    status: int
+    headers: Headers
+    body: bytes | None = None
 
 
 class Exchange(Protocol):
-    """One exchange, being watched. Nothing here may raise or wait. `replayed` is an answer that is already there."""
+    """One exchange, as its watcher wants it. Nothing here raises httpx2's errors.
+
+    First `outgoing` is what is to be sent, or the answer where it is there already. Then `answered` is given the head
+    of the answer, and gives what the loop gets of it, or None where the whole answer is wanted first: then `whole`
+    gives that. Of an answer that streams `passes` gives each piece as it is to be; b"" is its end."""
 
     @property
-    def replayed(self) -> tuple[int, Headers, bytes] | None: ...
+    def outgoing(self) -> Outgoing | Received: ...
 
-    async def answered(self, status: int, headers: Headers) -> None: ...
+    async def answered(self, status: int, headers: Headers) -> Received | None: ...
 
-    def received(self, chunk: bytes) -> None: ...
+    async def whole(self, body: bytes) -> Received: ...
+
+    def passes(self, chunk: bytes) -> bytes: ...
 
     async def ended(self, error: str | None) -> None: ...
 
 
 class Watcher(Protocol):
-    """Is told of every exchange: mitmproxy shows and records them as if it had made them."""
+    """Every exchange goes by it: mitmproxy's addons see and change it as if mitmproxy had made it."""
 
     async def sent(self, address: Address, body: bytes) -> Exchange: ...
 
 
 class Upstream:
-    """`client` is the caller's: it knows the proxies and certificates to use."""
+    """`client` gives the client for a request: it knows the proxies and certificates to use."""
 
-    def __init__(self, client: httpx2.AsyncClient, watcher: Watcher) -> None:
+    def __init__(self, client: Callable[[Outgoing], httpx2.AsyncClient], watcher: Watcher) -> None:
         self.client = client
         self.watcher = watcher
 
     @contextlib.asynccontextmanager
     async def send(self, address: Address, body: bytes) -> AsyncIterator["Answer"]:
         """One request. Raises httpx2.RequestError where there is no answer; the body may break off with one."""
-        watched = await self.watcher.sent(address, body)
+        exchange = await self.watcher.sent(address, body)
         error: str | None = "the loop ended before the answer did"
         try:
-            response = await self._response(address, body, watched)
-            try:
-                yield Answer(response, watched)
-                error = None
-            finally:
-                await response.aclose()
+            outgoing = exchange.outgoing
+            if isinstance(outgoing, Received):
+                yield Answer(outgoing)
+            else:
+                async with self._answered(outgoing, exchange) as answer:
+                    yield answer
+            error = None
         except httpx2.RequestError as failure:
             error = f"{type(failure).__name__}: {failure}"
             raise
         finally:
-            await watched.ended(error)
+            await exchange.ended(error)
 
-    async def _response(self, address: Address, body: bytes, watched: Exchange) -> httpx2.Response:
-        if (replayed := watched.replayed) is not None:
-            status, headers, content = replayed
-            return httpx2.Response(status, headers=list(headers), content=content)
-        request = self.client.build_request(
-            address.method, address.to or address.url, headers=list(address.headers), content=body, timeout=_TIMEOUT
-        )
-        response = await self.client.send(request, stream=True)
-        await watched.answered(response.status_code, response.headers.raw)
-        return response
+    @contextlib.asynccontextmanager
+    async def _answered(self, outgoing: Outgoing, exchange: Exchange) -> AsyncIterator["Answer"]:
+        response = await self._response(outgoing)
+        try:
+            received = await exchange.answered(response.status_code, response.headers.raw)
+            if received is None:
+                received = await exchange.whole(b"".join([chunk async for chunk in _plain(response)]))
+            yield Answer(received, response, exchange)
+        finally:
+            await response.aclose()
+
+    async def _response(self, outgoing: Outgoing) -> httpx2.Response:
+        client = self.client(outgoing)
+        for again in (True, False):
+            attempt = Attempt()
+            request = client.build_request(
+                outgoing.method,
+                outgoing.url,
+                headers=list(outgoing.headers),
+                content=outgoing.body,
+                timeout=_TIMEOUT,
+                extensions=attempt.extensions,
+            )
+            try:
+                with attempt:
+                    return await client.send(request, stream=True)
+            except (httpx2.NetworkError, httpx2.RemoteProtocolError):
+                if not (again and attempt.was_late):
+                    raise
+        raise AssertionError("the second time it is raised")
 
 
 class Answer:
-    def __init__(self, response: httpx2.Response, watched: Exchange) -> None:
-        self.status = response.status_code
-        self.headers: Headers = response.headers.raw
-        self.content_type = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+    def __init__(
+        self, received: Received, response: httpx2.Response | None = None, exchange: Exchange | None = None
+    ) -> None:
+        self.status = received.status
+        self.headers = received.headers
+        self.content_type = _content_type(received.headers)
+        self._whole = received.body
         self._response = response
-        self._watched = watched
+        self._exchange = exchange
 
     async def chunks(self) -> AsyncIterator[bytes]:
         """The body as it comes, decompressed."""
-        async for chunk in self._response.aiter_bytes():
-            self._watched.received(chunk)
-            yield chunk
+        if self._whole is not None or self._response is None or self._exchange is None:
+            yield self._whole or b""
+            return
+        async for chunk in _plain(self._response):
+            if passed := self._exchange.passes(chunk):
+                yield passed
+        if passed := self._exchange.passes(b""):
+            yield passed
 
     async def body(self) -> bytes:
         return b"".join([chunk async for chunk in self.chunks()])
+
+
+async def _plain(response: httpx2.Response) -> AsyncIterator[bytes]:
+    """The body's bytes without their compression. httpx2 knows fewer encodings, and passes on what it does not know.
+    Raises httpx2.DecodingError."""
+    encoding = response.headers.get("content-encoding", "")
+    decompress = decompressor(encoding)
+    if decompress is None:
+        raise httpx2.DecodingError(f"its content encoding {encoding[:60]!r} is not known; identity was asked for")
+    try:
+        async for chunk in response.aiter_raw():
+            if chunk and (plain := decompress(chunk)):
+                yield plain
+        if plain := decompress(b""):
+            yield plain
+    except BadEncoding as error:
+        raise httpx2.DecodingError(str(error)) from None
+
+
+def _content_type(headers: Headers) -> str:
+    for name, value in headers:
+        if name.lower() == b"content-type":
+            return value.decode("latin-1").partition(";")[0].strip().lower()
+    return ""

@@ -44,6 +44,8 @@ class Target:
     """Where the request's own fields (contents, tools, toolConfig …) are in the request body."""
     response_path: tuple[str, ...]
     """Where the GenerateContentResponse is in the answer, in each event or element of a stream."""
+    resource: str = ""
+    """The model as a body of the Developer API names it, `models/M` or `tunedModels/M`; "" on other surfaces."""
 
     def streamed(self) -> Target:
         """The same request where its body asks for server-sent events."""
@@ -56,7 +58,7 @@ class Surface:
 
     `host` matches a whole host name in lower case, without a port. `path` matches a whole path without its query,
     and names what it finds: `operation`, or nothing for what `operation` below stands for, and, where the URL tells,
-    `model`.
+    `model` and `resource`.
     """
 
     name: str

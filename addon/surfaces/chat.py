@@ -26,6 +26,7 @@ class ChatWire(Wire):
     """The history is the client's own, as in Gemini's language: only its form is another."""
 
     native = False
+    call_markers = (b'"tool_calls"', b'"function_call"')
 
     def __init__(self, target: Target) -> None:
         super().__init__(target)
@@ -42,18 +43,23 @@ class ChatWire(Wire):
             self.dropped = "built-in tools, which chat completions have no form for"
         return written(self._source, replaced, contents)
 
-    def again(self, request: Request, added: Sequence[Document], mode: str | None) -> bytes:
-        self._answers.begin()
-        return super().again(request, added, mode)
+    def instruction(self, request: Request) -> bytes:
+        source, told = self._source, set(self._source.origins)
+        spans = (span for index, span in enumerate(source.messages) if index not in told)
+        return b",".join(source.body[start:end] for start, end in spans)
 
-    def inside(self, document: object) -> Document | None:
+    def next_request(self, request: Request, added: Sequence[Document], mode: str | None) -> bytes:
+        self._answers.begin()
+        return super().next_request(request, added, mode)
+
+    def unwrap(self, document: object) -> Document | None:
         return self._answers.read(document)
 
-    def as_came(self, item: SseEvent | ArrayItem) -> bytes:
+    def passthrough_event(self, item: SseEvent | ArrayItem, document: object = None) -> bytes:
         if item.data == _DONE:
             return b""  # `end` gives the one that the whole answer has
-        document = self._answers.passed()
-        return super().as_came(item) if document is None else self._framed(encode(document))
+        renumbered = self._answers.passed()
+        return super().passthrough_event(item) if renumbered is None else self._framed(encode(renumbered))
 
     def event(self, seen: Document, came: Document | None = None) -> bytes:
         return self._framed(encode(self._answers.written(seen, came, "chat.completion.chunk")))

@@ -5,7 +5,18 @@ The answer of `countTokens` has no envelope, but nothing in it is looked at eith
 
 import re
 
+from addon.core.documents import decode, get
+from addon.core.request import Request
 from addon.surfaces.base import METHOD, Surface
+from addon.surfaces.wire import Wire
+
+
+class CodeAssistWire(Wire):
+    def chat(self, request: Request) -> tuple[str, str]:
+        around = decode(request.body[: request.start] + b"null" + request.body[request.end :])
+        project, name = get(around, "project"), decode(request.value("sessionId") or b"null")
+        return project if isinstance(project, str) else "", name if isinstance(name, str) else ""
+
 
 SURFACE = Surface(
     name="codeassist",
@@ -15,5 +26,6 @@ SURFACE = Surface(
     path=re.compile(r"/+v1internal" + METHOD),
     request_path=("request",),
     response_path=("response",),
+    wire=CodeAssistWire,
     home=lambda path: "cloudcode-pa.googleapis.com" if path.lstrip("/").startswith("v1internal") else None,
 )

@@ -7,5 +7,7 @@ from addon.surfaces.base import METHOD, Surface
 SURFACE = Surface(
     name="developer",
     host=re.compile(r"generativelanguage\.(?:mtls\.)?googleapis\.com"),
-    path=re.compile(r"/+v1(?:alpha|beta)?/(?:cachedContents|(?:models|tunedModels)/(?P<model>[^/]+)" + METHOD + ")"),
+    path=re.compile(
+        r"/+v1(?:alpha|beta)?/(?:cachedContents|(?P<resource>(?:models|tunedModels)/(?P<model>[^/]+))" + METHOD + ")"
+    ),
 )

@@ -8,6 +8,7 @@ to the last one of its turn, and a client that sends its whole history itself is
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -30,6 +31,7 @@ _NO_USAGE = {"total_tokens": 0, "total_input_tokens": 0, "total_output_tokens": 
 
 class InteractionsWire(Wire):
     native = False
+    call_markers = (b'"function_call"',)
 
     def __init__(self, target: Target) -> None:
         super().__init__(target)
@@ -39,6 +41,7 @@ class InteractionsWire(Wire):
         self._answers: list[Document] = []  # those that came whole
         self._stream = Stream()
         self._done = DONE
+        self._first = ""  # the interaction that an answer began with which broke off
 
     # --- requests ---------------------------------------------------------------------------------------------
 
@@ -78,9 +81,9 @@ class InteractionsWire(Wire):
         present = {member.name for member in outer.members}
         return assemble(outer, {camel(k) if camel(k) in present else k: value for k, value in new.items()})
 
-    def again(self, request: Request, added: Sequence[Document], mode: str | None) -> bytes:
+    def next_request(self, request: Request, added: Sequence[Document], mode: str | None) -> bytes:
         self._stream.rounds += 1
-        return super().again(request, added, mode)
+        return super().next_request(request, added, mode)
 
     @property
     def _previous(self) -> str | None:
@@ -110,23 +113,29 @@ class InteractionsWire(Wire):
                         steps.append(self._input[number - kept])
         return previous, steps
 
-    def stand_ins(self, shown: Sequence[Document]) -> list[list[Document]]:
-        return [own.kept(interaction) for part in shown if (interaction := own.marked({"parts": [part]})) is not None]
+    def instruction(self, request: Request) -> bytes:
+        return encode(self._given.get("system_instruction") or "")
 
     # --- answers ----------------------------------------------------------------------------------------------
 
-    def inside(self, document: object) -> Document | None:
+    def resume(self, rounds: int, visible: Sequence[Document]) -> None:
+        self._stream.rounds = rounds
+        self._first = next((name for part in visible if (name := own.marked({"parts": [part]})) is not None), "")
+        if text := _text(list(visible)):
+            self._answers.append({"steps": [{"type": "model_output", "content": [{"type": "text", "text": text}]}]})
+
+    def unwrap(self, document: object) -> Document | None:
         if not isinstance(document, dict):
             return None
         if isinstance(document.get("event_type"), str):
-            return self._event_inside(document)
-        if "error" in document or "status" not in document:
+            return self._unwrap_event(document)
+        if "error" in document or not ("status" in document or isinstance(document.get("steps"), list)):
             return None
         self._answers.append(document)
         parts = [part for step in objects(document.get("steps")) for part in own.parts_of_step(step)]
         return _response([*self._mark(document), *parts], document)
 
-    def _event_inside(self, document: Document) -> Document | None:
+    def _unwrap_event(self, document: Document) -> Document | None:
         said = self._stream.read(document)
         match document:
             case {"event_type": "interaction.created", "interaction": dict(interaction)}:
@@ -140,16 +149,16 @@ class InteractionsWire(Wire):
         name = interaction.get("id")
         return [own.mark(name)] if isinstance(name, str) and name and self._given.get("store") is not False else []
 
-    def as_came(self, item: SseEvent | ArrayItem) -> bytes:
-        data = item.data or b""
-        if data.strip() == b"[DONE]":
+    def passthrough_event(self, item: SseEvent | ArrayItem, document: object = None) -> bytes:
+        if (item.data or b"").strip() == b"[DONE]":
             self._done = fit(item) or DONE
             return b""
-        try:
-            document = decode(data)
-        except Malformed:
-            document = None
-        return self._counted(self._stream.as_came(document, item) if isinstance(document, dict) else item.raw)
+        if document is None and item.data is not None:
+            with contextlib.suppress(Malformed):
+                document = decode(item.data)
+        if isinstance(document, dict):
+            return self._counted(self._stream.passthrough_event(document, item))
+        return self._counted(item.raw)
 
     def event(self, seen: Document, came: Document | None = None) -> bytes:
         if came is not None and came.get("event_type") != "interaction.completed":
@@ -192,8 +201,13 @@ class InteractionsWire(Wire):
         return encode(last)
 
     def _head(self) -> Document:
-        """An interaction of the proxy's own: to go on from it is to go on from the one before it."""
-        return {"id": self._previous or "", "object": "interaction", "model": self._given.get("model", "")}
+        """An interaction of the proxy's own: to go on from it is to go on from the one before it, or from the first of
+        an answer that broke off."""
+        return {
+            "id": self._first or self._previous or "",
+            "object": "interaction",
+            "model": self._given.get("model", ""),
+        }
 
     def end(self) -> bytes:
         return self._done if self.target.framing is Framing.SSE else b""

@@ -92,6 +92,7 @@ def _target(surface: Surface, path: str) -> Target | None:
         model=named.get("model") or "",
         request_path=surface.request_path,
         response_path=() if operation is Operation.COUNT else surface.response_path,
+        resource=named.get("resource") or "",
     )
 
 

@@ -7,6 +7,7 @@ once. Pure: bytes and documents in, bytes and documents out.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 
 from addon.core import replies
@@ -33,6 +34,7 @@ class Wire:
     native = True
     dropped = ""
     keeps_history = False
+    call_markers: tuple[bytes, ...] = (b'"functionCall"',)
 
     def __init__(self, target: Target) -> None:
         self.target = target
@@ -60,23 +62,61 @@ class Wire:
 
     def write(self, request: Request, replaced: Mapping[str, bytes | None], contents: Sequence[Piece] | None) -> bytes:
         """The request that goes upstream: as `core.request.assemble` has it, for a request that was read here."""
+        if self._counts_contents_alone(request) and replaced.get("tools") is not None:
+            return self._with_tools_counted(assemble(request, {}, contents), replaced)
         return assemble(request, replaced, contents)
 
-    def again(self, request: Request, added: Sequence[Document], mode: str | None) -> bytes:
+    def _counts_contents_alone(self, request: Request) -> bool:
+        """Whether this is a countTokens request of the Developer API in the form that knows nothing but `contents`."""
+        if self.target.operation is not Operation.COUNT or not self.target.resource or request.around:
+            return False
+        return any(member.name == "contents" for member in request.members)
+
+    def _with_tools_counted(self, body: bytes, replaced: Mapping[str, bytes | None]) -> bytes:
+        """A countTokens request in the form that counts tools as well: it names the model, and has no `contents`
+        beside it."""
+        inner = {"model": encode(self.target.resource)}
+        outer: list[bytes] = []
+        for member in members(body):
+            if member.name in ("contents", "model"):
+                inner[member.name] = body[member.start : member.end]
+            else:
+                outer.append(body[member.key : member.end])
+        inner |= {name: value for name, value in replaced.items() if value is not None}
+        held = b",".join(encode(name) + b":" + value for name, value in inner.items())
+        return b"{" + b",".join([*outer, b'"generateContentRequest":{' + held + b"}"]) + b"}"
+
+    def next_request(self, request: Request, added: Sequence[Document], mode: str | None) -> bytes:
         """A request of a loop: the one that was read last with these Contents behind its own, all that were added
         since the loop began. `mode` is the function calling mode from now on: "NONE", "AUTO", or None to leave it."""
         pieces: list[Piece] = [span for turn in request.history.turns for span in turn.spans]
         pieces += [encode(content) for content in added]
         return self.write(request, mode_set(request, mode), pieces if added else None)
 
-    def stand_ins(self, shown: Sequence[Document]) -> list[list[Document]]:
-        """The Contents with which the client's next request may begin, besides its own and these parts behind them,
-        where an answer of them is known by another name as well."""
-        return []
+    def instruction(self, request: Request) -> bytes:
+        """The system instruction of a request, as it came; b"" for none."""
+        return request.value("systemInstruction") or b""
+
+    def chat(self, request: Request) -> tuple[str, str]:
+        """The project that the body of a request names, and what the client calls the chat; "" for none."""
+        return "", ""
 
     # --- answers ----------------------------------------------------------------------------------------------
 
-    def inside(self, document: object) -> Document | None:
+    @property
+    def is_wrapped(self) -> bool:
+        """Whether a response lies in an envelope: under `response`, the only one that there is."""
+        return bool(self.target.response_path)
+
+    def resume(self, rounds: int, visible: Sequence[Document]) -> None:
+        """The answer goes on behind so many rounds of one that broke off, of which the client is to see these parts."""
+
+    def frame(self, framing: Framing) -> None:
+        """The client's answer is framed like this from now on: as the first of the upstream's is."""
+        if framing is not self.target.framing:
+            self.target = dataclasses.replace(self.target, framing=framing)
+
+    def unwrap(self, document: object) -> Document | None:
         """The Gemini response that a document of an answer holds, whole or one event's; None where there is none, as in
         an error."""
         for key in self.target.response_path:
@@ -85,8 +125,9 @@ class Wire:
             return document
         return None
 
-    def as_came(self, item: SseEvent | ArrayItem) -> bytes:
-        """An event of a stream that needs no change, as the bytes that it is where they fit in their new place."""
+    def passthrough_event(self, item: SseEvent | ArrayItem, document: object = None) -> bytes:
+        """An event of a stream that needs no change, as the bytes that it is where they fit in their new place.
+        `document`: what it holds, where it was read."""
         framing = self.target.framing
         if isinstance(item, SseEvent):
             fits = framing is Framing.SSE and item.raw.endswith((b"\n\n", b"\r\n\r\n"))

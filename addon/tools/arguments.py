@@ -20,9 +20,10 @@ def check(schema: Mapping[str, Any], args: Mapping[str, Any]) -> list[str]:
     """What keeps the arguments from fitting the JSON Schema, at most MAX_PROBLEMS; none if they fit.
 
     Each says where, as in "`days[0]`: 'x' is not of type 'integer'". A schema that cannot be used is a problem too.
+    Never raises, whatever is in the arguments.
     """
+    problems: list[str] = []
     try:
-        problems: list[str] = []
         for error in _validator(json.dumps(schema)).iter_errors(args):
             problems.append(_words(error))
             if len(problems) == MAX_PROBLEMS:
@@ -34,6 +35,8 @@ def check(schema: Mapping[str, Any], args: Mapping[str, Any]) -> list[str]:
         return [f"the tool's schema cannot be used: {_bounded(str(e))}"]
     except RecursionError:
         return ["the arguments are nested too deeply"]
+    except Exception as e:  # such as a number that is too large to be divided
+        return problems or [f"the arguments cannot be checked against the tool's schema: {type(e).__name__}"]
 
 
 def schema_problem(schema: Mapping[str, Any]) -> str | None:
@@ -45,6 +48,8 @@ def schema_problem(schema: Mapping[str, Any]) -> str | None:
         return f"{place}: {_bounded(e.message)}" if place else _bounded(e.message)
     except RecursionError:
         return "it is nested too deeply"
+    except Exception as e:
+        return f"it cannot be used: {type(e).__name__}"
     return None
 
 
@@ -62,7 +67,8 @@ def _words(error: ValidationError) -> str:
     while deepest.context and len(deepest.context) == 1:
         deepest = deepest.context[0]
     place = deepest.json_path.removeprefix("$").lstrip(".")
-    return f"`{place}`: {_bounded(deepest.message)}" if place else _bounded(deepest.message)
+    words = f"`{place}`: {_bounded(deepest.message)}" if place else _bounded(deepest.message)
+    return words.encode("utf-8", "replace").decode()  # half a pair of surrogates is no text
 
 
 def _bounded(text: str) -> str:

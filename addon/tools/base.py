@@ -16,11 +16,16 @@ MAX_NAME = 64  # characters of a tool's name, as Gemini has it
 
 
 class ToolError(Exception):
-    """A call that failed, in words for the model. `retryable`: the same call may well succeed if it is tried again."""
+    """A call that failed, in words for the model.
 
-    def __init__(self, message: str, *, retryable: bool = False) -> None:
+    `retryable`: the same call may well succeed if it is tried again. `sent`: the call may have reached what does the
+    work; False only where it certainly has not. A tool that is not `idempotent` is tried again only if it has not.
+    """
+
+    def __init__(self, message: str, *, retryable: bool = False, sent: bool = True) -> None:
         super().__init__(message if len(message) <= MAX_MESSAGE else f"{message[: MAX_MESSAGE - 1]}…")
         self.retryable = retryable
+        self.sent = sent
 
 
 def words_of(error: BaseException) -> str:
@@ -40,7 +45,8 @@ class Rules:
     """How calls of one tool are run. None: as the proxy's options say.
 
     `timeout` and `cache_ttl` are seconds, `retries` counts tries after the first, `after` names tools whose calls of
-    the same step come first, `idempotent` lets identical calls in flight share one run. `behavior` (BLOCKING,
+    the same step come first, `idempotent` says that a call may run more than once, and lets identical calls in flight
+    share one run, `redeliver` lets another worker have a call when the first is lost. `behavior` (BLOCKING,
     NON_BLOCKING) and `scheduling` (SILENT, WHEN_IDLE, INTERRUPT) are for the Live API. Raises ValueError for a value
     that cannot be.
     """
@@ -53,6 +59,7 @@ class Rules:
     approval: bool = False
     behavior: Behavior | None = None
     scheduling: Scheduling | None = None
+    redeliver: bool = False
 
     def __post_init__(self) -> None:
         for name in ("timeout", "cache_ttl"):

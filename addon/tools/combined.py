@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from addon.tools.base import MAX_NAME, SourceError, Tool, ToolError, ToolSource
+from addon.tools.refresher import Refresher
 
 _log = logging.getLogger(__name__)
 
@@ -24,16 +25,17 @@ class Combined(ToolSource):
         self._sources = list(sources)
         self._opened: list[ToolSource] = []
         self._tools: dict[str, tuple[Tool, ToolSource]] = {}
-        self._refreshing: set[asyncio.Task[None]] = set()
+        self._refresher = Refresher(self._refresh, f"the tools of {name}")
 
     async def __aenter__(self) -> Self:
         for source in self._sources:
-            source.changed = self._source_changed
+            source.changed = self._refresher.ask
         try:
             for outcome in await _settled([self._open(source) for source in self._sources]):
                 if outcome is not None:
                     raise outcome
-            self._tools, clashes = await self._collect()
+            async with self._refresher.lock:
+                self._tools, clashes = await self._collect()
             if clashes:
                 raise SourceError("; ".join(clashes))
         except BaseException:
@@ -64,8 +66,7 @@ class Combined(ToolSource):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> list[BaseException | None]:
         opened, self._opened, self._tools = self._opened, [], {}
-        for task in self._refreshing:
-            task.cancel()
+        await self._refresher.close()
         return await _settled([source.__aexit__(kind, error, trace) for source in opened], to_the_end=True)
 
     async def _collect(self) -> tuple[dict[str, tuple[Tool, ToolSource]], list[str]]:
@@ -84,19 +85,10 @@ class Combined(ToolSource):
                     tools[tool.name] = (tool, source)
         return tools, clashes
 
-    def _source_changed(self) -> None:
-        task = asyncio.get_running_loop().create_task(self._refresh(), name=f"tools of {self.name}")
-        self._refreshing.add(task)
-        task.add_done_callback(self._refreshing.discard)
-
     async def _refresh(self) -> None:
         if len(self._opened) < len(self._sources):
             return  # still opening, and then the tools are collected anyway; or closed
-        try:
-            self._tools, clashes = await self._collect()
-        except SourceError as e:
-            _log.warning("%s; the tools stay as they were", e)
-            return
+        self._tools, clashes = await self._collect()
         for clash in clashes:
             _log.warning("%s", clash)
         if self.changed:
@@ -110,15 +102,11 @@ class Prefixed(ToolSource):
         self.name = source.name
         self._source = source
         self._prefix = prefix
+        self._left_out: set[str] = set()
 
     async def __aenter__(self) -> Self:
         self._source.changed = self._source_changed
         await self._source.__aenter__()
-        try:
-            await self.list_tools()
-        except BaseException:
-            await self._source.__aexit__(None, None, None)
-            raise
         return self
 
     async def __aexit__(
@@ -129,7 +117,7 @@ class Prefixed(ToolSource):
     async def list_tools(self) -> Sequence[Tool]:
         tools = await self._source.list_tools()
         own = {tool.name for tool in tools}
-        return [self._renamed(tool, own) for tool in tools]
+        return [self._renamed(tool, own) for tool in tools if self._fits(tool.name)]
 
     async def call(self, name: str, args: Mapping[str, Any], *, call_id: str) -> Any:
         if not name.startswith(self._prefix):
@@ -140,18 +128,27 @@ class Prefixed(ToolSource):
         if self.changed:
             self.changed()
 
+    def _fits(self, name: str) -> bool:
+        fits = len(self._prefix) + len(name) <= MAX_NAME
+        if not fits and name not in self._left_out:
+            self._left_out.add(name)
+            _log.warning(
+                "%s: the tool %r is left out: with the prefix %r its name is longer than %d characters; "
+                "give it a shorter prefix",
+                *(self.name, name, self._prefix, MAX_NAME),
+            )
+        return fits
+
     def _renamed(self, tool: Tool, own: set[str]) -> Tool:
-        name = f"{self._prefix}{tool.name}"
-        if len(name) > MAX_NAME:
-            raise SourceError(f"{self.name}: {name!r} is longer than {MAX_NAME} characters; give it a shorter prefix")
         after = tuple(f"{self._prefix}{other}" if other in own else other for other in tool.rules.after)
+        name = f"{self._prefix}{tool.name}"
         return replace(tool, declaration=tool.declaration | {"name": name}, rules=replace(tool.rules, after=after))
 
 
 def prefixed(source: ToolSource, prefix: str) -> ToolSource:
     """The source with `prefix` put before the names of its tools as it is (`gh_` makes `gh_search`); "" is none.
 
-    Names in `after` that are the source's own go along. Opening raises SourceError for a name that gets too long.
+    Names in `after` that are the source's own go along. A tool whose name gets too long is left out, with a warning.
     """
     return Prefixed(source, prefix) if prefix else source
 

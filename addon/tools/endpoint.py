@@ -1,33 +1,50 @@
 """Calls run by an HTTP endpoint: POST `{"call_id", "name", "args"}`, and its answer is the result.
 
-Only the headers that the configuration names are sent. Retries and timeouts of calls are the caller's.
+Only the headers that the configuration names are sent. Retries and timeouts of calls are the caller's. Errors name the
+endpoint's origin and its status: URLs and bodies may hold what neither a model nor a log is to see.
 """
 
 from collections.abc import Mapping
+from http import HTTPStatus
 from typing import Annotated, Any, Literal
 
 import httpx2
 import msgspec
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
+from addon.core.documents import Malformed, decode
 from addon.tools.base import SourceError, ToolError
 
 MAX_ANSWER = 8 * 1024 * 1024  # bytes, after decompression
-_MAX_EXCERPT = 500
 _MAX_REDIRECTS = 3
 _RETRYABLE = (408, 429)
 _BODY = {"content-type": "application/json"}
+_NOT_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
 _TIMEOUT = httpx2.Timeout(None, connect=10)
 
 
 def _http_url(value: str) -> str:
     try:
         url = httpx2.URL(value)
-    except httpx2.InvalidURL as e:
-        raise ValueError(f"{value!r} is no URL: {e}") from None
-    if url.scheme not in ("http", "https") or not url.host:
-        raise ValueError(f"{value!r} is no URL of an endpoint, such as https://tools.example/run")
+        fits = url.scheme in ("http", "https") and bool(url.host)
+    except httpx2.InvalidURL:
+        fits = False
+    if not fits:  # what was given may hold a key
+        raise ValueError("is no URL of an endpoint, such as https://tools.example/run: http or https, and a host")
     return value
+
+
+def origin_of(url: httpx2.URL) -> str:
+    """What of a URL may be shown to anybody."""
+    return f"{url.scheme}://{url.netloc.decode()}"
+
+
+def status_words(status: int) -> str:
+    """A status by its number and its own name: a server may say anything else."""
+    try:
+        return f"{status} {HTTPStatus(status).phrase}"
+    except ValueError:
+        return str(status)
 
 
 def _header_name(value: str) -> str:
@@ -70,19 +87,19 @@ class HttpExecutor:
             place = ".".join(("executor", *(str(part) for part in first["loc"])))
             raise SourceError(f"{place}: {first['msg'].removeprefix('Value error, ')}") from None
         self._client = client
-        url = httpx2.URL(self._endpoint.url)
-        self.name = f"{url.scheme}://{url.netloc.decode()}{url.path}"  # without what may be secret: user, query
+        self.name = origin_of(httpx2.URL(self._endpoint.url))
 
     async def call(self, name: str, args: Mapping[str, Any], *, call_id: str) -> Any:
         """The endpoint's answer to one call: its JSON, or its text; None if it is empty.
 
         Raises ToolError for anything but a 2xx answer of at most MAX_ANSWER bytes; it is retryable for 408, 429, 5xx
-        and where the connection failed. Redirects are followed on the same scheme, host and port alone.
+        and where the connection failed, and not `sent` where there was no connection. Redirects are followed on the
+        same scheme, host and port alone.
         """
         request = self._client.build_request(
             "POST",
             self._endpoint.url,
-            content=msgspec.json.encode({"call_id": call_id, "name": name, "args": args}),
+            content=_encoded({"call_id": call_id, "name": name, "args": args}),
             headers={"accept": "application/json, text/*", **self._endpoint.headers, **_BODY},
             timeout=_TIMEOUT,
         )
@@ -95,10 +112,13 @@ class HttpExecutor:
                     request = self._next(response)
                 finally:
                     await response.aclose()
-        except (httpx2.UnsupportedProtocol, httpx2.DecodingError) as e:
-            raise ToolError(f"{self.name}: {e}") from e
+        except httpx2.DecodingError as e:
+            raise ToolError(f"{self.name} answered what cannot be decompressed") from e
+        except httpx2.LocalProtocolError as e:
+            raise ToolError(f"{self.name} was not asked: HTTP does not take the executor's headers", sent=False) from e
         except httpx2.TransportError as e:
-            raise ToolError(f"{self.name} cannot be reached: {e or type(e).__name__}", retryable=True) from e
+            sent = not isinstance(e, _NOT_SENT)
+            raise ToolError(f"{self.name} cannot be reached: {_why(e)}", retryable=True, sent=sent) from e
         raise ToolError(f"{self.name} redirected more than {_MAX_REDIRECTS} times")
 
     def _next(self, response: httpx2.Response) -> httpx2.Request:
@@ -110,12 +130,8 @@ class HttpExecutor:
     async def _result(self, response: httpx2.Response) -> Any:
         if not response.is_success:
             status = response.status_code
-            body = await _read(response, _MAX_EXCERPT * 4)
-            text = " ".join(body.decode(errors="replace").split())[:_MAX_EXCERPT]
-            raise ToolError(
-                f"{self.name} answered {status} {response.reason_phrase}".rstrip() + (f": {text}" if text else ""),
-                retryable=status in _RETRYABLE or status >= 500,
-            )
+            retryable = status in _RETRYABLE or status >= 500
+            raise ToolError(f"{self.name} answered {status_words(status)}", retryable=retryable)
         body = await _read(response, MAX_ANSWER + 1)
         if len(body) > MAX_ANSWER:
             raise ToolError(f"{self.name} answered more than {MAX_ANSWER} bytes")
@@ -127,14 +143,14 @@ class HttpExecutor:
         kind = content_type.partition(";")[0].strip().lower()
         if kind == "application/json" or kind.endswith("+json") or not kind:
             try:
-                return msgspec.json.decode(body)
-            except (msgspec.DecodeError, UnicodeDecodeError) as e:
+                return decode(body)
+            except Malformed:
                 if kind:
-                    raise ToolError(f"{self.name} answered {kind} that cannot be read: {e}") from None
+                    raise ToolError(f"{self.name} answered JSON that cannot be read") from None
         try:
             return body.decode()
         except UnicodeDecodeError:
-            raise ToolError(f"{self.name} answered {kind or 'bytes'}, which is neither JSON nor UTF-8 text") from None
+            raise ToolError(f"{self.name} answered what is neither JSON nor UTF-8 text") from None
 
 
 async def _read(response: httpx2.Response, limit: int) -> bytes:
@@ -145,6 +161,20 @@ async def _read(response: httpx2.Response, limit: int) -> bytes:
         if len(body) >= limit:
             break
     return bytes(body[:limit])
+
+
+def _encoded(call: Mapping[str, Any]) -> bytes:
+    try:
+        return msgspec.json.encode(call)
+    except (ValueError, TypeError, RecursionError):
+        raise ToolError("the arguments cannot be sent as JSON", sent=False) from None
+
+
+def _why(error: httpx2.TransportError) -> str:
+    """Of other errors than a failed connection, the words may quote what was sent or received."""
+    if isinstance(error, httpx2.ConnectError):
+        return str(error) or "the connection failed"
+    return "there was no connection in time" if isinstance(error, _NOT_SENT) else "the connection broke"
 
 
 def _origin(url: httpx2.URL) -> tuple[str, str, int | None]:

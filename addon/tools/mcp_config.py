@@ -5,6 +5,7 @@ Beside the usual fields a server may have `prefix`, `tools` (which of its tools)
 `headers`: what is not named there never reaches a server.
 """
 
+import dataclasses
 import json
 import os
 import re
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
+from pydantic_core import ErrorDetails
 
 from addon.tools.base import MAX_NAME, Rules, SourceError
 from addon.tools.endpoint import Headers, HttpUrl
@@ -92,7 +94,7 @@ def read_servers(path: str | Path, environment: Mapping[str, str] = os.environ) 
         found = _File.model_validate(_expanded(document, environment))
     except ValidationError as e:
         errors = e.errors(include_url=False, include_input=False)
-        problems = [f"{_field(error['loc'])}: {_message(error['msg'])}" for error in errors[:_MAX_ERRORS]]
+        problems = [f"{_field(error['loc'])}: {_message(error)}" for error in errors[:_MAX_ERRORS]]
         raise SourceError(f"{path}: {'; '.join(problems)}") from None
     except _Unset as e:
         raise SourceError(f"{path}: {e}") from None
@@ -149,5 +151,22 @@ def _field(location: tuple[int | str, ...]) -> str:
     return ".".join(str(part) for part in location) or "the document"
 
 
-def _message(text: str) -> str:
-    return "is not known here" if text.startswith("Extra inputs") else text.removeprefix("Value error, ")
+def _message(error: ErrorDetails) -> str:
+    """What is wrong, and what fits."""
+    kind = error["type"]
+    if kind in ("extra_forbidden", "unexpected_keyword_argument"):
+        return f"is not known here; what is known: {', '.join(_known(error['loc'][:-1]))}"
+    if kind in ("model_type", "dict_type", "dataclass_type"):
+        return "must be an object"
+    if kind == "missing":
+        return "is missing"
+    if kind == "string_pattern_mismatch":
+        return "must be letters, digits and the characters _ . : -, with a letter or _ first"
+    return error["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
+
+
+def _known(place: tuple[int | str, ...]) -> list[str]:
+    """The fields of the object at this place: a server, its `tools`, or the rules of a tool."""
+    if place[2:3] == ("rules",):
+        return [field.name for field in dataclasses.fields(Rules)]
+    return list(Selection.model_fields if place[2:3] == ("tools",) else Server.model_fields)

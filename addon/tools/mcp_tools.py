@@ -1,28 +1,67 @@
 """MCP's tools and results in the proxy's words. No connections here."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import mcp_types
-import msgspec
+from pydantic import ValidationError
 
+from addon.core.documents import Malformed, decode
 from addon.core.toolset import BadTool, normalise
 from addon.tools.arguments import schema_problem
-from addon.tools.base import Rules, SourceError, Tool
+from addon.tools.base import Rules, Tool
 from addon.tools.mcp_config import Server
 
 
-def declared(source: str, server: Server, found: Sequence[mcp_types.Tool]) -> dict[str, Tool]:
-    """The tools of a server that its configuration selects, by name and with their rules.
+def declared(server: Server, found: Sequence[mcp_types.Tool], left_out: Callable[[str, str], None]) -> dict[str, Tool]:
+    """The tools of a server that its configuration selects, by name and with their rules. `left_out` is told of each
+    tool that cannot be used: its name, and why, beginning with the field."""
+    tools: dict[str, Tool] = {}
+    for one in found:
+        if not selected(server, one.name):
+            continue
+        if one.name in tools:
+            left_out(one.name, "name: another tool of the server has it too")
+            continue
+        try:
+            tools[one.name] = _tool(server, one)
+        except BadTool as e:
+            left_out(one.name, f"{e.field.removeprefix('tools[0].')} {e.message}")
+    return tools
 
-    Raises SourceError for a tool that Gemini cannot take, and for names in the configuration that are no tools.
-    """
-    names = [tool.name for tool in found]
-    _check_names(source, "tools.include", server.tools.include or (), names)
-    _check_names(source, "tools.exclude", server.tools.exclude, names)
-    _check_names(source, "rules", server.rules, names)
-    return {tool.name: _tool(source, server, tool) for tool in found if _selected(server, tool.name)}
+
+def unknown_names(server: Server, names: Sequence[str]) -> str | None:
+    """What of the configuration names a tool that is not among these, in words."""
+    fields: list[tuple[str, Iterable[str]]] = [
+        ("tools.include", server.tools.include or ()),
+        ("tools.exclude", server.tools.exclude),
+        ("rules", server.rules),
+    ]
+    for field, wanted in fields:
+        for name in wanted:
+            if name not in names:
+                return f"{field} names {name!r}, but its tools are {', '.join(names) or 'none'}"
+    return None
+
+
+def screened(result: Any, left_out: Callable[[str, str], None]) -> None:
+    """Take out of a listing (the result of `tools/list`, which is changed) what is no MCP tool: the SDK would refuse
+    the whole listing."""
+    tools = result.get("tools") if isinstance(result, dict) else None
+    if not isinstance(tools, list):
+        return
+    kept = []
+    for number, tool in enumerate(tools):
+        try:
+            mcp_types.Tool.model_validate(tool, by_name=False)
+            kept.append(tool)
+        except ValidationError as e:
+            name = tool.get("name") if isinstance(tool, dict) else None
+            first = e.errors(include_url=False, include_input=False)[0]
+            place = ".".join(str(part) for part in first["loc"])
+            left_out(name if isinstance(name, str) else f"number {number}", f"{place}: {first['msg']}".lstrip(": "))
+    result["tools"] = kept
 
 
 def result_of(result: mcp_types.CallToolResult) -> Any:
@@ -37,36 +76,28 @@ def result_of(result: mcp_types.CallToolResult) -> Any:
     text = "\n".join(texts)
     if text.lstrip()[:1] in ("{", "["):
         try:
-            return msgspec.json.decode(text)
-        except msgspec.DecodeError:
+            return decode(text.encode("utf-8", "surrogatepass"))
+        except Malformed:
             return text
     return text
 
 
-def _check_names(source: str, field: str, wanted: Iterable[str], names: Sequence[str]) -> None:
-    for name in wanted:
-        if name not in names:
-            raise SourceError(f"{source}: {field} names {name!r}, but its tools are {', '.join(names) or 'none'}")
-
-
-def _selected(server: Server, name: str) -> bool:
+def selected(server: Server, name: str) -> bool:
+    """Whether the configuration wants a tool."""
     include = server.tools.include
     return (include is None or name in include) and name not in server.tools.exclude
 
 
-def _tool(source: str, server: Server, tool: mcp_types.Tool) -> Tool:
+def _tool(server: Server, tool: mcp_types.Tool) -> Tool:
+    """Raises BadTool."""
     document: dict[str, Any] = {"name": tool.name, "inputSchema": tool.input_schema}
     if tool.description is not None:
         document["description"] = tool.description
     if tool.output_schema is not None:
         document["outputSchema"] = tool.output_schema
-    hint = f'leave it out by "tools": {{"exclude": ["{tool.name}"]}}'
     if problem := schema_problem(tool.input_schema):
-        raise SourceError(f"{source}: {tool.name}: inputSchema: {problem}; {hint}")
-    try:
-        declaration = normalise({"tools": [document]}).declarations[0]
-    except BadTool as e:
-        raise SourceError(f"{source}: {tool.name}: {e.field.removeprefix('tools[0].')} {e.message}; {hint}") from None
+        raise BadTool(tool.name, "inputSchema:", problem)
+    declaration = normalise({"tools": [document]}).declarations[0]
     rules = server.rules.get(tool.name, Rules())
     if rules.timeout is None:
         rules = replace(rules, timeout=server.timeout)

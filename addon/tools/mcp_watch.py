@@ -8,6 +8,10 @@ from typing import Any, Self
 
 from mcp.client._transport import ReadStream
 from mcp.shared.message import SessionMessage
+from mcp_types import JSONRPCResponse
+
+from addon.tools.mcp_errors import plain
+from addon.tools.mcp_tools import screened
 
 _LOGGERS = ("client", "mcp.client.stdio", "mcp.client.streamable_http", "mcp.shared.jsonrpc_dispatcher")
 
@@ -16,9 +20,11 @@ class Watch:
     """The end of a connection, and news of its tools, for the one task that waits for both.
 
     `lost` is called at the end itself, before that task gets to run: no call shall meet a connection that is gone.
+    `left_out` is told of what is no tool in a listing.
     """
 
-    def __init__(self, lost: Callable[[], None]) -> None:
+    def __init__(self, lost: Callable[[], None], left_out: Callable[[str, str], None]) -> None:
+        self.left_out = left_out
         self.stopped = False
         self.ended = False
         self._lost = lost
@@ -71,7 +77,12 @@ class WatchedStream:
         return getattr(self._stream, "last_context", None)
 
     async def receive(self) -> SessionMessage | Exception:
-        return await self._stream.receive()
+        return self._screened(await self._stream.receive())
+
+    def _screened(self, message: SessionMessage | Exception) -> SessionMessage | Exception:
+        if isinstance(message, SessionMessage) and isinstance(message.message, JSONRPCResponse):
+            screened(message.message.result, self._watch.left_out)
+        return message
 
     async def aclose(self) -> None:
         await self._stream.aclose()
@@ -81,7 +92,7 @@ class WatchedStream:
 
     async def __anext__(self) -> SessionMessage | Exception:
         try:
-            return await self._stream.__anext__()
+            return self._screened(await self._stream.__anext__())
         except Exception:  # StopAsyncIteration among them
             self._watch.end()
             raise
@@ -96,12 +107,15 @@ class WatchedStream:
 
 
 class _Warning(logging.Filter):
-    """Makes errors warnings, without their stack: an ERROR while mitmproxy starts would end it."""
+    """Makes errors warnings, without their stack: an ERROR while mitmproxy starts would end it. URLs, ids and messages
+    are kept out of the log, and so is all that is less than a warning."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        if record.levelno > logging.WARNING:
-            record.levelno, record.levelname = logging.WARNING, "WARNING"
-            record.exc_info = record.exc_text = None
+        if record.levelno < logging.WARNING:
+            return False
+        record.levelno, record.levelname = logging.WARNING, "WARNING"
+        record.msg, record.args = plain(record.getMessage()), ()
+        record.exc_info = record.exc_text = None
         return True
 
 
@@ -109,6 +123,8 @@ _warning = _Warning()
 
 
 def quiet_sdk() -> None:
-    """Have the SDK's clients log nothing above WARNING. May be called any number of times."""
+    """Have the SDK's clients log warnings alone, and its HTTP client no URLs. May be called any number of times."""
     for name in _LOGGERS:
         logging.getLogger(name).addFilter(_warning)
+    for name in ("httpx2", "httpcore2"):
+        logging.getLogger(name).setLevel(logging.WARNING)

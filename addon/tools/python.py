@@ -68,7 +68,7 @@ class PythonSource(ToolSource):
         except (ToolError, GeneratorExit):
             raise
         except Busy as e:
-            raise ToolError(f"{name} cannot be run now: {e}", retryable=True) from e
+            raise ToolError(f"{name} cannot be run now: {e}", retryable=True, sent=False) from e
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is None or task.cancelling():

@@ -31,6 +31,7 @@ def tool[F: Callable[..., Any]](
     idempotent: bool = False,
     cache_ttl: float | None = None,
     approval: bool = False,
+    redeliver: bool = False,
     behavior: Behavior | None = None,
     scheduling: Scheduling | None = None,
 ) -> Callable[[F], F]: ...
@@ -46,18 +47,30 @@ def tool(
     idempotent: bool = False,
     cache_ttl: float | None = None,
     approval: bool = False,
+    redeliver: bool = False,
     behavior: Behavior | None = None,
     scheduling: Scheduling | None = None,
 ) -> Any:
     """Mark a function as a tool and say how its calls are run; the function itself stays as it is.
 
-    `@tool` or `@tool(timeout=5, …)`. `timeout` and `cache_ttl` are seconds; with `retries`, any exception is tried
-    again but a ToolError, which says so itself; the rest is as `Rules` has it. Raises ValueError or TypeError for what
-    cannot be.
+    `@tool` or `@tool(timeout=5, …)`. `timeout` and `cache_ttl` are seconds. With `retries`, an idempotent tool is tried
+    again after any exception but a ToolError, which says itself whether it is `retryable`; another tool only where the
+    function has not begun, or raises a ToolError with `retryable=True, sent=False`. The rest is as `Rules` has it.
+    Raises ValueError or TypeError for what cannot be.
     """
     if isinstance(after, str):
         raise TypeError(f"after is {after!r}; it is a list of names, such as [{after!r}]")
-    rules = Rules(timeout, retries, tuple(after), idempotent, cache_ttl, approval, behavior, scheduling)
+    rules = Rules(
+        timeout=timeout,
+        retries=retries,
+        after=tuple(after),
+        idempotent=idempotent,
+        redeliver=redeliver,
+        cache_ttl=cache_ttl,
+        approval=approval,
+        behavior=behavior,
+        scheduling=scheduling,
+    )
     mark = Marked(name, description, rules)
 
     def marked(function: Callable[..., Any]) -> Callable[..., Any]:

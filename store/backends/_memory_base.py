@@ -1,13 +1,16 @@
 """What every part of the store in memory stands on: the records it keeps, whether it is open, and the events."""
 
 import itertools
+import secrets
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
+from store.backends._changes import Changes
 from store.backends._waiters import Waiters
-from store.base import Store, StoreUnavailable
+from store.backends._waits import Waits
+from store.base import StoreUnavailable
 from store.models import CachedTools, Call, Session, Turn
 
 
@@ -23,14 +26,18 @@ class KeptTurn:
 
 @dataclass
 class Ledger:
-    """What is kept for one session. `open` are the ids of its calls that are not final, in the order of saving, and
-    `revision` is told by the method of that name."""
+    """What is kept for one session. `plain` are the keys of turns without calls, with when they were noted and the
+    chain that goes with each. `open` are the ids of its calls that are not final, in the order of saving, `revision` is
+    told by the method of that name, and `changes` what led to it."""
 
     turns: dict[str, KeptTurn] = field(default_factory=dict)
     by_key: dict[bytes, dict[str, KeptTurn]] = field(default_factory=dict)
+    plain: dict[bytes, tuple[float, bytes]] = field(default_factory=dict)
+    by_request: dict[bytes, dict[str, KeptTurn]] = field(default_factory=dict)
     cached: dict[str, CachedTools] = field(default_factory=dict)
     open: dict[str, None] = field(default_factory=dict)
     revision: int = 0
+    changes: Changes = field(default_factory=Changes)
 
     def add_keys(self, entry: KeptTurn, keys: Iterable[bytes]) -> None:
         for key in keys:
@@ -56,23 +63,27 @@ class KeptCall(NamedTuple):
 class KeptEvent(NamedTuple):
     """An event with its data as JSON text: most events are never read."""
 
-    event_id: int
+    number: int
     session: str
     type: str
     data: str
     created_at: float
 
 
-class MemoryBase(Store):
+class MemoryBase(Waits):
     suspends: ClassVar[bool] = False
 
     def __init__(self, *, ttl: float = 7 * 24 * 3600, clock: Callable[[], float] = time.time) -> None:
         super().__init__(ttl=ttl, clock=clock)
+        self.secret = secrets.token_bytes(32)
+        self.epoch = secrets.token_hex(4)
         self._is_open = False
         self._waiters = Waiters()
         self._sessions: dict[str, Session] = {}
         self._ledgers: dict[str, Ledger] = {}
         self._calls: dict[str, KeptCall] = {}
+        self._leases: dict[str, float] = {}  # of proxies: when they run out
+        self._seen: dict[str, float] = {}  # when each proxy was last alive
         self._events: list[KeptEvent] = []
         self._last_event = 0
         self._places = itertools.count(1)
@@ -80,12 +91,16 @@ class MemoryBase(Store):
 
     async def open(self) -> None:
         self._is_open = True
+        self._leases.clear()
 
     async def close(self) -> None:
         self._is_open = False
         self._waiters.close()
 
     async def ping(self) -> None:
+        self._check_open()
+
+    async def sync(self) -> None:
         self._check_open()
 
     def _check_open(self) -> None:
@@ -96,15 +111,17 @@ class MemoryBase(Store):
         """The session's ledger, to be read."""
         return self._ledgers.get(session) or Ledger()
 
-    def _changed(self, ledger: Ledger) -> None:
-        ledger.revision = next(self._revisions) if ledger.turns else 0
+    def _changed(self, ledger: Ledger, turn_ids: Collection[str] | None = None, keys: Collection[bytes] = ()) -> None:
+        """A write concerned these turns and keys; None: whichever."""
+        before, ledger.revision = ledger.revision, next(self._revisions) if ledger.turns else 0
+        if turn_ids is not None:
+            ledger.changes.note(before, ledger.revision, turn_ids, keys)
 
-    def _record(self, *events: tuple[str, str, str]) -> None:
-        """Events as (session, type, data), in order, all at one time."""
+    def _record(self, *events: tuple[str, str, str], calls: Sequence[Call] = (), changed: Sequence[str] = ()) -> None:
+        """Events as (session, type, data), in order, all at one time. `calls` and `changed` are as for `_wake`."""
         now = self.clock()
-        written = []
         for session, kind, data in events:
             self._last_event += 1
             self._events.append(KeptEvent(self._last_event, session, kind, data, now))
-            written.append((self._last_event, session))
-        self._waiters.wake(written)
+        if self._waiters:
+            self._wake({session for session, *_ in events}, calls, changed)

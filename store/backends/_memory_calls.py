@@ -7,15 +7,21 @@ from typing import Any
 from store.backends import _rules as rules
 from store.backends import _states as states
 from store.backends._memory_base import MemoryBase
-from store.base import UnknownCall
 from store.models import Call, Page, Status
 
 
 class MemoryCalls(MemoryBase):
-    async def call(self, call_id: str) -> Call:
+    async def call(self, session: str, call_id: str) -> Call:
+        self._check_open()
+        kept = self._calls.get(call_id)
+        if kept is None or kept.call.session != session:
+            raise rules.unknown_call(call_id, session)
+        return kept.call
+
+    async def find_call(self, call_id: str) -> Call:
         self._check_open()
         if call_id not in self._calls:
-            raise UnknownCall(f"there is no call {call_id}")
+            raise rules.unknown_call(call_id)
         return self._calls[call_id].call
 
     async def calls(
@@ -41,11 +47,9 @@ class MemoryCalls(MemoryBase):
         return rules.page_of(list(itertools.islice(rows, limit + 1)), "call", limit)
 
     async def answer(
-        self, call_id: str, *, result: Any = None, error: str | None = None, session: str | None = None
+        self, session: str, call_id: str, *, result: Any = None, error: str | None = None
     ) -> tuple[Call, bool]:
-        call = await self.call(call_id)
-        if session not in (None, call.session):
-            raise UnknownCall(f"there is no call {call_id} in session {session}")
+        call = await self.call(session, call_id)
         answer = states.answered(call, result=result, error=error, now=self.clock())
         return self._put_call(answer) or call, answer is not None
 
@@ -58,22 +62,34 @@ class MemoryCalls(MemoryBase):
         self._calls[call.call_id] = self._calls[call.call_id]._replace(call=call)
         if call.status.final:
             ledger.open.pop(call.call_id, None)
-        self._changed(ledger)
-        if not quietly:
-            self._record((call.session, "call.updated", data))
+        self._changed(ledger, [call.turn_id])
+        self._record(*() if quietly else [(call.session, "call.updated", data)], calls=[call])
         return call
 
     # --- running calls ----------------------------------------------------------------------------------------
+
+    async def release(self, session: str, call_id: str, *, detached: bool = False) -> Call:
+        call = await self.call(session, call_id)
+        return self._put_call(states.released(call, detached=detached, now=self.clock())) or call
 
     async def claim(self, session: str, names: Collection[str], *, lease: float, worker: str) -> Call | None:
         self._check_open()
         states.check_lease(lease)
         now = self.clock()
-        held = states.held(self._sessions.get(session))
-        for call in self._open_calls(session, names):
-            if states.is_free(call, held=held, now=now):
+        careful = states.approval_required(self._sessions.get(session))
+        for call in list(self._open_calls(session, names)):
+            if not states.is_claimable(call, approval_required=careful, now=now):
+                continue
+            if self._put_call(states.lost(call, proxies=self._proxies(now), now=now)) is None:
                 return self._put_call(states.claimed(call, lease=lease, worker=worker, now=now))
         return None
+
+    async def _is_claimable(self, session: str, names: Collection[str]) -> bool:
+        self._check_open()
+        careful, now = states.approval_required(self._sessions.get(session)), self.clock()
+        return any(
+            states.is_claimable(call, approval_required=careful, now=now) for call in self._open_calls(session, names)
+        )
 
     def _open_calls(self, session: str, names: Collection[str]) -> Iterable[Call]:
         found = (self._calls[call_id].call for call_id in self._ledger(session).open)
@@ -81,25 +97,60 @@ class MemoryCalls(MemoryBase):
 
     async def next_lease(self, session: str, names: Collection[str]) -> float | None:
         self._check_open()
-        ends = (call.lease_until for call in self._open_calls(session, names))
-        return min((end for end in ends if end is not None), default=None)
+        now = self.clock()
+        left = (states.lease_left(call, now=now) for call in self._open_calls(session, names))
+        return min((seconds for seconds in left if seconds is not None), default=None)
 
-    async def renew(self, call_id: str, worker: str, lease: float) -> Call:
-        call = states.renewed(await self.call(call_id), worker=worker, lease=lease, now=self.clock())
+    async def lease_left(self, session: str, call_id: str) -> float | None:
+        return states.lease_left(await self.call(session, call_id), now=self.clock())
+
+    async def renew(self, session: str, call_id: str, worker: str, lease: float) -> Call:
+        call = states.renewed(await self.call(session, call_id), worker=worker, lease=lease, now=self.clock())
         return self._put_call(call, quietly=lease > 0)
 
-    async def start(self, call_id: str, *, loop_id: str) -> Call:
-        call = await self.call(call_id)
+    async def start(self, session: str, call_id: str, *, loop_id: str) -> Call:
+        call = await self.call(session, call_id)
         return self._put_call(states.started(call, loop_id=loop_id, now=self.clock())) or call
 
-    async def ask_approval(self, call_id: str, loop_id: str) -> Call:
-        call = await self.call(call_id)
+    async def ask_approval(self, session: str, call_id: str, *, loop_id: str) -> Call:
+        call = await self.call(session, call_id)
         return self._put_call(states.asked(call, loop_id=loop_id, now=self.clock())) or call
 
-    async def decide(self, call_id: str, approved: bool, *, reason: str = "") -> Call:
-        call = await self.call(call_id)
-        return self._put_call(states.decided(call, approved=approved, reason=reason, now=self.clock())) or call
+    async def decide(self, session: str, call_id: str, approved: bool, *, reason: str = "") -> Call:
+        call, now = await self.call(session, call_id), self.clock()
+        after = states.decided(call, approved=approved, reason=reason, proxies=self._proxies(now), now=now)
+        return states.check_decided(self._put_call(after)) if after else call
 
-    async def settle(self, call_id: str, status: Status, *, error: str) -> Call:
-        call = await self.call(call_id)
+    async def settle(self, session: str, call_id: str, status: Status, *, error: str) -> Call:
+        call = await self.call(session, call_id)
         return self._put_call(states.settled(call, status=status, error=error, now=self.clock())) or call
+
+    # --- the proxies ------------------------------------------------------------------------------------------
+
+    def _proxies(self, now: float) -> set[str]:
+        """Those that have a lease."""
+        return {proxy_id for proxy_id, until in self._leases.items() if until > now}
+
+    async def hold(self, proxy_id: str, lease: float) -> None:
+        self._check_open()
+        states.check_lease(lease)
+        self._seen[proxy_id] = self.clock()
+        self._leases[proxy_id] = self._seen[proxy_id] + lease
+
+    async def drop(self, proxy_id: str) -> list[Call]:
+        self._check_open()
+        if self._leases.pop(proxy_id, None) is not None:
+            self._seen[proxy_id] = self.clock()
+        return self._settle_lost(proxy_id)
+
+    async def settle_lost(self) -> list[Call]:
+        self._check_open()
+        return self._settle_lost()
+
+    def _settle_lost(self, proxy_id: str | None = None) -> list[Call]:
+        """`proxy_id`: only the calls of this proxy."""
+        now = self.clock()
+        proxies = self._proxies(now)
+        found = [self._calls[call_id].call for ledger in self._ledgers.values() for call_id in ledger.open]
+        settled = [states.lost(call, proxies=proxies, now=now) for call in found if proxy_id in (None, call.proxy_id)]
+        return [self._put_call(call) for call in settled if call is not None]

@@ -5,9 +5,10 @@ from collections.abc import Collection, Sequence
 from operator import attrgetter
 
 from store.backends import _rules as rules
-from store.backends._memory_base import KeptCall, KeptTurn, MemoryBase
+from store.backends._memory_base import KeptCall, KeptTurn, Ledger, MemoryBase
+from store.backends._memory_retries import note_request
 from store.base import MATCHES
-from store.models import Call, Found, Page, Turn
+from store.models import Call, Found, Page, Touched, Turn
 
 
 class MemoryLedger(MemoryBase):
@@ -29,26 +30,50 @@ class MemoryLedger(MemoryBase):
             entry.turn = kept
             events = [(turn.session, "turn.updated", data)]
         ledger.add_keys(entry, keys)
+        note_request(ledger, entry)
+        born = []
         for call_id, call_data in fresh.items():
             call = Call.model_validate_json(call_data)
+            born.append(call)
             self._calls[call_id] = KeptCall(next(self._places), call)
             entry.calls.append(call_id)
             if not call.status.final:
                 ledger.open[call_id] = None
             events.append((turn.session, "call.created", call_data))
-        self._changed(ledger)
-        self._record(*events)
+        self._changed(ledger, [turn.turn_id], [*keys, turn.user_key])
+        self._record(*events, calls=born)
 
-    async def look_up(self, session: str, *, turn_ids: Collection[str] = (), keys: Collection[bytes] = ()) -> Found:
+    async def save_plain(self, session: str, keys: Sequence[bytes], chain: bytes = b"") -> None:
+        self._check_open()
+        ledger, now = self._ledgers.setdefault(session, Ledger()), self.clock()
+        for key, own in itertools.zip_longest(keys, [chain], fillvalue=b""):
+            known = ledger.plain.get(key)
+            ledger.plain[key] = now, own if known is None or known[1] == own else b""
+        if ledger.turns:
+            self._changed(ledger, (), keys)
+
+    async def look_up(
+        self,
+        session: str,
+        *,
+        turn_ids: Collection[str] = (),
+        keys: Collection[bytes] = (),
+        known: Collection[bytes] = (),
+    ) -> Found:
         self._check_open()
         ledger = self._ledger(session)
-        found = Found()
+        found = Found(
+            plain={key: ledger.plain[key][1] for key in keys if key in ledger.plain},
+            known={key for key in known if key in ledger.by_key},
+        )
         wanted = [ledger.turns[turn_id] for turn_id in turn_ids if turn_id in ledger.turns]
         for key in keys:
             if entries := ledger.by_key.get(key):
                 best = sorted(entries.values(), key=lambda e: (e.turn.delivered, e.place), reverse=True)[:MATCHES]
                 found.by_key[key] = [entry.turn.turn_id for entry in best]
                 wanted += best
+                if len(entries) > MATCHES:
+                    found.crowded.add(key)
         for entry in wanted:
             found.turns[entry.turn.turn_id] = entry.turn
             for call_id in entry.calls:
@@ -59,6 +84,8 @@ class MemoryLedger(MemoryBase):
         self, session: str, user_key: bytes, keys: Sequence[bytes], *, exclude: Collection[str] = ()
     ) -> str | None:
         self._check_open()
+        if not user_key:
+            return None
         ledger = self._ledger(session)
         unbound = [
             entry
@@ -70,7 +97,7 @@ class MemoryLedger(MemoryBase):
         entry = max(unbound, key=attrgetter("place"))
         entry.turn = entry.turn.model_copy(update={"bound": True})
         ledger.add_keys(entry, keys)
-        self._changed(ledger)
+        self._changed(ledger, [entry.turn.turn_id], keys)
         self._record((session, "turn.updated", entry.turn.model_dump_json()))
         return entry.turn.turn_id
 
@@ -78,9 +105,19 @@ class MemoryLedger(MemoryBase):
         self._check_open()
         return self._ledger(session).revision
 
+    def changes(self, session: str, since: int) -> Touched | None:
+        ledger = self._ledger(session)
+        return Touched() if since == ledger.revision else ledger.changes.since(since, ledger.revision)
+
     async def turns(self, session: str, *, limit: int = 100, cursor: str | None = None) -> Page[Turn]:
         self._check_open()
         rules.check_limit(limit)
         after = rules.place("turn", cursor)
         rows = ((e.place, e.turn) for e in self._ledger(session).turns.values() if e.place > after)
         return rules.page_of(list(itertools.islice(rows, limit + 1)), "turn", limit)
+
+    def _expire_plain(self, ledger: Ledger, horizon: float) -> None:
+        """`horizon` is the one of turns."""
+        horizon -= self.ttl
+        for key in [key for key, (noted, _) in ledger.plain.items() if noted < horizon]:
+            del ledger.plain[key]

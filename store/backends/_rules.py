@@ -4,12 +4,12 @@ What becomes of a call is in `_states`.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 import pydantic_core
 
-from store.base import BadCursor, UnknownResponse
+from store.base import BadCursor, CursorLost, UnknownCall, UnknownResponse, VersionChanged
 from store.models import Call, Page, Response, Session, Turn
 
 
@@ -33,18 +33,51 @@ def json_text(value: Any) -> str:
     return pydantic_core.to_json(value).decode()
 
 
-def changed(old: Session | None, name: str, changes: dict[str, Any], *, now: float) -> Session:
+def changed(old: Session | None, name: str, changes: dict[str, Any], *, version: int, now: float) -> Session:
     """The session with these fields changed; a new one where there was none. Raises ValueError for a bad name."""
     if old is None:
-        return Session(name=name, created_at=now, updated_at=now, **changes)
-    return old.model_copy(update={**changes, "updated_at": now})
+        return Session(name=name, version=version, created_at=now, updated_at=now, **changes)
+    return old.model_copy(update={**changes, "version": version, "updated_at": now})
+
+
+def check_version(session: Session | None, name: str, expected: int | None) -> None:
+    current = session.version if session else 0
+    if expected is not None and current != expected:
+        raise VersionChanged(name, current, expected)
 
 
 def replaced(old: Turn | None, new: Turn) -> Turn:
     """`new` as it is to be kept where `old` was."""
-    if old is None or (old.bound, old.created_at) == (new.bound, new.created_at):
+    if old is None:
         return new
-    return new.model_copy(update={"bound": old.bound, "created_at": old.created_at})
+    kept: dict[str, Any] = {"bound": old.bound, "broke_off": old.broke_off, "created_at": old.created_at}
+    if new.proxy_id is None:
+        kept["proxy_id"] = old.proxy_id
+    changed = {name: value for name, value in kept.items() if getattr(new, name) != value}
+    return new.model_copy(update=changed) if changed else new
+
+
+def broken_off(turn: Turn, *, now: float) -> Turn | None:
+    """The turn, its answer having ended unfinished; None where that says nothing new."""
+    if turn.delivered or turn.broke_off is not None:
+        return None
+    return turn.model_copy(update={"broke_off": now})
+
+
+def can_be_taken_over(
+    turn: Turn, *, proxies: Container[str], seen: Mapping[str, float], window: float, now: float
+) -> bool:
+    """`proxies` are those that have a lease; `seen`: when each was last alive."""
+    if turn.delivered:
+        return False
+    ended = turn.broke_off
+    if ended is None and turn.proxy_id is not None and turn.proxy_id not in proxies:
+        ended = seen.get(turn.proxy_id)
+    return ended is not None and now - ended <= window
+
+
+def taken_over(turn: Turn, proxy_id: str) -> Turn:
+    return turn.model_copy(update={"broke_off": None, "proxy_id": proxy_id})
 
 
 def check_calls(turn: Turn, calls: Sequence[Call]) -> None:
@@ -60,6 +93,10 @@ def check_head(response: Response, head: str | None) -> None:
 
 def taken(response: Response) -> ValueError:
     return ValueError(f"there is a response {response.response_id} in session {response.session} already")
+
+
+def unknown_call(call_id: str, session: str | None = None) -> UnknownCall:
+    return UnknownCall(f"there is no call {call_id}{f' in session {session}' if session is not None else ''}")
 
 
 def unknown_response(session: str, response_id: str) -> UnknownResponse:
@@ -78,6 +115,22 @@ def place(kind: str, cursor: str | None) -> int:
     if not (match := re.fullmatch(rf"{kind}([0-9]{{1,18}})", cursor, re.ASCII)):
         raise BadCursor(f"cursor {cursor!r} is not from a list of {kind}s")
     return int(match[1])
+
+
+def event_id(epoch: str, number: int) -> str:
+    return f"{epoch}-{number}"
+
+
+def event_after(cursor: str | None, epoch: str, last: int) -> int:
+    """The number after which the events begin that `cursor` asks for; 0: with the oldest. `last` is the last event's.
+    Raises CursorLost, BadCursor."""
+    if cursor is None:
+        return 0
+    if not (match := re.fullmatch(r"(?:([0-9a-f]{1,32})-)?([0-9]{1,18})", cursor, re.ASCII)):
+        raise BadCursor(f"{cursor!r} is not the id of an event")
+    if match[1] != epoch or int(match[2]) > last:  # an id without an epoch is of the time before there were epochs
+        raise CursorLost(cursor)
+    return int(match[2])
 
 
 def name_after(cursor: str | None) -> str:

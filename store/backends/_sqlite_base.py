@@ -15,15 +15,21 @@ from typing import Any, ClassVar, NoReturn, Self
 import filelock
 
 from store.backends import _sqlite_file as files
+from store.backends._changes import Changes
 from store.backends._checkpoints import Checkpoints
+from store.backends._syncs import Syncs
 from store.backends._waiters import Waiters
-from store.base import Store, StoreUnavailable
-from store.models import Session
+from store.backends._waits import Waits
+from store.base import StoreBusy, StoreUnavailable
+from store.models import Call, Session
 
 Rows = list[tuple[Any, ...]]
 
+_CHANGES = 256
+"""Of how many sessions the last changes are remembered."""
 
-class SqliteBase(Store):
+
+class SqliteBase(Waits):
     suspends: ClassVar[bool] = False
 
     def __init__(
@@ -34,16 +40,21 @@ class SqliteBase(Store):
         clock: Callable[[], float] = time.time,
         read_only: bool = False,
     ) -> None:
-        """`read_only`: needs no lock, so it works beside a running proxy; writes and `wait` raise StoreUnavailable."""
+        """`read_only`: needs no lock, so it works beside a running proxy; writes and waits raise StoreUnavailable."""
         super().__init__(ttl=ttl, clock=clock)
         self.path = Path(path).expanduser().absolute()
         self.read_only = read_only
+        self.secret, self.epoch = b"", ""
         self._db: sqlite3.Connection | None = None
         self._lock: filelock.FileLock | None = None
         self._checkpoints: Checkpoints | None = None
+        self._syncs: Syncs | None = None
         self._sessions: dict[str, Session] = {}  # all of them, written through
         self._revisions: dict[str, int] = {}
         self._next_revision = itertools.count(1)
+        self._leases: dict[str, float] = {}  # of proxies: when they run out
+        self.busy_timeout: int | None = None  # in milliseconds, of the connection
+        self._writes: dict[str, Changes] = {}
         self._last_event = 0
         self._waiters = Waiters()
 
@@ -62,8 +73,13 @@ class SqliteBase(Store):
             self._db = files.connect(self.path, read_only=self.read_only)
             self._last_event = self._stored_last_event()
             if not self.read_only:
+                files.begin_history(self._db)
+            meta: dict[str, Any] = dict(self._rows("SELECT name, value FROM meta"))
+            self.secret, self.epoch = meta["secret"], meta["epoch"]
+            if not self.read_only:
                 for name, record in self._rows("SELECT name, record FROM session"):
                     self._sessions[name] = Session.model_validate_json(record)
+                self._syncs = Syncs(files.wal_of(self.path), self._changes)
                 self._checkpoints = Checkpoints(self.path)
         except (OSError, sqlite3.Error, ValueError, StoreUnavailable) as error:
             await self.close()
@@ -74,15 +90,21 @@ class SqliteBase(Store):
 
     async def close(self) -> None:
         self._waiters.close()
-        if self._checkpoints:
+        if self._syncs:
+            self._syncs.close()
+        if self._checkpoints and self._db:
             self._checkpoints.close()
+            files.end_history(self._db)
         if self._db:
             self._db.close()
         if self._lock:
             self._lock.release()
-        self._checkpoints = self._db = self._lock = None
+        self._checkpoints = self._syncs = self._db = self._lock = None
+        self.busy_timeout = None
         self._sessions.clear()
         self._revisions.clear()
+        self._leases.clear()
+        self._writes.clear()
 
     async def ping(self) -> None:
         if self.read_only:
@@ -91,25 +113,63 @@ class SqliteBase(Store):
             with Transaction(self):
                 pass
 
+    async def sync(self) -> None:
+        self._connection  # noqa: B018 - raises StoreUnavailable where it is closed
+        if self._syncs is not None and self.durability == "power":
+            await self._syncs.sync()
+
+    def _changes(self) -> int:
+        return self._connection.total_changes
+
     @property
     def _connection(self) -> sqlite3.Connection:
         if self._db is None:
             raise StoreUnavailable(f"store {self.path}: not open")
         return self._db
 
-    def _written(self, events: list[tuple[int, str, str, str, float]], size: int) -> None:
-        """What follows from a transaction that was committed, and that wrote `size` bytes beside events."""
-        self._last_event += len(events)
-        self._waiters.wake((event_id, session) for event_id, session, *_ in events)
+    def set_busy_timeout(self, milliseconds: int) -> None:
+        """How long SQLite may stand still for another program."""
+        if self._db is not None:
+            with contextlib.suppress(sqlite3.Error):  # whoever uses the connection then is told
+                self._db.execute(f"PRAGMA busy_timeout = {milliseconds}")
+                self.busy_timeout = milliseconds
+
+    def _fail(self, error: sqlite3.Error) -> NoReturn:
+        is_busy = getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+        raise (StoreBusy if is_busy else StoreUnavailable)(f"store {self.path}: {error}") from error
+
+    def _check_writable(self) -> None:
+        if self.read_only:
+            raise StoreUnavailable(f"store {self.path}: opened read-only")
+        if self._db is None:
+            raise StoreUnavailable(f"store {self.path}: not open")
+
+    def _written(self, tx: "Transaction") -> None:
+        """What follows from a transaction that was committed."""
+        self._last_event += len(tx.events)
         if self._checkpoints:
             # A page for each of the tables and indexes; the records twice, as what they are and as events.
-            self._checkpoints.wrote(20 * files.PAGE_SIZE + size + sum(2 * len(data) for _, _, _, data, _ in events))
+            self._checkpoints.wrote(20 * files.PAGE_SIZE + tx.size + sum(2 * len(event[3]) for event in tx.events))
+        if self._waiters:
+            self._wake({session for _, session, *_ in tx.events}, tx.calls, tx.changed)
+
+    def _note(self, session: str, turn_ids: Collection[str], keys: Collection[bytes]) -> None:
+        """A write to the session's ledger concerned these turns and keys."""
+        before = self._revisions.get(session, 0)
+        if not before and not turn_ids:
+            return  # as long as there are no turns, no look-up can answer anything
+        revision = self._revisions[session] = next(self._next_revision)
+        if (changes := self._writes.get(session)) is None:
+            if len(self._writes) >= _CHANGES:
+                self._writes.clear()
+            changes = self._writes[session] = Changes()
+        changes.note(before, revision, turn_ids, keys)
 
     def _rows(self, statement: str, *values: Any) -> Rows:
         try:
             return self._connection.execute(statement, values).fetchall()
         except sqlite3.Error as error:
-            raise StoreUnavailable(f"store {self.path}: {error}") from error
+            self._fail(error)
 
     def _stored_last_event(self) -> int:
         rows = self._rows("SELECT seq FROM sqlite_sequence WHERE name = 'event'")
@@ -119,30 +179,37 @@ class SqliteBase(Store):
 class Transaction:
     """All or nothing, with the events that tell of it. Waiters are woken once it is written.
 
-    Raises StoreUnavailable for what SQLite raises in it. A `return` in it commits, any exception rolls back.
+    Raises StoreUnavailable or StoreBusy for what SQLite raises in it. A `return` in it commits, any exception rolls
+    back.
     """
 
-    __slots__ = ("_events", "_store", "db", "now", "size")
+    __slots__ = ("_store", "_touched", "calls", "changed", "db", "events", "now", "size")
 
     def __init__(self, store: SqliteBase) -> None:
-        if store.read_only:
-            raise StoreUnavailable(f"store {store.path}: opened read-only")
+        store._check_writable()
         self._store = store
-        self._events: list[tuple[int, str, str, str, float]] = []
         self.db = store._connection
         self.now = store.clock()
+        self.events: list[tuple[int, str, str, str, float]] = []
         self.size = 0  # bytes of large records that no event tells of
+        self.calls: list[Call] = []  # that were written
+        self.changed: list[str] = []  # sessions that lost calls, or have other tools
+        self._touched: list[tuple[str, Collection[str], Collection[bytes]]] = []
 
     def record(self, session: str, kind: str, data: str) -> None:
         """An event of this transaction; `data` is JSON."""
-        event_id = self._store._last_event + len(self._events) + 1
-        self._events.append((event_id, session, kind, data, self.now))
+        number = self._store._last_event + len(self.events) + 1
+        self.events.append((number, session, kind, data, self.now))
+
+    def touch(self, session: str, turn_ids: Collection[str], keys: Collection[bytes] = ()) -> None:
+        """What is written concerns these turns and keys of the session's ledger."""
+        self._touched.append((session, turn_ids, keys))
 
     def __enter__(self) -> Self:
         try:
             self.db.execute("BEGIN IMMEDIATE")
         except sqlite3.Error as error:
-            self._fail(error)
+            self._store._fail(error)
         return self
 
     def __exit__(
@@ -151,23 +218,22 @@ class Transaction:
         if error is not None:
             self._roll_back()
             if isinstance(error, sqlite3.Error):
-                self._fail(error)
+                self._store._fail(error)
             return
         try:
-            if self._events:
-                self.db.executemany("INSERT INTO event VALUES (?, ?, ?, ?, ?)", self._events)
+            if self.events:
+                self.db.executemany("INSERT INTO event VALUES (?, ?, ?, ?, ?)", self.events)
             self.db.execute("COMMIT")
         except sqlite3.Error as failure:
             self._roll_back()
-            self._fail(failure)
-        self._store._written(self._events, self.size)
+            self._store._fail(failure)
+        for session, turn_ids, keys in self._touched:
+            self._store._note(session, turn_ids, keys)
+        self._store._written(self)
 
     def _roll_back(self) -> None:
         with contextlib.suppress(sqlite3.Error):  # SQLite may have done it already
             self.db.execute("ROLLBACK")
-
-    def _fail(self, error: sqlite3.Error) -> NoReturn:
-        raise StoreUnavailable(f"store {self._store.path}: {error}") from error
 
 
 def marks_for(values: Collection[str]) -> str:

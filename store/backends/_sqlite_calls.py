@@ -1,21 +1,37 @@
 """Calls in SQLite: read, answered, run. A mixin: `SqliteStore` is made of it."""
 
+import sqlite3
 from collections.abc import Callable, Collection
 from typing import Any
 
 from store.backends import _rules as rules
 from store.backends import _states as states
 from store.backends._sqlite_base import SqliteBase, Transaction, marks_for
-from store.base import UnknownCall
 from store.models import Call, Page, Status
+
+OF_PROXY = "SELECT record FROM call WHERE proxy_id = ? ORDER BY seq"
+LOST = """
+    SELECT record FROM call WHERE seq IN (
+        SELECT seq FROM call WHERE proxy_id IS NOT NULL AND proxy_id NOT IN ({marks})
+        UNION ALL
+        SELECT seq FROM call WHERE claimable_at > 0 AND claimable_at <= ?
+    ) ORDER BY seq
+"""
+"""Calls that may be lost: of proxies without a lease (those with one are `marks`), or with a lease that ran out."""
 
 
 class SqliteCalls(SqliteBase):
-    async def call(self, call_id: str) -> Call:
-        rows = self._rows("SELECT record FROM call WHERE call_id = ?", call_id)
-        if not rows:
-            raise UnknownCall(f"there is no call {call_id}")
-        return Call.model_validate_json(rows[0][0])
+    async def call(self, session: str, call_id: str) -> Call:
+        return self._call(call_id, session)
+
+    async def find_call(self, call_id: str) -> Call:
+        return self._call(call_id, None)
+
+    def _call(self, call_id: str, session: str | None) -> Call:
+        rows = self._rows("SELECT session, record FROM call WHERE call_id = ?", call_id)
+        if not rows or session not in (None, rows[0][0]):
+            raise rules.unknown_call(call_id, session)
+        return Call.model_validate_json(rows[0][1])
 
     async def calls(
         self,
@@ -41,83 +57,157 @@ class SqliteCalls(SqliteBase):
         return rules.page_of([(seq, Call.model_validate_json(record)) for seq, record in rows], "call", limit)
 
     async def answer(
-        self, call_id: str, *, result: Any = None, error: str | None = None, session: str | None = None
+        self, session: str, call_id: str, *, result: Any = None, error: str | None = None
     ) -> tuple[Call, bool]:
         with Transaction(self) as tx:
-            call = await self.call(call_id)
-            if session not in (None, call.session):
-                raise UnknownCall(f"there is no call {call_id} in session {session}")
+            call = self._call(call_id, session)
             if (answer := states.answered(call, result=result, error=error, now=tx.now)) is None:
                 return call, False
-            _put_call(tx, answer)
-        self._revisions[call.session] = next(self._next_revision)
+            put_call(tx, answer)
         return answer, True
 
-    async def _change(self, call_id: str, change: Callable[[Call, float], Call | None]) -> Call:
+    def _change(self, session: str, call_id: str, change: Callable[[Call, float], Call | None]) -> Call:
         """The call as `change` (which is given the call and the time) makes it; None leaves it as it is."""
         with Transaction(self) as tx:
-            call = await self.call(call_id)
+            call = self._call(call_id, session)
             if (after := change(call, tx.now)) is None:
                 return call
-            _put_call(tx, after)
-        self._revisions[call.session] = next(self._next_revision)
+            put_call(tx, after)
         return after
 
     # --- running calls ----------------------------------------------------------------------------------------
 
+    async def release(self, session: str, call_id: str, *, detached: bool = False) -> Call:
+        return self._change(session, call_id, lambda call, now: states.released(call, detached=detached, now=now))
+
     async def claim(self, session: str, names: Collection[str], *, lease: float, worker: str) -> Call | None:
         states.check_lease(lease)
-        held = states.held(self._sessions.get(session))
         with Transaction(self) as tx:
-            row = tx.db.execute(
-                f"SELECT record FROM call WHERE session = ? AND free_at <= ? AND name IN ({marks_for(names)})"
-                f" AND (status = 'running' OR name NOT IN ({marks_for(held)})"
-                " OR json_extract(record, '$.approval') = 'approved') ORDER BY seq LIMIT 1",
-                (session, tx.now, *names, *held),
-            ).fetchone()
-            if row is None:
-                return None
-            call = states.claimed(Call.model_validate_json(row[0]), lease=lease, worker=worker, now=tx.now)
-            _put_call(tx, call)
-        self._revisions[session] = next(self._next_revision)
-        return call
+            while (call := self._claimable(session, names, tx.now)) is not None:
+                lost = states.lost(call, proxies=self._proxies(tx.now), now=tx.now)
+                after = lost or states.claimed(call, lease=lease, worker=worker, now=tx.now)
+                put_call(tx, after)
+                if lost is None:
+                    break
+        return after if call is not None else None
+
+    def _claimable(self, session: str, names: Collection[str], now: float) -> Call | None:
+        """The oldest call that a claim looks at."""
+        careful = states.approval_required(self._sessions.get(session))
+        rows = self._rows(
+            f"SELECT record FROM call WHERE session = ? AND claimable_at <= ? AND name IN ({marks_for(names)})"
+            f" AND (status = 'running' OR name NOT IN ({marks_for(careful)})"
+            " OR json_extract(record, '$.approval') = 'approved') ORDER BY seq LIMIT 1",
+            session,
+            now,
+            *names,
+            *careful,
+        )
+        return Call.model_validate_json(rows[0][0]) if rows else None
+
+    async def _is_claimable(self, session: str, names: Collection[str]) -> bool:
+        return self._claimable(session, names, self.clock()) is not None
 
     async def next_lease(self, session: str, names: Collection[str]) -> float | None:
         ((end,),) = self._rows(
-            f"SELECT min(free_at) FROM call WHERE session = ? AND free_at > 0 AND name IN ({marks_for(names)})",
+            "SELECT min(claimable_at) FROM call"
+            f" WHERE session = ? AND claimable_at > 0 AND name IN ({marks_for(names)})",
             session,
             *names,
         )
-        return None if end is None else float(end)
+        return None if end is None else max(0.0, float(end) - self.clock())
 
-    async def renew(self, call_id: str, worker: str, lease: float) -> Call:
+    async def lease_left(self, session: str, call_id: str) -> float | None:
+        return states.lease_left(self._call(call_id, session), now=self.clock())
+
+    async def renew(self, session: str, call_id: str, worker: str, lease: float) -> Call:
         with Transaction(self) as tx:
-            call = states.renewed(await self.call(call_id), worker=worker, lease=lease, now=tx.now)
-            _put_call(tx, call, quietly=lease > 0)
-        self._revisions[call.session] = next(self._next_revision)
+            call = states.renewed(self._call(call_id, session), worker=worker, lease=lease, now=tx.now)
+            put_call(tx, call, quietly=lease > 0)
         return call
 
-    async def start(self, call_id: str, *, loop_id: str) -> Call:
-        return await self._change(call_id, lambda call, now: states.started(call, loop_id=loop_id, now=now))
+    async def start(self, session: str, call_id: str, *, loop_id: str) -> Call:
+        return self._change(session, call_id, lambda call, now: states.started(call, loop_id=loop_id, now=now))
 
-    async def ask_approval(self, call_id: str, loop_id: str) -> Call:
-        return await self._change(call_id, lambda call, now: states.asked(call, loop_id=loop_id, now=now))
+    async def ask_approval(self, session: str, call_id: str, *, loop_id: str) -> Call:
+        return self._change(session, call_id, lambda call, now: states.asked(call, loop_id=loop_id, now=now))
 
-    async def decide(self, call_id: str, approved: bool, *, reason: str = "") -> Call:
-        return await self._change(
-            call_id, lambda call, now: states.decided(call, approved=approved, reason=reason, now=now)
+    async def decide(self, session: str, call_id: str, approved: bool, *, reason: str = "") -> Call:
+        return states.check_decided(
+            self._change(
+                session,
+                call_id,
+                lambda call, now: states.decided(
+                    call, approved=approved, reason=reason, proxies=self._proxies(now), now=now
+                ),
+            )
         )
 
-    async def settle(self, call_id: str, status: Status, *, error: str) -> Call:
-        return await self._change(call_id, lambda call, now: states.settled(call, status=status, error=error, now=now))
+    async def settle(self, session: str, call_id: str, status: Status, *, error: str) -> Call:
+        return self._change(
+            session, call_id, lambda call, now: states.settled(call, status=status, error=error, now=now)
+        )
+
+    # --- the proxies ------------------------------------------------------------------------------------------
+
+    def _proxies(self, now: float) -> set[str]:
+        """Those that have a lease."""
+        return {proxy_id for proxy_id, until in self._leases.items() if until > now}
+
+    async def hold(self, proxy_id: str, lease: float) -> None:
+        states.check_lease(lease)
+        self._check_writable()
+        self._leases[proxy_id] = self.clock() + lease
+        with Transaction(self) as tx:
+            _saw_proxy(tx, proxy_id)
+
+    async def drop(self, proxy_id: str) -> list[Call]:
+        self._check_writable()
+
+        def find(tx: Transaction, _: set[str]) -> sqlite3.Cursor:
+            if proxy_id in self._leases:
+                _saw_proxy(tx, proxy_id)
+            return tx.db.execute(OF_PROXY, (proxy_id,))
+
+        settled = self._settle(find, without=proxy_id)
+        self._leases.pop(proxy_id, None)
+        return settled
+
+    async def settle_lost(self) -> list[Call]:
+        def find(tx: Transaction, proxies: set[str]) -> sqlite3.Cursor:
+            return tx.db.execute(LOST.format(marks=marks_for(proxies)), (*proxies, tx.now))
+
+        return self._settle(find)
+
+    def _settle(
+        self, find: Callable[[Transaction, set[str]], sqlite3.Cursor], *, without: str | None = None
+    ) -> list[Call]:
+        """Settle those of the calls that `find` gives the records of that are lost; it is given the proxies that have a
+        lease. `without`: the one whose lease ends now."""
+        settled = []
+        with Transaction(self) as tx:
+            proxies = self._proxies(tx.now) - {without}
+            for (record,) in find(tx, proxies).fetchall():
+                call = states.lost(Call.model_validate_json(record), proxies=proxies, now=tx.now)
+                if call is not None:
+                    put_call(tx, call)
+                    settled.append(call)
+        return settled
 
 
-def _put_call(tx: Transaction, call: Call, *, quietly: bool = False) -> None:
+def _saw_proxy(tx: Transaction, proxy_id: str) -> None:
+    """The proxy was alive until now. Written, unlike its lease, since it is asked for when the process has ended."""
+    tx.db.execute("INSERT OR REPLACE INTO proxy VALUES (?, ?)", (proxy_id, tx.now))
+
+
+def put_call(tx: Transaction, call: Call, *, quietly: bool = False) -> None:
     """Replace the call of the same id; `quietly`: without an event."""
     record = call.model_dump_json()
     tx.db.execute(
-        "UPDATE call SET status = ?, free_at = ?, record = ? WHERE call_id = ?",
-        (call.status, states.free_at(call), record, call.call_id),
+        "UPDATE call SET status = ?, claimable_at = ?, proxy_id = ?, record = ? WHERE call_id = ?",
+        (call.status, *states.indexed(call), record, call.call_id),
     )
+    tx.calls.append(call)
+    tx.touch(call.session, [call.turn_id])
     if not quietly:
         tx.record(call.session, "call.updated", record)

@@ -5,6 +5,7 @@ Nothing here changes a file before it is known to be toolgraft's own and of a ve
 
 import contextlib
 import os
+import secrets
 import sqlite3
 import stat
 from collections.abc import Iterator
@@ -74,12 +75,64 @@ MIGRATIONS = (
     ) WITHOUT ROWID;
     CREATE INDEX given_call_response ON given_call (response);
     """,
+    """
+    CREATE TABLE meta (name TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
+    INSERT INTO meta VALUES ('secret', randomblob(32)), ('epoch', lower(hex(randomblob(4))));
+    """,
+    """
+    ALTER TABLE call RENAME COLUMN free_at TO claimable_at;
+    ALTER TABLE call ADD COLUMN proxy_id TEXT;
+    CREATE INDEX call_proxy ON call (proxy_id) WHERE proxy_id IS NOT NULL;
+    CREATE INDEX call_leased ON call (claimable_at) WHERE claimable_at > 0;
+    WITH known AS (
+        SELECT call.seq, status, claimable_at, call.record ->> 'loop_id' AS loop_id,
+            call.record ->> 'approval' AS approval,
+            call.record ->> 'surface' = 'live' OR NOT turn.record ->> 'delivered' AS undelivered,
+            session.record ->> ('$.toolset.rules."' || call.name || '"') AS rules
+        FROM call JOIN turn ON turn.seq = call.turn LEFT JOIN session ON session.name = call.session
+        WHERE status IN ('pending', 'running')
+    ), owned AS (
+        SELECT *, CASE WHEN claimable_at > 0 OR rules ->> '$.executor.type' = 'worker' THEN 'workers'
+            WHEN status = 'running' OR loop_id IS NOT NULL THEN 'loop' ELSE 'hand' END AS owner
+        FROM known
+    ), given AS (
+        SELECT *, owner = 'workers' AND (claimable_at > 0 OR claimable_at = 0
+                AND (approval = 'approved' OR NOT coalesce(rules ->> 'approval', 0))) AS released,
+            coalesce(loop_id, iif(undelivered AND owner <> 'hand', 'before', NULL)) AS proxy
+        FROM owned
+    )
+    UPDATE call SET proxy_id = proxy, claimable_at = iif(released, given.claimable_at, NULL), record = json_set(
+        record, '$.owner', owner, '$.released', json(iif(released, 'true', 'false')),
+        '$.redeliver', json(iif(rules ->> 'idempotent', 'true', 'false')), '$.proxy_id', proxy
+    ) FROM given WHERE given.seq = call.seq;
+    """,
+    """
+    UPDATE session SET record = json_set(record, '$.version', 1);
+    """,
+    """
+    CREATE TABLE plain_key (
+        session TEXT NOT NULL, key BLOB NOT NULL, noted INTEGER NOT NULL, chain BLOB NOT NULL,
+        PRIMARY KEY (session, key)
+    ) WITHOUT ROWID;
+    CREATE INDEX plain_key_noted ON plain_key (noted);
+    """,
+    """
+    CREATE TABLE proxy (proxy_id TEXT PRIMARY KEY, seen_at REAL NOT NULL) WITHOUT ROWID;
+    CREATE TABLE request (
+        session TEXT NOT NULL, key BLOB NOT NULL, turn INTEGER NOT NULL, PRIMARY KEY (session, key, turn)
+    ) WITHOUT ROWID;
+    CREATE INDEX request_turn ON request (turn);
+    """,
 )
 """The script at index n brings a database of `user_version` n to n + 1. `record` holds the whole record as JSON, and
-the other columns are what it is found by. `turn.seq` and `call.seq` are the order of saving. `call.free_at` is the
-time from which a worker may have the call, NULL where none may. A thread has the `seq` of its first response, and
-is a row of its own because a small one is written more cheaply. `response.record` is without `tools` and `document`,
-which are large, and which a history does not read."""
+the other columns are what it is found by. `turn.seq` and `call.seq` are the order of saving. `call.claimable_at` is the
+time from which a claim looks at the call, NULL where none does, and `call.proxy_id` is NULL once a call is final. Open
+calls of the time before they had owners are the workers' if they were run by some, and of a proxy that is gone if a
+loop waited for them, or if their turn was never delivered. `request` holds the turns that were not delivered and can be
+found by their request. A thread has the `seq` of its first response, and is a row of its own because a small one is
+written more cheaply. `response.record` is without `tools` and `document`, which are large, and which a history does not
+read. `plain_key` holds the keys of turns without calls; `noted` is in hours, so that old ones are found in large
+portions."""
 
 VERSION = len(MIGRATIONS)
 PAGE_SIZE = 2048
@@ -191,6 +244,34 @@ def _is_new(db: sqlite3.Connection, path: Path, made_here: list[Path]) -> bool:
     finally:
         with contextlib.suppress(sqlite3.ProgrammingError):  # it is closed
             db.setconfig(sqlite3.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, False)
+
+
+def begin_history(db: sqlite3.Connection) -> None:
+    """Give the store another epoch where it may have lost what was written last: it was left open, and the machine has
+    started anew since. Whoever kills the process alone loses nothing."""
+    boot = _boot()
+    db.execute("PRAGMA synchronous = full")  # once, so that the mark is there whatever is lost after it
+    db.execute("BEGIN IMMEDIATE")
+    left_open = db.execute("SELECT value FROM meta WHERE name = 'open'").fetchone()
+    if left_open is not None and left_open[0] != boot:
+        db.execute("UPDATE meta SET value = lower(hex(randomblob(4))) WHERE name = 'epoch'")
+    db.execute("INSERT OR REPLACE INTO meta VALUES ('open', ?)", (boot,))
+    db.execute("COMMIT")
+    db.execute("PRAGMA synchronous = normal")
+
+
+def end_history(db: sqlite3.Connection) -> None:
+    """The store is closed: what its log holds is moved to the file, and then nothing can be lost any more."""
+    with contextlib.suppress(sqlite3.Error):
+        db.execute("DELETE FROM meta WHERE name = 'open'")
+
+
+def _boot() -> str:
+    """Names the time since the machine was started; another one each time where that cannot be told."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
+    except OSError:
+        return f"unknown-{secrets.token_hex(8)}"
 
 
 def _tune(db: sqlite3.Connection) -> None:

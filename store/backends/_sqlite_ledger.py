@@ -7,8 +7,12 @@ from collections.abc import Collection, Sequence
 from store.backends import _rules as rules
 from store.backends import _states as states
 from store.backends._sqlite_base import Rows, SqliteBase, Transaction, batches
+from store.backends._sqlite_retries import note_request
 from store.base import MATCHES
-from store.models import Call, Found, Page, Turn
+from store.models import Call, Found, Page, Touched, Turn
+
+_HOUR = 3600
+"""Seconds. When a turn without calls was noted need not be known better."""
 
 
 class SqliteLedger(SqliteBase):
@@ -35,29 +39,61 @@ class SqliteLedger(SqliteBase):
                     tx.db.execute("UPDATE turn_key SET delivered = ? WHERE turn = ?", (turn.delivered, seq))
                 tx.record(turn.session, "turn.updated", record)
             _add_keys(tx.db, turn, seq, keys)
+            if turn.request_key:
+                note_request(tx, seq, turn)
             for call in calls:
                 data = call.model_dump_json()
                 if tx.db.execute(
-                    "INSERT INTO call (call_id, session, turn, name, status, free_at, record)"
-                    " VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (call_id) DO NOTHING",
-                    (call.call_id, call.session, seq, call.name, call.status, states.free_at(call), data),
+                    "INSERT INTO call (call_id, session, turn, name, status, claimable_at, proxy_id, record)"
+                    " VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (call_id) DO NOTHING",
+                    (call.call_id, call.session, seq, call.name, call.status, *states.indexed(call), data),
                 ).rowcount:
+                    tx.calls.append(call)
                     tx.record(call.session, "call.created", data)
-        self._revisions[turn.session] = next(self._next_revision)
+            tx.touch(turn.session, [turn.turn_id], [*keys, turn.user_key])
 
-    async def look_up(self, session: str, *, turn_ids: Collection[str] = (), keys: Collection[bytes] = ()) -> Found:
+    async def save_plain(self, session: str, keys: Sequence[bytes], chain: bytes = b"") -> None:
+        with Transaction(self) as tx:
+            noted = int(tx.now // _HOUR)
+            tx.db.executemany(
+                "INSERT INTO plain_key VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET noted = excluded.noted,"
+                " chain = iif(chain = excluded.chain, chain, x'')",
+                [(session, key, noted, own) for key, own in itertools.zip_longest(keys, [chain], fillvalue=b"")],
+            )
+            tx.touch(session, (), keys)
+
+    async def look_up(
+        self,
+        session: str,
+        *,
+        turn_ids: Collection[str] = (),
+        keys: Collection[bytes] = (),
+        known: Collection[bytes] = (),
+    ) -> Found:
+        found = Found()
+        for marks, asked in batches(known):
+            statement = f"SELECT DISTINCT key FROM turn_key WHERE session = ? AND key IN ({marks})"
+            found.known.update(key for (key,) in self._rows(statement, session, *asked))
         meant: dict[bytes, list[int]] = {}
         for _, asked in batches(keys):
-            for key, best in self._rows(
-                f"WITH asked (key) AS (VALUES {','.join(['(?)'] * len(asked))}), found (key, best) AS ("
+            for key, best, chain in self._rows(
+                f"WITH asked (key) AS (VALUES {','.join(['(?)'] * len(asked))}), found (key, best, chain) AS ("
                 "SELECT key, (SELECT group_concat(turn) FROM (SELECT turn FROM turn_key"
-                " WHERE session = ? AND key = asked.key ORDER BY delivered DESC, turn DESC LIMIT ?)) FROM asked)"
-                " SELECT key, best FROM found WHERE best IS NOT NULL",
+                " WHERE session = ? AND key = asked.key ORDER BY delivered DESC, turn DESC LIMIT ?)),"
+                " (SELECT chain FROM plain_key WHERE session = ? AND key = asked.key) FROM asked)"
+                " SELECT key, best, chain FROM found WHERE best IS NOT NULL OR chain IS NOT NULL",
                 *asked,
                 session,
-                MATCHES,
+                MATCHES + 1,
+                session,
             ):
-                meant[key] = [int(seq) for seq in str(best).split(",")]
+                if chain is not None:
+                    found.plain[key] = chain
+                if best is not None:
+                    meant[key] = [int(seq) for seq in str(best).split(",")]
+                    if len(meant[key]) > MATCHES:
+                        meant[key].pop()
+                        found.crowded.add(key)
         rows: Rows = []
         for marks, some in batches(set(itertools.chain(*meant.values()))):
             rows += self._rows(f"SELECT seq, record FROM turn WHERE seq IN ({marks})", *some)
@@ -66,10 +102,8 @@ class SqliteLedger(SqliteBase):
                 f"SELECT seq, record FROM turn WHERE session = ? AND turn_id IN ({marks})", session, *ids
             )
         turns = {seq: Turn.model_validate_json(record) for seq, record in rows}
-        found = Found(
-            by_key={key: [turns[seq].turn_id for seq in best] for key, best in meant.items()},
-            turns={turn.turn_id: turn for turn in turns.values()},
-        )
+        found.by_key = {key: [turns[seq].turn_id for seq in best] for key, best in meant.items()}
+        found.turns = {turn.turn_id: turn for turn in turns.values()}
         for marks, some in batches(turns):
             for call_id, record in self._rows(
                 f"SELECT call_id, record FROM call WHERE turn IN ({marks}) ORDER BY seq", *some
@@ -80,6 +114,8 @@ class SqliteLedger(SqliteBase):
     async def bind(
         self, session: str, user_key: bytes, keys: Sequence[bytes], *, exclude: Collection[str] = ()
     ) -> str | None:
+        if not user_key:
+            return None
         with Transaction(self) as tx:
             row = tx.db.execute(
                 "SELECT seq, record FROM turn WHERE session = ? AND user_key = ? AND bound = 0"
@@ -93,7 +129,7 @@ class SqliteLedger(SqliteBase):
             tx.db.execute("UPDATE turn SET bound = 1, record = ? WHERE seq = ?", (record, row[0]))
             _add_keys(tx.db, turn, row[0], keys)
             tx.record(session, "turn.updated", record)
-        self._revisions[session] = next(self._next_revision)
+            tx.touch(session, [turn.turn_id], keys)
         return turn.turn_id
 
     def revision(self, session: str) -> int | None:
@@ -107,6 +143,12 @@ class SqliteLedger(SqliteBase):
             self._revisions[session] = revision
         return revision
 
+    def changes(self, session: str, since: int) -> Touched | None:
+        changes, now = self._writes.get(session), self._revisions.get(session)
+        if since == now:
+            return Touched()
+        return None if changes is None or now is None else changes.since(since, now)
+
     async def turns(self, session: str, *, limit: int = 100, cursor: str | None = None) -> Page[Turn]:
         rules.check_limit(limit)
         rows = self._rows(
@@ -116,6 +158,17 @@ class SqliteLedger(SqliteBase):
             limit + 1,
         )
         return rules.page_of([(seq, Turn.model_validate_json(record)) for seq, record in rows], "turn", limit)
+
+    def _expire_keys(self, tx: Transaction) -> None:
+        """The keys of turns that are about to expire are known for as long again: those who said the same later may
+        still ask, and none of them is to be taken for another."""
+        tx.db.execute(
+            "INSERT INTO plain_key SELECT session, key, ?, x'' FROM turn_key"
+            " WHERE turn IN (SELECT seq FROM turn WHERE created_at < ?)"
+            " ON CONFLICT DO UPDATE SET noted = excluded.noted, chain = x''",
+            (int(tx.now // _HOUR), tx.now - self.ttl),
+        )
+        tx.db.execute("DELETE FROM plain_key WHERE noted < ?", (int((tx.now - 2 * self.ttl) // _HOUR),))
 
 
 def _add_keys(db: sqlite3.Connection, turn: Turn, seq: int | None, keys: Sequence[bytes]) -> None:

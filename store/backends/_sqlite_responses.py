@@ -37,7 +37,7 @@ class SqliteResponses(SqliteBase):
         tools, document = _text(response.tools), _text(response.document)
         calls = [(call_id, _text(part)) for call_id, part in response.calls.items()]
         with Transaction(self) as tx:
-            if name is not None and (stands := await self.conversation(session, name)) != head:
+            if name is not None and (stands := self._head(session, name)) != head:
                 raise ConversationMoved(name, stands, head)
             ((seq,),) = tx.db.execute("SELECT coalesce(max(seq), 0) + 1 FROM response")
             previous, thread = None, seq
@@ -69,6 +69,9 @@ class SqliteResponses(SqliteBase):
         return rows[0]
 
     async def conversation(self, session: str, name: str) -> str | None:
+        return self._head(session, name)
+
+    def _head(self, session: str, name: str) -> str | None:
         rows = self._rows(
             "SELECT response_id FROM conversation JOIN response ON seq = head"
             " WHERE conversation.session = ? AND name = ?",

@@ -4,14 +4,21 @@ from typing import Any
 
 from store.backends import _rules as rules
 from store.backends._sqlite_base import SqliteBase, Transaction
-from store.models import CachedTools, Page, Policy, Session, Toolset
+from store.models import CachedTools, Page, Policy, Session, Snapshot, Toolset
 
-TABLES = "turn_key", "call", "turn", "cached_tools", "given_call", "conversation", "response", "thread"
+TABLES = (
+    *("turn_key", "plain_key", "request", "call", "turn", "cached_tools"),
+    *("given_call", "conversation", "response", "thread"),
+)
 """What a session has, beside its own record and its events."""
 
 
 class SqliteSessions(SqliteBase):
-    async def session(self, name: str) -> Session | None:
+    async def snapshot(self, session: str) -> Snapshot:
+        record = self._session(session)
+        return Snapshot(record, record.version if record else 0, self.revision(session))
+
+    def _session(self, name: str) -> Session | None:
         if not self.read_only and self._db is not None:
             return self._sessions.get(name)
         rows = self._rows("SELECT record FROM session WHERE name = ?", name)
@@ -27,23 +34,29 @@ class SqliteSessions(SqliteBase):
         records = [(name, Session.model_validate_json(record)) for name, record in rows]
         return rules.page_of(records, "session.", limit)
 
-    async def put_policy(self, name: str, policy: Policy) -> Session:
-        return self._put_session(name, "session.updated", {"policy": policy})
+    async def put_policy(self, name: str, policy: Policy, *, if_version: int | None = None) -> Session:
+        return self._put_session(name, "session.updated", {"policy": policy}, if_version)
 
-    async def put_toolset(self, name: str, toolset: Toolset | None) -> Session:
-        return self._put_session(name, "tools.updated", {"toolset": toolset})
+    async def put_toolset(self, name: str, toolset: Toolset | None, *, if_version: int | None = None) -> Session:
+        return self._put_session(name, "tools.updated", {"toolset": toolset}, if_version)
 
-    def _put_session(self, name: str, kind: str, changes: dict[str, Any]) -> Session:
+    def _put_session(self, name: str, kind: str, changes: dict[str, Any], if_version: int | None) -> Session:
         with Transaction(self) as tx:
-            session = rules.changed(self._sessions.get(name), name, changes, now=tx.now)
+            old = self._sessions.get(name)
+            rules.check_version(old, name, if_version)
+            # numbers of events are given once, and this write leaves one
+            session = rules.changed(old, name, changes, version=self._last_event + 1, now=tx.now)
             record = session.model_dump_json()
             tx.db.execute("INSERT OR REPLACE INTO session VALUES (?, ?)", (name, record))
             tx.record(name, kind, session.masked().model_dump_json())
+            if "toolset" in changes:
+                tx.changed.append(name)
         self._sessions[name] = kept = Session.model_validate_json(record)
         return kept
 
-    async def delete_session(self, name: str) -> bool:
+    async def delete_session(self, name: str, *, if_version: int | None = None) -> bool:
         with Transaction(self) as tx:
+            rules.check_version(self._sessions.get(name), name, if_version)
             gone = tx.db.execute("DELETE FROM session WHERE name = ?", (name,)).rowcount
             for table in TABLES:
                 gone += tx.db.execute(f"DELETE FROM {table} WHERE session = ?", (name,)).rowcount
@@ -51,6 +64,7 @@ class SqliteSessions(SqliteBase):
                 return False
             tx.db.execute("DELETE FROM event WHERE session = ?", (name,))
             tx.record(name, "session.deleted", rules.json_text({"name": name}))
+            tx.changed.append(name)
         self._sessions.pop(name, None)
         self._revisions.pop(name, None)
         return True

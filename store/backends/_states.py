@@ -4,11 +4,16 @@ Each takes the call as it stands and returns it as it shall be, or None where no
 """
 
 import math
+from collections.abc import Container
 from typing import Any
 
 from store.backends._rules import plain_json, same_json
-from store.base import AlreadyAnswered, Decided, LeaseLost, NotPending
+from store.base import AlreadyAnswered, Decided, LeaseLost, NotPending, ProxyGone
 from store.models import Call, Session, Status
+
+WORKER_LOST = "the worker that ran this call was lost; the call may have run"
+LOOP_LOST = "the proxy that ran this call is gone; the call may have run"
+NOBODY_WAITS = "the proxy that waited for this call is gone; the call was not run"
 
 
 def answered(call: Call, *, result: Any, error: str | None, now: float) -> Call | None:
@@ -24,29 +29,61 @@ def answered(call: Call, *, result: Any, error: str | None, now: float) -> Call 
     return _changed(call, now, status=status, result=result, error=error, lease_until=None)
 
 
-def free_at(call: Call) -> float | None:
-    """From when on a worker may have the call; None: not as it stands."""
+def claimable_at(call: Call) -> float | None:
+    """From when on a claim looks at the call: 0 once it is released, the end of its lease while a worker has it.
+    None: it is not for workers as it stands."""
     if call.status is Status.RUNNING:
         return call.lease_until
-    return 0.0 if call.status is Status.PENDING and call.approval in (None, "approved") else None
+    is_free = call.owner == "workers" and call.released and call.approval in (None, "approved")
+    return 0.0 if is_free and call.status is Status.PENDING else None
 
 
-def held(session: Session | None) -> set[str]:
+def indexed(call: Call) -> tuple[float | None, str | None]:
+    """What an open call is found by beside its session and tool: `claimable_at`, and the proxy that waits for it."""
+    return claimable_at(call), None if call.status.final else call.proxy_id
+
+
+def approval_required(session: Session | None) -> set[str]:
     """The tools whose calls a worker gets only once they are approved."""
     toolset = session.toolset if session else None
     return {name for name, rules in toolset.rules.items() if rules.approval} if toolset else set()
 
 
-def is_free(call: Call, *, held: set[str], now: float) -> bool:
-    """Whether a worker may have the call now. A running one, whose lease ran out, was let through before."""
-    start = free_at(call)
+def is_claimable(call: Call, *, approval_required: set[str], now: float) -> bool:
+    """Whether a claim looks at the call now. A running one, whose lease ran out, was let through before."""
+    start = claimable_at(call)
     if start is None or start > now:
         return False
-    return call.status is Status.RUNNING or call.approval == "approved" or call.name not in held
+    return call.status is Status.RUNNING or call.approval == "approved" or call.name not in approval_required
+
+
+def released(call: Call, *, detached: bool, now: float) -> Call | None:
+    has_worker = call.status is Status.RUNNING and call.lease_until is not None
+    if call.released and (call.status is Status.PENDING or has_worker):
+        return None
+    if call.owner != "workers" or call.status is not Status.PENDING or call.approval in ("waiting", "denied"):
+        raise NotPending(call)
+    return _changed(call, now, released=True, proxy_id=None if detached else call.proxy_id)
 
 
 def claimed(call: Call, *, lease: float, worker: str, now: float) -> Call:
     return _changed(call, now, status=Status.RUNNING, worker=worker, lease_until=now + lease)
+
+
+def lost(call: Call, *, proxies: Container[str], now: float) -> Call | None:
+    """The call settled, if whoever was to answer it is gone. `proxies` are those that have a lease."""
+    proxy_gone = call.proxy_id is not None and call.proxy_id not in proxies
+    if call.status.final:
+        return None
+    if call.lease_until is not None:
+        if call.lease_until > now:
+            return None
+        if not call.redeliver:
+            return _changed(call, now, status=Status.FAILED, error=WORKER_LOST, lease_until=None)
+    if not proxy_gone:
+        return None
+    error = NOBODY_WAITS if call.status is Status.PENDING else LOOP_LOST if call.lease_until is None else WORKER_LOST
+    return _changed(call, now, status=Status.EXPIRED, error=error, lease_until=None)
 
 
 def check_lease(lease: float) -> None:
@@ -81,15 +118,36 @@ def asked(call: Call, *, loop_id: str, now: float) -> Call | None:
     return _changed(call, now, approval="waiting", loop_id=loop_id)
 
 
-def decided(call: Call, *, approved: bool, reason: str, now: float) -> Call | None:
+def decided(call: Call, *, approved: bool, reason: str, proxies: Container[str], now: float) -> Call | None:
+    """An expired call: the proxy that waited for the decision is gone."""
     if call.approval == ("approved" if approved else "denied"):
         return None
     if call.approval != "waiting" or call.status is not Status.PENDING:
         raise Decided(call)
+    if (expired := lost(call, proxies=proxies, now=now)) is not None:
+        return expired
     if approved:
         return _changed(call, now, approval="approved")
     error = f"the call was denied: {reason}" if reason else "the call was denied"
     return _changed(call, now, approval="denied", status=Status.DENIED, error=error)
+
+
+def moved(call: Call, *, proxy_id: str, now: float) -> Call | None:
+    """The call, which another proxy waits for from now on."""
+    if call.status.final or call.proxy_id in (None, proxy_id):
+        return None
+    return _changed(call, now, proxy_id=proxy_id)
+
+
+def check_decided(call: Call) -> Call:
+    """The call that came of a decision. Raises ProxyGone."""
+    if call.status is Status.EXPIRED and call.approval == "waiting":
+        raise ProxyGone(call)
+    return call
+
+
+def lease_left(call: Call, *, now: float) -> float | None:
+    return None if call.lease_until is None else max(0.0, call.lease_until - now)
 
 
 def settled(call: Call, *, status: Status, error: str, now: float) -> Call | None:

@@ -1,39 +1,47 @@
-"""Those who wait for an event of a store that one process writes: woken by the write itself, never by polling.
+"""Those who wait for a write of a store that one process writes: woken by the write itself, never by polling.
 
 Belongs to one thread: the event loop's, where the store is used.
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Collection, Hashable, Iterable
+
+type Key = Hashable
+"""What is waited for: each write names the keys that it concerns, and nobody else is woken."""
 
 
 class Waiters:
     def __init__(self) -> None:
-        self._waiting: dict[asyncio.Future[bool], tuple[int, str | None]] = {}
+        self._waiting: dict[Key, set[asyncio.Future[bool]]] = {}
 
-    async def wait(self, *, after: int, session: str | None, timeout: float) -> bool:
-        """True as soon as `wake` is told of an event with an id above `after` (of `session`, where one is given);
-        False after `timeout` seconds, or where the store is closed first."""
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
+    async def wait(self, keys: Collection[Key], timeout: float) -> bool:
+        """True as soon as `wake` is told of one of the keys; False after `timeout` seconds, or where the store is
+        closed first."""
         woken: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self._waiting[woken] = after, session
+        for key in keys:
+            self._waiting.setdefault(key, set()).add(woken)
         try:
             async with asyncio.timeout(timeout):
                 return await woken
         except TimeoutError:
             return False
         finally:
-            del self._waiting[woken]
+            for key in keys:
+                self._waiting[key].discard(woken)
+                if not self._waiting[key]:
+                    del self._waiting[key]
 
-    def wake(self, written: Iterable[tuple[int, str]]) -> None:
-        """Tell of events that were written, as (event id, session)."""
-        if not self._waiting:
-            return
-        for event_id, name in written:
-            for woken, (after, session) in self._waiting.items():
-                if event_id > after and session in (None, name) and not woken.done():
+    def wake(self, keys: Iterable[Key]) -> None:
+        for key in keys:
+            for woken in self._waiting.get(key, ()):
+                if not woken.done():
                     woken.set_result(True)
 
     def close(self) -> None:
-        for woken in self._waiting:
-            if not woken.done():
-                woken.set_result(False)
+        for waiting in self._waiting.values():
+            for woken in waiting:
+                if not woken.done():
+                    woken.set_result(False)

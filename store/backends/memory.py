@@ -6,21 +6,21 @@ private copies: what a caller does to its own dict afterwards changes nothing he
 
 import bisect
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from operator import attrgetter
 from typing import Any, Self
 
 import pydantic_core
 
 from store.backends import _rules as rules
-from store.backends._memory_base import KeptEvent, Ledger
-from store.backends._memory_calls import MemoryCalls
+from store.backends._memory_base import Ledger
 from store.backends._memory_ledger import MemoryLedger
 from store.backends._memory_responses import MemoryResponses
-from store.models import CachedTools, Event, Page, Policy, Session, Toolset
+from store.backends._memory_retries import MemoryRetries, forget_request
+from store.models import CachedTools, Event, Page, Policy, Session, Snapshot, Toolset
 
 
-class MemoryStore(MemoryLedger, MemoryCalls, MemoryResponses):
+class MemoryStore(MemoryLedger, MemoryRetries, MemoryResponses):
     @classmethod
     def from_url(cls, url: str, *, ttl: float, clock: Callable[[], float], read_only: bool = False) -> Self:
         if url != "memory://":
@@ -29,9 +29,10 @@ class MemoryStore(MemoryLedger, MemoryCalls, MemoryResponses):
 
     # --- sessions ---------------------------------------------------------------------------------------------
 
-    async def session(self, name: str) -> Session | None:
+    async def snapshot(self, session: str) -> Snapshot:
         self._check_open()
-        return self._sessions.get(name)
+        record = self._sessions.get(session)
+        return Snapshot(record, record.version if record else 0, self.revision(session))
 
     async def sessions(self, *, limit: int = 100, cursor: str | None = None) -> Page[Session]:
         self._check_open()
@@ -40,21 +41,24 @@ class MemoryStore(MemoryLedger, MemoryCalls, MemoryResponses):
         names = sorted(name for name in self._sessions if name > after)
         return rules.page_of([(name, self._sessions[name]) for name in names[: limit + 1]], "session.", limit)
 
-    async def put_policy(self, name: str, policy: Policy) -> Session:
-        return self._put_session(name, "session.updated", {"policy": policy})
+    async def put_policy(self, name: str, policy: Policy, *, if_version: int | None = None) -> Session:
+        return self._put_session(name, "session.updated", {"policy": policy}, if_version)
 
-    async def put_toolset(self, name: str, toolset: Toolset | None) -> Session:
-        return self._put_session(name, "tools.updated", {"toolset": toolset})
+    async def put_toolset(self, name: str, toolset: Toolset | None, *, if_version: int | None = None) -> Session:
+        return self._put_session(name, "tools.updated", {"toolset": toolset}, if_version)
 
-    def _put_session(self, name: str, kind: str, changes: dict[str, Any]) -> Session:
+    def _put_session(self, name: str, kind: str, changes: dict[str, Any], if_version: int | None) -> Session:
         self._check_open()
-        session = rules.changed(self._sessions.get(name), name, changes, now=self.clock())
+        old = self._sessions.get(name)
+        rules.check_version(old, name, if_version)
+        session = rules.changed(old, name, changes, version=self._last_event + 1, now=self.clock())
         self._sessions[name] = kept = Session.model_validate_json(session.model_dump_json())
-        self._record((name, kind, kept.masked().model_dump_json()))
+        self._record((name, kind, kept.masked().model_dump_json()), changed=[name] if "toolset" in changes else [])
         return kept
 
-    async def delete_session(self, name: str) -> bool:
+    async def delete_session(self, name: str, *, if_version: int | None = None) -> bool:
         self._check_open()
+        rules.check_version(self._sessions.get(name), name, if_version)
         ledger = self._ledgers.pop(name, None)
         gone = [self._sessions.pop(name, None), ledger, self._responses.pop(name, None)]
         if all(one is None for one in gone):
@@ -64,7 +68,7 @@ class MemoryStore(MemoryLedger, MemoryCalls, MemoryResponses):
                 for call_id in entry.calls:
                     del self._calls[call_id]
         self._events = [event for event in self._events if event.session != name]
-        self._record((name, "session.deleted", rules.json_text({"name": name})))
+        self._record((name, "session.deleted", rules.json_text({"name": name})), changed=[name])
         return True
 
     async def put_cached_tools(self, cached: CachedTools) -> None:
@@ -78,29 +82,26 @@ class MemoryStore(MemoryLedger, MemoryCalls, MemoryResponses):
 
     # --- events -----------------------------------------------------------------------------------------------
 
-    async def last_event_id(self) -> int:
+    async def last_event_id(self) -> str:
         self._check_open()
-        return self._last_event
+        return rules.event_id(self.epoch, self._last_event)
 
-    def _events_after(self, after: int, session: str | None) -> Iterable[KeptEvent]:
-        first = bisect.bisect_right(self._events, after, key=attrgetter("event_id"))
-        later = itertools.islice(self._events, first, None)
-        return (event for event in later if session in (None, event.session))
-
-    async def events(self, *, after: int, session: str | None = None, limit: int = 100) -> list[Event]:
+    async def events(self, *, after: str | None, session: str | None = None, limit: int = 100) -> list[Event]:
         self._check_open()
         rules.check_limit(limit)
+        number = rules.event_after(after, self.epoch, self._last_event)
+        first = bisect.bisect_right(self._events, number, key=attrgetter("number"))
+        later = (event for event in itertools.islice(self._events, first, None) if session in (None, event.session))
         return [
-            Event(**{**event._asdict(), "data": pydantic_core.from_json(event.data)})
-            for event in itertools.islice(self._events_after(after, session), limit)
+            Event(
+                event_id=rules.event_id(self.epoch, event.number),
+                session=event.session,
+                type=event.type,
+                data=pydantic_core.from_json(event.data),
+                created_at=event.created_at,
+            )
+            for event in itertools.islice(later, limit)
         ]
-
-    async def wait(self, *, after: int, timeout: float, session: str | None = None) -> bool:
-        if not self._is_open:
-            return False
-        if any(True for _ in self._events_after(after, session)):
-            return True
-        return await self._waiters.wait(after=after, session=session, timeout=timeout)
 
     # --- upkeep -----------------------------------------------------------------------------------------------
 
@@ -112,16 +113,21 @@ class MemoryStore(MemoryLedger, MemoryCalls, MemoryResponses):
             old_turns = [entry for entry in ledger.turns.values() if entry.turn.created_at < horizon]
             for entry in old_turns:
                 ledger.drop(entry)
+                ledger.plain |= dict.fromkeys(entry.keys, (self.clock(), b""))
+                forget_request(ledger, entry)
                 for call_id in entry.calls:
                     del self._calls[call_id]
                 gone += 1 + len(entry.calls)
             if old_turns:
                 self._changed(ledger)
+                self._wake((), (), [name])
             for cached in [c for c in ledger.cached.values() if c.created_at < horizon]:
                 del ledger.cached[cached.cached_content]
                 gone += 1
-            if not ledger.turns and not ledger.cached:
+            self._expire_plain(ledger, horizon)
+            if not ledger.turns and not ledger.cached and not ledger.plain:
                 del self._ledgers[name]
+        self._seen = {proxy_id: at for proxy_id, at in self._seen.items() if at >= horizon or proxy_id in self._leases}
         events = [event for event in self._events if event.created_at >= horizon]
         gone += len(self._events) - len(events)
         self._events = events

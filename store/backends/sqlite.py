@@ -1,60 +1,64 @@
 """The store in one SQLite file: it outlives the process, and one process writes it.
 
-Runs in the thread that opened it (the event loop's) and never suspends: each method is a few indexed statements in
-one transaction. What can take longer, moving the log into the file, is `_checkpoints`' job.
+Runs in the thread that opened it (the event loop's) and never suspends, but to wait for another program: each method is
+a few indexed statements in one transaction. What can take longer, moving the log into the file, is `_checkpoints`' job.
 """
+
+import inspect
 
 import pydantic_core
 
 from store.backends import _rules as rules
-from store.backends._sqlite_base import Rows, Transaction
-from store.backends._sqlite_calls import SqliteCalls
+from store.backends._patience import all_patient
+from store.backends._sqlite_base import Transaction, marks_for
 from store.backends._sqlite_ledger import SqliteLedger
 from store.backends._sqlite_responses import SqliteResponses
+from store.backends._sqlite_retries import SqliteRetries
 from store.backends._sqlite_sessions import SqliteSessions
-from store.base import StoreUnavailable
+from store.base import Store
 from store.models import Event
 
+PATIENT = frozenset(name for name in Store.__abstractmethods__ if inspect.iscoroutinefunction(getattr(Store, name))) - {
+    "open",
+    "close",
+    "sync",
+    "wait_call",
+    "wait_claimable",
+    "follow",
+} | {"_is_claimable"}
+"""The methods that read or write; those that wait are made of them."""
 
-class SqliteStore(SqliteSessions, SqliteLedger, SqliteCalls, SqliteResponses):
+
+class SqliteStore(SqliteSessions, SqliteLedger, SqliteRetries, SqliteResponses):
     # --- events -----------------------------------------------------------------------------------------------
 
-    async def last_event_id(self) -> int:
-        if not self.read_only and self._db is not None:
-            return self._last_event
-        return self._stored_last_event()
+    async def last_event_id(self) -> str:
+        return rules.event_id(self.epoch, self._last())
 
-    def _events_after(self, after: int, session: str | None, limit: int) -> Rows:
+    def _last(self) -> int:
+        """The number of the last event."""
+        return self._stored_last_event() if self.read_only or self._db is None else self._last_event
+
+    async def events(self, *, after: str | None, session: str | None = None, limit: int = 100) -> list[Event]:
+        rules.check_limit(limit)
         of_session, values = ("", ()) if session is None else ("AND session = ?", (session,))
-        return self._rows(
+        rows = self._rows(
             "SELECT event_id, session, type, data, created_at FROM event"
             f" WHERE event_id > ? {of_session} ORDER BY event_id LIMIT ?",
-            after,
+            rules.event_after(after, self.epoch, self._last()),
             *values,
             limit,
         )
-
-    async def events(self, *, after: int, session: str | None = None, limit: int = 100) -> list[Event]:
-        rules.check_limit(limit)
         return [
             Event(
-                event_id=event_id,
+                event_id=rules.event_id(self.epoch, number),
                 session=name,
                 type=kind,
                 data=pydantic_core.from_json(data),
                 created_at=created_at,
             )
-            for event_id, name, kind, data, created_at in self._events_after(after, session, limit)
+            for number, name, kind, data, created_at in rows
         ]
-
-    async def wait(self, *, after: int, timeout: float, session: str | None = None) -> bool:
-        if self._db is None:
-            return False
-        if self._events_after(after, session, 1):
-            return True
-        if self.read_only:
-            raise StoreUnavailable(f"store {self.path}: opened read-only, where nothing tells of new events")
-        return await self._waiters.wait(after=after, session=session, timeout=timeout)
 
     # --- upkeep -----------------------------------------------------------------------------------------------
 
@@ -63,7 +67,14 @@ class SqliteStore(SqliteSessions, SqliteLedger, SqliteCalls, SqliteResponses):
             horizon = (tx.now - self.ttl,)
             old = "SELECT seq FROM turn WHERE created_at < ?"
             names = tx.db.execute("SELECT DISTINCT session FROM turn WHERE created_at < ?", horizon).fetchall()
+            self._expire_keys(tx)
             tx.db.execute(f"DELETE FROM turn_key WHERE turn IN ({old})", horizon)
+            tx.db.execute(f"DELETE FROM request WHERE turn IN ({old})", horizon)
+            proxies = self._proxies(tx.now)
+            tx.db.execute(
+                f"DELETE FROM proxy WHERE seen_at < ? AND proxy_id NOT IN ({marks_for(proxies)})",
+                (*horizon, *proxies),
+            )
             gone = tx.db.execute(f"DELETE FROM call WHERE turn IN ({old})", horizon).rowcount
             gone += tx.db.execute("DELETE FROM turn WHERE created_at < ?", horizon).rowcount
             gone += tx.db.execute("DELETE FROM cached_tools WHERE created_at < ?", horizon).rowcount
@@ -76,4 +87,8 @@ class SqliteStore(SqliteSessions, SqliteLedger, SqliteCalls, SqliteResponses):
             gone += self._expire_responses(tx)
         for (name,) in names:
             self._revisions.pop(name, None)
+        self._wake((), (), [name for (name,) in names])
         return gone
+
+
+all_patient(SqliteStore, PATIENT)

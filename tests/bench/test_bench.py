@@ -88,7 +88,7 @@ async def test_calls_are_captured_as_the_addon_does() -> None:
     await store.open()
     captured = await capture(store, "s", 3, answered=True)
     for one in captured:
-        assert (await store.call(one.call_id)).status == "done"
+        assert (await store.find_call(one.call_id)).status == "done"
         assert "turn_" in one.text
 
 

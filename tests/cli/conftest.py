@@ -39,12 +39,23 @@ class Proxy:
     def run[T](self, coroutine: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(10)
 
-    def capture(self, call_id: str, *, name: str = "get_weather", session: str = "default", **args: Any) -> None:
-        """What the proxy does when a model calls a tool."""
+    def capture(
+        self, call_id: str, *, name: str = "get_weather", session: str = "default", redeliver: bool = False, **args: Any
+    ) -> None:
+        """What the proxy does when a model calls a tool that workers run."""
         turn_id = f"turn_{call_id}"
         now = self.store.clock()
         call = Call(
-            call_id=call_id, session=session, name=name, args=args, turn_id=turn_id, created_at=now, updated_at=now
+            call_id=call_id,
+            session=session,
+            name=name,
+            args=args,
+            owner="workers",
+            released=True,
+            redeliver=redeliver,
+            turn_id=turn_id,
+            created_at=now,
+            updated_at=now,
         )
         content = {"role": "model", "parts": [{"functionCall": {"name": name, "args": args}}]}
         turn = Turn(turn_id=turn_id, session=session, visible=[], steps=[Step(content=content)], created_at=now)

@@ -70,20 +70,20 @@ def test_what_a_model_says_cannot_drive_the_terminal(cli: Cli, proxy: Proxy) -> 
 def test_a_result_is_any_json(cli: Cli, proxy: Proxy, given: str, result: object) -> None:
     proxy.capture("call_1")
     assert cli("result", "call_1", given, stdin='[1, "é"]').stdout == "call_1 get_weather: done\n"
-    assert proxy.run(proxy.store.call("call_1")).result == result
+    assert proxy.run(proxy.store.call("default", "call_1")).result == result
     assert json.loads(cli("result", "call_1", given, "--json", stdin='[1, "é"]').stdout)["status"] == "done"
 
 
 def test_an_error_is_a_result_as_well(cli: Cli, proxy: Proxy) -> None:
     proxy.capture("call_1")
     assert cli("result", "call_1", "--error", "no such city").stdout == "call_1 get_weather: failed\n"
-    assert proxy.run(proxy.store.call("call_1")).error == "no such city"
+    assert proxy.run(proxy.store.call("default", "call_1")).error == "no such city"
 
 
 def test_a_result_that_begins_with_a_minus_is_written_after_two(cli: Cli, proxy: Proxy) -> None:
     proxy.capture("call_1")
     cli("result", "call_1", "--", "-3")
-    assert proxy.run(proxy.store.call("call_1")).result == -3
+    assert proxy.run(proxy.store.call("default", "call_1")).result == -3
 
 
 def test_refusals_are_one_line_each(cli: Cli, proxy: Proxy) -> None:
@@ -97,7 +97,7 @@ def test_refusals_are_one_line_each(cli: Cli, proxy: Proxy) -> None:
 def test_a_call_of_another_session_is_not_answered(cli: Cli, proxy: Proxy) -> None:
     proxy.capture("call_1", session="other")
     assert "no such call in session mine" in cli("result", "call_1", "1", "--session", "mine", status=1).stderr
-    assert proxy.run(proxy.store.call("call_1")).status == Status.PENDING
+    assert proxy.run(proxy.store.call("other", "call_1")).status == Status.PENDING
     cli("result", "call_1", "1", "--session", "other")
 
 
@@ -125,7 +125,7 @@ def test_watch_shows_what_is_there_then_what_comes_and_ends_with_the_proxy(proxy
         proxy.capture("call_2", name="add")
         proxy.capture("call_3")
         seen.append(watch.stdout.readline())
-        proxy.run(proxy.store.answer("call_1", result=1))
+        proxy.run(proxy.store.answer("default", "call_1", result=1))
         seen.append(watch.stdout.readline())
         proxy.stop()
         assert watch.stdout.read() == ""

@@ -5,6 +5,7 @@ import json
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +19,8 @@ from store.models import Status
 from tests.cli.conftest import Cli, Proxy
 
 TOOLS = '''
+import asyncio
+import pathlib
 import time
 
 def get_weather(city: str) -> dict[str, object]:
@@ -32,9 +35,24 @@ async def broken() -> None:
     """Always fails."""
     raise ValueError("it is broken")
 
+async def stubborn() -> None:
+    """Swallows each cancellation."""
+    while True:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            pass
+
 def slow(seconds: float) -> str:
     """Takes its time."""
     time.sleep(seconds)
+    return "done"
+
+def hangs_once(mark: str) -> str:
+    """Comes to no end when it runs for the first time."""
+    first = not pathlib.Path(mark).exists()
+    pathlib.Path(mark).touch()
+    time.sleep(3600 if first else 0)
     return "done"
 '''
 
@@ -70,6 +88,13 @@ def events(process: subprocess.Popen[str], count: int) -> list[Any]:
     return [json.loads(line) for line in lines(process, count)]
 
 
+def wait_for(mark: Path) -> None:
+    deadline = time.monotonic() + 20
+    while not mark.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
 def ended(process: subprocess.Popen[str], number: signal.Signals) -> str:
     """The rest of its output, once the signal has ended it well."""
     process.send_signal(number)
@@ -85,14 +110,20 @@ def test_a_worker_serves_until_a_signal_ends_it(proxy: Proxy, file: Path, number
         session = proxy.run(proxy.store.session("default"))
         assert session is not None
         assert session.toolset is not None
-        assert [d["name"] for d in session.toolset.declarations] == ["get_weather", "broken", "slow"]
+        assert [d["name"] for d in session.toolset.declarations] == [
+            "get_weather",
+            "broken",
+            "stubborn",
+            "slow",
+            "hangs_once",
+        ]
         proxy.capture("call_1", city="Oslo")
         proxy.capture("call_2", name="broken")
         shown = sorted(line.rpartition(",")[0] for line in lines(process, 2))
         assert shown == ["call_1 get_weather: done", "call_2 broken: failed"]
         assert ended(process, number) == ""
-    assert proxy.run(proxy.store.call("call_1")).result == {"city": "Oslo", "celsius": -3}
-    assert "it is broken" in (proxy.run(proxy.store.call("call_2")).error or "")
+    assert proxy.run(proxy.store.call("default", "call_1")).result == {"city": "Oslo", "celsius": -3}
+    assert "it is broken" in (proxy.run(proxy.store.call("default", "call_2")).error or "")
 
 
 @pytest.mark.e2e
@@ -107,26 +138,43 @@ def test_events_are_lines_of_json(proxy: Proxy, file: Path) -> None:
 
 
 @pytest.mark.e2e
-def test_a_second_signal_gives_back_what_runs(proxy: Proxy, file: Path) -> None:
+def test_a_second_signal_ends_what_runs_with_an_answer(proxy: Proxy, file: Path) -> None:
     with worker(file, "--json") as process:
         proxy.capture("call_1", name="slow", seconds=60)
         events(process, 1)
         process.send_signal(signal.SIGINT)
         (told, *_) = map(json.loads, ended(process, signal.SIGTERM).splitlines())
-        assert told == {"event": "returned", "call_id": "call_1", "name": "slow"}
-    assert proxy.run(proxy.store.call("call_1")).status is Status.PENDING
+        assert told == {"event": "abandoned", "call_id": "call_1", "name": "slow"}
+    call = proxy.run(proxy.store.call("default", "call_1"))
+    assert (call.status, "may have run" in (call.error or "")) == (Status.FAILED, True)
 
 
 @pytest.mark.e2e
-def test_the_call_of_a_worker_that_is_killed_goes_to_another(proxy: Proxy, file: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_a_worker_whose_tool_swallows_its_cancellation(
+    proxy: Proxy, file: Path, number: signal.Signals
+) -> None:
+    with worker(file, "--json") as process:
+        proxy.capture("call_1", name="stubborn")
+        events(process, 1)
+        process.send_signal(number)
+        told = [json.loads(line)["event"] for line in ended(process, number).splitlines()]
+        assert told == ["abandoned", "stopped"]
+    assert proxy.run(proxy.store.call("default", "call_1")).status is Status.FAILED
+
+
+@pytest.mark.e2e
+def test_the_call_of_a_worker_that_is_killed_goes_to_another(proxy: Proxy, file: Path, tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
     with worker(file, "--json", "--lease", "1") as first:
-        proxy.capture("call_1", name="slow", seconds=1.5)
+        proxy.capture("call_1", name="hangs_once", redeliver=True, mark=str(mark))
         events(first, 1)
+        wait_for(mark)
         with worker(file, "--json") as second:
             first.kill()
             claimed, answered = events(second, 2)
             assert (claimed["call_id"], answered["status"]) == ("call_1", "done")
-    assert proxy.run(proxy.store.call("call_1")).result == "done"
+    assert proxy.run(proxy.store.call("default", "call_1")).result == "done"
 
 
 @pytest.mark.parametrize(

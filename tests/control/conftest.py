@@ -74,7 +74,7 @@ class Capture:
             turn_id=f"turn_{call_id}",
             created_at=now,
             updated_at=now,
-            **fields,
+            **{"owner": "workers", "released": True, **fields},
         )
         content = {"role": "model", "parts": [{"functionCall": {"name": name, "args": {"city": "Oslo"}}}]}
         turn = Turn(

@@ -1,17 +1,23 @@
+import contextlib
 import importlib
 import pkgutil
 import re
+import sqlite3
+from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
 
 from addon.control import routes
-from addon.control.app import ControlApp
+from addon.control.app import ControlApp, create_app
 from addon.control.routes import GROUPS
 from addon.control.routing import DirectRoute
 from addon.metrics import Metrics
+from addon.settings import Settings
+from store.backends import _patience
 from store.base import Store, StoreUnavailable
+from store.factory import open_url
 
 OPERATIONS = {
     ("get", "/healthz"),
@@ -137,19 +143,19 @@ async def test_a_wrong_method_is_told_which_ones_fit(client: httpx2.AsyncClient)
     ("method", "path", "body", "store_method"),
     [
         ("GET", "/v1/calls", None, "calls"),
-        ("GET", "/v1/calls/c", None, "call"),
-        ("POST", "/v1/calls/c/result", {"result": 1}, "answer"),
+        ("GET", "/v1/calls/c", None, "find_call"),
+        ("POST", "/v1/calls/c/result", {"result": 1}, "find_call"),
         ("POST", "/v1/calls/claim", {"session": "s", "names": ["f"]}, "claim"),
-        ("POST", "/v1/calls/c/renew", {"worker": "w"}, "renew"),
-        ("POST", "/v1/calls/c/approve", {}, "call"),
-        ("POST", "/v1/calls/c/deny", {}, "call"),
+        ("POST", "/v1/calls/c/renew", {"worker": "w"}, "find_call"),
+        ("POST", "/v1/calls/c/approve", {}, "find_call"),
+        ("POST", "/v1/calls/c/deny", {}, "find_call"),
         ("GET", "/v1/sessions", None, "sessions"),
-        ("GET", "/v1/sessions/s", None, "session"),
+        ("GET", "/v1/sessions/s", None, "snapshot"),
         ("PATCH", "/v1/sessions/s", {}, "put_policy"),
         ("DELETE", "/v1/sessions/s", None, "delete_session"),
         ("PUT", "/v1/sessions/s/tools", {"tools": []}, "put_toolset"),
         ("GET", "/v1/turns", None, "turns"),
-        ("GET", "/v1/events", None, "last_event_id"),
+        ("GET", "/v1/events", None, "events"),
     ],
 )
 async def test_a_store_that_is_down_is_a_503_without_its_words(
@@ -183,7 +189,7 @@ async def test_a_mistake_of_ours_is_a_500_that_tells_nothing(
     async def broken(*_: Any, **__: Any) -> None:
         raise RuntimeError("inner words")
 
-    monkeypatch.setattr(store, "call", broken)
+    monkeypatch.setattr(store, "find_call", broken)
     answer = await client.get("/v1/calls/c")
     assert (answer.status_code, answer.json()["status"]) == (500, 500)
     assert "inner words" not in answer.text
@@ -196,3 +202,21 @@ def test_a_handler_whose_arguments_no_request_can_give_is_refused(app: ControlAp
 
     with pytest.raises(TypeError, match="answer"):
         DirectRoute("/x", handler)
+
+
+async def test_a_database_that_another_program_holds_for_good_is_a_503(
+    settings: Settings, metrics: Metrics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_patience, "PATIENCE", 0.01)
+    store = open_url(f"sqlite:///{tmp_path}/graft.db", ttl=60.0)
+    await store.open()
+    app = create_app(store=store, settings=settings, token=None, metrics=metrics, version="1")
+    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://127.0.0.1:8741") as client:
+        with contextlib.closing(sqlite3.connect(tmp_path / "graft.db", autocommit=True)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            answer = await client.patch("/v1/sessions/default", json={"delivery": "loop"})
+            assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+            assert "nothing was changed" in answer.json()["detail"]
+            assert (await client.get("/v1/sessions/default")).json()["delivery"] == "auto"
+        assert (await client.patch("/v1/sessions/default", json={"delivery": "loop"})).status_code == 200
+    await store.close()

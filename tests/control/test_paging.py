@@ -29,7 +29,7 @@ async def test_a_page_of_large_items_ends_early_and_the_next_one_goes_on(
 ) -> None:
     made = [(await capture(f"call_{n}")).call_id for n in range(9)]
     for call_id in made:
-        await store.answer(call_id, result="x" * (PAGE_BYTES // 3))
+        await store.answer("default", call_id, result="x" * (PAGE_BYTES // 3))
     seen, pages, cursor = [], 0, None
     while pages == 0 or cursor:
         page = (await client.get("/v1/calls", params={"cursor": cursor} if cursor else {})).json()

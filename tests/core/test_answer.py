@@ -8,14 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from addon.core.answer import FILLER, Answer, Naming, put
+from addon.core.answer import FILLER, Answer, Naming
+from addon.core.arguments import NO_LIMITS, Limits
 from addon.core.documents import Document
 from addon.core.placeholder import Placeholder
 
 PLACEHOLDER = Placeholder("Tool call completed: {names} [{turn_id}]")
 
 
-def begun(*, strip: bool = True, passthrough: bool = False, hides: bool = False) -> Answer:
+def begun(*, strip: bool = True, passthrough: bool = False, hides: bool = False, limits: Limits = NO_LIMITS) -> Answer:
     turns, calls = itertools.count(), itertools.count()
     return Answer(
         Naming({"used": "f"}, strip),
@@ -24,6 +25,7 @@ def begun(*, strip: bool = True, passthrough: bool = False, hides: bool = False)
         hides_server_tools=hides,
         new_turn_id=lambda: f"turn_{next(turns):016x}",
         new_call_id=lambda: f"call_{next(calls)}",
+        limits=limits,
     )
 
 
@@ -56,10 +58,10 @@ def test_names_go_to_the_toolset_and_arguments_are_always_an_object() -> None:
     answer = begun()
     answer.feed(event(call(args={"a": 1}, id="x"), call(), call("other", args=[1])), whole=True)
     captured = answer.candidates[0].captured
-    assert [(c.call_id, c.name, c.args, c.gemini_id, c.place, c.known) for c in captured] == [
-        ("call_0", "f", {"a": 1}, "x", 0, True),
-        ("call_1", "f", {}, None, 1, True),
-        ("call_2", "other", {}, None, 2, False),
+    assert [(c.call_id, c.name, c.args, c.gemini_id, c.place, c.fault) for c in captured] == [
+        ("call_0", "f", {"a": 1}, "x", 0, None),
+        ("call_1", "f", {}, None, 1, None),
+        ("call_2", "other", {}, None, 2, "unknown tool: other"),
     ]
 
 
@@ -83,13 +85,16 @@ def test_places_count_the_clients_own_calls_too() -> None:
             [{"text": "t", "thought": True, "thought_signature": "s"}],
             [{"text": "t", "thought": True, "thought_signature": "s"}],
         ),
+        (["a", {**call("own"), "thought": True}], ["a", {**call("own"), "thought": True}]),
+        (["a", {"tool_call": {}, "thought": True}], ["a", {"tool_call": {}, "thought": True}]),
+        (["a", {"toolResponse": {}, "thought": True}], ["a", {"toolResponse": {}, "thought": True}]),
         (["", {}, "a"], ["a"]),
         (["a", {"executableCode": {}}, "b"], ["a", {"executableCode": {}}, "b"]),
         ([{"text": 7}, "a"], [{"text": 7}, "a"]),
     ],
 )
 def test_what_the_model_said(parts: list[Any], said: list[Any]) -> None:
-    answer = begun()
+    answer = begun(strip=False)
     answer.feed(event(*parts))
     assert answer.candidates[0].said == [{"text": part} if isinstance(part, str) else part for part in said]
 
@@ -154,28 +159,6 @@ def test_hidden_server_tools_are_not_a_step_and_no_placeholder_stands_for_them()
     assert whole["candidates"][0]["content"]["parts"] == [FILLER]
 
 
-@pytest.mark.parametrize(
-    ("pieces", "args"),
-    [
-        ([("$.a", "x"), ("$.a", "y")], {"a": "xy"}),
-        ([("$.a.b.c", 1)], {"a": {"b": {"c": 1}}}),
-        ([("$.a[0]", 1), ("$.a[1]", 2), ("$.a[1]", 3)], {"a": [1, 3]}),
-        ([("$.a[0][0].b", "x"), ("$.a[0][0].b", "y")], {"a": [[{"b": "xy"}]]}),
-        ([('$["a b"]["c.d"]', 1), ("$['e']", 2)], {"a b": {"c.d": 1}, "e": 2}),
-        ([("$.a[2]", 1)], {"a": []}),
-        ([("$.a", 1), ("$.a.b", 2)], {"a": 1}),
-        ([("$.a", 1), ("$.a[0]", 2)], {"a": 1}),
-        ([("$", 1), ("", 1)], {}),
-    ],
-)
-def test_pieces_of_arguments(pieces: list[tuple[str, Any]], args: Document) -> None:
-    found: Document = {}
-    for path, value in pieces:
-        kind = "stringValue" if isinstance(value, str) else "numberValue"
-        put(found, {"jsonPath": path, kind: value})
-    assert found == args
-
-
 def test_the_arguments_of_a_call_may_come_at_once_with_its_last_piece() -> None:
     answer = begun()
     head = {"functionCall": {"name": "used", "id": "i", "willContinue": True}}
@@ -187,6 +170,66 @@ def test_the_arguments_of_a_call_may_come_at_once_with_its_last_piece() -> None:
         {"functionCall": {"name": "f", "id": "i", "args": {"a": 1}}, "thoughtSignature": "s"},
     ]
     assert [call.args for call in state.captured] == [{"a": 1}]
+
+
+class Text(str):
+    """A text that may only be joined at the end: each adding of two copies both."""
+
+    __slots__ = ()
+
+    def __add__(self, other: str) -> str:
+        raise AssertionError("joined before it was read")
+
+
+def test_texts_and_pieces_of_arguments_are_joined_once() -> None:
+    answer = begun()
+    answer.feed(event(call()))
+    for _ in range(3):
+        answer.feed(event({"text": Text("a")}))
+    answer.feed(event({"functionCall": {"name": "used", "willContinue": True}}))
+    for _ in range(3):
+        pieces = [{"jsonPath": "$.x", "stringValue": Text("b")}]
+        answer.feed(event({"functionCall": {"partialArgs": pieces, "willContinue": True}}))
+    answer.feed(event({"functionCall": {}}, finish="STOP"))
+    (state,) = answer.candidates.values()
+    assert state.said[1] == {"text": "aaa"}
+    assert [one.args for one in state.captured] == [{}, {"x": "bbb"}]
+
+
+@pytest.mark.parametrize("passthrough", [False, True])
+def test_calls_behind_the_limit_are_left_out_and_the_model_is_told(passthrough: bool) -> None:
+    answer = begun(passthrough=passthrough, limits=Limits(2, 1000))
+    for _ in range(5):
+        assert (answer.feed(event(call())) is None) is not passthrough
+    (state,) = answer.candidates.values()
+    if passthrough:
+        assert [slot.call_id for slot in state.slots] == ["call_0", "call_1", None, None, None]
+        assert len(state.said) == len(state.shown) == 5, "the client answers all of them"
+        return
+    assert [one.fault is None for one in state.captured] == [True, True, False]
+    assert "more than 2 calls in one step" in str(state.captured[2].fault)
+    assert len(state.said) == len(state.slots) == 3
+    assert state.wants_placeholder
+
+
+@pytest.mark.parametrize("in_pieces", [False, True])
+def test_arguments_that_are_too_long_are_left_out(in_pieces: bool) -> None:
+    answer = begun(limits=Limits(9, 100))
+    long = "x" * 200
+    if in_pieces:
+        answer.feed(event({"functionCall": {"name": "used", "willContinue": True}}))
+        for at in range(0, 200, 20):
+            pieces = [{"jsonPath": "$.a", "stringValue": long[at : at + 20]}]
+            answer.feed(event({"functionCall": {"partialArgs": pieces, "willContinue": True}}))
+        answer.feed(event({"functionCall": {}}))
+    else:
+        answer.feed(event(call(args={"a": long})))
+    answer.feed(event(call(args={"a": "short"}), finish="STOP"))
+    (state,) = answer.candidates.values()
+    assert [one.args for one in state.captured] == [{}, {"a": "short"}]
+    assert "more than 100 bytes of arguments" in str(state.captured[0].fault)
+    assert state.captured[1].fault is None
+    assert state.said[0]["functionCall"]["args"] == {}
 
 
 PARTS = st.sampled_from(

@@ -7,7 +7,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from addon.core.documents import Malformed, camel, decode, elements, get, listed, members, objects, parts_of, snake
+from addon.core.documents import (
+    Malformed,
+    camel,
+    decode,
+    elements,
+    encode,
+    get,
+    listed,
+    members,
+    mended,
+    objects,
+    parts_of,
+    snake,
+)
 
 JSON: Any = st.recursive(
     st.none()
@@ -86,7 +99,7 @@ def test_what_is_no_array_is_malformed(data: bytes) -> None:
         elements(data, 0, len(data))
 
 
-@pytest.mark.parametrize("data", [b"", b"{", b"nope", b"1e999", b'"\\ud83d"', b"[" * 100_000])
+@pytest.mark.parametrize("data", [b"", b"{", b"nope", b"1e999", b"[" * 100_000])
 def test_what_is_no_json_is_malformed(data: bytes) -> None:
     with pytest.raises(Malformed):
         decode(data)
@@ -114,3 +127,33 @@ def test_a_single_value_stands_for_a_list_of_one() -> None:
     assert parts_of({"parts": {"text": "a"}}) == [{"text": "a"}]
     assert parts_of({"parts": [1, {"text": "a"}]}) == [{"text": "a"}]
     assert parts_of({}) == []
+
+
+@pytest.mark.parametrize(
+    ("data", "value"),
+    [
+        (rb'"\ud83d\ude00"', "😀"),
+        (rb'"\ud83d"', "\ufffd"),
+        (rb'"\ude00 \uD83D\ud83d\ude00\uDE00"', "\ufffd \ufffd😀\ufffd"),
+        (rb'"\ud83d\n\ude00"', "\ufffd\n\ufffd"),
+        (rb'"\\ud83d \"\ud83d\""', '\\ud83d "\ufffd"'),
+        (rb'"\u00e9\ud800\u00e9"', "é\ufffdé"),
+        (b'"a\xffb\xed\xa0\x80"', "a\ufffdb\ufffd\ufffd\ufffd"),
+        (b'{"\xff": "\\ud800"}', {"\ufffd": "\ufffd"}),
+    ],
+)
+def test_texts_that_are_no_unicode_are_replaced(data: bytes, value: Any) -> None:
+    assert decode(data) == value
+    assert decode(mended(data)) == value
+
+
+@pytest.mark.parametrize("data", [b"", b"{", rb'"\ud83d', rb'{"a": "\ud8', b"\xff", rb'"\q"', rb'["\udc00",]'])
+def test_what_is_no_json_is_none_whatever_its_texts_are(data: bytes) -> None:
+    with pytest.raises(Malformed):
+        decode(data)
+
+
+@given(st.text())
+def test_good_texts_stay_as_they_are(text: str) -> None:
+    for data in (json.dumps(text).encode(), encode(text)):
+        assert mended(data) == data

@@ -17,6 +17,7 @@ URL = "https://tools.example/run"
         (dict.fromkeys(("executor", "approval", "after", "idempotent", "cache_ttl", "timeout", "retries")), {}),
         ({"approval": False, "idempotent": False, "after": []}, {}),
         ({"approval": True, "idempotent": True}, {"approval": True, "idempotent": True}),
+        ({"redeliver": True, "idempotent": False}, {"redeliver": True}),
         ({"executor": {"type": "worker"}}, {"executor": {"type": "worker"}}),
         ({"executor": {"type": "http", "url": URL}}, {"executor": {"type": "http", "url": URL}}),
         ({"executor": {"type": "http", "url": URL, "headers": {}}}, {"executor": {"type": "http", "url": URL}}),

@@ -50,6 +50,12 @@ def rules(model: Generation = (2, 5), *, strip: bool = True, ids: bool = True, *
     return Rules(plan(**kwargs), strip, model, TEMPLATE, True, ids)
 
 
+def without_functions(*, strip: bool = True, own: Sequence[str] = ()) -> Rules:
+    """Of a request that cannot use functions."""
+    nothing = Plan(None, None, strip, {}, frozenset(own), grafts=False)
+    return Rules(nothing, strip, (2, 5), TEMPLATE, only_known=True)
+
+
 def true_turn(n: int, *parts: str | Document, answers: Sequence[Any] = (), **kwargs: Any) -> TrueTurn:
     """A true turn of one step. `answers`: for each grafted call its response, None for none yet, "own" for a call of
     the client's."""
@@ -183,6 +189,66 @@ def test_a_tool_that_is_not_declared_any_more_is_told_as_text() -> None:
     out = rewritten([user("hi"), shown(true), user("?")], {1: true})
     assert out[1] == model('[Called gone with {"a":1}]', "[Called search with {}]")
     assert out[2] == user('[gone returned {"result":"gone"}]', '[search returned {"result":"search"}]')
+
+
+@pytest.mark.parametrize("strip", [True, False])
+def test_without_functions_what_is_known_is_told_as_text_and_the_rest_stays_as_it_is_visible(strip: bool) -> None:
+    known = true_turn(1, "Let me look.", call(signature="c2ln"), answers=[{"t": 1}])
+    half = true_turn(2, call(), call("search"), answers=[{"t": 1}, None])
+    history = [user("hi"), shown(known), user("and?"), shown(half), user("so?")]
+    assert rewritten(history, {1: known, 3: half}, without_functions(strip=strip)) == [
+        user("hi"),
+        model("Let me look.", "[Called get_weather with {}]"),
+        user('[get_weather returned {"t":1}]'),
+        *history[2:],
+    ]
+
+
+@pytest.mark.parametrize("strip", [True, False])
+def test_without_functions_a_whole_loop_is_told_as_text(strip: bool) -> None:
+    steps = [
+        Step(model("Hm.", call(args={"n": 1})), (Slot("get_weather", "a"),)),
+        Step(model(call("search")), (Slot("search", "b"),)),
+        Step(model("Cold."), ()),
+    ]
+    true = TrueTurn(turn_id(1), steps, {"a": {"t": 1}, "b": {"s": 2}}, visible_text="Hm.Cold.")
+    history = [user("hi"), model("Hm.Cold."), user("so?")]
+    assert rewritten(history, {1: true}, without_functions(strip=strip)) == [
+        user("hi"),
+        model("Hm.", '[Called get_weather with {"n":1}]'),
+        user('[get_weather returned {"t":1}]'),
+        model("[Called search with {}]"),
+        user('[search returned {"s":2}]'),
+        model("Cold."),
+        user("so?"),
+    ]
+    late = TrueTurn(turn_id(1), steps, {"a": {"t": 1}, "b": None}, visible_text="Hm.Cold.")
+    assert rewritten(history, {1: late}, without_functions(strip=strip)) == history
+
+
+def test_without_functions_a_mixed_step_is_told_as_text_once_it_is_known() -> None:
+    own, by = {"functionCall": {"name": "own", "args": {}}}, without_functions(strip=False, own=["own"])
+    history = [user("hi"), model(own), user(response("own", {"o": 1}), "so?")]
+    pending = true_turn(1, call(), own, answers=[None, "own"])
+    assert rewritten(history, {1: pending}, by) == history
+    known = true_turn(1, call(), own, answers=[{"t": 1}, "own"])
+    assert rewritten(history, {1: known}, by) == [
+        user("hi"),
+        model("[Called get_weather with {}]", "[Called own with {}]"),
+        user('[get_weather returned {"t":1}]', '[own returned {"o":1}]'),
+        user("so?"),
+    ]
+
+
+def test_without_functions_calls_that_cannot_stand_are_told_as_text_though_nothing_is_known() -> None:
+    true = true_turn(1, call(), answers=[None], passthrough=True)
+    history = [user("hi"), model(call()), user("so?")]
+    assert rewritten(history, {1: true}, without_functions(strip=False)) == [
+        user("hi"),
+        model("[Called get_weather with {}]"),
+        user('[get_weather returned {"error":"no result"}]'),
+        user("so?"),
+    ]
 
 
 def test_calls_go_under_the_names_of_this_request() -> None:
@@ -422,6 +488,7 @@ class Chat:
 
     strip: bool
     model: Generation
+    functions: bool = True
     turns: list[list[Document]] = field(default_factory=list)
     by_id: dict[str, TrueTurn] = field(default_factory=dict)
     by_digest: dict[bytes, TrueTurn] = field(default_factory=dict)
@@ -441,7 +508,10 @@ class Chat:
     def rewritten(self, body: bytes) -> bytes:
         request = parse(body)
         request.history.identify(body)
-        by = rules(self.model, strip=self.strip, own=() if self.strip else ("own",))
+        own = () if self.strip else ("own",)
+        by = rules(self.model, strip=self.strip, own=own)
+        if not self.functions:
+            by = without_functions(strip=self.strip, own=own)
         return assemble(request, {}, rewrite(body, request.history, self.hits(request.history), by))
 
 
@@ -450,7 +520,7 @@ texts = st.sampled_from(["hi", "So?", "Well, well.", "Ünïcode\nlines", "  spac
 
 @st.composite
 def chats(draw: st.DrawFn) -> Chat:
-    chat = Chat(draw(st.booleans()), draw(st.sampled_from([(2, 5), (3, 0), (3, 5)])))
+    chat = Chat(draw(st.booleans()), draw(st.sampled_from([(2, 5), (3, 0), (3, 5)])), draw(st.booleans()))
     placeholders: list[TrueTurn] = []
     following: list[Document] = []
     for n in range(draw(st.integers(1, 6))):

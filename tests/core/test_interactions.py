@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from addon.core import interactions as own
-from addon.core.documents import Malformed, decode, encode
+from addon.core.documents import Document, Malformed, decode, encode
 from addon.core.request import parse
 from addon.core.turns import visible_digest
 
@@ -243,3 +243,14 @@ def test_a_request_in_geminis_form() -> None:
         "toolConfig": {"functionCallingConfig": {"mode": "ANY"}},
         "cachedContent": "cachedContents/c",
     }
+
+
+def test_pieces_of_arguments_are_joined_at_the_end_of_their_step() -> None:
+    step: Document = {"type": "function_call", "id": "c", "name": "f"}
+    given = dict(step)
+    growing = own.grown(step, {"type": "arguments_delta", "arguments": '{"a": "'})
+    assert step == given, "what is given is not changed"
+    for _ in range(3):
+        assert own.grown(growing, {"type": "arguments_delta", "arguments": "x"}) is growing
+    whole = own.complete(own.grown(growing, {"type": "arguments_delta", "arguments": '"}'}))
+    assert whole == {**step, "arguments": {"a": "xxx"}}

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from addon.core.arguments import NO_LIMITS, Limits
 from addon.core.live import Frame, Live, Manner, Outcome
 from addon.core.tools import Toolbox
 
@@ -24,10 +25,24 @@ def frame(document: Json) -> Frame:
     return Frame(json.dumps(document).encode())
 
 
-def live(*, strips: bool = True, shows: bool = False, own: list[Json] | None = None, **manners: Manner) -> Live:
+def live(
+    *,
+    strips: bool = True,
+    shows: bool = False,
+    own: list[Json] | None = None,
+    limits: Limits = NO_LIMITS,
+    **manners: Manner,
+) -> Live:
     """After its setup. The calls' ids are c1, c2, …"""
     numbers = itertools.count(1)
-    made = Live(Toolbox(DECLARED), manners, strips=strips, shows=shows, new_call_id=lambda: f"c{next(numbers)}")
+    made = Live(
+        Toolbox(DECLARED),
+        manners,
+        strips=strips,
+        shows=shows,
+        new_call_id=lambda: f"c{next(numbers)}",
+        limits=limits,
+    )
     setup = {"setup": {**SETUP["setup"], **({} if own is None else {"tools": own})}}
     made.from_client(frame(setup))
     return made
@@ -198,7 +213,7 @@ def test_the_client_sees_nothing_of_a_grafted_call() -> None:
     assert outcome.passes is None
     assert outcome.called is not None
     assert outcome.called.calls[0].args == {"n": 1}
-    assert outcome.called.calls[0].known
+    assert outcome.called.calls[0].fault is None
 
 
 @pytest.mark.parametrize("spelling", ["toolCall", "tool_call"])
@@ -240,7 +255,7 @@ def test_a_call_of_an_undeclared_tool_is_the_proxys_where_the_clients_are_stripp
     outcome = live(own=own_tools("own")).from_server(call("own"))
     assert outcome.passes is None
     assert outcome.called is not None
-    assert not outcome.called.calls[0].known
+    assert outcome.called.calls[0].fault == "unknown tool: own"
 
 
 def test_arguments_that_are_nested_too_deeply_are_left_out() -> None:
@@ -250,10 +265,73 @@ def test_arguments_that_are_nested_too_deeply_are_left_out() -> None:
     calls = [{"id": f"f{n}", "name": name, "args": {"a": deep}} for n, name in enumerate(("look", "own"))]
     outcome = live(strips=False).from_server(frame({"toolCall": {"functionCalls": calls}}))
     assert outcome.called is not None
-    assert outcome.called.calls[0].too_deep
+    assert "nested more than" in str(outcome.called.calls[0].fault)
     assert outcome.called.calls[0].args == {}
     assert [part["functionCall"]["args"] for part in outcome.called.parts] == [{}, {}]
     assert passed(outcome) == {"toolCall": {"functionCalls": calls[1:]}}
+
+
+@pytest.mark.parametrize("manner", [Manner(), FREE])
+def test_of_too_many_calls_those_behind_the_limit_are_answered_and_not_kept(manner: Manner) -> None:
+    made = live(limits=Limits(2, 1000), look=manner)
+    outcome = made.from_server(call(*["look"] * 6))
+    assert outcome.called is not None
+    first, second, third = outcome.called.calls
+    assert (first.fault, second.fault) == (None, None)
+    assert "more than 2 calls in one step" in str(third.fault)
+    assert len(outcome.called.parts) == len(outcome.called.slots) == 3
+    sent = list(outcome.send)
+    for one in outcome.called.calls:
+        sent += made.answered(one.call_id, {"error": one.fault} if one.fault else {"n": 1}).send
+    answers = [a for one in sent for a in json.loads(one.data)["toolResponse"]["functionResponses"]]
+    assert sorted(a["id"] for a in answers) == [f"f{n}" for n in range(1, 7)]
+    assert [a["id"] for a in answers if "error" not in a["response"]] == ["f1", "f2"]
+    assert len(sent) == (1 if manner.behavior is None else 4)
+    assert made.close() == Outcome()
+
+
+def test_a_cancelled_call_behind_the_limit_is_nobodys_to_end() -> None:
+    made = live(limits=Limits(1, 1000))
+    made.from_server(call(*["look"] * 4))
+    outcome = made.from_server(frame({"toolCallCancellation": {"ids": ["f1", "f2", "f3", "f4"]}}))
+    assert outcome.cancel == ("c1", "c2")
+    assert outcome.passes is None
+
+
+def test_a_client_that_answers_the_calls_itself_is_given_all_and_only_some_are_kept() -> None:
+    made = live(limits=Limits(2, 1000), shows=True)
+    given = call(*["look"] * 4)
+    outcome = made.from_server(given)
+    assert outcome.passes == given.data
+    assert outcome.called is not None
+    assert [slot.call_id for slot in outcome.called.slots] == ["c1", "c2", None, None]
+
+
+def test_arguments_that_are_too_long_are_left_out() -> None:
+    calls = [{"id": "f1", "name": "look", "args": {"a": "x" * 200}}]
+    outcome = live(limits=Limits(9, 100)).from_server(frame({"toolCall": {"functionCalls": calls}}))
+    assert outcome.called is not None
+    assert "more than 100 bytes of arguments" in str(outcome.called.calls[0].fault)
+    assert outcome.called.parts[0]["functionCall"]["args"] == outcome.called.calls[0].args == {}
+
+
+def test_frames_with_half_a_surrogate_pair_are_understood() -> None:
+    made = Live(Toolbox(DECLARED), {}, strips=True, shows=False, new_call_id=lambda: "c1")
+    outcome = made.from_client(Frame(rb'{"setup": {"model": "models/m", "x": "\ud800"}}'))
+    assert outcome.passes is not None
+    assert b'"look"' in outcome.passes
+    named = rb'{"toolCall": {"functionCalls": [{"id": "f1", "name": "look", "args": {"a": "\ud800"}}]}}'
+    outcome = made.from_server(Frame(named))
+    assert outcome.passes is None
+    assert outcome.called is not None
+    assert outcome.called.calls[0].args == {"a": "\ufffd"}
+    own = live(strips=False, own=own_tools("own"))
+    own.from_server(call("look", "own"))
+    answered = Frame(rb'{"toolResponse": {"functionResponses": [{"id": "f2", "response": {"a": "\ud800"}}]}}')
+    own.answered("c1", {"a": 1})
+    assert own.is_blocked
+    own.from_client(answered)
+    assert not own.is_blocked
 
 
 def test_the_tool_calls_of_a_turn_of_the_models_are_counted() -> None:

@@ -27,7 +27,7 @@ SEPARATORS = st.sampled_from([(",", ":"), (", ", ": "), (" ,\n", " :\t")])
 def told(request: Request) -> Any:
     """All that a request is, but for how it was read."""
     request.history.identify(request.body)
-    turns = [(t.side, t.spans, t.holds, t.text, t.digest, t.chain, t.pair) for t in request.history.turns]
+    turns = [(t.side, t.spans, t.holds, t.text, t.digest, t.chain) for t in request.history.turns]
     return request[:5], turns, request.history.end, request.history.holds
 
 

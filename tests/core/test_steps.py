@@ -7,7 +7,16 @@ import pytest
 from addon.core.documents import Document, encode
 from addon.core.placeholder import Placeholder
 from addon.core.request import parse
-from addon.core.steps import Slot, Step, TrueTurn, client_calls, given_answers, last_step, segments
+from addon.core.steps import (
+    Slot,
+    Step,
+    TrueTurn,
+    client_calls,
+    given_answers,
+    last_step,
+    mended,
+    segments,
+)
 
 TEMPLATE = Placeholder("Tool call completed: {names} [{turn_id}]")
 
@@ -120,3 +129,34 @@ def test_the_last_step(runs: list[Any], hits: Any, last: TrueTurn | None) -> Non
     history = parse(body).history
     history.identify(body)
     assert last_step(history, hits, TEMPLATE) is last
+
+
+# --- records ------------------------------------------------------------------------------------------------------
+
+MADE: dict[str, Document] = {
+    "a": {"name": "f", "args": {"n": 1}, "id": "x"},
+    "b": {"name": "f", "args": {"n": 2}},
+    "c": {"name": "g", "args": {}},
+}
+A, B, C = (Slot(str(one["name"]), call_id) for call_id, one in MADE.items())
+
+
+@pytest.mark.parametrize(
+    ("held", "slots", "whole", "left"),
+    [
+        ([], [A], [{"functionCall": MADE["a"]}], [A]),
+        (["t"], [A, B], ["t", {"functionCall": MADE["a"]}, {"functionCall": MADE["b"]}], [A, B]),
+        ([call(args={"n": 2})], [A, B], [{"functionCall": MADE["a"]}, call(args={"n": 2})], [A, B]),
+        ([call(args={"n": 1}), "t"], [A, B], [call(args={"n": 1}), "t", {"functionCall": MADE["b"]}], [A, B]),
+        (["t", call("g")], [A, C], ["t", {"functionCall": MADE["a"]}, call("g")], [A, C]),
+        ([call("own")], [Slot("own", None), A], [call("own"), {"functionCall": MADE["a"]}], [Slot("own", None), A]),
+        ([call("g")], [Slot("own", None), C], [call("g")], [C]),
+        (["t"], [Slot("f", "gone")], ["t"], []),
+    ],
+    ids=["alone", "both", "first", "second", "text", "client's", "client's gone", "unknown"],
+)
+def test_calls_that_an_older_record_lacks_are_put_back_in_their_places(
+    held: Any, slots: list[Slot], whole: Any, left: list[Slot]
+) -> None:
+    step = mended(content("model", *held), slots, MADE)
+    assert step == Step(content("model", *whole), tuple(left))

@@ -24,7 +24,7 @@ CONTENT: Document = {"role": "model", "parts": [{"functionCall": {"name": "f"}}]
 
 
 def call(n: int = 0) -> Captured:
-    return Captured(f"call_{n}", "f", {"n": n}, None, n, known=True)
+    return Captured(f"call_{n}", "f", {"n": n}, None, n)
 
 
 def calls(count: int = 1, *, runs: bool = True) -> Round:

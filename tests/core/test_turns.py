@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from addon.core.documents import Document, Malformed, encode
 from addon.core.request import parse
-from addon.core.turns import CALLS, RESPONSES, SERVER_TOOLS, History, canonical, chain_key, pair_key, visible_digest
+from addon.core.turns import CALLS, RESPONSES, SERVER_TOOLS, History, canonical, chain_key, visible_digest, words_of
 
 
 def history(contents: Sequence[Any]) -> History:
@@ -126,10 +126,29 @@ def test_keys_chain_over_every_turn_before() -> None:
     long = history([content("user", "a"), content("model", "b"), content("user", "c"), content("model", "d")]).turns
     assert long[3].chain == chain_key(chain_key(chain_key(chain_key(b"", "user", long[0].digest), "model",
         long[1].digest), "user", long[2].digest), "model", long[3].digest)  # fmt: skip
-    assert long[3].pair == pair_key(long[2].digest, long[3].digest)
     cut = history([content("user", "c"), content("model", "d")]).turns
     assert cut[1].chain != long[3].chain
-    assert cut[1].pair == long[3].pair
+    assert cut[1].digest == long[3].digest
+
+
+@pytest.mark.parametrize(
+    ("parts", "words"),
+    [
+        ([], 0),
+        ([{"text": "Done."}], 1),
+        ([{"text": "yes, YES! Yes"}], 1),
+        ([{"text": "I've put 2 eggs and 12 onions "}, {"text": "on it"}], 8),
+        ([{"text": "long thoughts that nobody else has", "thought": True}, {"text": "ok"}], 1),
+        ([{"text": "牛乳を買い物リストに追加しました。"}], 8),
+        ([{"text": "Ich habe die Milch auf die Liste gesetzt."}], 7),
+        ([call(args={"city": "Oslo", "days": 3})], 3),
+        ([{"functionResponse": {"name": "f", "response": {"result": "light rain"}}}], 3),
+        ([{"inlineData": {"mimeType": "image/png", "data": "AAAA"}}], 0),
+        ([{"text": "word " * 10_000 + "and another"}], 1),
+    ],
+)
+def test_words_that_differ_are_counted(parts: list[Document], words: int) -> None:
+    assert words_of(parts) == words
 
 
 def test_what_cannot_be_read_is_known_by_its_bytes() -> None:

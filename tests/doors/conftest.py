@@ -14,8 +14,7 @@ from addon.core.documents import Document
 from addon.demo.server import StrictGemini
 from addon.doors.mount import open_doors
 from addon.doors.outward import Caller
-from addon.loop.running import Running
-from addon.loop.upstream import Address, Upstream
+from addon.loop.upstream import Outgoing, Upstream
 from store.backends.memory import MemoryStore
 from tests.loop.conftest import Proxy, Scripted, Watcher, until
 
@@ -27,20 +26,22 @@ KEY = "a-key-of-the-proxy-s"
 
 
 class Outside:
-    """The way out: `callers` are those whose turns went this way, `addresses` where to, `sent` what with."""
+    """The way out: `callers` are those whose turns went this way, `sent` what with, `requests` what was made of it."""
 
     def __init__(self, proxy: Proxy) -> None:
         self.proxy = proxy
         self.watcher = Watcher()
         self.callers: list[Caller] = []
-        self.addresses: list[Address] = []
         self.sent: list[bytes] = []
 
-    def upstream(self, caller: Caller, address: Address, sent: bytes) -> Upstream:
+    def upstream(self, caller: Caller, sent: bytes, *, streams: bool) -> Upstream:
         self.callers.append(caller)
-        self.addresses.append(address)
         self.sent.append(sent)
-        return Upstream(self.proxy.client, self.watcher)
+        return Upstream(lambda _: self.proxy.client, self.watcher)
+
+    @property
+    def requests(self) -> list[Outgoing]:
+        return [one.outgoing for one in self.watcher.exchanges if isinstance(one.outgoing, Outgoing)]
 
 
 class House:
@@ -54,13 +55,11 @@ class House:
 
     def _build(self) -> None:
         self.proxy = Proxy(store=self.store, **self.options)
-        self.running = Running()
         self.outside = Outside(self.proxy)
         mounted = open_doors(
             store=self.store,
             grafter=lambda: self.proxy.grafter,
             executors=self.proxy.executors,
-            running=self.running,
             outward=self.outside,
             environ=self.environ,
         )
@@ -70,7 +69,6 @@ class House:
             token=None,
             metrics=self.proxy.grafter.metrics,
             version="1",
-            loops=self.running,
             mounted=mounted,
         )
         self.http = httpx2.AsyncClient(transport=httpx2.ASGITransport(self.app), base_url=URL)

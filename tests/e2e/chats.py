@@ -36,7 +36,14 @@ class Chat:
         self._process.send(json.dumps({"say": text}))
         answer = json.loads(self._process.wait_for(r'^\{"text": ?', after=mark))
         self.history = answer["history"]
+        assert "error" not in answer, answer["error"]
         return str(answer["text"])
+
+    def fail(self, text: str) -> str:
+        """The error that the client gets instead of an answer."""
+        mark = self._process.mark()
+        self._process.send(json.dumps({"say": text}))
+        return str(json.loads(self._process.wait_for(r'^\{"text": ?', after=mark))["error"])
 
     def __enter__(self) -> Self:
         return self
@@ -61,31 +68,33 @@ def node(home: Path, kind: str, **options: Any) -> Chat:
     return Chat(["node", CLIENTS / "chat.mjs"], home, {"GENAI_JS": str(installed())}, kind=kind, **options)
 
 
-def installed() -> Path:
-    """The package from npm, put into the user's cache once. Without npm, or without a registry, there is none: the
-    tests that need it are skipped, except where nothing may be (CI)."""
-    package, why = _installed()
-    if package is None:
+def installed(package: str = GENAI_JS) -> Path:
+    """A package from npm, put into the user's cache once; its folder. Without npm, or without a registry, there is
+    none: the tests that need it are skipped, except where nothing may be (CI)."""
+    folder, why = _installed(package)
+    if folder is None:
         (pytest.fail if os.environ.get("CI") else pytest.skip)(why)
-    return package
+    return folder
 
 
 @functools.cache
-def _installed() -> tuple[Path | None, str]:
+def _installed(package: str) -> tuple[Path | None, str]:
     npm = shutil.which("npm")
     if npm is None or shutil.which("node") is None:
-        return None, "npm and node are not installed: @google/genai cannot be tried"
-    folder = platformdirs.user_cache_path("toolgraft-tests") / GENAI_JS.replace("/", "+")
+        return None, f"npm and node are not installed: {package} cannot be tried"
+    folder = platformdirs.user_cache_path("toolgraft-tests") / package.replace("/", "+")
     folder.mkdir(parents=True, exist_ok=True)
     with filelock.FileLock(folder / ".lock", timeout=120):
         done = folder / ".installed"
         if not done.exists():
-            command = [npm, "install", "--no-save", "--no-audit", "--no-fund", "--prefix", str(folder), GENAI_JS]
+            # native add-ons are optional, and are built or fetched by scripts
+            flags = ["--no-save", "--no-audit", "--no-fund", "--ignore-scripts", "--omit=optional"]
+            command = [npm, "install", *flags, "--prefix", str(folder), package]
             try:
                 ran = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=folder, env=os.environ)
             except subprocess.TimeoutExpired:
-                return None, f"{GENAI_JS} could not be installed from npm within 120 s"
+                return None, f"{package} could not be installed from npm within 120 s"
             if ran.returncode != 0:
-                return None, f"{GENAI_JS} could not be installed from npm:\n{ran.stdout}{ran.stderr}"
+                return None, f"{package} could not be installed from npm:\n{ran.stdout}{ran.stderr}"
             done.touch()
-    return folder / "node_modules" / "@google" / "genai", ""
+    return folder / "node_modules" / package.rpartition("@")[0], ""

@@ -40,9 +40,10 @@ def mode(upstream: str, port: int) -> str:
     return f"reverse:{upstream}@127.0.0.1:{port}"
 
 
-def command(folder: Path, *arguments: str) -> list[str | Path]:
-    """The command line with a configuration folder of its own, and the addon."""
-    return [mitmdump(), "-s", ROOT / "addon" / "entry.py", "--set", f"confdir={folder / 'conf'}", *arguments]
+def command(folder: Path, *arguments: str, early: Path | None = None) -> list[str | Path]:
+    """The command line with a configuration folder of its own, and the addon, behind an `early` script."""
+    first = [word for script in (early, ROOT / "addon" / "entry.py") if script is not None for word in ("-s", script)]
+    return [mitmdump(), *first, "--set", f"confdir={folder / 'conf'}", *arguments]
 
 
 def sets(**options: str) -> list[str]:
@@ -51,7 +52,7 @@ def sets(**options: str) -> list[str]:
 
 class Proxy:
     """A regular proxy, and one reverse proxy for each of `upstreams`. Its state is below `folder`, where a second one
-    may go on with it. `arguments` go to mitmdump as they are."""
+    may go on with it. `arguments` go to mitmdump as they are; `early` is a script that is loaded before the addon."""
 
     def __init__(
         self,
@@ -59,9 +60,11 @@ class Proxy:
         *upstreams: str,
         arguments: tuple[str, ...] = (),
         environ: Mapping[str, str] | None = None,
+        early: Path | None = None,
         **options: str,
     ) -> None:
         self.folder = folder
+        self._early = early
         self._environ = environ or {}
         self.state = folder / "state"
         ports = [free_port() for _ in range(1 + len(upstreams))]
@@ -80,7 +83,7 @@ class Proxy:
     def start(self) -> None:
         """Returns when it listens."""
         environ = environment(self.folder, TOOLGRAFT_HOME=str(self.state), **self._environ)
-        self.process = Process("mitmdump", command(self.folder, *self._arguments), environ)
+        self.process = Process("mitmdump", command(self.folder, *self._arguments, early=self._early), environ)
         self.process.wait_for(r"session \S+, store ")
         path = self.state / "token"
         token = path.read_text().strip() if path.exists() else ""

@@ -143,9 +143,11 @@ def test_a_loop_is_one_interaction_from_which_the_client_goes_on(
     assert chat.calls == []
     assert len(gemini.requests) == 3
     assert [[step["name"] for step in given] for given in inputs(gemini)[1:]] == [["weather", "hour"], ["weather"]]
-    totals = [turn["total_tokens"] for turn in bare.turns()[-1]["usage"]]
-    assert chat.answer["usage"]["total_tokens"] == sum(totals)
-    assert len(totals) == 3
+    rounds, seen = bare.turns()[-1]["usage"], chat.answer["usage"]
+    assert seen["total_input_tokens"] == rounds[-1]["total_input_tokens"]
+    assert seen["total_output_tokens"] == sum(one["total_output_tokens"] for one in rounds)
+    assert seen["total_tokens"] == seen["total_input_tokens"] + seen["total_output_tokens"]
+    assert len(rounds) == 3
     assert '"celsius": 4' in chat.say("repeat the results")
     assert '"hour": 12' in chat.say("repeat the results")
     assert chat.say('call weather {"city": "Lima"}').count("celsius") == 1

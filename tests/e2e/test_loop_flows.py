@@ -102,10 +102,24 @@ def test_no_key_is_on_the_console(looped: Looped) -> None:
     assert "x-toolgraft-loop" not in log
 
 
-def test_a_recorded_loop_stands_in_for_an_upstream_that_is_gone(looped: Looped, start: Callable[..., Proxy]) -> None:
-    proxy = start(looped.upstream, tools=str(TOOLS), arguments=("--server-replay", str(looped.recorded)))
-    again = httpx2.post(f"{proxy.url}{PATH}:generateContent", json=QUESTION, headers=KEYS)
+@pytest.mark.parametrize("extra", ["forward", "kill", "404"])
+@pytest.mark.parametrize("file", ["recorded", "written"])
+def test_a_recorded_loop_stands_in_for_an_upstream_that_is_gone(
+    looped: Looped, start: Callable[..., Proxy], file: str, extra: str
+) -> None:
+    """What is not recorded is killed or answered in the upstream's place: a request of a loop, never the client's."""
+    options = ("--set", f"server_replay_extra={extra}", "--set", "server_replay_reuse=true")
+    arguments = ("--server-replay", str(getattr(looped, file)), *options)
+    proxy = start(looped.upstream, tools=str(TOOLS), arguments=arguments)
+    url = f"{proxy.url}{PATH}:generateContent"
+    again = httpx2.post(url, json=QUESTION, headers=KEYS)
     assert text_of(again.json()) == ANSWER
+    with httpx2.Client(proxy=proxy.user("other")) as client:
+        google = f"http://generativelanguage.googleapis.com{PATH}:streamGenerateContent?alt=sse&key=REMOVED"
+        google = google if file == "recorded" else google.replace("REMOVED", "key-in-a-url")
+        assert text_of(sse(client.post(google, json=QUESTION, headers=KEYS).text)) == ANSWER
+    other = httpx2.post(url, json={"contents": [user("Something else")]}, headers=KEYS)
+    assert other.status_code == {"forward": 502, "kill": 499, "404": 404}[extra]
 
 
 def test_a_proxy_that_asks_for_a_password_asks_the_client_alone(start: Callable[..., Proxy], gemini: Gemini) -> None:

@@ -167,20 +167,24 @@ def test_chats_that_began_otherwise_are_told_apart_without_an_id(ask: Ask, sessi
     assert gemini.errors == []
 
 
-def test_a_regenerated_answer_wins_over_the_one_it_replaced(
-    ask: Ask, proxy: Proxy, session: Session, gemini: Gemini
+def test_a_regenerated_answer_that_reads_the_same_is_known_by_what_the_client_echoes(
+    ask: Ask, session: Session, gemini: Gemini
 ) -> None:
     """Under passthrough the two turns look the same to a client that keeps no ids."""
     session.policy(delivery="passthrough")
     words = user("weather in Paris")
+    given = []
     for number in (1, 2):
-        first = ask([words])
+        given.append(ask([words])["candidates"][0]["content"])
         session.answer(get_weather={"attempt": number})
-    assert first["candidates"][0]["content"]["parts"][0]["functionCall"]["args"] == {"city": "Paris"}
-    ask([words, CALL, user("repeat the results")])
-    assert responses(gemini) == [{"attempt": 2}]
-    assert gemini.errors == []
+    assert given[0]["parts"][0]["functionCall"]["args"] == {"city": "Paris"}
+    for number, content in enumerate(given, 1):
+        ask([words, content, user("repeat the results")])
+        assert responses(gemini) == [{"attempt": number}]
     assert gemini.dummy_signatures == 0
+    ask([words, CALL, user("repeat the results")])
+    assert responses(gemini) == []
+    assert gemini.errors == []
 
 
 def test_a_regenerated_placeholder_is_found_by_its_own_id(ask: Ask, session: Session, gemini: Gemini) -> None:

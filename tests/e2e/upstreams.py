@@ -1,13 +1,16 @@
 """What stands for Gemini: the strict server, in a thread, and one that says whatever bytes a test wants said."""
 
 import asyncio
+import contextlib
 import socket
 import socketserver
 import threading
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Self
 
 from addon.demo.reply import Shape
+from addon.demo.rules import Options
 from addon.demo.server import StrictGemini
 
 Json = dict[str, Any]
@@ -16,11 +19,10 @@ Json = dict[str, Any]
 class Gemini:
     """The strict server. `requests` are those since the last `forget`."""
 
-    def __init__(self, shape: Shape | None = None) -> None:
+    def __init__(self, shape: Shape | None = None, options: Options | None = None) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
-        self._server = StrictGemini(shape=shape)
-        self._from = 0
+        self._server = StrictGemini(shape=shape, options=options)
         self._dummies = 0
 
     def __enter__(self) -> Self:
@@ -38,13 +40,24 @@ class Gemini:
     def url(self) -> str:
         return self._server.url
 
+    def watch(self, tell: Callable[[], None]) -> None:
+        """Have `tell` called, in the server's thread, after each request."""
+        log = self._server.log
+        add = log.add
+
+        def added(entry: Json, size: int) -> None:
+            add(entry, size)
+            tell()
+
+        log.add = added  # type: ignore[method-assign]
+
     def forget(self) -> None:
-        self._from = len(self._server.requests)
+        self._server.log.clear()
         self._dummies = self._server.dummy_signatures
 
     @property
     def requests(self) -> list[Json]:
-        return self._server.requests[self._from :]
+        return self._server.requests
 
     @property
     def last(self) -> Json:
@@ -70,6 +83,8 @@ class Canned:
 
     def __init__(self) -> None:
         self.heard: list[bytes] = []
+        self.heard_at: list[float] = []
+        """When each request had come, by `time.monotonic`."""
         self.says: Script = ()
         self.first: list[Script] = []
         self.broken = threading.Event()
@@ -106,6 +121,7 @@ class Canned:
 
     def forget(self) -> None:
         self.heard.clear()
+        self.heard_at.clear()
         self.says = ()
         self.first.clear()
         self.broken.clear()
@@ -116,7 +132,11 @@ class Canned:
         if not request:
             return
         self.heard.append(request)
-        for piece in self.first.pop(0) if self.first else self.says:
+        self.heard_at.append(time.monotonic())
+        self._play(connection, self.first.pop(0) if self.first else self.says)
+
+    def _play(self, connection: socket.socket, script: Script) -> None:
+        for piece in script:
             if isinstance(piece, bytes):
                 connection.sendall(piece)
             else:
@@ -135,6 +155,92 @@ class Canned:
                 continue
             finally:
                 connection.settimeout(30)
+
+
+class Flaky(Canned):
+    """Before a server that answers well: the next requests get what is in `first`, each its own, where that is not
+    None; all others are passed on. Streams are passed on whole."""
+
+    def __init__(self, target: str) -> None:
+        super().__init__()
+        host, _, port = target.removeprefix("http://").partition(":")
+        self._target = host, int(port)
+        self.first: list[Script | None] = []  # type: ignore[assignment]
+
+    def _serve(self, connection: socket.socket) -> None:
+        connection.settimeout(30)
+        request = read_message(connection)
+        if not request:
+            return
+        self.heard.append(request)
+        self.heard_at.append(time.monotonic())
+        script = self.first.pop(0) if self.first else None
+        if script is not None:
+            self._play(connection, script)
+            return
+        head, _, body = request.partition(b"\r\n\r\n")
+        lines = [line for line in head.split(b"\r\n") if not line.lower().startswith(b"connection:")]
+        with socket.create_connection(self._target, 30) as server:
+            server.sendall(b"\r\n".join([*lines, b"Connection: close", b"", b""]) + body)
+            while data := server.recv(65536):
+                connection.sendall(data)
+
+
+class Relay:
+    """Passes connections on, until they are cut."""
+
+    def __init__(self, target: str) -> None:
+        host, _, port = target.removeprefix("http://").partition(":")
+        address = host, int(port)
+        self._open: list[socket.socket] = []
+        self.connections = 0
+        owner = self
+
+        class Handler(socketserver.BaseRequestHandler):
+            def handle(self) -> None:
+                owner.connections += 1
+                with socket.create_connection(address, 30) as server:
+                    server.settimeout(None)
+                    owner._open += [self.request, server]
+                    back = threading.Thread(target=_pass_on, args=(server, self.request), daemon=True)
+                    back.start()
+                    _pass_on(self.request, server)
+                    back.join(30)
+
+        class Server(socketserver.ThreadingTCPServer):
+            allow_reuse_address = True
+            daemon_threads = True
+
+        self._server = Server(("127.0.0.1", 0), Handler)
+        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.cut()
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join(10)
+
+    @property
+    def url(self) -> str:
+        return "http://{}:{}".format(*self._server.server_address[:2])
+
+    def cut(self) -> None:
+        """Both sides of every connection that is open lose it."""
+        while self._open:
+            with contextlib.suppress(OSError):
+                self._open.pop().shutdown(socket.SHUT_RDWR)
+
+
+def _pass_on(source: socket.socket, target: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        while data := source.recv(65536):
+            target.sendall(data)
+    with contextlib.suppress(OSError):
+        target.shutdown(socket.SHUT_WR)
 
 
 def read_message(connection: socket.socket) -> bytes:

@@ -26,7 +26,7 @@ def test_there_are_recordings() -> None:
 async def test_what_goes_upstream_is_what_was_recorded(path: Path, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     recorded = flows_of(path)
     made_up = itertools.chain(turn_ids(recorded), (f"turn_{n:016x}" for n in itertools.count()))
-    monkeypatch.setattr("addon.graft.capture.new_turn_id", lambda: next(made_up))
+    monkeypatch.setattr("addon.graft.journal.new_turn_id", lambda: next(made_up))
     hooks = Hooks()
     store = hooks.store
     await store.put_toolset(path.stem, Toolset(declarations=DECLARATIONS))
@@ -50,7 +50,7 @@ async def test_what_goes_upstream_is_what_was_recorded(path: Path, size: int, mo
             else:
                 assert b"functionCall" not in got
                 for call in (await store.calls(session=path.stem, status=Status.PENDING)).items:
-                    await store.answer(call.call_id, result=RESULTS[call.name](**call.args))
+                    await store.answer(call.session, call.call_id, result=RESULTS[call.name](**call.args))
             if after is not None:
                 remembered = json.loads(sent_by_client(after))["contents"]
                 texts = "".join(part.get("text", "") for content in remembered for part in content["parts"])

@@ -1,14 +1,14 @@
 """A session's way through the graft without HTTP: a store of each kind, and a client that talks to a scripted model."""
 
 import itertools
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from addon.core.documents import Document, decode, encode
-from addon.graft import capture
+from addon.graft import journal, reading
 from addon.graft.capture import Capture
 from addon.graft.exchange import Exchange, Forward, Outcome
 from addon.graft.grafter import Grafter
@@ -18,10 +18,12 @@ from addon.settings import Settings
 from addon.surfaces.base import Framing, Operation, Target
 from store.base import Store
 from store.factory import open_url
-from store.models import Call, Policy, Toolset, Turn
+from store.models import Call, Policy, ToolRules, Toolset, Turn
 
 WEATHER: Document = {"name": "get_weather", "description": "d", "parameters": {"type": "OBJECT"}}
 SEARCH: Document = {"name": "search"}
+JSON = "application/json; charset=UTF-8"
+EVENTS = "text/event-stream"
 
 
 def user(*parts: str | Document) -> Document:
@@ -64,6 +66,7 @@ def target(
         "" if envelope else model,
         ("request",) if envelope else (),
         ("response",) if envelope and wrapped else (),
+        f"models/{model}" if surface == "developer" else "",
     )
 
 
@@ -72,6 +75,15 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
     url = {"memory": "memory://", "sqlite": f"sqlite:///{tmp_path}/graft.db"}[request.param]
     ticks = itertools.count(1_000_000)
     store = open_url(url, ttl=1e6, clock=lambda: float(next(ticks)))
+    await store.open()
+    yield store
+    await store.close()
+
+
+@pytest.fixture
+async def memory() -> AsyncIterator[Store]:
+    """For tests that do not care for the backend."""
+    store = open_url("memory://", ttl=1e6, clock=lambda: 1.0)
     await store.open()
     yield store
     await store.close()
@@ -90,11 +102,14 @@ class Graft:
         session: str = "default",
         builtins: Sequence[Document] = (),
         tool_config: Document | None = None,
+        rules: Mapping[str, ToolRules] | None = None,
         **policy: Any,
     ) -> None:
         declared = list(declarations)
         await self.store.put_policy(session, Policy(**policy))
-        toolset = Toolset(declarations=declared, builtins=list(builtins), tool_config=tool_config)
+        toolset = Toolset(
+            declarations=declared, builtins=list(builtins), tool_config=tool_config, rules=dict(rules or {})
+        )
         await self.store.put_toolset(session, toolset)
 
     async def scope(self, session: str = "default") -> Scope:
@@ -133,10 +148,16 @@ class Graft:
     ) -> Document:
         """One exchange in JSON: the model Content that the client is given."""
         exchange = await self.exchange({"contents": list(contents), **body}, session=session)
-        seen = decode(await Capture(self.grafter, exchange, Framing.JSON).whole(encode(says)))
+        seen = decode(await self.captured(exchange, encode(says)))
         content = seen["candidates"][0]["content"]
         assert isinstance(content, dict)
         return content
+
+    async def captured(self, exchange: Exchange, body: bytes) -> bytes:
+        """What the client gets of an answer in JSON, which is no error of the proxy's."""
+        seen = await Capture(self.grafter, exchange, JSON).whole(body)
+        assert isinstance(seen, bytes)
+        return seen
 
     async def turns(self, session: str = "default") -> list[Turn]:
         return (await self.store.turns(session)).items
@@ -154,5 +175,5 @@ def graft(store: Store) -> Graft:
 def counted_ids(monkeypatch: pytest.MonkeyPatch) -> None:
     """Turn and call ids that are the same in every run."""
     turns, calls = itertools.count(1), itertools.count(1)
-    monkeypatch.setattr(capture, "new_turn_id", lambda: f"turn_{next(turns):016x}")
-    monkeypatch.setattr(capture, "new_call_id", lambda: f"call_{next(calls)}")
+    monkeypatch.setattr(journal, "new_turn_id", lambda: f"turn_{next(turns):016x}")
+    monkeypatch.setattr(reading, "new_call_id", lambda: f"call_{next(calls)}")

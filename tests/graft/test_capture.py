@@ -11,14 +11,14 @@ from addon.core import sse
 from addon.core.answer import Answer
 from addon.core.documents import Document, decode, encode
 from addon.core.json_array import ArrayDecoder
-from addon.graft import capture as capture_module
+from addon.graft import journal, reading
 from addon.graft.capture import Capture
 from addon.graft.exchange import Forward, Reply
 from addon.surfaces.base import Framing, Operation, Target
 from store.base import Store, StoreUnavailable
 from store.factory import open_url
 from store.models import CachedTools, Status
-from tests.graft.conftest import SEARCH, WEATHER, Graft, answer, call, model, response, target, user
+from tests.graft.conftest import EVENTS, JSON, SEARCH, WEATHER, Graft, answer, call, model, response, target, user
 
 STREAM = target(Operation.STREAM, Framing.SSE)
 ARRAY = target(Operation.STREAM, Framing.ARRAY)
@@ -27,6 +27,10 @@ PLACEHOLDER = f"Tool call completed: get_weather [{ID}]"
 ASKED: Document = {"contents": [user("hi")]}
 
 pytestmark = pytest.mark.usefixtures("counted_ids")
+
+
+def kind(to: Target) -> str:
+    return EVENTS if to.framing is Framing.SSE else JSON
 
 
 def framed(to: Target, events: Sequence[Document]) -> bytes:
@@ -49,7 +53,7 @@ def read(to: Target, data: bytes) -> list[Document]:
 
 
 async def stream(graft: Graft, events: Sequence[Document], to: Target = STREAM, body: Document = ASKED) -> bytes:
-    capture = Capture(graft.grafter, await graft.exchange(body, to), to.framing)
+    capture = Capture(graft.grafter, await graft.exchange(body, to), kind(to))
     return capture.feed(framed(to, events)) + capture.finish()
 
 
@@ -64,7 +68,7 @@ async def streamed(graft: Graft, events: Sequence[Document], to: Target = STREAM
 
 async def whole(graft: Graft, says: Document, to: Target | None = None, **body: Any) -> Document:
     exchange = await graft.exchange({**ASKED, **body}, to)
-    seen = decode(await Capture(graft.grafter, exchange, Framing.JSON).whole(encode(says)))
+    seen = decode(await graft.captured(exchange, encode(says)))
     assert isinstance(seen, dict)
     return seen
 
@@ -122,14 +126,24 @@ async def test_a_placeholder_ends_with_stop_in_the_form_that_was_asked_for(
 async def test_an_answer_without_calls_is_the_same_object(graft: Graft) -> None:
     await graft.tools(WEATHER)
     body = b' { "candidates" : [ ] , "x": "functionCall" } '
-    assert await Capture(graft.grafter, await graft.exchange(ASKED), Framing.JSON).whole(body) is body
+    assert await Capture(graft.grafter, await graft.exchange(ASKED), JSON).whole(body) is body
 
 
-@pytest.mark.parametrize("body", [b'{"functionCall"', b'["functionCall"]', b'{"error":{"functionCall":1}}', b""])
+@pytest.mark.parametrize("body", [b'{"candidates"', b'["text"]', b"<html>", b'{"error":{"functionCall":1}}', b""])
 async def test_what_is_not_understood_goes_on_as_it_came(graft: Graft, body: bytes) -> None:
     await graft.tools(WEATHER)
-    capture = Capture(graft.grafter, await graft.exchange(ASKED), Framing.JSON)
-    assert await capture.whole(body) == body
+    assert await graft.captured(await graft.exchange(ASKED), body) == body
+
+
+@pytest.mark.parametrize("body", [b'{"functionCall"', b'["functionCall"]', b'<p>"functionCall"'])
+async def test_a_call_in_what_is_not_understood_is_not_shown(graft: Graft, body: bytes) -> None:
+    await graft.tools(WEATHER)
+    for content_type in (JSON, EVENTS, "text/plain"):
+        capture = Capture(graft.grafter, await graft.exchange(ASKED), content_type)
+        out = await capture.whole(body)
+        seen = out.body if isinstance(out, Reply) else out
+        assert b"functionCall" not in seen
+        assert b'"code":502' in seen
 
 
 async def test_each_candidate_has_a_turn_of_its_own(graft: Graft) -> None:
@@ -173,7 +187,7 @@ async def test_of_a_mixed_step_the_client_sees_only_its_own_calls(graft: Graft) 
 async def test_passthrough_shows_the_calls_byte_for_byte_and_captures_them(graft: Graft) -> None:
     await graft.tools(WEATHER, delivery="passthrough")
     body = b'{"candidates" : [ {"content": {"parts": [{"functionCall": {"name": "get_weather"}}]}} ]}'
-    assert await Capture(graft.grafter, await graft.exchange(ASKED), Framing.JSON).whole(body) == body
+    assert await Capture(graft.grafter, await graft.exchange(ASKED), JSON).whole(body) == body
     assert [c.name for c in await graft.calls()] == ["get_weather"]
     assert (await graft.turns())[0].delivery == "passthrough"
 
@@ -184,7 +198,7 @@ async def test_the_envelope_stays_around_the_answer(graft: Graft) -> None:
     asked: Document = {"model": "gemini-3-flash", "request": ASKED}
     exchange = await graft.exchange(asked, to)
     body = encode({"response": answer(call()), "traceId": "t"})
-    seen = decode(await Capture(graft.grafter, exchange, Framing.JSON).whole(body))
+    seen = decode(await graft.captured(exchange, body))
     assert seen == {"response": answer(PLACEHOLDER), "traceId": "t"}
     assert (await graft.calls())[0].model == "gemini-3-flash"
 
@@ -205,7 +219,7 @@ async def test_a_cache_remembers_the_names_that_it_was_made_with(graft: Graft) -
     to = target(Operation.CACHE)
     exchange = await graft.exchange({**ASKED, "tools": [{"functionDeclarations": [WEATHER]}]}, to)
     body = b'{"name": "cachedContents/abc"}'
-    assert await Capture(graft.grafter, exchange, Framing.JSON).whole(body) is body
+    assert await Capture(graft.grafter, exchange, JSON).whole(body) is body
     cached = await graft.store.cached_tools("default", "cachedContents/abc")
     assert isinstance(cached, CachedTools)
     assert cached.names == {"get_weather": "get_weather_g2"}
@@ -222,7 +236,7 @@ async def test_events_without_a_call_are_forwarded_byte_for_byte(graft: Graft, t
     body = framed(to, [answer("a", finish=None), answer("b", usageMetadata={"n": 1})]).replace(b":", b" : ", 1)
     if to.framing is Framing.SSE:
         body = b"data:" + body.removeprefix(b"data :").replace(b"\r\n\r\n", b"\n\n", 1)
-    capture = Capture(graft.grafter, await graft.exchange(ASKED, to), to.framing)
+    capture = Capture(graft.grafter, await graft.exchange(ASKED, to), kind(to))
     assert capture.feed(body) + capture.finish() == body
 
 
@@ -269,7 +283,7 @@ async def test_a_stream_that_ends_cleanly_without_a_finish_reason_gets_an_event_
 
 async def test_a_stream_that_is_cut_stays_cut_and_its_calls_are_stored(graft: Graft) -> None:
     await graft.tools(WEATHER)
-    capture = Capture(graft.grafter, await graft.exchange(ASKED, STREAM), Framing.SSE)
+    capture = Capture(graft.grafter, await graft.exchange(ASKED, STREAM), EVENTS)
     first = framed(STREAM, [answer("a", finish=None)])
     assert capture.feed(first + framed(STREAM, [answer(call(), finish=None)]) + b"data: {") == first
     assert [c.name for c in await graft.calls()] == ["get_weather"]
@@ -278,7 +292,7 @@ async def test_a_stream_that_is_cut_stays_cut_and_its_calls_are_stored(graft: Gr
 
 async def test_calls_are_in_the_store_before_their_event_is_given_back(graft: Graft) -> None:
     await graft.tools(WEATHER)
-    capture = Capture(graft.grafter, await graft.exchange(ASKED, STREAM), Framing.SSE)
+    capture = Capture(graft.grafter, await graft.exchange(ASKED, STREAM), EVENTS)
     for n in (1, 2):
         capture.feed(framed(STREAM, [answer(call(args={"n": n}), finish=None)]))
         assert len(await graft.calls()) == n
@@ -297,17 +311,17 @@ async def test_an_array_stays_an_array_whichever_element_is_dropped(graft: Graft
 @pytest.mark.parametrize("body", [b"[]", b" [ ] ", b"", b'{"error":{"code":503}}', b"[\n]", b"nonsense"])
 async def test_an_array_that_holds_nothing_goes_on_as_it_came(graft: Graft, body: bytes) -> None:
     await graft.tools(WEATHER)
-    capture = Capture(graft.grafter, await graft.exchange(ASKED, ARRAY), Framing.ARRAY)
+    capture = Capture(graft.grafter, await graft.exchange(ASKED, ARRAY), JSON)
     assert capture.feed(body) + capture.finish() == body
 
 
 async def test_an_error_in_a_stream_goes_on_as_it_came(graft: Graft) -> None:
     await graft.tools(WEATHER)
     error = b'{\n  "error": {\n    "code": 400\n  }\n}\n'
-    capture = Capture(graft.grafter, await graft.exchange(ASKED, STREAM), Framing.SSE)
+    capture = Capture(graft.grafter, await graft.exchange(ASKED, STREAM), EVENTS)
     assert capture.feed(error) + capture.finish() == error
     after = framed(STREAM, [answer(call(), finish=None)]) + b'data: {"error":{}}\r\n\r\n'
-    capture = Capture(graft.grafter, await graft.exchange(ASKED, STREAM), Framing.SSE)
+    capture = Capture(graft.grafter, await graft.exchange(ASKED, STREAM), EVENTS)
     assert capture.feed(after) == b'data: {"error":{}}\r\n\r\n'
 
 
@@ -483,7 +497,7 @@ async def test_an_error_outside_the_envelope_cuts_the_stream_too(graft: Graft, e
     await graft.tools(WEATHER)
     to = target(Operation.STREAM, Framing.SSE, surface="codeassist")
     exchange = await graft.exchange({"model": "gemini-3-flash", "request": ASKED}, to)
-    capture = Capture(graft.grafter, exchange, Framing.SSE)
+    capture = Capture(graft.grafter, exchange, EVENTS)
     end = sse.encode(encode(error))
     assert capture.feed(framed(to, [answer(call(), finish=None)]) + end) + capture.finish() == end
     assert not (await graft.turns())[0].delivered
@@ -531,6 +545,29 @@ async def test_thoughts_are_shown_and_not_told_again_but_for_their_signatures(gr
     assert (await graft.turns())[0].steps[0].content["parts"] == [signed, call()]
 
 
+@pytest.mark.parametrize("delivery", ["placeholder", "passthrough"])
+@pytest.mark.parametrize("client_tools", ["strip", "keep"])
+async def test_a_call_that_is_marked_as_a_thought_is_told_again_with_its_result(
+    graft: Graft, delivery: str, client_tools: str
+) -> None:
+    """Also beside another call, whichever of them is signed."""
+    await graft.tools(WEATHER, SEARCH, delivery=delivery, client_tools=client_tools)
+    marked, signed = {**call(), "thought": True}, call("search", "c2ln")
+    for n, said in enumerate([[marked], [marked, signed], [signed, marked]]):
+        asked = user(f"question {n}")
+        shown = await graft.ask([asked], answer(*said))
+        for one in await graft.calls():
+            if not one.status.final:
+                await graft.store.answer(one.session, one.call_id, result={"of": one.name})
+        given = [response("search"), response()] if delivery == "passthrough" else []
+        told = await graft.contents([asked, shown, user(*given, "and?")])
+        assert [part.get("functionCall", {}).get("name") for part in told[1]["parts"]] == [
+            part["functionCall"]["name"] for part in said
+        ]
+        responses = [part["functionResponse"]["name"] for part in told[2]["parts"] if "functionResponse" in part]
+        assert responses == [part["functionCall"]["name"] for part in said]
+
+
 @pytest.mark.parametrize("policy", ["placeholder", "passthrough"])
 async def test_arguments_nested_beyond_reason_fail_at_once(graft: Graft, policy: str) -> None:
     await graft.tools(WEATHER, delivery=policy)
@@ -570,13 +607,13 @@ async def test_a_mistake_ends_a_stream_with_an_error_and_leaks_no_call(
     graft: Graft, monkeypatch: pytest.MonkeyPatch, to: Target, where: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     await graft.tools(WEATHER)
-    capture = Capture(graft.grafter, await graft.exchange(ASKED, to), to.framing)
+    capture = Capture(graft.grafter, await graft.exchange(ASKED, to), kind(to))
     if where == "decoder":
-        mistaken(monkeypatch, "feed", type(capture._decoder))
+        mistaken(monkeypatch, "feed", type(capture.machine.reading.decoder))
     else:
         mistaken(monkeypatch, where)
     data = framed(to, [answer(call(), finish=None)])
-    out = b"".join([capture.feed(data[:20]), capture.feed(data[20:]), capture.feed(data), capture.finish()])
+    out = b"".join([capture.feed(data[:20]), capture.feed(data[20:]), capture.finish(), capture.feed(data)])
     assert b"functionCall" not in out
     assert out.count(b'"INTERNAL"') == 1
     assert len([r for r in caplog.records if r.levelname == "ERROR"]) == 1
@@ -585,32 +622,62 @@ async def test_a_mistake_ends_a_stream_with_an_error_and_leaks_no_call(
 
 
 @FRAMINGS
-async def test_with_the_pass_policy_a_mistake_lets_the_rest_go_as_it_comes(
-    store: Store, monkeypatch: pytest.MonkeyPatch, to: Target
-) -> None:
-    graft = Graft(store, on_store_error="pass")
-    await graft.tools(WEATHER)
-    mistaken(monkeypatch, "feed")
-    events = [answer("a", finish=None), answer(call(), finish=None), answer("")]
-    assert await stream(graft, events, to) == framed(to, events)
-
-
 @pytest.mark.parametrize("policy", ["fail", "pass"])
-async def test_a_mistake_under_a_whole_answer_is_told_as_a_store_that_fails_is(
-    store: Store, monkeypatch: pytest.MonkeyPatch, policy: str
+async def test_what_a_mistake_concerns_goes_on_as_it_came_but_never_a_call(
+    store: Store, monkeypatch: pytest.MonkeyPatch, to: Target, policy: str
 ) -> None:
     graft = Graft(store, on_store_error=policy)
     await graft.tools(WEATHER)
+    mistaken(monkeypatch, "feed")
+    odd = answer("a", finish=None, continuationToken="makes it looked at")
+    seen = read(to, await stream(graft, [odd, answer(call(), finish=None), answer("")], to))
+    assert seen[0] == odd
+    assert [one["error"]["status"] for one in seen[1:]] == ["INTERNAL"]
+
+
+async def test_a_mistake_under_a_whole_answer_is_an_error(graft: Graft, monkeypatch: pytest.MonkeyPatch) -> None:
+    await graft.tools(WEATHER)
     exchange = await graft.exchange(ASKED)
     mistaken(monkeypatch, "feed")
-    with pytest.raises(StoreUnavailable) as raised:
-        await Capture(graft.grafter, exchange, Framing.JSON).whole(encode(answer(call())))
-    outcome = graft.grafter.store_failed(target(), b"as it came", raised.value)
-    if policy == "pass":
-        assert outcome == Forward(b"as it came")
-    else:
-        assert isinstance(outcome, Reply)
-        assert (outcome.status, decode(outcome.body)["error"]["status"]) == (500, "INTERNAL")
+    out = await Capture(graft.grafter, exchange, JSON).whole(encode(answer(call())))
+    assert isinstance(out, Reply)
+    assert (out.status, decode(out.body)["error"]["status"]) == (500, "INTERNAL")
+
+
+# --- texts that are no Unicode -----------------------------------------------------------------------------------
+
+HALF = rb"\ud83d"
+
+
+@pytest.mark.parametrize("policy", ["placeholder", "passthrough"])
+@pytest.mark.parametrize("to", [target(), STREAM, ARRAY], ids=["json", "sse", "array"])
+@pytest.mark.parametrize("half", [HALF, b"\xff"], ids=["half a pair", "no UTF-8"])
+async def test_a_call_is_captured_although_a_text_beside_it_or_in_it_is_no_unicode(
+    graft: Graft, to: Target, policy: str, half: bytes
+) -> None:
+    await graft.tools(WEATHER, delivery=policy)
+    event = answer("Hm HALF", call(args={"city": "HALF"}))
+    data = (encode(event) if to.framing is Framing.JSON else framed(to, [event])).replace(b"HALF", half)
+    out = await Capture(graft.grafter, await graft.exchange(ASKED, to), kind(to)).whole(data)
+    assert isinstance(out, bytes)
+    assert [one.args for one in await graft.calls()] == [{"city": "\ufffd"}]
+    assert (b"functionCall" in out) is (policy == "passthrough")
+    if policy == "placeholder":
+        seen = read(to, out) if to.framing is not Framing.JSON else [decode(out)]
+        assert texts(seen) == f"Hm \ufffd\n\n{PLACEHOLDER}"
+
+
+async def test_a_request_with_half_a_surrogate_pair_is_rewritten_like_any_other(graft: Graft) -> None:
+    await graft.tools(WEATHER)
+    shown = await graft.ask([user("hi")], answer(call(id="x")))
+    (stored,) = await graft.calls()
+    await graft.store.answer("default", stored.call_id, result={"sky": "blue"})
+    body = encode({"contents": [user("hi"), shown, user("and HALF?")]}).replace(b"HALF", HALF)
+    outcome = await graft.request(body)
+    assert isinstance(outcome, Forward)
+    contents = decode(outcome.body)["contents"]
+    assert contents[1] == model(call(id="x"))
+    assert contents[-1]["parts"][-1] == {"text": "and \ufffd?"}
 
 
 # --- continuation ------------------------------------------------------------------------------------------------
@@ -635,7 +702,7 @@ async def test_an_answer_in_two_requests_is_one_turn_and_asking_twice_changes_no
         assert turn.delivered
         assert len(turn.steps[0].slots) == 2
     for stored in await graft.calls():
-        await graft.store.answer(stored.call_id, result=1)
+        await graft.store.answer(stored.session, stored.call_id, result=1)
     out = await graft.contents([user("hi"), model(texts([first]), texts([then])), user("?")])
     assert out[1] == model("Let me look.", call(args={"n": 1}), call(args={"n": 2}))
 
@@ -686,24 +753,27 @@ async def test_a_store_that_fails_in_a_stream_ends_it_with_an_error(
 
 
 @FRAMINGS
-async def test_with_the_pass_policy_the_rest_goes_on_as_it_comes(
+async def test_with_the_pass_policy_an_answer_goes_on_and_shows_no_call(
     store: Store, monkeypatch: pytest.MonkeyPatch, to: Target
 ) -> None:
     graft = Graft(store, on_store_error="pass")
-    await graft.tools(WEATHER)
+    await graft.tools(WEATHER, client_tools="keep")
     failing(graft, monkeypatch)
-    events = [answer("a", finish=None), answer(call(), finish=None), answer("")]
-    assert await stream(graft, events, to) == framed(to, events)
+    events = [answer("a", finish=None), answer(call(), finish=None), answer("b", finish=None), answer("")]
+    assert texts(await streamed(graft, events, to)) == f"ab\n\n{PLACEHOLDER}"
+    mixed = await streamed(graft, [answer(call(), finish=None), answer(call("own"), finish=None), answer("")], to)
+    assert mixed == [answer(call("own"), finish=None), answer("")], "the client's own are its own"
+    assert texts([await whole(graft, answer("a", call()))]).startswith("a\n\nTool call completed")
+    assert await graft.turns() == []
 
 
-async def test_a_store_that_fails_under_a_whole_answer_is_the_callers_to_tell(
-    graft: Graft, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_store_that_fails_under_a_whole_answer_is_a_503(graft: Graft, monkeypatch: pytest.MonkeyPatch) -> None:
     await graft.tools(WEATHER)
     exchange = await graft.exchange(ASKED)
     failing(graft, monkeypatch)
-    with pytest.raises(StoreUnavailable):
-        await Capture(graft.grafter, exchange, Framing.JSON).whole(encode(answer(call())))
+    out = await Capture(graft.grafter, exchange, JSON).whole(encode(answer(call())))
+    assert isinstance(out, Reply)
+    assert (out.status, decode(out.body)["error"]["status"]) == (503, "UNAVAILABLE")
 
 
 async def test_a_store_that_fails_at_the_end_is_told_after_what_was_said(
@@ -768,11 +838,11 @@ async def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
 
     async def run(to: Target, policy: dict[str, Any], chunks: list[bytes]) -> tuple[bytes, Any]:
         turns, calls = itertools.count(1), itertools.count(1)
-        monkeypatch.setattr(capture_module, "new_turn_id", lambda: f"turn_{next(turns):016x}")
-        monkeypatch.setattr(capture_module, "new_call_id", lambda: f"call_{next(calls)}")
+        monkeypatch.setattr(journal, "new_turn_id", lambda: f"turn_{next(turns):016x}")
+        monkeypatch.setattr(reading, "new_call_id", lambda: f"call_{next(calls)}")
         await store.delete_session("default")
         await graft.tools(WEATHER, SEARCH, **policy)
-        capture = Capture(graft.grafter, await graft.exchange(ASKED, to), to.framing)
+        capture = Capture(graft.grafter, await graft.exchange(ASKED, to), kind(to))
         out = b"".join([capture.feed(chunk) for chunk in chunks]) + capture.finish()
         return out, (await graft.turns(), await graft.calls())
 

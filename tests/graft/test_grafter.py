@@ -9,11 +9,11 @@ import pytest
 from addon.core.documents import Document, decode, encode
 from addon.graft.capture import Capture
 from addon.graft.exchange import Abandoned, Forward, Outcome, Reply
-from addon.graft.grafter import Grafter
+from addon.graft.grafter import Grafter, GraftFailed
 from addon.surfaces.base import Framing, Operation, Target
 from store.base import Store, StoreUnavailable
-from store.models import CachedTools
-from tests.graft.conftest import SEARCH, WEATHER, Graft, answer, call, model, response, target, user
+from store.models import CachedTools, Call
+from tests.graft.conftest import EVENTS, SEARCH, WEATHER, Graft, answer, call, model, response, target, user
 
 G3 = target(model="gemini-3-flash")
 STREAM = target(Operation.STREAM, Framing.SSE)
@@ -25,10 +25,14 @@ def declared(sent: Document) -> list[str]:
     return [d["name"] for tool in sent.get("tools", []) for d in tool.get("functionDeclarations", [])]
 
 
+TOLD = [model("[Called get_weather with {}]"), user('[get_weather returned {"t":1}]')]
+"""A call with the result {"t": 1}, as text."""
+
+
 async def answer_all(graft: Graft, result: Any, session: str = "default") -> None:
     for one in await graft.calls(session):
         if not one.status.final:
-            await graft.store.answer(one.call_id, result=result)
+            await graft.store.answer(one.session, one.call_id, result=result)
 
 
 # --- tools -------------------------------------------------------------------------------------------------------
@@ -55,16 +59,17 @@ async def test_strip_takes_the_clients_tools_out_and_puts_the_toolsets_in(graft:
     }
 
 
-async def test_an_empty_toolset_strips_everything_and_keeps_the_visible_turns(graft: Graft) -> None:
+async def test_an_empty_toolset_strips_everything_and_what_is_known_is_told_as_text(graft: Graft) -> None:
     await graft.tools(WEATHER)
     shown = await graft.ask([user("hi")], answer(call()))
-    await answer_all(graft, {"t": 1})
     await graft.tools()
     contents = [user("hi"), shown, user("?"), model(call("own")), user(response("own"))]
     sent = await graft.sent({"contents": contents, "tools": OWN, "toolConfig": {}})
     assert sent.keys() == {"contents"}
     assert sent["contents"][:3] == contents[:3]
     assert "functionCall" not in encode(sent).decode()
+    await answer_all(graft, {"t": 1})
+    assert (await graft.contents(contents))[1:3] == [*TOLD, user("?")][:2]
 
 
 async def test_keep_adds_the_toolsets_tools_to_the_clients(graft: Graft) -> None:
@@ -159,8 +164,7 @@ async def test_hidden_server_tools_come_back_in_the_next_request(graft: Graft) -
     got = {"toolResponse": {"toolType": "GOOGLE_SEARCH", "id": "1"}}
     body: Document = {"contents": [user("hi")], "tools": [{"googleSearch": {}}]}
     exchange = await graft.exchange(body, G3)
-    capture = Capture(graft.grafter, exchange, Framing.JSON)
-    shown = decode(await capture.whole(encode(answer(used, got, "Found."))))["candidates"][0]["content"]
+    shown = decode(await graft.captured(exchange, encode(answer(used, got, "Found."))))["candidates"][0]["content"]
     assert shown == model("Found.")
     later = {**body, "contents": [user("hi"), shown, user("?")]}
     assert (await graft.sent(later, G3))["contents"][1] == model(used, got, "Found.")
@@ -188,19 +192,59 @@ CANNOT: list[tuple[Document, str]] = [
 
 
 @pytest.mark.parametrize(("config", "name"), CANNOT)
-async def test_a_request_that_cannot_use_functions_gets_none_and_keeps_its_visible_turns(
+async def test_a_request_that_cannot_use_functions_gets_none_and_what_is_known_is_told_as_text(
     graft: Graft, config: Document, name: str
 ) -> None:
-    await graft.tools(WEATHER, on_pending="block")
-    shown = await graft.ask([user("hi")], answer(call()))
-    contents = [user("hi"), shown, user("?")]
-    body = encode({"contents": contents, "tools": [OWN], "generationConfig": config})
-    outcome = await graft.request(body, target(model=name))
-    assert isinstance(outcome, Forward)
-    assert outcome.exchange is None
-    assert decode(outcome.body) == {"contents": contents, "generationConfig": config}
-    await graft.tools(WEATHER, client_tools="keep", on_pending="block")
-    assert await graft.request(body, target(model=name)) == Forward(body)
+    """It is neither waited for nor blocked."""
+    for client_tools, own in (("strip", {}), ("keep", {"tools": [OWN]})):
+        await graft.tools(WEATHER, client_tools=client_tools, on_pending="block")
+        shown = await graft.ask([user(client_tools)], answer(call()))
+        contents = [user(client_tools), shown, user("?")]
+        body = encode({"contents": contents, "tools": [OWN], "generationConfig": config})
+        outcome = await graft.request(body, target(model=name))
+        assert isinstance(outcome, Forward)
+        assert outcome.exchange is None
+        assert decode(outcome.body) == {"contents": contents, **own, "generationConfig": config}
+        assert own == {} or outcome.body == body
+        await answer_all(graft, {"t": 1})
+        outcome = await graft.request(body, target(model=name))
+        assert isinstance(outcome, Forward)
+        assert outcome.exchange is None
+        told = [user(client_tools), *TOLD, user("?")]
+        assert decode(outcome.body) == {"contents": told, **own, "generationConfig": config}
+
+
+@pytest.mark.parametrize("client_tools", ["strip", "keep"])
+async def test_a_request_for_structured_output_tells_of_a_chat_what_is_known_and_shows_the_rest(
+    graft: Graft, client_tools: str
+) -> None:
+    """A step with a result, one without, one that was passed through and one with a call of the client's own."""
+    await graft.tools(WEATHER, SEARCH, client_tools=client_tools)
+    first = await graft.ask([user("a")], answer("Well.", call("search", "c2ln"), call()))
+    await answer_all(graft, {"t": 1})
+    history = [user("a"), first, user("b")]
+    history += [await graft.ask(history, answer(call())), user("c")]
+    config: Document = {"responseMimeType": "application/json", "responseSchema": {"type": "OBJECT"}}
+    body: Document = {"contents": history, "tools": [OWN], "generationConfig": config}
+    sent = await graft.sent(body)
+    assert sent["contents"] == [
+        user("a"),
+        model("Well.", "[Called search with {}]", "[Called get_weather with {}]"),
+        user('[search returned {"t":1}]', '[get_weather returned {"t":1}]'),
+        *history[2:],
+    ]
+    if client_tools == "keep":
+        mixed = await graft.ask(history, answer(call("own"), call("search")), tools=[OWN])
+        history += [mixed, user(response("own", {"o": 1}), "d")]
+        pending = (await graft.sent({**body, "contents": history}))["contents"]
+        assert pending[-2:] == history[-2:]
+        await answer_all(graft, {"t": 2})
+        told = (await graft.sent({**body, "contents": history}))["contents"]
+        assert told[-3:] == [
+            model("[Called own with {}]", "[Called search with {}]"),
+            user('[own returned {"o":1}]', '[search returned {"t":2}]'),
+            user("d"),
+        ]
 
 
 @pytest.mark.parametrize("config", [{"responseMimeType": "text/plain"}, {"responseModalities": ["TEXT"]}, [], None])
@@ -246,7 +290,7 @@ async def test_making_a_cache_is_stripped_injected_and_rewritten_without_waiting
 @pytest.mark.parametrize(
     ("to", "body", "where"),
     [
-        (target(Operation.COUNT), {"contents": [], "x": "enerate"}, None),
+        (target(Operation.COUNT), {"contents": []}, "generateContentRequest"),
         (target(Operation.COUNT), {"generateContentRequest": {"contents": []}}, "generateContentRequest"),
         (target(Operation.COUNT), {"generate_content_request": {"contents": []}}, "generate_content_request"),
         (target(Operation.COUNT, surface="vertex"), {"contents": []}, ""),
@@ -255,7 +299,7 @@ async def test_making_a_cache_is_stripped_injected_and_rewritten_without_waiting
     ],
     ids=["bare", "whole", "whole, snake case", "vertex", "code assist", "code assist with tools"],
 )
-async def test_count_tokens_is_rewritten_where_its_form_has_a_place(
+async def test_count_tokens_is_rewritten_and_counts_the_tools_where_its_form_can_have_them(
     graft: Graft, to: Target, body: Document, where: str | None
 ) -> None:
     await graft.tools(WEATHER, on_pending="block")
@@ -270,6 +314,37 @@ async def test_count_tokens_is_rewritten_where_its_form_has_a_place(
     assert declared(seen) == ([] if where is None else ["get_weather"])
     written = next((v for v in sent.values() if isinstance(v, dict)), sent)["contents"]
     assert written[1]["parts"][0]["functionCall"] == call()["functionCall"]
+
+
+@pytest.mark.parametrize("client_tools", ["strip", "keep"])
+@pytest.mark.parametrize(
+    ("given", "sent"),
+    [
+        ({"contents": [user("hi")]}, {"model": "models/gemini-2.5-flash", "contents": [user("hi")]}),
+        ({"contents": user("hi")}, {"model": "models/gemini-2.5-flash", "contents": user("hi")}),
+        ({"model": "models/m", "contents": []}, {"model": "models/m", "contents": []}),
+        ({"x": "enerate"}, None),
+        ({}, None),
+    ],
+)
+async def test_a_count_of_contents_alone_becomes_the_form_that_counts_tools(
+    graft: Graft, client_tools: str, given: Document, sent: Document | None
+) -> None:
+    """It names the model, and other members stay beside it; without contents the service has its own words for it."""
+    await graft.tools(WEATHER, client_tools=client_tools, tool_config={"functionCallingConfig": {"mode": "ANY"}})
+    to = target(Operation.COUNT)
+    outcome = await graft.request({**given, "more": 1}, to)
+    assert isinstance(outcome, Forward)
+    if sent is None:
+        assert "generateContentRequest" not in decode(outcome.body)
+        return
+    tools = {
+        "tools": [{"functionDeclarations": [WEATHER]}],
+        "toolConfig": {"functionCallingConfig": {"mode": "ANY"}},
+    }
+    assert decode(outcome.body) == {"more": 1, "generateContentRequest": {**sent, **tools}}
+    await graft.tools(client_tools=client_tools)
+    assert await graft.request(encode(given), to) == Forward(encode(given))
 
 
 async def test_count_tokens_and_continuations_never_wait_or_block(graft: Graft) -> None:
@@ -381,11 +456,13 @@ async def test_a_turn_with_the_same_words_in_another_chat_is_found_by_all_before
     assert await graft.contents(cut) == cut
 
 
-async def test_a_chat_cut_at_its_front_is_found_by_the_turn_before_where_only_one_can_be_meant(graft: Graft) -> None:
+async def test_a_chat_cut_at_its_front_is_found_by_words_that_are_no_coincidence(graft: Graft) -> None:
     await graft.tools(WEATHER, delivery="passthrough")
-    await graft.ask([user("Oslo"), model("ok"), user("weather?")], answer(call(signature="c2ln")))
-    out = await graft.contents([user("weather?"), model(call()), user(response())])
-    assert out[1] == model(call(signature="c2ln"))
+    words = user("What will the weather be like in Oslo tomorrow afternoon?")
+    for asked in (words, user("weather?")):
+        await graft.ask([user("Oslo"), model("ok"), asked], answer(call(signature="c2ln")))
+        out = await graft.contents([asked, model(call()), user(response())])
+        assert (out[1] == model(call(signature="c2ln"))) is (asked is words)
 
 
 async def test_a_turn_stands_in_a_history_only_once_unless_its_id_says_so(graft: Graft) -> None:
@@ -401,7 +478,7 @@ async def test_of_a_regenerated_answer_the_newest_that_was_delivered_to_its_end_
     await graft.tools(WEATHER, client_tools="keep")
     for n in (1, 2):
         await graft.ask([user("hi")], answer(call("own"), call(signature=f"sig{n}")))
-    cut = Capture(graft.grafter, await graft.exchange({"contents": [user("hi")]}, STREAM), Framing.SSE)
+    cut = Capture(graft.grafter, await graft.exchange({"contents": [user("hi")]}, STREAM), EVENTS)
     cut.feed(b"data: " + encode(answer(call("own"), call(signature="sig3"))) + b"\r\n\r\n")
     out = await graft.contents([user("hi"), model(call("own")), user(response("own"))])
     assert out[1] == model(call("own"), call(signature="sig2"))
@@ -468,11 +545,11 @@ async def test_the_same_history_is_rewritten_the_same_and_a_late_result_is_told(
     history = [user("hi"), shown, user("?")]
     assert await graft.contents(history) == history
     one, two = await graft.calls()
-    await graft.store.answer(one.call_id, result={"t": 1})
+    await graft.store.answer(one.session, one.call_id, result={"t": 1})
     partly = await graft.contents(history)
     assert partly == await graft.contents(history)
     assert partly[2] == user(response(value={"t": 1}), response("search", {"error": "no result"}))
-    await graft.store.answer(two.call_id, error="broken")
+    await graft.store.answer(two.session, two.call_id, error="broken")
     assert (await graft.contents(history))[2]["parts"][1] == response("search", {"error": "broken"})
 
 
@@ -515,7 +592,7 @@ async def test_passthrough_stores_the_clients_response_and_the_first_answer_wins
 async def test_passthrough_inserts_what_is_missing(graft: Graft) -> None:
     await graft.tools(WEATHER, SEARCH, delivery="passthrough")
     shown = await graft.ask([user("hi")], answer(call(), call("search")))
-    await graft.store.answer((await graft.calls())[0].call_id, result={"t": 1})
+    await graft.store.answer("default", (await graft.calls())[0].call_id, result={"t": 1})
     out = await graft.contents([user("hi"), shown, user(response("search", {"s": 1}))])
     assert out[2] == user(response(value={"t": 1}), response("search", {"s": 1}))
     assert [one.result for one in await graft.calls()] == [{"t": 1}, {"s": 1}]
@@ -564,13 +641,13 @@ async def when(condition: Callable[[], Any]) -> None:
 def waits(monkeypatch: pytest.MonkeyPatch, store: Store) -> list[float]:
     """The timeouts of the store's waits, in the order that they begin."""
     begun: list[float] = []
-    wait = store.wait
+    wait = store.wait_call
 
-    async def noted(*, after: int, timeout: float, session: str | None = None) -> bool:
+    async def noted(call: Call, timeout: float) -> Call | None:
         begun.append(timeout)
-        return await wait(after=after, timeout=timeout, session=session)
+        return await wait(call, timeout)
 
-    monkeypatch.setattr(store, "wait", noted)
+    monkeypatch.setattr(store, "wait_call", noted)
     return begun
 
 
@@ -594,10 +671,11 @@ async def test_wait_goes_on_only_when_every_call_of_the_step_has_a_result(graft:
     task = await running(graft, [user("hi"), shown, user("?")])
     await when(lambda: waits)
     one, two = await graft.calls()
-    await graft.store.answer(one.call_id, result=1)
-    await when(lambda: len(waits) > 1)
+    await when(lambda: len(waits) == 2)
+    await graft.store.answer(one.session, one.call_id, result=1)
+    await when(lambda: len(waits) == 3)
     assert not task.done()
-    await graft.store.answer(two.call_id, result=2)
+    await graft.store.answer(two.session, two.call_id, result=2)
     assert isinstance(await asyncio.wait_for(task, SOON), Forward)
 
 
@@ -633,10 +711,10 @@ async def test_a_store_that_fails_while_a_request_waits_is_told(
 ) -> None:
     history = await pending(graft, on_pending="wait", pending_timeout=3600)
 
-    async def fail(**_: Any) -> bool:
+    async def fail(*_: Any, **__: Any) -> bool:
         raise StoreUnavailable("gone")
 
-    monkeypatch.setattr(graft.store, "wait", fail)
+    monkeypatch.setattr(graft.store, "wait_call", fail)
     outcome = await graft.request({"contents": history})
     assert isinstance(outcome, Reply)
     assert outcome.status == 503
@@ -712,3 +790,71 @@ async def test_a_store_that_fails_is_a_503_in_googles_shape(
     settings = graft.grafter.settings.model_copy(update={"on_store_error": "pass"})
     passing = Grafter(graft.store, settings, graft.grafter.metrics)
     assert await passing.request(to, scope, data) == Forward(data)
+
+
+# --- what nobody foresaw -----------------------------------------------------------------------------------------
+
+MISTAKES = {
+    "prefix": "addon.graft.prefixes.Prefixes.find",
+    "look-up": "addon.graft.grafter.hits_of",
+    "tools": "addon.core.tools.Toolbox.strip",
+    "history": "addon.core.history._Writer.user_turn",
+    "body": "addon.surfaces.wire.assemble",
+}
+
+
+def mistaken(*_: object, **__: object) -> None:
+    raise ZeroDivisionError("a mistake")
+
+
+@pytest.mark.parametrize("where", MISTAKES)
+@pytest.mark.parametrize(
+    "to",
+    [
+        target(),
+        STREAM,
+        target(Operation.STREAM, Framing.ARRAY),
+        target(Operation.STREAM, Framing.SSE, surface="codeassist"),
+        target(Operation.COUNT, surface="vertex"),
+        target(Operation.CACHE, model=""),
+    ],
+    ids=["json", "sse", "array", "code assist", "count", "cache"],
+)
+async def test_a_mistake_in_a_request_is_told_or_passed_over_and_leaves_nothing_behind(
+    graft: Graft, monkeypatch: pytest.MonkeyPatch, to: Target, where: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    history = await pending(graft)
+    body: Document = {"contents": history}
+    data = encode({"model": "m", "request": body} if to.request_path else body)
+    scope = await graft.scope()
+    settings = graft.grafter.settings.model_copy(update={"on_store_error": "pass"})
+    passing = Grafter(graft.store, settings, graft.grafter.metrics)
+    fine = await graft.grafter.request(to, scope, data)
+    with monkeypatch.context() as patch:
+        patch.setattr(MISTAKES[where], mistaken)
+        assert await passing.request(to, scope, data) == Forward(data)
+        caplog.clear()
+        outcome = await graft.grafter.request(to, scope, data)
+    assert isinstance(outcome, Reply)
+    assert (outcome.status, outcome.content_type) == (500, "application/json; charset=UTF-8")
+    document = decode(outcome.body)
+    error = (document[0] if isinstance(document, list) else document)["error"]
+    assert (error["status"], error["message"]) == (
+        "INTERNAL",
+        "toolgraft: a request could not be rewritten: ZeroDivisionError",
+    )
+    assert len([record for record in caplog.records if record.levelname == "ERROR"]) == 1
+    assert b'toolgraft_errors_total{kind="graft"} 2.0' in graft.grafter.metrics.render()
+    after = await graft.grafter.request(to, scope, data)
+    assert isinstance(fine, Forward)
+    assert isinstance(after, Forward)
+    assert after.body == fine.body != data
+
+
+async def test_a_mistake_while_a_sessions_tools_are_read_is_a_failure_of_the_graft(
+    graft: Graft, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await graft.tools(WEATHER)
+    monkeypatch.setattr("addon.graft.scope.Toolbox", mistaken)
+    with pytest.raises(GraftFailed, match="the session's tools could not be read: ZeroDivisionError"):
+        await graft.grafter.scope("default")

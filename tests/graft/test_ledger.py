@@ -6,12 +6,15 @@ from typing import Any
 import pytest
 
 from addon.core.documents import Document, encode
+from addon.core.keys import Keys, asker_digest, marks_of
 from addon.core.placeholder import Placeholder
 from addon.core.request import Request, parse
-from addon.core.turns import chain_key, pair_key, visible_digest
-from addon.graft.ledger import Hits, hits_of, take_answers, true_turn
+from addon.core.turns import chain_key, visible_digest, windows
+from addon.graft import ledger
+from addon.graft.evidence import Miss, true_turn
+from addon.graft.ledger import Hits, take_answers
 from addon.graft.prefixes import SMALLEST, Prefixes
-from store.base import Store
+from store.base import MATCHES, Store
 from store.models import Call, Slot, Status, Step, Turn
 from tests.graft.conftest import call, model, response, user
 
@@ -26,12 +29,20 @@ def digest(content: Document) -> bytes:
     return visible_digest(content["parts"])
 
 
-def keys(history: Sequence[Document]) -> list[bytes]:
-    """Chain and pair of the last turn of a history of single Contents."""
+def keys_of(store: Store, *, asker: str = "", name: str = "", instruction: str = "") -> Keys:
+    return Keys(store.secret, asker_digest(store.secret, asker), name, instruction.encode())
+
+
+def made(keys: Keys, history: Sequence[Document], marked: Document | None = None) -> tuple[bytes, list[bytes]]:
+    """Chain and keys of the last turn of a history of single Contents."""
     chain = b""
     for content in history:
         chain = chain_key(chain, content["role"], digest(content))
-    return [chain, pair_key(digest(history[-2]), digest(history[-1]))]
+    own = keys.own(digest(history[-1]))
+    sent = windows([digest(content) for content in history[:-1]], digest(history[-1]))
+    marks = [keys.mark(*mark) for mark in marks_of([marked or history[-1]])]
+    windowed = [keys.window(own, window) for window in sent]
+    return chain, [own, keys.history(own, chain), keys.whole(own, chain), *windowed, *marks]
 
 
 async def kept(
@@ -41,37 +52,77 @@ async def kept(
     *,
     session: str = "default",
     said: Document | None = None,
+    args: Any = None,
+    root: dict[str, str] | None = None,
     **fields: Any,
 ) -> Call:
-    """An entry of one call for the last turn of the history."""
+    """An entry of one call for the last turn of the history; `root` is what `keys_of` takes."""
+    keys = keys_of(store, **root or {})
+    chain, found_by = made(keys, history, said)
     one = Call(
         call_id=f"call_{n}",
         session=session,
         name="f",
-        args={"n": n},
+        args=args or {"n": n},
         turn_id=turn_id(n),
         created_at=1e6,
         updated_at=1e6,
     )
-    known = {"visible": history[-1]["parts"], "delivered": True, "user_key": digest(history[-2])}
+    known = {
+        "visible": (said if said and digest(said) == digest(history[-1]) else history[-1])["parts"],
+        "delivered": True,
+        "user_key": keys.user(digest(history[-2])),
+        "chain": keys.hidden(turn_id(n).encode(), chain),
+    }
     turn = Turn(
         turn_id=turn_id(n),
         session=session,
-        steps=[Step(content=said or model(call("f", args={"n": n})), slots=[Slot(name="f", call_id=one.call_id)])],
+        steps=[Step(content=said or model(call("f", args=one.args)), slots=[Slot(name="f", call_id=one.call_id)])],
         created_at=1e6,
         **{**known, **fields},
     )
-    await store.save_turn(turn, [one], keys(history))
+    await store.save_turn(turn, [one], found_by)
     return one
+
+
+async def plain(store: Store, history: Sequence[Document], **root: str) -> None:
+    """A turn without calls, for the last turn of the history."""
+    keys = keys_of(store, **root)
+    chain, found_by = made(keys, history)
+    await store.save_plain("default", found_by, keys.hidden(found_by[0], chain))
 
 
 def read(contents: Sequence[Document]) -> Request:
     return parse(encode({"contents": list(contents)}))
 
 
-async def found(store: Store, contents: Sequence[Document], session: str = "default") -> dict[int, list[str]]:
-    request = read(contents)
-    hits = await hits_of(store, session, request.body, request.history, PLACEHOLDER)
+async def hits_of(store: Store, request: Request, session: str = "default", **root: str) -> Hits:
+    keys = keys_of(store, **root)
+    revision = store.revision(session)
+    return await ledger.hits_of(store, session, revision, keys, request.body, request.history, PLACEHOLDER)
+
+
+async def missed(store: Store, contents: Sequence[Document], **root: str) -> dict[str, Miss]:
+    """Why each turn that was missed was, by its text."""
+    request, told = read(contents), dict[str, Miss]()
+    keys = keys_of(store, **root)
+    await ledger.hits_of(
+        store,
+        "default",
+        store.revision("default"),
+        keys,
+        request.body,
+        request.history,
+        PLACEHOLDER,
+        lambda turn, miss: told.update({turn.text: miss}),
+    )
+    return told
+
+
+async def found(
+    store: Store, contents: Sequence[Document], session: str = "default", **root: str
+) -> dict[int, list[str]]:
+    hits = await hits_of(store, read(contents), session, **root)
     return {index: [true.turn_id for true in true_turns] for index, true_turns in hits.items()}
 
 
@@ -85,11 +136,25 @@ async def test_by_the_id_before_everything_else(store: Store) -> None:
     assert await found(store, [A, shown, C]) == {1: [turn_id(2)]}
 
 
+async def test_a_record_that_lacks_a_call_is_told_with_it(store: Store) -> None:
+    """As earlier versions wrote it of a call that the model had marked as a thought."""
+    shown = model(PLACEHOLDER.text(["f"], turn_id(1)))
+    one = await kept(store, 1, [A, shown], said=model())
+    request = read([A, shown, C])
+    ((true,),) = (await hits_of(store, request)).values()
+    assert [(step.content, [slot.call_id for slot in step.slots]) for step in true.steps] == [
+        (model(call("f", args={"n": 1})), [one.call_id])
+    ]
+
+
 async def test_several_ids_of_one_turn_in_their_order_and_each_once(store: Store) -> None:
     for n in (1, 2):
         await kept(store, n, [A, B])
     texts = [PLACEHOLDER.text(["f"], turn_id(n)) for n in (2, 9, 1, 2)]
     assert await found(store, [A, model(*texts), C]) == {1: [turn_id(2), turn_id(1)]}
+
+
+# --- all that stands before it -----------------------------------------------------------------------------------
 
 
 async def test_by_all_that_stands_before_it(store: Store) -> None:
@@ -99,25 +164,174 @@ async def test_by_all_that_stands_before_it(store: Store) -> None:
     assert await found(store, [C, B, C, B, C]) == {3: [turn_id(2)]}
 
 
-async def test_by_the_turn_before_it_only_if_one_can_be_meant(store: Store) -> None:
-    await kept(store, 1, [A, B, C, B])
-    assert await found(store, [C, B, C]) == {1: [turn_id(1)]}
-    await kept(store, 2, [C, B, C, B])
-    assert await found(store, [C, B, C]) == {}
+@pytest.mark.parametrize("other", [{"asker": "key:other"}, {"instruction": "Be rude."}, {"name": "other"}])
+async def test_who_asks_the_chats_name_and_the_system_instruction_stand_before_it_too(
+    store: Store, other: dict[str, str]
+) -> None:
+    root = {"asker": "key:one", "instruction": "Be brief.", "name": "one"}
+    await kept(store, 1, [A, B], root=root)
+    assert await found(store, [A, B, C], **root) == {1: [turn_id(1)]}
+    if "instruction" not in other:
+        assert await found(store, [A, B, C], **root | other) == {}
+    unnamed = root | {"name": ""}
+    await kept(store, 2, [C, B], root=unnamed)
+    assert await found(store, [C, B, A], **unnamed) == {1: [turn_id(2)]}
+    assert await found(store, [C, B, A], **unnamed | other) == {}
 
 
-async def test_a_turn_that_stands_elsewhere_for_sure_is_not_meant_by_the_turn_before(store: Store) -> None:
-    await kept(store, 1, [A, B])
-    assert await found(store, [A, B, A, B, A]) == {1: [turn_id(1)]}
-    late = [user("x"), B, A, B, C]
-    assert await found(store, late) == {3: [turn_id(1)]}
+async def test_a_chat_that_has_a_name_is_known_under_any_system_instruction(store: Store) -> None:
+    await kept(store, 1, [A, B], root={"name": "one", "instruction": "It is 10:00."})
+    assert await found(store, [A, B, C], name="one", instruction="It is 10:01.") == {1: [turn_id(1)]}
+    assert await found(store, [A, B, C], instruction="It is 10:00.") == {}
 
 
-async def test_the_newest_that_was_delivered_wins(store: Store) -> None:
-    await kept(store, 1, [A, B])
-    await kept(store, 2, [A, B])
-    await kept(store, 3, [A, B], delivered=False)
+async def test_of_turns_that_mean_the_same_the_newest_that_was_delivered_is_told(store: Store) -> None:
+    await kept(store, 1, [A, B], args={"x": 1})
+    await kept(store, 2, [A, B], args={"x": 1})
+    await kept(store, 3, [A, B], args={"x": 1}, delivered=False)
     assert await found(store, [A, B, C]) == {1: [turn_id(2)]}
+
+
+@pytest.mark.parametrize("name", ["", "chat"])
+async def test_turns_that_mean_different_things_are_missed_unless_the_chat_has_a_name(store: Store, name: str) -> None:
+    await kept(store, 1, [A, B], args={"x": 2**53}, root={"name": name})
+    await kept(store, 2, [A, B], args={"x": 2**53 + 1}, root={"name": name})
+    await kept(store, 3, [A, B], delivered=False, root={"name": name})
+    assert await found(store, [A, B, C], name=name) == ({1: [turn_id(2)]} if name else {})
+    assert await missed(store, [A, B, C], name=name) == ({} if name else {"b": Miss.AMBIGUOUS})
+
+
+async def test_the_same_call_with_another_result_is_another_meaning(store: Store) -> None:
+    for n in (1, 2):
+        await kept(store, n, [A, B], args={"x": 1})
+    assert await found(store, [A, B, C]) == {1: [turn_id(2)]}, "neither has a result"
+    await store.answer("default", "call_1", result={"r": 1})
+    assert await found(store, [A, B, C]) == {}
+    await store.answer("default", "call_2", result={"r": 1})
+    assert await found(store, [A, B, C]) == {1: [turn_id(2)]}
+    await kept(store, 3, [A, B], args={"x": 1})
+    await store.answer("default", "call_3", error="broken")
+    assert await found(store, [A, B, C]) == {}
+
+
+async def test_more_turns_than_can_be_compared_are_missed(store: Store) -> None:
+    for n in range(MATCHES):
+        await kept(store, n, [A, B], args={"x": 1})
+    assert await found(store, [A, B, C]) == {1: [turn_id(MATCHES - 1)]}
+    await kept(store, MATCHES, [A, B], args={"x": 1})
+    assert await found(store, [A, B, C]) == {}
+
+
+async def test_a_turn_without_calls_that_reads_the_same_makes_it_a_miss(store: Store) -> None:
+    await kept(store, 1, [A, B])
+    await plain(store, [A, B], asker="key:other")
+    await plain(store, [C, B])
+    assert await found(store, [A, B, C]) == {1: [turn_id(1)]}
+    await plain(store, [A, B])
+    assert await found(store, [A, B, C]) == {}
+    assert await missed(store, [A, B, C]) == {"b": Miss.PLAIN}
+    assert await missed(store, [C, B, A]) == {}, "it is known, and nothing is hidden in it"
+
+
+async def test_a_history_that_may_be_the_end_of_another_is_missed(store: Store) -> None:
+    await kept(store, 1, [A, B])
+    assert await found(store, [A, B, C]) == {1: [turn_id(1)]}
+    await kept(store, 2, [C, B, A, B])
+    assert await found(store, [A, B, C]) == {}
+    assert await missed(store, [A, B, C]) == {"b": Miss.AMBIGUOUS}
+    assert await found(store, [C, B, A, B, C]) == {3: [turn_id(2)]}
+    await plain(store, [A, B, C, B, A, B])
+    assert await found(store, [C, B, A, B, C]) == {}
+
+
+# --- words that cannot be a coincidence ---------------------------------------------------------------------------
+
+ASKED = user("Please send the invoice for March to Anna, and keep a copy of it.")
+SAID_SO = model("I have sent the invoice for March to Anna, and kept a copy.")
+MOVED = user("Could you move the meeting on the budget to Friday afternoon?")
+DONE, YES = model("Done."), user("yes")
+
+
+async def test_a_history_that_was_cut_is_known_by_enough_words(store: Store) -> None:
+    await kept(store, 1, [A, B, YES, DONE])
+    await kept(store, 2, [A, B, MOVED, DONE])
+    assert await found(store, [YES, DONE, C]) == {}, "a coincidence"
+    assert await missed(store, [YES, DONE, C]) == {"Done.": Miss.CONTEXT}
+    assert await found(store, [MOVED, DONE, C]) == {1: [turn_id(2)]}
+    assert await found(store, [MOVED, DONE, C], asker="key:other") == {}
+    await plain(store, [C, B, MOVED, DONE])
+    assert await found(store, [MOVED, DONE, C]) == {}
+    assert await found(store, [A, B, MOVED, DONE, C]) == {3: [turn_id(2)]}
+
+
+async def test_short_phrases_are_no_evidence_however_many_there_are(store: Store) -> None:
+    chat = [part for n in range(6) for part in (user(f"go on {n}{n}"), model(f"ok {n}{n} then"))]
+    await kept(store, 1, [A, B, *chat])
+    assert await found(store, [*chat, C]) == {}
+
+
+@pytest.mark.parametrize("changed", [{"instruction": "It is 10:01."}, {"name": "resumed"}])
+async def test_where_the_system_instruction_or_the_name_has_changed_words_decide(
+    store: Store, changed: dict[str, str]
+) -> None:
+    root = {"instruction": "It is 10:00.", "name": "one" if "name" in changed else ""}
+    await kept(store, 1, [ASKED, DONE], root=root)
+    await kept(store, 2, [A, B], root=root)
+    assert await found(store, [ASKED, DONE, C], **root | changed) == {1: [turn_id(1)]}
+    assert await found(store, [A, B, C], **root | changed) == {}
+    await kept(store, 3, [ASKED, DONE], root=root)
+    assert await found(store, [ASKED, DONE, C], **root | changed) == {}
+
+
+async def test_after_an_edit_a_turn_is_known_by_its_own_words(store: Store) -> None:
+    await kept(store, 1, [A, B, ASKED, SAID_SO])
+    await kept(store, 2, [A, B, ASKED, DONE])
+    edited = [C, B, ASKED]
+    assert await found(store, [*edited, SAID_SO, C]) == {3: [turn_id(1)]}
+    assert await found(store, [*edited, DONE, C]) == {}
+    assert await found(store, [*edited, SAID_SO, C, SAID_SO, C]) == {}, "it was said once"
+    await plain(store, [MOVED, SAID_SO])
+    assert await found(store, [*edited, SAID_SO, C]) == {}
+    assert await missed(store, [*edited, SAID_SO, C]) == {SAID_SO["parts"][0]["text"]: Miss.PLAIN}
+
+
+async def test_turns_between_those_that_are_known_are_known_too(store: Store) -> None:
+    chat = [A, B, YES, DONE, ASKED, SAID_SO, YES, DONE]
+    await kept(store, 1, chat[:4])
+    await kept(store, 2, chat[:6])
+    await kept(store, 3, chat)
+    for n in (4, 5):
+        await kept(store, n, [C, *chat[1 : 6 if n == 5 else 2], YES, DONE])
+    cut = [user("What was before."), B, *chat[2:]]
+    assert await found(store, [*cut, C]) == {5: [turn_id(2)], 7: [turn_id(3)]}, "who said yes first is not known"
+    edited = [A, B, YES, DONE, user("(edited)"), SAID_SO, YES, DONE]
+    assert await found(store, [*edited, C]) == {3: [turn_id(1)], 5: [turn_id(2)], 7: [turn_id(3)]}
+    edited[6] = user("no")
+    assert await found(store, [*edited, C]) == {3: [turn_id(1)], 5: [turn_id(2)]}
+
+
+async def test_turns_without_calls_tell_what_is_around_them(store: Store) -> None:
+    chat = [A, B, YES, SAID_SO, YES, DONE]
+    await plain(store, chat[:4])
+    await kept(store, 1, chat)
+    await kept(store, 2, [C, B, YES, DONE])
+    assert await found(store, [user("before"), B, *chat[2:], C]) == {5: [turn_id(1)]}
+    await plain(store, [ASKED, SAID_SO])
+    assert await found(store, [user("before"), B, *chat[2:], C]) == {}, "two chats said so"
+
+
+async def test_a_placeholder_tells_what_is_around_it(store: Store) -> None:
+    shown = model(PLACEHOLDER.text(["f"], turn_id(1)))
+    await kept(store, 1, [A, shown])
+    await kept(store, 2, [A, shown, YES, DONE])
+    await kept(store, 3, [C, B, YES, DONE])
+    edited = [user("edited"), shown, YES, DONE, C]
+    assert await found(store, edited) == {1: [turn_id(1)], 3: [turn_id(2)]}
+    await plain(store, [A, shown, YES, DONE])
+    assert await found(store, edited) == {1: [turn_id(1)]}
+
+
+# --- what clients echo --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -144,9 +358,38 @@ async def test_chats_with_the_same_words_are_told_apart_by_the_ids_and_the_signa
     for n, mark in enumerate(marks, 1):
         await kept(store, n, [A, seen], said=model(call("own", **mark)))
     assert await found(store, [A, model(call("own", **own)), C]) == ({} if meant is None else {1: [turn_id(meant)]})
-    if meant is None or len(marks) == 1 or own.get("id") == "x1" or own.get("signature") in ("+/8", "-_8="):
-        cut = await found(store, [B, C, B, A, model(call("own", **own)), C])
-        assert cut == ({} if meant is None else {4: [turn_id(meant)]}), "nor by the turn before it alone"
+    echoes = own.get("id") == "x1" or own.get("signature") in ("+/8", "-_8=")
+    cut = await found(store, [B, C, B, A, model(call("own", **own)), C])
+    assert cut == ({4: [turn_id(1)]} if echoes else {})
+
+
+async def test_marks_that_several_turns_have_tell_nothing(store: Store) -> None:
+    marks = [{"id": "call_0"}, {"id": "call_0"}, {"signature": "c2ln"}, {"signature": "c2ln"}, {"signature": "b3Ro"}]
+    for n, mark in enumerate(marks, 1):
+        said = model(call("own", **mark), call("f", args={"n": n}))
+        await kept(store, n, [user(f"{n}"), model(call("own"))], said=said)
+    for mark in ({"id": "call_0"}, {"signature": "c2ln"}):
+        assert await found(store, [A, model(call("own", **mark)), C]) == {}
+    assert await found(store, [A, model(call("own", id="call_0", signature="b3Ro")), C]) == {1: [turn_id(5)]}
+    keys = keys_of(store)
+    await store.save_plain("default", [keys.mark(*mark) for mark in marks_of([model(call(signature="b3Ro"))])])
+    assert await found(store, [A, model(call("own", signature="b3Ro")), C]) == {}
+
+
+@pytest.mark.parametrize("mark", [{"id": "1"}, {"signature": "c2ln"}])
+async def test_what_the_client_has_edited_is_its_own_whatever_it_echoes(store: Store, mark: dict[str, str]) -> None:
+    given = model(call("own", args={"n": 1}, **mark))
+    await kept(store, 1, [A, model(call("own", args={"n": 1}))], said=given)
+    assert await found(store, [C, given, A]) == {1: [turn_id(1)]}
+    assert await found(store, [C, model(call("own", args={"n": 2}, **mark)), A]) == {}
+
+
+async def test_marks_of_two_turns_in_one_run_tell_nothing(store: Store) -> None:
+    for n, signature in enumerate(("c2ln", "b3Ro"), 1):
+        seen = {"text": "Done.", "thoughtSignature": signature}
+        await kept(store, n, [A, model(seen)], said=model(call("f", args={"n": n}), seen))
+    both = model({"text": "Do", "thoughtSignature": "c2ln"}, {"text": "ne.", "thoughtSignature": "b3Ro"})
+    assert await found(store, [C, both, A]) == {}
 
 
 SAID = model(call("f"))
@@ -160,7 +403,7 @@ def after(value: Any = None, *later: Document) -> list[Document]:
 async def went_on(store: Store, chat: list[Document]) -> list[str]:
     """Which turn the client's is found to be; its answers are taken."""
     request = read(chat)
-    hits = await hits_of(store, "default", request.body, request.history, PLACEHOLDER)
+    hits = await hits_of(store, request)
     await take_answers(store, "default", request.body, request.history, hits)
     return [true.turn_id for true_turns in hits.values() for true in true_turns]
 
@@ -180,7 +423,7 @@ async def test_where_nothing_tells_two_chats_apart_no_answer_is_taken(store: Sto
     assert await went_on(store, after()) == [turn_id(2)], "without answers of its own the turn cannot stand"
     assert await results(store) == [None, None]
     await passes(store, 3, delivered=False)
-    await store.answer("call_2", result={"t": 2})
+    await store.answer("default", "call_2", result={"t": 2})
     assert await went_on(store, after({"t": 1})) == [turn_id(1)], "the one that has no other answer"
     assert await results(store) == [{"t": 1}, {"t": 2}, None]
 
@@ -194,7 +437,8 @@ async def test_chats_with_the_same_words_are_told_apart_by_the_answers_they_had(
     assert await went_on(store, after({"t": 2})) == [turn_id(2)]
     assert await results(store) == [{"t": 1}, {"t": 2}]
     assert await went_on(store, after({"t": 3})) == []
-    assert await went_on(store, after()) == [turn_id(2)], "without answers of its own the turn cannot stand"
+    assert await missed(store, after({"t": 3})) == {"": Miss.ANSWERS}
+    assert await went_on(store, after()) == [], "one of two answers"
 
 
 async def test_the_same_chat_with_the_same_answers_again_is_the_newest(store: Store) -> None:
@@ -210,11 +454,11 @@ async def test_what_an_answer_told_is_not_remembered_for_another_answer(store: S
     long = user("x" * SMALLEST)
     for n in (1, 2):
         await kept(store, n, [long, SAID], said=SAID, delivery="passthrough")
-        await store.answer(f"call_{n}", result={"t": n})
+        await store.answer("default", f"call_{n}", result={"t": n})
     for n in (1, 2, 1):
         body = encode({"contents": [long, SAID, user(response("f", {"t": n}))]})
         request = parse(body, (), prefixes.find("s", (), body))
-        hits = await hits_of(store, "default", body, request.history, PLACEHOLDER)
+        hits = await hits_of(store, request)
         prefixes.keep("s", (), request)
         assert [true.turn_id for true in hits[1]] == [turn_id(n)]
     assert request.known is not None
@@ -268,29 +512,106 @@ async def test_a_bare_placeholder_is_no_step_that_the_same_history_tells_already
     assert await found(store, [A, shown, A, bare, C]) == {1: [turn_id(1)], 3: [turn_id(2)]}
 
 
-async def test_what_was_found_is_remembered_until_the_ledger_changes(
+class Looks:
+    """How often the ledger was looked at for a history, and for how many of its turns."""
+
+    def __init__(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.turns: list[int] = []
+        look_up = store.look_up
+
+        async def noted(session: str, **wanted: Any) -> Any:
+            if "known" in wanted:
+                self.turns.append(len(wanted["known"]))
+            return await look_up(session, **wanted)
+
+        monkeypatch.setattr(store, "look_up", noted)
+
+    def since(self) -> list[int]:
+        seen, self.turns = self.turns, []
+        return seen
+
+
+async def test_what_was_found_is_remembered_until_a_write_concerns_it(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    looks = Looks(store, monkeypatch)
     one = await kept(store, 1, [A, B])
+    request = read([A, B, A, DONE, C])
+    first = await hits_of(store, request)
+    assert list(first) == [1]
+    assert looks.since() == [2]
+    await kept(store, 2, [ASKED, SAID_SO])
+    await plain(store, [MOVED, SAID_SO])
+    await store.answer("default", "call_2", result={"r": 2})
+    assert (await hits_of(store, request))[1][0] is first[1][0]
+    assert looks.since() == [], "of another chat"
+    await store.answer("default", one.call_id, result={"r": 1})
+    assert (await hits_of(store, request))[1][0].answers == {one.call_id: {"r": 1}}
+    assert looks.since() == [1], "its result"
+    await kept(store, 3, [A, B, A, DONE])
+    assert list(await hits_of(store, request)) == [1, 3]
+    assert looks.since() == [1], "its words"
+    await plain(store, [A, B])
+    assert list(await hits_of(store, request)) == [3]
+    assert looks.since() == [1], "a turn without calls"
+
+
+async def test_what_depends_on_several_turns_is_looked_at_again_with_each(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for n in (1, 2):
+        await kept(store, n, [A, B], args={"x": 1})
+    looks = Looks(store, monkeypatch)
     request = read([A, B, C])
-    looked: list[int] = []
-    look_up = store.look_up
+    assert list(await hits_of(store, request)) == [1]
+    await store.answer("default", "call_1", result={"r": 1})
+    assert await hits_of(store, request) == {}
+    await store.answer("default", "call_2", result={"r": 1})
+    assert list(await hits_of(store, request)) == [1]
+    assert looks.since() == [1, 1, 1]
 
-    async def noted(*args: Any, **kwargs: Any) -> Any:
-        looked.append(1)
-        return await look_up(*args, **kwargs)
 
-    monkeypatch.setattr(store, "look_up", noted)
+async def test_an_id_that_is_not_known_yet_is_looked_for_again(store: Store) -> None:
+    await kept(store, 1, [A, B])
+    request = read([A, model(PLACEHOLDER.text(["f"], turn_id(2))), C])
+    assert await hits_of(store, request) == {}
+    await kept(store, 2, [C, B])
+    assert list(await hits_of(store, request)) == [1]
 
-    async def look() -> Hits:
-        return await hits_of(store, "default", request.body, request.history, PLACEHOLDER)
 
-    first = await look()
-    assert (await look())[1][0] is first[1][0]
-    assert len(looked) == 1
-    await store.answer(one.call_id, result={"r": 1})
-    assert (await look())[1][0].answers == {one.call_id: {"r": 1}}
-    assert len(looked) == 2
+async def test_writes_that_are_not_known_any_more_concern_everything(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = Looks(store, monkeypatch)
+    await kept(store, 1, [A, B])
+    request = read([A, B, C])
+    await hits_of(store, request)
+    monkeypatch.setattr(store, "changes", lambda session, since: None)
+    await kept(store, 2, [ASKED, SAID_SO])
+    assert list(await hits_of(store, request)) == [1]
+    assert looks.since() == [1, 1]
+
+
+async def test_what_was_found_for_one_who_asks_is_not_for_another(store: Store) -> None:
+    one, other = {"asker": "key:one"}, {"asker": "key:other"}
+    await kept(store, 1, [A, B], root=one)
+    request = read([A, B, C])
+    for _ in range(2):
+        assert list(await hits_of(store, request, **one)) == [1]
+        assert await hits_of(store, request, **other) == {}
+        assert await hits_of(store, request, **one, instruction="Be rude.") == {}
+        assert await hits_of(store, request, **one, name="a chat") == {}
+
+
+async def test_what_words_prove_is_remembered_under_any_system_instruction(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = Looks(store, monkeypatch)
+    await kept(store, 1, [ASKED, SAID_SO])
+    request = read([ASKED, SAID_SO, YES, DONE, C])
+    for minute in range(3):
+        assert list(await hits_of(store, request, instruction=f"It is 10:{minute}.")) == [1]
+    assert looks.since() == [2]
 
 
 async def test_an_empty_ledger_is_not_even_read(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -333,9 +654,9 @@ async def passed_through(store: Store, answered: Document) -> tuple[bool, Call]:
     said = model(call("f", args={"n": 1}))
     await kept(store, 1, [A, said], delivery="passthrough")
     request = read([A, said, answered])
-    hits = await hits_of(store, "default", request.body, request.history, PLACEHOLDER)
+    hits = await hits_of(store, request)
     taken = await take_answers(store, "default", request.body, request.history, hits)
-    return taken, await store.call("call_1")
+    return taken, await store.call("default", "call_1")
 
 
 async def test_a_clients_own_answer_is_stored_and_the_first_wins(store: Store) -> None:
@@ -353,9 +674,9 @@ async def test_without_an_answer_nothing_is_stored(store: Store) -> None:
 async def test_an_answer_that_comes_in_between_stays(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     answer = store.answer
 
-    async def late(call_id: str, **kwargs: Any) -> Any:
-        await answer(call_id, result={"first": 1})
-        return await answer(call_id, **kwargs)
+    async def late(session: str, call_id: str, **kwargs: Any) -> Any:
+        await answer(session, call_id, result={"first": 1})
+        return await answer(session, call_id, **kwargs)
 
     monkeypatch.setattr(store, "answer", late)
     taken, one = await passed_through(store, user(response("f", {"mine": 1})))
@@ -367,35 +688,28 @@ async def test_what_was_found_for_the_beginning_goes_on_with_it(store: Store, mo
     chat = [user("hi"), model({"text": f"[Tool call completed: f [{turn_id(1)}]"}), user("and?")]
     await kept(store, 1, chat[:2])
     first = read(chat)
-    found = await hits_of(store, "default", first.body, first.history, PLACEHOLDER)
+    found = await hits_of(store, first)
     assert list(found) == [1]
     known = first.prefix()
     assert known is not None
     longer = encode({"contents": [*chat, model({"text": "so"}), user("more")]})
-    asked: list[int] = []
-    look_up = store.look_up
-
-    async def counted(session: str, **wanted: Any) -> Any:
-        asked.append(len(wanted["keys"]))
-        return await look_up(session, **wanted)
-
-    monkeypatch.setattr(store, "look_up", counted)
+    looks = Looks(store, monkeypatch)
     second = parse(longer, (), known)
-    assert await hits_of(store, "default", second.body, second.history, PLACEHOLDER) == found
-    assert asked == [2]  # the new turn's chain and pair
-    await kept(store, 2, [user("elsewhere"), model({"text": "other"})])
-    assert list(await hits_of(store, "default", second.body, second.history, PLACEHOLDER)) == [1]
-    assert asked == [2, 4]
+    assert await hits_of(store, second) == found
+    assert looks.since() == [1], "the new turn"
+    await kept(store, 2, [user("elsewhere"), model({"text": "so"})])
+    assert list(await hits_of(store, second)) == [1]
+    assert looks.since() == [1]
 
 
 async def test_a_turn_that_goes_on_is_looked_up_anew(store: Store) -> None:
     chat = [user("hi"), model({"text": "done"})]
     await kept(store, 1, chat)
     first = read(chat)
-    assert list(await hits_of(store, "default", first.body, first.history, PLACEHOLDER)) == [1]
+    assert list(await hits_of(store, first)) == [1]
     known = first.prefix()
     assert known is not None
     body = encode({"contents": [*chat, model({"text": " and more"}), user("?")]})
     again = parse(body, (), known)
-    assert await hits_of(store, "default", again.body, again.history, PLACEHOLDER) == {}
+    assert await hits_of(store, again) == {}
     assert again.history.turns[1].text == "done and more"

@@ -1,17 +1,20 @@
 """The records that an answer leaves in the store."""
 
+from typing import Any
+
 import pytest
 
 from addon.core.answer import Candidate, Captured
-from addon.core.documents import encode
+from addon.core.documents import Document
 from addon.core.interactions import kept, mark
-from addon.core.request import parse
+from addon.core.keys import marks_of
 from addon.core.steps import Slot
+from addon.graft.owners import Birth, ByHand
 from addon.graft.records import call_of, keys_of, step_of, turn_of
 from addon.surfaces import match_path
 from store.models import Slot as SlotRecord
 from store.models import Status, Step
-from tests.graft.conftest import WEATHER, Graft, model, user
+from tests.graft.conftest import WEATHER, Graft, model, target, user
 
 STEP = Step(content=model("x"))
 
@@ -45,26 +48,74 @@ async def test_a_turn_holds_the_usage_of_each_request_that_it_took(graft: Graft)
 async def test_a_call_knows_its_place_and_one_of_an_unknown_tool_has_failed_already(graft: Graft) -> None:
     await graft.tools(WEATHER)
     exchange = await graft.exchange({"contents": [user("x")]})
-    known = Captured("call_1", "get_weather", {"a": 1}, "g1", 2, known=True)
-    record = call_of(exchange, "turn_1", known, now=5.0, number=3)
+    known = Captured("call_1", "get_weather", {"a": 1}, "g1", 2)
+    record = call_of(
+        exchange, "turn_1", known, Birth("loop", approval=True, redeliver=True, proxy_id="p"), now=5.0, number=3
+    )
     assert (record.status, record.error, record.gemini_id) == (Status.PENDING, None, "g1")
     assert (record.round, record.index, record.args, record.turn_id) == (3, 2, {"a": 1}, "turn_1")
-    unknown = call_of(exchange, "turn_1", known._replace(name="nonsense", known=False), now=5.0)
+    assert (record.owner, record.approval, record.redeliver, record.proxy_id) == ("loop", "waiting", True, "p")
+    assert not record.released
+    nonsense = known._replace(name="nonsense", fault="unknown tool: nonsense")
+    birth = ByHand().birth(exchange.scope, nonsense, runs=False)
+    unknown = call_of(exchange, "turn_1", nonsense, birth, now=5.0)
     assert (unknown.status, unknown.error, unknown.round) == (Status.FAILED, "unknown tool: nonsense", 0)
 
 
-async def test_a_turn_is_found_by_all_before_it_and_by_what_is_just_before_it(graft: Graft) -> None:
+async def test_a_turn_is_found_by_its_words_by_all_before_it_and_by_some_of_it(graft: Graft) -> None:
     await graft.tools(WEATHER)
     shown = [{"text": "said"}]
     chats = [["a", "q"], ["b", "q"], ["a", "other"]]
-    keys = []
+    found = []
     for first, second in chats:
         contents = [user(first), model("yes"), user(second)]
-        keys.append(keys_of(await graft.exchange({"contents": contents}), shown))
-    (chain, pair), (other_chain, same_pair), (_, other_pair) = keys
-    assert chain != other_chain, "another chat"
-    assert pair == same_pair, "the same words just before"
-    assert pair != other_pair
+        found.append(keys_of(await graft.exchange({"contents": contents}), shown))
+    (own, history, whole, two, four), other_start, other_end = found
+    assert other_start[0] == other_end[0] == own
+    assert other_start[3] == two, "the same words just before"
+    assert not {history, whole, four} & {*other_start, *other_end}
+    assert two not in other_end
+    assert len({key[:6] for key in found[0]}) == 1, "a store keeps them together"
+
+
+async def test_keys_tell_who_asks_and_in_which_chat(graft: Graft) -> None:
+    await graft.tools(WEATHER)
+    body: Document = {"contents": [user("a")], "systemInstruction": {"parts": [{"text": "Be brief."}]}}
+    shown = [{"text": "said"}]
+    own, history, whole, window = keys_of(await graft.exchange(body, asker="key:one"), shown)
+    assert [own, history, whole, window] == keys_of(await graft.exchange(body, asker="key:one"), shown)
+    assert not {own, history, whole, window} & {*keys_of(await graft.exchange(body, asker="key:two"), shown)}
+    body["systemInstruction"] = "Be brief, it is 10:00."
+    changed = keys_of(await graft.exchange(body, asker="key:one"), shown)
+    assert changed[0::2] == [own, whole]
+    assert changed[1] != history
+    assert changed[3] == window
+
+
+async def test_in_code_assist_the_project_asks_and_the_chat_may_have_a_name(graft: Graft) -> None:
+    await graft.tools(WEATHER)
+    shown = [{"text": "said"}]
+
+    async def keys(project: str, **request: Any) -> list[bytes]:
+        body: Document = {"model": "m", "request": {**request, "contents": [user("a")]}, "project": project}
+        return keys_of(await graft.exchange(body, target(surface="codeassist")), shown)
+
+    plain = await keys("p")
+    assert not {*plain} & {*await keys("q")}
+    for form in ({"session_id": "one"}, {"sessionId": "one"}):
+        named = await keys("p", **form)
+        assert named[0::3] == plain[0::3]
+        assert named[1:3] != plain[1:3]
+        assert named == await keys("p", session_id="one")
+        assert named[1:3] != (await keys("p", session_id="two"))[1:3]
+
+
+async def test_nothing_that_is_stored_tells_who_asked(graft: Graft) -> None:
+    await graft.tools(WEATHER)
+    exchange = await graft.exchange({"contents": [user("a")]}, asker="key:secret-key")
+    turn = turn_of(exchange, "turn_1", [{"text": "[turn_1]"}], [STEP], delivered=True, now=1.0)
+    assert "secret-key" not in repr(exchange.keys.__slots__) + turn.model_dump_json()
+    assert exchange.request.history.turns[-1].digest not in (turn.user_key, turn.chain)
 
 
 async def test_a_turn_that_the_service_keeps_is_found_by_each_of_its_ids_too(graft: Graft) -> None:
@@ -74,11 +125,10 @@ async def test_a_turn_that_the_service_keeps_is_found_by_each_of_its_ids_too(gra
     exchange = await graft.exchange({"model": "m", "input": "hi"}, target)
     shown = [mark("v1_a"), {"text": "said"}, mark("v1_b")]
     keys = keys_of(exchange, shown)
-    assert len(set(keys)) == 4
+    assert len(set(keys)) == 6
     for interaction in ("v1_a", "v1_b"):
-        named = parse(encode({"contents": [*kept(interaction), user("and?")]})).history
-        named.identify(encode({"contents": [*kept(interaction), user("and?")]}))
-        assert named.turns[1].chain in keys[2:]
+        (named,) = marks_of(kept(interaction))
+        assert exchange.keys.mark(*named) in keys
 
 
 def test_a_step_is_what_the_model_said_and_whose_its_calls_are() -> None:

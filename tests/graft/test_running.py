@@ -6,26 +6,52 @@ from typing import Any
 
 import pytest
 
+from addon.core.answer import Captured
 from addon.core.documents import Document, decode
 from addon.graft.exchange import Abandoned, Forward, Outcome, Reply
+from addon.graft.owners import Birth, ByHand
+from addon.graft.scope import Scope
 from addon.surfaces.base import Operation
 from store.backends.memory import MemoryStore
 from store.models import Call
 from tests.graft.conftest import SEARCH, WEATHER, Graft, answer, call, model, response, target, user
 
 
+class Owned(ByHand):
+    """Calls of these tools have this birth."""
+
+    def __init__(self, **births: Birth) -> None:
+        self.births = births
+
+    def birth(self, scope: Scope, call: Captured, *, runs: bool) -> Birth:
+        return self.births.get(call.name, Birth())
+
+
+LOOP = Birth("loop", proxy_id="p")
+WORKERS = Birth("workers", detached=True)
+
+
 @pytest.fixture
 async def graft() -> Graft:
     store = MemoryStore()
     await store.open()
+    await store.hold("p", 3600)
     return Graft(store)
 
 
-async def step(graft: Graft, *calls: Document, **policy: Any) -> tuple[list[Document], list[Call]]:
+async def step(
+    graft: Graft, *calls: Document, births: dict[str, Birth] | None = None, **policy: Any
+) -> tuple[list[Document], list[Call]]:
     """A chat whose last model turn is a step of these calls."""
+    graft.grafter.owners = Owned(**(births or {}))
     await graft.tools(WEATHER, SEARCH, **policy)
     shown = await graft.ask([user("x")], answer(*calls))
     return [user("x"), shown, user("go on")], await graft.calls()
+
+
+async def claimed(graft: Graft, call: Call, lease: float = 60) -> None:
+    await graft.store.release(call.session, call.call_id, detached=True)
+    assert await graft.store.claim(call.session, [call.name], lease=lease, worker="w") is not None
 
 
 async def told(outcome: Outcome) -> Sequence[Document]:
@@ -43,15 +69,22 @@ async def settled(task: asyncio.Future[Outcome]) -> bool:
     return task.done()
 
 
+@pytest.mark.parametrize("begun", [True, False])
 @pytest.mark.parametrize("on_pending", ["pass", "wait", "block"])
-async def test_a_call_that_this_process_runs_is_waited_for(graft: Graft, on_pending: str) -> None:
+async def test_a_call_that_a_proxy_runs_is_waited_for(graft: Graft, on_pending: str, begun: bool) -> None:
     chat, (running, _) = await step(
-        graft, call("get_weather"), call("search"), on_pending=on_pending, pending_timeout=0
+        graft,
+        call("get_weather"),
+        call("search"),
+        births={"get_weather": LOOP},
+        on_pending=on_pending,
+        pending_timeout=0,
     )
-    graft.grafter.running = lambda call_id: 5.0 if call_id == running.call_id else None
+    if begun:
+        await graft.store.start(running.session, running.call_id, loop_id="l")
     request = asyncio.ensure_future(graft.request({"contents": chat}))
     assert not await settled(request)
-    await graft.store.answer(running.call_id, result={"ok": 1})
+    await graft.store.answer(running.session, running.call_id, result={"ok": 1})
     outcome = await request
     if on_pending == "block":
         assert isinstance(outcome, Reply), "for the others the settings hold"
@@ -59,46 +92,66 @@ async def test_a_call_that_this_process_runs_is_waited_for(graft: Graft, on_pend
         assert await told(outcome) == [{"ok": 1}, {"error": "no result"}]
 
 
-async def test_no_call_is_waited_for_longer_than_it_may_take(graft: Graft) -> None:
-    chat, (one, _) = await step(graft, call("get_weather"), call("search"))
-    await graft.store.answer(one.call_id, result={"ok": 1})
-    graft.grafter.running = lambda call_id: 0.01
-    assert await told(await graft.request({"contents": chat})) == [{"ok": 1}, {"error": "no result"}]
-
-
-async def test_a_call_that_ends_without_an_answer_is_waited_for_no_more(graft: Graft) -> None:
-    chat, (one,) = await step(graft, call("get_weather"))
-    running: dict[str, float] = {one.call_id: 5.0}
-    graft.grafter.running = running.get
+async def test_a_call_of_a_proxy_that_dies_is_waited_for_no_more(graft: Graft) -> None:
+    chat, (one,) = await step(graft, call("get_weather"), births={"get_weather": LOOP})
+    await graft.store.start(one.session, one.call_id, loop_id="l")
     request = asyncio.ensure_future(graft.request({"contents": chat}))
     assert not await settled(request)
-    running.clear()
-    await graft.store.ask_approval(one.call_id, "loop")
-    assert await told(await request) == []
+    await graft.store.drop("p")
+    (response,) = await told(await request)
+    assert "may have run" in response["error"]
 
 
-async def test_a_call_that_a_worker_has_is_waited_for_as_long_as_its_lease_holds(graft: Graft) -> None:
-    chat, (one,) = await step(graft, call("get_weather"))
-    assert await graft.store.claim("default", ["get_weather"], lease=60, worker="w") is not None
+async def test_a_call_that_waits_for_an_approval_is_waited_for_no_more(graft: Graft) -> None:
+    birth = LOOP._replace(approval=True)
+    chat, (one,) = await step(graft, call("get_weather"), births={"get_weather": birth})
+    assert await told(await graft.request({"contents": chat})) == []
+    await graft.store.decide(one.session, one.call_id, True)
     request = asyncio.ensure_future(graft.request({"contents": chat}))
     assert not await settled(request)
-    await graft.store.answer(one.call_id, result={"ok": 1})
+    await graft.store.answer(one.session, one.call_id, result={"ok": 1})
     assert await told(await request) == [{"ok": 1}]
 
 
-async def test_a_worker_that_let_its_lease_run_out_is_not_waited_for(graft: Graft) -> None:
+async def test_a_call_that_no_worker_has_taken_is_waited_for_as_the_settings_say(graft: Graft) -> None:
+    chat, (one,) = await step(graft, call("get_weather"), births={"get_weather": WORKERS})
+    await graft.store.release(one.session, one.call_id, detached=True)
+    assert await told(await graft.request({"contents": chat})) == []
+
+
+async def test_a_call_that_a_worker_has_is_waited_for_as_long_as_its_lease_holds(graft: Graft) -> None:
+    chat, (one,) = await step(graft, call("get_weather"), births={"get_weather": WORKERS})
+    await claimed(graft, one)
+    request = asyncio.ensure_future(graft.request({"contents": chat}))
+    assert not await settled(request)
+    await graft.store.answer(one.session, one.call_id, result={"ok": 1})
+    assert await told(await request) == [{"ok": 1}]
+
+
+@pytest.mark.parametrize("redeliver", [True, False])
+async def test_a_worker_that_let_its_lease_run_out_is_not_waited_for(graft: Graft, redeliver: bool) -> None:
     now = [1000.0]
     graft.store.clock = lambda: now[0]
-    chat, (one,) = await step(graft, call("get_weather"))
-    assert await graft.store.claim("default", ["get_weather"], lease=60, worker="w") is not None
+    birth = WORKERS._replace(redeliver=redeliver)
+    chat, (one,) = await step(graft, call("get_weather"), births={"get_weather": birth})
+    await claimed(graft, one)
     now[0] = 1030.0
-    await graft.store.renew(one.call_id, "w", 60)
+    await graft.store.renew(one.session, one.call_id, "w", 60)
     now[0] = 1080.0
     request = asyncio.ensure_future(graft.request({"contents": chat}))
     assert not await settled(request), "a lease that was renewed counts as it is now"
     request.cancel()
     now[0] = 1091.0
-    assert await told(await graft.request({"contents": chat})) == []
+    responses = await told(await graft.request({"contents": chat}))
+    assert [("may have run" in one["error"]) for one in responses] == ([] if redeliver else [True])
+
+
+async def test_the_end_of_a_lease_ends_the_wait(graft: Graft) -> None:
+    chat, (one,) = await step(graft, call("get_weather"), births={"get_weather": WORKERS})
+    await claimed(graft, one, lease=0.05)
+    async with asyncio.timeout(5):
+        (response,) = await told(await graft.request({"contents": chat}))
+    assert "may have run" in response["error"]
 
 
 async def test_calls_that_wait_for_an_answer_by_hand_are_not_waited_for(graft: Graft) -> None:
@@ -107,15 +160,13 @@ async def test_calls_that_wait_for_an_answer_by_hand_are_not_waited_for(graft: G
 
 
 async def test_counting_tokens_waits_for_nothing(graft: Graft) -> None:
-    chat, _ = await step(graft, call("get_weather"))
-    graft.grafter.running = lambda call_id: 5.0
+    chat, _ = await step(graft, call("get_weather"), births={"get_weather": LOOP})
     outcome = await graft.request({"contents": chat}, target(Operation.COUNT))
     assert isinstance(outcome, Forward)
 
 
 async def test_a_client_that_hangs_up_ends_the_wait(graft: Graft) -> None:
-    chat, _ = await step(graft, call("get_weather"))
-    graft.grafter.running = lambda call_id: 5.0
+    chat, _ = await step(graft, call("get_weather"), births={"get_weather": LOOP})
 
     async def gone() -> None:
         return None
@@ -124,15 +175,15 @@ async def test_a_client_that_hangs_up_ends_the_wait(graft: Graft) -> None:
 
 
 async def test_a_mixed_step_waits_for_its_other_half(graft: Graft) -> None:
+    graft.grafter.owners = Owned(get_weather=LOOP)
     await graft.tools(WEATHER, client_tools="keep")
     own: list[Document] = [{"functionDeclarations": [{"name": "own"}]}]
     body: Document = {"contents": [user("x")], "tools": own}
     shown = await graft.ask([user("x")], answer(call("get_weather", id="i1"), call("own", id="i2")), tools=own)
     (one,) = await graft.calls()
-    graft.grafter.running = lambda call_id: 5.0
     body["contents"] = [user("x"), shown, user(response("own", id="i2"))]
     request = asyncio.ensure_future(graft.request(body))
     assert not await settled(request)
-    await graft.store.answer(one.call_id, result={"ok": 1})
+    await graft.store.answer(one.session, one.call_id, result={"ok": 1})
     assert await told(await request) == [{"ok": 1}, {"result": "own"}]
     assert shown == model(call("own", id="i2"))

@@ -1,7 +1,11 @@
-"""What holds for a session: its policy over the options, made again when its record changes."""
+"""What holds for a session: its policy over the options, made again when it is at another version."""
 
+import pytest
+
+from addon.core.documents import encode
+from addon.graft.exchange import Forward
 from store.base import Store
-from tests.graft.conftest import SEARCH, WEATHER, Graft
+from tests.graft.conftest import SEARCH, WEATHER, Graft, answer, call, target, user
 
 
 async def test_a_policy_stands_over_the_options(store: Store) -> None:
@@ -53,3 +57,23 @@ async def test_shared_tools_join_a_session_s_own_but_not_an_empty_toolset(graft:
     assert list((await graft.scope()).toolbox.names) == []
     await graft.store.put_toolset("default", None)
     assert list((await graft.scope()).toolbox.names) == ["search"]
+
+
+async def test_a_request_reads_what_holds_for_its_session_once(graft: Graft, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its record, its version and the ledger's revision, in one."""
+    await graft.tools(WEATHER)
+    first = await graft.scope()
+    shown = await graft.ask([user("hi")], answer(call()))
+    (one,) = await graft.calls()
+    await graft.store.answer(one.session, one.call_id, result={"t": 1})
+    scope = await graft.scope()
+    assert scope.toolbox is first.toolbox, "what was made of the session is kept"
+    assert scope.revision != first.revision
+
+    def asked(session: str) -> int | None:
+        raise AssertionError("the scope holds it")
+
+    monkeypatch.setattr(graft.store, "revision", asked)
+    outcome = await graft.grafter.request(target(), scope, encode({"contents": [user("hi"), shown, user("so?")]}))
+    assert isinstance(outcome, Forward)
+    assert b"functionCall" in outcome.body

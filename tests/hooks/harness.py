@@ -15,7 +15,10 @@ from mitmproxy.test import taddons, tflow
 from addon.hooks.compose import Toolgraft, build_addons
 from addon.hooks.grafting import Grafting
 from addon.hooks.lifecycle import Lifecycle
+from addon.hooks.onward import way
 from addon.hooks.routing import Routing
+from addon.hooks.streams import start
+from addon.loop.server import Answering
 from store.base import Store
 from store.models import Toolset
 
@@ -83,17 +86,28 @@ class Hooks:
             await self.call("request", flow)
         return flow
 
+    def onward(self, flow: http.HTTPFlow) -> Answering | http.Request | None:
+        """Where mitmproxy sends a request whose hooks have run: None where it is sent as it stands."""
+        found = way.pop(flow)
+        return found(flow) if found is not None else None
+
     async def answer(
-        self, flow: http.HTTPFlow, response: http.Response, pieces: Iterable[bytes] | None = None
+        self,
+        flow: http.HTTPFlow,
+        response: http.Response,
+        pieces: Iterable[bytes] | None = None,
+        *,
+        replayed: bool = False,
     ) -> bytes:
-        """Its response comes, in these pieces where it is streamed; what the client gets of the body."""
-        body = response.content or b""
+        """Its response comes, in these pieces where it is streamed; what the client gets of the body. `replayed`:
+        another addon has given it."""
+        body = response.raw_content or b""
         flow.response = response
-        if pieces is not None:
+        if not replayed:
             response.data.content = None
         await self.call("responseheaders", flow)
         stream = response.stream
-        if callable(stream):
+        if stream and start(flow) and callable(stream := response.stream):
             out: list[bytes] = []
             for piece in [*(pieces or [body]), b""]:
                 given = stream(piece)

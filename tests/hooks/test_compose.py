@@ -8,6 +8,7 @@ import pytest
 from mitmproxy import http
 
 from addon.hooks.compose import Toolgraft, build_addons
+from addon.hooks.grafting import Grafting
 from addon.hooks.routing import Routing
 from tests.hooks.harness import Hooks, request
 
@@ -63,14 +64,13 @@ async def test_a_mistake_in_a_hook_does_not_let_the_request_out(
     def mistaken(*_: object, **__: object) -> None:
         raise RuntimeError("a mistake")
 
-    monkeypatch.setattr(hooks.lifecycle.runtime.grafter, "request", mistaken)
     monkeypatch.setattr(hooks.part(Routing), "_settle", mistaken)
     monkeypatch.setattr(hooks.part(Routing), "_is_control", mistaken)
     flow: http.HTTPFlow = request()
     if hook == "request":
         monkeypatch.undo()
         await hooks.call("requestheaders", flow)
-        monkeypatch.setattr(hooks.lifecycle.runtime.grafter, "request", mistaken)
+        monkeypatch.setattr(hooks.part(Grafting), "_rewrite", mistaken)
     with pytest.raises(RuntimeError, match="a mistake"):
         await hooks.call(hook, flow)
     assert flow.response is not None

@@ -8,7 +8,7 @@ from mitmproxy.addons.upstream_auth import UpstreamAuth
 
 from addon.doors.outward import Caller
 from addon.hooks.doorways import Doorways
-from addon.loop.upstream import Address, Upstream
+from addon.loop.upstream import Address, Outgoing, Upstream
 from tests.hooks.harness import GOOGLE, PATH, Hooks
 
 URL = f"https://{GOOGLE}{PATH}"
@@ -25,14 +25,23 @@ class Seen:
         self.flows.append(flow)
 
 
-def upstream(hooks: Hooks, to: str | None = None) -> Upstream:
-    return hooks.part(Doorways).upstream(CALLER, Address("POST", URL, [(b"x-goog-api-key", b"a-key")], to), b"sent")
+def upstream(hooks: Hooks) -> Upstream:
+    return hooks.part(Doorways).upstream(CALLER, b"sent", streams=False)
+
+
+async def outgoing(hooks: Hooks) -> Outgoing:
+    """A request as it leaves."""
+    exchange = await upstream(hooks).watcher.sent(Address("POST", URL, [(b"x-goog-api-key", b"a-key")]), b"{}")
+    sent = exchange.outgoing
+    assert isinstance(sent, Outgoing)
+    await exchange.ended(None)
+    return sent
 
 
 async def test_each_request_is_a_flow_of_the_caller_s(make: Callable[..., Hooks]) -> None:
     hooks, seen = make(), Seen()
     hooks.context.master.addons.add(seen)
-    watched = await upstream(hooks).watcher.sent(Address("POST", URL, []), b"{}")
+    await outgoing(hooks)
     (flow,) = seen.flows
     assert flow.client_conn.peername == CALLER.address
     assert flow.request.pretty_url == URL
@@ -40,24 +49,44 @@ async def test_each_request_is_a_flow_of_the_caller_s(make: Callable[..., Hooks]
     origin = hooks.part(Doorways).watching.flows[flow]
     assert (origin.session, origin.sent) == ("s", b"sent")
     assert hooks.route(flow) is None, "it is grafted already"
-    await watched.ended(None)
 
 
 @pytest.mark.parametrize(
-    ("mode", "to", "proxied"),
+    ("to", "url", "host"),
     [
-        (["regular"], None, False),
-        (["regular", "upstream:http://127.0.0.1:3128@8099"], None, True),
-        (["upstream:http://127.0.0.1:3128"], "http://127.0.0.1:1", False),
+        ("http://127.0.0.1:9/q", f"http://127.0.0.1:9/q{PATH}", b"127.0.0.1:9"),
+        ("http://[::1]:9", f"http://[::1]:9{PATH}", b"[::1]:9"),
+    ],
+)
+async def test_a_redirect_is_not_to_be_seen_in_the_flow(
+    make: Callable[..., Hooks], to: str, url: str, host: bytes
+) -> None:
+    hooks, seen = make(redirect=[f"{GOOGLE}={to}"]), Seen()
+    hooks.context.master.addons.add(seen)
+    sent = await outgoing(hooks)
+    assert sent.url == url
+    assert [value for name, value in sent.headers if name.lower() == b"host"] == [host]
+    assert seen.flows[0].request.url == URL
+    assert seen.flows[0].request.headers["host"] == GOOGLE
+
+
+@pytest.mark.parametrize(
+    ("mode", "redirect", "proxy"),
+    [
+        (["regular"], [], ""),
+        (["regular", "upstream:http://127.0.0.1:3128@8099"], [], "http://127.0.0.1:3128"),
+        (["upstream:http://127.0.0.1:3128"], [f"{GOOGLE}=http://127.0.0.1:1"], ""),
     ],
 )
 async def test_they_go_where_the_proxy_s_own_go(
-    make: Callable[..., Hooks], mode: list[str], to: str | None, proxied: bool
+    make: Callable[..., Hooks], mode: list[str], redirect: list[str], proxy: str
 ) -> None:
-    hooks = make()
+    hooks = make(redirect=redirect)
     hooks.context.master.addons.add(UpstreamAuth())  # of its options some are asked for
     hooks.context.options.update(mode=mode)
     await hooks.call("configure", {"mode"})
-    client = upstream(hooks, to).client
-    assert client is upstream(hooks, to).client, "pooled"
-    assert (client is not hooks.part(Doorways).clients.to(to or URL)) is proxied
+    sent = await outgoing(hooks)
+    assert sent.proxy == proxy
+    client = upstream(hooks).client(sent)
+    assert client is upstream(hooks).client(sent), "pooled"
+    assert (client is not hooks.part(Doorways).clients.to(sent.url)) is bool(proxy)

@@ -158,33 +158,36 @@ async def test_a_compressed_stream_is_undone_piece_by_piece(
 
 @pytest.mark.parametrize("streamed", [True, False])
 @pytest.mark.parametrize("encoding", ["gzip", "secret"])
-async def test_an_answer_whose_compression_is_not_what_it_says_passes(
+async def test_an_answer_whose_compression_is_not_what_it_says_is_an_error(
     streamed: bool, encoding: str, hooks: Hooks
 ) -> None:
+    """What cannot be read may hold a call."""
     flow = await hooks.ask(request(STREAM if streamed else f"https://{GOOGLE}{PATH}", ASKED))
     made = response(b"", "text/event-stream" if streamed else "application/json")
-    made.raw_content = b"this is neither"
     made.headers["content-encoding"] = encoding
-    flow.response = made
     if streamed:
-        made.data.content = None
-    await hooks.call("responseheaders", flow)
-    if callable(made.stream):
-        stream: Any = made.stream
-        assert b"".join(b"".join(stream(piece)) for piece in (b"this is ", b"neither", b"")) == b"this is neither"
+        seen = await hooks.answer(flow, made, [b"this is ", b"neither"])
+        assert "content-encoding" not in made.headers
     else:
+        flow.response = made
+        await hooks.call("responseheaders", flow)
         made.raw_content = b"this is neither"
         await hooks.call("response", flow)
-        assert made.raw_content == b"this is neither"
+        assert flow.response.status_code == 502
+        seen = flow.response.content or b""
+    assert b"neither" not in seen
+    assert b"cannot be decompressed" in seen
+    assert b'"UNAVAILABLE"' in seen
 
 
-async def test_the_callable_of_a_stream_never_raises(hooks: Hooks, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever is wrong inside: from there on the bytes pass as they come."""
+async def test_a_mistake_in_the_callable_of_a_stream_ends_it_with_an_error(
+    hooks: Hooks, monkeypatch: pytest.MonkeyPatch
+) -> None:
     flow = await hooks.ask(request(STREAM, ASKED))
     flow.response = response(b"", "text/event-stream")
     flow.response.data.content = None
     await hooks.call("responseheaders", flow)
-    stream = flow.response.stream
+    stream: Any = flow.response.stream
     assert callable(stream)
     assert list(stream(event({"text": "a"}))) == [event({"text": "a"})]
 
@@ -192,8 +195,9 @@ async def test_the_callable_of_a_stream_never_raises(hooks: Hooks, monkeypatch: 
         raise RuntimeError("a mistake")
 
     monkeypatch.setattr("addon.graft.capture.Capture.feed", broken)
-    assert list(stream(b"data: b\r\n\r\n")) == [b"data: b\r\n\r\n"]
-    assert list(stream(b"data: c\r\n\r\n")) == [b"data: c\r\n\r\n"]
+    (failure,) = list(stream(b"data: b\r\n\r\n"))
+    assert failure.startswith(b'data: {"error":')
+    assert list(stream(b"data: c\r\n\r\n")) == []
     assert list(stream(b"")) == []
 
 
@@ -206,7 +210,7 @@ async def test_events_that_vanish_are_no_empty_chunks(hooks: Hooks) -> None:
 
 @pytest.mark.parametrize(
     ("status", "kind"),
-    [(400, "application/json"), (503, "text/event-stream"), (200, "text/html"), (206, "application/json")],
+    [(400, "application/json"), (503, "text/event-stream"), (206, "application/json")],
 )
 async def test_what_is_no_answer_of_a_model_is_not_looked_at(status: int, kind: str, hooks: Hooks) -> None:
     flow = await hooks.ask(request(STREAM, ASKED))
@@ -214,6 +218,18 @@ async def test_what_is_no_answer_of_a_model_is_not_looked_at(status: int, kind: 
     made.status_code = status
     assert await hooks.answer(flow, made) == SSE
     assert (await hooks.store.turns("default")).items == []
+
+
+@pytest.mark.parametrize("kind", ["text/html", "text/plain; charset=utf-8", "application/octet-stream"])
+async def test_an_answer_under_another_name_is_known_by_its_first_bytes(kind: str, hooks: Hooks) -> None:
+    whole = document(CALL, finishReason="STOP")
+    for flow, body in ((request(STREAM, ASKED), SSE), (request(body=ASKED), whole)):
+        await hooks.ask(flow)
+        got = await hooks.answer(flow, response(body, kind))
+        assert b"functionCall" not in got
+        assert b"Tool call completed" in got
+    flow = await hooks.ask(request(STREAM, ASKED))
+    assert await hooks.answer(flow, response(b"<html>", kind)) == b"<html>"
 
 
 async def test_a_replayed_stream_is_captured_whole(hooks: Hooks) -> None:
@@ -227,7 +243,7 @@ async def test_a_replayed_stream_is_captured_whole(hooks: Hooks) -> None:
 
 
 @pytest.mark.parametrize(("policy", "status"), [("fail", 503), ("pass", None)])
-@pytest.mark.parametrize("method", ["session", "look_up"])
+@pytest.mark.parametrize("method", ["snapshot", "look_up"])
 async def test_a_store_that_fails_is_said_so_or_passed_over(
     method: str, policy: str, status: int | None, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -255,6 +271,38 @@ async def test_a_store_that_fails_is_said_so_or_passed_over(
         assert flow.response is not None
         error = json.loads(flow.response.content or b"")["error"]
         assert (error["code"], error["status"]) == (503, "UNAVAILABLE")
+
+
+@pytest.mark.parametrize("policy", ["fail", "pass"])
+@pytest.mark.parametrize(
+    "where",
+    ["graft.grafter.rewrite", "graft.scope.Toolbox", "hooks.looping.Looping.wants", "hooks.looping.Looping.divert"],
+)
+async def test_a_mistake_in_a_request_is_told_or_the_request_goes_on_as_it_came(
+    policy: str, where: str, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def mistaken(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("a mistake")
+
+    hooks = make(on_store_error=policy)
+    await hooks.tools("get_weather")
+    monkeypatch.setattr("addon.hooks.looping.Looping.wants", lambda *_: where.endswith("divert"))
+    monkeypatch.setattr(f"addon.{where}", mistaken)
+    headers = {"Accept-Encoding": "gzip, br", "x-goog-api-key": "k"}
+    untouched = request(body=ASKED, headers=headers)
+    flow = await hooks.ask(request(body=ASKED, headers=headers))
+    if policy == "pass":
+        assert flow.response is None
+        assert (flow.request.content, flow.request.url) == (ASKED, untouched.request.url)
+        assert flow.request.headers.fields == untouched.request.headers.fields
+        body = document(CALL, finishReason="STOP")
+        assert await hooks.answer(flow, response(body)) == body
+    else:
+        assert flow.response is not None
+        error = json.loads(flow.response.content or b"")["error"]
+        assert (error["code"], error["status"]) == (500, "INTERNAL")
+        assert "ZeroDivisionError" in error["message"]
+    assert not hooks.is_grafted(flow)
 
 
 async def test_bodies_that_another_addon_wants_streamed_are_rewritten_all_the_same(hooks: Hooks) -> None:

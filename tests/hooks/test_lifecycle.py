@@ -10,7 +10,7 @@ from mitmproxy import exceptions
 
 from addon.settings import OPTIONS, Settings
 from store.base import StoreUnavailable
-from tests.hooks.harness import Hooks
+from tests.hooks.harness import LOCAL, PATH, Hooks, request
 
 Make = Callable[..., Hooks]
 
@@ -144,3 +144,30 @@ async def test_the_end_gives_the_store_back(make: Make, tmp_path: Path) -> None:
         assert hooks.lifecycle.runtime is not None
         await hooks.done()
         assert hooks.lifecycle.runtime is None
+
+
+@pytest.mark.parametrize("grafted", [True, False])
+async def test_requests_are_refused_while_the_process_ends(
+    grafted: bool, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """mitmproxy serves until all addons have ended: without this they would go on as if there were no addon."""
+    monkeypatch.setattr("addon.hooks.lifecycle.exit_with_loop", lambda left: None)
+    hooks = make()
+    if grafted:
+        await hooks.tools("lookup")
+    begun = request(f"http://{LOCAL}{PATH}", mode="reverse:http://127.0.0.1:9")
+    await hooks.call("requestheaders", begun)
+    hooks.context.master.should_exit.set()
+    ending = hooks.lifecycle.done()
+    assert hooks.lifecycle.done() is None
+    for moment in ("while it ends", "afterwards"):
+        late = await hooks.ask(request(f"http://{LOCAL}/@bob{PATH}", mode="reverse:http://127.0.0.1:9"))
+        assert late.response is not None, moment
+        assert late.response.status_code == 503
+        assert b"the proxy is ending" in (late.response.content or b"")
+        if ending is not None:
+            await ending
+    await hooks.call("request", begun)
+    if grafted:
+        assert begun.response is not None
+        assert begun.response.status_code == 503

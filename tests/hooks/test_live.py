@@ -14,7 +14,7 @@ from mitmproxy.options import Options
 from mitmproxy.proxy import commands, events
 from mitmproxy.proxy.context import Context
 from mitmproxy.proxy.layers import websocket
-from mitmproxy.proxy.layers.websocket import WebsocketMessageHook
+from mitmproxy.proxy.layers.websocket import WebsocketEndHook, WebsocketMessageHook
 from mitmproxy.websocket import WebSocketData, WebSocketMessage
 from wsproto.frame_protocol import Opcode
 
@@ -119,7 +119,7 @@ async def test_a_grafted_call_is_dropped_and_what_the_client_sends_meanwhile_is_
     assert (await made.frame(AUDIO)).dropped
     assert (await made.frame(binary, type=Opcode.BINARY)).dropped
     call = await stored(hooks)
-    await hooks.store.answer(call.call_id, result="warm")
+    await hooks.store.answer(call.session, call.call_id, result="warm")
     await made.settle(3)
     assert made.sent[0]["toolResponse"]["functionResponses"][0]["response"] == {"result": "warm"}
     assert made.sent[1] == AUDIO
@@ -246,25 +246,64 @@ async def test_a_store_that_fails_refuses_the_handshake_unless_it_is_to_pass(
         raise StoreUnavailable("the disk is full")
 
     hooks = make(on_store_error=policy)
-    monkeypatch.setattr(hooks.store, "session", fails)
+    monkeypatch.setattr(hooks.store, "snapshot", fails)
     made = await Socket(hooks, monkeypatch).open()
     assert made.flow.response is not None
     assert made.flow.response.status_code == (503 if refused else 101)
 
 
-async def test_a_mistake_lets_frames_go_on_but_never_a_call(
+def broken(*args: object, **_: object) -> None:
+    raise RuntimeError("a mistake")
+
+
+async def test_a_mistake_lets_the_services_frames_go_on_but_never_a_call(
     socket: Callable[..., Socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(*args: object) -> None:
-        raise RuntimeError("a mistake")
-
     made = await socket().open()
-    monkeypatch.setattr(LiveSession, "from_client", broken)
     monkeypatch.setattr(LiveSession, "from_server", broken)
-    given = json.dumps(SETUP).encode()
-    assert is_untouched(await made.frame(given), given)
     assert is_untouched(await made.frame(b"{}", from_client=False), b"{}")
     assert (await made.frame(CALL, from_client=False)).dropped
+
+
+@pytest.mark.parametrize("where", ["addon.core.live.Live._tools", "addon.loop.live.Live"])
+async def test_a_mistake_in_a_setup_ends_the_connection_with_a_reason(
+    make: Callable[..., Hooks], monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    hooks = make()
+    await hooks.tools("get_weather")
+    monkeypatch.setattr(where, broken)
+    made = await Socket(hooks, monkeypatch).open()
+    if where.endswith("_tools"):
+        assert (await made.frame(SETUP)).dropped
+    (event,) = made.injected
+    layer = websocket_layer()
+    to_server, _, to_client, *_, end = layer.relay_messages(event)
+    for sent in (to_server, to_client):
+        assert isinstance(sent, commands.SendData)
+    assert isinstance(to_client, commands.SendData)
+    assert int.from_bytes(to_client.data[2:4]) == 1011
+    assert to_client.data[4:].startswith(b"toolgraft: a Live ")
+    assert isinstance(end, WebsocketEndHook)
+    assert list(layer.handle_event(events.DataReceived(layer.context.client, b"more"))) == []
+
+
+@pytest.mark.parametrize("kind", ["setup", "contextUpdate", "realtimeInput"])
+async def test_with_the_pass_policy_a_mistake_lets_the_clients_frame_go_on_with_its_own_tools(
+    make: Callable[..., Hooks], monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    hooks = make(on_store_error="pass")
+    await hooks.tools("get_weather")
+    made = await Socket(hooks, monkeypatch).open()
+    if kind != "setup":
+        await made.frame(SETUP)
+    with monkeypatch.context() as patch:
+        patch.setattr("addon.core.live.Live._declared" if kind != "realtimeInput" else "addon.core.live.Frame", broken)
+        patch.setattr("addon.core.live.Live.is_blocked", property(broken))
+        given = json.dumps({kind: {"tools": [{"functionDeclarations": [{"name": "own"}]}]}}).encode()
+        assert is_untouched(await made.frame(given), given)
+    own = {"toolCall": {"functionCalls": [{"id": "f1", "name": "own", "args": {}}]}}
+    assert (await made.frame(own, from_client=False)).dropped == (kind == "realtimeInput")
+    assert (await made.frame(CALL, from_client=False)).dropped == (kind == "realtimeInput")
 
 
 async def test_the_end_of_a_connection_ends_its_calls(socket: Callable[..., Socket], hooks: Hooks) -> None:

@@ -1,4 +1,4 @@
-"""Which requests are sent to a loop, and that their flows are what they were when the answer comes."""
+"""Which requests are answered by a loop, what it begins with, and what their flows show."""
 
 import ssl
 from collections.abc import Callable
@@ -6,8 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from mitmproxy import http
 
-from addon.loop.server import SECRET_HEADER
+from addon.hooks.looping import diverted
+from addon.hooks.watching import ClientsWatcher, proxy_url
+from addon.loop.runner import Runner
+from addon.loop.server import Answering, LoopServer
+from addon.loop.upstream import Outgoing
 from store.models import Policy
 from tests.hooks.harness import GOOGLE, PATH, Hooks, request, response
 from tests.loop.conftest import until
@@ -27,7 +32,20 @@ async def looping(make: Callable[..., Hooks], tmp_path: Path) -> Hooks:
     await hooks.lifecycle.runtime.executors.open()
     tools = hooks.lifecycle.runtime.executors.tools
     hooks.lifecycle.runtime.grafter.scopes.share([tool.declaration for tool in tools.values()])
+    hooks.lifecycle.runtime.loops = Noted()
     return hooks
+
+
+class Noted(LoopServer):
+    """Begins no loop."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun: list[Runner] = []
+
+    def answer(self, runner: Runner, is_sent: Callable[[], bool] = lambda: True) -> Answering:
+        self.begun.append(runner)
+        return Answering()
 
 
 @pytest.mark.parametrize(
@@ -61,57 +79,99 @@ async def test_what_may_lead_to_calls_that_the_proxy_runs_goes_to_a_loop(
     looping: Hooks, path: str, body: bytes, policy: dict[str, str], diverted: bool
 ) -> None:
     await looping.store.put_policy("default", Policy.model_validate(policy))
-    flow = await looping.ask(request(f"https://{GOOGLE}{path}", body))
-    assert (flow.request.host == "127.0.0.1") is diverted
-    assert (SECRET_HEADER.decode() in flow.request.headers) is diverted
+    await begun(looping, request(f"https://{GOOGLE}{path}", body))
+    assert bool(runners(looping)) is diverted
 
 
-async def test_a_flow_is_what_it_was_when_its_answer_comes(looping: Hooks) -> None:
+def runners(hooks: Hooks) -> list[Runner]:
+    """The loops that were begun, none of which runs."""
+    assert hooks.lifecycle.runtime is not None
+    loops = hooks.lifecycle.runtime.loops
+    assert isinstance(loops, Noted)
+    return loops.begun
+
+
+async def begun(hooks: Hooks, flow: http.HTTPFlow) -> http.HTTPFlow:
+    """A flow whose request has come in, and is on its way."""
+    await hooks.ask(flow)
+    hooks.onward(flow)
+    return flow
+
+
+async def test_a_loop_begins_with_what_the_flow_holds_when_every_addon_has_seen_it(looping: Hooks) -> None:
     flow = request(f"https://{GOOGLE}{PATH}", BODY, {"x-goog-api-key": "k", "Proxy-Connection": "keep-alive"})
     await looping.ask(flow)
-    runtime = looping.lifecycle.runtime
-    assert runtime is not None
-    ((runner, _),) = runtime.loops._waiting.values()
-    sent = [name.lower() for name, _ in runner.address.headers]
-    assert runner.address.url == f"https://{GOOGLE}{PATH}"
-    assert b"x-goog-api-key" in sent
-    assert not {b"proxy-connection", b"content-length", b"host", SECRET_HEADER} & set(sent)
-    await looping.answer(flow, response(b"{}"))
+    grafted = flow.request.content
+    assert grafted is not None
+    assert b"lookup" in grafted
     assert flow.request.url == f"https://{GOOGLE}{PATH}"
-    assert flow.request.content == BODY
-    assert SECRET_HEADER.decode() not in flow.request.headers
+    flow.request.url = "http://gateway.example:81/p"
+    flow.request.headers["x-more"] = "1"
+    flow.request.headers["host"] = "elsewhere.example"
+    flow.request.content = grafted.replace(b'"hi"', b'"changed"')
+    looping.onward(flow)
+    (runner,) = runners(looping)
+    assert runner.address.url == "http://gateway.example:81/p"
+    sent = {name.lower(): value for name, value in runner.address.headers}
+    assert (sent[b"x-goog-api-key"], sent[b"x-more"], sent[b"host"]) == (b"k", b"1", b"elsewhere.example")
+    assert not {b"proxy-connection", b"content-length"} & sent.keys()
+    assert b'"changed"' in runner.request.body
+    assert flow.request.content == runner.request.body, "what another addon wrote stays in sight"
 
 
-async def test_a_flow_is_what_it_was_while_its_loop_runs(looping: Hooks) -> None:
-    flow = await looping.ask(request(f"https://{GOOGLE}{STREAM}", BODY))
-    assert looping.lifecycle.runtime is not None
-    ((_, received),) = looping.lifecycle.runtime.loops._waiting.values()
-    received()
+async def test_a_flow_shows_what_the_client_sent_while_its_loop_runs(looping: Hooks) -> None:
+    flow = await begun(looping, request(f"https://{GOOGLE}{STREAM}", BODY))
     assert flow.request.url == f"https://{GOOGLE}{STREAM}"
     assert flow.request.content == BODY
-    assert SECRET_HEADER.decode() not in flow.request.headers
-    flow.request.headers["seen"] = "1"
+    assert flow.request.headers["content-length"] == str(len(BODY))
+    assert flow.server_conn.address == (GOOGLE, 443)
     events = response(b"data: {}\r\n\r\n", "text/event-stream")
     assert await looping.answer(flow, events, [b"data: ", b"{}\r\n\r\n"]) == b"data: {}\r\n\r\n"
     assert flow.response is not None
     assert flow.response.content == b"data: {}\r\n\r\n"
-    assert flow.request.headers["seen"] == "1", "it is put back once"
 
 
-async def test_a_flow_that_fails_on_its_way_leaves_nothing_behind(looping: Hooks) -> None:
+@pytest.mark.parametrize("encoding", ["gzip", "deflate", "br", "zstd"])
+async def test_a_compressed_request_goes_upstream_without_its_compression(looping: Hooks, encoding: str) -> None:
+    flow = request(f"https://{GOOGLE}{PATH}", BODY)
+    flow.request.encode(encoding)
+    await looping.ask(flow)
+    assert flow.request.headers["content-encoding"] == encoding
+    assert b"lookup" in (flow.request.content or b"")
+    looping.onward(flow)
+    (runner,) = runners(looping)
+    assert b"lookup" in runner.request.body
+    assert b"content-encoding" not in {name.lower() for name, _ in runner.address.headers}
+    assert flow.request.headers["content-encoding"] == encoding
+    assert flow.request.content == BODY
+
+
+async def test_a_body_that_is_no_request_any_more_is_sent_as_it_is(looping: Hooks) -> None:
     flow = await looping.ask(request(f"https://{GOOGLE}{PATH}", BODY))
-    runtime = looping.lifecycle.runtime
-    assert runtime is not None
-    assert runtime.loops._waiting
-    await looping.call("error", flow)
-    assert not runtime.loops._waiting
-    assert flow.request.url == f"https://{GOOGLE}{PATH}"
+    flow.request.content = b"no JSON"
+    assert looping.onward(flow) is None
+    assert not runners(looping)
+    assert flow.request.content == b"no JSON"
+
+
+@pytest.mark.parametrize("hook", ["responseheaders", "error"])
+async def test_a_flow_that_another_addon_answers_or_kills_leaves_nothing_behind(looping: Hooks, hook: str) -> None:
+    for _ in range(20):
+        flow = await looping.ask(request(f"https://{GOOGLE}{PATH}", BODY))
+        flow.response = response(b"mine")
+        await looping.call(hook, flow)
+        await looping.call("response", flow)
+        assert flow.response.content == b"mine"
+        assert flow not in diverted
+    assert not runners(looping)
 
 
 def client_of(looping: Hooks) -> Any:
-    """The HTTP client of the loop that was diverted last."""
-    assert looping.lifecycle.runtime is not None
-    return list(looping.lifecycle.runtime.loops._waiting.values())[-1][0].upstream.client
+    """The HTTP client of the loop that was begun last, for a request to Google."""
+    upstream, address = runners(looping)[-1].upstream, runners(looping)[-1].address
+    assert isinstance(upstream.watcher, ClientsWatcher)
+    via = upstream.watcher._client.via
+    return upstream.client(Outgoing(address.method, address.url, address.headers, b"", proxy_url(via)))
 
 
 async def test_loops_share_a_client_until_an_option_of_its_connections_changes(looping: Hooks) -> None:
@@ -120,7 +180,7 @@ async def test_loops_share_a_client_until_an_option_of_its_connections_changes(l
         if http2 != looping.options.http2:
             looping.options.update(http2=http2)
             await looping.call("configure", {"http2"})
-        await looping.ask(request(f"https://{GOOGLE}{PATH}", BODY))
+        await begun(looping, request(f"https://{GOOGLE}{PATH}", BODY))
         found.append(client_of(looping))
     assert found[0] is found[1]
     assert found[1] is not found[2]
@@ -142,14 +202,17 @@ async def test_a_certificate_is_shown_as_mitmproxy_would(
     monkeypatch.setattr(ssl.SSLContext, "load_cert_chain", lambda _, file: loaded.append(file))
     (tmp_path / name).touch()
     looping.options.update(client_certs=str(tmp_path / certs))
-    await looping.ask(request(f"https://{GOOGLE}{PATH}", BODY))
+    await begun(looping, request(f"https://{GOOGLE}{PATH}", BODY))
+    client_of(looping)
     assert [Path(file) for file in loaded] == [tmp_path / name] * shown
 
 
 async def test_an_upstream_proxy_over_tls_is_checked_as_upstreams_are(looping: Hooks) -> None:
     looping.options.add_option("upstream_auth", str | None, "someone:secret", "of an addon of mitmproxy's")
     looping.options.update(ssl_insecure=True)
-    await looping.ask(request(f"https://{GOOGLE}{PATH}", BODY, mode="upstream:https://proxy.test:8443"))
+    flow = request(f"https://{GOOGLE}{PATH}", BODY, mode="upstream:https://proxy.test:8443")
+    flow.server_conn.via = ("https", ("proxy.test", 8443))
+    await begun(looping, flow)
     pool = next(iter(client_of(looping)._mounts.values()))._pool
     assert pool._proxy_ssl_context.verify_mode is ssl.CERT_NONE
     assert dict(pool._proxy_headers)[b"Proxy-Authorization"].startswith(b"Basic ")

@@ -38,7 +38,7 @@ async def test_what_was_sent_is_what_a_replay_with_the_same_options_sends(
     answer = {"candidates": [{"content": {"role": "model", "parts": [CALL]}, "finishReason": "STOP"}]}
     got = json.loads(await hooks.answer(flow, response(json.dumps(answer).encode())))
     (call,) = (await hooks.store.calls()).items
-    await hooks.store.answer(call.call_id, result={"celsius": 3})
+    await hooks.store.answer(call.session, call.call_id, result={"celsius": 3})
     contents = [ASKED, got["candidates"][0]["content"]]
     if options.get("delivery") == "passthrough":
         result = {"functionResponse": {"name": "get_weather", "id": "x1", "response": {"celsius": 3}}}

@@ -9,7 +9,7 @@ import pytest
 from mitmproxy import http
 from mitmproxy.proxy.server_hooks import ServerConnectionHookData
 
-from tests.hooks.harness import GOOGLE, LOCAL, PATH, Hooks, request, response
+from tests.hooks.harness import GOOGLE, LOCAL, PATH, Hooks, request
 
 Make = Callable[..., Hooks]
 
@@ -181,32 +181,36 @@ async def test_web_pages_are_kept_out_in_every_mode(
 
 
 @pytest.mark.parametrize("path", [PATH, "/v1beta/models?pageSize=3"])
-async def test_a_redirect_takes_all_of_a_hosts_requests_and_restores_their_true_url(path: str, make: Make) -> None:
+async def test_a_redirect_takes_all_of_a_hosts_requests_and_no_hook_sees_it(path: str, make: Make) -> None:
     hooks = make(redirect=[f"{GOOGLE}=http://gateway.example:9912/base"])
-    flow = request(f"https://{GOOGLE}{path}", headers={"x-goog-api-key": "k"})
-    flow.server_conn.via = ("http", ("upstream.proxy", 3128))
-    await hooks.ask(flow)
-    sent = flow.request
+    flow = await hooks.ask(request(f"https://{GOOGLE}{path}", headers={"x-goog-api-key": "k"}))
+    before = flow.request.get_state()
+    sent = hooks.onward(flow)
+    assert isinstance(sent, http.Request)
     assert (sent.scheme, sent.host, sent.port) == ("http", "gateway.example", 9912)
     assert sent.path == f"/base{path}"
     assert sent.headers["host"] == "gateway.example:9912"
-    assert flow.server_conn.via is None
-    await hooks.answer(flow, response(b"{}"))
+    assert sent.headers["x-goog-api-key"] == "k"
+    assert flow.request.get_state() == before
     assert flow.request.url == f"https://{GOOGLE}{path}"
     assert flow.request.headers["host"] == GOOGLE
 
 
-async def test_a_redirected_request_that_fails_is_shown_under_its_true_url_too(make: Make) -> None:
-    hooks = make(redirect=[f"{GOOGLE}=http://127.0.0.1:9"])
-    flow = await hooks.ask(request())
-    await hooks.call("error", flow)
-    assert flow.request.url == f"https://{GOOGLE}{PATH}"
-
-
 async def test_other_hosts_are_not_redirected(make: Make) -> None:
     hooks = make(redirect=[f"{GOOGLE}=http://127.0.0.1:9"])
-    flow = await hooks.ask(request(f"https://aiplatform.googleapis.com{VERTEX}"))
-    assert flow.request.host == "aiplatform.googleapis.com"
+    assert hooks.onward(await hooks.ask(request(f"https://aiplatform.googleapis.com{VERTEX}"))) is None
+
+
+async def test_what_other_addons_made_of_a_url_decides_where_it_goes(make: Make) -> None:
+    hooks = make(redirect=[f"{GOOGLE}=http://127.0.0.1:9"])
+    flow = await hooks.ask(request())
+    flow.request.host = "elsewhere.example"
+    assert hooks.onward(flow) is None
+    flow = await hooks.ask(request("https://elsewhere.example/v1"))
+    flow.request.host = GOOGLE
+    sent = hooks.onward(flow)
+    assert isinstance(sent, http.Request)
+    assert sent.url == "http://127.0.0.1:9/v1"
 
 
 # --- the control API ------------------------------------------------------------------------------------------------

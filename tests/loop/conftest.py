@@ -12,10 +12,10 @@ from addon.core.sse import encode as sse_event
 from addon.demo.server import StrictGemini
 from addon.graft.exchange import Forward
 from addon.graft.grafter import Grafter
-from addon.loop import runner as runner_module
+from addon.loop import pauses
 from addon.loop.executors import Executors
 from addon.loop.runner import Head, Runner
-from addon.loop.upstream import Address, Headers, Upstream
+from addon.loop.upstream import Address, Headers, Outgoing, Received, Upstream
 from addon.metrics import Metrics
 from addon.settings import Settings
 from addon.surfaces.base import Framing, Operation, Target
@@ -54,14 +54,20 @@ def google_error(code: int, status: str = "UNAVAILABLE") -> Document:
 
 
 class Watched:
-    replayed = None
+    """Changes nothing."""
 
-    def __init__(self) -> None:
+    def __init__(self, address: Address, body: bytes) -> None:
+        self.outgoing: Outgoing | Received = Outgoing(address.method, address.url, address.headers, body)
         self.error: str | None = "not ended"
 
-    async def answered(self, status: int, headers: Headers) -> None: ...
+    async def answered(self, status: int, headers: Headers) -> Received | None:
+        return Received(status, headers)
 
-    def received(self, chunk: bytes) -> None: ...
+    async def whole(self, body: bytes) -> Received:
+        raise NotImplementedError
+
+    def passes(self, chunk: bytes) -> bytes:
+        return chunk
 
     async def ended(self, error: str | None) -> None:
         self.error = error
@@ -72,7 +78,7 @@ class Watcher:
         self.exchanges: list[Watched] = []
 
     async def sent(self, address: Address, body: bytes) -> Watched:
-        self.exchanges.append(Watched())
+        self.exchanges.append(Watched(address, body))
         return self.exchanges[-1]
 
 
@@ -106,8 +112,27 @@ class Tools(ToolSource):
             self.ended.append(name)
 
 
+class Wire(httpx2.MockTransport):
+    """Every answer comes as a stream, as from a real connection."""
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        response = await super().handle_async_request(request)
+        if not response.is_stream_consumed:
+            return response
+
+        async def body() -> AsyncIterator[bytes]:
+            yield response.content
+
+        return httpx2.Response(response.status_code, headers=response.headers.raw, content=body())
+
+
 type Item = Document | bytes | asyncio.Event | Exception
 """Of a scripted stream: a document, raw bytes, what to wait for, what to break off with."""
+
+
+async def streamed(data: bytes) -> AsyncIterator[bytes]:
+    """A body that is not there yet, as those that come over a connection."""
+    yield data
 
 
 class Scripted:
@@ -225,20 +250,23 @@ class Proxy:
     def __init__(self, *, store: MemoryStore | None = None, **settings: Any) -> None:
         self.store = store or MemoryStore()
         self.tools = Tools()
-        self.executors = Executors(self.store, self.tools, httpx2.AsyncClient(verify=False, trust_env=False))
+        http = httpx2.AsyncClient(verify=False, trust_env=False)
+        self.metrics = Metrics()
+        self.executors = Executors(self.store, self.tools, http, proxy_id="this", count=self.metrics.answered)
         self.settings = Settings(**settings)
-        self.grafter = Grafter(self.store, self.settings, Metrics(), running=self.executors.seconds_left)
+        self.grafter = Grafter(self.store, self.settings, self.metrics, owners=self.executors)
         self.watcher = Watcher()
         self.url = "http://gemini.test"
         self.client = httpx2.AsyncClient(verify=False)
         self.runner: Runner
 
     def upstream(self, handler: Scripted) -> Scripted:
-        self.client = httpx2.AsyncClient(transport=httpx2.MockTransport(handler))
+        self.client = httpx2.AsyncClient(transport=Wire(handler))
         return handler
 
     async def open(self) -> None:
         await self.store.open()
+        await self.store.hold("this", 3600)
         await self.executors.open()
         self.grafter.scopes.share([tool.declaration for tool in self.executors.tools.values()])
 
@@ -283,7 +311,8 @@ class Proxy:
         assert forward.exchange is not None
         headers = [(b"content-type", b"application/json"), (b"x-goog-api-key", b"k"), (b"authorization", b"Bearer t")]
         address = Address("POST", url, headers)
-        upstream = Upstream(self.client, self.watcher)
+        client = self.client
+        upstream = Upstream(lambda _: client, self.watcher)
         self.runner = Runner(self.grafter, self.executors, upstream, forward.exchange, address, forward.body)
         return self.runner, Played(framing, target.response_path)
 
@@ -305,7 +334,7 @@ class Proxy:
 
 @pytest.fixture(autouse=True)
 def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner_module, "_FIRST_PAUSE", 0.001)
+    monkeypatch.setattr(pauses, "_FIRST_PAUSE", 0.001)
 
 
 @pytest.fixture

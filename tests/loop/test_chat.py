@@ -4,6 +4,7 @@ import asyncio
 import logging
 from typing import Any
 
+import httpx2
 import pytest
 
 from addon.core.documents import Document, decode, encode
@@ -13,7 +14,7 @@ from addon.loop.runner import Head, Runner
 from addon.loop.upstream import Address, Upstream
 from addon.surfaces import match
 from store.models import Status, Toolset
-from tests.loop.conftest import Proxy
+from tests.loop.conftest import Proxy, Scripted
 
 PATH = "/v1beta/openai/chat/completions"
 TARGET = match("POST", "generativelanguage.googleapis.com", PATH)
@@ -33,6 +34,7 @@ class Chat:
         self.proxy = proxy
         self.body = {"model": "gemini-3-flash-preview", "stream": stream, **body}
         self.messages: list[Document] = []
+        self.answer = b""  # the last, as it came
 
     async def say(self, text: str) -> str:
         self.messages.append({"role": "user", "content": text})
@@ -52,16 +54,16 @@ class Chat:
         assert outcome.exchange is not None
         headers = [(b"content-type", b"application/json"), (b"authorization", b"Bearer k")]
         address = Address("POST", f"{self.proxy.url}{PATH}", headers)
-        upstream = Upstream(self.proxy.client, self.proxy.watcher)
+        upstream = Upstream(lambda _: self.proxy.client, self.proxy.watcher)
         runner = Runner(self.proxy.grafter, self.proxy.executors, upstream, outcome.exchange, address, outcome.body)
-        answer = b""
+        self.answer = b""
         async with asyncio.timeout(10):
             async for out in runner.output():
                 if isinstance(out, Head):
                     assert out.status == 200
                 else:
-                    answer += out
-        return message_of(answer)
+                    self.answer += out
+        return message_of(self.answer)
 
 
 def message_of(answer: bytes) -> Document:
@@ -174,7 +176,7 @@ async def test_a_bare_placeholder_is_bound_to_its_step(proxy: Proxy, gemini: Str
     await chat.say('call weather {"place": "Rome"}')
     (call,) = await proxy.calls()
     assert call.status is Status.PENDING
-    await proxy.store.answer(call.call_id, result={"celsius": 9})
+    await proxy.store.answer(call.session, call.call_id, result={"celsius": 9})
     chat.messages[-1]["content"] = "Tool call completed"
     assert "9" in await chat.say("repeat the results")
     assert told(gemini)[1:3] == [["weather"], '{"celsius":9}']
@@ -190,7 +192,7 @@ async def test_a_passed_through_call_without_an_answer_gets_the_stored_one(
     chat = Chat(proxy, stream=stream)
     await chat.say('call weather {"place": "Rome"}')
     (call,) = await proxy.calls()
-    await proxy.store.answer(call.call_id, result={"celsius": 9})
+    await proxy.store.answer(call.session, call.call_id, result={"celsius": 9})
     assert "9" in await chat.say("repeat the results")
     answer = gemini.requests[-1]["body"]["messages"][2]
     assert answer == {"role": "tool", "tool_call_id": call.gemini_id, "content": '{"celsius":9}'}
@@ -223,3 +225,29 @@ async def test_what_is_no_chat_completion_is_passed_on_with_a_warning(
     with caplog.at_level(logging.WARNING, "toolgraft"):
         assert await proxy.grafter.request(TARGET, scope, body) == Forward(body)
     assert "before there were tools" in caplog.text
+
+
+@pytest.mark.usefixtures("tools")
+@STREAMS
+async def test_a_client_sees_the_last_prompt_and_all_output_in_its_own_counts(proxy: Proxy, stream: bool) -> None:
+    call = {"id": "c", "type": "function", "function": {"name": "weather", "arguments": "{}"}}
+    said = "delta" if stream else "message"
+    one: Document = {"choices": [{"index": 0, said: {"tool_calls": [call]}, "finish_reason": "tool_calls"}]}
+    two: Document = {"choices": [{"index": 0, said: {"content": "It rains."}, "finish_reason": "stop"}]}
+    kind = "text/event-stream" if stream else "application/json"
+
+    def answer(document: Document, prompt: int, output: int, reasoning: int) -> httpx2.Response:
+        usage = {"prompt_tokens": prompt, "completion_tokens": output, "total_tokens": prompt + output}
+        details = {"reasoning_tokens": reasoning}
+        body = encode({"id": "x", **document, "usage": {**usage, "completion_tokens_details": details}})
+        return httpx2.Response(200, headers={"content-type": kind}, content=b"data: %b\n\n" % body if stream else body)
+
+    proxy.upstream(Scripted(answer(one, 100, 20, 5), answer(two, 150, 30, 6)))
+    chat = Chat(proxy, stream=stream)
+    assert await chat.say("hello") == "It rains."
+    body = chat.answer.removesuffix(b"\n\ndata: [DONE]\n\n").rpartition(b"data: ")[2]
+    usage = decode(body)["usage"]
+    assert usage["completion_tokens_details"] == {"reasoning_tokens": 11}
+    assert [usage[name] for name in ("prompt_tokens", "completion_tokens", "total_tokens")] == [150, 50, 200]
+    (turn,) = await proxy.turns()
+    assert [one["promptTokenCount"] for one in turn.usage] == [100, 150]

@@ -10,6 +10,7 @@ import httpx2
 import pytest
 
 from addon.core.documents import Document, decode, encode
+from addon.graft.rounds import Rounds
 from addon.loop.runner import Runner
 from addon.surfaces.base import Framing
 from store.backends.memory import MemoryStore
@@ -63,6 +64,90 @@ async def test_trouble_in_a_later_round_is_tried_again(ready: Proxy, framing: Fr
 async def test_an_answer_in_a_later_round_that_is_no_json_is_asked_for_again(ready: Proxy) -> None:
     ready.upstream(Scripted(STEP, [b"<html>"], ANSWER))
     assert (await ready.ask("x")).text == "Wait. done"
+
+
+BAD = {
+    "html": httpx2.Response(200, headers={"content-type": "text/html"}, content=b"<html>"),
+    "html as events": httpx2.Response(200, headers={"content-type": "text/event-stream"}, content=b"<html>"),
+    "html in an event": httpx2.Response(
+        200, headers={"content-type": "text/event-stream"}, content=b"data: <html>\r\n\r\n"
+    ),
+    "html as json": httpx2.Response(200, headers={"content-type": "application/json"}, content=b"<html>"),
+    "nothing": httpx2.Response(200, content=b""),
+    "no event": httpx2.Response(200, headers={"content-type": "text/event-stream"}, content=b""),
+    "no element": httpx2.Response(200, headers={"content-type": "application/json"}, content=b"[]"),
+    "another document": httpx2.Response(200, headers={"content-type": "application/json"}, content=b'{"hello": 1}'),
+    "another event": httpx2.Response(
+        200,
+        headers={"content-type": "text/event-stream"},
+        content=b'data: {"usageMetadata": {"totalTokenCount": 3}}\n\n',
+    ),
+    "no document": httpx2.Response(200, headers={"content-type": "application/json"}, content=b""),
+}
+
+
+@pytest.mark.parametrize("framing", list(Framing))
+@pytest.mark.parametrize("bad", BAD)
+async def test_an_answer_in_a_later_round_that_is_none_is_asked_for_again_and_then_an_error(
+    ready: Proxy, framing: Framing, bad: str
+) -> None:
+    ready.upstream(Scripted(STEP, BAD[bad], ANSWER))
+    played = await ready.ask("x", framing=framing)
+    played.check()
+    assert played.text == "Wait. done"
+    upstream = ready.upstream(Scripted(STEP, *[BAD[bad]] * 3))
+    played = await ready.ask("x", framing=framing)
+    assert played.documents[-1]["error"]["status"] == "UNAVAILABLE"
+    assert played.status == (503 if framing is Framing.JSON else 200)
+    assert upstream.rounds == []
+
+
+@pytest.mark.parametrize("framing", list(Framing))
+@pytest.mark.parametrize("bad", ["html", "nothing"])
+async def test_an_answer_of_the_first_round_that_is_none_is_the_client_s_as_it_came(
+    ready: Proxy, framing: Framing, bad: str
+) -> None:
+    ready.upstream(Scripted(BAD[bad]))
+    played = await ready.ask("x", framing=framing)
+    assert (played.status, played.body) == (200, BAD[bad].content)
+
+
+def asking_for_time(kind: str, seconds: float) -> httpx2.Response:
+    """A refusal that says after how many seconds another try is of use."""
+    if kind == "Retry-After":
+        return httpx2.Response(429, headers={"retry-after": f"{seconds:g}"}, content=encode(google_error(429)))
+    error = google_error(429)
+    error["error"]["details"] = [{"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": f"{seconds:g}s"}]
+    return httpx2.Response(429, content=encode(error))
+
+
+@pytest.mark.parametrize("framing", list(Framing))
+@pytest.mark.parametrize("kind", ["Retry-After", "RetryInfo"])
+async def test_a_refusal_that_asks_for_time_is_given_it_while_the_stream_is_kept_alive(
+    framing: Framing, kind: str
+) -> None:
+    proxy = Proxy(keepalive=0.02)
+    proxy.tools.add("lookup", lookup)
+    await proxy.open()
+    upstream = proxy.upstream(Scripted(STEP, asking_for_time(kind, 0.3), ANSWER))
+    played = await proxy.ask("x", framing=framing)
+    played.check()
+    assert played.text == "Wait. done"
+    assert len(upstream.bodies) == 3
+    assert proxy.tools.begun == ["lookup"]
+    if framing is not Framing.JSON:
+        assert len(played.documents) > 5, "events that clients ignore"
+    await proxy.close()
+
+
+@pytest.mark.parametrize("framing", list(Framing))
+@pytest.mark.parametrize("kind", ["Retry-After", "RetryInfo"])
+async def test_a_refusal_that_asks_for_much_time_is_the_client_s(ready: Proxy, framing: Framing, kind: str) -> None:
+    upstream = ready.upstream(Scripted(STEP, asking_for_time(kind, 3600)))
+    played = await ready.ask("x", framing=framing)
+    assert played.status == (429 if framing is Framing.JSON else 200)
+    assert played.documents[-1]["error"]["code"] == 429
+    assert len(upstream.bodies) == 2
 
 
 @pytest.mark.parametrize("framing", list(Framing))
@@ -148,16 +233,19 @@ async def hung_up_while(proxy: Proxy, running: str, framing: Framing) -> None:
 
 
 @pytest.mark.parametrize("framing", list(Framing))
-async def test_a_client_that_hangs_up_ends_its_tools_and_its_calls(proxy: Proxy, framing: Framing) -> None:
+async def test_a_client_that_hangs_up_ends_calls_that_may_run_twice_and_those_that_have_not_begun(
+    proxy: Proxy, framing: Framing
+) -> None:
     async def hang() -> None:
         await asyncio.Event().wait()
 
-    proxy.tools.add("hang", hang)
+    proxy.tools.add("hang", hang, idempotent=True)
     proxy.tools.add("shared", hang, idempotent=True)
     proxy.tools.add("later", lookup, after=("hang",))
     await proxy.open()
     await proxy.policy(parallel=2)
-    step = says(call("hang"), call("shared"), call("shared"), call("later"), call("hang"), finish="STOP")
+    calls = [call("hang"), call("shared"), call("shared"), call("later"), call("hang", a=1)]
+    step = says(*calls, finish="STOP")
     upstream = proxy.upstream(Scripted([step], ANSWER))
     await hung_up_while(proxy, "shared", framing)
     assert proxy.tools.cancelled == ["hang", "shared"]
@@ -166,12 +254,41 @@ async def test_a_client_that_hangs_up_ends_its_tools_and_its_calls(proxy: Proxy,
     assert not (await proxy.turns())[0].delivered
 
 
+@pytest.mark.parametrize("framing", list(Framing))
+async def test_calls_that_must_not_run_twice_come_to_their_end_when_the_client_has_hung_up(
+    proxy: Proxy, framing: Framing
+) -> None:
+    free = asyncio.Event()
+
+    async def send() -> str:
+        await free.wait()
+        return "sent"
+
+    proxy.tools.add("send", send)
+    proxy.tools.add("slow", send, timeout=0.01)
+    proxy.tools.add("later", lookup, after=("send",))
+    await proxy.open()
+    await proxy.policy(parallel=2)
+    step = says(call("send"), call("slow"), call("send", again=True), call("later"), finish="STOP")
+    upstream = proxy.upstream(Scripted([step], ANSWER))
+    await hung_up_while(proxy, "send", framing)
+    await until(lambda: len(proxy.executors._tasks) == 1)
+    statuses = [one.status for one in await proxy.calls()]
+    assert statuses == [Status.RUNNING, Status.FAILED, Status.EXPIRED, Status.EXPIRED]
+    free.set()
+    await until(lambda: not proxy.executors._tasks)
+    sent, slow, *_ = await proxy.calls()
+    assert (sent.result, slow.error) == ("sent", "slow took longer than 0.01 s")
+    assert proxy.tools.begun.count("send") == 1
+    assert len(upstream.bodies) == 1
+
+
 @pytest.mark.parametrize("framing", STREAMS)
 async def test_a_client_that_hangs_up_at_an_event_ends_everything_at_once(proxy: Proxy, framing: Framing) -> None:
     async def hang() -> None:
         await asyncio.Event().wait()
 
-    proxy.tools.add("hang", hang)
+    proxy.tools.add("hang", hang, idempotent=True)
     await proxy.open()
     upstream = proxy.upstream(Scripted([says("Wait.", call("hang")), says("more"), says(finish="STOP")], ANSWER))
     runner, _ = await proxy.prepare([user("x")], framing)
@@ -198,7 +315,7 @@ async def test_a_tool_that_does_not_care_for_being_cancelled_is_not_waited_for(
                 continue
         return "late"
 
-    proxy.tools.add("stubborn", stubborn)
+    proxy.tools.add("stubborn", stubborn, idempotent=True)
     await proxy.open()
     proxy.upstream(Scripted([says(call("stubborn"), finish="STOP")], ANSWER))
     await hung_up_while(proxy, "stubborn", Framing.SSE)
@@ -296,13 +413,12 @@ async def test_nothing_is_kept_of_loops_that_are_over(ready: Proxy, no_collectio
         ready.upstream(Scripted(*script))
         await ready.ask("x", framing=Framing.SSE)
         runners.add(ready.runner)
-        await asyncio.gather(*ready.runner.background)
+        await until(lambda: not ready.executors._tasks)
     del ready.runner
     assert list(runners) == []
     executors = ready.executors
     assert not executors._tasks
-    assert not executors._running
-    assert not executors._flying
+    assert not executors._shared._flying
 
 
 async def test_a_failed_answer_in_json_is_one_document(ready: Proxy) -> None:
@@ -311,13 +427,14 @@ async def test_a_failed_answer_in_json_is_one_document(ready: Proxy) -> None:
 
 
 @pytest.mark.parametrize("framing", list(Framing))
+@pytest.mark.parametrize(("where", "method"), [(Rounds, "after_tools"), (Runner, "_tools")])
 async def test_a_mistake_in_a_loop_is_an_error_in_the_form_of_the_answer(
-    ready: Proxy, framing: Framing, monkeypatch: pytest.MonkeyPatch
+    ready: Proxy, framing: Framing, monkeypatch: pytest.MonkeyPatch, where: type, method: str
 ) -> None:
     def mistaken(*_: object) -> None:
         raise RuntimeError("a mistake")
 
-    monkeypatch.setattr(Runner, "_responses", mistaken)
+    monkeypatch.setattr(where, method, mistaken)
     ready.upstream(Scripted(STEP))
     played = await ready.ask("x", framing=framing)
     assert played.status == (500 if framing is Framing.JSON else 200)

@@ -3,13 +3,14 @@
 import asyncio
 from typing import Any
 
+import httpx2
 import pytest
 
 from addon.core.documents import Document
 from addon.demo.server import StrictGemini
 from addon.surfaces.base import Framing
-from store.models import Status
-from tests.loop.conftest import Proxy, user
+from store.models import Executor, Status, ToolRules
+from tests.loop.conftest import Proxy, Scripted, call, says, user
 
 
 async def weather(place: str = "nowhere") -> Document:
@@ -107,7 +108,7 @@ async def test_the_next_request_carries_the_true_turns_with_their_signatures(
 
 
 @pytest.mark.parametrize(("framing", "surface"), FORMS)
-async def test_usage_is_summed_over_the_rounds_and_kept_for_each(
+async def test_a_client_sees_the_last_prompt_and_all_output_and_the_usage_of_each_round_is_kept(
     proxy: Proxy, gemini: StrictGemini, framing: Framing, surface: str
 ) -> None:
     proxy.tools.add("weather", weather)
@@ -115,8 +116,10 @@ async def test_usage_is_summed_over_the_rounds_and_kept_for_each(
     played = await proxy.ask("call weather {} then call weather {} [demo: usage]", framing=framing, surface=surface)
     (turn,) = await proxy.turns()
     assert len(turn.usage) == 3
-    total = sum(usage["totalTokenCount"] for usage in turn.usage)
-    assert [d["usageMetadata"]["totalTokenCount"] for d in played.documents][-1] == total
+    prompt, output = turn.usage[-1]["promptTokenCount"], sum(one["candidatesTokenCount"] for one in turn.usage)
+    seen = [document["usageMetadata"] for document in played.documents if "usageMetadata" in document][-1]
+    assert (seen["promptTokenCount"], seen["candidatesTokenCount"]) == (prompt, output)
+    assert seen["totalTokenCount"] == prompt + output
     assert turn.delivered
     assert turn.delivery == "loop"
 
@@ -248,17 +251,37 @@ async def test_a_tool_that_was_renamed_for_a_clash_keeps_its_name_in_the_loop(
     assert gemini.dummy_signatures == 0
 
 
-async def test_several_candidates_get_no_loop_but_a_turn_each(proxy: Proxy, gemini: StrictGemini) -> None:
+@pytest.mark.parametrize("framing", list(Framing))
+@pytest.mark.parametrize("count", [2, 2.0, "2"])
+async def test_several_candidates_get_no_loop_but_a_turn_each(
+    proxy: Proxy, gemini: StrictGemini, framing: Framing, count: Any
+) -> None:
     proxy.tools.add("weather", weather)
     await proxy.open()
-    played = await proxy.ask("call weather {}", generationConfig={"candidateCount": 2})
+    played = await proxy.ask("call weather {}", framing=framing, generationConfig={"candidateCount": count})
     assert len(gemini.requests) == 1
     assert played.text.count("Tool call completed") == 2
     turns = await proxy.turns()
     assert len({turn.turn_id for turn in turns}) == 2
     assert all(turn.turn_id in played.text for turn in turns)
-    await asyncio.gather(*proxy.runner.background)
-    assert [one.status for one in await proxy.calls()] == [Status.DONE] * 2
+    assert proxy.tools.begun == [], "the client may go on with any of them"
+    assert [one.status for one in await proxy.calls()] == [Status.PENDING] * 2
+
+
+@pytest.mark.parametrize("framing", list(Framing))
+@pytest.mark.parametrize("number", [1, 2])
+async def test_several_candidates_that_nobody_asked_for_end_the_loop(
+    proxy: Proxy, framing: Framing, number: int
+) -> None:
+    proxy.tools.add("weather", weather)
+    await proxy.open()
+    (first,), (second,) = says(call("weather"), finish="STOP")["candidates"], says(call("weather"))["candidates"]
+    both = {"candidates": [first, {**second, "index": 1, "finishReason": "STOP"}]}
+    proxy.upstream(Scripted(*[[says(call("weather"), finish="STOP")]] * (number - 1), [both]))
+    played = await proxy.ask("x", framing=framing)
+    assert played.text.count("Tool call completed") == 2
+    assert proxy.tools.begun == ["weather"] * (number - 1)
+    assert [one.status for one in await proxy.calls()] == [Status.DONE] * (number - 1) + [Status.PENDING] * 2
 
 
 async def test_a_round_that_pauses_is_left_to_the_client_to_continue(proxy: Proxy, gemini: StrictGemini) -> None:
@@ -268,3 +291,84 @@ async def test_a_round_that_pauses_is_left_to_the_client_to_continue(proxy: Prox
     assert played.finishes == ["CONTINUATION"]
     token = played.documents[-1]["candidates"][0]["continuationToken"]
     assert ("default", token) in proxy.grafter.continuations
+
+
+@pytest.mark.parametrize("framing", list(Framing))
+async def test_of_too_many_calls_in_a_step_some_run_and_the_model_is_told_of_the_others(framing: Framing) -> None:
+    proxy = Proxy(max_calls=3)
+    proxy.tools.add("weather", weather)
+    await proxy.open()
+    calls = [says(call("weather", f"i{n}")) for n in range(20)]
+    together = says(*[call("weather", f"i{n}") for n in range(20)], finish="STOP")
+    step = [together] if framing is Framing.JSON else [*calls, says(finish="STOP")]
+    upstream = proxy.upstream(Scripted(step, [says("done", finish="STOP")]))
+    played = await proxy.ask("x", framing=framing)
+    assert played.text == "done"
+    assert proxy.tools.ended == ["weather"] * 3
+    model, told = upstream.bodies[1]["contents"][1:]
+    assert [part["functionCall"]["id"] for part in model["parts"]] == ["i0", "i1", "i2", "i3"]
+    responses = [part["functionResponse"]["response"] for part in told["parts"]]
+    assert "more than 3 calls in one step" in responses[3]["error"]
+    assert not any("error" in one for one in responses[:3])
+    assert [one.status for one in await proxy.calls()] == [Status.DONE] * 3 + [Status.FAILED]
+    await proxy.close()
+
+
+@pytest.mark.parametrize("framing", list(Framing))
+async def test_arguments_beyond_the_limit_are_an_error_for_the_model(framing: Framing) -> None:
+    proxy = Proxy(max_args=1024)
+    proxy.tools.add("weather", weather)
+    await proxy.open()
+    step = says(call("weather", "i1", place="x" * 2000), call("weather", "i2", place="Oslo"), finish="STOP")
+    upstream = proxy.upstream(Scripted([step], [says("done", finish="STOP")]))
+    assert (await proxy.ask("x", framing=framing)).text == "done"
+    first, second = upstream.bodies[1]["contents"][2]["parts"]
+    assert "more than 1024 bytes of arguments" in first["functionResponse"]["response"]["error"]
+    assert second["functionResponse"]["response"]["place"] == "Oslo"
+    assert len(str(upstream.bodies[1])) < 2000
+    assert proxy.tools.ended == ["weather"]
+    await proxy.close()
+
+
+@pytest.mark.parametrize("framing", list(Framing))
+async def test_loops_and_what_became_of_their_calls_are_counted(proxy: Proxy, framing: Framing) -> None:
+    async def fails() -> None:
+        raise ValueError("no")
+
+    proxy.tools.add("weather", weather)
+    proxy.tools.add("fails", fails)
+    await proxy.open()
+    used = {"promptTokenCount": 10, "candidatesTokenCount": 2, "totalTokenCount": 12}
+    step = says(call("weather"), call("fails"), call("nonsense"), finish="STOP", usageMetadata=used)
+    proxy.upstream(Scripted([step], [says("done", finish="STOP", usageMetadata=used)]))
+    await proxy.ask("x", framing=framing)
+    proxy.upstream(Scripted([says("hello", finish="STOP")]))
+    await proxy.ask("x", framing=framing)
+    proxy.upstream(Scripted(httpx2.Response(429, content=b"{}")))
+    await proxy.ask("x", framing=framing)
+    proxy.upstream(Scripted(httpx2.ConnectError("refused")))
+    with pytest.raises(httpx2.ConnectError):
+        await proxy.ask("x", framing=framing)
+    page = proxy.metrics.render().decode()
+    for line in (
+        'toolgraft_loops_total{outcome="answered"} 2.0',
+        'toolgraft_loops_total{outcome="refused"} 1.0',
+        'toolgraft_loops_total{outcome="unreachable"} 1.0',
+        "toolgraft_loop_rounds_total 5.0",
+        'toolgraft_loop_tokens_total{kind="prompt"} 20.0',
+        'toolgraft_loop_tokens_total{kind="output"} 4.0',
+        'toolgraft_calls_total{outcome="captured"} 3.0',
+        'toolgraft_calls_total{outcome="done"} 1.0',
+        'toolgraft_calls_total{outcome="failed"} 2.0',
+    ):
+        assert line in page
+
+
+async def test_the_calls_of_several_candidates_are_no_worker_s_either(proxy: Proxy, gemini: StrictGemini) -> None:
+    await proxy.open()
+    await proxy.declare({"name": "weather"}, weather=ToolRules(executor=Executor(type="worker")))
+    await proxy.ask("call weather {}", generationConfig={"candidateCount": 2})
+    assert [(one.status, one.owner, one.released) for one in await proxy.calls()] == [
+        (Status.PENDING, "hand", False)
+    ] * 2
+    assert await proxy.store.claim("default", ["weather"], lease=30, worker="w") is None

@@ -1,4 +1,4 @@
-"""The loopback server, over a real connection."""
+"""Loops as they are served."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -8,7 +8,8 @@ import httpx2
 import pytest
 
 from addon.core.documents import decode
-from addon.loop.server import SECRET_HEADER, LoopServer
+from addon.loop.runner import Head
+from addon.loop.server import Answering, LoopServer
 from addon.surfaces.base import Framing
 from store.models import Status, ToolRules
 from tests.loop.conftest import Proxy, Scripted, call, says, until, user
@@ -19,144 +20,180 @@ ANSWER = [says("done", finish="STOP")]
 @pytest.fixture
 async def server() -> AsyncIterator[LoopServer]:
     server = LoopServer()
-    await server.start()
     yield server
     await server.stop()
 
 
-@pytest.fixture
-async def client(server: LoopServer) -> AsyncIterator[httpx2.AsyncClient]:
-    base = f"http://127.0.0.1:{server.port}"
-    async with httpx2.AsyncClient(base_url=base, verify=False, trust_env=False) as client:
-        yield client
-
-
-async def secret(proxy: Proxy, server: LoopServer, framing: Framing = Framing.SSE) -> dict[str, str]:
-    """The header by which a loop's request is known."""
+async def begin(proxy: Proxy, server: LoopServer, framing: Framing = Framing.SSE) -> Answering:
     runner, _ = await proxy.prepare([user("x")], framing)
-    return {SECRET_HEADER.decode(): server.register(runner).decode()}
+    return server.answer(runner)
+
+
+async def whole(answering: Answering) -> tuple[int, bytes]:
+    """The status and the body."""
+    pieces: list[Head | bytes] = []
+    async with asyncio.timeout(10):
+        while not answering.over:
+            pieces += await answering.take()
+    head, *body = pieces
+    assert isinstance(head, Head)
+    return head.status, b"".join(piece for piece in body if isinstance(piece, bytes))
 
 
 async def hangs(**args: Any) -> None:
     await asyncio.Event().wait()
 
 
-async def test_a_secret_is_good_for_one_answer(proxy: Proxy, server: LoopServer, client: httpx2.AsyncClient) -> None:
+async def test_an_answer_comes_to_its_end(proxy: Proxy, server: LoopServer) -> None:
     await proxy.open()
     await proxy.declare({"name": "manual", "description": "d"})
     proxy.upstream(Scripted(ANSWER))
-    headers = await secret(proxy, server, Framing.JSON)
-    assert (await client.post("/", headers={SECRET_HEADER.decode(): "guessed"})).status_code == 403
-    assert (await client.post("/")).status_code == 403
-    answer = await client.post("/", headers=headers, content=b"ignored")
-    assert (answer.status_code, answer.json()) == (200, ANSWER[0])
-    assert (await client.post("/", headers=headers)).status_code == 403
-    await until(lambda: not server.running)
+    answering = await begin(proxy, server, Framing.JSON)
+    status, body = await whole(answering)
+    assert (status, decode(body)) == (200, ANSWER[0])
+    assert answering.error is None
+    assert await answering.take() == []
+    await until(lambda: not server)
 
 
-async def test_whoever_sent_the_request_is_told_that_it_is_here_before_the_loop_runs(
-    proxy: Proxy, server: LoopServer, client: httpx2.AsyncClient
-) -> None:
-    await proxy.open()
-    await proxy.declare({"name": "manual", "description": "d"})
-    upstream = proxy.upstream(Scripted(ANSWER))
-    runner, _ = await proxy.prepare([user("x")], Framing.SSE)
-    asked: list[int] = []
-    secret = server.register(runner, lambda: asked.append(len(upstream.bodies)))
-    assert asked == []
-    assert (await client.post("/", headers={SECRET_HEADER.decode(): secret.decode()})).status_code == 200
-    assert asked == [0]
-
-
-async def test_an_answer_is_streamed_as_it_comes(proxy: Proxy, server: LoopServer, client: httpx2.AsyncClient) -> None:
+async def test_an_answer_is_given_as_it_comes(proxy: Proxy, server: LoopServer) -> None:
     await proxy.open()
     await proxy.declare({"name": "manual", "description": "d"})
     hold = asyncio.Event()
     proxy.upstream(Scripted([says("one"), hold, *ANSWER]))
-    async with client.stream("POST", "/", headers=await secret(proxy, server)) as answer:
-        chunks = answer.aiter_bytes()
-        assert b"one" in await anext(chunks)
-        assert [runner.loop_id for runner in server.running] == [proxy.runner.loop_id]
-        hold.set()
-        assert b"done" in b"".join([chunk async for chunk in chunks])
+    answering = await begin(proxy, server)
+    seen = b""
+    while b"one" not in seen:
+        seen += b"".join(piece for piece in await answering.take() if isinstance(piece, bytes))
+    assert not answering.over
+    assert len(server) == 1
+    hold.set()
+    last = b""
+    while not answering.over:
+        last += b"".join(piece for piece in await answering.take() if isinstance(piece, bytes))
+    assert b"done" in last
 
 
-async def test_a_client_that_hangs_up_ends_the_loop(
-    proxy: Proxy, server: LoopServer, client: httpx2.AsyncClient
-) -> None:
-    proxy.tools.add("hangs", hangs)
+async def test_a_loop_is_not_far_ahead_of_a_client_that_does_not_read(proxy: Proxy, server: LoopServer) -> None:
+    await proxy.open()
+    await proxy.declare({"name": "manual", "description": "d"})
+    given = 0
+
+    async def events() -> AsyncIterator[bytes]:
+        nonlocal given
+        for _ in range(100):
+            given += 1
+            yield b'data: {"candidates":[{"content":{"role":"model","parts":[{"text":"%s"}]}}]}\r\n\r\n' % (b"x" * 9999)
+
+    async def answers(request: httpx2.Request) -> httpx2.Response:
+        return httpx2.Response(200, headers={"content-type": "text/event-stream"}, content=events())
+
+    proxy.client = httpx2.AsyncClient(transport=httpx2.MockTransport(answers))
+    answering = await begin(proxy, server)
+    await until(lambda: given > 6)
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert given < 10
+    _, body = await whole(answering)
+    assert body.count(b"data: ") >= 100
+
+
+async def test_a_client_that_hangs_up_ends_the_loop(proxy: Proxy, server: LoopServer) -> None:
+    proxy.tools.add("hangs", hangs, idempotent=True)
     await proxy.open()
     upstream = proxy.upstream(Scripted([says("one", call("hangs"), finish="STOP")], ANSWER))
-    async with client.stream("POST", "/", headers=await secret(proxy, server)) as answer:
-        await anext(answer.aiter_bytes())
-        await until(lambda: proxy.tools.begun == ["hangs"])
-    await until(lambda: not server.running)
+    answering = await begin(proxy, server)
+    await until(lambda: proxy.tools.begun == ["hangs"])
+    for _ in range(9):  # the stream ends, its connection closes, the proxy ends: each says so
+        answering.cancel()
+        await asyncio.sleep(0)
+    await until(lambda: not server)
     assert proxy.tools.cancelled == ["hangs"]
     assert [one.status for one in await proxy.calls()] == [Status.EXPIRED]
     assert len(upstream.bodies) == 1
 
 
 @pytest.mark.parametrize("framing", list(Framing))
-async def test_an_upstream_that_cannot_be_reached_is_a_502(
-    proxy: Proxy, server: LoopServer, client: httpx2.AsyncClient, framing: Framing
-) -> None:
+async def test_an_upstream_that_cannot_be_reached_is_a_502(proxy: Proxy, server: LoopServer, framing: Framing) -> None:
     await proxy.open()
     await proxy.declare({"name": "manual", "description": "d"})
     proxy.upstream(Scripted(httpx2.ConnectError("refused")))
-    answer = await client.post("/", headers=await secret(proxy, server, framing))
-    assert answer.status_code == 502
-    assert decode(answer.content)["error"]["status"] == "UNAVAILABLE"
-    await until(lambda: not server.running)
+    status, body = await whole(await begin(proxy, server, framing))
+    assert status == 502
+    assert decode(body)["error"]["status"] == "UNAVAILABLE"
+    await until(lambda: not server)
 
 
-async def test_an_answer_that_breaks_off_upstream_breaks_off_here(
-    proxy: Proxy, server: LoopServer, client: httpx2.AsyncClient
-) -> None:
+async def test_an_answer_that_breaks_off_upstream_breaks_off_here(proxy: Proxy, server: LoopServer) -> None:
     await proxy.open()
     await proxy.declare({"name": "manual", "description": "d"})
     proxy.upstream(Scripted([says("one"), httpx2.ReadError("cut")]))
-    with pytest.raises(httpx2.RemoteProtocolError):
-        await client.post("/", headers=await secret(proxy, server))
-    await until(lambda: not server.running)
+    answering = await begin(proxy, server)
+    await whole(answering)
+    assert isinstance(answering.error, httpx2.ReadError)
+    await until(lambda: not server)
 
 
-async def test_a_loop_is_alive_while_a_call_of_its_last_step_waits(
-    proxy: Proxy, server: LoopServer, client: httpx2.AsyncClient
+async def test_a_call_of_the_last_step_waits_for_an_approval_when_the_loop_is_over(
+    proxy: Proxy, server: LoopServer
 ) -> None:
-    proxy.tools.add("careful", hangs, approval=True)
+    async def careful() -> str:
+        return "done"
+
+    proxy.tools.add("careful", careful, approval=True)
     await proxy.open()
     await proxy.declare({"name": "manual", "description": "d"}, manual=ToolRules())
     proxy.upstream(Scripted([says(call("careful"), call("manual"), finish="STOP")]))
-    assert (await client.post("/", headers=await secret(proxy, server))).status_code == 200
-    await until(lambda: not server._answering)
-    assert [runner.loop_id for runner in server.running] == [proxy.runner.loop_id]
+    assert (await whole(await begin(proxy, server)))[0] == 200
+    await until(lambda: not server)
     (waiting, _) = await proxy.calls()
-    assert (waiting.approval, waiting.loop_id) == ("waiting", proxy.runner.loop_id)
-    await proxy.store.decide(waiting.call_id, False)
-    await until(lambda: not server.running)
+    assert (waiting.approval, waiting.status) == ("waiting", Status.PENDING)
+    await proxy.store.decide(waiting.session, waiting.call_id, True)
+    assert (await proxy.store.wait_call(waiting, 5)) is not None
+    await until(lambda: not proxy.executors._tasks)
+    assert (await proxy.calls())[0].result == "done"
 
 
-async def test_a_loop_whose_request_never_comes_is_forgotten(proxy: Proxy, server: LoopServer) -> None:
+@pytest.mark.parametrize("framing", list(Framing))
+async def test_stopping_ends_what_still_runs_and_tells_the_client(proxy: Proxy, framing: Framing) -> None:
+    server = LoopServer()
+    proxy.tools.add("hangs", hangs, idempotent=True)
+    await proxy.open()
+    proxy.upstream(Scripted([says("one", call("hangs"), finish="STOP")], ANSWER))
+    answering = await begin(proxy, server, framing)
+    await until(lambda: proxy.tools.begun == ["hangs"])
+    await server.stop()
+    assert not server
+    status, body = await whole(answering)
+    assert answering.error is None
+    assert status == (503 if framing is Framing.JSON else 200)
+    assert b"toolgraft: the proxy is stopping" in body
+    assert b'"UNAVAILABLE"' in body
+    assert proxy.tools.cancelled == ["hangs"]
+
+
+async def test_a_loop_that_comes_after_the_end_sends_nothing(proxy: Proxy) -> None:
+    server = LoopServer()
     await proxy.open()
     await proxy.declare({"name": "manual", "description": "d"})
-    proxy.upstream(Scripted())
-    headers = await secret(proxy, server)
-    server.forget(next(iter(headers.values())).encode())
-    assert not server._waiting
+    upstream = proxy.upstream(Scripted(ANSWER))
+    await server.stop()
+    answering = await begin(proxy, server)
+    assert await answering.take() == []
+    assert answering.error is not None
+    assert upstream.bodies == []
 
 
-async def test_stopping_ends_what_still_runs(proxy: Proxy) -> None:
-    server = LoopServer()
-    await server.start()
+async def test_stopping_waits_until_the_clients_have_been_told(proxy: Proxy) -> None:
+    server, taken = LoopServer(), asyncio.Event()
     proxy.tools.add("hangs", hangs)
     await proxy.open()
     proxy.upstream(Scripted([says("one", call("hangs"), finish="STOP")], ANSWER))
-    async with httpx2.AsyncClient(verify=False, trust_env=False) as client:
-        url = f"http://127.0.0.1:{server.port}/"
-        asking = asyncio.ensure_future(client.post(url, headers=await secret(proxy, server)))
-        await until(lambda: proxy.tools.begun == ["hangs"])
-        await server.stop()
-        await asyncio.wait({asking})
-        assert asking.exception() is not None
-    await until(lambda: not server.running)
-    assert proxy.tools.cancelled == ["hangs"]
+    runner, _ = await proxy.prepare([user("x")], Framing.SSE)
+    server.answer(runner, taken.is_set)
+    await until(lambda: proxy.tools.begun == ["hangs"])
+    stopping = asyncio.ensure_future(server.stop())
+    await until(lambda: not server)
+    assert not stopping.done()
+    taken.set()
+    await stopping

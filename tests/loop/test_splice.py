@@ -1,7 +1,9 @@
 """Streams of a loop event by event: what passes as it came, what is held back, and when calls begin."""
 
 import asyncio
+import dataclasses
 
+import httpx2
 import pytest
 
 from addon.core.answer import Answer
@@ -11,7 +13,7 @@ from addon.graft.records import keys_of
 from addon.loop.runner import Head
 from addon.surfaces.base import Framing
 from store.models import Status
-from tests.loop.conftest import Proxy, Scripted, call, google_error, model, says, until, user
+from tests.loop.conftest import Played, Proxy, Scripted, call, google_error, model, says, until, user
 
 
 async def lookup() -> str:
@@ -25,7 +27,9 @@ async def ready(proxy: Proxy) -> Proxy:
     return proxy
 
 
-ANSWER = [says("done", finish="STOP", responseId="r2", usageMetadata={"totalTokenCount": 7})]
+USED = {"promptTokenCount": 3, "candidatesTokenCount": 2, "totalTokenCount": 5}
+THEN = {"promptTokenCount": 6, "candidatesTokenCount": 1, "totalTokenCount": 7}
+ANSWER = [says("done", finish="STOP", responseId="r2", usageMetadata=THEN)]
 
 
 @pytest.mark.parametrize("framing", [Framing.SSE, Framing.ARRAY])
@@ -74,19 +78,19 @@ async def test_an_event_in_other_bytes_than_clients_read_is_made_readable(ready:
 @pytest.mark.parametrize(
     "tail",
     [
-        [says(call("lookup"), finish="STOP"), {"usageMetadata": {"totalTokenCount": 5}}],
-        [says(call("lookup")), {"usageMetadata": {"totalTokenCount": 5}}, says(finish="STOP")],
-        [says(call("lookup")), {"candidates": [{"finishReason": "STOP"}], "usageMetadata": {"totalTokenCount": 5}}],
-        [says(call("lookup"), usageMetadata={"totalTokenCount": 5})],
+        [says(call("lookup"), finish="STOP"), {"usageMetadata": USED}],
+        [says(call("lookup")), {"usageMetadata": USED}, says(finish="STOP")],
+        [says(call("lookup")), {"candidates": [{"finishReason": "STOP"}], "usageMetadata": USED}],
+        [says(call("lookup"), usageMetadata=USED)],
     ],
     ids=["usage last", "usage before the end", "bare end", "no end"],
 )
 @pytest.mark.parametrize(
     "answer",
     [
-        [says("done", finish="STOP", responseId="r2", usageMetadata={"totalTokenCount": 7})],
-        [says("do", responseId="r2"), says("ne"), says(finish="STOP", usageMetadata={"totalTokenCount": 7})],
-        [says("done"), says(finish="STOP"), {"usageMetadata": {"totalTokenCount": 7}}],
+        [says("done", finish="STOP", responseId="r2", usageMetadata=THEN)],
+        [says("do", responseId="r2"), says("ne"), says(finish="STOP", usageMetadata=THEN)],
+        [says("done"), says(finish="STOP"), {"usageMetadata": THEN}],
     ],
     ids=["whole", "bare end", "usage last"],
 )
@@ -97,7 +101,7 @@ async def test_no_event_is_empty_and_the_answer_ends_once(
     played = await ready.ask("x", framing=framing)
     played.check()
     assert played.text == "Wait. done"
-    assert played.documents[-1]["usageMetadata"] == {"totalTokenCount": 12}
+    assert played.documents[-1]["usageMetadata"] == {**THEN, "candidatesTokenCount": 3, "totalTokenCount": 9}
     assert {d["responseId"] for d in played.documents if "responseId" in d} == {"r1"}
 
 
@@ -207,7 +211,7 @@ async def test_calls_in_spite_of_the_last_request_are_delivered_and_run(ready: P
     played.check()
     assert "Tool call completed: lookup" in played.text
     assert upstream.rounds == []
-    await asyncio.gather(*ready.runner.background)
+    await until(lambda: not ready.executors._tasks)
     assert [one.status for one in await ready.calls()] == [Status.DONE] * 2
 
 
@@ -267,7 +271,7 @@ async def test_a_step_with_a_call_that_only_a_human_can_answer_is_delivered_and_
     played = await ready.ask("x", framing=Framing.SSE)
     played.check()
     assert "Tool call completed: lookup, manual" in played.text
-    await asyncio.gather(*ready.runner.background)
+    await until(lambda: not ready.executors._tasks)
     assert {one.name: one.status for one in await ready.calls()} == {"lookup": Status.DONE, "manual": Status.PENDING}
 
 
@@ -313,8 +317,9 @@ async def test_an_answer_that_cannot_be_taken_in_passes_as_it_came(
         raise TypeError("odd")
 
     monkeypatch.setattr(Answer, "feed", fails)
-    ready.upstream(Scripted(ANSWER))
-    assert (await ready.ask("x", framing=framing)).documents == ANSWER
+    odd = [says("done", finish="STOP", continuationToken="makes it looked at")]
+    ready.upstream(Scripted(odd))
+    assert (await ready.ask("x", framing=framing)).documents == odd
     assert "passed on as it came: TypeError" in caplog.text
 
 
@@ -330,3 +335,90 @@ async def test_a_call_that_cannot_be_taken_in_is_not_let_out(
     played = await ready.ask("x", framing=framing)
     assert "functionCall" not in str(played.documents)
     assert "error" in played.documents[-1]
+
+
+# --- answers that end early, or are framed in another way --------------------------------------------------------
+
+
+def begun(name: str, **fields: str) -> Document:
+    """A call whose arguments are still to come."""
+    return {"functionCall": {"name": name, "willContinue": True, **fields}}
+
+
+@pytest.mark.parametrize("framing", [Framing.SSE, Framing.ARRAY])
+@pytest.mark.parametrize("ends", [[], [says(finish="MAX_TOKENS")]], ids=["end of the stream", "finish"])
+async def test_a_call_whose_arguments_never_end_is_run_with_those_that_came(
+    ready: Proxy, framing: Framing, ends: list[Document]
+) -> None:
+    upstream = ready.upstream(Scripted([says("Wait. "), says(begun("lookup")), *ends], ANSWER))
+    played = await ready.ask("x", framing=framing)
+    played.check()
+    assert played.text == "Wait. done"
+    assert ready.tools.ended == ["lookup"]
+    assert upstream.rounds == []
+
+
+@pytest.mark.parametrize("surface", ["developer", "codeassist"])
+async def test_an_answer_is_read_as_it_comes_framed_whatever_was_asked_for(ready: Proxy, surface: str) -> None:
+    wrapped = [[{"response": one} if surface == "codeassist" else one] for one in (says(call("lookup")), *ANSWER)]
+    ready.upstream(Scripted(*wrapped))
+    runner, _ = await ready.prepare([user("x")], Framing.JSON, surface=surface)
+    runner.address = dataclasses.replace(runner.address, url=f"{runner.address.url}?alt=sse")
+    played = Played(Framing.SSE, ("response",) if surface == "codeassist" else ())
+    async for out in runner.output():
+        played.take(out)
+    played.check()
+    assert played.text == "done"
+    assert [one.status for one in await ready.calls()] == [Status.DONE]
+
+
+@pytest.mark.parametrize("first", list(Framing))
+@pytest.mark.parametrize("then", list(Framing))
+async def test_rounds_that_come_framed_in_different_ways_are_one_answer(
+    ready: Proxy, first: Framing, then: Framing
+) -> None:
+    def body(framing: Framing, *documents: Document) -> httpx2.Response:
+        bodies = [encode(one) for one in documents]
+        if framing is Framing.SSE:
+            content = b"".join(map(sse_event, bodies))
+            return httpx2.Response(200, headers={"content-type": "text/event-stream"}, content=content)
+        content = b"[" + b",".join(bodies) + b"]" if framing is Framing.ARRAY else bodies[-1]
+        return httpx2.Response(200, headers={"content-type": "application/json"}, content=content)
+
+    step = says("Wait. ", call("lookup"), finish="STOP", responseId="r1")
+    pieces = [says("do"), says("ne", finish="STOP", responseId="r2")] if then is not Framing.JSON else ANSWER
+    ready.upstream(Scripted(body(first, step), body(then, *pieces)))
+    played = await ready.ask("x", framing=first)
+    played.check()
+    assert played.text == "Wait. done"
+    (turn,) = await ready.turns()
+    assert turn.delivered
+
+
+@pytest.mark.parametrize("framing", [Framing.SSE, Framing.ARRAY])
+@pytest.mark.parametrize("delivery", ["loop", "placeholder"])
+async def test_a_turn_is_stored_before_the_client_is_told_that_it_ends(
+    ready: Proxy, framing: Framing, delivery: str
+) -> None:
+    await ready.policy(delivery=delivery)
+    hold = asyncio.Event()
+    step = says(call("lookup"), finish="STOP")
+    ready.upstream(Scripted([step], [*ANSWER, hold]) if delivery == "loop" else Scripted([step, hold]))
+    runner, played = await ready.prepare([user("x")], framing)
+    output = runner.output()
+    while b"finishReason" not in played.body:
+        played.take(await anext(output))
+    found = await ready.store.look_up("default", keys=keys_of(runner.exchange, (await ready.turns())[0].visible))
+    (turn,) = found.turns.values()
+    assert turn.visible == [{"text": "done" if delivery == "loop" else played_text(played)}]
+    await output.aclose()
+    assert (await ready.turns())[0].delivered, "the client has all of it"
+    assert [one.status.final for one in await ready.calls()] == [delivery == "loop"]
+
+
+def played_text(played: Played) -> str:
+    """The text of a stream that has not come to its end."""
+    body = played.body if played.framing is Framing.SSE else sse_event(played.body.removeprefix(b"["))
+    seen = Played(Framing.SSE, ())
+    seen.body = body
+    return seen.text

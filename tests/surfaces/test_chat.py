@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from addon.core.chat import completions
+from addon.core.chat.completions import Completions
 from addon.core.documents import decode, encode
 from addon.core.sse import SseDecoder
 from addon.surfaces import Framing, Operation, match, wire_of
@@ -51,13 +53,13 @@ def test_a_loop_goes_on_behind_the_client_s_messages_and_stops_forcing_calls() -
     tools = [{"type": "function", "function": {"name": "f"}}]
     sent = body(tools=tools, tool_choice="required", user="u")
     request = speaks.read(sent)
-    assert speaks.again(request, [], None) == sent
+    assert speaks.next_request(request, [], None) == sent
     called = {
         "role": "model",
         "parts": [{"functionCall": {"id": "x", "name": "f", "args": {}}, "thoughtSignature": "s"}],
     }
     answered = {"role": "user", "parts": [{"functionResponse": {"id": "x", "name": "f", "response": {"a": 1}}}]}
-    later = decode(speaks.again(request, [called, answered], "AUTO"))
+    later = decode(speaks.next_request(request, [called, answered], "AUTO"))
     assert later == {
         **decode(sent),
         "tool_choice": "auto",
@@ -77,7 +79,7 @@ def test_a_loop_goes_on_behind_the_client_s_messages_and_stops_forcing_calls() -
             {"role": "tool", "tool_call_id": "x", "content": '{"a":1}'},
         ],
     }
-    assert decode(speaks.again(request, [called, answered], "NONE"))["tool_choice"] == "none"
+    assert decode(speaks.next_request(request, [called, answered], "NONE"))["tool_choice"] == "none"
 
 
 STREAM = (
@@ -94,8 +96,8 @@ def test_a_stream_ends_with_one_done() -> None:
     out = b""
     for item in items:
         if item.data != b"[DONE]":
-            assert speaks.inside(decode(item.data or b"")) is not None
-        out += speaks.as_came(item)
+            assert speaks.unwrap(decode(item.data or b"")) is not None
+        out += speaks.passthrough_event(item)
     assert out + speaks.end() == STREAM
 
 
@@ -103,7 +105,7 @@ def test_an_event_is_written_in_the_framing_of_openai() -> None:
     speaks = wire()
     speaks.read(body(stream=True))
     came = decode(SseDecoder().feed(STREAM)[0].data or b"")
-    seen = speaks.inside(came)
+    seen = speaks.unwrap(came)
     assert seen is not None
     event = speaks.event({**seen, "responseId": "c0"}, came)
     assert event.startswith(b"data: {")
@@ -159,8 +161,30 @@ def test_recorded_exchanges_stay_what_they_are() -> None:
             assert len(spans) == len(given["messages"])
             whole = speaks.write(request, {}, [(spans[0][0], spans[-1][1])])
             assert decode(whole) == given
-            response = speaks.inside(answer)
+            response = speaks.unwrap(answer)
             assert response is not None
             assert decode(speaks.whole(response, answer)) == answer
             seen += 1
     assert seen == 2
+
+
+def test_arguments_in_many_pieces_are_read_when_their_last_bracket_has_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    reads: list[bytes] = []
+
+    def counted(data: bytes) -> Any:
+        reads.append(data)
+        return decode(data)
+
+    monkeypatch.setattr(completions, "decode", counted)
+    answers = Completions()
+    pieces = ['{"a": "', *["}x{" for _ in range(50)], '", "b": [{}', "]", "}"]
+    seen = []
+    for number, piece in enumerate(pieces):
+        function = {"arguments": piece} | ({"name": "f"} if number == 0 else {})
+        delta = {"tool_calls": [{"index": 0, "id": "c" if number == 0 else None, "function": function}]}
+        response = answers.read({"choices": [{"index": 0, "delta": delta}]})
+        assert response is not None
+        seen += response["candidates"][0]["content"]["parts"]
+    assert [part["functionCall"].get("willContinue", False) for part in seen] == [True] * (len(pieces) - 1) + [False]
+    assert seen[-1]["functionCall"]["args"] == {"a": "}x{" * 50, "b": [{}]}
+    assert len(reads) == 1

@@ -90,10 +90,10 @@ def through(speaks: InteractionsWire, events: list[SseEvent], *hidden: str) -> b
     """What the client gets of events, of which those that hold these calls are hidden from it."""
     out = b""
     for one in events:
-        seen = speaks.inside(decode(one.data or b""))
+        seen = speaks.unwrap(decode(one.data or b""))
         names = [part["functionCall"]["name"] for part in parts_of(seen) if "functionCall" in part]
         if not set(names) & set(hidden):
-            out += speaks.as_came(one)
+            out += speaks.passthrough_event(one)
     return out
 
 
@@ -187,8 +187,8 @@ def test_a_history_of_the_clients_own_is_rewritten_step_by_step() -> None:
 def test_a_loop_goes_on_from_its_last_round() -> None:
     speaks = wire(input=[{"type": "text", "text": "hi"}], tools=[{"type": "function", "name": "f"}])
     request = speaks.read(speaks.write(speaks.read(speaks._body), {}, None))
-    assert speaks.again(request, [], None) is speaks._body
-    sent = decode(speaks.again(request, [said("v1_a"), response("c1"), said("v1_b"), response("c2")], "NONE"))
+    assert speaks.next_request(request, [], None) is speaks._body
+    sent = decode(speaks.next_request(request, [said("v1_a"), response("c1"), said("v1_b"), response("c2")], "NONE"))
     assert sent["previous_interaction_id"] == "v1_b"
     assert [step["call_id"] for step in sent["input"]] == ["c2"]
     assert sent["generation_config"] == {"tool_choice": "none"}
@@ -208,14 +208,9 @@ def test_a_loop_that_the_service_does_not_keep_says_everything_again() -> None:
     speaks = wire(store=False)
     request = speaks.read(speaks._body)
     model = {"role": "model", "parts": [{"functionCall": {"id": "c1", "name": "f", "args": {}}}]}
-    sent = decode(speaks.again(request, [model, response("c1")], None))
+    sent = decode(speaks.next_request(request, [model, response("c1")], None))
     assert [step["type"] for step in sent["input"]] == ["user_input", "function_call", "function_result"]
     assert sent["store"] is False
-
-
-def test_an_answer_is_known_by_every_id_that_it_had() -> None:
-    shown = [own.mark("v1_a"), {"text": "so"}, own.mark("v1_b")]
-    assert wire().stand_ins(shown) == [own.kept("v1_a"), own.kept("v1_b")]
 
 
 # --- whole answers ------------------------------------------------------------------------------------------------
@@ -224,13 +219,13 @@ def test_an_answer_is_known_by_every_id_that_it_had() -> None:
 def whole(speaks: InteractionsWire, *answers: Json) -> Any:
     seen = None
     for one in answers:
-        seen = speaks.inside(one)
+        seen = speaks.unwrap(one)
     return seen
 
 
 def test_an_answer_is_a_response_that_begins_with_its_id() -> None:
     answer = {"id": "v1_a", "status": "requires_action", "steps": [TEXT, CALL], "usage": {"total_tokens": 3}}
-    seen = wire().inside(answer)
+    seen = wire().unwrap(answer)
     assert seen is not None
     assert parts_of(seen)[0] == own.mark("v1_a")
     text, call = parts_of(seen)[1:]
@@ -241,21 +236,21 @@ def test_an_answer_is_a_response_that_begins_with_its_id() -> None:
 
 
 def test_an_answer_that_is_not_kept_has_no_id_to_go_on_from() -> None:
-    assert parts_of(wire(store=False).inside({"id": "v1_a", "status": "completed", "steps": [TEXT]})) == [
+    assert parts_of(wire(store=False).unwrap({"id": "v1_a", "status": "completed", "steps": [TEXT]})) == [
         {"text": "so"}
     ]
 
 
 @pytest.mark.parametrize("document", [{"error": {"message": "no"}}, {"other": 1}, [], None])
 def test_what_is_no_answer_is_none(document: Any) -> None:
-    assert wire().inside(document) is None
+    assert wire().unwrap(document) is None
 
 
 @pytest.mark.parametrize(
     ("status", "finish"), [("completed", "STOP"), ("incomplete", "MAX_TOKENS"), ("failed", "OTHER")]
 )
 def test_how_an_answer_ended(status: str, finish: str) -> None:
-    seen = wire().inside({"id": "v1_a", "status": status, "steps": []})
+    seen = wire().unwrap({"id": "v1_a", "status": status, "steps": []})
     assert seen is not None
     assert seen["candidates"][0]["finishReason"] == finish
 
@@ -263,16 +258,26 @@ def test_how_an_answer_ended(status: str, finish: str) -> None:
 def test_a_placeholder_stands_in_the_place_of_calls() -> None:
     speaks = wire()
     answer = {"id": "v1_a", "status": "requires_action", "steps": [TEXT, CALL], "future": 1}
-    speaks.inside(answer)
+    speaks.unwrap(answer)
     seen = {"candidates": [{"content": {"parts": [own.mark("v1_a"), {"text": "so\n\nplaceholder"}]}}]}
     made = {"type": "model_output", "content": [{"type": "text", "text": "\n\nplaceholder"}]}
     assert decode(speaks.whole(seen, answer)) == {**answer, "status": "completed", "steps": [TEXT, made]}
 
 
+def test_an_answer_without_a_status_is_read_by_its_steps() -> None:
+    speaks = wire()
+    answer = {"id": "v1_a", "steps": [TEXT, CALL]}
+    seen = speaks.unwrap(answer)
+    assert parts_of(seen)[2]["functionCall"]["name"] == "f"
+    made = {"type": "model_output", "content": [{"type": "text", "text": "placeholder"}]}
+    shown = {"candidates": [{"content": {"parts": [*own.parts_of_step(TEXT), *own.parts_of_step(made)]}}]}
+    assert decode(speaks.whole(shown, answer))["status"] == "completed"
+
+
 def test_the_clients_calls_stay_as_they_came_and_wait_for_it() -> None:
     speaks = wire()
     answer = {"id": "v1_a", "status": "requires_action", "steps": [CALL, OWN]}
-    seen = speaks.inside(answer)
+    seen = speaks.unwrap(answer)
     assert seen is not None
     kept = {"candidates": [{"content": {"parts": [parts_of(seen)[2]]}}]}
     assert decode(speaks.whole(kept, answer)) == {**answer, "steps": [OWN]}
@@ -293,7 +298,7 @@ def test_what_a_built_in_tool_did_is_seen_by_who_asked_for_it() -> None:
     for parts, steps in (([], [TEXT]), (own.parts_of_step(search), [search, TEXT])):
         speaks = wire()
         answer = {"id": "v1_a", "status": "completed", "steps": [search, TEXT]}
-        speaks.inside(answer)
+        speaks.unwrap(answer)
         seen = {"candidates": [{"content": {"parts": [*parts, {"text": "so"}]}}]}
         assert decode(speaks.whole(seen, answer))["steps"] == steps
 
@@ -334,7 +339,7 @@ def test_a_stream_that_needs_no_change_is_the_bytes_that_came() -> None:
     speaks = wire(stream=True)
     events = [created(), *text(0, "a", "b"), *call(1, OWN), completed(status="requires_action")]
     assert through(speaks, events) == b"".join(one.raw for one in events)
-    assert speaks.as_came(SseEvent(b"event: done\ndata: [DONE]\n\n", b"[DONE]")) == b""
+    assert speaks.passthrough_event(SseEvent(b"event: done\ndata: [DONE]\n\n", b"[DONE]")) == b""
     assert speaks.end() == DONE
 
 
@@ -364,7 +369,7 @@ def test_the_end_is_told_under_the_first_id_with_the_usage_of_all_rounds() -> No
     request = speaks.read(speaks._body)
     out = b""
     for number, name in enumerate(("v1_a", "v1_b")):
-        speaks.again(request, [said("v1_a"), response("c1")] if number else [], None)
+        speaks.next_request(request, [said("v1_a"), response("c1")] if number else [], None)
         out += through(
             speaks, [created(name), event("interaction.status_update", interaction_id=name, status="in_progress")]
         )
@@ -373,7 +378,7 @@ def test_the_end_is_told_under_the_first_id_with_the_usage_of_all_rounds() -> No
             out += through(speaks, call(1, CALL), "f")
     last = decode(completed("v1_b", usage={"total_tokens": 2}, steps=[CALL]).data or b"")
     seen = {"candidates": [{"content": {"parts": []}, "finishReason": "STOP"}], "usageMetadata": {"total_tokens": 3}}
-    speaks.inside(last)
+    speaks.unwrap(last)
     out += speaks.event(seen, last)
     events = events_of(out)
     kinds = [one["event_type"] for one in events]
@@ -388,7 +393,7 @@ def test_action_is_required_of_who_has_calls(of: Json, status: str) -> None:
     speaks = wire(stream=True)
     through(speaks, [created(), *call(0, of)], "f")
     last = decode(completed(status="requires_action").data or b"")
-    speaks.inside(last)
+    speaks.unwrap(last)
     (ended,) = events_of(speaks.event({"candidates": [{"content": {"parts": []}, "finishReason": "STOP"}]}, last))
     assert ended["interaction"]["status"] == status
 
@@ -397,7 +402,7 @@ def test_a_placeholder_is_a_step_of_its_own_before_the_end() -> None:
     speaks = wire(stream=True)
     through(speaks, [created(), *text(0, "so"), *call(1, CALL)], "f")
     last = decode(completed(status="requires_action").data or b"")
-    speaks.inside(last)
+    speaks.unwrap(last)
     start, delta, stop, ended = events_of(speaks.event(PLACED, last))
     assert (start["index"], start["step"]) == (1, {"type": "model_output"})
     assert delta["delta"] == {"text": "placeholder", "type": "text"}
@@ -420,7 +425,7 @@ def test_a_call_without_an_end_is_complete_when_the_interaction_is() -> None:
     speaks = wire(stream=True)
     *begun, _ = call(0, CALL)
     through(speaks, [created(), *begun])
-    seen = speaks.inside(decode(completed(status="requires_action").data or b""))
+    seen = speaks.unwrap(decode(completed(status="requires_action").data or b""))
     assert [part["functionCall"]["args"] for part in parts_of(seen)] == [{"a": 1}]
 
 
@@ -430,7 +435,7 @@ def test_such_a_call_goes_out_before_the_end_if_it_is_the_clients(hidden: bool) 
     *begun, _ = call(0, OWN)
     through(speaks, [created(), *begun])
     last = completed(status="requires_action")
-    seen = speaks.inside(decode(last.data or b""))
+    seen = speaks.unwrap(decode(last.data or b""))
     parts = [] if hidden else parts_of(seen)
     response = {"candidates": [{"content": {"parts": parts}, "finishReason": "STOP"}]}
     *events, ended = events_of(speaks.event(response, decode(last.data or b"")))
@@ -457,20 +462,20 @@ def test_nothing_more_is_heard_of_a_hidden_call() -> None:
 def test_thoughts_are_told_with_what_they_sign() -> None:
     speaks = wire(stream=True)
     signature = {"type": "thought_signature", "signature": "c2ln"}
-    seen = [speaks.inside(decode(one.data or b"")) for one in step(0, {"type": "thought"}, signature)]
+    seen = [speaks.unwrap(decode(one.data or b"")) for one in step(0, {"type": "thought"}, signature)]
     assert [parts_of(one) for one in seen if one] == [[{"text": "", "thought": True, "thoughtSignature": "c2ln"}]]
 
 
 def test_what_is_not_understood_passes() -> None:
     speaks = wire(stream=True)
     for item in (event("future.event", index="x"), SseEvent(b"data: {\n\n", b"{"), SseEvent(b"data: 1\n\n", b"1")):
-        assert speaks.as_came(item) == item.raw
+        assert speaks.passthrough_event(item) == item.raw
 
 
 def test_an_event_whose_last_line_never_came_is_framed_anew() -> None:
     speaks = wire(stream=True)
     cut = created()
-    assert speaks.as_came(SseEvent(cut.raw.rstrip(), cut.data)) == cut.raw
+    assert speaks.passthrough_event(SseEvent(cut.raw.rstrip(), cut.data)) == cut.raw
 
 
 # --- errors -------------------------------------------------------------------------------------------------------
@@ -540,7 +545,7 @@ def test_an_odd_request_is_written_again_or_malformed(data: st.DataObject) -> No
         cannot_use_functions(request.value("generationConfig"), "m")
         Toolbox([{"name": "f"}]).keep(request.value("tools"), request.value("toolConfig"), (3, 0))
         request.history.identify(request.body)
-        speaks.again(request, [said("v1_a"), response("c1")], "NONE")
+        speaks.next_request(request, [said("v1_a"), response("c1")], "NONE")
     except Malformed:
         pass
 
@@ -549,7 +554,7 @@ def test_an_odd_request_is_written_again_or_malformed(data: st.DataObject) -> No
 def test_an_odd_answer_is_told_all_the_same(data: st.DataObject) -> None:
     speaks = wire()
     document = changed(ANSWER, data.draw(st.sampled_from(places(ANSWER))), data.draw(JUNK))
-    if (seen := speaks.inside(document)) is not None:
+    if (seen := speaks.unwrap(document)) is not None:
         speaks.whole(seen, document)
 
 
@@ -558,9 +563,9 @@ def test_odd_events_pass(data: st.DataObject) -> None:
     speaks = wire(stream=True)
     odd = changed(EVENTS, data.draw(st.sampled_from(places(EVENTS)[1:])), data.draw(JUNK))
     for document in odd:
-        seen = speaks.inside(document)
+        seen = speaks.unwrap(document)
         data_of = encode(document)
-        speaks.as_came(SseEvent(b"data: %b\n\n" % data_of, data_of))
+        speaks.passthrough_event(SseEvent(b"data: %b\n\n" % data_of, data_of))
         if seen is not None:
             speaks.event(seen, document)
 
@@ -579,19 +584,19 @@ def test_recorded_exchanges_pass_byte_for_byte() -> None:
         speaks = wire()
         request = speaks.read(body)
         assert speaks.write(request, {}, None) is body
-        assert speaks.again(speaks.read(body), [], None) is body
+        assert speaks.next_request(speaks.read(body), [], None) is body
         for step in own.input_steps(decode(body)["input"]):
             assert own.steps_of(own.content_of(step)) == [step] or "type" not in step
         answer = one["response_body"].encode()
         kinds.add(one["framing"])
         if not stream:
-            assert speaks.inside(decode(answer)) is not None
+            assert speaks.unwrap(decode(answer)) is not None
             continue
         out = b""
         for item in SseDecoder().feed(answer):
             if item.data not in (None, b"[DONE]"):
-                speaks.inside(decode(item.data or b""))
-            out += speaks.as_came(item) if item.data is not None else b""
+                speaks.unwrap(decode(item.data or b""))
+            out += speaks.passthrough_event(item) if item.data is not None else b""
         events = answer.rstrip(b"\n").removesuffix(DONE.rstrip(b"\n")).rstrip(b"\n") + b"\n\n"
         assert (out + speaks.end()).rstrip(b"\n") == (events + DONE).rstrip(b"\n")
     assert kinds == {"json", "sse"}

@@ -138,6 +138,7 @@ def test_a_request_to_a_surface_is_known_by_host_and_path_and_by_path_alone(
         model=model,
         request_path=("request",) if enveloped else (),
         response_path=("response",) if enveloped and operation is not COUNT else (),
+        resource="" if surface != "developer" or not model else f"{'tunedM' if 'tunedM' in path else 'm'}odels/{model}",
     )
     assert match("POST", host, path) == expected
     assert match_path("POST", path) == expected

@@ -53,20 +53,20 @@ def body(**members: Any) -> bytes:
 def test_the_mode_of_later_rounds(config: Any, mode: str | None, expected: Any) -> None:
     speaks = wire()
     sent = body(tools=[{"functionDeclarations": [{"name": "f"}]}], **({"toolConfig": config} if config else {}))
-    assert decode(speaks.again(speaks.read(sent), [], mode)).get("toolConfig") == expected
+    assert decode(speaks.next_request(speaks.read(sent), [], mode)).get("toolConfig") == expected
 
 
 def test_without_tools_there_is_no_mode_to_set() -> None:
     speaks = wire()
     sent = body(toolConfig={"retrievalConfig": {}})
-    assert speaks.again(speaks.read(sent), [], "NONE") == sent
+    assert speaks.next_request(speaks.read(sent), [], "NONE") == sent
 
 
 def test_what_was_said_in_a_loop_goes_behind_the_client_s_own() -> None:
     speaks = wire(surface="codeassist")
     request = speaks.read(encode({"model": "m", "request": decode(body()), "later": 1}))
     added = {"role": "model", "parts": [{"text": "so"}]}
-    sent = decode(speaks.again(request, [added], None))
+    sent = decode(speaks.next_request(request, [added], None))
     assert sent["request"]["contents"][1:] == [added]
     assert (sent["model"], sent["later"]) == ("m", 1)
 
@@ -78,15 +78,15 @@ def test_an_event_is_read_back_as_what_it_was_written(surface: str, framing: Fra
     answers: list[dict[str, Any]] = [{"candidates": [], "responseId": f"r{n}"} for n in range(3)]
     came = {"response": {}, "traceId": "t"} if surface == "codeassist" else None
     if framing is Framing.JSON:
-        assert speaks.inside(decode(speaks.whole(answers[0], came))) == answers[0]
+        assert speaks.unwrap(decode(speaks.whole(answers[0], came))) == answers[0]
         return
     decoder = SseDecoder() if framing is Framing.SSE else ArrayDecoder()
     stream = b"".join(speaks.event(answer, came) for answer in answers) + speaks.end()
     items = [item for item in [*decoder.feed(stream), *decoder.flush()] if item.data is not None]
     documents = [decode(item.data) for item in items if item.data is not None]
-    assert [speaks.inside(document) for document in documents] == answers
+    assert [speaks.unwrap(document) for document in documents] == answers
     assert all("traceId" in document for document in documents) is (surface == "codeassist")
-    assert b"".join(wire(framing, surface).as_came(item) for item in items[:1]) == items[0].raw
+    assert b"".join(wire(framing, surface).passthrough_event(item) for item in items[:1]) == items[0].raw
 
 
 def test_an_array_opens_once_and_closes_once() -> None:
@@ -97,7 +97,7 @@ def test_an_array_opens_once_and_closes_once() -> None:
 
 def test_an_event_that_came_in_another_framing_goes_in_the_one_that_was_asked_for() -> None:
     (item,) = ArrayDecoder().feed(b'[{"a":\n1}')
-    assert wire(Framing.SSE).as_came(item) == b'data: {"a": 1}\r\n\r\n'
+    assert wire(Framing.SSE).passthrough_event(item) == b'data: {"a": 1}\r\n\r\n'
 
 
 @pytest.mark.parametrize(
@@ -117,4 +117,4 @@ def test_an_error_before_anything_else_has_the_shape_that_the_surface_gives_it(
 
 @pytest.mark.parametrize("document", [None, [], "text", {"error": {"code": 400}}])
 def test_an_error_is_no_response(document: object) -> None:
-    assert wire().inside(document) is None
+    assert wire().unwrap(document) is None

@@ -2,7 +2,7 @@
 
 import asyncio
 import textwrap
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +50,16 @@ class FixedSource(ToolSource):
     async def call(self, name: str, args: Mapping[str, Any], *, call_id: str) -> Any:
         self.calls.append((name, args, call_id))
         return self.name
+
+
+@pytest.fixture(params=[False, True], ids=["", "eager"])
+async def eager(request: pytest.FixtureRequest) -> AsyncIterator[None]:
+    """Tasks begin as usual, or as in mitmproxy's event loop: at once, when they are made."""
+    loop = asyncio.get_running_loop()
+    if request.param:
+        loop.set_task_factory(asyncio.eager_task_factory)
+    yield
+    loop.set_task_factory(None)
 
 
 @pytest.fixture

@@ -76,3 +76,35 @@ def test_what_is_wrong_with_a_schema_is_said_with_its_place() -> None:
     problem = schema_problem({"properties": {"a": {"type": "strnig"}}})
     assert problem is not None
     assert problem.startswith("properties.a.type: 'strnig'")
+
+
+@pytest.mark.parametrize(
+    ("member", "value", "problem"),
+    [
+        ({"type": "integer", "multipleOf": 3}, 3 * 2**70, None),
+        ({"type": "integer", "multipleOf": 3}, 2**70, "`a`: 1180591620717411303424 is not a multiple of 3"),
+        ({"type": "number", "multipleOf": 0.5}, 2**2000, "cannot be checked against the tool's schema: OverflowError"),
+        ({"enum": [1]}, 10**5000, "cannot be checked against the tool's schema: ValueError"),
+        ({"type": "integer"}, 2**53 + 1, None),
+        ({"type": "number", "maximum": 1e300}, float("inf"), "`a`: inf is greater than the maximum of 1e+300"),
+        ({"type": "string", "maxLength": 1}, "a\ud800", "`a`: 'a\\ud800' is too long"),
+        ({"type": "string", "pattern": "^a"}, "\udfff", "`a`: '\\udfff' does not match '^a'"),
+        ({"additionalProperties": {"type": "string"}}, {"\ud800": 1}, "`a['?']`: 1 is not of type 'string'"),
+        ({"uniqueItems": True}, [float("nan"), "\ud800", 2**80, {"b": 1}], None),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_numbers_and_texts_that_are_not_usual_are_checked_or_refused_and_never_raise(
+    member: Any, value: Any, problem: str | None
+) -> None:
+    problems = check({"type": "object", "properties": {"a": member}}, {"a": value})
+    assert len(problems) == (problem is not None)
+    if problem is not None:
+        assert problem in problems[0]
+        problems[0].encode()
+
+
+@pytest.mark.parametrize("schema", [{"$schema": 5}, {"$schema": ["x"]}, {"$id": 7}])
+def test_a_schema_that_nobody_foresaw_is_a_problem_and_no_crash(schema: Any) -> None:
+    assert schema_problem(schema)
+    assert check(schema, {"a": 1})

@@ -1,13 +1,19 @@
 """Several sources as one, and prefixes."""
 
 import asyncio
+import itertools
 import logging
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from addon.tools.base import SourceError, ToolError
+from addon.loop.executors import Executors
+from addon.tools.base import SourceError, Tool, ToolError, ToolSource
 from addon.tools.combined import Combined, prefixed
+from store.backends.memory import MemoryStore
+
+pytestmark = pytest.mark.usefixtures("eager")
 
 
 async def test_a_call_goes_to_the_source_of_its_tool(fixed: Any) -> None:
@@ -121,8 +127,61 @@ async def test_no_prefix_is_the_source_itself(fixed: Any) -> None:
     assert prefixed(source, "") is source
 
 
-async def test_a_prefix_that_makes_a_name_too_long_is_an_error(fixed: Any) -> None:
-    source = fixed("one", "a" * 60)
-    with pytest.raises(SourceError, match="longer than 64"):
-        await prefixed(source, "prefix_").__aenter__()
-    assert source.closed == 1
+async def test_a_tool_whose_name_a_prefix_makes_too_long_is_left_out_with_one_warning(
+    fixed: Any, until: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    source, other = fixed("one", "a" * 60, "b"), fixed("two", "c")
+    async with Combined([prefixed(source, "prefix_"), other]) as tools:
+        assert [tool.name for tool in await tools.list_tools()] == ["prefix_b", "c"]
+        told = asyncio.Event()
+        tools.changed = told.set
+        source.tools.append("d")
+        source.changed()
+        await asyncio.wait_for(told.wait(), 5)
+        assert [tool.name for tool in await tools.list_tools()] == ["prefix_b", "prefix_d", "c"]
+    (record,) = caplog.records
+    assert f"one: the tool {'a' * 60!r} is left out: with the prefix 'prefix_'" in record.getMessage()
+    assert "64 characters" in record.getMessage()
+
+
+class Slow(ToolSource):
+    """Lists so many tools as there are when it is asked, once it is let go on."""
+
+    name = "slow"
+
+    def __init__(self) -> None:
+        self.tools = ["a"]
+        self.asked: list[asyncio.Event] = []
+
+    async def list_tools(self) -> Sequence[Tool]:
+        found = [Tool({"name": name}, {"type": "object"}) for name in self.tools]
+        if self.opened:
+            self.asked.append(asyncio.Event())
+            await self.asked[-1].wait()
+        return found
+
+    opened = False
+
+    async def call(self, name: str, args: Any, *, call_id: str) -> Any:
+        return name
+
+
+async def test_the_newest_listing_wins_however_long_an_older_one_takes(until: Any) -> None:
+    source, executors = Slow(), Executors(MemoryStore())
+    executors.source = Combined([source])
+    changes: list[list[str]] = []
+    await executors.open(lambda: changes.append(list(executors.tools)))
+    source.opened = True
+    assert source.changed is not None
+    for name in "bcd":
+        source.tools.append(name)
+        source.changed()
+        await asyncio.sleep(0)
+    await until(lambda: len(source.asked) == 1)
+    source.asked[0].set()
+    await until(lambda: len(source.asked) == 2)
+    source.asked[1].set()
+    await until(lambda: bool(changes) and changes[-1] == ["a", "b", "c", "d"])
+    assert len(source.asked) == 2, "what changed while a listing was read is read once more"
+    assert all(len(one) <= len(two) for one, two in itertools.pairwise(changes)), changes
+    await executors.close()

@@ -98,35 +98,75 @@ async def test_an_answer_is_json_or_text(server: Server, executor: HttpExecutor,
 @pytest.mark.parametrize(
     ("response", "words", "retryable"),
     [
-        (answer(b"no\n such  city", "text/plain", "404 Not Found"), "answered 404 Not Found: no such city", False),
-        (answer(b"x" * 100_000, "text/plain", "400 Bad"), "xxx", False),
-        (answer(b"", status="408 Timeout"), "answered 408", True),
-        (answer(b"", status="429 Slow"), "answered 429", True),
-        (answer(b"", status="503 Busy"), "answered 503 Busy", True),
-        (None, "cannot be reached", True),
-        (b"nonsense\r\n\r\n", "cannot be reached", True),
-        (answer(b"{", "application/json"), "cannot be read", False),
-        (answer(b"\xff\xfe", "image/png"), "answered image/png, which is neither JSON nor UTF-8", False),
-        (answer(b"junk", Content_Encoding="gzip"), "", False),
-        (answer(b"x" * (MAX_ANSWER + 1), "text/plain"), f"more than {MAX_ANSWER} bytes", False),
-        (answer(gzip.compress(b" " * (MAX_ANSWER + 1)), Content_Encoding="gzip"), f"more than {MAX_ANSWER}", False),
+        (answer(b"secret", "text/plain", "404 Not Found"), "answered 404 Not Found", False),
+        (answer(b"secret" * 10_000, "text/plain", "400 secret"), "answered 400 Bad Request", False),
+        (answer(b"secret", status="599 secret"), "answered 599", True),
+        (answer(b"", status="408 secret"), "answered 408 Request Timeout", True),
+        (answer(b"", status="429 Slow"), "answered 429 Too Many Requests", True),
+        (answer(b"", status="503 Busy"), "answered 503 Service Unavailable", True),
+        (None, "cannot be reached: the connection broke", True),
+        (b"secret\r\n\r\n", "cannot be reached: the connection broke", True),
+        (answer(b'{"secret', "application/json"), "answered JSON that cannot be read", False),
+        (answer(b"[" * 100_000, "application/json"), "answered JSON that cannot be read", False),
+        (answer(b"secret\xff", "image/secret"), "answered what is neither JSON nor UTF-8 text", False),
+        (answer(b"secret", Content_Encoding="gzip"), "answered what cannot be decompressed", False),
+        (answer(b"x" * (MAX_ANSWER + 1), "text/plain"), f"answered more than {MAX_ANSWER} bytes", False),
+        (
+            answer(gzip.compress(b" " * (MAX_ANSWER + 1)), Content_Encoding="gzip"),
+            f"answered more than {MAX_ANSWER} bytes",
+            False,
+        ),
+        (
+            answer(b"", status="307 secret", Location="http://secret.example/secret"),
+            "answered 307 with a redirect that is not followed",
+            False,
+        ),
+        (
+            answer(b"", status="307 secret", Location="http://["),
+            "answered 307 with a redirect that is not followed",
+            False,
+        ),
     ],
     ids=[
-        *("404", "long error", "408", "429", "503", "hang-up", "no HTTP", "broken JSON", "image", "broken gzip"),
-        *("too large", "too large when unpacked"),
+        *("404", "long error", "599", "408", "429", "503", "hang-up", "no HTTP", "broken JSON", "deep JSON", "image"),
+        *("broken gzip", "too large", "too large when unpacked", "redirect", "redirect nowhere"),
     ],
 )
-async def test_what_fails_is_told_in_bounded_words_without_secrets(
+async def test_of_a_failure_the_origin_and_the_status_are_told_and_nothing_that_may_be_secret(
     server: Server, executor: HttpExecutor, response: bytes | None, words: str, retryable: bool
 ) -> None:
     server.answers = [response]
     with pytest.raises(ToolError) as raised:
         await executor.call("t", {}, call_id="c")
-    assert words in str(raised.value)
-    assert f"http://127.0.0.1:{server.port}/run" in str(raised.value)
-    assert "secret" not in str(raised.value)
-    assert len(str(raised.value)) < 700
+    assert str(raised.value) == f"http://127.0.0.1:{server.port} {words}"
     assert raised.value.retryable is retryable
+    assert raised.value.sent, "the request has reached the endpoint, or may have"
+
+
+async def test_headers_that_http_does_not_take_are_not_shown(server: Server, client: httpx2.AsyncClient) -> None:
+    url = f"http://127.0.0.1:{server.port}/"
+    executor = HttpExecutor({"type": "http", "url": url, "headers": {"authorization": "Bearer secret "}}, client)
+    with pytest.raises(ToolError) as raised:
+        await executor.call("t", {}, call_id="c")
+    assert "HTTP does not take the executor's headers" in str(raised.value)
+    assert "secret" not in str(raised.value)
+    assert (raised.value.retryable, raised.value.sent) == (False, False)
+
+
+@pytest.mark.parametrize("value", ["\ud800", {"\udfff": 1}, [float("inf"), "a\ud800"]], ids=["text", "name", "within"])
+async def test_arguments_that_json_cannot_hold_are_an_error_and_nothing_is_sent(
+    server: Server, executor: HttpExecutor, value: Any
+) -> None:
+    with pytest.raises(ToolError, match="the arguments cannot be sent as JSON"):
+        await executor.call("t", {"a": value}, call_id="c")
+    assert server.requests == []
+
+
+@pytest.mark.parametrize("value", [2**53 + 1, 2**64, -(2**63) - 1, 10**30])
+async def test_integers_of_any_size_are_sent_as_they_are(server: Server, executor: HttpExecutor, value: int) -> None:
+    server.answers = [answer(json.dumps(value).encode())]
+    assert await executor.call("t", {"a": value}, call_id="c") == value
+    assert server.requests[0][2]["args"] == {"a": value}
 
 
 async def test_an_endpoint_that_is_down_is_retryable(client: httpx2.AsyncClient) -> None:
@@ -134,6 +174,7 @@ async def test_an_endpoint_that_is_down_is_retryable(client: httpx2.AsyncClient)
     with pytest.raises(ToolError, match="cannot be reached") as raised:
         await executor.call("t", {}, call_id="c")
     assert raised.value.retryable
+    assert not raised.value.sent
 
 
 async def test_a_redirect_on_the_same_origin_is_followed(server: Server, executor: HttpExecutor) -> None:
@@ -167,8 +208,9 @@ async def test_redirects_without_end_are_an_error(server: Server, executor: Http
     ("wrong", "words"),
     [
         ({"type": "http"}, "executor.url: Field required"),
-        ({"type": "http", "url": "ftp://x/"}, "executor.url: 'ftp://x/' is no URL of an endpoint"),
-        ({"type": "http", "url": "tools/run"}, "executor.url: 'tools/run' is no URL"),
+        ({"type": "http", "url": "ftp://x/"}, "executor.url: is no URL of an endpoint, such as https://"),
+        ({"type": "http", "url": "tools/run"}, "executor.url: is no URL of an endpoint"),
+        ({"type": "http", "url": "http://secret:secret"}, "executor.url: is no URL of an endpoint"),
         ({"type": "grpc", "url": "http://x/"}, "executor.type: "),
         ({"type": "http", "url": "http://x/", "retries": 1}, "executor.retries: "),
         ({"type": "http", "url": "http://x/", "headers": {"A": "b\r\nC: d"}}, "executor.headers.A: "),

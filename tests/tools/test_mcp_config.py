@@ -74,19 +74,28 @@ def test_variables_are_filled_in_where_they_are_named(tmp_path: Path) -> None:
         ({"url": "http://x/", "env": {"A": "b"}}, "mcpServers.s: env does not go with url"),
         ({"url": "http://x/", "type": "stdio"}, "mcpServers.s: type 'stdio' does not go with url"),
         ({"url": "http://x/", "type": "sse"}, "mcpServers.s.type: "),
-        ({"url": "x.example"}, "mcpServers.s.url: 'x.example' is no URL"),
+        ({"url": "x.example"}, "mcpServers.s.url: is no URL of an endpoint, such as https://"),
         ({"command": "x", "args": "y"}, "mcpServers.s.args: "),
         ({"command": "x", "args": [1]}, "mcpServers.s.args.0: "),
         ({"command": "x", "env": {"A": 1}}, "mcpServers.s.env.A: "),
-        ({"command": "x", "comand": "y"}, "mcpServers.s.comand: is not known here"),
-        ({"command": "x", "prefix": "a b"}, "mcpServers.s.prefix: "),
-        ({"command": "x", "timeout": 0}, "mcpServers.s.timeout: "),
-        ({"command": "x", "tools": {"only": []}}, "mcpServers.s.tools.only: is not known here"),
-        ({"command": "x", "rules": {"t": {"retry": 1}}}, "mcpServers.s.rules.t.retry: "),
+        (
+            {"command": "x", "comand": "y"},
+            "mcpServers.s.comand: is not known here; what is known: type, command, args, ",
+        ),
+        ({"command": "x", "prefix": "a b"}, "mcpServers.s.prefix: must be letters, digits"),
+        ({"command": "x", "timeout": 0}, "mcpServers.s.timeout: must be greater than 0"),
+        (
+            {"command": "x", "tools": {"only": []}},
+            "mcpServers.s.tools.only: is not known here; what is known: include, exclude",
+        ),
+        (
+            {"command": "x", "rules": {"t": {"retry": 1}}},
+            "mcpServers.s.rules.t.retry: is not known here; what is known: timeout, retries, ",
+        ),
         ({"command": "x", "rules": {"t": {"retries": -1}}}, "mcpServers.s.rules.t: retries is -1"),
         ({"command": "x", "env": {"A": "${NOT_SET}"}}, "mcpServers.s.env.A: the environment variable NOT_SET"),
         ({"command": "x", "args": ["a", "${NOT_SET}"]}, "mcpServers.s.args.1: the environment variable NOT_SET"),
-        (5, "mcpServers.s: "),
+        (5, "mcpServers.s: must be an object"),
     ],
     ids=str,
 )
@@ -101,9 +110,9 @@ def test_a_server_that_does_not_fit_is_named_with_file_and_field(tmp_path: Path,
     ("text", "words"),
     [
         ('{\n "mcpServers": {,\n}', ":2: "),
-        ("[]", ": the document: "),
-        ("{}", ": mcpServers: Field required"),
-        ('{"mcpServers": []}', ": mcpServers: "),
+        ("[]", ": the document: must be an object"),
+        ("{}", ": mcpServers: is missing"),
+        ('{"mcpServers": []}', ": mcpServers: must be an object"),
         ('{"mcpServers": {"a": {"command": "x"}, "a": {"command": "y"}}}', ": the key 'a' is given twice"),
     ],
 )
@@ -123,4 +132,11 @@ def test_values_are_kept_out_of_messages(tmp_path: Path) -> None:
     path = written(tmp_path, {"mcpServers": {"s": {"url": "http://x/", "headers": {"A": "${KEY}"}}}})
     with pytest.raises(SourceError) as raised:
         read_servers(path, {"KEY": "hidden\r\nvalue"})
+    assert "hidden" not in str(raised.value)
+
+
+def test_a_url_is_kept_out_of_messages(tmp_path: Path) -> None:
+    path = written(tmp_path, {"mcpServers": {"s": {"url": "htps://x.example/${KEY}?key=${KEY}"}}})
+    with pytest.raises(SourceError, match="is no URL of an endpoint") as raised:
+        read_servers(path, {"KEY": "hidden"})
     assert "hidden" not in str(raised.value)

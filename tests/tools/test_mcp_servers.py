@@ -14,7 +14,9 @@ from typing import Any
 
 import pytest
 
+from addon.tools import mcp_connection
 from addon.tools.base import SourceError, ToolError
+from addon.tools.bounded import bounded
 from addon.tools.combined import Combined
 from addon.tools.mcp_config import Selection, Server
 from addon.tools.mcp_servers import McpSource, load
@@ -97,7 +99,7 @@ async def test_a_server_over_stdio(tmp_path: Path, until: Any) -> None:
 
 
 async def test_a_server_over_http(tmp_path: Path, port: int, until: Any, caplog: pytest.LogCaptureFixture) -> None:
-    source = McpSource("s", Server(url=f"http://127.0.0.1:{port}/mcp"), start_timeout=0.2)
+    source = McpSource("s", Server(url=f"http://127.0.0.1:{port}/mcp"), start_timeout=5)
     told = asyncio.Event()
     source.changed = told.set
     with caplog.at_level(logging.WARNING):
@@ -129,7 +131,7 @@ async def test_a_server_of_the_older_protocol_is_followed_too(caplog: pytest.Log
         await asyncio.wait_for(told.wait(), 5)
         assert await names(source) == ["one", "two"]
         assert await call(source, "two") == "two"
-    noise = [record for record in caplog.records if "parse" in record.getMessage()]
+    noise = [record for record in caplog.records if "no MCP message" in record.getMessage()]
     assert [record.levelno for record in noise] == [logging.WARNING]
 
 
@@ -154,8 +156,76 @@ async def test_a_server_killed_in_the_middle_of_a_call_is_back_for_the_next(tmp_
         for outcome in await asyncio.gather(*hanging, return_exceptions=True):
             assert isinstance(outcome, ToolError)
             assert outcome.retryable
+            assert outcome.sent
         results = await asyncio.gather(*(call(source, "about") for _ in range(3)))
         assert len({result["pid"] for result in results} | {pid}) == 2
+
+
+async def test_a_server_that_hangs_is_ended_and_its_other_calls_are_errors(
+    tmp_path: Path, until: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(mcp_connection, "ANSWER_TIMEOUT", 0.5)
+    file = tmp_path / "notes"
+    async with McpSource("s", STDIO) as source:
+        pid = (await call(source, "about"))["pid"]
+        other = asyncio.ensure_future(call(source, "hang", file=str(file)))
+        await until(lambda: lines(file) == ["started"])
+        os.kill(pid, signal.SIGSTOP)
+        with pytest.raises(ToolError, match="took longer"):
+            await bounded(lambda: source.call("add", {"a": 1, "b": 2}, call_id="c"), 0.2, "add")
+        with pytest.raises(ToolError, match="MCP server 's'") as raised:
+            await other
+        assert raised.value.retryable
+        assert await call(source, "add", a=1, b=2) == {"sum": 3}
+        assert (await call(source, "about"))["pid"] != pid
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+    assert "MCP server 's' no longer answers: it is ended, and started again by the next call" in caplog.text
+
+
+async def test_a_connection_over_http_that_hangs_is_ended_too(
+    port: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(mcp_connection, "ANSWER_TIMEOUT", 0.5)
+    async with serving(port) as process:
+        source = McpSource("s", Server(url=f"http://127.0.0.1:{port}/mcp"))
+        told = asyncio.Event()
+        source.changed = told.set
+        async with source:
+            if not await names(source):
+                await asyncio.wait_for(told.wait(), 15)
+            assert await call(source, "add", a=1, b=2) == {"sum": 3}
+            process.send_signal(signal.SIGSTOP)
+            with pytest.raises(ToolError, match="took longer"):
+                await bounded(lambda: source.call("add", {"a": 1, "b": 2}, call_id="c"), 0.2, "add")
+            async with asyncio.timeout(10):
+                while "no longer answers" not in caplog.text:  # noqa: ASYNC110 - there is no event
+                    await asyncio.sleep(0.01)
+            process.send_signal(signal.SIGCONT)
+            assert await eventually(source) == {"sum": 3}
+
+
+async def test_a_server_that_answers_is_not_ended_for_one_slow_tool(
+    tmp_path: Path, until: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "notes"
+    async with McpSource("s", STDIO) as source:
+        pid = (await call(source, "about"))["pid"]
+        with pytest.raises(ToolError, match="took longer"):
+            await bounded(lambda: source.call("hang", {"file": str(file)}, call_id="c"), 0.2, "hang")
+        await until(lambda: source._connection._asking is not None and source._connection._asking.done())
+        assert (await call(source, "about"))["pid"] == pid
+    assert "no longer answers" not in caplog.text
+
+
+async def test_arguments_that_json_cannot_hold_end_no_connection() -> None:
+    async with McpSource("s", STDIO) as source:
+        pid = (await call(source, "about"))["pid"]
+        with pytest.raises(ToolError, match="cannot be sent as JSON") as raised:
+            await call(source, "text", value="\ud800")
+        assert not raised.value.sent
+        assert await call(source, "add", a=2**64, b=2**53 + 1) == {"sum": 2**64 + 2**53 + 1}
+        assert (await call(source, "about"))["pid"] == pid
 
 
 async def test_a_server_sees_no_environment_but_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,23 +253,38 @@ async def test_the_configuration_selects_and_names_tools(tmp_path: Path) -> None
         assert await source.call("p_add", {"a": 1, "b": 2}, call_id="c") == {"sum": 3}
 
 
-@pytest.mark.parametrize(
-    ("server", "words"),
-    [
-        (STDIO.model_copy(update={"tools": Selection(include=["other"])}), "tools.include names 'other'"),
-        (STDIO.model_copy(update={"args": [SCRIPT, "stdio", "no spaces"]}), "name is 'no spaces'"),
-    ],
-    ids=["a tool that is not there", "a tool that Gemini cannot take"],
-)
-async def test_tools_that_cannot_be_used_are_an_error_at_the_start(server: Server, words: str) -> None:
-    with pytest.raises(SourceError, match=words):
+async def test_names_that_are_no_tools_are_an_error_at_the_start() -> None:
+    server = STDIO.model_copy(update={"tools": Selection(include=["other"])})
+    with pytest.raises(SourceError, match=r"MCP server 's': tools\.include names 'other'"):
         await McpSource("s", server).__aenter__()
 
 
+async def test_a_tool_that_cannot_be_used_is_left_out_with_a_warning_whenever_it_is_listed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    server = STDIO.model_copy(update={"args": [SCRIPT, "stdio", "no spaces"]})
+    async with McpSource("s", server) as source:
+        assert await names(source) == TOOLS
+        told = asyncio.Event()
+        source.changed = told.set
+        await call(source, "grow", tool="grown")
+        await asyncio.wait_for(told.wait(), 5)
+        told.clear()
+        await call(source, "grow", tool="neither this")
+        await call(source, "grow", tool="last")
+        await asyncio.wait_for(told.wait(), 5)
+        assert [name for name in await names(source) if name not in TOOLS] == ["grown", "last"]
+    said = [record.getMessage() for record in caplog.records if record.name.startswith("addon.")]
+    assert [words.partition("; ")[0][:70] for words in said] == [
+        "MCP server 's': the tool 'no spaces' is left out: name is 'no spaces'"[:70],
+        "MCP server 's': the tool 'neither this' is left out: name is 'neither this'"[:70],
+    ]
+
+
 @pytest.mark.parametrize(
     ("server", "words"),
     [
-        (Server(command="there-is-no-such-program"), "No such file or directory: 'there-is-no-such-program'"),
+        (Server(command="there-is-no-such-program"), "No such file or directory: there-is-no-such-program"),
         (Server(command=sys.executable, args=["-c", "print('hello')"]), "Connection closed"),
         (Server(command=sys.executable, args=["-c", "import sys; sys.stdin.read()"]), "it is starting"),
     ],
@@ -221,7 +306,7 @@ async def test_a_server_that_stays_down_is_an_error_at_once(until: Callable[...,
     source = McpSource("s", STDIO)
     async with source:
         pid = (await call(source, "about"))["pid"]
-        source._server = Server(command="there-is-no-such-program")
+        source._connection.server = Server(command="there-is-no-such-program")
         os.kill(pid, signal.SIGKILL)
         errors = []
         async with asyncio.timeout(15):
@@ -230,7 +315,8 @@ async def test_a_server_that_stays_down_is_an_error_at_once(until: Callable[...,
                     await source.call("add", {"a": 1, "b": 2}, call_id="c")
                 errors.append(raised.value)
     assert all(error.retryable for error in errors)
-    assert "is down: [Errno 2] No such file" in str(errors[-1])
+    assert not errors[-1].sent
+    assert "is down: No such file or directory: there-is-no-such-program" in str(errors[-1])
 
 
 async def test_closing_ends_calls_that_wait() -> None:
@@ -238,7 +324,7 @@ async def test_closing_ends_calls_that_wait() -> None:
         "s", Server(command=sys.executable, args=["-c", "import sys; sys.stdin.read()"]), start_timeout=0.1
     )
     await source.__aenter__()
-    waiting = asyncio.ensure_future(source._connected())
+    waiting = asyncio.ensure_future(source._connection.client())
     await asyncio.sleep(0)
     await source.__aexit__(None, None, None)
     with pytest.raises(ToolError, match="is down: it is closed"):

@@ -1,13 +1,14 @@
 """MCP's tools and results in the proxy's words."""
 
+import copy
 from typing import Any
 
 import mcp_types
 import pytest
 
-from addon.tools.base import Rules, SourceError
+from addon.tools.base import Rules, Tool
 from addon.tools.mcp_config import Selection, Server
-from addon.tools.mcp_tools import declared, result_of
+from addon.tools.mcp_tools import declared, result_of, screened, unknown_names
 
 TEXT = mcp_types.TextContent
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
@@ -17,8 +18,17 @@ def tool(name: str, schema: dict[str, Any] | None = None, **fields: Any) -> mcp_
     return mcp_types.Tool(name=name, input_schema=SCHEMA if schema is None else schema, **fields)
 
 
+def good(server: Server, found: list[mcp_types.Tool]) -> dict[str, Tool]:
+    """The tools of a server, all of which can be used."""
+
+    def left_out(name: str, why: str) -> None:
+        raise AssertionError(f"{name}: {why}")
+
+    return declared(server, found, left_out)
+
+
 def test_a_tool_is_declared_with_its_schemas() -> None:
-    found = declared("s", Server(command="x"), [tool("t", description="Do.", title="T", output_schema=SCHEMA)])
+    found = good(Server(command="x"), [tool("t", description="Do.", title="T", output_schema=SCHEMA)])
     gemini = {"type": "OBJECT", "properties": {"a": {"type": "INTEGER"}}, "required": ["a"]}
     assert found["t"].declaration == {"name": "t", "description": "Do.", "parameters": gemini, "response": gemini}
     assert found["t"].schema == SCHEMA
@@ -36,12 +46,12 @@ def test_a_tool_is_declared_with_its_schemas() -> None:
     ids=str,
 )
 def test_the_configuration_selects_tools(selection: Selection, names: list[str]) -> None:
-    assert list(declared("s", Server(command="x", tools=selection), [tool(name) for name in "abc"])) == names
+    assert list(good(Server(command="x", tools=selection), [tool(name) for name in "abc"])) == names
 
 
 def test_rules_are_the_tools_own_with_the_servers_timeout() -> None:
     server = Server(command="x", timeout=9, rules={"a": Rules(timeout=1), "b": Rules(retries=2)})
-    found = declared("s", server, [tool(name) for name in "abc"])
+    found = good(server, [tool(name) for name in "abc"])
     assert [found[name].rules for name in "abc"] == [
         Rules(timeout=1),
         Rules(timeout=9, retries=2),
@@ -52,38 +62,65 @@ def test_rules_are_the_tools_own_with_the_servers_timeout() -> None:
 @pytest.mark.parametrize(
     ("server", "words"),
     [
-        (Server(command="x", tools=Selection(include=["z"])), "s: tools.include names 'z', but its tools are a"),
-        (Server(command="x", tools=Selection(exclude=["z"])), "s: tools.exclude names 'z'"),
-        (Server(command="x", rules={"z": Rules()}), "s: rules names 'z'"),
+        (Server(command="x", tools=Selection(include=["z"])), "tools.include names 'z', but its tools are a, b"),
+        (Server(command="x", tools=Selection(exclude=["z"])), "tools.exclude names 'z', but its tools are a, b"),
+        (Server(command="x", rules={"z": Rules()}), "rules names 'z', but its tools are a, b"),
+        (Server(command="x", tools=Selection(include=["a"], exclude=["b"]), rules={"a": Rules()}), None),
     ],
     ids=str,
 )
-def test_names_that_are_no_tools_are_an_error(server: Server, words: str) -> None:
-    with pytest.raises(SourceError) as raised:
-        declared("s", server, [tool("a")])
-    assert str(raised.value).startswith(words)
+def test_names_in_the_configuration_are_tools(server: Server, words: str | None) -> None:
+    assert unknown_names(server, ["a", "b"]) == words
 
 
 @pytest.mark.parametrize(
-    ("bad", "words"),
+    ("bad", "why"),
     [
-        (tool("no spaces"), "s: no spaces: name is 'no spaces'"),
-        (
-            tool("t", {"type": "object", "properties": {"a": {"type": "strnig"}}}),
-            "s: t: inputSchema: properties.a.type",
-        ),
-        (tool("t", {"type": "array"}), "s: t: inputSchema.type is 'array'"),
+        (tool("no spaces"), "name is 'no spaces'"),
+        (tool("t", {"type": "object", "properties": {"a": {"type": "strnig"}}}), "inputSchema: properties.a.type"),
+        (tool("t", {"type": "array"}), "inputSchema.type is 'array'"),
+        (tool("good"), "name: another tool of the server has it too"),
     ],
     ids=str,
 )
-def test_a_tool_that_gemini_cannot_take_is_named_and_can_be_left_out(bad: mcp_types.Tool, words: str) -> None:
-    with pytest.raises(SourceError) as raised:
-        declared("s", Server(command="x"), [bad, tool("good")])
-    assert str(raised.value).startswith(words)
-    assert f'"exclude": ["{bad.name}"]' in str(raised.value)
-    assert list(declared("s", Server(command="x", tools=Selection(exclude=[bad.name])), [bad, tool("good")])) == [
-        "good"
-    ]
+def test_a_tool_that_cannot_be_used_is_left_out_with_its_field(bad: mcp_types.Tool, why: str) -> None:
+    told: list[tuple[str, str]] = []
+    server = Server(command="x")
+    found = declared(server, [tool("good"), bad, tool("other")], lambda *words: told.append(words))
+    assert list(found) == ["good", "other"]
+    ((name, words),) = told
+    assert name == bad.name
+    assert words.startswith(why)
+    if bad.name != "good":
+        assert list(good(Server(command="x", tools=Selection(exclude=[bad.name])), [tool("good"), bad])) == ["good"]
+
+
+@pytest.mark.parametrize(
+    ("entry", "name", "why"),
+    [
+        ({"name": "t"}, "t", "inputSchema: Field required"),
+        ({"name": "t", "inputSchema": "x"}, "t", "inputSchema: Input should be a valid dictionary"),
+        ({"name": "t", "inputSchema": {}, "description": 7}, "t", "description: Input should be a valid string"),
+        ({"inputSchema": {}}, "number 1", "name: Field required"),
+        ({"name": ["t"], "inputSchema": {}}, "number 1", "name: Input should be a valid string"),
+        ("t", "number 1", "Input should be a valid dictionary or instance of Tool"),
+        (None, "number 1", "Input should be a valid dictionary or instance of Tool"),
+    ],
+)
+def test_what_is_no_tool_is_taken_out_of_a_listing(entry: Any, name: str, why: str) -> None:
+    told: list[tuple[str, str]] = []
+    fine = {"name": "fine", "inputSchema": {"type": "object"}}
+    result = {"tools": [fine, entry, {**fine, "more": 1}], "nextCursor": "c"}
+    screened(result, lambda *words: told.append(words))
+    assert result == {"tools": [fine, {**fine, "more": 1}], "nextCursor": "c"}
+    assert told == [(name, why)]
+
+
+@pytest.mark.parametrize("result", [{"content": []}, {"tools": "all"}, {"tools": []}, None, 3])
+def test_what_is_no_listing_is_left_alone(result: Any) -> None:
+    before = copy.deepcopy(result)
+    screened(result, lambda *_: pytest.fail("nothing is left out"))
+    assert result == before
 
 
 @pytest.mark.parametrize(

@@ -132,6 +132,7 @@ async def test_whatever_a_function_raises_is_an_error_for_the_model(
             await source.call(name, {"kind": kind}, call_id="c")
     assert words in str(raised.value)
     assert raised.value.retryable is retryable
+    assert raised.value.sent, "the function has begun"
 
 
 async def test_any_exception_is_retryable_where_retries_are_asked_for(tools_file: Write) -> None:
@@ -275,3 +276,25 @@ def test_a_file_that_is_no_tools_file_is_named(tmp_path: Path, name: str, conten
     with pytest.raises(SourceError, match=words) as raised:
         PythonSource(path)
     assert str(path) in str(raised.value)
+
+
+@pytest.mark.parametrize("hint", ["str", "int", "float", "dict[str, Any]", 'Literal["a"]', "datetime"])
+@pytest.mark.parametrize(
+    "value", ["\ud800", 2**70, -(10**4500), {"\ud800": "\udfff"}, float("inf")], ids=lambda v: type(v).__name__
+)
+async def test_arguments_that_are_not_usual_are_taken_or_refused_as_those_of_the_tool(
+    tools_file: Write, hint: str, value: Any
+) -> None:
+    path = tools_file(f'''
+        from datetime import datetime
+        from typing import Any, Literal
+
+        def takes(a: {hint}) -> bool:
+            """Take it."""
+            return True
+    ''')
+    async with PythonSource(path) as source:
+        try:
+            assert await source.call("takes", {"a": value}, call_id="c")
+        except ToolError as error:
+            str(error).encode()

@@ -8,8 +8,7 @@ from starlette.responses import Response
 
 from addon.control import views
 from addon.control.describe import answers, body_example, group
-from addon.control.problems import Problem
-from addon.control.routing import Api, Here, reply
+from addon.control.routing import Here, reply
 from store.models import Call
 
 router = group("approvals")
@@ -33,8 +32,10 @@ _DENIAL = Denial(reason="")
 )
 async def approve_call(api: Here, call_id: str) -> Response:
     """It is run from now on. The same again changes nothing and is fine."""
-    await _check_loop(api, call_id)
-    return reply(await api.store.decide(call_id, True))
+    before = await api.store.find_call(call_id)
+    call = await api.store.decide(before.session, call_id, True)
+    await api.store.sync()
+    return reply(call)
 
 
 @router.post(
@@ -45,16 +46,9 @@ async def approve_call(api: Here, call_id: str) -> Response:
 )
 async def deny_call(api: Here, call_id: str, denial: Annotated[Denial, Body()] = _DENIAL) -> Response:
     """It is never run, and the model is told so. The same again changes nothing and is fine."""
-    before = await _check_loop(api, call_id)
-    call = await api.store.decide(call_id, False, reason=denial.reason)
+    before = await api.store.find_call(call_id)
+    call = await api.store.decide(before.session, call_id, False, reason=denial.reason)
     if call.status != before.status:
         api.metrics.answered(call.status)
+    await api.store.sync()
     return reply(call)
-
-
-async def _check_loop(api: Api, call_id: str) -> Call:
-    """The call; Problem (409) where it waits and the loop that waits for it is gone: nobody would run it, or tell."""
-    call = await api.store.call(call_id)
-    if call.approval == "waiting" and call.loop_id is not None and not api.loops.alive(call.loop_id):
-        raise Problem(409, "what waited for this call is gone: the client has left, or the proxy was started anew")
-    return call

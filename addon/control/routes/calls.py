@@ -77,14 +77,13 @@ async def _wait_for(
             page = await find()
             if page.items:
                 return page
-            woken = api.store.wait(after=seen, timeout=max(0.0, deadline - now()), session=query.session)
-            if not await audience.wait(woken):
+            if not await audience.wait(api.store.follow(query.session, seen, deadline - now(), limit=1)):
                 return page
 
 
 @router.get("/v1/calls/{call_id}", summary="Show a call", responses=answers(views.CALL, Call, p404="No such call"))
 async def show_call(api: Here, call_id: str) -> Response:
-    return reply(await api.store.call(call_id))
+    return reply(await api.store.find_call(call_id))
 
 
 @router.post(
@@ -95,11 +94,13 @@ async def show_call(api: Here, call_id: str) -> Response:
 )
 async def answer_call(api: Here, call_id: str, answer: Annotated[Answer, Body()]) -> Response:
     """The same body again changes nothing and is fine; another body is refused: the first answer stands."""
+    session = (await api.store.find_call(call_id)).session
     with kept_as_json():
         if "error" in answer.model_fields_set:
-            call, changed = await api.store.answer(call_id, error=answer.error)
+            call, changed = await api.store.answer(session, call_id, error=answer.error)
         else:
-            call, changed = await api.store.answer(call_id, result=answer.result)
+            call, changed = await api.store.answer(session, call_id, result=answer.result)
     if changed:
         api.metrics.answered(call.status)
+    await api.store.sync()
     return reply(call)

@@ -29,7 +29,11 @@ class Claim(BaseModel):
         0, ge=0, le=60, allow_inf_nan=False, description="Where there is no call, wait this many seconds for one."
     )
     lease: float = Field(
-        30, ge=1, le=3600, allow_inf_nan=False, description="After this many seconds another worker may have the call."
+        30,
+        ge=1,
+        le=3600,
+        allow_inf_nan=False,
+        description="After this many seconds without a sign of life the worker is taken to be lost.",
     )
     worker: Worker | None = Field(None, description="A name for the worker; without one it gets one, in the call.")
 
@@ -55,11 +59,13 @@ class Renewal(BaseModel):
 )
 async def claim_call(api: Here, request: Request, claim: Annotated[Claim, Body()]) -> Response:
     """At most one call, the oldest, running from now on: answer it, or renew its lease, before the lease runs out.
-    Then it goes to whoever claims next. With `wait`, a long poll."""
+    Else it goes to whoever claims next, or, if its tool does not allow that, fails. With `wait`, a long poll."""
     worker = claim.worker or f"worker-{secrets.token_hex(8)}"
     call = await _claim(api, claim, worker)
     if call is None and claim.wait:
         call = await _wait_for(api, request, claim, worker)
+    if call is not None and not call.redeliver:
+        await api.store.sync()  # a claim that was forgotten would be given again, and the call run twice
     return Response(status_code=204) if call is None else reply(call)
 
 
@@ -71,17 +77,9 @@ async def _wait_for(api: Api, request: Request, claim: Claim, worker: str) -> Ca
     now = asyncio.get_running_loop().time
     deadline = now() + claim.wait
     async with Audience(request.receive, api.stopping) as audience:
-        while not audience.gone:
-            # asked before looking, so that what is stored in between ends the wait at once
-            seen = await api.store.last_event_id()
-            call = await _claim(api, claim, worker)
-            left = deadline - now()
-            if call is not None or left <= 0:
+        while await audience.wait(api.store.wait_claimable(claim.session, claim.names, deadline - now())):
+            if (call := await _claim(api, claim, worker)) is not None:
                 return call
-            ends = await api.store.next_lease(claim.session, claim.names)
-            if ends is not None:
-                left = min(left, max(0.0, ends - api.store.clock()))
-            await audience.wait(api.store.wait(after=seen, timeout=left, session=claim.session))
     return None
 
 
@@ -95,4 +93,5 @@ async def _wait_for(api: Api, request: Request, claim: Claim, worker: str) -> Ca
 )
 async def renew_call(api: Here, call_id: str, renewal: Annotated[Renewal, Body()]) -> Response:
     """A worker that is refused here need not go on: its answer may come too late."""
-    return reply(await api.store.renew(call_id, renewal.worker, renewal.lease))
+    session = (await api.store.find_call(call_id)).session
+    return reply(await api.store.renew(session, call_id, renewal.worker, renewal.lease))

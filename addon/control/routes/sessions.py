@@ -3,14 +3,16 @@
 from typing import Annotated
 
 from fastapi import Body, Query
+from starlette.requests import Request
 from starlette.responses import Response
 
 from addon.control import views
 from addon.control.describe import answers, body_example, group, nothing
 from addon.control.paging import PageQuery, render_page
 from addon.control.routing import Here, reply
+from addon.control.versions import IF_MATCH, changed, tagged
 from addon.control.views import SessionView
-from store.models import Page, Policy, SessionName
+from store.models import Page, Policy, Session, SessionName
 
 router = group("sessions")
 
@@ -28,24 +30,30 @@ async def list_sessions(api: Here, query: Annotated[PageQuery, Query()]) -> Resp
 
 @router.get("/v1/sessions/{session}", summary="Show a session", responses=answers(views.SESSION, SessionView))
 async def show_session(api: Here, session: SessionName) -> Response:
-    """A session that nothing was set for shows the proxy's options."""
-    return reply(SessionView.of(session, await api.store.session(session), api.settings))
+    """A session that nothing was set for shows the proxy's options. The `ETag` stands for the session as it is, its
+    tools included."""
+    record, version, _ = await api.store.snapshot(session)
+    return tagged(reply(SessionView.of(session, record, api.settings)), api, version)
 
 
 @router.patch(
     "/v1/sessions/{session}",
     summary="Change a session's policy",
-    responses=answers(views.SESSION, SessionView),
-    openapi_extra=body_example({"delivery": "placeholder", "on_pending": None}),
+    responses=answers(views.SESSION, SessionView, p412="The session is another by now"),
+    openapi_extra={**body_example({"delivery": "placeholder", "on_pending": None}), "parameters": [IF_MATCH]},
 )
-async def change_session(api: Here, session: SessionName, policy: Annotated[Policy, Body()]) -> Response:
+async def change_session(
+    api: Here, request: Request, session: SessionName, policy: Annotated[Policy, Body()]
+) -> Response:
     """Fields that are not given stay as they are; null resets one to the proxy's option."""
-    async with api.session_lock:
-        before = await api.store.session(session)
-        changes = policy.model_dump(include=policy.model_fields_set)
+    changes = policy.model_dump(include=policy.model_fields_set)
+
+    async def change(before: Session | None, version: int) -> Session:
         merged = (before.policy if before else Policy()).model_copy(update=changes)
-        after = await api.store.put_policy(session, merged)
-    return reply(SessionView.of(session, after, api.settings))
+        return await api.store.put_policy(session, merged, if_version=version)
+
+    after = await changed(api, request, session, change)
+    return tagged(reply(SessionView.of(session, after, api.settings)), api, after.version)
 
 
 @router.delete(
@@ -53,7 +61,11 @@ async def change_session(api: Here, session: SessionName, policy: Annotated[Poli
     summary="Forget a session",
     status_code=204,
     responses=nothing("The session is gone, with its tools, calls and turns; also where there was none."),
+    openapi_extra={"parameters": [IF_MATCH]},
 )
-async def forget_session(api: Here, session: SessionName) -> Response:
-    await api.store.delete_session(session)
+async def forget_session(api: Here, request: Request, session: SessionName) -> Response:
+    async def forget(_: Session | None, version: int) -> None:
+        await api.store.delete_session(session, if_version=version)
+
+    await changed(api, request, session, forget)
     return Response(status_code=204)

@@ -9,11 +9,13 @@ client puts calls together by their index, so each gets its place among those th
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from addon.core.chat.contents import call_part, signature_of, signed, tool_call
 from addon.core.documents import Document, Malformed, decode, get, objects, parts_of
+from addon.core.json_array import ArrayDecoder
 
 _REASONS = {
     "stop": "STOP",
@@ -34,33 +36,43 @@ _ALWAYS = ("prompt_tokens", "completion_tokens", "total_tokens")
 
 
 class _Open:
-    """A call whose arguments are still to come."""
+    """A call whose arguments are still to come. `is_whole`: an object has come, to its last bracket."""
 
     def __init__(self, entry: Document) -> None:
-        self.entry: Document = {**entry, "function": {"arguments": "", **_function(entry)}}
+        self.entry = entry
         self.told = False  # its beginning was
         self.place: int | None = None  # among the calls that the client was given
+        self.is_whole = False
+        self._texts: list[str] = []
+        self._brackets = ArrayDecoder()
+        self._take(entry)
 
     def add(self, entry: Document) -> None:
-        function = self.entry["function"]
-        more = _function(entry).get("arguments")
-        held = function["arguments"]
-        function["arguments"] = (held if isinstance(held, str) else "") + (more if isinstance(more, str) else "")
         self.entry = {**entry, **self.entry}  # what came late is there too
+        self._take(entry)
 
     def is_continued(self, entry: Document) -> bool:
         """Whether this is more of the same call, and not another."""
         others = (("id", entry.get("id")), ("index", entry.get("index")))
         return not any(value not in (None, "", self.entry.get(key)) for key, value in others)
 
-    @property
-    def is_whole(self) -> bool:
-        arguments = self.entry["function"]["arguments"]
-        try:
-            value = decode(arguments.encode("utf-8", "surrogatepass")) if isinstance(arguments, str) else arguments
-            return isinstance(value, dict)
-        except Malformed:
-            return False
+    def closed(self) -> Document:
+        """The call with all its arguments."""
+        function = _function(self.entry)
+        whole = function.get("arguments") if not self._texts else "".join(self._texts)
+        return {**self.entry, "function": {**function, "arguments": "" if whole is None else whole}}
+
+    def _take(self, entry: Document) -> None:
+        more = _function(entry).get("arguments")
+        if isinstance(more, dict):
+            self.is_whole = True
+        if not isinstance(more, str):
+            return
+        self._texts.append(more)
+        ended = [one for one in self._brackets.feed(more.encode("utf-8", "surrogatepass")) if one.data is not None]
+        if ended and not ended[0].prefix.strip():
+            with contextlib.suppress(Malformed):
+                self.is_whole = isinstance(decode("".join(self._texts).encode("utf-8", "surrogatepass")), dict)
 
 
 class _Choice:
@@ -175,7 +187,7 @@ class Completions:
         call, state.open = state.open, None
         if call is None:
             return []
-        part = call_part(call.entry)
+        part = call_part(call.closed())
         if call.told:
             part = {**part, "functionCall": {"args": part["functionCall"]["args"]}}
         return [self._part(state, call, part, entry)]

@@ -8,7 +8,8 @@ come from outside.
 from collections.abc import Callable, Mapping
 from typing import Literal
 
-from addon.core.answer import Candidate, put
+from addon.core.answer import Candidate
+from addon.core.arguments import NO_LIMITS, Assembly
 from addon.core.documents import Document, camel, encode, get, listed, objects, parts_of
 from addon.core.openai.errors import message_of
 from addon.core.openai.invalid import Object
@@ -66,7 +67,7 @@ class Translator:
         self._reason: str | None = None
         self._usage: Document = {}
         self._said = Candidate(0, "")
-        self._partial: tuple[Document, Document] | None = None  # a call that comes in pieces, and its args so far
+        self._partial: tuple[Document, Assembly] | None = None  # a call that comes in pieces, and its args so far
         self._finish: str | None = None
         self._finish_message: str | None = None
         self._blocked: str | None = None
@@ -78,7 +79,7 @@ class Translator:
     @property
     def said(self) -> Document | None:
         """The model's Content, for the history: signatures and all, without thoughts. None where it said nothing."""
-        return {"role": "model", "parts": list(self._said.said)} if self._said.said else None
+        return {"role": "model", "parts": parts} if (parts := self._said.said) else None
 
     def start(self) -> list[Event]:
         for kind in ("response.created", "response.in_progress"):
@@ -179,20 +180,21 @@ class Translator:
             return
         if self._partial is None:
             head = {key: value for key, value in call.items() if camel(key) not in ("partialArgs", "willContinue")}
-            given = call.get("args")
-            self._partial = {**part, "functionCall": head}, dict(given) if isinstance(given, dict) else {}
+            self._partial = {**part, "functionCall": head}, Assembly(NO_LIMITS.args)
         made, args = self._partial
         for key, value in part.items():
             made.setdefault(key, value)  # the signature may come with a later piece
         for piece in objects(pieces):
-            put(args, piece)
+            args.put(piece)
+        if isinstance(given := call.get("args"), dict):
+            args.update(given)
         if not goes_on:
             self._assembled()
 
     def _assembled(self) -> None:
         if self._partial is not None:
             (made, args), self._partial = self._partial, None
-            self._called({**made, "functionCall": {**made["functionCall"], "args": args}})
+            self._called({**made, "functionCall": {**made["functionCall"], "args": args.done()}})
 
     def _called(self, part: Document) -> None:
         self._said.say(part)

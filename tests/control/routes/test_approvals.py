@@ -3,36 +3,25 @@ from typing import Any
 import httpx2
 import pytest
 
-from addon.control.app import create_app
 from addon.metrics import Metrics
-from addon.settings import Settings
 from store.base import Store
 from store.models import Status
-from tests.control.conftest import ADDRESS
 
 APPROVE, DENY = "/v1/calls/c1/approve", "/v1/calls/c1/deny"
 
 
-class OneLoop:
-    def alive(self, loop_id: str) -> bool:
-        return loop_id == "loop"
-
-
 @pytest.fixture
-def client(store: Store, settings: Settings, metrics: Metrics) -> httpx2.AsyncClient:
-    """Of a proxy in which one loop runs."""
-    app = create_app(store=store, settings=settings, token=None, metrics=metrics, version="1", loops=OneLoop())
-    return httpx2.AsyncClient(
-        transport=httpx2.ASGITransport(app), base_url=ADDRESS, headers={"Content-Type": "application/json"}
-    )
+def client(client: httpx2.AsyncClient) -> httpx2.AsyncClient:
+    """One that says what its bodies are, empty ones as well."""
+    client.headers["Content-Type"] = "application/json"
+    return client
 
 
 @pytest.mark.parametrize("body", [b"", b"{}"])
 async def test_a_call_that_waits_is_approved_and_the_same_again_is_fine(
     client: httpx2.AsyncClient, store: Store, capture: Any, body: bytes
 ) -> None:
-    await capture("c1")
-    await store.ask_approval("c1", "loop")
+    await capture("c1", approval="waiting")
     for _ in range(2):
         answer = await client.post(APPROVE, content=body)
         assert answer.status_code == 200
@@ -52,8 +41,7 @@ async def test_a_call_that_waits_is_approved_and_the_same_again_is_fine(
 async def test_a_call_that_waits_is_denied_and_the_same_again_is_fine(
     client: httpx2.AsyncClient, store: Store, metrics: Metrics, capture: Any, body: bytes, error: str
 ) -> None:
-    await capture("c1")
-    await store.ask_approval("c1", "loop")
+    await capture("c1", approval="waiting")
     for _ in range(2):
         answer = await client.post(DENY, content=body)
         assert answer.status_code == 200
@@ -65,24 +53,28 @@ async def test_a_call_that_waits_is_denied_and_the_same_again_is_fine(
 
 
 @pytest.mark.parametrize("path", [APPROVE, DENY])
-async def test_a_call_whose_loop_is_gone_is_decided_no_more(
-    client: httpx2.AsyncClient, store: Store, capture: Any, path: str
+@pytest.mark.parametrize("noticed", [False, True])
+async def test_a_call_whose_proxy_is_gone_is_decided_no_more(
+    client: httpx2.AsyncClient, store: Store, capture: Any, path: str, noticed: bool
 ) -> None:
-    await capture("c1")
-    waiting = await store.ask_approval("c1", "a loop before the restart")
-    answer = await client.post(path)
-    assert answer.status_code == 409
-    assert "gone" in answer.json()["detail"]
-    assert await store.call("c1") == waiting
+    await capture("c1", approval="waiting", proxy_id="a proxy before the restart")
+    if noticed:
+        await store.settle_lost()
+    for _ in range(2):
+        answer = await client.post(path)
+        assert answer.status_code == 409
+        assert "gone" in answer.json()["detail"]
+    assert (await store.call("default", "c1")).status is Status.EXPIRED
     assert await store.claim("default", ["get_weather"], lease=1.0, worker="w") is None
 
 
-async def test_a_decision_can_be_repeated_also_when_the_loop_is_gone(
+async def test_a_decision_can_be_repeated_also_when_the_proxy_is_gone(
     client: httpx2.AsyncClient, store: Store, capture: Any
 ) -> None:
-    await capture("c1")
-    await store.ask_approval("c1", "another loop")
-    await store.decide("c1", True)
+    await capture("c1", approval="waiting", proxy_id="p")
+    await store.hold("p", 60)
+    await store.decide("default", "c1", True)
+    await store.drop("p")
     assert (await client.post(APPROVE)).status_code == 200
 
 
@@ -102,12 +94,11 @@ async def test_a_call_that_does_not_wait_is_not_decided(
 ) -> None:
     await capture("c1")
     if ended:
-        await store.ask_approval("c1", "loop")
-        await store.settle("c1", Status.EXPIRED, error="nobody decided in time")
-    before = await store.call("c1")
+        await store.settle("default", "c1", Status.EXPIRED, error="nobody decided in time")
+    before = await store.call("default", "c1")
     answer = await client.post(path)
     assert (answer.status_code, answer.json()["status"]) == (409, 409)
-    assert await store.call("c1") == before
+    assert await store.call("default", "c1") == before
 
 
 @pytest.mark.parametrize("path", ["/v1/calls/no/approve", "/v1/calls/no/deny"])
@@ -121,8 +112,8 @@ async def test_an_unknown_call_is_not_found(client: httpx2.AsyncClient, path: st
 async def test_a_denial_that_does_not_fit_changes_nothing(
     client: httpx2.AsyncClient, store: Store, capture: Any, body: Any, field: str
 ) -> None:
-    await capture("c1")
-    waiting = await store.ask_approval("c1", "loop")
+    await capture("c1", approval="waiting")
+    waiting = await store.call("default", "c1")
     answer = await client.post(DENY, json=body)
     assert (answer.status_code, answer.json()["field"]) == (422, field)
-    assert await store.call("c1") == waiting
+    assert await store.call("default", "c1") == waiting

@@ -63,7 +63,7 @@ async def test_each_call_goes_to_one_of_those_who_wait(client: httpx2.AsyncClien
 async def test_one_who_waits_gets_a_call_as_soon_as_its_lease_runs_out(
     client: httpx2.AsyncClient, store: Store, capture: Any
 ) -> None:
-    await capture("c1")
+    await capture("c1", redeliver=True)
     await store.claim("default", ["get_weather"], lease=0.2, worker="dead")
     started = time.monotonic()
     async with asyncio.timeout(5):
@@ -92,10 +92,10 @@ async def test_a_call_that_needs_an_approval_comes_once_it_is_approved(
     await capture("c1")
     async with asyncio.timeout(5):
         waiting = asyncio.ensure_future(claim(client, wait=60))
-        await store.ask_approval("c1", "loop")
+        await store.ask_approval("default", "c1", loop_id="loop")
         await settled()
         assert not waiting.done()
-        await store.decide("c1", True)
+        await store.decide("default", "c1", True)
         assert (await waiting).json()["approval"] == "approved"
 
 
@@ -119,7 +119,7 @@ async def test_a_worker_that_has_hung_up_gets_no_call(exchange: Callable[..., An
     await poll.leave()
     assert poll.task.done()
     await capture("c1")
-    assert (await store.call("c1")).status == "pending"
+    assert (await store.call("default", "c1")).status == "pending"
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ async def test_a_claim_that_does_not_fit_is_refused_by_name(
     await capture("c1")
     answer = await client.post(CLAIM, json={"session": "default", "names": ["get_weather"], **body})
     assert (answer.status_code, answer.json()["field"]) == (422, field)
-    assert (await store.call("c1")).status == "pending"
+    assert (await store.call("default", "c1")).status == "pending"
 
 
 @pytest.mark.parametrize("missing", ["session", "names"])

@@ -4,6 +4,7 @@ import httpx2
 import pytest
 
 from store.base import Store
+from store.models import Policy, Snapshot
 
 DEFAULTS = {
     "client_tools": "strip",
@@ -44,6 +45,47 @@ async def test_a_change_leaves_the_other_fields_and_null_resets_one(client: http
     third = await client.patch(PATH, json={"delivery": None})
     assert policy(third) == DEFAULTS | {"on_pending": "wait", "pending_timeout": 2.0}
     assert policy(await client.get(PATH)) == policy(third)
+
+
+async def test_a_change_of_what_was_seen_is_refused_once_it_is_another(
+    client: httpx2.AsyncClient, store: Store
+) -> None:
+    first = await client.patch(PATH, json={"delivery": "loop"})
+    seen = {"If-Match": first.headers["etag"]}
+    assert (await client.get(PATH)).headers["etag"] == first.headers["etag"]
+    second = await client.patch(PATH, json={"parallel": 2}, headers=seen)
+    assert second.status_code == 200
+    assert second.headers["etag"] != first.headers["etag"]
+    for method, path, body in (
+        ("PATCH", PATH, {"parallel": 3}),
+        ("DELETE", PATH, None),
+        ("PUT", f"{PATH}/tools", {"tools": []}),
+        ("DELETE", f"{PATH}/tools", None),
+    ):
+        refused = await client.request(method, path, json=body, headers=seen)
+        assert (refused.status_code, refused.json()["field"]) == (412, "If-Match")
+    assert (await client.get(PATH)).json() == second.json()
+    assert (await client.delete(PATH, headers={"If-Match": second.headers["etag"]})).status_code == 204
+    assert (await client.patch(PATH, json={}, headers={"If-Match": second.headers["etag"]})).status_code == 412
+    again = await client.patch(PATH, json={"delivery": "loop"})
+    assert again.headers["etag"] not in (first.headers["etag"], second.headers["etag"])
+
+
+async def test_changes_at_the_same_time_lose_nothing_of_each_other(
+    client: httpx2.AsyncClient, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if the other one comes by another proxy, where no lock of this one's would help."""
+    snapshot, others = store.snapshot, [Policy(delivery="loop"), Policy(delivery="loop", max_rounds=3)]
+
+    async def overtaken(session: str) -> Snapshot:
+        seen = await snapshot(session)
+        if others:
+            await store.put_policy(session, others.pop(0))
+        return seen
+
+    monkeypatch.setattr(store, "snapshot", overtaken)
+    answer = await client.patch(PATH, json={"parallel": 2})
+    assert answer.json()["overrides"] == ["delivery", "max_rounds", "parallel"]
 
 
 async def test_a_loop_s_limits_are_a_session_s_own(client: httpx2.AsyncClient, store: Store) -> None:
@@ -115,7 +157,7 @@ async def test_a_session_name_that_does_not_fit_is_refused_with_what_fits(
     assert answer.status_code == 422
     assert answer.json()["field"] == "session"
     assert "[A-Za-z0-9_.-]{1,64}" in answer.json()["detail"]
-    assert await store.last_event_id() == 0
+    assert await store.events(after=None) == []
 
 
 async def test_sessions_are_listed_by_name_page_by_page(client: httpx2.AsyncClient) -> None:

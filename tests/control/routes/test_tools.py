@@ -85,7 +85,7 @@ async def test_clearing_leaves_the_session_untouched_and_its_policy_alone(
 async def test_clearing_what_was_never_set_writes_nothing(client: httpx2.AsyncClient, store: Store) -> None:
     assert (await client.delete("/v1/sessions/other/tools")).status_code == 204
     assert await store.session("other") is None
-    assert await store.last_event_id() == 0
+    assert await store.events(after=None) == []
 
 
 URL = "https://tools.example/run"
@@ -112,6 +112,7 @@ async def test_how_tools_are_run_is_shown_in_their_declarations_and_kept_apart(
         "approval": True,
         "after": ["g"],
         "idempotent": True,
+        "redeliver": True,
         "cache_ttl": 0.0,
         "timeout": 2.5,
         "retries": 0,

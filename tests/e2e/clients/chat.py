@@ -1,13 +1,14 @@
 """A chat of google-genai, as a program would have it. Options, then messages, as JSON lines on stdin; ends on an
-empty line. Answers on stdout: {"text": …, "history": […]}."""
+empty line. Answers on stdout: {"text": …, "history": […]}, and "error" where there is no answer."""
 
 import asyncio
 import json
 import sys
 from typing import Any
 
+import httpx2
 from google import genai
-from google.genai import types
+from google.genai import errors, types
 
 
 def get_weather(city: str) -> dict[str, Any]:
@@ -22,16 +23,24 @@ def delete_everything(path: str) -> str:
 
 OPTIONS = json.loads(sys.stdin.readline())
 KIND = OPTIONS["kind"]
+FAILURES = (errors.APIError, httpx2.HTTPError)
 
 
 def make_client() -> genai.Client:
-    http = types.HttpOptions(base_url=OPTIONS.get("base_url"), headers=OPTIONS.get("headers"))
+    retries = OPTIONS.get("retries")
+    http = types.HttpOptions(
+        base_url=OPTIONS.get("base_url"),
+        headers=OPTIONS.get("headers"),
+        timeout=OPTIONS.get("timeout"),
+        retry_options=types.HttpRetryOptions(**retries) if retries else None,
+    )
     return genai.Client(vertexai=OPTIONS.get("vertex", False), api_key=OPTIONS["key"], http_options=http)
 
 
-def show(text: str, history: list[types.Content]) -> None:
+def show(text: str, history: list[types.Content], error: Exception | None = None) -> None:
     contents = [content.model_dump(mode="json", exclude_none=True) for content in history]
-    print(json.dumps({"text": text, "history": contents}), flush=True)
+    failed = {} if error is None else {"error": str(error) or type(error).__name__}
+    print(json.dumps({"text": text, "history": contents, **failed}), flush=True)
 
 
 def next_words() -> str | None:
@@ -43,11 +52,16 @@ def main() -> None:
     client = make_client()
     chat = client.chats.create(model=OPTIONS["model"], config=config())
     while (words := next_words()) is not None:
-        if KIND == "stream":
-            text = "".join(chunk.text or "" for chunk in chat.send_message_stream(words))
-        else:
-            text = chat.send_message(words).text or ""
-        show(text, chat.get_history(curated=True))
+        text, failed = "", None
+        try:
+            if KIND == "stream":
+                for chunk in chat.send_message_stream(words):
+                    text += chunk.text or ""
+            else:
+                text = chat.send_message(words).text or ""
+        except FAILURES as error:
+            failed = error
+        show(text, chat.get_history(curated=True), failed)
     client.close()
 
 
@@ -55,11 +69,16 @@ async def main_async() -> None:
     client = make_client().aio
     chat = client.chats.create(model=OPTIONS["model"], config=config())
     while (words := next_words()) is not None:
-        if KIND == "async-stream":
-            text = "".join([chunk.text or "" async for chunk in await chat.send_message_stream(words)])
-        else:
-            text = (await chat.send_message(words)).text or ""
-        show(text, chat.get_history(curated=True))
+        text, failed = "", None
+        try:
+            if KIND == "async-stream":
+                async for chunk in await chat.send_message_stream(words):
+                    text += chunk.text or ""
+            else:
+                text = (await chat.send_message(words)).text or ""
+        except FAILURES as error:
+            failed = error
+        show(text, chat.get_history(curated=True), failed)
     await client.aclose()
 
 

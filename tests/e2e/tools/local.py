@@ -1,6 +1,9 @@
 """Tools for the tests: good ones, and every kind of bad one. Those that hang say so in the file that they are given."""
 
 import asyncio
+import resource
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +52,36 @@ def no_json() -> object:
     return object()
 
 
+def jot(file: str, word: str) -> dict[str, str]:
+    """Write a word into the file."""
+    _note(file, word)
+    return {"wrote": word}
+
+
+async def gate(file: str) -> dict[str, str]:
+    """Say in the file that it has begun, and return when there is a file of that name with `.open` behind it."""
+    _note(file, "begun")
+    while not Path(f"{file}.open").exists():  # noqa: ASYNC110, ASYNC240 - another process makes it
+        await asyncio.sleep(0.02)
+    _note(file, "ended")
+    return {"went": "through"}
+
+
+def fill_disk(file: str) -> dict[str, str]:
+    """Have every write of this process to a file fail, until there is a file of that name."""
+
+    def free() -> None:
+        while not Path(file).exists():
+            time.sleep(0.01)
+        resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
+
+    unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1, unlimited[1]))
+    threading.Thread(target=free, daemon=True).start()
+    return {"disk": "full"}
+
+
+@tool(idempotent=True)
 async def hang(file: str) -> None:
     """Never return, and say so."""
     _note(file, "started")

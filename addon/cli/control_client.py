@@ -1,0 +1,58 @@
+"""Requests of a worker to the control API, and what can come of them."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import httpx2
+import pydantic_core
+
+type Document = dict[str, Any]
+
+
+class Unreachable(Exception):
+    """The proxy does not answer now, or cannot: it is worth trying again."""
+
+
+class Refused(Exception):
+    """The proxy understood, and said no: `status` and its words. 0: it was not even asked."""
+
+    def __init__(self, detail: str, status: int = 0) -> None:
+        super().__init__(detail)
+        self.status = status
+
+
+class ControlClient:
+    """`client` has the control API's base URL and token."""
+
+    def __init__(self, client: httpx2.AsyncClient) -> None:
+        self._client = client
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        body: Document | bytes | None = None,
+        *,
+        timeout: float = 30,
+        headers: Mapping[str, str] | None = None,
+    ) -> httpx2.Response:
+        """The answer, if it is a success. Raises Unreachable, Refused."""
+        content = json_of(body) if isinstance(body, dict) else body
+        given = {"Content-Type": "application/json", **(headers or {})}
+        try:
+            answer = await self._client.request(method, path, content=content, headers=given, timeout=timeout)
+        except httpx2.TransportError as error:
+            raise Unreachable(str(error) or type(error).__name__) from None
+        if answer.is_success:
+            return answer
+        try:
+            detail = str(answer.json()["detail"])
+        except (ValueError, TypeError, KeyError):
+            detail = f"it answers {answer.status_code}, and not as the control API does"
+        if answer.status_code >= 500 or answer.status_code == 429:
+            raise Unreachable(detail)
+        raise Refused(detail, answer.status_code)
+
+
+def json_of(body: Document) -> bytes:
+    return pydantic_core.to_json(body, inf_nan_mode="null")

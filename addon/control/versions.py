@@ -1,0 +1,60 @@
+"""A session's version as an ETag: read, change, write, without losing what somebody else has written in between."""
+
+from collections.abc import Awaitable, Callable
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from addon.control.problems import Problem
+from addon.control.routing import Api
+from addon.core.documents import Document
+from store.base import VersionChanged
+from store.models import Session
+
+IF_MATCH: Document = {
+    "name": "If-Match",
+    "in": "header",
+    "description": "The ETag of what is changed: refused (412) where the session is another by now.",
+    "schema": {"type": "string"},
+}
+IF_NONE_MATCH: Document = {
+    "name": "If-None-Match",
+    "in": "header",
+    "description": "`*`: refused (412) where the session has a toolset.",
+    "schema": {"type": "string", "const": "*"},
+}
+
+
+def tagged(answer: Response, api: Api, version: int) -> Response:
+    """The answer with the session's version as its ETag."""
+    answer.headers["ETag"] = _tag(api, version)
+    return answer
+
+
+def _tag(api: Api, version: int) -> str:
+    return f'"{api.store.epoch}-{version}"'
+
+
+async def changed[T](
+    api: Api, request: Request, session: str, change: Callable[[Session | None, int], Awaitable[T]]
+) -> T:
+    """What `change` makes of the session, which is given its record and version, and writes only to that version. It is
+    called again where somebody else was faster. What it wrote is safe on disk then. Raises Problem (412): the caller
+    has seen another session."""
+    while True:
+        record, version, _ = await api.store.snapshot(session)
+        _check(api, request, record, version)
+        try:
+            result = await change(record, version)
+        except VersionChanged:
+            continue
+        await api.store.sync()
+        return result
+
+
+def _check(api: Api, request: Request, record: Session | None, version: int) -> None:
+    wanted = request.headers.get("if-match")
+    if wanted is not None and (record is None or wanted != _tag(api, version)):
+        raise Problem(412, "If-Match: the session is another by now; read it again", field="If-Match")
+    if request.headers.get("if-none-match") == "*" and record is not None and record.toolset is not None:
+        raise Problem(412, "If-None-Match: the session has a toolset by now; read it", field="If-None-Match")

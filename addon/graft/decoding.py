@@ -1,0 +1,66 @@
+"""The body of an answer, cut into documents. How it is framed is told by the answer, whatever was asked for."""
+
+from collections.abc import Sequence
+
+from addon.core.json_array import ArrayDecoder, ArrayItem
+from addon.core.sse import SseDecoder, SseEvent
+from addon.surfaces.base import Framing
+
+Item = SseEvent | ArrayItem
+
+_JSON = "application/json"
+_EVENTS = "text/event-stream"
+_FIELDS = (b"data:", b"event:", b"id:", b"retry:", b":")
+_LONGEST = max(map(len, _FIELDS))
+_BLANK = 4096  # bytes of white space that may stand before anything that is looked for
+
+
+class Decoder:
+    """`framing` is None until the first bytes tell it: JSON is an array or one document, and what is said to be none
+    of these is looked at. `body` gathers an answer that is no stream (Framing.JSON), whatever it is. `events` is the
+    decoder of server-sent events, where the answer is such a stream."""
+
+    def __init__(self, content_type: str) -> None:
+        kind = content_type.partition(";")[0].strip().lower()
+        self.framing: Framing | None = None
+        self.body = bytearray()
+        self.events: SseDecoder | None = None
+        self._cutter: SseDecoder | ArrayDecoder | None = None
+        self._is_json = kind == _JSON
+        if kind == _EVENTS:
+            self._become(Framing.SSE)
+
+    def feed(self, chunk: bytes) -> Sequence[Item]:
+        if self._cutter is not None:
+            return self._cutter.feed(chunk)
+        self.body += chunk
+        return self._begun() if self.framing is None else ()
+
+    def flush(self) -> Sequence[Item]:
+        """The end of the body: what is still to come of a stream."""
+        items: Sequence[Item] = ()
+        if self.framing is None:
+            items = self._begun(ended=True)
+        return items if self._cutter is None else [*items, *self._cutter.flush()]
+
+    def _begun(self, *, ended: bool = False) -> Sequence[Item]:
+        start = self.body.lstrip()[:_LONGEST]
+        if not start and not ended and len(self.body) < _BLANK:
+            return ()
+        if start.startswith(b"["):
+            return self._become(Framing.ARRAY)
+        if not self._is_json and start.startswith(_FIELDS):
+            return self._become(Framing.SSE)
+        if ended or self._is_json or len(start) >= _LONGEST or not any(one.startswith(bytes(start)) for one in _FIELDS):
+            self.framing = Framing.JSON
+        return ()
+
+    def _become(self, framing: Framing) -> Sequence[Item]:
+        self.framing = framing
+        if framing is Framing.SSE:
+            self._cutter = self.events = SseDecoder()
+        else:
+            self._cutter = ArrayDecoder()
+        body = bytes(self.body)
+        self.body.clear()
+        return self._cutter.feed(body) if body else ()

@@ -1,0 +1,92 @@
+"""What an answer machine asks of its shell, in order: what the client gets, and what is stored before that goes out.
+
+A shell that cannot do one of them (the store fails) tells the machine, and does what it says instead of the rest.
+"""
+
+from typing import NamedTuple
+
+from addon.core.answer import Answer, Captured
+from addon.graft.owners import Birth
+from store.models import Call, Turn
+
+
+class Begin(NamedTuple):
+    """The answer begins: status 200, with the headers of the upstream's first answer."""
+
+
+class Show(NamedTuple):
+    """The client gets these bytes, never b""."""
+
+    data: bytes
+
+
+class Refuse(NamedTuple):
+    """Nothing was shown, and the client gets an error instead. `own`: it is the proxy's, and Google-shaped JSON; else
+    the upstream's, whose headers it keeps."""
+
+    status: int
+    body: bytes
+    own: bool = True
+
+
+class Save(NamedTuple):
+    """Store the turn as far as it has come, with the calls that are new and the keys by which it is found. `last`: the
+    client's turn ends with what is shown next."""
+
+    turn: Turn
+    calls: list[Call]
+    keys: list[bytes]
+    last: bool
+
+
+class Note(NamedTuple):
+    """Note a turn in which nothing was hidden by its keys, and the chain that goes with the first of them."""
+
+    keys: list[bytes]
+    chain: bytes
+
+
+class Pause(NamedTuple):
+    """Keep the answer until the client asks for the rest of it (finishReason CONTINUATION)."""
+
+    answer: Answer
+
+
+class Start(NamedTuple):
+    """These calls are complete and stored: begin them, while the answer goes on."""
+
+    calls: tuple[tuple[Captured, Birth], ...]
+
+
+class Wait(NamedTuple):
+    """Wait for these calls of the step; the machine is told their responses."""
+
+    calls: tuple[Captured, ...]
+
+
+class Send(NamedTuple):
+    """Send this request upstream; the machine is fed the answer."""
+
+    body: bytes
+
+
+class End(NamedTuple):
+    """The answer is over. `outcome`: `answered`, `delivered` (the step is the client's), `failed` (the model got its
+    calls wrong twice), `cut` (by an error of the upstream's in a stream) or `error` (of the proxy's own)."""
+
+    outcome: str
+
+
+class Warn(NamedTuple):
+    text: str
+
+
+class Mistake(NamedTuple):
+    """Something that nothing foresaw. `passed`: what it concerns was passed on as it came, without its being looked
+    at."""
+
+    error: Exception
+    passed: bool
+
+
+Effect = Begin | Show | Refuse | Save | Note | Pause | Start | Wait | Send | End | Warn | Mistake

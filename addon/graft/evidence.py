@@ -1,0 +1,262 @@
+"""What proves that a turn of a history is an entry of the ledger's. Pure: histories and records in, verdicts out.
+
+A hit needs proof, and several entries that fit must mean the same; `docs/architecture.md` says what counts, and why.
+"""
+
+import enum
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from addon.core.calls import calls_in, response_of, responses_in
+from addon.core.documents import Document, get, parts_of
+from addon.core.keys import marks_of
+from addon.core.steps import Slot, Step, TrueTurn, client_calls, mended, response_to
+from addon.core.turns import Turn, visible_digest
+from store.models import Call, Found
+from store.models import Step as Recorded
+from store.models import Turn as Entry
+
+ENOUGH = 8
+"""Different words in the turns that the client still sends, for them to be no coincidence."""
+
+ENOUGH_ALONE = 6
+"""The same where a turn's own words have to tell it."""
+
+SAYS_SOMETHING = 4
+"""Different words that a turn must have to count: any number of short phrases may come together."""
+
+_exact = msgspec.json.Encoder(order="deterministic").encode
+
+
+class Miss(enum.StrEnum):
+    """Why a turn whose words the session knows is none of its entries."""
+
+    AMBIGUOUS = "ambiguous"  # several entries fit, and mean different things
+    PLAIN = "plain"  # a turn without calls reads the same
+    MARKS = "marks"  # the client's ids or signatures are another turn's
+    ANSWERS = "answers"  # the client answered calls of several such turns, and its answers do not tell which
+    CONTEXT = "context"  # what stands before it is not what stood there, and its words may be a coincidence
+
+
+class Verdict(NamedTuple):
+    """`true` is what the turn stands for; `lasts`: it does so whatever comes after it."""
+
+    true: tuple[TrueTurn, ...] = ()
+    miss: Miss | None = None
+    lasts: bool = True
+
+
+NOTHING = Verdict()
+
+
+class Place(NamedTuple):
+    """A turn of a history, `marks` what the model marked it with: (kind, value), and the key of each."""
+
+    body: bytes
+    turns: Sequence[Turn]
+    at: int
+    marks: Mapping[tuple[str, bytes], bytes]
+
+    @property
+    def turn(self) -> Turn:
+        return self.turns[self.at]
+
+
+def by_marks(place: Place, found: Found) -> Verdict:
+    """What a turn is by what the client echoes: marks that one turn alone has."""
+    meant: dict[str, None] = {}
+    for (kind, _), key in place.marks.items():
+        ids = found.by_key.get(key, [])
+        if not ids or key in found.plain or key in found.crowded or not same(ids, found):
+            continue
+        if kind != "interaction" and not any(reads_as(place.turn, found.turns[turn_id]) for turn_id in ids):
+            continue  # the client has edited it, or has made up the id
+        if kind != "interaction" and _tells_its_steps(place, found.turns[ids[0]]):
+            continue
+        meant[ids[0]] = None
+    if len(meant) > 1 and same([*meant], found):
+        return Verdict(true_turns([next(iter(meant))], found))
+    return Verdict(true_turns([*meant], found)) if len(meant) == 1 else NOTHING
+
+
+def _tells_its_steps(place: Place, entry: Entry) -> bool:
+    """Whether the history tells the steps of the entry itself, as one that was rewritten does: this turn is the last of
+    them, and stands for no more."""
+    earlier = {mark for step in entry.steps[:-1] for mark in marks_of([step.content])}
+    if not earlier or place.at < 2:
+        return False
+    return not earlier.isdisjoint(marks_of(place.turns[place.at - 2].contents(place.body)))
+
+
+def reads_as(turn: Turn, entry: Entry) -> bool:
+    """Whether a turn reads as the entry that the client was given."""
+    return visible_digest(entry.visible) == turn.digest
+
+
+def by_key(place: Place, key: bytes, found: Found, *, named: bool = False) -> Verdict:
+    """What a turn is by a key that entries share: they must mean the same. `named`: the key holds the chat's own name,
+    so all entries are this chat's, and the newest one that was delivered stands."""
+    ids = found.by_key.get(key, [])
+    if key in found.plain:
+        return Verdict(miss=Miss.PLAIN) if ids else NOTHING
+    if not ids:
+        return NOTHING
+    fits = _fitting(place, ids, found)
+    if not fits:
+        return Verdict(miss=Miss.MARKS)
+    delivered = [turn_id for turn_id in fits if found.turns[turn_id].delivered]
+    if len(delivered) > 1 and found.turns[delivered[0]].delivery == "passthrough" and key not in found.crowded:
+        return _by_answers(place, true_turns(delivered, found), is_same=same(delivered, found))
+    if named or (key not in found.crowded and same(fits, found)):
+        return Verdict(true_turns(fits[:1], found))
+    return Verdict(miss=Miss.AMBIGUOUS)
+
+
+def _fitting(place: Place, ids: Sequence[str], found: Found) -> Sequence[str]:
+    """Of the entries those that the turn can be by its marks: clients echo ids and signatures. Some make up ids where
+    the model gave none."""
+    if not place.marks:
+        return ids
+    calls, others = _split(place.marks)
+    shared: list[str] = []
+    silent: list[str] = []
+    for turn_id in ids:
+        entry = found.turns[turn_id]
+        own_calls, own_others = _split(marks_of([{"parts": entry.visible}, *(step.content for step in entry.steps)]))
+        if calls & own_calls or others & own_others:
+            shared.append(turn_id)
+        elif not others and not own_calls:
+            silent.append(turn_id)
+    return shared or silent
+
+
+def _split(marks: Collection[tuple[str, bytes]]) -> tuple[set[bytes], set[bytes]]:
+    """The ids of calls among marks, and all else."""
+    calls = {value for kind, value in marks if kind == "call"}
+    return calls, {value for kind, value in marks if kind != "call"}
+
+
+def same(ids: Sequence[str], found: Found) -> bool:
+    """Whether entries mean the same: the same was said and called, and the answers are the same."""
+    return len(ids) < 2 or len({_meaning(found.turns[turn_id], found.calls) for turn_id in ids}) == 1
+
+
+def _meaning(entry: Entry, calls: Mapping[str, Call]) -> bytes:
+    steps: list[Any] = []
+    for step in entry.steps:
+        said = parts_of(step.content)
+        parts = [_plain(part) for part in said if not part.get("thought") or get(part, "functionCall") is not None]
+        answers = [calls[slot.call_id] if slot.call_id in calls else None for slot in step.slots if slot.call_id]
+        told = [(call.result, call.error) if call is not None and call.status.final else None for call in answers]
+        steps.append((parts, [(slot.name, slot.call_id is None) for slot in step.slots], told))
+    return _exact(steps)
+
+
+def _plain(part: Document) -> Document:
+    """A part without what tells one time that it is said from another."""
+    part = {key: value for key, value in part.items() if key not in ("thoughtSignature", "thought_signature")}
+    if isinstance(call := part.get("functionCall"), dict):
+        part["functionCall"] = {key: value for key, value in call.items() if key != "id"}
+    return part
+
+
+# --- words --------------------------------------------------------------------------------------------------------
+
+
+def says_enough(body: bytes, turns: Sequence[Turn]) -> bool:
+    """Whether the words of these turns cannot have come together by chance."""
+    words = 0
+    for turn in reversed(turns):
+        if (count := turn.words(body)) >= SAYS_SOMETHING:
+            words += count
+            if words >= ENOUGH:
+                return True
+    return False
+
+
+# --- calls that were passed through -------------------------------------------------------------------------------
+
+
+def _by_answers(place: Place, alike: Sequence[TrueTurn], *, is_same: bool) -> Verdict:
+    """Which of several turns that were passed through, the newest first, and that the client's cannot be told from,
+    is meant: by the answers that stand after it. A miss where that does not tell either, as the answers of one chat
+    must not be taken for another's. `is_same`: they mean the same."""
+    said, index = place.turn.contents(place.body), place.at
+    answered = place.turns[index + 1].contents(place.body) if index + 1 < len(place.turns) else []
+    is_new = index + 2 >= len(place.turns)  # nothing stands behind the answers yet, so they were not seen before
+    given = {true.turn_id: _given(said, answered, true) for true in alike}
+    if not any(given.values()):  # a call without an answer cannot stand: the newest is meant, if it is all one
+        return Verdict(tuple(alike[:1]) if is_same else (), None if is_same else Miss.AMBIGUOUS, lasts=False)
+    fits = [
+        true
+        for true in alike
+        if all(true.answers.get(call_id) in (None, answer) for call_id, answer in given[true.turn_id].items())
+    ]
+    pending, settled = [true for true in fits if true.pending], [true for true in fits if not true.pending]
+    if settled and not (is_new and pending):
+        meant = _same_answers(settled)
+    else:
+        meant = tuple(pending) if len(pending) == 1 else ()
+    return Verdict(meant, None if meant else Miss.ANSWERS, lasts=False)
+
+
+def _given(said: Sequence[Document], answered: Sequence[Document], true: TrueTurn) -> dict[str, Document]:
+    """What the client answered to the calls of a turn, by call id."""
+    left = responses_in(answered)
+    found = [response_to(call, left) for call in client_calls(said, true)]
+    return {
+        slot.call_id: get(one, "response") or {}
+        for slot, one in zip(true.steps[-1].slots, found, strict=True)
+        if one is not None and slot.call_id is not None
+    }
+
+
+def _same_answers(alike: Sequence[TrueTurn]) -> tuple[TrueTurn, ...]:
+    """The newest of some turns, if they only differ in when they were."""
+    told = [([step.content for step in true.steps], list(true.answers.values())) for true in alike]
+    return tuple(alike[:1]) if all(one == told[0] for one in told) else ()
+
+
+# --- records ------------------------------------------------------------------------------------------------------
+
+
+def true_turns(ids: Sequence[str], found: Found) -> tuple[TrueTurn, ...]:
+    return tuple(
+        true_turn(found.turns[turn_id], found.calls) for turn_id in dict.fromkeys(ids) if turn_id in found.turns
+    )
+
+
+def true_turn(entry: Entry, calls: Mapping[str, Call]) -> TrueTurn:
+    """A ledger entry with the answers its calls have by now."""
+    steps = [_step(step, calls) for step in entry.steps]
+    answers = {
+        slot.call_id: response_of(call.result, call.error)
+        if (call := calls.get(slot.call_id)) and call.status.final
+        else None
+        for step in steps
+        for slot in step.slots
+        if slot.call_id is not None
+    }
+    shown = "".join(str(part["text"]) for part in entry.visible if "text" in part and not part.get("thought"))
+    return TrueTurn(
+        entry.turn_id,
+        steps,
+        answers,
+        visible_text=shown.strip(),
+        passthrough=entry.delivery == "passthrough",
+        chain=b"" if entry.bound else entry.chain,  # a bare placeholder may mean it, and proves nothing
+    )
+
+
+def _step(step: Recorded, calls: Mapping[str, Call]) -> Step:
+    slots = tuple(Slot(slot.name, slot.call_id) for slot in step.slots)
+    if len(calls_in([step.content])) == len(slots):
+        return Step(step.content, slots)
+    made: dict[str, Document] = {}
+    for slot in slots:
+        if (call := calls.get(slot.call_id or "")) is not None:
+            head = {} if call.gemini_id is None else {"id": call.gemini_id}
+            made[call.call_id] = {**head, "name": call.name, "args": call.args}
+    return mended(step.content, slots, made)

@@ -1,0 +1,126 @@
+"""What an answer says that passes unread: enough to know its turns by their words, for little time.
+
+Documents are decoded some at a time, and only as far as to the parts of the candidates. Nothing is
+changed here, and what cannot be understood is not heard.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from addon.core.documents import Document, Malformed, decode, encode, listed, mended
+from addon.core.sse import SseDecoder
+from addon.core.turns import visible
+from addon.graft.effects import Note
+from addon.graft.exchange import Exchange
+from addon.graft.records import plain_of
+
+FINISH = b'"finishReason"'
+_DATA, _END = b"data: ", b"\r\n\r\n"
+
+AT_ONCE = 64
+"""How many documents may wait to be taken in: none of them is late because of many."""
+
+
+class _Content(msgspec.Struct, gc=False):
+    parts: list[dict[str, msgspec.Raw]] | dict[str, msgspec.Raw] | None = None
+
+
+class _Candidate(msgspec.Struct, gc=False):
+    content: _Content | None = None
+    index: int = 0
+
+
+class _Response(msgspec.Struct, gc=False):
+    candidates: list[_Candidate] | None = None
+
+
+class _Envelope(msgspec.Struct, gc=False):
+    response: _Response | None = None
+
+
+_response = msgspec.json.Decoder(_Response).decode
+_envelope = msgspec.json.Decoder(_Envelope).decode
+_many = msgspec.json.Decoder(list[_Response]).decode
+_envelopes = msgspec.json.Decoder(list[_Envelope]).decode
+_UNREAD = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+
+class Hearing:
+    """One answer, in the language and the envelope of its surface."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange = exchange
+        self._is_wrapped = exchange.wire.is_wrapped
+        self._events = SseDecoder()
+        self._parts: dict[int, list[dict[str, msgspec.Raw]]] = {}
+        self._noted: dict[int, bytes] = {}
+        self._is_new = False  # there is more since what was noted
+
+    def events(self, pieces: Sequence[bytes]) -> None:
+        """Take in whole server-sent events, in however many pieces."""
+        joined = b"".join(pieces)
+        if joined.startswith(_DATA) and joined.endswith(_END):  # as the service writes them
+            documents = joined[len(_DATA) : -len(_END)].replace(_END + _DATA, b",")
+            if b"\n" not in documents and self._hear_all(documents):
+                return
+        self.documents([event.data for event in self._events.feed(joined) if event.data is not None])
+
+    def documents(self, documents: Sequence[bytes]) -> None:
+        """Take in documents of an answer."""
+        if len(documents) > 1 and self._hear_all(b",".join(documents)):
+            return
+        for data in documents:
+            try:
+                try:
+                    self._hear(self._response(data))
+                except _UNREAD:
+                    self._hear(self._response(mended(data)))
+            except (*_UNREAD, Malformed):
+                continue
+
+    def notes(self) -> Iterator[Note]:
+        """What is to be noted of the turns as they stand now, if it is not noted already."""
+        if not self._is_new:
+            return
+        self._is_new = False
+        for index, parts in self._parts.items():
+            try:
+                _, digest = visible(parts)
+                marked = [_decoded(part) for part in parts if "thoughtSignature" in part]
+            except (*_UNREAD, Malformed):
+                continue
+            if self._noted.get(index) != digest:
+                self._noted[index] = digest
+                yield Note(*plain_of(self._exchange, digest, marked))
+
+    def _hear_all(self, documents: bytes) -> bool:
+        """Several documents of Gemini's own language in one go, if each of them can be understood."""
+        if not self._exchange.wire.native:
+            return False
+        try:
+            array = b"[%b]" % documents
+            found = [one.response for one in _envelopes(array)] if self._is_wrapped else _many(array)
+        except _UNREAD:
+            return False
+        for response in found:
+            self._hear(response)
+        return True
+
+    def _response(self, data: bytes) -> _Response | None:
+        wire = self._exchange.wire
+        if wire.native:
+            return _envelope(data).response if self._is_wrapped else _response(data)
+        response = wire.unwrap(decode(data))
+        return _response(encode(response)) if response is not None else None
+
+    def _hear(self, response: _Response | None) -> None:
+        for candidate in (response.candidates if response is not None else None) or ():
+            parts = self._parts.setdefault(candidate.index, [])
+            if candidate.content is not None:
+                self._is_new = True
+                parts += listed(candidate.content.parts)
+
+
+def _decoded(part: dict[str, msgspec.Raw]) -> Document:
+    return {key: decode(value) for key, value in part.items()}

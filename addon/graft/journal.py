@@ -1,0 +1,160 @@
+"""What the store is told of one answer: its turn as far as it has come, with the calls of each round."""
+
+from collections.abc import Callable, Iterator, Sequence
+
+from addon.core.answer import Candidate, Captured
+from addon.core.documents import Document
+from addon.core.turns import visible_digest
+from addon.graft.effects import Note, Save
+from addon.graft.exchange import Exchange
+from addon.graft.owners import Birth
+from addon.graft.records import call_of, keys_of, new_turn_id, plain_of, step_of, turn_of
+from addon.graft.resumption import Resumption
+from addon.graft.splice import Splice
+from store.models import Call, Progress, Step, Turn
+
+
+class TurnIds:
+    """The ids of one answer's turns: its rounds are one turn of the client's, and each further candidate another."""
+
+    def __init__(self) -> None:
+        self._first = ""
+        self._given = False
+
+    def begin_answer(self) -> None:
+        self._given = False
+
+    def resume(self, turn_id: str) -> None:
+        self._first = turn_id
+
+    def __call__(self) -> str:
+        if self._given:
+            return new_turn_id()
+        self._given = True
+        self._first = self._first or new_turn_id()
+        return self._first
+
+
+class Journal:
+    """`steps` and `shown` are what the rounds before the present one came to. `clock` gives the time by the store's,
+    and `birth` what a call is when it is stored. `splice` knows what all rounds say of themselves."""
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        clock: Callable[[], float],
+        birth: Callable[[Captured], Birth],
+        splice: Splice,
+    ) -> None:
+        self.exchange = exchange
+        self.clock = clock
+        self._birth = birth
+        self._births: dict[str, Birth] = {}
+        self.steps: list[Step] = []
+        self.shown: list[Document] = []
+        self.splice = splice
+        self._saved: dict[int, tuple[int, bool]] = {}
+        """Of the candidates of the present round: how many calls, and whether as a turn that has ended."""
+        self._noted: dict[int, bytes] = {}
+        self.undelivered: dict[str, None] = {}
+        """The ids of the turns that were stored, and not as delivered."""
+        self._turn_id = ""  # of the client's turn, once a round of it is complete
+        self._was_resumed = False
+
+    def resume(self, resumption: Resumption) -> list[tuple[Captured, Birth]]:
+        """Go on with the turn of an answer that broke off. Returns its calls."""
+        self._turn_id, self._was_resumed = resumption.turn_id, True
+        self.undelivered[resumption.turn_id] = None
+        self.steps, self.shown = list(resumption.steps), list(resumption.visible)
+        calls: list[tuple[Captured, Birth]] = []
+        for call, anew in resumption.calls:
+            birth = self._birth(call) if anew else Birth(begins=True, repeats=call.call_id)
+            self._births[call.call_id] = birth
+            calls.append((call, birth))
+        return calls
+
+    def progress(self, anew: Sequence[Captured] = ()) -> Save:
+        """All rounds so far are complete: a request that is sent again goes on behind them. `anew`: calls of theirs
+        that are not stored yet."""
+        turn = self._turn(self._turn_id, self.shown, self.steps, delivered=False)
+        numbers = {slot.call_id: number for number, step in enumerate(self.steps) for slot in step.slots}
+        calls = [self._call(self._turn_id, call, numbers[call.call_id]) for call in anew]
+        return Save(turn, calls, [], last=False)
+
+    def begin_answer(self, candidates: Sequence[Candidate]) -> None:
+        """The answer of the present round begins, with what is stored of it already."""
+        self._saved = {one.index: (len(one.captured), False) for one in candidates}
+
+    def took(self, candidates: Sequence[Candidate]) -> None:
+        """The proxy answers what came of this round: the client's turn goes on."""
+        for candidate in candidates:
+            if candidate.goes_on:
+                self._turn_id = candidate.turn_id
+                self.steps += [step_of(candidate)] if candidate.captured else []
+                self.shown += candidate.shown
+
+    def has_news(self, candidates: Sequence[Candidate]) -> bool:
+        """Whether there may be anything to store: most events bring nothing."""
+        for one in candidates:
+            if self._saved.get(one.index, (0, False)) != (len(one.captured), one.ended):
+                return True
+        return False
+
+    def fresh(self, candidates: Sequence[Candidate]) -> list[tuple[Captured, Birth]]:
+        """The calls that are not stored yet, as they will be."""
+        calls = [call for one in candidates for call in one.captured[self._saved.get(one.index, (0, False))[0] :]]
+        return [(call, self._birth_of(call)) for call in calls]
+
+    def _birth_of(self, call: Captured) -> Birth:
+        birth = self._births.get(call.call_id)
+        if birth is None:
+            birth = self._births[call.call_id] = self._birth(call)
+        return birth
+
+    def saves(self, candidates: Sequence[Candidate], *, complete: bool, cut: bool) -> Iterator[Save | Note]:
+        """What is to be stored of these candidates of the present round by now, which comes before it goes out: the
+        calls that are new, and a turn that has ended, if only that there was one without calls. `complete`: the whole
+        answer has come to its clean end; `cut`: it never will."""
+        for state in candidates:
+            ends = (state.ended or complete) and not (state.goes_on or state.paused or cut)
+            stored, known = self._saved.get(state.index, (0, False))
+            fresh = state.captured[stored:]
+            if not fresh and (not ends or (known and not complete)):
+                continue
+            self._saved[state.index] = len(state.captured), ends
+            if self.steps or state.is_grafted or self._was_resumed:
+                yield self._save(state, fresh, ended=ends, delivered=ends and complete)
+            elif self.exchange.notes:
+                yield from self._notes(state)
+
+    def _notes(self, candidate: Candidate) -> Iterator[Note]:
+        shown = [*self.shown, *candidate.shown]
+        digest = visible_digest(shown)
+        if self._noted.get(candidate.index) != digest:
+            self._noted[candidate.index] = digest
+            yield Note(*plain_of(self.exchange, digest, shown))
+
+    def _save(self, candidate: Candidate, fresh: Sequence[Captured], *, ended: bool, delivered: bool) -> Save:
+        """Only a turn that has ended can be found by what the client sees of it."""
+        turn_id = candidate.turn_id
+        shown, steps = [*self.shown, *candidate.shown], [*self.steps, step_of(candidate)]
+        calls = [self._call(turn_id, call, len(self.steps)) for call in fresh]
+        turn = self._turn(turn_id, shown, steps, delivered=delivered)
+        return Save(turn, calls, keys_of(self.exchange, shown) if ended else [], ended)
+
+    def _turn(self, turn_id: str, shown: Sequence[Document], steps: Sequence[Step], *, delivered: bool) -> Turn:
+        if delivered:
+            self.undelivered.pop(turn_id, None)
+        else:
+            self.undelivered[turn_id] = None
+        usage = self.splice.usage.rounds
+        progress = None
+        if self.steps and not delivered:
+            rounds = len(usage) - (len(steps) > len(self.steps))
+            progress = Progress(steps=len(self.steps), visible=len(self.shown), rounds=rounds, meta=self.splice.meta)
+        said = [one for one in usage if one]
+        turn = turn_of(self.exchange, turn_id, shown, steps, delivered=delivered, now=self.clock(), usage=said)
+        return turn if progress is None else turn.model_copy(update={"progress": progress})
+
+    def _call(self, turn_id: str, call: Captured, number: int) -> Call:
+        return call_of(self.exchange, turn_id, call, self._birth_of(call), now=self.clock(), number=number)

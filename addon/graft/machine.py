@@ -1,0 +1,493 @@
+"""The answer machine: one answer to a client, made of one answer of the upstream's or of all the rounds of a loop.
+
+It is fed the bytes that come, and says, in order, what the client gets and what is stored before that goes out
+(`graft.effects`). A shell drives it: `graft.capture` for an answer that mitmproxy has, `loop.runner` for a loop. No
+I/O, no clock and no waiting here; what an answer looks like in its surface's language is the Wire's to know.
+
+An event that holds no call passes as the bytes that came. Of a stream in Gemini's own language it is not even parsed
+before the first call (`passes`). A call of a grafted tool never passes unless the client is to be given the calls:
+neither where the store fails, nor in bytes that cannot be read.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from addon.core import replies
+from addon.core.answer import Candidate, Captured
+from addon.core.arguments import Limits
+from addon.core.documents import Document, Malformed, decode, encode, objects
+from addon.core.json_array import CLOSE, OPEN, ArrayItem
+from addon.core.request import Request
+from addon.core.sse import SseEvent
+from addon.core.toolloop import RunTools
+from addon.graft.decoding import Item
+from addon.graft.effects import Begin, Effect, End, Mistake, Pause, Refuse, Send, Show, Start, Wait, Warn
+from addon.graft.exchange import Exchange
+from addon.graft.hearing import FINISH
+from addon.graft.journal import Journal, TurnIds
+from addon.graft.owners import Birth, Owners
+from addon.graft.reading import Reading, holds, markers_of
+from addon.graft.resumption import Resumption
+from addon.graft.rounds import Over, Rounds
+from addon.graft.scope import Scope
+from addon.graft.splice import Splice, is_empty
+from addon.settings import Settings
+from addon.surfaces.base import Framing
+from store.base import StoreUnavailable
+
+_CUT_SHORT = "an answer ended within the arguments of a call of"
+
+
+class BadAnswer(Exception):
+    """An answer of a later round that is none, as an empty body: nothing of it was shown, it may be asked for again."""
+
+
+class AnswerMachine:
+    """`request` is what goes upstream in a loop; without one the answer is over with the upstream's first. `owners`
+    says whose each call is. `clock` gives the time by the store's.
+
+    `framing` is how the client's answer is framed, None while that is not known: as the upstream's first is. `reading`
+    is the upstream's present answer. `has_shown`: the client was given something of the present round."""
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        settings: Settings,
+        clock: Callable[[], float],
+        owners: Owners,
+        request: Request | None = None,
+    ) -> None:
+        self.exchange = exchange
+        self.wire = exchange.wire
+        self.framing: Framing | None = None
+        self.has_shown = False
+        self._settings = settings
+        self._rounds = rounds = Rounds(exchange, request, owners)
+        self._splice = Splice()
+        self._births = births = _Births(owners, rounds, exchange.scope)
+        self._journal = Journal(exchange, clock, births, self._splice)
+        self._markers = markers_of(exchange, loops=self._rounds.runs_calls)
+        self._turn_ids = TurnIds()
+        self._is_over = False
+        self._streams = False  # the client's answer is a stream, and has begun
+        self.reading = self._read("")
+        self._tail = b""  # what stood behind an array
+        self._last: tuple[object, Document | None] | bytes = b""  # of an answer that is no stream: as it came, or read
+
+    # --- rounds -----------------------------------------------------------------------------------------------
+
+    @property
+    def rounds(self) -> int:
+        return self._splice.rounds
+
+    @property
+    def usage(self) -> Sequence[Document]:
+        """What each round said of its usage, as far as it was read."""
+        return self._splice.usage.rounds
+
+    def start(self) -> list[Effect]:
+        """The first request of a loop."""
+        return self._sent(self._rounds.first())
+
+    def resume(self, resumption: Resumption) -> list[Effect]:
+        """In the place of `start`, or before `begin`: the answer goes on with what one that broke off has left."""
+        self._births.resumption = resumption
+        self._turn_ids.resume(resumption.turn_id)
+        calls = self._journal.resume(resumption)
+        if not self._rounds.is_loop or not resumption.steps:
+            return self.start() if self._rounds.is_loop else []
+        self._splice.resume(resumption.usage, resumption.meta)
+        self.wire.resume(resumption.rounds, resumption.visible)
+        effects: list[Effect] = []
+        if anew := [call for call, birth in calls if birth.repeats is None]:
+            effects.append(self._journal.progress(anew))
+        if self.exchange.target.framing is not Framing.JSON:
+            self.framing, self._streams = self.exchange.target.framing, True
+            self.wire.frame(self.framing)
+            effects += [Begin(), Show(self.wire.event(self._splice.made(resumption.visible)))]
+        return [*effects, Start(tuple(calls)), Wait(tuple(call for call, _ in calls))]
+
+    def begin(self, content_type: str = "") -> list[Effect]:
+        """An answer with status 200 begins: the next one of the upstream's, or the same one anew."""
+        if not self._rounds.is_loop:
+            self._begin_round()
+        self._turn_ids.begin_answer()
+        self.reading = self._read(content_type)
+        self._journal.begin_answer(self.reading.candidates)
+        return self._framed()
+
+    def passes(self, chunk: bytes) -> bool:
+        """Whether these bytes of a stream go out as they are: whole events without a call, as most are. They are not
+        cut up, parsed or kept back then, and are not to be fed."""
+        if self.reading.passes(chunk):
+            self.has_shown = True
+            return True
+        return False
+
+    def feed(self, chunk: bytes) -> bytes | Iterable[Effect]:
+        """The next bytes of the present answer: what the client gets for them, or more than that. Here and below: each
+        effect is done before the next is asked for."""
+        if self._is_over:
+            return b""
+        shown: list[bytes] = []
+        try:
+            items = self.reading.decoder.feed(chunk)
+            if self.framing is None:
+                return self._done(lambda: self._items(items))
+            for index, item in enumerate(items):
+                out = self._item(item)
+                if not isinstance(out, bytes):
+                    return self._done(partial(self._rest, shown, out, items[index + 1 :]))
+                shown.append(out)  # as most events come to, and no more is made of them
+        except Exception as error:
+            return [Show(b"".join(shown)), *self._mistaken(error)] if any(shown) else self._mistaken(error)
+        data = shown[0] if len(shown) == 1 else b"".join(shown)
+        self.has_shown = self.has_shown or bool(data)
+        return data
+
+    def finish(self) -> Iterator[Effect]:
+        """The clean end of the present answer. Raises BadAnswer."""
+        return self._done(self._finished)
+
+    def told(self, responses: Mapping[str, Document]) -> Iterator[Effect]:
+        """The calls that were waited for have these responses, by call id."""
+        resumption = self._births.resumption
+        if resumption is None or self._rounds.number:
+            return self._done(lambda: self._sent(self._rounds.after_tools(responses)))
+        return self._done(lambda: self._sent(self._rounds.resumed(resumption, responses)))
+
+    def keepalive(self) -> bytes:
+        """An event that clients ignore; b"" where there is no stream."""
+        return self.wire.event(self._splice.made([])) if self._streams else b""
+
+    def hung_up(self) -> list[Effect]:
+        """The client reads no more: its turn is complete if it was told so, as those that stop there leave it."""
+        if self._is_over or not self._streams or not self.reading.has_ended:
+            return []
+        effects = [*self._journal.saves(self.reading.candidates, complete=True, cut=self.reading.is_cut)]
+        return [*effects, self._over("answered")]
+
+    @property
+    def undelivered(self) -> list[str]:
+        """The ids of the turns that were stored, and not as delivered."""
+        return list(self._journal.undelivered)
+
+    def close(self) -> None:
+        """Nobody waits for the answer any more."""
+        self._is_over, self.reading.answer = True, None
+
+    def _sent(self, body: bytes) -> list[Effect]:
+        self._begin_round()
+        return [Send(body)]
+
+    def _begin_round(self) -> None:
+        self._splice.begin_round()
+        self.has_shown = False
+
+    def _done(self, step: Callable[[], Iterable[Effect]]) -> Iterator[Effect]:
+        """The effects of a step, with the bytes of neighbours in one piece. Whatever nobody foresaw ends the answer
+        with an error: what was not looked at may hold a call."""
+        if self._is_over:
+            return
+        shown: list[bytes] = []
+        try:
+            for effect in step():
+                if isinstance(effect, Show):
+                    shown.append(effect.data)
+                    continue
+                if shown:
+                    yield Show(b"".join(shown))
+                    shown.clear()
+                yield effect
+        except BadAnswer:
+            raise
+        except Exception as error:
+            ends = self._mistaken(error)
+        else:
+            ends = []
+        if shown:
+            yield Show(shown[0] if len(shown) == 1 else b"".join(shown))
+        yield from ends
+
+    # --- the present answer -----------------------------------------------------------------------------------
+
+    def _framed(self) -> list[Effect]:
+        """The head goes out as soon as it is known that the answer is a stream."""
+        if self.framing is not None or self.reading.framing is None:
+            return []
+        self.framing = self.reading.framing
+        self.wire.frame(self.framing)
+        self._streams = self.framing is not Framing.JSON
+        return [Begin()] if self._streams else []
+
+    def _items(self, items: Sequence[Item]) -> Iterator[Effect]:
+        if self.framing is None:
+            yield from self._framed()
+        for item in items:
+            out = self._item(item)
+            yield from self._shown(out) if isinstance(out, bytes) else out
+            if self._is_over:
+                break
+
+    def _rest(self, shown: Sequence[bytes], effects: Iterable[Effect], items: Sequence[Item]) -> Iterator[Effect]:
+        yield from self._shown(b"".join(shown))
+        yield from effects
+        if not self._is_over:
+            yield from self._items(items)
+
+    def _item(self, item: Item) -> bytes | Iterable[Effect]:
+        """What becomes of an event: what the client gets, or more than that."""
+        if item.data is None:
+            return self._between(item)
+        if not self.reading.passes_item(item):
+            return self._event(item, item.data)
+        is_last = isinstance(item, SseEvent) and not self._rounds.is_loop
+        data = item.raw if is_last else self._passed(item)  # also where its last line is missing: nothing comes behind
+        notes = self.reading.heard() if FINISH in item.data else ()
+        return [*notes, *self._shown(data)] if notes else data
+
+    def _between(self, item: Item) -> bytes | Iterable[Effect]:
+        """What is no event: blank lines, an array's end, what was cut off."""
+        if holds(item.raw, self.wire.call_markers):
+            return self._unreadable()
+        if self.rounds > 1 or not self._streams:
+            return b""
+        if isinstance(item, SseEvent):
+            return item.raw
+        self._tail += item.raw  # the whole answer has one end
+        return b""
+
+    def _event(self, item: Item, data: bytes, *, whole: bool = False) -> bytes | Iterable[Effect]:
+        reading = self.reading
+        try:
+            document = decode(data)
+        except Malformed as error:
+            if whole and self.rounds > 1:
+                raise BadAnswer(f"its answer is not JSON: {error}") from None
+            if holds(data, self.wire.call_markers):
+                return self._unreadable()
+            return b"" if self.rounds > 1 and self.wire.native else self._passed(item)
+        response = self.wire.unwrap(document)
+        if b'"error"' in data:
+            reading.is_cut = reading.is_cut or _holds_error(document) or _holds_error(response)
+        if response is None:
+            return self._passed(item, document)
+        try:
+            visible = reading.taken(response, whole=whole)
+            saves = self._saves()
+        except Exception as error:
+            if b'"functionCall"' in encode(response):
+                raise
+            visible, saves = response, [Mistake(error, passed=True)]
+        if self._streams and saves:
+            return self._stored_first(saves, item, document, response, visible)
+        if self._streams:
+            return self._seen(item, document, response, visible)
+        self._last = data if visible is response and self.rounds == 1 else (document, visible)
+        return saves
+
+    def _stored_first(self, saves: Sequence[Effect], *event: Any) -> Iterator[Effect]:
+        yield from saves
+        yield from self._shown(self._seen(*event))
+
+    def _seen(self, item: Item, document: Document, response: Document, visible: Document | None) -> bytes:
+        """What the client gets for an event of which it is to see this."""
+        reading = self.reading
+        if visible is None or (self.rounds > 1 and not reading.has_responses):
+            return b""
+        if self.rounds > 1 or (self._rounds.is_loop and reading.hides):
+            if reading.goes_on and all(is_empty(one) for one in objects(visible.get("candidates"))):
+                return b""
+            visible = self._splice.filled(self._splice.joined(visible))
+        return self._passed(item, document) if visible is response else self.wire.event(visible, document)
+
+    def _passed(self, item: Item, document: object = None) -> bytes:
+        """An event that needs no change."""
+        if self._streams:
+            return self.wire.passthrough_event(item, document)
+        self._last = item.data or b""
+        return b""
+
+    def _shown(self, data: bytes) -> Iterable[Effect]:
+        if not data:
+            return ()
+        self.has_shown = True
+        return (Show(data),)
+
+    def _read(self, content_type: str) -> Reading:
+        return Reading(
+            self.exchange,
+            content_type,
+            is_plain=self.rounds == 1 and self.wire.native,
+            markers=self._markers,
+            note=partial(_note, self._splice, self._rounds),  # a method of this would make a circle
+            new_turn_id=self._turn_ids,
+            goes_on=self._rounds.is_answered_here,
+            limits=Limits(self._settings.max_calls, self._settings.max_args),
+        )
+
+    def _saves(self, *, complete: bool = False) -> Sequence[Effect]:
+        """Store what is new before it goes out, and begin the calls that are run."""
+        journal, candidates = self._journal, self.reading.candidates
+        if not complete and not journal.has_news(candidates):
+            return ()
+        started = tuple((call, birth) for call, birth in journal.fresh(candidates) if birth.begins)
+        saves: list[Effect] = [*journal.saves(candidates, complete=complete, cut=self.reading.is_cut)]
+        return [*saves, Start(started)] if started else saves
+
+    # --- the end of an answer ---------------------------------------------------------------------------------
+
+    def _finished(self) -> Iterator[Effect]:
+        reading = self.reading
+        yield from self._items(reading.decoder.flush())
+        if not self._is_over and reading.framing is Framing.JSON:
+            yield from self._document(bytes(reading.decoder.body))
+        if self._is_over:
+            return
+        if self.rounds > 1 and not reading.has_responses and not reading.is_cut:
+            raise BadAnswer("its answer holds nothing")
+        if reading.is_cut and self._streams:
+            yield from self._ended("cut")
+            return
+        closing = reading.closing()
+        if reading.goes_on:
+            yield from self._saves()
+        match self._rounds.after(reading.candidates):
+            case Over(outcome):
+                yield from self._concluded(outcome, closing)
+            case RunTools(calls):
+                self._journal.took(reading.candidates)
+                yield self._journal.progress()
+                yield Wait(calls)
+            case bytes(body):
+                self._journal.took(reading.candidates)
+                yield from self._sent(body)
+
+    def _document(self, body: bytes) -> Iterable[Effect]:
+        """An answer that is no stream: nothing of it is shown before all of it is over."""
+        item = ArrayItem(body, b"", body)
+        out = self._passed(item) if self.reading.passes_body(body) else self._event(item, body, whole=True)
+        return self._shown(out) if isinstance(out, bytes) else out
+
+    def _concluded(self, outcome: str, closing: Document | None) -> Iterator[Effect]:
+        """The clean end of the whole answer."""
+        yield from self.reading.heard()
+        yield from self._saves(complete=True)
+        if closing is not None and self._streams:
+            yield from self._shown(self.wire.event(self._splice.filled(self._splice.joined(closing))))
+        answer = self.reading.answer
+        if answer is not None:
+            for name in answer.unfinished:
+                yield Warn(f"{_CUT_SHORT} {name}: those that came were taken")
+            if answer.continuation is not None and self.rounds == 1:
+                answer.goes_on = _never
+                yield Pause(answer)
+        yield from self._ended(outcome)
+
+    def _ended(self, outcome: str) -> Iterator[Effect]:
+        if self._streams:
+            yield from self._shown(self._end())
+        else:
+            yield Begin()
+            yield from self._shown(self._whole())
+        yield self._over(outcome)
+
+    def _end(self) -> bytes:
+        """What stands behind the last event; of an array that did not change, what stood there."""
+        tail, sent = self._tail.lstrip(), self.wire.sent > 0
+        if self.framing is Framing.ARRAY and self.rounds == 1:
+            if tail.startswith(CLOSE if sent else OPEN) or self.reading.answer is None:
+                return self._tail
+        return self.wire.end()
+
+    def _whole(self) -> bytes:
+        """The body of an answer that is no stream."""
+        if isinstance(self._last, bytes):
+            return self._last
+        raw, response = self._last
+        parts = None
+        if self.reading.framing is not Framing.JSON:
+            parts = [part for state in self.reading.candidates[:1] for part in state.shown]
+        merged = self._splice.merged(response, self._journal.shown, parts)
+        return self.wire.whole(merged, raw if isinstance(raw, dict) and response is not None else None)
+
+    def _over(self, outcome: str) -> End:
+        self.close()
+        return End(outcome)
+
+    # --- what goes wrong --------------------------------------------------------------------------------------
+
+    def fail(self, code: int, status: str, words: str) -> list[Effect]:
+        """An error of the proxy's own ends the answer, in the form that it has by now."""
+        document = replies.error(code, status, f"toolgraft: {words}")
+        if self._streams:
+            return [Show(self.wire.error_event(document)), self._over("error")]
+        return [Refuse(code, self.wire.error(document)), self._over("error")]
+
+    def store_failed(self, error: StoreUnavailable) -> list[Effect] | None:
+        """What is to be done instead of a Save that failed and of all behind it; None: go on, as the settings say. The
+        client gets no call that it does not know either way: its turn is not found again, and nothing else is lost."""
+        if self._settings.on_store_error == "pass":
+            return None
+        return self.fail(503, "UNAVAILABLE", f"the store does not answer: {error}")
+
+    def refused(self, status: int, body: bytes) -> list[Effect]:
+        """The upstream's answer has another status than 200: it is the client's as it came, or in the form of a stream
+        that has begun."""
+        if not self._streams:
+            return [Refuse(status, body, own=False), self._over("refused")]
+        try:
+            document = next(objects(decode(body)), None)
+        except Malformed:
+            document = None
+        if document is None or "error" not in document:
+            document = replies.error(status, "UNKNOWN", body.decode("utf-8", "replace")[:1000])
+        return [Show(self.wire.error_event(document)), self._over("refused")]
+
+    def _unreadable(self) -> Iterator[Effect]:
+        """Bytes with a call in them that cannot be read: the client may know nothing of it."""
+        yield Warn("an answer with a call could not be read: the client was given an error")
+        yield from self.fail(502, "UNAVAILABLE", "the model's answer holds a call and cannot be read")
+
+    def _mistaken(self, error: Exception) -> list[Effect]:
+        words = f"{type(error).__name__} while the answer was captured"
+        return [Mistake(error, passed=False), *self.fail(500, "INTERNAL", words)]
+
+
+class _Births:
+    """What each call of an answer is when it is stored. One that is identical to a call of an answer that broke off
+    does not run: it has that call's answer."""
+
+    def __init__(self, owners: Owners, rounds: Rounds, scope: Scope) -> None:
+        self.resumption: Resumption | None = None
+        self._owners = owners
+        self._rounds = rounds
+        self._scope = scope
+        self._taken: set[str] = set()
+
+    def __call__(self, call: Captured) -> Birth:
+        if not self._rounds.has_one_candidate:
+            return Birth(error=call.fault)
+        birth = self._owners.birth(self._scope, call, runs=self._rounds.runs(call))
+        if self.resumption is None or not birth.begins or birth.error is not None:
+            return birth
+        earlier = self.resumption.identical(call, self._taken)
+        if earlier is None:
+            return birth
+        self._taken.add(earlier)
+        return birth._replace(repeats=earlier, approval=False)
+
+
+def _note(splice: Splice, rounds: Rounds, response: Document) -> None:
+    splice.note(response)
+    rounds.note(response)
+
+
+def _never(state: Candidate) -> bool:
+    return False
+
+
+def _holds_error(document: object) -> bool:
+    """Whether an event (or a list of one, as Code Assist sends them) tells of an error."""
+    return any(one.get("error") is not None for one in objects(document))

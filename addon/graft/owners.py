@@ -1,0 +1,86 @@
+"""Whose a call is from its birth on: what is stored of that, and who begins the call.
+
+`addon.loop.executors` knows what can run a call, and implements `Owners`; nothing else in this package does.
+"""
+
+from typing import NamedTuple, Protocol
+
+from addon.core.answer import Captured
+from addon.graft.scope import Scope
+from store.models import Owner
+
+
+class Birth(NamedTuple):
+    """What a call is when it is stored.
+
+    `error`: why it fails at once. `proxy_id`: the proxy that waits for the call. `begins`: the proxy begins it as soon
+    as it is stored. `detached`: no request and no connection waits for it; once workers may have it, it is theirs
+    alone, and outlives the proxy. `repeats`: the call whose answer is this one's as well, so that it does not run: an
+    identical call of an answer that broke off, or the call itself, which the loop of that answer began.
+    """
+
+    owner: Owner = "hand"
+    approval: bool = False
+    redeliver: bool = False
+    proxy_id: str | None = None
+    error: str | None = None
+    begins: bool = False
+    detached: bool = False
+    repeats: str | None = None
+
+
+class Background(Protocol):
+    """The calls of a step that go on without a loop."""
+
+    def start(self, call: Captured, birth: Birth) -> None: ...
+
+    def complete(self) -> None:
+        """No more calls can come."""
+        ...
+
+
+class Owners(Protocol):
+    """`proxy_id` is the one under which the process holds a lease; None: it holds none."""
+
+    @property
+    def proxy_id(self) -> str | None: ...
+
+    def can_run(self, scope: Scope, name: str) -> bool:
+        """Whether a call of this name is run by the proxy, or by workers, and need not be answered by hand."""
+        ...
+
+    def birth(self, scope: Scope, call: Captured, *, runs: bool) -> Birth:
+        """`runs`: a loop, or a Live connection, has the call run, and waits for it."""
+        ...
+
+    def may_run_twice(self, scope: Scope, name: str) -> bool:
+        """Whether a call of this name can be run again though it may have run."""
+        ...
+
+    def background(self, scope: Scope) -> Background: ...
+
+
+class _Nothing:
+    def start(self, call: Captured, birth: Birth) -> None:
+        raise AssertionError("nothing begins here")
+
+    def complete(self) -> None:
+        return None
+
+
+class ByHand:
+    """Where nothing is run: every call is answered by hand."""
+
+    proxy_id = None
+
+    def can_run(self, scope: Scope, name: str) -> bool:
+        return False
+
+    def birth(self, scope: Scope, call: Captured, *, runs: bool) -> Birth:
+        return Birth(error=call.fault)
+
+    def may_run_twice(self, scope: Scope, name: str) -> bool:
+        return False
+
+    def background(self, scope: Scope) -> Background:
+        return _Nothing()

@@ -1,0 +1,198 @@
+"""One answer of the upstream's as it is read: cut into documents, and its calls taken out of them.
+
+Most answers hold no call, and are never parsed: what passes unread is kept, and read once there is a call.
+"""
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+
+from addon.core.answer import Answer, Candidate
+from addon.core.arguments import Limits
+from addon.core.documents import Document, Malformed, decode
+from addon.core.sse import SseDecoder, SseEvent
+from addon.core.toolloop import WRONG_CALLS
+from addon.graft.decoding import Decoder, Item
+from addon.graft.effects import Note
+from addon.graft.exchange import Exchange
+from addon.graft.hearing import AT_ONCE, FINISH, Hearing
+from addon.graft.records import new_call_id
+from addon.surfaces.base import Framing
+
+_MARKERS = (b'"continuationToken"',)
+_LOOP_MARKERS = tuple(f'"{reason}"'.encode() for reason in sorted(WRONG_CALLS))
+_SERVER_MARKERS = (b'"toolCall"', b'"toolResponse"')
+_BLANK_LINES = (b"\r\n\r\n", b"\n\n")
+
+
+def markers_of(exchange: Exchange, *, loops: bool = False) -> tuple[bytes, ...]:
+    """What bytes of an answer hold where they are to be read."""
+    markers = exchange.wire.call_markers + _MARKERS + (_LOOP_MARKERS if loops else ())
+    return markers + _SERVER_MARKERS if exchange.plan.hides_server_tools else markers
+
+
+def holds(data: bytes | bytearray, markers: tuple[bytes, ...]) -> bool:
+    for marker in markers:
+        if marker in data:
+            return True
+    return False
+
+
+class Reading:
+    """`is_plain`: nothing had to be read so far; `markers` tell what has to be. `has_responses`: there was one at all.
+    `is_cut`: an error stands in the stream. `note` is told of each response that is read."""
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        content_type: str,
+        *,
+        is_plain: bool,
+        markers: tuple[bytes, ...],
+        note: Callable[[Document], None],
+        new_turn_id: Callable[[], str],
+        goes_on: Callable[[Candidate], bool],
+        limits: Limits,
+    ) -> None:
+        self.decoder = Decoder(content_type)
+        self.answer = exchange.resumes.resumed() if exchange.resumes is not None else None
+        self.is_plain = is_plain and self.answer is None
+        self.has_responses = False
+        self.is_cut = False
+        self._exchange = exchange
+        self._markers = markers
+        self._note = note
+        self._new_turn_id = new_turn_id
+        self._goes_on = goes_on
+        self._limits = limits
+        self._unread: list[bytes] = []
+        self._hearing = Hearing(exchange) if self.is_plain and exchange.notes else None
+        self._finished = self._hearing is None
+        self._heard = 0  # how many of those that passed unread were taken in
+        self._hear_at = AT_ONCE if self._hearing is not None else sys.maxsize
+
+    @property
+    def framing(self) -> Framing | None:
+        return self.decoder.framing
+
+    @property
+    def candidates(self) -> Sequence[Candidate]:
+        return tuple(self.answer.candidates.values()) if self.answer is not None else ()
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether the proxy answers the step itself."""
+        if self.answer is not None:
+            for state in self.answer.candidates.values():  # any() with a generator costs more, here and below
+                if state.goes_on:
+                    return True
+        return False
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the client's turn has: each candidate has its finishReason."""
+        return bool(self.candidates) and all(state.ended and not state.goes_on for state in self.candidates)
+
+    @property
+    def hides(self) -> bool:
+        if self.answer is not None:
+            for state in self.answer.candidates.values():
+                if state.hides:
+                    return True
+        return False
+
+    def passes(self, chunk: bytes) -> bool:
+        """Whether a chunk is whole events that need not be read. They are kept, and not to be decoded."""
+        if (
+            self.is_plain
+            and (events := self.decoder.events) is not None
+            and chunk.endswith(_BLANK_LINES)
+            and not holds(chunk, self._markers)
+            and (self._finished or FINISH not in chunk)
+            and events.is_between
+        ):
+            self._unread.append(chunk)
+            if len(self._unread) >= self._hear_at:
+                self._hear()
+            return True
+        return False
+
+    def passes_item(self, item: Item) -> bool:
+        """The same of one event."""
+        if not self.is_plain or item.data is None or holds(item.data, self._markers):
+            return False
+        self._unread.append(item.raw if isinstance(item, SseEvent) else item.data)
+        if len(self._unread) >= self._hear_at:
+            self._hear()
+        return True
+
+    def passes_body(self, body: bytes) -> bool:
+        """The same of an answer that is no stream."""
+        if not self.is_plain or holds(body, self._markers):
+            return False
+        self._unread.append(body)
+        return True
+
+    def heard(self) -> Sequence[Note]:
+        """What is to be noted of the turns that passed unread, which end here."""
+        if self._hearing is None or not self.is_plain:
+            return ()
+        self._finished = True
+        self._hear()
+        return [*self._hearing.notes()]
+
+    def _hear(self) -> None:
+        """Take in what has passed unread since the last time."""
+        assert self._hearing is not None
+        pieces, self._heard = self._unread[self._heard :], len(self._unread)
+        self._hear_at = self._heard + AT_ONCE
+        if self.framing is Framing.SSE:
+            self._hearing.events(pieces)
+        else:
+            self._hearing.documents(pieces)
+
+    def taken(self, response: Document, *, whole: bool) -> Document | None:
+        """What the client is to see of a response: see `Answer.feed`."""
+        # usage alone, or a document of somebody else's, is no answer
+        self.has_responses = self.has_responses or bool(response.get("candidates") or response.get("promptFeedback"))
+        answer = self.answer or self._read()
+        self._note(response)
+        return answer.feed(response, whole=whole)
+
+    def closing(self) -> Document | None:
+        """What is still to be seen at the clean end of a stream."""
+        return self.answer.close() if self.answer is not None and self.framing is not Framing.JSON else None
+
+    def _read(self) -> Answer:
+        """The answer is read from here on, and so is what passed unread."""
+        exchange = self._exchange
+        answer = self.answer = Answer(
+            exchange.naming,
+            exchange.scope.placeholder,
+            passthrough=exchange.scope.delivery == "passthrough",
+            hides_server_tools=exchange.plan.hides_server_tools,
+            new_turn_id=self._new_turn_id,
+            new_call_id=new_call_id,
+            limits=self._limits,
+            goes_on=self._goes_on,
+        )
+        for response in self._responses():
+            self._note(response)
+            answer.feed(response)
+        self.is_plain = False
+        self._unread.clear()
+        return answer
+
+    def _responses(self) -> Iterator[Document]:
+        """Those in what passed unread."""
+        found = self._unread
+        if self.framing is Framing.SSE:
+            decoder = SseDecoder()
+            events = decoder.feed(b"".join(found)) + decoder.flush()
+            found = [event.data for event in events if event.data is not None]
+        for data in found:
+            try:
+                response = self._exchange.wire.unwrap(decode(data))
+            except Malformed:
+                continue
+            if response is not None:
+                yield response

@@ -1,0 +1,169 @@
+"""The rounds of one answer: the rules of `core.toolloop`, fed with what each round came to.
+
+Without a request of a loop there is one round, the client's own, and no call is run.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from addon.core.answer import Candidate, Captured
+from addon.core.documents import Document, decode, get, objects
+from addon.core.request import Request
+from addon.core.toolloop import WRONG_CALLS, End, Ended, Round, RunTools, Send, tool_loop
+from addon.graft.exchange import Exchange
+from addon.graft.owners import Owners
+from addon.graft.resumption import Resumption
+
+_OUTCOMES = {End.ANSWERED: "answered", End.DELIVERED: "delivered", End.FAILED: "failed"}
+
+
+class Over(NamedTuple):
+    """There is no further round. `outcome`: `answered`, `delivered` or `failed`, as `effects.End` has it."""
+
+    outcome: str
+
+
+class Rounds:
+    """`request` None: there is no loop. `number` counts the requests upstream. `runs_calls`: whether any call of this
+    answer is run at all. Of several candidates each has a turn of its own, and the client may go on with any of them:
+    their calls are run by nobody."""
+
+    def __init__(self, exchange: Exchange, request: Request | None, owners: Owners) -> None:
+        self.number = 0
+        self._exchange = exchange
+        self._request = request
+        self._loop = None if request is None else tool_loop(exchange.scope.max_rounds)
+        self._owners = owners
+        self.has_one_candidate = _candidate_count(exchange.request) == 1
+        self.runs_calls = request is not None and self.has_one_candidate and _runs_calls(exchange)
+        self._asked: Send | RunTools | None = None
+        self._had_wrong_calls = False
+
+    @property
+    def is_loop(self) -> bool:
+        return self._loop is not None
+
+    # --- what is next -----------------------------------------------------------------------------------------
+
+    def first(self) -> bytes:
+        """The request of the first round."""
+        assert self._loop is not None
+        asked = next(self._loop)
+        assert isinstance(asked, Send)
+        return self._sent(asked)
+
+    def resumed(self, resumption: Resumption, responses: Mapping[str, Document]) -> bytes:
+        """The first request after rounds of an answer that broke off. `responses` by call id."""
+        before: list[Document] = []
+        calls = {one.call.call_id: one.call for one in resumption.calls}
+        for step in resumption.steps:
+            own = [calls[slot.call_id] for slot in step.slots if slot.call_id in calls]
+            answered = {"role": "user", "parts": self._responses(own, responses)}
+            before += [{**step.content, "parts": self._named(step.content.get("parts") or [])}, answered]
+        self.number = resumption.rounds
+        self._loop = tool_loop(self._exchange.scope.max_rounds, before, resumption.rounds)
+        return self.first()
+
+    def after(self, candidates: Sequence[Candidate]) -> RunTools | bytes | Over:
+        """What follows a round that came to this: calls that are waited for, another request, or nothing."""
+        if self._loop is None:
+            return Over(_OUTCOMES[End.ANSWERED])
+        try:
+            asked = self._loop.send(self._outcome(candidates))
+        except StopIteration as stop:
+            ended: Ended = stop.value
+            return Over(_OUTCOMES[ended.end])
+        if isinstance(asked, Send):
+            return self._sent(asked)
+        self._asked = asked
+        return asked
+
+    def after_tools(self, responses: Mapping[str, Document]) -> bytes:
+        """The request that tells the model the responses of the calls, by call id."""
+        assert self._loop is not None
+        assert isinstance(self._asked, RunTools)
+        asked = self._loop.send(self._responses(self._asked.calls, responses))
+        assert isinstance(asked, Send)
+        return self._sent(asked)
+
+    def _responses(self, calls: Sequence[Captured], responses: Mapping[str, Document]) -> list[Document]:
+        names = self._exchange.plan.names
+        parts: list[Document] = []
+        for call in calls:
+            head = {} if call.gemini_id is None else {"id": call.gemini_id}
+            name = names.get(call.name, call.name)
+            parts.append({"functionResponse": {**head, "name": name, "response": responses[call.call_id]}})
+        return parts
+
+    def _sent(self, asked: Send) -> bytes:
+        assert self._request is not None
+        self._asked = asked
+        self.number += 1
+        return self._exchange.wire.next_request(self._request, asked.added, asked.mode)
+
+    # --- what a round comes to --------------------------------------------------------------------------------
+
+    def note(self, response: Document) -> None:
+        """A response, before its calls are taken: several candidates may come though one was asked for."""
+        candidates = list(objects(response.get("candidates")))
+        if len(candidates) > 1 or any(one.get("index") for one in candidates):
+            self.has_one_candidate = self.runs_calls = False
+
+    def runs(self, call: Captured) -> bool:
+        """Whether the call is run here; one that fails at once is answered so."""
+        return self.runs_calls and (call.fault is not None or self._owners.can_run(self._exchange.scope, call.name))
+
+    def is_answered_here(self, state: Candidate) -> bool:
+        """Whether the proxy answers the step itself, and the client's turn goes on."""
+        asked = self._asked
+        if not self.runs_calls or not isinstance(asked, Send) or asked.mode == "NONE":
+            return False
+        if has_wrong_calls(state):
+            return not self._had_wrong_calls
+        return (
+            bool(state.captured)
+            and len(state.captured) == len(state.slots)
+            and all(self.runs(call) for call in state.captured)
+        )
+
+    def _outcome(self, candidates: Sequence[Candidate]) -> Round:
+        state = next((one for one in candidates if one.index == 0), None)
+        if state is None:
+            return Round({}, (), runs=False, finish=None)
+        wrong = has_wrong_calls(state) and self.runs_calls
+        self._had_wrong_calls = self._had_wrong_calls or wrong
+        calls = tuple(call for one in candidates for call in one.captured)
+        return Round(self._content(state), calls, state.goes_on, str(state.finish) if wrong else None)
+
+    def _content(self, state: Candidate) -> Document:
+        """What the model said, under this request's names."""
+        return {"role": "model", "parts": self._named(state.said)}
+
+    def _named(self, said: Sequence[Document]) -> list[Document]:
+        names = self._exchange.plan.names
+        parts: list[Document] = []
+        for part in said:
+            call = part.get("functionCall")
+            if isinstance(call, dict):
+                part = {**part, "functionCall": {**call, "name": names.get(call.get("name", ""), call.get("name", ""))}}
+            parts.append(part)
+        return parts
+
+
+def has_wrong_calls(state: Candidate) -> bool:
+    return isinstance(state.finish, str) and state.finish in WRONG_CALLS and not state.slots
+
+
+def _runs_calls(exchange: Exchange) -> bool:
+    """An answer that was begun without a loop is ended without one."""
+    return exchange.scope.delivery in ("auto", "loop") and exchange.resumes is None
+
+
+def _candidate_count(request: Request) -> float:
+    config = request.value("generationConfig")
+    document = decode(config) if config is not None else {}
+    count = get(document, "candidateCount") if isinstance(document, dict) else None
+    try:
+        return float(count) if isinstance(count, int | float | str) else 1  # proto JSON takes 2.0 and "2" as well
+    except ValueError:
+        return 1

@@ -1,0 +1,76 @@
+"""What every shell of an answer machine does for it: its records, and what follows where they cannot be kept."""
+
+import logging
+from functools import partial
+
+from addon.graft.effects import Effect, Mistake, Note, Pause, Save, Warn
+from addon.graft.exchange import Exchange
+from addon.graft.grafter import Grafter
+from addon.graft.machine import AnswerMachine
+from addon.graft.resumption import Resumption, resumption
+from store.base import StoreUnavailable
+
+logger = logging.getLogger("toolgraft")
+
+
+async def record(grafter: Grafter, machine: AnswerMachine, effect: Effect) -> list[Effect] | None:
+    """Do what an effect asks of the records. Where that fails, what is to be done instead of all that follows it; None:
+    go on. Never raises."""
+    try:
+        match effect:
+            case Save(turn, calls, keys):
+                await grafter.store.save_turn(turn, calls, keys)
+                if calls:
+                    grafter.metrics.captured(len(calls))
+                for call in calls:
+                    if call.status.final:  # it failed at once
+                        grafter.metrics.answered(call.status)
+            case Note(keys, chain):
+                await grafter.note(machine.exchange.scope.session, keys, chain)
+            case Pause(answer):
+                grafter.keep_continuation(machine.exchange.scope.session, answer)
+            case Warn(text):
+                grafter.warn(text)
+            case Mistake(error, passed=True):
+                grafter.metrics.error("graft")
+                grafter.warn(f"an answer was passed on as it came: {type(error).__name__}: {error}")
+            case Mistake(error):
+                grafter.failed(error)
+    except StoreUnavailable as error:
+        return store_failed(grafter, machine, error)
+    except Exception as error:
+        grafter.failed(error, "an answer could not be stored")
+        return machine.fail(500, "INTERNAL", f"{type(error).__name__} while the answer was stored")
+    return None
+
+
+def store_failed(grafter: Grafter, machine: AnswerMachine, error: StoreUnavailable) -> list[Effect] | None:
+    """The same for whatever else an answer needs of the store."""
+    grafter.metrics.error("store")
+    instead = machine.store_failed(error)
+    if instead is None:
+        grafter.warn(f"the store failed, an answer is not remembered: {error}")
+    else:
+        logger.warning("the store failed in the middle of an answer: %s", error)
+    return instead
+
+
+async def taken_over(grafter: Grafter, exchange: Exchange) -> Resumption | None:
+    """What an answer to the same request has left that broke off shortly before. Raises StoreUnavailable."""
+    store, session, window = grafter.store, exchange.scope.session, grafter.settings.retry_window
+    if not exchange.request_key or exchange.proxy_id is None or not window or store.revision(session) == 0:
+        return None
+    found = await store.take_over(session, exchange.request_key, window=window, proxy_id=exchange.proxy_id)
+    if found is None:
+        return None
+    logger.info("session %s: a request was sent again, its answer goes on where it broke off", session)
+    return resumption(*found, partial(grafter.owners.may_run_twice, exchange.scope))
+
+
+async def broke_off(grafter: Grafter, machine: AnswerMachine) -> None:
+    """Note that an answer has ended unfinished, for the request to be sent again."""
+    try:
+        for turn_id in machine.undelivered:
+            await grafter.store.broke_off(machine.exchange.scope.session, turn_id)
+    except StoreUnavailable as error:
+        logger.warning("an answer that broke off cannot be taken over by a retry: %s", error)

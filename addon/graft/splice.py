@@ -1,0 +1,109 @@
+"""What the client of a loop is sent, as Gemini's response documents: one answer over all rounds."""
+
+from collections.abc import Sequence
+
+from addon.core.answer import FILLER
+from addon.core.documents import Document, listed, objects, parts_of
+from addon.core.usage import Usage
+
+_ORDINARY = (None, "STOP", 1, "MAX_TOKENS", 2)
+
+
+class Splice:
+    """Makes the documents of several rounds one answer: one responseId, and the usage that the client is to see."""
+
+    def __init__(self) -> None:
+        self.usage = Usage()
+        self._response_id: str | None = None
+        self._meta: Document = {}
+
+    @property
+    def rounds(self) -> int:
+        return len(self.usage.rounds)
+
+    @property
+    def meta(self) -> Document:
+        """The fields of the upstream's responses that all of the answer's have."""
+        return {**self._meta, **({} if self._response_id is None else {"responseId": self._response_id})}
+
+    def resume(self, usage: Sequence[Document], meta: Document) -> None:
+        """Go on behind rounds that used so much."""
+        for counts in usage:
+            self.begin_round()
+            self.usage.note(counts)
+        self.note(meta)
+
+    def begin_round(self) -> None:
+        self.usage.begin_round()
+
+    def note(self, response: Document) -> None:
+        """Take in what a response says of itself, whether it is shown or not."""
+        if isinstance(usage := response.get("usageMetadata"), dict):
+            self.usage.note(usage)
+        if "modelVersion" in response:
+            self._meta["modelVersion"] = response["modelVersion"]
+        if "responseId" in response:
+            self._meta["responseId"] = response["responseId"]
+            if self._response_id is None and isinstance(response["responseId"], str):
+                self._response_id = response["responseId"]
+
+    def joined(self, response: Document) -> Document:
+        """A response document of a later round as part of the whole answer."""
+        if self.rounds == 1:
+            return response
+        joined = dict(response)
+        if self._response_id is not None:
+            joined["responseId"] = self._response_id
+        if "usageMetadata" in joined or self._ends(joined):
+            joined["usageMetadata"] = self.usage.shown()
+        return joined
+
+    def filled(self, response: Document) -> Document:
+        """The response with a part in each candidate: a chat forgets a turn that has an event without one. One that
+        the model or the service broke off stays as it is, and so counts as that with the client."""
+        candidates = listed(response.get("candidates"))
+        if len(candidates) == 1 and isinstance(candidates[0], dict) and not is_empty(candidates[0]):
+            return response  # as most are
+        if not candidates and "promptFeedback" not in response:
+            return {**response, "candidates": [{"content": {"parts": [FILLER], "role": "model"}, "index": 0}]}
+        filled = [
+            {**one, "content": {"role": "model", **_content(one), "parts": [FILLER]}}
+            if isinstance(one, dict) and is_empty(one) and one.get("finishReason") in _ORDINARY
+            else one
+            for one in candidates
+        ]
+        return {**response, "candidates": filled} if filled != candidates else response
+
+    def merged(self, last: Document | None, before: Sequence[Document], parts: Sequence[Document] | None) -> Document:
+        """One response for all rounds of an answer that is no stream: the last round's, None where nothing of it was to
+        be seen, with the parts of those before in front of its own. `parts` are its own, where it came in pieces."""
+        response = self.made([], "STOP") if last is None else last
+        if self.rounds == 1:
+            return response
+        response = self.filled(self.joined(response))
+        candidates = [dict(one) for one in objects(response.get("candidates"))]
+        if candidates and (before or parts is not None):
+            content = candidates[0].get("content") or {"role": "model"}
+            own = [part for part in (content.get("parts", []) if parts is None else parts) if any(part.values())]
+            candidates[0]["content"] = {**content, "parts": [*before, *own] or [FILLER]}
+        return {**response, "candidates": candidates}
+
+    def _ends(self, response: Document) -> bool:
+        return any(c.get("finishReason") is not None for c in listed(response.get("candidates")) if isinstance(c, dict))
+
+    def made(self, parts: Sequence[Document], finish: str | None = None) -> Document:
+        """A response document of the proxy's own."""
+        candidate: Document = {"content": {"parts": list(parts) or [FILLER], "role": "model"}, "index": 0}
+        if finish is not None:
+            candidate["finishReason"] = finish
+        return self.joined({"candidates": [candidate], **self._meta})
+
+
+def is_empty(candidate: Document) -> bool:
+    """Whether a candidate has no part that holds anything."""
+    return not any(parts_of(_content(candidate)))
+
+
+def _content(candidate: Document) -> Document:
+    content = candidate.get("content")
+    return content if isinstance(content, dict) else {}

@@ -1,0 +1,94 @@
+"""What runs a session's calls of a tool, and by which rules: found by the session's toolset and the proxy's sources.
+
+Nothing of the proxy's tool counts for a name that the session declares itself: an approval that either asks for must
+not be lost by mixing the two.
+"""
+
+import enum
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from addon.core.documents import Document
+from addon.core.schema import to_json_schema
+from addon.graft.scope import Scope
+from addon.tools.arguments import check
+from addon.tools.base import Rules, Tool
+from store.models import Executor, ToolRules
+
+_NO_RULES = ToolRules()
+_encode = msgspec.json.Encoder(order="sorted").encode
+
+
+class Runs(enum.Enum):
+    """What runs the calls of a tool."""
+
+    SOURCE = "a tool source of the proxy"
+    ENDPOINT = "an HTTP endpoint"
+    WORKERS = "workers"
+    NOBODY = "nobody: calls are answered by hand"
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """`executor` is the endpoint's; `declaration` is None for a tool that is not known."""
+
+    name: str
+    runs: Runs
+    rules: Rules
+    declaration: Document | None = None
+    schema: Document | None = None
+    executor: Executor | None = None
+
+    def faults(self, args: Mapping[str, object]) -> list[str]:
+        """What keeps the arguments from fitting the declaration."""
+        return check(self.schema, args) if self.schema is not None else []
+
+    @property
+    def version(self) -> bytes:
+        """Changes whenever the declaration, the rules or the executor do."""
+        executor = None if self.executor is None else self.executor.model_dump()
+        stated = _encode((self.runs.value, self.declaration, self.rules, executor))
+        return hashlib.blake2b(stated, digest_size=16).digest()
+
+
+def binding(scope: Scope, tools: Mapping[str, Tool], name: str) -> Binding:
+    """`tools` are those of the proxy's sources."""
+    if name in scope.declared:
+        return _declared(scope, name)
+    tool = tools.get(name)
+    if tool is None:
+        return Binding(name, Runs.NOBODY, Rules())
+    return Binding(name, Runs.SOURCE, tool.rules, tool.declaration, tool.schema)
+
+
+def _declared(scope: Scope, name: str) -> Binding:
+    given = scope.toolset.rules.get(name, _NO_RULES)
+    declaration = next((d for d in scope.toolset.declarations if d["name"] == name), {})
+    executor = given.executor
+    if executor is None:
+        runs = Runs.NOBODY
+    else:
+        runs = Runs.WORKERS if executor.type == "worker" else Runs.ENDPOINT
+    rules = Rules(
+        timeout=given.timeout,
+        retries=given.retries,
+        after=tuple(given.after),
+        idempotent=given.idempotent,
+        redeliver=given.redeliver,
+        cache_ttl=given.cache_ttl or None,
+        approval=given.approval,
+        behavior=given.behavior,
+        scheduling=given.scheduling,
+    )
+    return Binding(name, runs, rules, declaration, _schema(declaration), executor)
+
+
+def _schema(declaration: Document) -> Document | None:
+    """The JSON Schema that a declaration asks of the arguments."""
+    if "parametersJsonSchema" in declaration:
+        schema: Document = declaration["parametersJsonSchema"]
+        return schema
+    return to_json_schema(declaration["parameters"]) if "parameters" in declaration else None

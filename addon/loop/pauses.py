@@ -1,0 +1,69 @@
+"""How long a loop waits before it asks the upstream once more: as the refusal says, else a little longer each time.
+
+Pure. `Retry-After` and google.rpc.RetryInfo are both read, and the longer of the two counts.
+"""
+
+import math
+import re
+from collections.abc import Iterable
+from email.utils import parsedate_to_datetime
+
+from addon.core.documents import Malformed, decode, objects
+from addon.loop.upstream import Headers
+
+MAX_PAUSE = 60.0
+"""Seconds. A client that is told to come back later than that is told so, and decides itself."""
+
+_FIRST_PAUSE = 0.2  # seconds, doubled with each try
+_RETRIED = frozenset({429, 500, 502, 503, 504})
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)s")
+_SECONDS = re.compile(r"\d{1,9}(?:\.\d+)?")
+_RETRY_INFO = "google.rpc.RetryInfo"
+
+
+def backoff(attempt: int) -> float:
+    """The seconds to wait after this attempt, the first being 1, where nobody says for how long."""
+    return _FIRST_PAUSE * 2.0 ** (attempt - 1)
+
+
+def pause_after(status: int, headers: Headers, body: bytes, attempt: int, *, now: float) -> float | None:
+    """The seconds to wait after a refusal; None if another try is no use, or not before MAX_PAUSE is over. `now` is the
+    time, in seconds since the epoch."""
+    if status not in _RETRIED:
+        return None
+    asked = max((*_retry_after(headers, now), *_retry_info(body)), default=None)
+    pause = backoff(attempt) if asked is None else max(asked, 0.0)
+    return pause if pause <= MAX_PAUSE else None
+
+
+def _retry_after(headers: Headers, now: float) -> Iterable[float]:
+    for name, value in headers:
+        if name.lower() != b"retry-after":
+            continue
+        text = value.decode("latin-1").strip()
+        if _SECONDS.fullmatch(text):
+            yield float(text)
+            continue
+        try:
+            yield parsedate_to_datetime(text).timestamp() - now
+        except (ValueError, OverflowError):
+            continue
+
+
+def _retry_info(body: bytes) -> Iterable[float]:
+    """The retryDelay of an error in Google's form, which may stand in a list."""
+    if _RETRY_INFO.encode() not in body:
+        return
+    try:
+        documents = list(objects(decode(body)))
+    except Malformed:
+        return
+    for document in documents:
+        error = document.get("error")
+        details = error.get("details") if isinstance(error, dict) else None
+        for detail in objects(details):
+            delay = detail.get("retryDelay")
+            if str(detail.get("@type")).endswith(_RETRY_INFO) and isinstance(delay, str):
+                found = _DURATION.fullmatch(delay)
+                if found and math.isfinite(seconds := float(found[1])):
+                    yield seconds

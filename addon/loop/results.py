@@ -1,0 +1,30 @@
+"""A tool's result, whatever it is, as the JSON that is stored and told to the model."""
+
+import json
+from typing import Any
+
+import msgspec
+
+from addon.core.documents import mended
+from addon.tools.base import ToolError
+
+MAX_RESULT = 1024 * 1024
+"""Bytes of JSON. A model cannot use more, and each later request of the chat would carry it again."""
+
+
+def plain(result: Any) -> bytes:
+    """A result as JSON. Raises ToolError for what is not JSON, and for what is too much of it."""
+    if hasattr(result, "model_dump"):
+        result = result.model_dump(mode="json")
+    if isinstance(result, (bytes, bytearray, memoryview)):
+        raise ToolError("the tool returned bytes, which are not JSON: return text, or base64 in a field")
+    try:
+        try:
+            data = msgspec.json.encode(result)
+        except UnicodeEncodeError:  # half a surrogate pair, as a tool may read it from a file name
+            data = mended(json.dumps(msgspec.to_builtins(result)).encode())
+    except (TypeError, ValueError, RecursionError, OverflowError, msgspec.MsgspecError) as error:
+        raise ToolError(f"the tool returned what is not JSON: {error}") from None
+    if len(data) > MAX_RESULT:
+        raise ToolError(f"the tool returned {len(data)} bytes, more than the {MAX_RESULT} that a result may have")
+    return data

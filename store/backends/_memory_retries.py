@@ -1,0 +1,61 @@
+"""Answers that broke off, in memory, for the requests that are sent again. A mixin: `MemoryStore` is made of it."""
+
+from store.backends import _rules as rules
+from store.backends import _states as states
+from store.backends._memory_base import KeptTurn, Ledger
+from store.backends._memory_calls import MemoryCalls
+from store.models import Call, Turn
+
+
+class MemoryRetries(MemoryCalls):
+    async def broke_off(self, session: str, turn_id: str) -> bool:
+        self._check_open()
+        entry = self._ledger(session).turns.get(turn_id)
+        if entry is None or (turn := rules.broken_off(entry.turn, now=self.clock())) is None:
+            return False
+        self._put_turn(entry, turn)
+        return True
+
+    async def take_over(
+        self, session: str, request_key: bytes, *, window: float, proxy_id: str
+    ) -> tuple[Turn, list[Call]] | None:
+        self._check_open()
+        now = self.clock()
+        proxies = self._proxies(now)
+        entries = self._ledger(session).by_request.get(request_key, {}) if request_key else {}
+        for entry in reversed(entries.values()):
+            if rules.can_be_taken_over(entry.turn, proxies=proxies, seen=self._seen, window=window, now=now):
+                turn = self._put_turn(entry, rules.taken_over(entry.turn, proxy_id))
+                return turn, [self._taken_over(call_id, proxies | {proxy_id}, proxy_id) for call_id in entry.calls]
+        return None
+
+    def _taken_over(self, call_id: str, proxies: set[str], proxy_id: str) -> Call:
+        call = self._calls[call_id].call
+        now = self.clock()
+        after = states.lost(call, proxies=proxies, now=now) or states.moved(call, proxy_id=proxy_id, now=now)
+        return self._put_call(after) if after else call
+
+    def _put_turn(self, entry: KeptTurn, turn: Turn) -> Turn:
+        data = turn.model_dump_json()
+        entry.turn = turn
+        self._changed(self._ledgers[turn.session], [turn.turn_id])
+        self._record((turn.session, "turn.updated", data))
+        return turn
+
+
+def note_request(ledger: Ledger, entry: KeptTurn) -> None:
+    """Have the turn be found by its request's key, as long as it was not delivered."""
+    turn = entry.turn
+    if not turn.request_key:
+        return
+    if not turn.delivered:
+        ledger.by_request.setdefault(turn.request_key, {})[turn.turn_id] = entry
+    else:
+        forget_request(ledger, entry)
+
+
+def forget_request(ledger: Ledger, entry: KeptTurn) -> None:
+    entries = ledger.by_request.get(entry.turn.request_key, {})
+    entries.pop(entry.turn.turn_id, None)
+    if not entries:
+        ledger.by_request.pop(entry.turn.request_key, None)

@@ -1,0 +1,71 @@
+"""Answers that broke off, in SQLite, for the requests that are sent again. A mixin: `SqliteStore` is made of it."""
+
+from functools import partial
+
+from store.backends import _rules as rules
+from store.backends import _states as states
+from store.backends._sqlite_base import Transaction
+from store.backends._sqlite_calls import SqliteCalls, put_call
+from store.models import Call, Turn
+
+BY_KEY = """
+    SELECT turn.seq, turn.record FROM request JOIN turn ON turn.seq = request.turn
+    WHERE request.session = ? AND request.key = ? ORDER BY turn.seq DESC
+"""
+
+
+class SqliteRetries(SqliteCalls):
+    async def broke_off(self, session: str, turn_id: str) -> bool:
+        with Transaction(self) as tx:
+            row = tx.db.execute(
+                "SELECT seq, record FROM turn WHERE session = ? AND turn_id = ?", (session, turn_id)
+            ).fetchone()
+            if row is None or (turn := rules.broken_off(Turn.model_validate_json(row[1]), now=tx.now)) is None:
+                return False
+            _put_turn(tx, row[0], turn)
+        return True
+
+    async def take_over(
+        self, session: str, request_key: bytes, *, window: float, proxy_id: str
+    ) -> tuple[Turn, list[Call]] | None:
+        # most requests are sent once: nothing is written for them
+        if not request_key or not self._rows(
+            "SELECT 1 FROM request WHERE session = ? AND key = ?", session, request_key
+        ):
+            return None
+        with Transaction(self) as tx:
+            proxies = self._proxies(tx.now)
+            seen = dict(tx.db.execute("SELECT proxy_id, seen_at FROM proxy"))
+            turns = (
+                (seq, Turn.model_validate_json(data)) for seq, data in tx.db.execute(BY_KEY, (session, request_key))
+            )
+            fits = partial(rules.can_be_taken_over, proxies=proxies, seen=seen, window=window, now=tx.now)
+            seq, turn = next(((seq, turn) for seq, turn in turns if fits(turn)), (0, None))
+            if turn is None:
+                return None
+            turn = rules.taken_over(turn, proxy_id)
+            _put_turn(tx, seq, turn)
+            calls = []
+            for (data,) in tx.db.execute("SELECT record FROM call WHERE turn = ? ORDER BY seq", (seq,)).fetchall():
+                call = Call.model_validate_json(data)
+                after = states.lost(call, proxies=proxies | {proxy_id}, now=tx.now)
+                after = after or states.moved(call, proxy_id=proxy_id, now=tx.now)
+                if after is not None:
+                    put_call(tx, after)
+                calls.append(after or call)
+        return turn, calls
+
+
+def _put_turn(tx: Transaction, seq: int, turn: Turn) -> None:
+    record = turn.model_dump_json()
+    tx.db.execute("UPDATE turn SET record = ? WHERE seq = ?", (record, seq))
+    tx.touch(turn.session, [turn.turn_id])
+    tx.record(turn.session, "turn.updated", record)
+
+
+def note_request(tx: Transaction, seq: int | None, turn: Turn) -> None:
+    """Have the turn be found by its request's key, as long as it was not delivered."""
+    if turn.delivered:
+        tx.db.execute("DELETE FROM request WHERE turn = ?", (seq,))
+    else:
+        tx.db.execute("INSERT OR IGNORE INTO request VALUES (?, ?, ?)", (turn.session, turn.request_key, seq))

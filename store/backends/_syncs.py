@@ -1,0 +1,68 @@
+"""Makes what was committed safe from a power failure: an fsync of SQLite's write-ahead log, in a thread of its own.
+
+Commits themselves do not wait for the disk (`synchronous` is NORMAL): an fsync takes milliseconds, in which the event
+loop would stand still. Whoever has something to acknowledge awaits `sync`, and all that wait share one fsync.
+"""
+
+import asyncio
+import fcntl
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from store.base import NotDurable
+
+
+def flush(file: int) -> None:
+    """Have the disk take what was written to the file. Raises OSError."""
+    if full := getattr(fcntl, "F_FULLFSYNC", None):  # macOS: an fsync leaves it in the disk's own memory
+        fcntl.fcntl(file, full)
+    else:
+        os.fdatasync(file)
+
+
+class Syncs:
+    """`written` gives a number that grows with each write; what was written when this is made is safe already."""
+
+    def __init__(self, log: Path, written: Callable[[], int]) -> None:
+        self._log = log
+        self._written = written
+        self._safe = written()
+        self._file: int | None = None
+        self._flushing: asyncio.Future[None] | None = None
+        self._failure: OSError | None = None
+        self._thread = ThreadPoolExecutor(1, "toolgraft-sync")
+
+    async def sync(self) -> None:
+        """Return once all that was written before is safe. Raises NotDurable."""
+        wanted = self._written()
+        while self._safe < wanted:
+            if self._failure is not None:
+                raise NotDurable(f"{self._log}: {self._failure}") from self._failure
+            # A flush under way may have begun before the write: then there has to be another one.
+            if self._flushing is None:
+                self._flushing = asyncio.ensure_future(self._flush())
+            await asyncio.shield(self._flushing)
+
+    async def _flush(self) -> None:
+        written = self._written()
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._thread, self._flush_log)
+            self._safe = written
+        except OSError as error:
+            # The kernel may have forgotten what it could not write: another fsync that succeeds would say nothing.
+            self._failure = error
+        finally:
+            self._flushing = None
+
+    def _flush_log(self) -> None:
+        if self._file is None:
+            self._file = os.open(self._log, os.O_RDONLY | os.O_CLOEXEC)
+        flush(self._file)
+
+    def close(self) -> None:
+        self._thread.shutdown()
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None

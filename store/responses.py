@@ -1,0 +1,56 @@
+"""The part of the store's contract that is about responses and conversations.
+
+What holds for all of the contract is said in `store.base`.
+"""
+
+import abc
+from collections.abc import Collection
+
+from store.models import GivenCall, Response
+
+
+class Responses(abc.ABC):
+    # Each response follows one other or none, so they form trees: the threads. A conversation is a name for a place in
+    # one, its head. These methods leave no events: what they keep is large, and its owner is told of it anyway.
+
+    @abc.abstractmethod
+    async def add_response(self, response: Response, *, head: str | None = None) -> None:
+        """Add the response and, where it has a conversation, move that conversation's head to it.
+
+        `head`: the response at which the conversation is, which must be the `previous` of this one; None: the
+        conversation is made by this response, which may follow any other. Of two that move the same head at once, one
+        does. A call id that was given before means the call of this response from now on.
+
+        Raises ConversationMoved: the conversation is not at `head` (any more); UnknownResponse: there is no response
+        `previous` in the session; ValueError: a response of this id is there already, or `head` is not as said above.
+
+        To keep only the calls of a response (for a client that keeps its own history), add it with no contents, no
+        document, no conversation and no `previous`.
+        """
+
+    @abc.abstractmethod
+    async def response(self, session: str, response_id: str) -> Response:
+        """The response; its `document` is None where it was deleted, and is only kept for others. Raises
+        UnknownResponse."""
+
+    @abc.abstractmethod
+    async def conversation(self, session: str, name: str) -> str | None:
+        """The id of the conversation's head; None: there is no such conversation."""
+
+    @abc.abstractmethod
+    async def history(self, session: str, response_id: str) -> list[Response]:
+        """The responses from the beginning of the thread to this one, the oldest first.
+
+        Only the last has its `tools` and its `document`: the others' can be large, and are None here. Raises
+        UnknownResponse.
+        """
+
+    @abc.abstractmethod
+    async def given_calls(self, session: str, call_ids: Collection[str]) -> dict[str, GivenCall]:
+        """Those of these calls that a client of the session was given, by their ids."""
+
+    @abc.abstractmethod
+    async def delete_response(self, session: str, response_id: str) -> None:
+        """Delete the response's document. The response goes with its calls as soon as nothing needs it, which is at
+        once where no other follows it and no conversation is at it; and with it those before it that have no document
+        and were only kept for it. Raises UnknownResponse, also where it has no document (any more)."""

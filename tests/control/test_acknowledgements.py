@@ -1,0 +1,102 @@
+"""What the control API has acknowledged is on disk: its answer comes after a `sync` that began after the last write."""
+
+from typing import Any
+
+import httpx2
+import pytest
+
+from addon.metrics import Metrics
+from store.base import NotDurable, Store
+
+WEATHER = {"name": "get_weather", "description": "d"}
+
+
+@pytest.fixture
+def told(store: Store, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Each write and each sync of the store, in order."""
+    told: list[str] = []
+
+    def noted(name: str) -> None:
+        method = getattr(store, name)
+
+        async def note(*arguments: Any, **named: Any) -> Any:
+            result = await method(*arguments, **named)
+            told.append(name)
+            return result
+
+        monkeypatch.setattr(store, name, note)
+
+    for name in ("answer", "decide", "claim", "renew", "put_policy", "put_toolset", "delete_session", "sync"):
+        noted(name)
+    return told
+
+
+ACKNOWLEDGED = [
+    ("POST", "/v1/calls/c1/result", {"result": 1}, "answer"),
+    ("POST", "/v1/calls/c1/result", {"error": "no"}, "answer"),
+    ("POST", "/v1/calls/waits/approve", {}, "decide"),
+    ("POST", "/v1/calls/waits/deny", {}, "decide"),
+    ("POST", "/v1/calls/claim", {"session": "default", "names": ["get_weather"]}, "claim"),
+    ("PATCH", "/v1/sessions/default", {"delivery": "loop"}, "put_policy"),
+    ("PUT", "/v1/sessions/default/tools", {"tools": [WEATHER]}, "put_toolset"),
+    ("DELETE", "/v1/sessions/default/tools", None, "put_toolset"),
+    ("DELETE", "/v1/sessions/default", None, "delete_session"),
+]
+
+
+@pytest.fixture
+async def filled(client: httpx2.AsyncClient, capture: Any) -> None:
+    await client.put("/v1/sessions/default/tools", json={"tools": [WEATHER]})
+    await capture("c1")
+    await capture("waits", approval="waiting", name="other")
+
+
+@pytest.mark.parametrize(("method", "path", "body", "written"), ACKNOWLEDGED)
+async def test_an_acknowledgement_comes_after_the_sync_of_its_write(
+    client: httpx2.AsyncClient, filled: None, told: list[str], method: str, path: str, body: Any, written: str
+) -> None:
+    answer = await client.request(method, path, json=body)
+    assert answer.is_success, answer.text
+    assert told == [written, "sync"]
+
+
+async def test_the_same_result_again_is_acknowledged_after_a_sync_as_well(
+    client: httpx2.AsyncClient, filled: None, told: list[str]
+) -> None:
+    """The first answer may have been lost before it was safe."""
+    for _ in range(2):
+        assert (await client.post("/v1/calls/c1/result", json={"result": 1})).status_code == 200
+    assert told == ["answer", "sync"] * 2
+
+
+async def test_a_claim_of_what_may_run_twice_waits_for_no_disk(
+    client: httpx2.AsyncClient, capture: Any, told: list[str]
+) -> None:
+    await capture("c1", redeliver=True)
+    answer = await client.post("/v1/calls/claim", json={"session": "default", "names": ["get_weather"]})
+    assert answer.status_code == 200
+    assert (await client.post("/v1/calls/c1/renew", json={"worker": answer.json()["worker"]})).status_code == 200
+    assert told == ["claim", "renew"]
+
+
+@pytest.mark.parametrize(("method", "path", "body", "written"), ACKNOWLEDGED)
+async def test_what_is_not_safe_is_not_acknowledged(
+    client: httpx2.AsyncClient,
+    store: Store,
+    filled: None,
+    metrics: Metrics,
+    monkeypatch: pytest.MonkeyPatch,
+    method: str,
+    path: str,
+    body: Any,
+    written: str,
+) -> None:
+    async def fails() -> None:
+        raise NotDurable("/home/me/graft.db-wal: Input/output error")
+
+    monkeypatch.setattr(store, "sync", fails)
+    answer = await client.request(method, path, json=body)
+    assert answer.status_code == 503
+    assert "may be lost in a power failure" in answer.json()["detail"]
+    assert "/home/me" not in answer.text
+    assert b'toolgraft_errors_total{kind="store"} 1.0' in metrics.render()

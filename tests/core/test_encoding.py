@@ -1,0 +1,83 @@
+"""Decompression piece by piece."""
+
+import gzip
+import zlib
+from collections.abc import Callable
+
+import brotli
+import pytest
+import zstandard
+
+from addon.core.encoding import BadEncoding, decompressor
+
+DATA = b"data: {}\r\n\r\n" * 50
+
+zstd = zstandard.ZstdCompressor().compress
+
+
+def raw(data: bytes) -> bytes:
+    return data
+
+
+def bare_deflate(data: bytes) -> bytes:
+    packer = zlib.compressobj(wbits=-zlib.MAX_WBITS)
+    return packer.compress(data) + packer.flush()
+
+
+def stored_deflate(data: bytes) -> bytes:
+    packer = zlib.compressobj(level=0, wbits=-zlib.MAX_WBITS)
+    return packer.compress(data) + packer.flush()
+
+
+def twice(pack: Callable[[bytes], bytes]) -> Callable[[bytes], bytes]:
+    """Each half packed by itself."""
+    return lambda data: pack(data[:100]) + pack(data[100:])
+
+
+@pytest.mark.parametrize(
+    ("name", "pack"),
+    [
+        ("", raw),
+        ("identity", raw),
+        ("gzip", gzip.compress),
+        (" GZip ", gzip.compress),
+        ("x-gzip", gzip.compress),
+        ("gzip", twice(gzip.compress)),
+        ("gzip", lambda data: gzip.compress(data) + bytes(7)),
+        ("deflate", zlib.compress),
+        ("deflate", bare_deflate),
+        ("deflate", stored_deflate),
+        ("br", brotli.compress),
+        ("zstd", zstd),
+        ("zstd", twice(zstd)),
+        ("gzip, br", lambda data: brotli.compress(gzip.compress(data))),
+        ("identity, gzip", gzip.compress),
+    ],
+)
+def test_the_same_comes_out_wherever_it_is_cut(name: str, pack: Callable[[bytes], bytes]) -> None:
+    packed = pack(DATA)
+    for cut in (1, 2, 10, len(packed)):
+        undo = decompressor(name)
+        assert undo is not None
+        pieces = [packed[n : n + cut] for n in range(0, len(packed), cut)]
+        assert b"".join(undo(piece) for piece in [*pieces, b""]) == DATA
+
+
+@pytest.mark.parametrize("name", ["compress", "gzip, unknown", "unknown", "gzip,gzip,gzip,gzip,gzip,gzip"])
+def test_what_is_not_known_is_none(name: str) -> None:
+    assert decompressor(name) is None
+
+
+@pytest.mark.parametrize("name", ["gzip", "deflate", "br", "zstd", "br, gzip"])
+def test_bytes_that_are_not_what_the_header_says_are_refused(name: str) -> None:
+    undo = decompressor(name)
+    assert undo is not None
+    with pytest.raises(BadEncoding, match="the body is not"):
+        undo(b"\x07not packed at all, as anybody can see\xff" * 20)
+
+
+def test_what_comes_behind_a_member_must_be_another() -> None:
+    undo = decompressor("gzip")
+    assert undo is not None
+    with pytest.raises(BadEncoding):
+        undo(gzip.compress(DATA) + b"and more")

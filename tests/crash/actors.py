@@ -1,0 +1,311 @@
+"""Who uses the proxy while it is killed: an actor plays until the proxy is gone, and recovers when it is back.
+
+What an actor was told is what it holds the proxy to.
+"""
+
+import abc
+import json
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx2
+
+from tests.crash.rig import Rig
+from tests.crash.runs import result
+
+Json = dict[str, Any]
+
+TRIES = 4
+"""How often a client repeats a request."""
+
+
+class Broken(Exception):
+    """No whole answer came."""
+
+
+@dataclass
+class Question:
+    """`calls` is the tool of each mark, in the order in which the model calls them."""
+
+    text: str
+    calls: dict[str, str] = field(default_factory=dict)
+
+
+class Actor(abc.ABC):
+    def __init__(self, rig: Rig, name: str) -> None:
+        self.rig = rig
+        self.name = name
+        self.random = type(rig.random)(rig.random.random())
+
+    @abc.abstractmethod
+    def play(self, stop: threading.Event) -> None:
+        """Use the proxy until `stop` is set, or the proxy is gone."""
+
+    @abc.abstractmethod
+    def recover(self) -> None:
+        """Compare what the proxy has with what it said, and repeat what was not answered."""
+
+    @property
+    def control(self) -> Any:
+        return self.rig.proxy.control
+
+    def note(self, what: str) -> None:
+        self.rig.note(self.name, what)
+
+    def broken(self, kind: str, words: str) -> None:
+        self.rig.broken(kind, self.name, words)
+
+
+class Asker(Actor):
+    """Asks questions to which the model calls `tools`. A subclass knows how a question is sent, and what the client
+    keeps of an answer."""
+
+    acknowledged_on_disk = False
+    """Whether what the client was told survives a power failure."""
+
+    def __init__(self, rig: Rig, name: str, tools: Sequence[str], session: str | None = None) -> None:
+        super().__init__(rig, name)
+        self.tools = tools
+        self.session = session or rig.name("s")
+        self.told: dict[str, Json] = {}
+        """The responses, by mark, that the present chat's answers told."""
+        self.open: Question | None = None
+        self.left: set[str] = set()
+        """Marks of questions that were not asked again."""
+        self.answered_twice: set[str] = set()
+        """Marks of questions whose whole answer was lost on its way: they are asked anew."""
+        self.denied: set[str] = set()
+        self.chat = 0
+        self.begin_chat()
+
+    def begin_chat(self) -> None:
+        self.chat += 1
+        self.told = {}
+
+    @abc.abstractmethod
+    def send(self, question: Question, *, again: bool = False) -> str:
+        """Send the question, or the same bytes again; the answer's text. Raises Broken."""
+
+    @abc.abstractmethod
+    def keep(self, question: Question, answer: str) -> None:
+        """The answer is the client's now."""
+
+    # --- playing ----------------------------------------------------------------------------------------------
+
+    def play(self, stop: threading.Event) -> None:
+        if self.chat_is_long():
+            self.begin_chat()
+        while not stop.is_set():
+            try:
+                self.ask(self.question())
+            except (Broken, httpx2.HTTPError):
+                return
+
+    def chat_is_long(self) -> bool:
+        return len(self.told) > 12
+
+    def question(self) -> Question:
+        """Two steps, the first of two calls."""
+        calls: dict[str, str] = {}
+        steps = []
+        for count in (2, 1):
+            step = []
+            for _ in range(count):
+                mark, tool = self.rig.name("m"), self.random.choice(self.tools)
+                calls[mark] = tool
+                step.append(f"call {tool} {json.dumps({'mark': mark, 'seconds': self.pause()})}")
+            steps.append(" and ".join(step))
+        return Question(f"say One moment. {' then '.join(steps)}", calls)
+
+    def pause(self) -> float:
+        """Seconds that a tool takes."""
+        return round(self.random.choice((0.0, 0.01, 0.03, 0.1)), 3)
+
+    def ask(self, question: Question) -> None:
+        self.open = question
+        answer = self.send(question)
+        self.note("answered")
+        self.take(question, answer)
+
+    def take(self, question: Question, answer: str) -> None:
+        self.keep(question, answer)
+        self.open = None
+        self.told |= self.check_told(question, answer)
+
+    def check_told(self, question: Question, answer: str, finished: Mapping[str, Json] = {}) -> dict[str, Json]:
+        """What the answer tells of each call. `finished` are calls whose results it must tell."""
+        told = [response for _, response in said(answer)][-len(question.calls) :] if question.calls else []
+        if len(told) != len(question.calls):
+            self.broken("words", f"{len(told)} of {len(question.calls)} calls are told in {answer!r}")
+            return {}
+        by_mark = dict(zip(question.calls, told, strict=True))
+        for mark, response in by_mark.items():
+            if response == result(mark):
+                continue
+            if mark in finished:
+                self.broken("kept", f"{question.calls[mark]} {mark} is told as {response}, and had finished")
+            elif "error" not in response:
+                self.broken("words", f"{question.calls[mark]} {mark} is told as {response}")
+            else:
+                self.told_error(question.calls[mark], mark, response["error"])
+        return by_mark
+
+    def told_error(self, tool: str, mark: str, words: str) -> None:
+        if "denied" in words:
+            self.denied.add(mark)
+            self.note("denied")
+        elif "may have run" in words:
+            self.note("told: may have run")
+        else:
+            self.broken("words", f"{tool} {mark} is told as {words!r}")
+
+    # --- after the kill ---------------------------------------------------------------------------------------
+
+    def insist(self) -> None:
+        """Repeat the question that was not answered, once; the proxy may be killed meanwhile."""
+        if self.open is None:
+            return
+        try:
+            self.resume(self.open)
+        except (Broken, httpx2.HTTPError):
+            self.note("interrupted when retried")
+
+    def recover(self) -> None:
+        if self.rig.cuts_power and not self.acknowledged_on_disk:
+            self.open = None
+            self.begin_chat()
+        if self.open is not None:
+            self.note("interrupted")
+            if self.random.random() < 0.2:
+                self.give_up(self.open)
+            else:
+                self.repeat(self.open)
+        self.check_next()
+
+    def give_up(self, question: Question) -> None:
+        self.note("given up")
+        self.left |= set(question.calls)
+        self.open = None
+
+    def repeat(self, question: Question) -> None:
+        why = ""
+        for _ in range(TRIES):
+            try:
+                self.resume(question)
+                return
+            except (Broken, httpx2.HTTPError) as error:
+                self.note("retried in vain")
+                why = str(error) or type(error).__name__
+        self.broken("refused", f"the retried request: {why}")
+        self.open = None
+
+    def resume(self, question: Question) -> None:
+        """Send the same bytes again. Raises Broken."""
+        finished = self.finished(question)
+        if question.calls and self.was_delivered(question):
+            self.note("answer lost on its way")
+            self.answered_twice |= set(question.calls)
+            finished = {}
+        answer = self.send(question, again=True)
+        self.note("answered when retried, with finished calls" if finished else "answered when retried")
+        self.keep(question, answer)
+        self.open = None
+        self.told |= self.check_told(question, answer, finished)
+
+    def check_next(self) -> None:
+        """The next request of the chat is accepted, and tells every call as the client was told it."""
+        tag = self.rig.name("#")
+        question = Question(f"repeat the results {tag}")
+        try:
+            answer = self.send(question)
+        except (Broken, httpx2.HTTPError) as error:
+            self.broken("refused", f"the next request: {error}")
+            return
+        self.keep(question, answer)
+        self.note("next request")
+        sent = self.sent_on(tag, answer)
+        if sent is None:
+            self.broken("turn", "the next request did not come to the upstream")
+            return
+        for mark, response in self.told.items():
+            if sent.get(mark) != response:
+                self.broken("turn", f"{mark} was told as {response}, and the next request has {sent.get(mark)}")
+
+    def sent_on(self, tag: str, answer: str) -> dict[str, Json] | None:
+        """The responses, by mark, that went upstream with the words that have this tag; None: no such words did."""
+        return told_upstream(self.rig.gemini.requests, tag)
+
+    def records(self) -> list[Json]:
+        """All calls of the session, newest last."""
+        return list(listed(self.control, "/v1/calls", session=self.session))
+
+    def finished(self, question: Question) -> dict[str, Json]:
+        """The calls of the question that have their results in the store."""
+        return {
+            call["args"]["mark"]: call["result"]
+            for call in self.records()
+            if call["status"] == "done" and call["args"].get("mark") in question.calls
+        }
+
+    def was_delivered(self, question: Question) -> bool:
+        """Whether the proxy had given the whole answer out when it was killed."""
+        ids = {call["call_id"] for call in self.records() if call["args"].get("mark") in question.calls}
+        return any(
+            turn["delivered"] and ids & {call["call_id"] for step in turn["true"] for call in step["calls"]}
+            for turn in listed(self.control, "/v1/turns", session=self.session)
+        )
+
+
+def listed(control: Any, path: str, **query: str) -> Iterator[Json]:
+    cursor: Json = {}
+    while True:
+        page = control.ask("GET", path, params={"limit": 1000, **query, **cursor})
+        yield from page["items"]
+        if not page["next_cursor"]:
+            return
+        cursor = {"cursor": page["next_cursor"]}
+
+
+def said(answer: str) -> list[tuple[str, Json]]:
+    """What the strict server's model says of results: `NAME returned {…}.`, one after the other."""
+    found = []
+    decoder = json.JSONDecoder()
+    place = 0
+    while (place := answer.find(" returned {", place)) >= 0:
+        name = answer[:place].rpartition(" ")[2].rpartition(".")[2]
+        response, place = decoder.raw_decode(answer, place + len(" returned "))
+        found.append((name, response))
+    return found
+
+
+def told_upstream(requests: Sequence[Json], tag: str) -> dict[str, Json] | None:
+    """The responses, by mark, in the request that has this tag in its last words."""
+    for request in reversed(requests):
+        body = request["body"] if isinstance(request["body"], dict) else {}
+        told = _told_in_contents(body, tag) if "contents" in body else _told_in_messages(body, tag)
+        if told is not None:
+            return told
+    return None
+
+
+def _told_in_contents(body: Json, tag: str) -> dict[str, Json] | None:
+    if not any(tag in part.get("text", "").split() for part in body["contents"][-1]["parts"]):
+        return None
+    parts = [part for content in body["contents"] for part in content["parts"]]
+    calls = [part["functionCall"] for part in parts if "functionCall" in part]
+    marks = {call["id"]: call["args"].get("mark") for call in calls}
+    responses = [part["functionResponse"] for part in parts if "functionResponse" in part]
+    return {marks[response["id"]]: response["response"] for response in responses}
+
+
+def _told_in_messages(body: Json, tag: str) -> dict[str, Json] | None:
+    """The same in a request for a chat completion."""
+    messages = body.get("messages", [])
+    if not messages or tag not in str(messages[-1].get("content", "")).split():
+        return None
+    calls = [call for message in messages for call in message.get("tool_calls") or []]
+    marks = {call["id"]: json.loads(call["function"]["arguments"]).get("mark") for call in calls}
+    tools = [message for message in messages if message["role"] == "tool"]
+    return {marks[message["tool_call_id"]]: json.loads(message["content"]) for message in tools}

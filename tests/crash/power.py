@@ -1,0 +1,56 @@
+"""A power failure, simulated: of SQLite's log the disk keeps what was flushed, and of what was written after that some
+blocks and not others.
+
+`watch` runs in the proxy, and copies each file that is flushed, as it was when that began. `cut` runs after the proxy
+was killed, and leaves the log as the disk would have it. The log is only appended to meanwhile: the proxy moves none of
+it into the database before it has grown to megabytes, and `cut` moves all of it.
+"""
+
+import os
+import random
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+VARIABLE = "CRASH_FLUSHED"
+"""The environment variable that names the folder of the copies."""
+BLOCK = 512
+
+
+def watch() -> None:
+    """From now on in this process, where the variable is set."""
+    folder = os.environ.get(VARIABLE)
+    if folder is None:
+        return
+    flush = os.fdatasync
+
+    def fdatasync(file: int) -> None:
+        path = Path(f"/proc/self/fd/{file}").readlink()
+        copy = Path(folder) / path.name
+        begun = copy.with_suffix(".begun")
+        begun.write_bytes(path.read_bytes())
+        flush(file)
+        begun.replace(copy)
+
+    os.fdatasync = fdatasync  # type: ignore[assignment]  # the store gives numbers
+
+
+def cut(database: Path, flushed: Path, chance: random.Random) -> int:
+    """How many bytes of the log were lost. Raises sqlite3.DatabaseError where the database is damaged by it."""
+    log = database.with_name(f"{database.name}-wal")
+    written = log.read_bytes() if log.exists() else b""
+    copy = flushed / log.name
+    kept = bytearray(copy.read_bytes() if copy.exists() else b"")
+    lost = len(written) - len(kept)
+    for start in range(len(kept), len(written), BLOCK):
+        block = written[start : start + BLOCK]
+        kept += block if chance.random() < 0.5 else bytes(len(block))
+    log.write_bytes(kept)
+    database.with_name(f"{database.name}-shm").unlink(missing_ok=True)
+    copy.unlink(missing_ok=True)
+    with closing(sqlite3.connect(database)) as db:
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        (said,) = db.execute("PRAGMA integrity_check").fetchone()
+    if said != "ok":
+        raise sqlite3.DatabaseError(said)
+    return lost

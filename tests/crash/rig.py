@@ -1,0 +1,226 @@
+"""The processes of the crash harness: a strict local Gemini, a proxy, workers, an HTTP endpoint; and how they are
+killed and started again."""
+
+import json
+import os
+import random
+import shutil
+import signal
+import sqlite3
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+from tests.crash import power, runs
+from tests.crash.endpoint import endpoint
+from tests.e2e.processes import ROOT, Process, environment, free_port
+from tests.e2e.proxies import Proxy
+from tests.e2e.upstreams import Gemini
+
+Json = dict[str, Any]
+
+_HERE = Path(__file__).parent
+WORKER_SESSION = "workers"
+_WORKERS = 2
+_LEASE = 1  # seconds, the shortest that the command takes
+
+
+class Finding(NamedTuple):
+    """A promise that was broken. `kind` is one of `KINDS`."""
+
+    kind: str
+    who: str
+    words: str
+
+
+KINDS = {
+    "opens": "the database does not open, or is damaged",
+    "lost": "something acknowledged is gone, or has another value",
+    "turn": "the next request does not tell the finished calls",
+    "twice": "a call ran twice",
+    "late": "a call ran although nobody waited for it any more",
+    "kept": "a retried request did not get the result of a finished call",
+    "open": "a call was left running or pending",
+    "refused": "a request was refused",
+    "ends": "a proxy that was told to end did not end well",
+    "words": "an answer says something else than what happened",
+}
+
+
+class Trace:
+    """Counts what happens, so that a kill can be timed by it whatever the speed of the machine."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._changed = threading.Condition()
+
+    def tick(self) -> None:
+        with self._changed:
+            self._count += 1
+            self._changed.notify_all()
+
+    def wait(self, more: int, timeout: float) -> None:
+        """Until so much more has happened, or the time is out."""
+        with self._changed:
+            target = self._count + more
+            self._changed.wait_for(lambda: self._count >= target, timeout)
+
+
+class Rig:
+    """`with Rig(folder, seed) as rig`. `findings` are the promises broken so far, `outcomes` counts what happened.
+
+    With `cuts_power` each kill is a power failure as well.
+    """
+
+    def __init__(self, folder: Path, seed: int, *, cuts_power: bool = False) -> None:
+        self.cuts_power = cuts_power
+        self.flushed = folder / "flushed"
+        self.folder = folder
+        self.random = random.Random(seed)
+        self.trace = Trace()
+        self.findings: list[Finding] = []
+        self.outcomes: Counter[tuple[str, str]] = Counter()
+        self.runs_file = folder / "runs"
+        self.started_at = 0.0
+        self.workers: list[Process] = []
+        self.left_open: set[str] = set()
+        """Calls that are known to have been left running or pending."""
+        self._stack = ExitStack()
+        self._names = iter(range(1, sys.maxsize))
+
+    def __enter__(self) -> Self:
+        os.environ[runs.VARIABLE] = str(self.runs_file)  # the endpoint runs in this process
+        self.gemini = self._stack.enter_context(Gemini())
+        self.gemini.watch(self.trace.tick)
+        self.endpoint_url = self._stack.enter_context(endpoint())
+        environ = {runs.VARIABLE: str(self.runs_file)}
+        if self.cuts_power:
+            self.flushed.mkdir()
+            environ[power.VARIABLE] = str(self.flushed)
+        mcp = self.folder / "mcp.json"
+        python_path = {"PYTHONPATH": str(ROOT)}
+        server = {"command": sys.executable, "args": [str(_HERE / "mcp_tools.py")], "env": environ | python_path}
+        mcp.write_text(json.dumps({"mcpServers": {"crash": server}}))
+        self.proxy = Proxy(
+            self.folder / "proxy",
+            self.gemini.url,
+            tools=str(_HERE / "tools.py"),
+            mcp=str(mcp),
+            control=f"127.0.0.1:{free_port()}",
+            upstream=self.gemini.url,
+            environ=environ | {"GEMINI_API_KEY": "key-of-the-proxy"},
+        )
+        self.started_at = time.time()
+        self.add_workers()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for process in self.workers:
+            process.stop()
+        self.proxy.stop()
+        self._stack.close()
+
+    def name(self, beginning: str) -> str:
+        """A name that nobody has had."""
+        return f"{beginning}{next(self._names)}"
+
+    def note(self, who: str, what: str) -> None:
+        self.outcomes[who, what] += 1
+
+    def broken(self, kind: str, who: str, words: str) -> None:
+        assert kind in KINDS, kind
+        self.findings.append(Finding(kind, who, words))
+
+    # --- killing and starting ---------------------------------------------------------------------------------
+
+    def kill_proxy(self) -> None:
+        os.kill(self.proxy.process.pid, signal.SIGKILL)
+        self.proxy.process.wait()
+        if self.cuts_power:
+            try:
+                lost = power.cut(self.proxy.state / "toolgraft.db", self.flushed, self.random)
+            except sqlite3.DatabaseError as error:
+                self.broken("opens", "store", str(error))
+            else:
+                self.note("proxy", "something was lost" if lost else "nothing was lost")
+
+    def end_proxy(self) -> None:
+        """Ask it to end (SIGTERM), and kill it where it does not."""
+        status = self.proxy.process.stop()
+        if status != 0:
+            self.broken("ends", "proxy", f"exit status {status}")
+
+    def start_proxy(self) -> None:
+        """Raises AssertionError where it does not start."""
+        self.proxy.control.close()
+        if damage := self._damage():
+            self.broken("opens", "store", damage)
+        self.proxy.start()
+        self.started_at = time.time()
+
+    def _damage(self) -> str:
+        """What SQLite has to say against a copy of the database as the kill left it, or nothing."""
+        with tempfile.TemporaryDirectory() as folder:
+            for path in self.proxy.state.glob("toolgraft.db*"):
+                shutil.copy(path, folder)
+            with closing(sqlite3.connect(Path(folder) / "toolgraft.db")) as database:
+                try:
+                    (said,) = database.execute("PRAGMA integrity_check").fetchone()
+                except sqlite3.DatabaseError as error:
+                    return str(error)
+        return "" if said == "ok" else str(said)
+
+    def kill_worker(self) -> None:
+        victim = self.workers.pop(self.random.randrange(len(self.workers)))
+        os.kill(victim.pid, signal.SIGKILL)
+        victim.wait()
+
+    def add_workers(self) -> None:
+        """As many as there should be. Returns when they serve."""
+        new = [self._worker() for _ in range(_WORKERS - len(self.workers))]
+        for process in new:
+            process.wait_for("serving")
+        self.workers += new
+
+    def _worker(self) -> Process:
+        control = self.proxy.control
+        command: list[str | Path] = [
+            sys.executable,
+            "-m",
+            "addon",
+            "worker",
+            _HERE / "worker_tools.py",
+            "--session",
+            WORKER_SESSION,
+        ]
+        command += ["--url", control.url, "--lease", str(_LEASE)]
+        environ = {runs.VARIABLE: str(self.runs_file), "TOOLGRAFT_TOKEN": control.token}
+        return Process("worker", command, environment(self.folder, **environ))
+
+
+def together(*jobs: Callable[[], None]) -> None:
+    """Run these at once, and wait for all. Raises what the first of them raised that failed."""
+    errors: list[BaseException] = []
+
+    def guarded(job: Callable[[], None]) -> None:
+        try:
+            job()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=guarded, args=(job,), daemon=True) for job in jobs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]

@@ -1,0 +1,62 @@
+"""A response that a front door has given to its end, and its conversation's place, are on disk."""
+
+from typing import Any
+
+import httpx2
+import pytest
+
+from addon.demo.server import StrictGemini
+from tests.doors.conftest import URL, House
+
+
+@pytest.fixture
+def told(home: House, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Each write of a response and each sync of the store, in order; and what was sent to the client."""
+    told: list[str] = []
+
+    def noted(name: str) -> None:
+        method = getattr(home.store, name)
+
+        async def note(*arguments: Any, **named: Any) -> Any:
+            result = await method(*arguments, **named)
+            told.append(name)
+            return result
+
+        monkeypatch.setattr(home.store, name, note)
+
+    for name in ("add_response", "delete_response", "sync"):
+        noted(name)
+    return told
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("path", ["/v1/gemini", "/v1/responses"])
+async def test_the_end_of_an_answer_comes_after_the_sync_of_its_response(
+    home: House, told: list[str], path: str, stream: bool
+) -> None:
+    document = {"model": "gemini-3-flash", "input": "hello", "conversation": "chat", "stream": stream}
+
+    end = {("/v1/gemini", True): b"STOP", ("/v1/responses", True): b"event: response.completed"}.get(
+        (path, stream), b"{"
+    )
+
+    async def noting(scope: Any, receive: Any, send: Any) -> None:
+        async def note(message: Any) -> None:
+            if end in message.get("body", b""):
+                told.append("the end is sent")
+            await send(message)
+
+        await home.app(scope, receive, note)
+
+    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(noting), base_url=URL) as client:
+        answer = await client.post(path, json=document)
+    assert answer.status_code == 200, answer.text
+    assert told == ["add_response", "sync", "the end is sent"]
+
+
+async def test_a_deletion_is_safe_when_it_is_acknowledged(home: House, gemini: StrictGemini, told: list[str]) -> None:
+    response = await home.respond("hello")
+    told.clear()
+    answer = await home.http.delete(f"/v1/responses/{response['id']}")
+    assert answer.status_code == 200
+    assert told == ["delete_response", "sync"]

@@ -1,0 +1,111 @@
+"""The end of the process while tools run that do not let themselves be ended."""
+
+import json
+import os
+import signal
+import socket
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from tests.e2e.processes import ROOT, until
+from tests.e2e.proxies import MCP_STDIO, MODEL_PATH, Proxy, ask, mcp_file, new_session, user
+from tests.e2e.upstreams import Gemini
+
+STUBBORN = ROOT / "tests" / "e2e" / "tools" / "stubborn.py"
+
+
+def asked(proxy: Proxy, words: str) -> socket.socket:
+    """A client that has asked, and waits."""
+    body = json.dumps({"contents": [user(words)]}).encode()
+    head = [
+        f"POST {MODEL_PATH}:streamGenerateContent?alt=sse HTTP/1.1",
+        f"Host: {proxy.url.removeprefix('http://')}",
+        "x-goog-api-key: a-secret-key",
+        f"Content-Length: {len(body)}",
+    ]
+    host, port = proxy.url.removeprefix("http://").split(":")
+    client = socket.create_connection((host, int(port)))
+    client.sendall("\r\n".join([*head, "", ""]).encode() + body)
+    return client
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize(
+    ("number", "tools"),
+    [
+        (signal.SIGTERM, ["swallow", "sleep", "local_hang"]),
+        (signal.SIGINT, ["swallow"]),
+        (signal.SIGINT, ["pool"]),
+        (signal.SIGTERM, ["leave", "own_pool"]),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, list) else None,
+)
+def test_a_signal_ends_the_process_whatever_its_tools_do(
+    tools: list[str], number: signal.Signals, gemini: Gemini, start: Callable[..., Proxy], tmp_path: Path
+) -> None:
+    proxy = start(gemini.url, tools=str(STUBBORN), mcp=str(mcp_file(tmp_path, local=MCP_STDIO)))
+    session = proxy.control.session("default")
+    ask(proxy, session, "call local_about {}")
+    server = session.calls()[0]["result"]["pid"]
+    files = [tmp_path / tool for tool in tools]
+    words = " and ".join(f'call {file.name} {{"file": "{file}"}}' for file in files)
+    with closing(asked(proxy, words)):
+        for file in files:
+            until(file.exists, f"{file.name} has started")
+        os.kill(proxy.process.pid, number)
+        assert proxy.process.wait() == 0, proxy.log
+    assert not is_alive(server)
+    assert not (proxy.state / "control.url").exists()
+    assert "Traceback" not in proxy.log
+
+
+def test_a_tool_that_swallows_its_cancellation_has_its_time_and_no_more(
+    gemini: Gemini, start: Callable[..., Proxy], tmp_path: Path
+) -> None:
+    proxy = start(gemini.url, tools=str(STUBBORN), tool_timeout="0.3")
+    session = new_session(proxy, tools=False)
+    for stream in (True, False):
+        said = ask(proxy, session, f'call swallow {{"file": "{tmp_path / "started"}"}}', stream=stream)
+        assert said == 'swallow returned {"error": "swallow took longer than 0.3 s"}.'
+    assert [call["status"] for call in session.calls()] == ["failed", "failed"]
+    assert proxy.stop() == 0
+
+
+@pytest.mark.parametrize("door", ["proxy", "/v1/gemini"])
+def test_whoever_asks_while_the_process_ends_is_refused_and_nothing_of_it_goes_upstream(
+    door: str, gemini: Gemini, start: Callable[..., Proxy], tmp_path: Path
+) -> None:
+    """A tool that does not let itself be ended keeps the process meanwhile."""
+    key = {"x-goog-api-key": "a-secret-key"}
+    proxy = start(gemini.url, tools=str(STUBBORN), upstream=gemini.url)
+    file = tmp_path / "started"
+    with closing(asked(proxy, f'call swallow {{"file": "{file}"}}')):
+        until(file.exists, "the tool has started")
+        os.kill(proxy.process.pid, signal.SIGTERM)
+        statuses = set()
+        while True:
+            try:
+                if door == "proxy":
+                    url = f"{proxy.url}/@bob{MODEL_PATH}:generateContent"
+                    got = httpx2.post(url, json={"contents": [user("call lookup {}")]}, headers=key, timeout=20)
+                else:
+                    body = {"model": "gemini-3-flash", "input": 'call swallow {"file": 5}'}
+                    got = proxy.control.http.post(door, json=body, headers=key, timeout=20)
+            except httpx2.TransportError:
+                break
+            statuses.add(got.status_code)
+        assert proxy.process.wait() == 0, proxy.log
+    assert statuses <= {200, 500, 503}  # a front door whose parts are gone already says 500
+    assert not [request for request in gemini.requests if "/@" in request["path"]]
+    assert not [request for request in gemini.requests if "there is no tool" in str(request["body"])]

@@ -1,0 +1,225 @@
+"""A request that is sent again after its answer broke off goes on where the first one was: tools that have run do not
+run again. By google-genai with its own retries, and by programs that ask again."""
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from tests.e2e import chats
+from tests.e2e.processes import until
+from tests.e2e.proxies import MODEL_PATH, TOOLS, Proxy, new_session, responses, sse, text_of, user
+from tests.e2e.test_loop_upstream import BUSY
+from tests.e2e.upstreams import Flaky, Gemini, Relay
+
+Json = dict[str, Any]
+
+MODEL = MODEL_PATH.rpartition("/")[2]
+KEY = "a-secret-key"
+RETRIES = {"attempts": 3, "initial_delay": 0.01, "max_delay": 0.05, "jitter": 0}
+KINDS = ["sync", "stream", "async", "async-stream"]
+METHODS = ["generateContent", "streamGenerateContent?alt=sse", "streamGenerateContent"]
+FAILS = [None, BUSY, BUSY, BUSY]
+"""The second round fails for good."""
+
+
+@pytest.fixture(scope="module")
+def unsure(strict: Gemini) -> Iterator[Flaky]:
+    with Flaky(strict.url) as flaky:
+        yield flaky
+
+
+@pytest.fixture(scope="module")
+def before_it(unsure: Flaky, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxy]:
+    proxy = Proxy(tmp_path_factory.mktemp("retries"), unsure.url, tools=str(TOOLS))
+    yield proxy
+    proxy.stop()
+
+
+@pytest.fixture
+def flaky(unsure: Flaky) -> Flaky:
+    """Before the strict server."""
+    unsure.forget()
+    return unsure
+
+
+@pytest.fixture
+def looper(before_it: Proxy, flaky: Flaky) -> Proxy:
+    """One whose upstream can fail."""
+    return before_it
+
+
+@pytest.fixture
+def marks(tmp_path: Path) -> Path:
+    """Where tools note that they ran."""
+    return tmp_path / "marks"
+
+
+def jots(marks: Path) -> str:
+    """Two steps: the second round is reached with one result, the third with two."""
+    first, second = (json.dumps({"file": str(marks), "word": word}) for word in ("first", "second"))
+    return f"call jot {first} then call jot {second}"
+
+
+def gate(marks: Path) -> str:
+    return f"call gate {json.dumps({'file': str(marks)})}"
+
+
+WENT = 'gate returned {"went": "through"}.'
+ANSWER = 'jot returned {"wrote": "first"}. jot returned {"wrote": "second"}.'
+
+
+def post(proxy: Proxy, session: str, method: str, text: str, *, key: str = KEY) -> httpx2.Response:
+    url = f"{proxy.url}/@{session}{MODEL_PATH}:{method}"
+    return httpx2.post(url, json={"contents": [user(text)]}, headers={"x-goog-api-key": key}, timeout=30)
+
+
+def said(answer: httpx2.Response, method: str) -> str:
+    assert answer.status_code == 200, answer.text
+    return text_of(sse(answer.text) if method.endswith("sse") else answer.json())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("failing", [1, 2], ids=["second round", "third round"])
+def test_google_genai_retries_a_round_that_failed_for_good(
+    failing: int, kind: str, looper: Proxy, flaky: Flaky, gemini: Gemini, marks: Path, tmp_path: Path
+) -> None:
+    """JSON is retried by the SDK itself; a stream that has begun is not, and its program asks again."""
+    session = new_session(looper, tools=False)
+    flaky.first = [None] * failing + [BUSY, BUSY, BUSY]
+    base = f"{looper.url}/@{session.name}"
+    with chats.python(tmp_path, kind, model=MODEL, key=KEY, base_url=base, retries=RETRIES) as chat:
+        if "stream" in kind:
+            assert "UNAVAILABLE" in chat.fail(jots(marks))
+        assert chat.say(jots(marks)) == ANSWER
+        assert marks.read_text().split() == ["first", "second"]
+        assert chat.say("repeat the results") == ANSWER
+    assert (gemini.errors, gemini.dummy_signatures) == ([], 0)
+    assert len(gemini.requests) == 3 + 1, "the rounds that were answered are not asked again"
+    assert [call["status"] for call in session.calls()] == ["done", "done"]
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_google_genai_retries_when_its_time_is_out_while_a_tool_runs(
+    kind: str, looper: Proxy, gemini: Gemini, marks: Path, tmp_path: Path
+) -> None:
+    """The tool runs on, and the retry waits for it."""
+    session = new_session(looper, tools=False)
+    with Relay(looper.url) as relay, ThreadPoolExecutor(1) as pool:
+        base = f"{relay.url}/@{session.name}"
+        options: Json = {"base_url": base, "retries": RETRIES | {"attempts": 60}, "timeout": 1000}
+        with chats.python(tmp_path, kind, model=MODEL, key=KEY, **options) as chat:
+            asked = pool.submit(chat.say, gate(marks))
+            until(lambda: relay.connections > 1, "the SDK tries again")
+            assert marks.read_text().split() == ["begun"]
+            Path(f"{marks}.open").touch()
+            assert asked.result(30) == WENT
+            assert marks.read_text().split() == ["begun", "ended"]
+            assert chat.say("repeat the results") == WENT
+    assert gemini.errors == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_google_genai_chat_asks_again_after_its_connection_was_cut_while_a_tool_ran(
+    kind: str, looper: Proxy, gemini: Gemini, marks: Path, tmp_path: Path
+) -> None:
+    session = new_session(looper, tools=False)
+    with Relay(looper.url) as relay, ThreadPoolExecutor(1) as pool:
+        base = f"{relay.url}/@{session.name}"
+        with chats.python(tmp_path, kind, model=MODEL, key=KEY, base_url=base) as chat:
+            asked = pool.submit(chat.fail, gate(marks))
+            until(marks.exists, "the tool has begun")
+            relay.cut()
+            assert asked.result(30)
+            again = pool.submit(chat.say, gate(marks))
+            until(lambda: relay.connections > 1, "it asks again")
+            Path(f"{marks}.open").touch()
+            assert again.result(30) == WENT
+            assert marks.read_text().split() == ["begun", "ended"]
+            assert chat.say("repeat the results") == WENT
+    assert gemini.errors == []
+    assert len(gemini.requests) == 3
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_result_that_came_after_the_client_was_gone_is_used_by_its_retry(
+    method: str, looper: Proxy, gemini: Gemini, marks: Path
+) -> None:
+    session = new_session(looper, tools=False)
+    words = f"say Wait. {gate(marks)}"
+    body = {"contents": [user(words)]}
+    with Relay(looper.url) as relay, ThreadPoolExecutor(1) as pool:
+        url = f"{relay.url}/@{session.name}{MODEL_PATH}:{method}"
+        asked = pool.submit(httpx2.post, url, json=body, headers={"x-goog-api-key": KEY}, timeout=30)
+        until(marks.exists, "the tool has begun")
+        relay.cut()
+        assert isinstance(asked.exception(20), httpx2.TransportError)
+    Path(f"{marks}.open").touch()
+    until(lambda: session.calls(status="done"), "the tool has its result")
+    assert said(post(looper, session.name, method, words), method) == f"Wait.{WENT}"
+    assert marks.read_text().split() == ["begun", "ended"]
+    assert gemini.errors == []
+    assert len(gemini.requests) == 2
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_retry_with_another_framing_or_the_same_goes_on(
+    method: str, looper: Proxy, flaky: Flaky, gemini: Gemini, marks: Path
+) -> None:
+    session = new_session(looper, tools=False)
+    flaky.first = list(FAILS)
+    failed = post(looper, session.name, method, jots(marks))
+    assert "UNAVAILABLE" in failed.text
+    assert said(post(looper, session.name, method, jots(marks)), method) == ANSWER
+    assert marks.read_text().split() == ["first", "second"]
+    assert gemini.errors == []
+    assert responses(gemini.last) == [{"wrote": "second"}]
+
+
+def test_an_answer_is_taken_over_once(looper: Proxy, flaky: Flaky, marks: Path) -> None:
+    """After a retry that had its whole answer, the same words are a new question."""
+    session = new_session(looper, tools=False)
+    flaky.first = list(FAILS)
+    for word in ("UNAVAILABLE", "second", "second"):
+        assert word in post(looper, session.name, METHODS[0], jots(marks)).text
+    assert marks.read_text().split() == ["first", "second", "first", "second"]
+
+
+def test_a_retry_that_fails_again_is_taken_over_as_well(
+    looper: Proxy, flaky: Flaky, gemini: Gemini, marks: Path
+) -> None:
+    session = new_session(looper, tools=False)
+    flaky.first = [None, *[BUSY] * 6]
+    failures = 0
+    while (answer := post(looper, session.name, METHODS[0], jots(marks))).status_code == 503:
+        failures += 1
+    assert failures >= 2
+    assert said(answer, METHODS[0]) == ANSWER
+    assert marks.read_text().split() == ["first", "second"]
+    assert gemini.errors == []
+
+
+def test_a_whole_answer_is_never_taken_over(looper: Proxy, marks: Path) -> None:
+    session = new_session(looper, tools=False)
+    for _ in range(2):
+        assert text_of(post(looper, session.name, METHODS[0], jots(marks)).json()) == ANSWER
+    assert marks.read_text().split() == ["first", "second"] * 2
+
+
+@pytest.mark.parametrize("what", ["key", "session", "words"])
+def test_what_is_not_the_same_request_of_the_same_asker_begins_anew(
+    what: str, looper: Proxy, flaky: Flaky, gemini: Gemini, marks: Path
+) -> None:
+    session = new_session(looper, tools=False)
+    flaky.first = list(FAILS)
+    assert post(looper, session.name, METHODS[0], jots(marks)).status_code == 503
+    name = new_session(looper, tools=False).name if what == "session" else session.name
+    words = jots(marks) + (" " if what == "words" else "")
+    answer = post(looper, name, METHODS[0], words, key="another-key" if what == "key" else KEY)
+    assert text_of(answer.json()) == ANSWER
+    assert marks.read_text().split() == ["first", "first", "second"]
+    assert gemini.errors == []

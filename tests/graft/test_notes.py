@@ -1,0 +1,214 @@
+"""Answers without calls are noted, however they come, so that no turn is taken for one that hides something."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from addon.core import sse
+from addon.core.documents import Document, encode
+from addon.core.turns import visible_digest
+from addon.graft.capture import Capture, listen
+from addon.graft.exchange import Forward
+from addon.graft.records import plain_of
+from addon.surfaces import match_path
+from addon.surfaces.base import Framing, Operation, Target
+from store.base import Store, StoreUnavailable
+from tests.graft.conftest import EVENTS, JSON, WEATHER, Graft, answer, call, model, response, target, user
+
+STREAM = target(Operation.STREAM, Framing.SSE)
+ARRAY = target(Operation.STREAM, Framing.ARRAY)
+WRAPPED = target(Operation.STREAM, Framing.SSE, surface="codeassist")
+ASKED: Document = {"contents": [user("hi")]}
+
+
+class Noted:
+    """The keys that were noted."""
+
+    def __init__(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.notes: list[tuple[list[bytes], bytes]] = []
+        save_plain = store.save_plain
+
+        async def noting(session: str, keys: Sequence[bytes], chain: bytes = b"") -> None:
+            assert session == "default"
+            self.notes.append((list(keys), chain))
+            await save_plain(session, keys, chain)
+
+        monkeypatch.setattr(store, "save_plain", noting)
+
+
+@pytest.fixture
+def noted(store: Store, monkeypatch: pytest.MonkeyPatch) -> Noted:
+    return Noted(store, monkeypatch)
+
+
+def body_of(to: Target, asked: Document = ASKED) -> Document:
+    return {"model": "m", "project": "p", "request": asked} if to.request_path else asked
+
+
+async def expected(graft: Graft, *parts: Document, to: Target = STREAM, **more: Any) -> tuple[list[bytes], bytes]:
+    exchange = await graft.exchange(body_of(to, {**ASKED, **more}), to)
+    return plain_of(exchange, visible_digest(parts), parts)
+
+
+def framed(to: Target, documents: Sequence[Document]) -> list[bytes]:
+    told = [encode({"response": one} if to.response_path else one) for one in documents]
+    if to.framing is Framing.SSE:
+        return [sse.encode(one) for one in told]
+    return [b"[" + b",".join(told) + b"]"]
+
+
+SAID = [answer("We", finish=None), answer("ll, ", finish=None), answer("no.")]
+
+
+@pytest.mark.parametrize("to", [STREAM, ARRAY, WRAPPED], ids=["events", "array", "envelope"])
+async def test_a_stream_is_noted_before_its_end_goes_out(graft: Graft, noted: Noted, to: Target) -> None:
+    await graft.tools(WEATHER)
+    capture = Capture(
+        graft.grafter, await graft.exchange(body_of(to), to), EVENTS if to.framing is Framing.SSE else JSON
+    )
+    *begun, end = framed(to, SAID)
+    for chunk in begun:
+        capture.feed(chunk)
+    assert noted.notes == []
+    capture.feed(end)
+    assert noted.notes == [await expected(graft, {"text": "Well, no."}, to=to)]
+    capture.finish()
+    assert len(noted.notes) == 1
+
+
+async def test_a_stream_is_noted_wherever_it_is_cut_up(graft: Graft, noted: Noted) -> None:
+    await graft.tools(WEATHER)
+    data = b"".join(framed(STREAM, SAID))
+    for size in (1, 7, 100):
+        capture = Capture(graft.grafter, await graft.exchange(ASKED, STREAM), EVENTS)
+        out = [capture.feed(data[at : at + size]) for at in range(0, len(data), size)]
+        assert b"".join([*out, capture.finish()]) == data
+    assert noted.notes == [await expected(graft, {"text": "Well, no."})] * 3
+
+
+async def test_what_comes_after_a_finish_reason_is_noted_too(graft: Graft, noted: Noted) -> None:
+    await graft.tools(WEATHER)
+    capture = Capture(graft.grafter, await graft.exchange(ASKED, STREAM), EVENTS)
+    for chunk in framed(STREAM, [answer("a"), answer("b"), answer("c", finish=None)]):
+        capture.feed(chunk)
+    capture.finish()
+    assert noted.notes == [await expected(graft, {"text": text}) for text in ("a", "abc")]
+
+
+async def test_a_stream_that_ends_without_a_finish_reason_is_noted_and_one_that_breaks_off_is_not(
+    graft: Graft, noted: Noted
+) -> None:
+    await graft.tools(WEATHER)
+    for ends in (False, True):
+        capture = Capture(graft.grafter, await graft.exchange(ASKED, STREAM), EVENTS)
+        for chunk in framed(STREAM, SAID[:2]):
+            capture.feed(chunk)
+        capture.finish() if ends else capture.hung_up()
+        assert len(noted.notes) == ends
+
+
+async def test_a_whole_answer_is_noted_by_each_of_its_candidates(graft: Graft, noted: Noted) -> None:
+    await graft.tools(WEATHER)
+    says = answer("one")
+    says["candidates"].append({**answer({"text": "two", "thoughtSignature": "c2ln"})["candidates"][0], "index": 1})
+    assert await Capture(graft.grafter, await graft.exchange(ASKED), JSON).whole(encode(says)) == encode(says)
+    two = {"text": "two", "thoughtSignature": "c2ln"}
+    assert noted.notes == [await expected(graft, {"text": "one"}), await expected(graft, two)]
+    assert len(noted.notes[1][0]) == len(noted.notes[0][0]) + 1, "its signature is noted as well"
+
+
+async def test_calls_of_the_clients_own_are_noted_and_grafted_ones_are_not(graft: Graft, noted: Noted) -> None:
+    await graft.tools(WEATHER, client_tools="keep")
+    own = [{"functionDeclarations": [{"name": "own"}]}]
+    for part, count in ((call("own", id="x1"), 1), (call(), 1)):
+        capture = Capture(graft.grafter, await graft.exchange({**ASKED, "tools": own}), JSON)
+        await capture.whole(encode(answer(part)))
+        assert len(noted.notes) == count
+    assert noted.notes == [await expected(graft, call("own", id="x1"))]
+
+
+async def test_an_answer_that_is_not_grafted_is_noted_as_well(graft: Graft, noted: Noted) -> None:
+    await graft.tools(WEATHER)
+    outcome = await graft.request({**ASKED, "generationConfig": {"responseMimeType": "application/json"}}, STREAM)
+    assert isinstance(outcome, Forward)
+    assert outcome.exchange is None
+    assert outcome.heard is not None
+    says = framed(STREAM, [answer("{}")])[0]
+    await listen(graft.grafter, outcome.heard, EVENTS, says)
+    await listen(graft.grafter, outcome.heard, JSON, encode(answer("{}")))
+    assert noted.notes == [await expected(graft, {"text": "{}"})] * 2
+    for body in (b"", b"{", b"null", b'{"error":{"code":400}}', b'{"candidates":[{"content":{"parts":["x"]}}]}'):
+        await listen(graft.grafter, outcome.heard, JSON, body)
+    assert len(noted.notes) == 2
+
+
+@pytest.mark.parametrize("path", ["/v1beta/openai/chat/completions", "/v1beta/interactions"])
+async def test_an_answer_in_another_language_that_is_not_grafted_is_noted(
+    graft: Graft, noted: Noted, path: str
+) -> None:
+    await graft.tools(WEATHER)
+    to = match_path("POST", path)
+    assert to is not None
+    asked: Document = {"model": "gemini-2.5-flash", "messages": [{"role": "user", "content": "hi"}]}
+    asked["response_format"] = {"type": "json_object"}
+    says: Document = {"choices": [{"index": 0, "message": {"role": "assistant", "content": "{}"}}]}
+    if "interactions" in path:
+        asked = {"model": "gemini-2.5-flash", "input": "hi", "response_mime_type": "application/json"}
+        output = {"type": "model_output", "content": [{"type": "text", "text": "{}"}]}
+        says = {"id": "v1_a", "status": "completed", "steps": [output]}
+    outcome = await graft.request(asked, to)
+    assert isinstance(outcome, Forward)
+    assert outcome.heard is not None
+    await listen(graft.grafter, outcome.heard, JSON, encode(says))
+    ((keys, _),) = noted.notes
+    assert outcome.heard.keys.own(visible_digest([{"text": "{}"}])) == keys[0]
+
+
+async def test_nothing_is_noted_of_a_session_that_hides_nothing(graft: Graft) -> None:
+    await graft.tools(client_tools="keep")
+    outcome = await graft.request(ASKED)
+    assert isinstance(outcome, Forward)
+    assert outcome.heard is None
+    assert outcome.exchange is not None
+    assert not outcome.exchange.notes
+    await graft.tools(WEATHER, client_tools="keep")
+    await graft.ask([user("hi")], answer(call()))
+    await graft.tools(client_tools="keep")
+    assert (await graft.exchange(ASKED)).notes, "something was hidden before"
+    assert not (await graft.exchange({"contents": []}, target(Operation.CACHE, model=""))).notes
+
+
+async def test_a_chat_that_hears_the_same_without_calls_is_not_given_those_of_another(graft: Graft) -> None:
+    await graft.tools(WEATHER, client_tools="keep")
+    own = [{"functionDeclarations": [{"name": "own"}]}]
+    shown = await graft.ask([user("hi")], answer(call(), call("own")), tools=own)
+    assert shown == model(call("own"))
+    body: Document = {"contents": [user("hi"), shown, user(response("own"), "?")], "tools": own}
+    assert (await graft.sent(body))["contents"][1] == model(call(), call("own"))
+    assert await graft.ask([user("hi")], answer(call("own")), tools=own) == shown
+    assert (await graft.sent(body))["contents"] == body["contents"]
+    assert b'toolgraft_ledger_misses_total{reason="plain"} 1.0' in graft.grafter.metrics.render()
+
+
+async def test_a_store_that_fails_is_told_later(
+    graft: Graft, store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    await graft.tools(WEATHER)
+    save_plain, kept = store.save_plain, list[bytes]()
+
+    async def fails(session: str, keys: Sequence[bytes], chain: bytes = b"") -> None:
+        raise StoreUnavailable("disk full")
+
+    async def works(session: str, keys: Sequence[bytes], chain: bytes = b"") -> None:
+        kept.append(keys[0])
+        await save_plain(session, keys, chain)
+
+    monkeypatch.setattr(store, "save_plain", fails)
+    for text in ("one", "two"):
+        assert await graft.ask([user("hi")], answer(text)) == model(text)
+    assert "noted later" in caplog.text
+    monkeypatch.setattr(store, "save_plain", works)
+    await graft.ask([user("hi")], answer("three"))
+    own = (await graft.exchange(ASKED)).keys.own
+    assert kept == [own(visible_digest([{"text": text}])) for text in ("one", "two", "three")]

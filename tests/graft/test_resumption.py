@@ -1,0 +1,77 @@
+"""What an answer that broke off leaves."""
+
+from typing import Any
+
+import pytest
+
+from addon.core.answer import Captured
+from addon.graft.resumption import Resumption, resumption
+from store.models import Call, Progress, Slot, Status, Step, Turn
+
+SAYS = [{"text": "a"}, {"text": "b"}]
+
+
+def call(name: str, status: Status = Status.DONE, **fields: Any) -> Call:
+    more = {"args": {"n": 1}, "gemini_id": "g", "turn_id": "t", "created_at": 1.0, "updated_at": 1.0, **fields}
+    return Call(call_id=f"call_{name}", session="default", name=name, status=status, **more)
+
+
+def left_by(progress: Progress | None, *calls: Call) -> Resumption:
+    """Of a turn with a step for each call."""
+    steps = [
+        Step(content={"role": "model", "parts": []}, slots=[Slot(name=one.name, call_id=one.call_id)]) for one in calls
+    ]
+    turn = Turn(
+        turn_id="t", session="default", visible=SAYS, steps=steps, usage=[{"n": 1}], progress=progress, created_at=1.0
+    )
+    return resumption(turn, calls, lambda name: name == "twice")
+
+
+def complete(steps: int) -> Progress:
+    return Progress(steps=steps, visible=1, rounds=2, meta={"responseId": "r"})
+
+
+def test_what_is_complete_is_kept_and_the_rest_is_left() -> None:
+    one, other = call("one"), call("other")
+    found = left_by(complete(1), one, other)
+    assert [step.slots[0].call_id for step in found.steps] == ["call_one"]
+    assert (found.visible, found.rounds, found.meta) == (({"text": "a"},), 2, {"responseId": "r"})
+    assert found.usage == ({"n": 1}, {}), "one for each round"
+    assert [(one.call.call_id, one.call.gemini_id, one.anew) for one in found.calls] == [("call_one", "g", False)]
+    assert found.left == (other,)
+
+
+@pytest.mark.parametrize(
+    ("known", "anew"),
+    [
+        (call("send"), False),
+        (call("send", Status.FAILED, error="no"), False),
+        (call("send", Status.DENIED, error="no"), False),
+        (call("send", Status.RUNNING, loop_id="l"), False),
+        (call("send", Status.EXPIRED, loop_id="l"), False),
+        (call("send", Status.EXPIRED, worker="w"), False),
+        (call("send", Status.EXPIRED), True),
+        (call("twice", Status.EXPIRED, loop_id="l"), True),
+        (call("twice", Status.EXPIRED, worker="w"), True),
+        (call("twice"), False),
+    ],
+    ids=lambda value: f"{value.name} {value.status}" if isinstance(value, Call) else "",
+)
+def test_a_call_runs_anew_if_it_has_not_begun_or_may_run_twice(known: Call, anew: bool) -> None:
+    found = left_by(complete(1), known)
+    (one,) = found.calls
+    assert one.anew is anew
+    assert (one.call.call_id == known.call_id) is not anew
+    assert found.steps[0].slots[0].call_id == one.call.call_id
+    assert left_by(None, known).left == (() if anew else (known,))
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "fits"),
+    [("one", {"n": 1}, True), ("one", {"n": 1.0}, False), ("one", {"n": True}, False), ("other", {"n": 1}, False)],
+)
+def test_an_identical_call_of_a_broken_step_stands_for_one(name: str, args: Any, fits: bool) -> None:
+    found = left_by(None, call("one"))
+    asked = Captured("call_new", name, args, None, 0)
+    assert found.identical(asked, set()) == ("call_one" if fits else None)
+    assert found.identical(asked, {"call_one"}) is None

@@ -1,0 +1,42 @@
+"""Steps of calls that a scripted model makes, and what it is told of them."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from addon.core.documents import Document
+from addon.surfaces.base import Framing
+from tests.loop.conftest import Played, Proxy, Scripted, says
+
+ANSWER = [says("done", finish="STOP")]
+PLACE = {"type": "object", "properties": {"place": {"type": "string"}}, "required": ["place"]}
+
+
+async def responses(proxy: Proxy, *calls: Document) -> list[Document]:
+    """What the model is told of a step of these calls."""
+    upstream = proxy.upstream(Scripted([says(*calls, finish="STOP")], ANSWER))
+    assert (await proxy.ask("x", framing=Framing.SSE)).text == "done"
+    return [part["functionResponse"]["response"] for part in upstream.bodies[1]["contents"][-1]["parts"]]
+
+
+def asking(proxy: Proxy, *calls: Document) -> asyncio.Future[Played]:
+    proxy.upstream(Scripted([says(*calls, finish="STOP")], ANSWER))
+    return asyncio.ensure_future(proxy.ask("x", framing=Framing.SSE))
+
+
+def returns(value: Any) -> Callable[..., Awaitable[Any]]:
+    async def tool(**args: Any) -> Any:
+        return value
+
+    return tool
+
+
+def raises(error: BaseException) -> Callable[..., Awaitable[Any]]:
+    async def tool(**args: Any) -> Any:
+        raise error
+
+    return tool
+
+
+async def hangs(**args: Any) -> None:
+    await asyncio.Event().wait()

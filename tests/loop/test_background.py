@@ -1,0 +1,192 @@
+"""Calls of workers in steps that the client was given as a placeholder: what holds in a loop holds for them."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from addon.core.documents import Document, encode
+from addon.graft.capture import Capture
+from addon.surfaces.base import Framing
+from store.models import Call, Executor, Status, ToolRules
+from tests.loop.calling import PLACE
+from tests.loop.conftest import Proxy, call, says, user
+
+TOOLS = ("first", "second")
+
+
+async def given(proxy: Proxy, *calls: Document) -> Sequence[Call]:
+    """The calls of a step that a client is given; all that there are."""
+    target, _ = proxy.target(Framing.JSON, "developer", "gemini-3-flash-preview")
+    forward = await proxy.forwarded({"contents": [user("x")]}, target)
+    assert forward.exchange is not None
+    capture = Capture(proxy.grafter, forward.exchange, "application/json")
+    await capture.whole(encode(says(*calls, finish="STOP")))
+    return await proxy.calls()
+
+
+async def prepared(proxy: Proxy, delivery: str = "placeholder", **rules: dict[str, Any]) -> None:
+    """Two tools of workers, with these rules."""
+    await proxy.open()
+    await proxy.policy(delivery=delivery)
+    worker = Executor(type="worker")
+    declarations = [{"name": name, "description": "d", "parametersJsonSchema": PLACE} for name in TOOLS]
+    await proxy.declare(*declarations, **{name: ToolRules(executor=worker, **rules.get(name, {})) for name in TOOLS})
+
+
+async def settled() -> None:
+    for _ in range(30):
+        await asyncio.sleep(0)
+
+
+async def claim(proxy: Proxy, *, lease: float = 60) -> Call | None:
+    await settled()
+    return await proxy.store.claim("default", TOOLS, lease=lease, worker="w")
+
+
+async def claimed(proxy: Proxy, *, lease: float = 60) -> Call:
+    async with asyncio.timeout(5):
+        await proxy.store.wait_claimable("default", TOOLS, 5)
+        found = await proxy.store.claim("default", TOOLS, lease=lease, worker="w")
+    assert found is not None
+    return found
+
+
+async def final(proxy: Proxy, call: Call) -> Call:
+    async with asyncio.timeout(5):
+        call = await proxy.store.call(call.session, call.call_id)
+        while not call.status.final:
+            call = await proxy.store.wait_call(call, 5) or call
+    return call
+
+
+def to(name: str, place: Any = "Oslo") -> Document:
+    return call(name, place=place)
+
+
+async def test_a_worker_gets_the_call_and_no_proxy_waits_for_it_then(proxy: Proxy) -> None:
+    await prepared(proxy)
+    (record,) = await given(proxy, to("first"))
+    assert record.owner == "workers"
+    taken = await claimed(proxy)
+    assert (taken.call_id, taken.released, taken.proxy_id) == (record.call_id, True, None)
+    await proxy.store.drop("this")
+    await proxy.store.answer("default", record.call_id, result={"ok": 1})
+    assert (await final(proxy, record)).result == {"ok": 1}
+
+
+async def test_arguments_that_do_not_fit_never_reach_a_worker(proxy: Proxy) -> None:
+    await prepared(proxy, first={"approval": True})
+    (record,) = await given(proxy, to("first", 3))
+    assert (record.status, record.approval) == (Status.FAILED, None)
+    assert "do not fit" in (record.error or "")
+    assert await claim(proxy) is None
+
+
+@pytest.mark.parametrize("order", [TOOLS, TOOLS[::-1]])
+async def test_a_call_is_released_after_those_that_come_first(proxy: Proxy, order: Sequence[str]) -> None:
+    await prepared(proxy, second={"after": ["first"]})
+    await given(proxy, *map(to, order))
+    first = await claimed(proxy)
+    assert first.name == "first"
+    assert await claim(proxy) is None
+    await proxy.store.answer("default", first.call_id, error="no")
+    assert (await claimed(proxy)).name == "second"
+
+
+async def test_a_call_is_released_once_it_is_approved(proxy: Proxy) -> None:
+    await prepared(proxy, first={"approval": True})
+    (record,) = await given(proxy, to("first"))
+    assert record.approval == "waiting"
+    assert await claim(proxy) is None
+    await proxy.store.decide("default", record.call_id, True)
+    assert (await claimed(proxy)).call_id == record.call_id
+
+
+async def test_a_call_that_is_denied_is_never_released(proxy: Proxy) -> None:
+    await prepared(proxy, first={"approval": True})
+    (record,) = await given(proxy, to("first"))
+    await proxy.store.decide("default", record.call_id, False)
+    assert await claim(proxy) is None
+    assert (await final(proxy, record)).status is Status.DENIED
+
+
+async def test_identical_calls_of_an_idempotent_tool_are_run_once(proxy: Proxy) -> None:
+    await prepared(proxy, first={"idempotent": True})
+    records = await given(proxy, to("first"), to("first"), to("first", "Rome"))
+    taken = [await claimed(proxy), await claimed(proxy)]
+    assert [one.args["place"] for one in taken] == ["Oslo", "Rome"]
+    assert await claim(proxy) is None
+    await proxy.store.answer("default", taken[0].call_id, result=7)
+    assert [(await final(proxy, one)).result for one in records[:2]] == [7, 7]
+
+
+async def test_a_result_is_kept_for_the_next_call(proxy: Proxy) -> None:
+    await prepared(proxy, first={"cache_ttl": 60})
+    await given(proxy, to("first"))
+    await proxy.store.answer("default", (await claimed(proxy)).call_id, result=7)
+    await settled()
+    *_, second = await given(proxy, to("first"))
+    assert (await final(proxy, second)).result == 7
+    assert await claim(proxy) is None
+
+
+async def test_no_more_calls_are_released_at_once_than_may_run(proxy: Proxy) -> None:
+    await prepared(proxy)
+    await proxy.policy(delivery="placeholder", parallel=1)
+    await given(proxy, to("first"), to("second"))
+    first = await claimed(proxy)
+    assert await claim(proxy) is None
+    await proxy.store.answer("default", first.call_id, result=1)
+    assert (await claimed(proxy)).name == "second"
+
+
+async def test_a_worker_has_the_time_of_the_tool_from_its_claim_on(proxy: Proxy) -> None:
+    await prepared(proxy, first={"timeout": 0.05})
+    (record,) = await given(proxy, to("first"))
+    await asyncio.wait_for(proxy.store.wait_call(await proxy.store.call("default", record.call_id), 0.1), 5)
+    assert (await proxy.store.call("default", record.call_id)).status is Status.PENDING, "nobody has taken it"
+    await claimed(proxy)
+    ended = await final(proxy, record)
+    assert ended.error == "no worker answered first within 0.05 s; the call may have run"
+
+
+async def test_calls_that_were_not_released_expire_with_their_proxy(proxy: Proxy) -> None:
+    await prepared(proxy, second={"after": ["first"]})
+    first, second = await given(proxy, to("first"), to("second"))
+    await settled()
+    await proxy.store.drop("this")
+    assert (await final(proxy, second)).status is Status.EXPIRED
+    assert (await claimed(proxy)).call_id == first.call_id
+
+
+async def test_calls_that_the_client_was_given_itself_are_no_worker_s(proxy: Proxy) -> None:
+    await prepared(proxy, delivery="passthrough")
+    (record,) = await given(proxy, to("first"))
+    assert (record.owner, record.proxy_id) == ("hand", None)
+    assert await claim(proxy) is None
+
+
+async def test_a_call_of_an_answer_that_broke_off_is_not_given_to_workers_again(proxy: Proxy) -> None:
+    await prepared(proxy)
+    target, _ = proxy.target(Framing.SSE, "developer", "gemini-3-flash-preview")
+
+    async def capture() -> Capture:
+        forward = await proxy.forwarded({"contents": [user("x")]}, target)
+        assert forward.exchange is not None
+        return Capture(proxy.grafter, forward.exchange, "text/event-stream")
+
+    broken = await capture()
+    broken.feed(b"data: " + encode(says(to("first"))) + b"\r\n\r\n")
+    taken = await claimed(proxy)
+    broken.hung_up()
+    again = await capture()
+    again.feed(b"data: " + encode(says(to("first"), to("second"), finish="STOP")) + b"\r\n\r\n")
+    again.finish()
+    assert (await claimed(proxy)).name == "second"
+    assert await claim(proxy) is None
+    await proxy.store.answer("default", taken.call_id, result="once")
+    first, repeated, _ = await proxy.calls()
+    assert first.call_id == taken.call_id
+    assert (await final(proxy, repeated)).result == "once"

@@ -1,0 +1,202 @@
+"""Every rule of a tool for every kind of executor, in every delivery."""
+
+import asyncio
+import contextlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from addon.core.documents import Document
+from store.models import Call, Status
+from tests.loop.conftest import Proxy, call, until
+from tests.loop.deliveries import DELIVERIES
+from tests.loop.kinds import KINDS, Acts, having
+
+EVERYWHERE = pytest.mark.parametrize(
+    ("kind", "delivery"),
+    [(kind, delivery) for kind in KINDS for delivery in DELIVERIES if delivery != "placeholder" or kind == "worker"],
+)
+
+
+class Scene:
+    def __init__(self, proxy: Proxy, folder: Path, kind: str, delivery: str) -> None:
+        self.proxy = proxy
+        self.folder = folder
+        self.kind = kind
+        self.deliver = DELIVERIES[delivery]
+        self.policy: dict[str, Any] = {}
+
+    def tools(self, **tools: Mapping[str, Any]) -> contextlib.AbstractAsyncContextManager[Acts]:
+        return having(self.proxy, self.folder, self.kind, **tools)
+
+    async def told(self, *calls: Document) -> list[Document]:
+        """What the model is told of a step."""
+        async with asyncio.timeout(10):
+            return await self.deliver(self.proxy, calls, self.policy)
+
+    async def found(self, **fields: Any) -> Call:
+        """The first call that has these fields, as soon as there is one."""
+        async with asyncio.timeout(5):
+            while True:
+                seen = await self.proxy.store.last_event_id()
+                for one in await self.proxy.calls():
+                    if all(getattr(one, name) == value for name, value in fields.items()):
+                        return one
+                await self.proxy.store.follow("default", seen, 5)
+
+
+@pytest.fixture
+def scene(kind: str, delivery: str, tmp_path: Path) -> Scene:
+    return Scene(Proxy(), tmp_path, kind, delivery)
+
+
+def to(name: str, n: Any = 1) -> Document:
+    return call(name, n=n)
+
+
+@EVERYWHERE
+async def test_a_call_is_run_and_its_result_told(scene: Scene) -> None:
+    async with scene.tools(act={}) as acts:
+        assert await scene.told(to("act")) == [{"at": 1}]
+        assert acts.begun == ["act"]
+        (record,) = await scene.proxy.calls()
+        assert (record.status, record.result) == (Status.DONE, {"at": 1})
+        assert record.owner == ("workers" if scene.kind == "worker" else "loop")
+
+
+@EVERYWHERE
+async def test_arguments_are_checked(scene: Scene) -> None:
+    async with scene.tools(act={"approval": True}) as acts:
+        (response,) = await scene.told(to("act", "one"))
+        assert "the arguments do not fit" in response["error"]
+        assert acts.begun == []
+        assert [one.approval for one in await scene.proxy.calls()] == [None]
+
+
+@EVERYWHERE
+@pytest.mark.parametrize("order", [["first", "second"], ["second", "first"]], ids="-".join)
+async def test_after(scene: Scene, order: Sequence[str]) -> None:
+    async with scene.tools(first={}, second={"after": ["first"]}) as acts:
+        await scene.told(*map(to, order))
+        assert acts.begun == ["first", "second"]
+
+
+@EVERYWHERE
+async def test_idempotent(scene: Scene) -> None:
+    async with scene.tools(once={"idempotent": True}, each={}) as acts:
+        free = asyncio.Event()
+
+        async def waits() -> Any:
+            await free.wait()
+            return {"done": True}
+
+        acts.does = {"once": waits, "each": waits}
+        told = asyncio.ensure_future(scene.told(to("once"), to("once"), to("once", 2), to("each"), to("each")))
+        await until(lambda: len(acts.begun) == 4)
+        free.set()
+        assert await told == [{"done": True}] * 5
+        assert sorted(acts.begun) == ["each", "each", "once", "once"]
+
+
+@EVERYWHERE
+async def test_cache_ttl(scene: Scene) -> None:
+    async with scene.tools(kept={"cache_ttl": 60.0}, fresh={}) as acts:
+        for _ in range(2):
+            await scene.told(to("kept"), to("fresh"))
+        await scene.told(to("kept", 2))
+        assert (acts.begun.count("kept"), acts.begun.count("fresh")) == (2, 2)
+
+
+@EVERYWHERE
+async def test_timeout(scene: Scene) -> None:
+    async with scene.tools(slow={"timeout": 0.05}) as acts:
+        acts.does["slow"] = asyncio.Event().wait
+        (response,) = await scene.told(to("slow"))
+        assert "0.05 s" in response["error"]
+        assert acts.begun == ["slow"]
+        (record,) = await scene.proxy.calls()
+        assert record.status is Status.FAILED
+
+
+@EVERYWHERE
+@pytest.mark.parametrize("idempotent", [True, False])
+async def test_retries(scene: Scene, idempotent: bool) -> None:
+    async with scene.tools(flaky={"retries": 2, "idempotent": idempotent}) as acts:
+
+        async def flaky() -> Any:
+            if len(acts.begun) < 3:
+                raise ConnectionError("not now")
+            return {"tries": 3}
+
+        acts.does["flaky"] = flaky
+        (response,) = await scene.told(to("flaky"))
+        if idempotent:
+            assert response == {"tries": 3}
+        else:
+            assert list(response) == ["error"]
+            assert acts.begun == ["flaky"]
+
+
+@EVERYWHERE
+@pytest.mark.parametrize("approved", [True, False])
+async def test_approval(scene: Scene, approved: bool) -> None:
+    async with scene.tools(careful={"approval": True}) as acts:
+        scene.policy = {"on_pending": "wait"}  # nothing runs before the decision
+        told = asyncio.ensure_future(scene.told(to("careful")))
+        record = await scene.found(approval="waiting")
+        assert acts.begun == []
+        await scene.proxy.store.decide(record.session, record.call_id, approved)
+        (response,) = await told
+        assert response == ({"at": 1} if approved else {"error": "the call was denied"})
+        assert acts.begun == (["careful"] if approved else [])
+
+
+@EVERYWHERE
+async def test_graft_parallel(scene: Scene) -> None:
+    async with scene.tools(act={}) as acts:
+        scene.policy = {"parallel": 2}
+        free = asyncio.Event()
+
+        async def waits() -> Any:
+            await free.wait()
+            return {}
+
+        acts.does["act"] = waits
+        told = asyncio.ensure_future(scene.told(*(to("act", n) for n in range(5))))
+        await until(lambda: len(acts.begun) == 2)
+        free.set()
+        await told
+        assert (acts.most, len(acts.begun)) == (2, 5)
+
+
+@EVERYWHERE
+async def test_an_answer_by_hand_comes_first(scene: Scene) -> None:
+    async with scene.tools(act={}) as acts:
+        free = asyncio.Event()
+        acts.does["act"] = free.wait
+        told = asyncio.ensure_future(scene.told(to("act")))
+        await until(lambda: acts.begun == ["act"])
+        record = await scene.found(status=Status.RUNNING)
+        await scene.proxy.store.answer(record.session, record.call_id, result={"by": "hand"})
+        assert await told == [{"by": "hand"}]
+        free.set()
+
+
+@pytest.mark.parametrize("delivery", ["live"])
+@pytest.mark.parametrize("kind", ["hand"])
+async def test_a_call_that_nobody_runs_is_checked_approved_and_answered_by_hand(scene: Scene) -> None:
+    proxy = scene.proxy
+    await proxy.open()
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}}
+    await proxy.declare({"name": "manual", "description": "d", "parametersJsonSchema": schema})
+    (response,) = await scene.told(to("manual", "one"))
+    assert "do not fit" in response["error"]
+    told = asyncio.ensure_future(scene.told(to("manual")))
+    record = await scene.found(status=Status.PENDING)
+    assert (record.owner, record.released) == ("hand", False)
+    assert await proxy.store.claim("default", ["manual"], lease=1, worker="w") is None
+    await proxy.store.answer(record.session, record.call_id, result={"ok": 1})
+    assert await told == [{"ok": 1}]
+    await proxy.close()

@@ -1,0 +1,67 @@
+"""Simulates sessions with many chats, and says what their requests carried of the calls that truly were.
+
+The exit status is 1 where a request carried a call of another chat's.
+"""
+
+import argparse
+import asyncio
+import random
+import sys
+import time
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+
+from store.factory import open_url
+from tests.simulation.habits import habits
+from tests.simulation.words import KINDS, Kind
+from tests.simulation.world import Tally, World
+
+
+async def simulated(seed: int, chats: int, steps: int, kinds: Sequence[Kind] = KINDS, url: str = "memory://") -> World:
+    """A session in which so many chats took about so many steps each."""
+    store = open_url(url, ttl=1e9)
+    await store.open()
+    try:
+        world = World(store, seed)
+        await world.run(habits(random.Random(seed), chats, kinds), steps)
+        return world
+    finally:
+        await store.close()
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
+    parser.add_argument("--chats", type=int, default=120, help="in each session (120)")
+    parser.add_argument("--steps", type=int, default=12, help="of each chat, about (12)")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3], help="one session each (1 2 3)")
+    parser.add_argument("--words", nargs="+", choices=KINDS, default=list(KINDS), help="how the chats talk (all)")
+    parser.add_argument("--store", default="memory://", help="URL of an empty store (memory://)")
+    parser.add_argument("--show", type=int, default=0, help="so many wrong hits of each session, in words")
+    given = parser.parse_args(argv)
+    begun = time.perf_counter()
+    total: defaultdict[tuple[str, str, str], Tally] = defaultdict(Tally)
+    misses: Counter[str] = Counter()
+    requests = 0
+    for seed in given.seeds:
+        world = asyncio.run(simulated(seed, given.chats, given.steps, given.words, given.store))
+        requests += world.requests
+        misses += world.metrics.misses
+        for kind, tally in world.tallies.items():
+            total[kind] += tally
+        for line in world.wrong[: given.show]:
+            print(f"seed {seed}: {line}")
+    _print(total)
+    print("turns that were told as missed:", ", ".join(f"{reason} {n}" for reason, n in sorted(misses.items())))
+    print(f"{requests} requests in {time.perf_counter() - begun:.1f} s")
+    return 1 if any(tally.wrong for tally in total.values()) else 0
+
+
+def _print(total: dict[tuple[str, str, str], Tally]) -> None:
+    print(f"{'words':10} {'told by':10} {'history':8} {'hidden calls':>12} {'missed':>7} {'%':>6} {'wrong':>6}")
+    for (words, told_by, history), tally in sorted(total.items()):
+        calls, rate = tally.hits + tally.missed, 100 * tally.rate
+        print(f"{words:10} {told_by:10} {history:8} {calls:12} {tally.missed:7} {rate:6.2f} {tally.wrong:6}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

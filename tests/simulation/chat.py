@@ -1,0 +1,118 @@
+"""One client's chat: what it remembers, how it changes that, and what each of its turns truly was."""
+
+import random
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from tests.simulation.words import Kind
+
+Document = dict[str, Any]
+Delivery = Literal["placeholder", "loop", "passthrough", "mixed"]
+State = Literal["intact", "edited", "cut"]
+
+Did = tuple[str, str, str]
+"""A call as a model sees it: name, arguments, result; the last two as JSON."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A turn as the client remembers it. `did` are the calls that truly belong to it, `hidden` how many of them it was
+    not shown. `is_ordinary`: a user's words, and not the answers to calls."""
+
+    side: Literal["user", "model"]
+    parts: tuple[Document, ...]
+    did: tuple[Did, ...] = ()
+    hidden: int = 0
+    is_ordinary: bool = True
+
+    @property
+    def content(self) -> Document:
+        return {"role": self.side, "parts": list(self.parts)}
+
+    @property
+    def visible(self) -> tuple[str, ...]:
+        """What anyone sees of it."""
+        text = "".join(part.get("text", "") for part in self.parts if not part.get("thought")).strip()
+        calls = (part.get("functionCall") or part.get("functionResponse") for part in self.parts)
+        bare = ({key: value for key, value in call.items() if key != "id"} for call in calls if call)
+        return self.side, text, *map(str, bare)
+
+
+@dataclass(frozen=True, slots=True)
+class Habits:
+    """What kind of client it is. `clock`: its system instruction contains the time. `name`: it names its chat."""
+
+    words: Kind
+    delivery: Delivery
+    newest: bool  # of the models: with ids and signatures
+    echoes: bool
+    streams: bool
+    surface: Literal["developer", "vertex", "codeassist"]
+    account: str
+    clock: bool
+    name: str
+    restless: float  # how often it does something else than going on
+
+    @property
+    def tells(self) -> str:
+        """What tells the chat besides its words."""
+        return "signatures" if self.echoes else "name" if self.name else ""
+
+    @property
+    def model(self) -> str:
+        return "gemini-3-flash" if self.newest else "gemini-2.5-flash"
+
+
+@dataclass(slots=True)
+class Chat:
+    number: int
+    habits: Habits
+    turns: list[Turn] = field(default_factory=list)
+    state: State = "intact"
+    edited_at: int | None = None
+
+    def regenerate(self) -> bool:
+        """Forget the last answer; whether there was one."""
+        last = self._last_ordinary()
+        if last is None or last == len(self.turns) - 1:
+            return False
+        del self.turns[last + 1 :]
+        return True
+
+    def ask(self, text: str) -> None:
+        self.turns.append(Turn("user", ({"text": text},)))
+
+    def ask_otherwise(self, text: str) -> bool:
+        """Change the last question, and forget its answer."""
+        if not self.regenerate():
+            return False
+        self.turns[-1] = Turn("user", ({"text": text},))
+        return True
+
+    def edit(self, rng: random.Random, text: str) -> None:
+        """Change what was said earlier, and keep what came after it."""
+        ordinary = [at for at, turn in enumerate(self.turns) if turn.side == "user" and turn.is_ordinary]
+        if len(ordinary) < 2:
+            return
+        at = rng.choice(ordinary)
+        self.turns[at] = Turn("user", ({"text": text},))
+        self.edited_at = at if self.edited_at is None else min(at, self.edited_at)
+        self.state = "edited" if self.state == "intact" else self.state
+
+    def cut(self, rng: random.Random, summary: str = "") -> None:
+        """Forget the beginning, or put a summary in its place."""
+        ordinary = [at for at, turn in enumerate(self.turns) if turn.side == "user" and turn.is_ordinary]
+        if len(ordinary) < 3:
+            return
+        at = rng.choice(ordinary[1:-1])
+        begun = [Turn("user", ({"text": summary},)), Turn("model", ({"text": "Got it."},))] if summary else []
+        self.turns = [*begun, *self.turns[at:]]
+        if self.edited_at is not None:
+            self.edited_at = max(0, self.edited_at - at) + len(begun)
+        self.state = "cut"
+
+    def _last_ordinary(self) -> int | None:
+        return next((at for at in range(len(self.turns) - 1, -1, -1) if self._is_question(at)), None)
+
+    def _is_question(self, at: int) -> bool:
+        return self.turns[at].side == "user" and self.turns[at].is_ordinary

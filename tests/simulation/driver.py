@@ -1,0 +1,122 @@
+"""An answer of the upstream's on its way to a client, through the proxy's own code, without HTTP."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from addon.core.calls import response_of
+from addon.core.documents import decode, encode
+from addon.core.sse import SseDecoder
+from addon.core.sse import encode as sse_event
+from addon.graft.capture import Capture
+from addon.graft.effects import Effect, Send, Show, Wait
+from addon.graft.exchange import Exchange, Forward
+from addon.graft.grafter import Grafter
+from addon.graft.machine import AnswerMachine
+from addon.graft.owners import ByHand
+from addon.graft.scope import Scope
+from addon.graft.shell import record
+from tests.simulation.chat import Document
+
+JSON, SSE = "application/json", "text/event-stream"
+
+
+async def captured(grafter: Grafter, sent: Forward, documents: Sequence[Document]) -> list[Document]:
+    """The parts that the client gets. Several documents are a stream."""
+    exchange = sent.exchange
+    assert exchange is not None
+    if len(documents) == 1:
+        body = await Capture(grafter, exchange, JSON).whole(_whole(exchange, documents))
+        assert isinstance(body, bytes)
+        return _parts(exchange, [body])
+    capture = Capture(grafter, exchange, SSE)
+    events = [capture.feed(event) for event in _events(exchange, documents)]
+    return _parts(exchange, _data(b"".join([*events, capture.finish()])))
+
+
+class Runs(ByHand):
+    """A loop's calls are all run; by whom is the test's business."""
+
+    def can_run(self, scope: Scope, name: str) -> bool:
+        return True
+
+
+class Loop:
+    """A loop, whose rounds but the last have calls, which get these results in order."""
+
+    def __init__(
+        self, grafter: Grafter, sent: Forward, rounds: Sequence[Sequence[Document]], results: Sequence[Any]
+    ) -> None:
+        exchange = sent.exchange
+        assert exchange is not None
+        self.exchange = exchange
+        self.grafter = grafter
+        self.rounds = iter(rounds)
+        self.results = iter(results)
+        request = exchange.wire.read(sent.body)
+        self.machine = AnswerMachine(exchange, grafter.settings, grafter.store.clock, Runs(), request)
+        self.shown = b""
+        self.following: Effect | None = None
+
+    async def parts(self) -> list[Document]:
+        """The parts that the client gets."""
+        await self._perform(self.machine.start())
+        streams = False
+        while self.following is not None:
+            following, self.following = self.following, None
+            if isinstance(following, Wait):
+                given = {call.call_id: next(self.results) for call in following.calls}
+                for call_id, result in given.items():
+                    await self.grafter.store.answer(self.exchange.scope.session, call_id, result=result)
+                responses = {call_id: response_of(result, None) for call_id, result in given.items()}
+                await self._perform(self.machine.told(responses))
+                continue
+            documents = next(self.rounds)
+            streams = len(documents) > 1
+            await self._perform(self.machine.begin(SSE if streams else JSON))
+            for chunk in _events(self.exchange, documents) if streams else [_whole(self.exchange, documents)]:
+                out = chunk if self.machine.passes(chunk) else self.machine.feed(chunk)
+                if isinstance(out, bytes):
+                    self.shown += out
+                else:
+                    await self._perform(out)
+            await self._perform(self.machine.finish())
+        return _parts(self.exchange, _data(self.shown) if streams else [self.shown])
+
+    async def _perform(self, effects: Iterable[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, Show):
+                self.shown += effect.data
+            elif isinstance(effect, (Send, Wait)):
+                self.following = effect
+            else:
+                assert await record(self.grafter, self.machine, effect) is None
+
+
+def _wrapped(exchange: Exchange, document: Document) -> bytes:
+    for key in reversed(exchange.target.response_path):
+        document = {key: document}
+    return encode(document)
+
+
+def _whole(exchange: Exchange, documents: Sequence[Document]) -> bytes:
+    (document,) = documents
+    return _wrapped(exchange, document)
+
+
+def _events(exchange: Exchange, documents: Sequence[Document]) -> list[bytes]:
+    return [sse_event(_wrapped(exchange, document)) for document in documents]
+
+
+def _data(events: bytes) -> list[bytes]:
+    decoder = SseDecoder()
+    return [event.data for event in (*decoder.feed(events), *decoder.flush()) if event.data is not None]
+
+
+def _parts(exchange: Exchange, documents: Sequence[bytes]) -> list[Document]:
+    parts: list[Document] = []
+    for data in documents:
+        document = decode(data)
+        for key in exchange.target.response_path:
+            document = document[key]
+        parts += [part for candidate in document.get("candidates", ()) for part in candidate["content"]["parts"]]
+    return parts

@@ -1,0 +1,32 @@
+"""The clients of a simulated session."""
+
+import random
+from collections.abc import Sequence
+
+from tests.simulation.chat import Delivery, Habits
+from tests.simulation.words import Kind
+
+DELIVERIES: Sequence[Delivery] = ("placeholder", "loop", "loop", "passthrough", "mixed")
+
+
+def habits(rng: random.Random, chats: int, kinds: Sequence[Kind]) -> list[Habits]:
+    """Clients of every kind, at random."""
+    return [_habits(rng, number, rng.choice(kinds)) for number in range(chats)]
+
+
+def _habits(rng: random.Random, number: int, kind: Kind) -> Habits:
+    newest = rng.random() < 0.5
+    surface = rng.choice(("developer", "developer", "vertex", "codeassist"))
+    named = surface == "codeassist" and rng.random() < 0.5
+    return Habits(
+        words=kind,
+        delivery=rng.choice(DELIVERIES),
+        newest=newest,
+        echoes=newest and rng.random() < 0.5,
+        streams=rng.random() < 0.5,
+        surface=surface,  # type: ignore[arg-type]
+        account=f"account-{rng.randrange(2)}",
+        clock=rng.random() < 0.3,
+        name=f"chat-{number}" if named else "",
+        restless=rng.choice((0.0, 0.2, 0.4)),
+    )

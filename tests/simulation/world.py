@@ -1,0 +1,332 @@
+"""One session of a proxy with many chats in it, and a judge who knows what each turn was."""
+
+import dataclasses
+import itertools
+import json
+import random
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal, Self
+
+from addon.core.asker import asker_of
+from addon.core.documents import decode, encode
+from addon.graft.exchange import Forward
+from addon.graft.grafter import Grafter
+from addon.graft.scope import Scope
+from addon.metrics import Metrics
+from addon.settings import Settings
+from addon.surfaces import Framing, Operation, Target
+from store.base import Store
+from store.models import Status, Toolset
+from tests.simulation import words
+from tests.simulation.chat import Chat, Did, Document, Habits, State, Turn
+from tests.simulation.driver import Loop, captured
+
+SESSION = "default"
+TOOLS: list[Document] = [{"name": "act", "description": "d"}, {"name": "look", "description": "d"}]
+OWN: Document = {"functionDeclarations": [{"name": "own", "description": "d"}]}
+_CITIES = ("Oslo", "Rome", "Lima")
+_SUMMARY = "A summary of what we have talked about so far: there were questions, and all of them were answered."
+
+Call = tuple[Did, Document, Any]
+"""What the model calls: as it is judged, its arguments, its result."""
+
+_OWN_CALL: Call = (("own", "{}", '{"ok":1}'), {}, {"ok": 1})
+
+Kind = tuple[str, str, State]
+"""The words, what else tells the chat (signatures that are echoed, or its name), and what has become of the history."""
+
+
+@dataclasses.dataclass(slots=True)
+class Tally:
+    """Of hidden calls that a request should have carried: how many it did, missed, and how many others it had."""
+
+    hits: int = 0
+    missed: int = 0
+    wrong: int = 0
+
+    def __iadd__(self, other: Self) -> Self:
+        self.hits += other.hits
+        self.missed += other.missed
+        self.wrong += other.wrong
+        return self
+
+    @property
+    def rate(self) -> float:
+        return self.missed / max(1, self.hits + self.missed)
+
+
+class World:
+    """`tallies`: by kind of chat. `wrong`: what was seen of each wrong hit, for whoever looks for its cause; `missed`:
+    the turns that were."""
+
+    def __init__(self, store: Store, seed: int) -> None:
+        self.store = store
+        self.rng = random.Random(seed)
+        self.metrics = Metrics()
+        self.grafter = Grafter(store, Settings(), self.metrics)
+        self.tallies: defaultdict[Kind, Tally] = defaultdict(Tally)
+        self.wrong: list[str] = []
+        self.missed: list[tuple[Chat, Turn]] = []
+        self.requests = 0
+        self._jobs = itertools.count(1)
+        self._marks = itertools.count(1)
+        self._said: list[tuple[str, int, tuple[tuple[str, ...], ...], tuple[Did, ...]]] = []
+
+    async def run(self, habits: Sequence[Habits], steps: int) -> None:
+        """Each chat takes about so many steps, in any order."""
+        await self.store.put_toolset(SESSION, Toolset(declarations=TOOLS))
+        chats = [Chat(number, one) for number, one in enumerate(habits)]
+        turns = [chat for chat in chats for _ in range(steps)]
+        self.rng.shuffle(turns)
+        for chat in turns:
+            await self._step(chat)
+
+    # --- clients --------------------------------------------------------------------------------------------------
+
+    async def _step(self, chat: Chat) -> None:
+        """Something that the user does, and all requests that follow from it."""
+        rng, kind = self.rng, chat.habits.words
+        if rng.random() < chat.habits.restless:
+            deed = rng.choice(("regenerate", "otherwise", "edit", "cut", "compact"))
+            if deed == "edit":
+                chat.edit(rng, words.edited(rng, kind))
+            elif deed in ("cut", "compact"):
+                chat.cut(rng, _SUMMARY if deed == "compact" else "")
+            again = (deed == "regenerate" and chat.regenerate()) or (
+                deed == "otherwise" and chat.ask_otherwise(words.asked(rng, kind, first=len(chat.turns) < 3))
+            )
+            if again:
+                await self._answered(chat)
+                return
+        chat.ask(words.asked(rng, kind, first=not chat.turns))
+        await self._answered(chat)
+
+    async def _answered(self, chat: Chat) -> None:
+        """Send the chat, and take the answer."""
+        sent = await self._sent(chat)
+        habits, rng = chat.habits, self.rng
+        calls = self._calls() if rng.random() < 0.5 else []
+        text = words.said(rng, habits.words, busy=bool(calls))
+        begun = words.said(rng, habits.words, busy=True) if calls and rng.random() < 0.3 else ""
+        did = tuple(call[0] for call in calls)
+        if habits.delivery == "loop":
+            rounds = (
+                [self._answer(habits, begun, calls), self._answer(habits, text)]
+                if calls
+                else [self._answer(habits, text)]
+            )
+            parts = await Loop(self.grafter, sent, rounds, [call[2] for call in calls]).parts()
+            self._keep(chat, parts, did, len(calls))
+            return
+        own = [_OWN_CALL] if calls and habits.delivery == "mixed" else []
+        parts = await captured(self.grafter, sent, self._answer(habits, begun if calls else text, [*calls, *own]))
+        if not calls:
+            self._keep(chat, parts, (), 0)
+            return
+        if habits.delivery != "passthrough":
+            await self._answer_by_hand(calls)
+        hidden = 0 if habits.delivery == "passthrough" else len(calls)
+        self._keep(chat, parts, (*did, *(call[0] for call in own)), hidden)
+        if habits.delivery in ("passthrough", "mixed"):
+            await self._respond(chat, [*calls, *own])
+
+    async def _respond(self, chat: Chat, calls: Sequence[Call]) -> None:
+        """The client answers the calls that it was given, and the model says what came of it."""
+        results = {(name, args): json.loads(result) for (name, args, result), _, _ in calls}
+        shown = [part["functionCall"] for part in chat.turns[-1].parts if "functionCall" in part]
+        answers = []
+        for call in shown:
+            answer = {"name": call["name"], "response": results[call["name"], _json(call.get("args") or {})]}
+            answers.append({"functionResponse": {**({"id": call["id"]} if "id" in call else {}), **answer}})
+        chat.turns.append(Turn("user", tuple(answers), is_ordinary=False))
+        sent = await self._sent(chat)
+        text = words.said(self.rng, chat.habits.words, busy=True)
+        self._keep(chat, await captured(self.grafter, sent, self._answer(chat.habits, text)), (), 0)
+
+    def _keep(self, chat: Chat, parts: Sequence[Document], did: tuple[Did, ...], hidden: int) -> None:
+        """What the client remembers of an answer."""
+        kept = [dict(part) for part in parts if part.get("text") != "" or "thoughtSignature" in part]
+        if not chat.habits.echoes:
+            kept = [{k: v for k, v in part.items() if k != "thoughtSignature"} for part in kept]
+            for part in kept:
+                if "functionCall" in part:
+                    part["functionCall"] = {k: v for k, v in part["functionCall"].items() if k != "id"}
+            kept = [part for part in kept if part.get("text") != "" and not part.get("thought")]
+        chat.turns.append(Turn("model", tuple(kept), did, hidden))
+        self._said.append((chat.habits.account, chat.number, tuple(turn.visible for turn in chat.turns), did))
+
+    # --- the model ------------------------------------------------------------------------------------------------
+
+    def _calls(self) -> list[Call]:
+        """Calls, with their results. Some are like those of any other chat."""
+        made = []
+        for _ in range(self.rng.choice((1, 1, 2))):
+            if self.rng.random() < 0.15:
+                name, args = "look", {"city": self.rng.choice(_CITIES)}
+                result = {"city": args["city"], "degrees": len(args["city"])}
+            else:
+                job = next(self._jobs)
+                name, args, result = "act", {"job": str(job)}, {"receipt": f"r{job}"}
+            made.append(((name, _json(args), _json(result)), args, result))
+        return made
+
+    def _answer(self, habits: Habits, text: str, calls: Sequence[Call] = ()) -> list[Document]:
+        """The documents of an answer: one, or those of a stream."""
+        parts: list[Document] = [{"text": text}] if text else []
+        for number, ((name, _, _), args, _) in enumerate(calls):
+            call: Document = {"name": name, "args": args}
+            if habits.newest:
+                call["id"] = f"function-call-{next(self._marks):08d}"
+            parts.append({"functionCall": call} | (self._signed(habits) if number == 0 else {}))
+        if not calls:
+            parts[-1] |= self._signed(habits) if not habits.streams else {}
+        if not habits.streams:
+            return [_response(parts, "STOP")]
+        pieces: list[Document] = []
+        for part in parts:
+            half = len(part.get("text", "")) // 2
+            pieces += [{"text": part["text"][:half]}, {"text": part["text"][half:]}] if half > 3 else [part]
+        last = {"text": ""} | self._signed(habits) if habits.newest and not calls else {"text": ""}
+        return [*(_response([piece]) for piece in pieces), _response([last], "STOP")]
+
+    def _signed(self, habits: Habits) -> Document:
+        if not habits.newest:
+            return {}
+        return {"thoughtSignature": f"c2lnbmF0dXJl{next(self._marks):08d}"}
+
+    async def _answer_by_hand(self, calls: Sequence[Call]) -> None:
+        """The calls that were captured last get their results."""
+        waiting = (await self.store.calls(session=SESSION, status=Status.PENDING, limit=10**6)).items
+        for call, (_, _, result) in zip(waiting[-len(calls) :], calls, strict=True):
+            await self.store.answer(SESSION, call.call_id, result=result)
+
+    # --- the proxy ------------------------------------------------------------------------------------------------
+
+    async def _sent(self, chat: Chat) -> Forward:
+        """Send the chat as it stands; what goes upstream is judged."""
+        self.requests += 1
+        habits = chat.habits
+        target, body = self._request(chat)
+        scope = await self._scope(habits)
+        outcome = await self.grafter.request(target, scope, encode(body), asker=self._asker(habits))
+        assert isinstance(outcome, Forward)
+        assert outcome.exchange is not None
+        sent = decode(outcome.body)
+        self._judge(chat, (sent["request"] if target.request_path else sent)["contents"])
+        return outcome
+
+    async def _scope(self, habits: Habits) -> Scope:
+        scope = await self.grafter.scope(SESSION)
+        assert scope is not None
+        delivery = "placeholder" if habits.delivery == "mixed" else habits.delivery
+        tools: Literal["keep", "strip"] = "keep" if habits.delivery in ("mixed", "passthrough") else "strip"
+        return dataclasses.replace(scope, delivery=delivery, client_tools=tools)
+
+    def _request(self, chat: Chat) -> tuple[Target, Document]:
+        habits = chat.habits
+        clock = f" It is {self.requests // 60 % 24:02d}:{self.requests % 60:02d}." if habits.clock else ""
+        request: Document = {
+            "contents": [turn.content for turn in chat.turns],
+            "systemInstruction": {"parts": [{"text": f"Be brief.{clock}"}]},
+        }
+        if habits.delivery == "mixed":
+            request["tools"] = [OWN]
+        operation, framing = (Operation.STREAM, Framing.SSE) if habits.streams else (Operation.GENERATE, Framing.JSON)
+        if habits.surface != "codeassist":
+            return Target(habits.surface, operation, framing, habits.model, (), ()), request
+        if habits.name:
+            request["session_id"] = habits.name
+        target = Target("codeassist", operation, framing, "", ("request",), ("response",))
+        return target, {"model": habits.model, "project": habits.account, "request": request}
+
+    def _asker(self, habits: Habits) -> str:
+        hour = self.requests // 40
+        if habits.surface == "developer":
+            return asker_of("/v1beta/models/m:generateContent", {"x-goog-api-key": habits.account}.get)
+        path = "/v1internal:generateContent"
+        if habits.surface == "vertex":
+            path = f"/v1/projects/{habits.account}/locations/l/publishers/google/models/m:generateContent"
+        return asker_of(path, {"authorization": f"Bearer ya29.{hour}"}.get)
+
+    # --- the judge ------------------------------------------------------------------------------------------------
+
+    def _judge(self, chat: Chat, sent: Sequence[Document]) -> None:
+        habits = chat.habits
+        told = list(_told(sent))
+        tally = self.tallies[habits.words, habits.tells, chat.state]
+        for number, (expected, found) in enumerate(itertools.zip_longest(_true(chat.turns), told, fillvalue=None)):
+            assert expected is not None, "the client's user turns stay what they are"
+            left = list(found or ())
+            for turn in expected:
+                there = [did for did in turn.did if did in left]
+                for did in there:
+                    left.remove(did)
+                if turn.hidden:
+                    hit = Counter(there) == Counter(turn.did)
+                    tally.hits += hit
+                    tally.missed += not hit
+                    if not hit:
+                        self.missed.append((chat, turn))
+            if left and not self._reads_as_another(chat, expected, left):
+                tally.wrong += 1
+                self.wrong.append(f"chat {chat.number} {habits} {chat.state}, exchange {number}: {left}")
+
+    def _reads_as_another(self, chat: Chat, turns: Sequence[Turn], found: Sequence[Did]) -> bool:
+        """Whether the user's edits have made a history word for word what another chat said: then it is that one, to
+        everyone who reads it."""
+        for turn in turns:
+            at = chat.turns.index(turn)
+            if chat.edited_at is None or at < chat.edited_at:
+                continue
+            visible = tuple(one.visible for one in chat.turns[: at + 1])
+            for account, _, said, did in self._said:
+                if account == chat.habits.account and said[-len(visible) :] == visible and set(found) <= set(did):
+                    return True
+        return False
+
+
+def _true(turns: Sequence[Turn]) -> Iterator[list[Turn]]:
+    """The model turns after each of the user's ordinary turns."""
+    here: list[Turn] | None = None
+    for turn in turns:
+        if turn.side == "user" and turn.is_ordinary:
+            if here is not None:
+                yield here
+            here = []
+        elif turn.side == "model" and here is not None:
+            here.append(turn)
+    if here is not None:
+        yield here
+
+
+def _told(contents: Sequence[Document]) -> Iterator[list[Did]]:
+    """The calls with their results that stand after each of the user's ordinary turns, in what goes upstream."""
+    here: list[Did] | None = None
+    waiting: list[Document] = []
+    for content in contents:
+        parts = content["parts"]
+        calls = [part["functionCall"] for part in parts if "functionCall" in part]
+        responses = [part["functionResponse"] for part in parts if "functionResponse" in part]
+        if responses and here is not None:
+            here += [
+                (call["name"], _json(call.get("args") or {}), _json(answer["response"]))
+                for call, answer in zip(waiting, responses, strict=True)
+            ]
+            waiting = []
+        elif content["role"] == "user":
+            if here is not None:
+                yield here
+            here = []
+        waiting = calls or waiting
+    if here is not None:
+        yield here
+
+
+def _response(parts: Sequence[Document], finish: str = "") -> Document:
+    candidate: Document = {"content": {"role": "model", "parts": list(parts)}, "index": 0}
+    return {"candidates": [candidate | ({"finishReason": finish} if finish else {})]}
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))

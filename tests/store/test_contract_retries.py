@@ -1,0 +1,235 @@
+"""What the store's contract says of requests that are sent again: an answer that broke off is taken over, once."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from store.base import Store
+from store.models import Call, Status, Turn
+from tests.store.conftest import TTL, Clock
+from tests.store.records import WORKERS, a_call, a_turn
+
+KEY = b"the request"
+WEATHER = ["get_weather"]
+
+
+async def answering(
+    store: Store, turn_id: str = "t1", *calls: Call, session: str = "one", proxy: str = "p1", **fields: Any
+) -> Turn:
+    """A turn of a proxy that is alive, with one call of its own where none are given."""
+    await store.hold(proxy, 60.0)
+    own = calls or (a_call(f"c-{turn_id}", turn_id, session, owner="loop", proxy_id=proxy),)
+    turn = a_turn(turn_id, session, *own, **{"request_key": KEY, "proxy_id": proxy, **fields})
+    await store.save_turn(turn, own)
+    return turn
+
+
+async def taken(store: Store, *, session: str = "one", key: bytes = KEY, proxy: str = "p2") -> str | None:
+    await store.hold(proxy, 60.0)
+    found = await store.take_over(session, key, window=60.0, proxy_id=proxy)
+    return found[0].turn_id if found else None
+
+
+async def test_an_answer_that_broke_off_is_taken_over_with_its_calls(store: Store, clock: Clock) -> None:
+    done = a_call("c1", "t1", owner="loop", proxy_id="p1")
+    running = a_call("c2", "t1", owner="loop", proxy_id="p1")
+    turn = await answering(store, "t1", done, running)
+    answered, _ = await store.answer("one", "c1", result={"n": 1})
+    started = await store.start("one", "c2", loop_id="loop")
+    clock.now += 5
+    assert await store.broke_off("one", "t1") is True
+    broken = (await store.look_up("one", turn_ids=["t1"])).turns["t1"]
+    assert broken == turn.model_copy(update={"broke_off": clock.now})
+    event = (await store.events(after=None))[-1]
+    assert (event.type, event.data) == ("turn.updated", broken.model_dump(mode="json"))
+    clock.now += 5
+    found = await store.take_over("one", KEY, window=60.0, proxy_id="p1")
+    assert found == (turn, [answered, started])
+    assert (await store.look_up("one", turn_ids=["t1"])).turns["t1"] == turn
+    event = (await store.events(after=None))[-1]
+    assert (event.type, event.data) == ("turn.updated", turn.model_dump(mode="json"))
+
+
+async def test_an_answer_is_taken_over_once_and_again_once_it_has_broken_off_again(store: Store) -> None:
+    await answering(store)
+    for _ in range(3):
+        await store.broke_off("one", "t1")
+        assert [await taken(store), await taken(store)] == ["t1", None]
+
+
+async def test_of_two_that_are_sent_again_at_once_one_takes_over(store: Store) -> None:
+    await answering(store)
+    await store.broke_off("one", "t1")
+    found = await asyncio.gather(*(taken(store, proxy=f"p{number}") for number in range(4)))
+    assert sorted(found, key=str) == [None, None, None, "t1"]
+
+
+async def test_what_is_still_being_made_is_not_taken_over(store: Store) -> None:
+    await answering(store)
+    assert await taken(store) is None
+
+
+async def test_a_turn_that_was_delivered_is_never_taken_over(store: Store) -> None:
+    turn = await answering(store)
+    await store.broke_off("one", "t1")
+    await store.save_turn(turn.model_copy(update={"delivered": True}))
+    assert await taken(store) is None
+    assert await store.broke_off("one", "t1") is False
+    assert (await store.look_up("one", turn_ids=["t1"])).turns["t1"].delivered
+
+
+async def test_an_answer_is_taken_over_within_the_window_and_not_later(store: Store, clock: Clock) -> None:
+    await answering(store)
+    await store.broke_off("one", "t1")
+    clock.now += 60.1
+    assert await taken(store) is None
+    clock.now -= 0.1
+    assert await taken(store) == "t1"
+
+
+async def test_the_newest_answer_is_taken_over_first(store: Store) -> None:
+    for number in range(3):
+        await answering(store, f"t{number}")
+        await store.broke_off("one", f"t{number}")
+    assert [await taken(store) for _ in range(4)] == ["t2", "t1", "t0", None]
+
+
+@pytest.mark.parametrize(("session", "key"), [("two", KEY), ("one", b"another"), ("one", b"")])
+async def test_another_request_takes_nothing_over(store: Store, session: str, key: bytes) -> None:
+    await answering(store)
+    await answering(store, "none", request_key=b"")
+    for turn_id in ("t1", "none"):
+        await store.broke_off("one", turn_id)
+    assert await taken(store, session=session, key=key) is None
+
+
+async def test_what_never_was_or_broke_off_before_does_not_break_off(store: Store, clock: Clock) -> None:
+    assert await store.broke_off("one", "t1") is False
+    await answering(store)
+    assert await store.broke_off("two", "t1") is False
+    assert await store.broke_off("one", "t1") is True
+    last = await store.last_event_id()
+    clock.now += 30
+    assert await store.broke_off("one", "t1") is False, "the first time counts"
+    assert await store.last_event_id() == last
+    clock.now += 31
+    assert await taken(store) is None
+
+
+async def test_saving_again_leaves_it_broken_off_and_its_proxy_s(store: Store) -> None:
+    turn = await answering(store)
+    await store.broke_off("one", "t1")
+    await store.save_turn(turn.model_copy(update={"proxy_id": None, "usage": [{"totalTokenCount": 3}]}))
+    saved = (await store.look_up("one", turn_ids=["t1"])).turns["t1"]
+    assert saved.broke_off is not None
+    assert saved.proxy_id == "p1"
+    assert saved.usage != []
+    assert await taken(store) == "t1"
+
+
+# --- proxies that are gone ------------------------------------------------------------------------------------
+
+
+async def test_the_answer_of_a_proxy_that_died_broke_off_when_it_was_last_alive(store: Store, clock: Clock) -> None:
+    await answering(store)
+    clock.now += 50
+    await store.hold("p1", 10.0)
+    clock.now += 9
+    assert await taken(store) is None, "its lease holds"
+    clock.now += 51
+    assert await taken(store) == "t1"
+    assert await taken(store) is None
+
+
+async def test_the_answer_of_a_proxy_that_died_long_ago_is_not_taken_over(store: Store, clock: Clock) -> None:
+    await answering(store)
+    clock.now += 61
+    assert await taken(store) is None
+
+
+async def test_the_answer_of_a_proxy_that_stopped_broke_off_then(store: Store, clock: Clock) -> None:
+    await answering(store)
+    clock.now += 50
+    await store.drop("p1")
+    clock.now += 60
+    assert await taken(store) == "t1"
+
+
+async def test_opening_the_store_leaves_what_proxies_had_begun_to_be_taken_over(store: Store, clock: Clock) -> None:
+    if store.suspends:
+        return
+    await answering(store)
+    await store.answer("one", "c-t1", result="kept")
+    await store.close()
+    await store.open()
+    clock.now += 5
+    found = await store.take_over("one", KEY, window=60.0, proxy_id="p2")
+    assert found is not None
+    assert [call.result for call in found[1]] == ["kept"]
+
+
+async def test_an_answer_is_the_proxy_s_that_took_it_over(store: Store, clock: Clock) -> None:
+    await answering(store)
+    await store.broke_off("one", "t1")
+    await store.hold("p2", 10.0)
+    found = await store.take_over("one", KEY, window=60.0, proxy_id="p2")
+    assert found is not None
+    assert found[0].proxy_id == "p2"
+    clock.now += 10
+    assert await taken(store, proxy="p3") == "t1", "that one died as well"
+
+
+async def test_calls_of_an_answer_that_is_taken_over_are_settled_or_the_new_proxy_s(store: Store, clock: Clock) -> None:
+    known = {"owner": "loop", "proxy_id": "p1"}
+    await answering(
+        store,
+        "t1",
+        a_call("pending", "t1", **known),
+        a_call("own", "t1", **known),
+        a_call("final", "t1", **known),
+        a_call("worker-s", "t1", **{**known, **WORKERS}),
+        a_call("by-hand", "t1"),
+    )
+    await store.start("one", "own", loop_id="loop")
+    await store.answer("one", "final", result=1)
+    await store.claim("one", WEATHER, lease=90.0, worker="w")
+    await store.drop("p1")
+    clock.now += 5
+    await store.hold("p2", 60.0)
+    found = await store.take_over("one", KEY, window=60.0, proxy_id="p2")
+    assert found is not None
+    assert [(call.call_id, call.status, call.proxy_id) for call in found[1]] == [
+        ("pending", Status.EXPIRED, "p1"),
+        ("own", Status.EXPIRED, "p1"),
+        ("final", Status.DONE, "p1"),
+        ("worker-s", Status.RUNNING, "p2"),
+        ("by-hand", Status.PENDING, None),
+    ]
+    for call in found[1]:
+        assert await store.call("one", call.call_id) == call
+    assert await store.settle_lost() == []
+
+
+async def test_the_revision_changes_as_an_answer_breaks_off_and_is_taken_over(store: Store) -> None:
+    await answering(store)
+    seen = [store.revision("one")]
+    await store.broke_off("one", "t1")
+    seen.append(store.revision("one"))
+    await taken(store)
+    seen.append(store.revision("one"))
+    if None not in seen:
+        assert len(set(seen)) == 3
+
+
+async def test_what_is_gone_is_not_taken_over(store: Store, clock: Clock) -> None:
+    for end in ("delete", "expire"):
+        await answering(store, created_at=clock.now)
+        await store.broke_off("one", "t1")
+        if end == "delete":
+            await store.delete_session("one")
+        else:
+            clock.now += TTL + 1
+            await store.expire()
+        found = await store.take_over("one", KEY, window=10 * TTL, proxy_id="p2")
+        assert found is None

@@ -1,0 +1,152 @@
+"""What is told of an MCP server's errors: by table, and as a server over HTTP makes them."""
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx2
+import mcp_types
+import pytest
+from mcp import MCPError
+from pydantic import ValidationError
+
+from addon.tools.base import ToolError
+from addon.tools.mcp_config import Server
+from addon.tools.mcp_errors import MAX_WORDS, plain, words_of
+from addon.tools.mcp_servers import McpSource
+
+
+@pytest.mark.parametrize(
+    ("message", "words"),
+    [
+        ("no such city", "no such city"),
+        ("two\n  lines", "two lines"),
+        ("see https://user:secret@host.example:8/secret?key=secret now", "see https://host.example:8 now"),
+        ("'http://h/secret' and http://h#secret", "'http://h' and http://h"),
+        ("Redirect to https://other/secret not followed", "it redirects to elsewhere"),
+        ("Failed to parse JSON response: secret", "what it answered is no MCP message"),
+        ("Unexpected content type: text/secret", "what it answered is no MCP message"),
+        ("Invalid structured content returned by tool t: secret", "its result does not fit the tool's outputSchema"),
+        ("half \ud800", "half ?"),
+        ("x" * 10_000, "x" * (MAX_WORDS - 1) + "…"),
+    ],
+)
+def test_a_message_is_one_line_without_anything_that_may_be_secret(message: str, words: str) -> None:
+    assert plain(message).startswith(words)
+    assert len(plain(message)) <= MAX_WORDS
+    assert "secret" not in plain(message)
+
+
+def invalid() -> ValidationError:
+    with pytest.raises(ValidationError) as raised:
+        mcp_types.Tool.model_validate({"name": "secret", "inputSchema": "secret"}, by_name=False)
+    return raised.value
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (MCPError(code=-1, message="its own words"), "its own words"),
+        (httpx2.ConnectError("All connection attempts failed"), "All connection attempts failed"),
+        (httpx2.ConnectError(""), "the connection failed"),
+        (httpx2.RemoteProtocolError("illegal status line: bytearray(b'secret')"), "the connection broke"),
+        (FileNotFoundError(2, "No such file or directory", "/secret/run"), "No such file or directory: run"),
+        (PermissionError(13, "Permission denied"), "Permission denied"),
+        (TimeoutError(), "it has not answered in time"),
+        (RuntimeError("No mutually supported version"), "No mutually supported version"),
+        (RuntimeError(), "RuntimeError"),
+        (LookupError("secret"), "LookupError"),
+        (invalid(), "what it answered is no MCP message"),
+        (ExceptionGroup("secret", [ExceptionGroup("secret", [MCPError(code=-1, message="this")])]), "this"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_an_error_is_told_in_words_without_what_was_sent_or_received(error: BaseException, words: str) -> None:
+    assert words_of(error) == words
+
+
+def rpc(message: dict[str, Any], **more: Any) -> bytes:
+    return json.dumps({"jsonrpc": "2.0", "id": message["id"], **more}).encode()
+
+
+BAD: dict[str, tuple[bytes, str]] = {
+    "401": (b"401 secret\r\ncontent-type: text/html", "http://127.0.0.1:{port} answered 401 Unauthorized"),
+    "500": (
+        b"500 secret\r\ncontent-type: application/json",
+        "http://127.0.0.1:{port} answered 500 Internal Server Error",
+    ),
+    "redirect": (b"307 secret\r\nlocation: https://other.example/secret?key=secret", "it redirects to elsewhere, "),
+    "no MCP": (b"200 OK\r\ncontent-type: application/json", "what it answered is no MCP message"),
+    "kind": (b"200 OK\r\ncontent-type: text/html; secret", "what it answered is no MCP message"),
+}
+
+
+class Odd:
+    """An MCP server over HTTP that answers well until `bad` says otherwise; `everything`: from its first message on."""
+
+    def __init__(self) -> None:
+        self.bad = ""
+        self.everything = False
+        self.port = 0
+
+    async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while True:
+                head = (await reader.readuntil(b"\r\n\r\n")).decode().lower().split("\r\n")
+                size = next((int(line.partition(":")[2]) for line in head if line.startswith("content-length:")), 0)
+                body = await reader.readexactly(size)
+                status, content = self.answer(json.loads(body) if body else {}, head[0])
+                writer.write(b"HTTP/1.1 %s\r\ncontent-length: %d\r\n\r\n%s" % (status, len(content), content))
+                await writer.drain()
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            writer.close()
+
+    def answer(self, message: dict[str, Any], line: str) -> tuple[bytes, bytes]:
+        fine = b"200 OK\r\ncontent-type: application/json\r\nmcp-session-id: secret"
+        method = message.get("method")
+        if self.bad and (self.everything or method == "tools/call"):
+            return BAD[self.bad][0], b'{"secret": "secret"}'
+        if method == "initialize":
+            info = {"name": "x", "version": "1"}
+            result = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": info}
+            return fine, rpc(message, result=result)
+        if method == "tools/list":
+            return fine, rpc(message, result={"tools": [{"name": "t", "inputSchema": {"type": "object"}}]})
+        if "id" in message:
+            return b"404 Not Found", b""
+        return (b"405 No", b"") if line.startswith("get") else (b"202 Accepted", b"")
+
+
+@pytest.fixture
+async def odd() -> AsyncIterator[Odd]:
+    odd = Odd()
+    server = await asyncio.start_server(odd.handle, "127.0.0.1", 0)
+    odd.port = server.sockets[0].getsockname()[1]
+    yield odd
+    server.close()
+
+
+@pytest.mark.parametrize("everything", [False, True])
+@pytest.mark.parametrize("bad", BAD)
+async def test_of_a_server_over_http_the_origin_and_the_status_are_told(
+    odd: Odd, bad: str, everything: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    url = f"http://user:secret@127.0.0.1:{odd.port}/secret?key=secret"
+    if everything:
+        odd.bad, odd.everything = bad, True
+    with caplog.at_level(logging.INFO):
+        async with McpSource("s", Server(url=url), start_timeout=5) as source:
+            odd.bad = bad
+            with pytest.raises(ToolError) as raised:
+                async with asyncio.timeout(10):
+                    await (source._connection.client() if everything else source.call("t", {}, call_id="c"))
+    words = BAD[bad][1].format(port=odd.port)
+    beginning = "MCP server 's' is down: " if everything else "MCP server 's': "
+    assert str(raised.value).startswith(beginning + words)
+    assert "secret" not in str(raised.value)
+    assert "secret" not in caplog.text
+    assert not [record for record in caplog.records if record.levelno > logging.WARNING]

@@ -1,0 +1,100 @@
+"""Lists read one reading after the other."""
+
+import asyncio
+
+import pytest
+
+from addon.tools.refresher import Refresher
+
+pytestmark = pytest.mark.usefixtures("eager")
+
+
+class Read:
+    """A list that is read when it is let go on."""
+
+    def __init__(self, fails: int = 0) -> None:
+        self.begun = 0
+        self.under_way = 0
+        self.fails = fails
+        self.go = asyncio.Semaphore(0)
+
+    async def __call__(self) -> None:
+        self.begun += 1
+        self.under_way += 1
+        assert self.under_way == 1, "two readings at once"
+        try:
+            await self.go.acquire()
+            if self.begun <= self.fails:
+                raise ValueError("no list")
+        finally:
+            self.under_way -= 1
+
+
+async def test_what_is_asked_for_while_the_list_is_read_is_read_once_more() -> None:
+    read = Read()
+    refresher = Refresher(read, "tools")
+    for _ in range(3):
+        refresher.ask()
+    await asyncio.sleep(0)
+    assert read.begun == 1
+    refresher.ask()
+    refresher.ask()
+    for _ in range(5):
+        read.go.release()
+    await over(refresher)
+    assert read.begun == 2
+    refresher.ask()
+    await over(refresher)
+    assert read.begun == 3
+
+
+async def test_a_reading_that_is_over_at_once_is_made_each_time_it_is_asked_for() -> None:
+    read = Read()
+    refresher = Refresher(read, "tools")
+    for count in range(1, 4):
+        read.go.release()
+        refresher.ask()
+        await over(refresher)
+        assert read.begun == count
+
+
+async def test_a_reading_that_fails_is_a_warning_and_the_next_one_is_made(caplog: pytest.LogCaptureFixture) -> None:
+    read = Read(fails=1)
+    refresher = Refresher(read, "the tools of x")
+    refresher.ask()
+    await asyncio.sleep(0)
+    refresher.ask()
+    read.go.release()
+    read.go.release()
+    await over(refresher)
+    assert read.begun == 2
+    assert [record.getMessage() for record in caplog.records] == ["the tools of x stay as they were: no list"]
+
+
+async def test_who_reads_it_otherwise_is_not_disturbed() -> None:
+    read = Read()
+    refresher = Refresher(read, "tools")
+    async with refresher.lock:
+        refresher.ask()
+        await asyncio.sleep(0)
+        assert read.begun == 0
+    read.go.release()
+    await over(refresher)
+    assert read.begun == 1
+
+
+async def test_closing_ends_what_is_read() -> None:
+    read = Read()
+    refresher = Refresher(read, "tools")
+    refresher.ask()
+    await asyncio.sleep(0)
+    refresher.ask()
+    await refresher.close()
+    assert (read.begun, read.under_way) == (1, 0)
+    await refresher.close()
+
+
+async def over(refresher: Refresher) -> None:
+    async with asyncio.timeout(5):
+        while refresher._reads:  # noqa: ASYNC110 - its end has no event
+            await asyncio.sleep(0)
