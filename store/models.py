@@ -343,3 +343,7 @@ class Touched:
     def __init__(self) -> None:
         self.turn_ids: set[str] = set()
         self.keys: set[bytes] = set()
+
+    def spares(self, other: "Touched") -> bool:
+        """Whether none of these is among the other's."""
+        return self.turn_ids.isdisjoint(other.turn_ids) and self.keys.isdisjoint(other.keys)

@@ -15,7 +15,7 @@ from addon.core.interactions import marked
 SIZE = 16
 
 _HEAD = 6
-"""Bytes that the keys of a turn have in common, those of its own words: a store keeps them together so."""
+"""Bytes that the keys of a turn's words have in common: a store keeps them together so, or packs them."""
 
 _DUMMIES = {decoded(dummy) for dummy in (DUMMY_SIGNATURE, "context_engineering_is_the_way_to_go")}
 """Signatures that clients put where there is none: they tell nothing."""

@@ -60,11 +60,13 @@ class _Asked(NamedTuple):
 
 
 class Memo(NamedTuple):
-    """What was found for the first turns of a history under a root when the ledger was at `revision`."""
+    """What was found for the first turns of a history under a root when the ledger was at `revision`. `on` is all that
+    it depends on, and maybe more: the histories that go on from it share it."""
 
     revision: int
     root: bytes
     hits: Hits
+    on: Touched
 
 
 async def hits_of(
@@ -82,7 +84,7 @@ async def hits_of(
     if revision == 0 or not history.turns:
         return {}
     history.identify(body)
-    hits, wanted = _remembered(store, session, keys, history, revision)
+    hits, wanted, on = _remembered(store, session, keys, history, revision)
     if wanted:
         search = _Search(store, session, keys, body, history.turns, placeholder, hits)
         await search.run(wanted)
@@ -93,26 +95,35 @@ async def hits_of(
         remembered = len(history.turns)
     hits = {index: true for index, true in hits.items() if true}
     if revision is not None:
-        history.memo, history.remembered = Memo(revision, keys.root, hits), remembered
+        for turn in history.turns[history.remembered if on.keys else 1 : remembered]:  # the others are in there
+            _depend(on, turn)
+        history.memo, history.remembered = Memo(revision, keys.root, hits, on), remembered
     return dict(hits)
+
+
+def _depend(on: Touched, turn: Turn) -> None:
+    known: _Known | None = turn.memo
+    if known is not None:
+        on.keys.add(turn.key)
+        on.keys.update(known.keys)
+        on.turn_ids.update(known.turn_ids)
 
 
 def _remembered(
     store: Store, session: str, keys: Keys, history: History, revision: int | None
-) -> tuple[Hits, list[int]]:
-    """What is known of a history's model turns, and which of them are to be looked up. A model turn that nothing stands
-    before is none of ours."""
+) -> tuple[Hits, list[int], Touched]:
+    """What is known of a history's model turns, which of them are to be looked up, and what those that are known depend
+    on, if that was worked out. A model turn that nothing stands before is none of ours."""
     memo: Memo | None = history.memo
     turns = history.turns
     hits: Hits = {}
-    start = 1
+    start, on = 1, Touched()
     touched: Touched | None = None
     if memo is not None and revision is not None:
-        if memo.revision == revision and memo.root == keys.root:
+        touched = store.changes(session, memo.revision) if memo.revision != revision else Touched()
+        if memo.root == keys.root and touched is not None and touched.spares(memo.on):
             hits = {index: true for index, true in memo.hits.items() if index < history.remembered}
-            start = max(1, history.remembered)
-        else:
-            touched = store.changes(session, memo.revision)
+            start, on = max(1, history.remembered), memo.on
     wanted: list[int] = []
     for index in range(start, len(turns)):
         turn = turns[index]
@@ -125,7 +136,7 @@ def _remembered(
             wanted.append(index)
         elif known.true:
             hits[index] = known.true
-    return hits, wanted
+    return hits, wanted, on
 
 
 class _Search:

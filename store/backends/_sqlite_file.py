@@ -131,8 +131,8 @@ calls of the time before they had owners are the workers' if they were run by so
 loop waited for them, or if their turn was never delivered. `request` holds the turns that were not delivered and can be
 found by their request. A thread has the `seq` of its first response, and is a row of its own because a small one is
 written more cheaply. `response.record` is without `tools` and `document`, which are large, and which a history does not
-read. `plain_key` holds the keys of turns without calls; `noted` is in hours, so that old ones are found in large
-portions."""
+read. `plain_key` holds the keys of turns without calls (`_sqlite_notes`); `noted` is in hours, so that old ones are
+found in large portions."""
 
 VERSION = len(MIGRATIONS)
 PAGE_SIZE = 2048

@@ -5,6 +5,7 @@ import sqlite3
 from collections.abc import Collection, Sequence
 
 from store.backends import _rules as rules
+from store.backends import _sqlite_notes as notes
 from store.backends import _states as states
 from store.backends._sqlite_base import Rows, SqliteBase, Transaction, batches
 from store.backends._sqlite_retries import note_request
@@ -54,12 +55,7 @@ class SqliteLedger(SqliteBase):
 
     async def save_plain(self, session: str, keys: Sequence[bytes], chain: bytes = b"") -> None:
         with Transaction(self) as tx:
-            noted = int(tx.now // _HOUR)
-            tx.db.executemany(
-                "INSERT INTO plain_key VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET noted = excluded.noted,"
-                " chain = iif(chain = excluded.chain, chain, x'')",
-                [(session, key, noted, own) for key, own in itertools.zip_longest(keys, [chain], fillvalue=b"")],
-            )
+            notes.save(tx, session, int(tx.now // _HOUR), keys, chain)
             tx.touch(session, (), keys)
 
     async def look_up(
@@ -76,18 +72,19 @@ class SqliteLedger(SqliteBase):
             found.known.update(key for (key,) in self._rows(statement, session, *asked))
         meant: dict[bytes, list[int]] = {}
         for _, asked in batches(keys):
-            for key, best, chain in self._rows(
-                f"WITH asked (key) AS (VALUES {','.join(['(?)'] * len(asked))}), found (key, best, chain) AS ("
+            for key, best, own, packed in self._rows(
+                f"WITH asked (key) AS (VALUES {','.join(['(?)'] * len(asked))}), found (key, best, own, packed) AS ("
                 "SELECT key, (SELECT group_concat(turn) FROM (SELECT turn FROM turn_key"
                 " WHERE session = ? AND key = asked.key ORDER BY delivered DESC, turn DESC LIMIT ?)),"
-                " (SELECT chain FROM plain_key WHERE session = ? AND key = asked.key) FROM asked)"
-                " SELECT key, best, chain FROM found WHERE best IS NOT NULL OR chain IS NOT NULL",
+                f" {', '.join(notes.LOOK_UP)} FROM asked)"
+                " SELECT * FROM found WHERE best IS NOT NULL OR own IS NOT NULL OR packed IS NOT NULL",
                 *asked,
                 session,
                 MATCHES + 1,
                 session,
+                session,
             ):
-                if chain is not None:
+                if (chain := notes.chain_of(key, own, packed)) is not None:
                     found.plain[key] = chain
                 if best is not None:
                     meant[key] = [int(seq) for seq in str(best).split(",")]

@@ -261,6 +261,36 @@ async def test_turns_without_calls_are_known_by_their_keys_alone(store: Store) -
     assert await store.delete_session("one"), "that is something"
 
 
+async def test_turns_without_calls_that_begin_alike_are_told_apart(store: Store) -> None:
+    def keys(turn: int, *more: bytes) -> list[bytes]:
+        return [b"headed-same-word", *(b"headed-%04d-%04d" % (turn, number) for number in range(3)), *more]
+
+    async def known(*turns: int) -> dict[bytes, bytes]:
+        asked = [key for turn in turns for key in keys(turn, b"mark %011d" % turn)]
+        return (await store.look_up("one", keys=[*asked, b"headed-none-else"])).plain
+
+    first, mark = dict.fromkeys(keys(1), b""), b"mark %011d"
+    for _ in range(2):  # told again, it is the same
+        await store.save_plain("one", keys(1, mark % 1), b"chain of 1")
+        assert await known(1) == {**first, b"headed-same-word": b"chain of 1", mark % 1: b""}
+    assert (await known(2)).keys() == {b"headed-same-word"}
+    await store.save_plain("one", keys(2), b"chain of 2")
+    assert await known(1, 2, 3) == {**first, **dict.fromkeys(keys(2), b""), mark % 1: b""}
+    await store.save_plain("one", keys(3))
+    assert await known(1, 2, 3) == dict.fromkeys([*keys(1), *keys(2), *keys(3), mark % 1], b"")
+    assert (await store.look_up("two", keys=keys(1))).plain == {}
+
+
+async def test_notes_outlive_the_turn_that_began_alike(store: Store, clock: Clock) -> None:
+    one, other = b"headed-0123456-1", b"headed-0123456-2"
+    await save(store, "t1", created_at=clock.now, keys=[one, other])
+    clock.now += TTL + 1
+    await store.expire()
+    await store.save_plain("one", [one, b"headed-0123456-3"], b"chain")
+    found = await store.look_up("one", keys=[one, other, b"headed-0123456-3"])
+    assert found.plain == dict.fromkeys([one, other, b"headed-0123456-3"], b"")
+
+
 async def test_whether_a_key_is_known_can_be_asked_alone(store: Store) -> None:
     keys = [b"%032d" % number for number in range(9000)]
     for number in (0, 17, 8999):

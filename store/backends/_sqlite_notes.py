@@ -1,0 +1,74 @@
+"""Notes of turns without calls in SQLite: one small row where their words are new, as those of nearly all are.
+
+The keys of one turn begin alike (`HEAD`). What begins so is packed into one row under that beginning. When other keys
+come that begin the same, since the same words were said elsewhere, each key gets a row of its own, and the packed row
+stays, empty, to say so.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from store.backends._sqlite_base import Transaction
+
+HEAD = 6
+"""How many bytes the keys of one turn have in common."""
+
+_SIZE = 16
+_TAIL = _SIZE - HEAD
+
+LOOK_UP = (
+    "(SELECT chain FROM plain_key WHERE session = ? AND key = asked.key)",
+    f"(SELECT chain FROM plain_key WHERE session = ? AND key = substr(asked.key, 1, {HEAD})"
+    f" AND length(asked.key) = {_SIZE})",
+)
+"""What `chain_of` needs of a key, given the session for each."""
+
+_NOTE = "INSERT INTO plain_key VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET noted = excluded.noted"
+
+
+def save(tx: Transaction, session: str, noted: int, keys: Sequence[bytes], chain: bytes) -> None:
+    """`noted`: in hours."""
+    head = keys[0][:HEAD]
+    alike = [key for key in keys if len(key) == _SIZE and key.startswith(head)]
+    rows = [(key, b"") for key in keys if key not in alike] if len(alike) < len(keys) else []
+    if alike and alike[0] == keys[0]:
+        mine = _packed(alike, chain)
+        there = tx.db.execute(f"{_NOTE} RETURNING chain", (session, head, noted, mine)).fetchone()[0]
+        if there != mine:
+            if there:
+                rows += _unpacked(head, there)
+                tx.db.execute("UPDATE plain_key SET chain = x'' WHERE session = ? AND key = ?", (session, head))
+            rows += _own(alike, chain)
+    else:
+        rows = _own(keys, chain)
+    if rows:
+        tx.db.executemany(
+            f"{_NOTE}, chain = iif(chain = excluded.chain, chain, x'')",
+            [(session, key, noted, own) for key, own in rows],
+        )
+
+
+def chain_of(key: bytes, own: bytes | None, packed: bytes | None) -> bytes | None:
+    """The chain that is noted with a key, None where the key is not noted. `own` is of its own row, `packed` what
+    stands under its beginning, None where there is no such row."""
+    if packed:
+        for one, chain in _unpacked(key[:HEAD], packed):
+            if one == key:
+                return chain if own is None or own == chain else b""
+    return own
+
+
+def _own(keys: Sequence[bytes], chain: bytes) -> list[tuple[bytes, bytes]]:
+    return [(keys[0], chain), *((key, b"") for key in keys[1:])]
+
+
+def _packed(keys: Sequence[bytes], chain: bytes) -> bytes:
+    return b"%c%b%b" % (len(chain), chain, b"".join([key[HEAD:] for key in keys]))
+
+
+def _unpacked(head: bytes, packed: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Keys, each with its chain, as they were packed."""
+    start = 1 + packed[0]
+    chain = packed[1:start]
+    for at in range(start, len(packed), _TAIL):
+        yield head + packed[at : at + _TAIL], chain
+        chain = b""
