@@ -42,9 +42,11 @@ class Audience:
         try:
             await asyncio.wait((task, *self._ends), return_when=asyncio.FIRST_COMPLETED)
         finally:
-            if not task.done():
+            if was_cut := not task.done():
                 await tasks.cancel(task)
-        return None if task.cancelled() else task.result()
+        if task.cancelled() or (was_cut and task.exception() is not None):  # how it fails then concerns nobody
+            return None
+        return task.result()
 
     async def _hung_up(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":

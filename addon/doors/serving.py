@@ -19,7 +19,7 @@ _NOBODY = Response(status_code=499)
 
 async def attended(request: Request, stopping: asyncio.Event, work: Callable[[], Awaitable[Response]]) -> Response:
     """The answer that the work comes to; it is cancelled where the client hangs up, or the proxy stops. Raises Problem
-    (503) in that case: the client may ask again."""
+    (503) in that case: the client may ask again, whatever the work failed with on its way out."""
     answers: list[Response] = []
 
     async def run() -> bool:
@@ -28,7 +28,7 @@ async def attended(request: Request, stopping: asyncio.Event, work: Callable[[],
 
     async with Audience(request.receive, stopping) as audience:
         await audience.wait(run())
-    if not answers and stopping.is_set():
+    if stopping.is_set() and (not answers or answers[0].status_code >= 500):
         raise Problem(503, "the proxy is ending", headers={"Retry-After": "1"})
     return answers[0] if answers else _NOBODY
 

@@ -30,17 +30,16 @@ class Clients:
         self._clients: dict[tuple[str, str], httpx2.AsyncClient] = {}
         self._certificates: dict[str, str] = {}
         self._retired: list[httpx2.AsyncClient] = []  # requests may still be on their way with these
-        self._closing: asyncio.Future[list[None]] | None = None
 
     def configure(self, updated: set[str]) -> None:
         if updated & _OPTIONS:
             self._retire()
 
-    def done(self) -> None:
+    async def close(self) -> None:
+        """Not before the loops have ended: a request that is cut off here looks to them like an upstream that fails."""
         self._retire()
-        if self._retired:
-            retired, self._retired = self._retired, []
-            self._closing = asyncio.gather(*(client.aclose() for client in retired))
+        retired, self._retired = self._retired, []
+        await asyncio.gather(*(client.aclose() for client in retired))
 
     def _retire(self) -> None:
         self._retired += self._clients.values()

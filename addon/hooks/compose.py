@@ -99,7 +99,7 @@ def build_addons() -> list[object]:
     watching = Watching()
     clients = Clients()
     doorways = Doorways(watching, clients)
-    lifecycle = Lifecycle(doorways)
+    lifecycle = Lifecycle(doorways, clients)
     watching.settings = lifecycle.settings
     routing = Routing(lifecycle, watching)
     looping = Looping(lifecycle, routing, watching, clients)

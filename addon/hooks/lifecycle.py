@@ -14,6 +14,7 @@ from addon.control.token import make_folder, write_file
 from addon.doors.outward import Outward
 from addon.exiting import exit_with_loop
 from addon.hooks.banner import addresses, banner, ca_file
+from addon.hooks.clients import Clients
 from addon.hooks.runtime import Runtime
 from addon.settings import OPTIONS, Settings, explain, unknown_option
 from addon.tools.base import SourceError
@@ -32,8 +33,9 @@ class Lifecycle:
 
     name = "toolgraft"
 
-    def __init__(self, outward: Outward) -> None:
+    def __init__(self, outward: Outward, clients: Clients) -> None:
         self.outward = outward
+        self.clients = clients
         self.runtime: Runtime | None = None
         self.filter: flowfilter.TFilter | None = None
         self._ended: asyncio.Task[None] | None = None
@@ -126,6 +128,7 @@ class Lifecycle:
 
     async def _stop(self, runtime: Runtime, exits: bool) -> None:
         await runtime.stop()
+        await self.clients.close()
         if not exits:
             self.runtime = None
 

@@ -1,6 +1,7 @@
 """A door's turn goes the way of any client's: keys, redirects, the graft, the loop, and what becomes of hang-ups."""
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from addon.core.documents import Document
 from addon.demo.server import StrictGemini
 from store.models import Toolset
 from tests.control.conftest import Exchange
-from tests.doors.conftest import MODEL, House, until
+from tests.doors.conftest import MODEL, House, Scripted, until
 from tests.doors.test_gemini import WEATHER, answer, calls, text
 from tests.loop.conftest import call, google_error, says
 
@@ -187,9 +188,23 @@ async def test_a_client_that_leaves_before_the_first_word_frees_its_conversation
     assert text(await house.gemini("again", conversation="c")) == "b"
 
 
+class TornDown(Scripted):
+    """An upstream that takes the end of a request for a mistake."""
+
+    async def __call__(self, request: httpx2.Request) -> httpx2.Response:
+        self.bodies.append({})
+        try:
+            await asyncio.Event().wait()
+        finally:
+            raise RuntimeError("the client has been closed")
+
+
+@pytest.mark.parametrize("make", [lambda: Scripted([asyncio.Event()]), TornDown], ids=["waits", "fails"])
 @pytest.mark.parametrize(("path", "word"), [("/v1/gemini", "UNAVAILABLE"), ("/v1/responses", "server_error")])
-async def test_a_client_whose_proxy_ends_may_ask_again(path: str, word: str, house: House) -> None:
-    upstream = house.upstream([asyncio.Event()])
+async def test_a_client_whose_proxy_ends_may_ask_again(
+    path: str, word: str, make: Callable[[], Scripted], house: House
+) -> None:
+    upstream = house.proxy.upstream(make())
     asked = asyncio.ensure_future(house.post(path, {"model": "gemini-3-flash", "input": "Hi"}))
     await until(lambda: bool(upstream.bodies))
     house.app.stop()

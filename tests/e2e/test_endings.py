@@ -4,7 +4,9 @@ import json
 import os
 import signal
 import socket
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
@@ -13,7 +15,7 @@ import pytest
 
 from tests.e2e.processes import ROOT, until
 from tests.e2e.proxies import MCP_STDIO, MODEL_PATH, Proxy, ask, mcp_file, new_session, user
-from tests.e2e.upstreams import Gemini
+from tests.e2e.upstreams import Canned, Gemini
 
 STUBBORN = ROOT / "tests" / "e2e" / "tools" / "stubborn.py"
 
@@ -82,7 +84,34 @@ def test_a_tool_that_swallows_its_cancellation_has_its_time_and_no_more(
     assert proxy.stop() == 0
 
 
-@pytest.mark.parametrize("door", ["proxy", "/v1/gemini"])
+@pytest.mark.parametrize("operation", ["generateContent", "streamGenerateContent?alt=sse"])
+def test_whoever_waits_for_the_model_when_the_process_ends_is_told_so(
+    operation: str, canned: Canned, start: Callable[..., Proxy]
+) -> None:
+    """A loop and both front doors."""
+    canned.says = [threading.Event()]
+    headers = {"x-goog-api-key": "a-secret-key"}
+    proxy = start(canned.url, tools=str(STUBBORN), upstream=canned.url)
+    asked = {"model": "gemini-3-flash", "input": "Hi"}
+    asks: list[Callable[[], httpx2.Response]] = [
+        lambda: httpx2.post(
+            f"{proxy.url}{MODEL_PATH}:{operation}", json={"contents": [user("Hi")]}, headers=headers, timeout=20
+        ),
+        lambda: proxy.control.http.post("/v1/gemini", json=asked, headers=headers),
+        lambda: proxy.control.http.post("/v1/responses", json=asked, headers=headers),
+    ]
+    with ThreadPoolExecutor(len(asks)) as pool:
+        answers = [pool.submit(ask) for ask in asks]
+        until(lambda: len(canned.heard) == len(asks), "all of them wait")
+        os.kill(proxy.process.pid, signal.SIGTERM)
+        told = [answer.result() for answer in answers]
+    assert proxy.process.wait() == 0, proxy.log
+    assert [answer.status_code for answer in told] == [503, 503, 503]
+    loop, gemini, responses = (answer.json()["error"] for answer in told)
+    assert (loop["status"], gemini["status"], responses["type"]) == ("UNAVAILABLE", "UNAVAILABLE", "server_error")
+
+
+@pytest.mark.parametrize("door", ["proxy", "/v1/gemini", "/v1/responses"])
 def test_whoever_asks_while_the_process_ends_is_refused_and_nothing_of_it_goes_upstream(
     door: str, gemini: Gemini, start: Callable[..., Proxy], tmp_path: Path
 ) -> None:
@@ -106,6 +135,6 @@ def test_whoever_asks_while_the_process_ends_is_refused_and_nothing_of_it_goes_u
                 break
             statuses.add(got.status_code)
         assert proxy.process.wait() == 0, proxy.log
-    assert statuses <= {200, 500, 503}  # a front door whose parts are gone already says 500
+    assert statuses <= {200, 503}
     assert not [request for request in gemini.requests if "/@" in request["path"]]
     assert not [request for request in gemini.requests if "there is no tool" in str(request["body"])]
