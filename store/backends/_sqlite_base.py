@@ -148,8 +148,8 @@ class SqliteBase(Waits):
         """What follows from a transaction that was committed."""
         self._last_event += len(tx.events)
         if self._checkpoints:
-            # A page for each of the tables and indexes; the records twice, as what they are and as events. What leaves no
-            # event is small, and frequent.
+            # A page for each of the tables and indexes; the records twice, as what they are and as events. What leaves
+            # no event is small, and frequent.
             pages = 20 if tx.events else 4
             self._checkpoints.wrote(pages * files.PAGE_SIZE + tx.size + sum(2 * len(event[3]) for event in tx.events))
         if self._waiters:

@@ -12,13 +12,13 @@ from store.backends._sqlite_base import Transaction
 HEAD = 6
 """How many bytes the keys of one turn have in common."""
 
-_SIZE = 16
-_TAIL = _SIZE - HEAD
+OWN, OTHER = 16, 22
+"""Bytes of a turn's first key, and of the others that begin so."""
 
 LOOK_UP = (
     "(SELECT chain FROM plain_key WHERE session = ? AND key = asked.key)",
     f"(SELECT chain FROM plain_key WHERE session = ? AND key = substr(asked.key, 1, {HEAD})"
-    f" AND length(asked.key) = {_SIZE})",
+    f" AND length(asked.key) IN ({OWN}, {OTHER}))",
 )
 """What `chain_of` needs of a key, given the session for each."""
 
@@ -28,22 +28,22 @@ _NOTE = "INSERT INTO plain_key VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET not
 def save(tx: Transaction, session: str, noted: int, keys: Sequence[bytes], chain: bytes) -> None:
     """`noted`: in hours."""
     head = keys[0][:HEAD]
-    alike = [key for key in keys if len(key) == _SIZE and key.startswith(head)]
-    rows = [(key, b"") for key in keys if key not in alike] if len(alike) < len(keys) else []
-    if alike and alike[0] == keys[0]:
-        mine = _packed(alike, chain)
-        there = tx.db.execute(f"{_NOTE} RETURNING chain", (session, head, noted, mine)).fetchone()[0]
-        if there != mine:
-            if there:
-                rows += _unpacked(head, there)
-                tx.db.execute("UPDATE plain_key SET chain = x'' WHERE session = ? AND key = ?", (session, head))
-            rows += _own(alike, chain)
-    else:
-        rows = _own(keys, chain)
-    if rows:
+    mine = [(keys[0], chain)]
+    rows: list[tuple[bytes, bytes]] = []
+    for key in keys[1:]:
+        (mine if len(key) == OTHER and key.startswith(head) else rows).append((key, b""))
+    if len(keys[0]) == OWN:
+        packed = _packed(mine)
+        there = tx.db.execute(f"{_NOTE} RETURNING chain", (session, head, noted, packed)).fetchone()[0]
+        if there == packed:
+            mine = []
+        elif there:
+            rows += _unpacked(head, there)
+            tx.db.execute("UPDATE plain_key SET chain = x'' WHERE session = ? AND key = ?", (session, head))
+    if rows or mine:
         tx.db.executemany(
             f"{_NOTE}, chain = iif(chain = excluded.chain, chain, x'')",
-            [(session, key, noted, own) for key, own in rows],
+            [(session, key, noted, own) for key, own in (*rows, *mine)],
         )
 
 
@@ -57,18 +57,15 @@ def chain_of(key: bytes, own: bytes | None, packed: bytes | None) -> bytes | Non
     return own
 
 
-def _own(keys: Sequence[bytes], chain: bytes) -> list[tuple[bytes, bytes]]:
-    return [(keys[0], chain), *((key, b"") for key in keys[1:])]
-
-
-def _packed(keys: Sequence[bytes], chain: bytes) -> bytes:
-    return b"%c%b%b" % (len(chain), chain, b"".join([key[HEAD:] for key in keys]))
+def _packed(notes: Sequence[tuple[bytes, bytes]]) -> bytes:
+    chain = notes[0][1]
+    return b"%c%b%b" % (len(chain), chain, b"".join([key[HEAD:] for key, _ in notes]))
 
 
 def _unpacked(head: bytes, packed: bytes) -> Iterator[tuple[bytes, bytes]]:
     """Keys, each with its chain, as they were packed."""
     start = 1 + packed[0]
-    chain = packed[1:start]
-    for at in range(start, len(packed), _TAIL):
-        yield head + packed[at : at + _TAIL], chain
-        chain = b""
+    end = start + OWN - HEAD
+    yield head + packed[start:end], packed[1:start]
+    for at in range(end, len(packed), OTHER - HEAD):
+        yield head + packed[at : at + OTHER - HEAD], b""

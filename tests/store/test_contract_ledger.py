@@ -263,7 +263,7 @@ async def test_turns_without_calls_are_known_by_their_keys_alone(store: Store) -
 
 async def test_turns_without_calls_that_begin_alike_are_told_apart(store: Store) -> None:
     def keys(turn: int, *more: bytes) -> list[bytes]:
-        return [b"headed-same-word", *(b"headed-%04d-%04d" % (turn, number) for number in range(3)), *more]
+        return [b"headed-same-word", *(b"headed-%010d-%04d" % (turn, number) for number in range(3)), *more]
 
     async def known(*turns: int) -> dict[bytes, bytes]:
         asked = [key for turn in turns for key in keys(turn, b"mark %011d" % turn)]
@@ -282,13 +282,13 @@ async def test_turns_without_calls_that_begin_alike_are_told_apart(store: Store)
 
 
 async def test_notes_outlive_the_turn_that_began_alike(store: Store, clock: Clock) -> None:
-    one, other = b"headed-0123456-1", b"headed-0123456-2"
+    one, other, third = b"headed-0123456-1", b"headed-0123456-789-no2", b"headed-0123456-789-no3"
     await save(store, "t1", created_at=clock.now, keys=[one, other])
     clock.now += TTL + 1
     await store.expire()
-    await store.save_plain("one", [one, b"headed-0123456-3"], b"chain")
-    found = await store.look_up("one", keys=[one, other, b"headed-0123456-3"])
-    assert found.plain == dict.fromkeys([one, other, b"headed-0123456-3"], b"")
+    await store.save_plain("one", [one, third], b"chain")
+    found = await store.look_up("one", keys=[one, other, third])
+    assert found.plain == dict.fromkeys([one, other, third], b"")
 
 
 async def test_whether_a_key_is_known_can_be_asked_alone(store: Store) -> None:
