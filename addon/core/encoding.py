@@ -1,18 +1,18 @@
 """Content encodings of answers, undone piece by piece. Upstream is asked for none, but may use one all the same.
 
 A gzip or zstd body may hold several members or frames, and `deflate` may come with or without zlib's header: RFC 9110
-asks for it, and some servers leave it out.
+asks for it, and some servers leave it out. A body that ends before its encoding does was cut off.
 """
 
 import zlib
 from collections.abc import Callable, Sequence
-from typing import NoReturn
+from typing import Protocol
 
 import brotli
 import zstandard
 
 Decompress = Callable[[bytes], bytes]
-"""Takes the next bytes, b"" at the end; gives what they hold. Raises BadEncoding."""
+"""Takes the next bytes, b"" at the end; gives what they hold. Raises BadEncoding, at the end as well."""
 
 _MOST = 5
 """Encodings on top of each other. More are an attack."""
@@ -45,22 +45,37 @@ class _Chain:
         return chunk
 
 
-class _Gzip:
-    """One member after the other. Zeros behind a member are padding."""
+class _Body(Protocol):
+    """What a library undoes one body with, or one member or frame of it."""
 
-    def __init__(self) -> None:
-        self._member = zlib.decompressobj(16 + zlib.MAX_WBITS)
+    @property
+    def eof(self) -> bool: ...
+
+    @property
+    def unused_data(self) -> bytes: ...
+
+    def decompress(self, data: bytes, /) -> bytes: ...
+
+
+class _Members:
+    """One member or frame after the other. `padding` may stand behind each."""
+
+    def __init__(self, name: str, make: Callable[[], _Body], padding: bytes = b"") -> None:
+        self._name = name
+        self._make = make
+        self._padding = padding
+        self._member: _Body | None = None  # that has begun
 
     def __call__(self, chunk: bytes) -> bytes:
         if not chunk:
-            return b""
+            _check_end(self._name, self._member is None or self._member.eof)
         out: list[bytes] = []
         while chunk:
-            if self._member.eof:
-                if not (chunk := chunk.lstrip(b"\0")):
+            if self._member is None or self._member.eof:
+                if self._member is not None and not (chunk := chunk.lstrip(self._padding)):
                     break
-                self._member = zlib.decompressobj(16 + zlib.MAX_WBITS)
-            out.append(_unzipped(self._member, chunk))
+                self._member = self._make()
+            out.append(_undone(self._name, self._member.decompress, chunk))
             chunk = self._member.unused_data
         return b"".join(out)
 
@@ -70,60 +85,52 @@ class _Deflate:
 
     def __init__(self) -> None:
         self._head = b""
-        self._body: zlib._Decompress | None = None
+        self._body: _Body | None = None
 
     def __call__(self, chunk: bytes) -> bytes:
+        ends = not chunk
         if self._body is None:
             self._head += chunk
-            if len(self._head) < 2 and chunk:
+            if len(self._head) < 2 and not (ends and self._head):
                 return b""
             is_zlib = len(self._head) > 1 and self._head[0] & 15 == 8 and int.from_bytes(self._head[:2]) % 31 == 0
             self._body = zlib.decompressobj(zlib.MAX_WBITS if is_zlib else -zlib.MAX_WBITS)
             chunk = self._head
-        return _unzipped(self._body, chunk) if chunk else b""
+        out = _undone("deflate", self._body.decompress, chunk) if chunk else b""
+        if ends:
+            _check_end("deflate", self._body.eof)
+        return out
 
 
 class _Brotli:
     def __init__(self) -> None:
         self._body = brotli.Decompressor()
+        self._begun = False
 
     def __call__(self, chunk: bytes) -> bytes:
         if not chunk:
+            _check_end("br", not self._begun or self._body.is_finished())
             return b""
-        try:
-            return bytes(self._body.process(chunk))
-        except brotli.error as error:
-            _refuse("br", error)
-
-
-class _Zstd:
-    def __init__(self) -> None:
-        self._frames = zstandard.ZstdDecompressor().decompressobj(read_across_frames=True)
-
-    def __call__(self, chunk: bytes) -> bytes:
-        if not chunk:
-            return b""
-        try:
-            return self._frames.decompress(chunk)
-        except zstandard.ZstdError as error:
-            _refuse("zstd", error)
+        self._begun = True
+        return _undone("br", self._body.process, chunk)
 
 
 _DECODERS: dict[str, Callable[[], Decompress]] = {
-    "gzip": _Gzip,
-    "x-gzip": _Gzip,
+    "gzip": lambda: _Members("gzip", lambda: zlib.decompressobj(16 + zlib.MAX_WBITS), padding=b"\0"),
     "deflate": _Deflate,
     "br": _Brotli,
-    "zstd": _Zstd,
+    "zstd": lambda: _Members("zstd", zstandard.ZstdDecompressor().decompressobj),
 }
+_DECODERS["x-gzip"] = _DECODERS["gzip"]
 
 
-def _unzipped(body: "zlib._Decompress", chunk: bytes) -> bytes:
+def _undone(name: str, decompress: Decompress, chunk: bytes) -> bytes:
     try:
-        return body.decompress(chunk)
-    except zlib.error as error:
-        _refuse("gzip or deflate", error)
+        return bytes(decompress(chunk))
+    except (zlib.error, brotli.error, zstandard.ZstdError) as error:
+        raise BadEncoding(f"the body is not {name}: {error}") from None
 
 
-def _refuse(name: str, error: Exception) -> NoReturn:
-    raise BadEncoding(f"the body is not {name}: {error}") from None
+def _check_end(name: str, has_ended: bool) -> None:
+    if not has_ended:
+        raise BadEncoding(f"the body is not {name} to its end: it was cut off")

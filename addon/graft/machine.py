@@ -434,7 +434,9 @@ class AnswerMachine:
 
     def refused(self, status: int, body: bytes) -> list[Effect]:
         """The upstream's answer has another status than 200: it is the client's as it came, or in the form of a stream
-        that has begun."""
+        that has begun. In a later round the client can do nothing with one that is no error."""
+        if self.rounds > 1 and not 400 <= status < 600:
+            return self.fail(502, "UNAVAILABLE", f"the model answered with status {status} in a tool loop")
         if not self._streams:
             return [Refuse(status, body, own=False), self._over("refused")]
         try:
@@ -442,7 +444,8 @@ class AnswerMachine:
         except Malformed:
             document = None
         if document is None or "error" not in document:
-            document = replies.error(status, "UNKNOWN", body.decode("utf-8", "replace")[:1000])
+            text = body.decode("utf-8", "replace").strip()[:1000]
+            document = replies.error(status, "UNKNOWN", text or f"the model answered with status {status}")
         return [Show(self.wire.error_event(document)), self._over("refused")]
 
     def _unreadable(self) -> Iterator[Effect]:

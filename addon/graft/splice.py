@@ -54,8 +54,8 @@ class Splice:
         joined = dict(response)
         if self._response_id is not None:
             joined["responseId"] = self._response_id
-        if "usageMetadata" in joined or self._ends(joined):
-            joined["usageMetadata"] = self.usage.shown()
+        if ("usageMetadata" in joined or self._ends(joined)) and (usage := self.usage.shown()):
+            joined["usageMetadata"] = usage
         return joined
 
     def filled(self, response: Document) -> Document:

@@ -45,6 +45,8 @@ sent as it stands."""
 
 way = PerFlow[Way]("way_onward")
 
+_WITHOUT_BODY = (204, 304)
+
 _MISTAKE = "a mistake in the proxy itself; its log says which"
 
 
@@ -177,8 +179,9 @@ class Loops(layer.Layer):
 
 
 def _response(head: Head) -> http.Response:
-    # HTTP/1 needs to know where the body ends; for a client of HTTP/2 mitmproxy leaves the header out
-    return new_response(head.status, [*head.headers, (b"transfer-encoding", b"chunked")])
+    # HTTP/1 needs to know where the body ends, if there may be one; for HTTP/2 mitmproxy leaves the header out
+    ends = () if head.status in _WITHOUT_BODY else ((b"transfer-encoding", b"chunked"),)
+    return new_response(head.status, [*head.headers, *ends])
 
 
 def _loops_of(stream: HttpStream) -> Loops:

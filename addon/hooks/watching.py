@@ -22,7 +22,7 @@ from mitmproxy.proxy.layers.http._hooks import (
 
 from addon.core import replies
 from addon.core.documents import encode
-from addon.hooks.headers import names, new_request, new_response, url_of
+from addon.hooks.headers import body_of, names, new_request, new_response, url_of
 from addon.hooks.redirects import redirected
 from addon.hooks.streams import comes_whole, is_stream
 from addon.loop.upstream import Address, Headers, Outgoing, Received
@@ -47,8 +47,6 @@ NOT_SENT = frozenset(
     }
 )
 """Headers that are about one connection alone. HTTP/2 upstream refuses a request that has some of them."""
-
-_KILLED = encode(replies.error(499, "CANCELLED", "toolgraft: the request to the model was killed in mitmproxy"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,10 +197,13 @@ class Watched:
         if self.flow.error is not None or response is None:
             self._answer = _killed()
             return
-        # what an addon has compressed is not compressed any more
-        body = response.get_content(strict=False) or b""
+        # what an addon has compressed, or a replay has as it came, is not compressed any more
+        body = body_of(response)
+        if body is None and response.data.content is not None:
+            self._answer = _own(502, "UNAVAILABLE", "the model's answer cannot be decompressed")
+            return
         fields = [field for field in response.headers.fields if field[0].lower() != b"content-encoding"]
-        self._answer = Received(response.status_code, fields, body)
+        self._answer = Received(response.status_code, fields, body or b"")
 
 
 def proxy_url(via: server_spec.ServerSpec | None) -> str:
@@ -211,7 +212,13 @@ def proxy_url(via: server_spec.ServerSpec | None) -> str:
 
 
 def _killed() -> Received:
-    return Received(499, ((b"content-type", b"application/json; charset=UTF-8"),), _KILLED)
+    return _own(499, "CANCELLED", "the request to the model was killed in mitmproxy")
+
+
+def _own(code: int, status: str, message: str) -> Received:
+    """An error of the proxy's own in the answer's place."""
+    body = encode(replies.error(code, status, f"toolgraft: {message}"))
+    return Received(code, ((b"content-type", b"application/json; charset=UTF-8"),), body)
 
 
 @lru_cache(maxsize=256)

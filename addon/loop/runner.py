@@ -87,7 +87,7 @@ class Runner:
 
     async def output(self) -> Output:
         """The answer. Raises httpx2.RequestError where the upstream cannot be reached, or breaks off, in the first
-        round."""
+        round. An answer whose content encoding cannot be undone is an error in any."""
         outputs = self._begin()
         try:
             while True:
@@ -222,11 +222,10 @@ class Runner:
                         yield out
                     return
             except (httpx2.RequestError, BadAnswer) as error:
-                if is_first:
+                if is_first and not isinstance(error, httpx2.DecodingError):
                     raise
                 if is_last or self.machine.has_shown or self._calls:
-                    words = f"the connection to the model broke: {str(error) or type(error).__name__}"
-                    async for out in self._perform(self.machine.fail(503, "UNAVAILABLE", words)):
+                    async for out in self._perform(self.machine.fail(*_trouble(error))):
                         yield out
                     return
                 pause = backoff(attempt)
@@ -273,6 +272,14 @@ class Runner:
                     yield event
         finally:
             waiting.cancel()
+
+
+def _trouble(error: Exception) -> tuple[int, str, str]:
+    """What the client is told of an answer that is none: code, status, words."""
+    words = str(error) or type(error).__name__
+    if isinstance(error, httpx2.DecodingError):
+        return 502, "UNAVAILABLE", f"the model's answer cannot be decompressed: {words}"
+    return 503, "UNAVAILABLE", f"the connection to the model broke: {words}"
 
 
 def _kept(headers: Headers) -> Headers:

@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 
 import httpx2
 
-from addon.core.encoding import BadEncoding, decompressor
+from addon.core.encoding import BadEncoding, Decompress, decompressor
 from addon.loop.kept_connections import Attempt
 
 Headers = Sequence[tuple[bytes, bytes]]
@@ -107,9 +107,10 @@ class Upstream:
         response = await self._response(outgoing)
         try:
             received = await exchange.answered(response.status_code, response.headers.raw)
+            plain = _plain(response)
             if received is None:
-                received = await exchange.whole(b"".join([chunk async for chunk in _plain(response)]))
-            yield Answer(received, response, exchange)
+                received = await exchange.whole(b"".join([chunk async for chunk in plain]))
+            yield Answer(received, plain, exchange)
         finally:
             await response.aclose()
 
@@ -136,21 +137,21 @@ class Upstream:
 
 class Answer:
     def __init__(
-        self, received: Received, response: httpx2.Response | None = None, exchange: Exchange | None = None
+        self, received: Received, plain: AsyncIterator[bytes] | None = None, exchange: Exchange | None = None
     ) -> None:
         self.status = received.status
         self.headers = received.headers
         self.content_type = _content_type(received.headers)
         self._whole = received.body
-        self._response = response
+        self._plain = plain
         self._exchange = exchange
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """The body as it comes, decompressed."""
-        if self._whole is not None or self._response is None or self._exchange is None:
+        """The body as it comes, decompressed. Raises httpx2.RequestError."""
+        if self._whole is not None or self._plain is None or self._exchange is None:
             yield self._whole or b""
             return
-        async for chunk in _plain(self._response):
+        async for chunk in self._plain:
             if passed := self._exchange.passes(chunk):
                 yield passed
         if passed := self._exchange.passes(b""):
@@ -160,13 +161,17 @@ class Answer:
         return b"".join([chunk async for chunk in self.chunks()])
 
 
-async def _plain(response: httpx2.Response) -> AsyncIterator[bytes]:
+def _plain(response: httpx2.Response) -> AsyncIterator[bytes]:
     """The body's bytes without their compression. httpx2 knows fewer encodings, and passes on what it does not know.
-    Raises httpx2.DecodingError."""
+    Raises httpx2.DecodingError, for an encoding that is not known at once."""
     encoding = response.headers.get("content-encoding", "")
     decompress = decompressor(encoding)
     if decompress is None:
         raise httpx2.DecodingError(f"its content encoding {encoding[:60]!r} is not known; identity was asked for")
+    return _decompressed(response, decompress)
+
+
+async def _decompressed(response: httpx2.Response, decompress: Decompress) -> AsyncIterator[bytes]:
     try:
         async for chunk in response.aiter_raw():
             if chunk and (plain := decompress(chunk)):

@@ -76,6 +76,33 @@ def test_bytes_that_are_not_what_the_header_says_are_refused(name: str) -> None:
         undo(b"\x07not packed at all, as anybody can see\xff" * 20)
 
 
+@pytest.mark.parametrize("cut", [1, 2, 10, -9, -1])
+@pytest.mark.parametrize(
+    ("name", "pack"),
+    [
+        ("gzip", gzip.compress),
+        ("gzip", lambda data: gzip.compress(data) + gzip.compress(data)[:-9]),
+        ("deflate", zlib.compress),
+        ("deflate", bare_deflate),
+        ("br", brotli.compress),
+        ("zstd", zstd),
+        ("gzip, br", lambda data: brotli.compress(gzip.compress(data)[:-9])),
+    ],
+)
+def test_what_was_cut_off_is_refused_at_its_end(name: str, pack: Callable[[bytes], bytes], cut: int) -> None:
+    undo = decompressor(name)
+    assert undo is not None
+    with pytest.raises(BadEncoding, match="the body is not"):
+        undo(pack(DATA)[:cut]) + undo(b"")
+
+
+@pytest.mark.parametrize("name", ["gzip", "deflate", "br", "zstd", "br, gzip", "identity"])
+def test_a_body_of_nothing_is_nothing_in_any_encoding(name: str) -> None:
+    undo = decompressor(name)
+    assert undo is not None
+    assert undo(b"") == b""
+
+
 def test_what_comes_behind_a_member_must_be_another() -> None:
     undo = decompressor("gzip")
     assert undo is not None

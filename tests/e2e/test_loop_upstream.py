@@ -87,11 +87,18 @@ def test_a_short_failure_of_a_later_round_is_not_seen(
         assert [one["candidates"][0].get("finishReason") for one in answered] == [None, None, "STOP"]
 
 
+NO_CONTENT = b"HTTP/1.1 204 No Content\r\nX-Odd: as it is\r\n\r\n"
+MOVED = answer(b"moved", "302 Found", "text/plain", "Location: http://elsewhere.example/", "X-Odd: as it is")
+GARBLED = answer(b"not packed at all", "200 OK", "application/json", "Content-Encoding: gzip")
+
 LASTING: dict[str, tuple[tuple[Script, ...], int, str]] = {
     "refused": ((error("Bad Request", 400, "INVALID_ARGUMENT"),), 400, "INVALID_ARGUMENT"),
     "forbidden": ((error("Forbidden", 403, "PERMISSION_DENIED"),), 403, "PERMISSION_DENIED"),
     "busy for long": ((BUSY, BUSY, BUSY), 503, "UNAVAILABLE"),
     "gone": (((), (), ()), 503, "UNAVAILABLE"),
+    "no content": (([NO_CONTENT],), 502, "UNAVAILABLE"),
+    "moved": (([MOVED],), 502, "UNAVAILABLE"),
+    "garbled": (([GARBLED], [GARBLED], [GARBLED]), 502, "UNAVAILABLE"),
 }
 
 
@@ -130,6 +137,35 @@ def test_what_the_first_round_says_is_what_the_client_gets(method: str, looper: 
     assert got.status_code == 503
     assert got.json() == {"error": {"code": 503, "message": "It is UNAVAILABLE.", "status": "UNAVAILABLE"}}
     assert len(canned.heard) == 1
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(("says", "status", "body"), [(NO_CONTENT, 204, b""), (MOVED, 302, b"moved")])
+def test_what_is_neither_an_answer_nor_an_error_is_the_client_s_in_the_first_round(
+    says: bytes, status: int, body: bytes, method: str, looper: Proxy, canned: Canned
+) -> None:
+    session = new_session(looper, tools=False)
+    canned.says = [says]
+    url = f"{looper.urls[1]}/@{session.name}{PATH}:{method}"
+    with httpx2.Client(timeout=20) as client:
+        for _ in range(2):  # what is behind it on the connection is not taken for its body
+            got = client.post(url, json={"contents": [user("What time is it?")]})
+            assert (got.status_code, got.content, got.headers["x-odd"]) == (status, body, "as it is")
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("encoding", ["secret", "gzip"])
+def test_an_answer_whose_encoding_cannot_be_undone_is_an_error_in_the_first_round_too(
+    encoding: str, method: str, looper: Proxy, canned: Canned
+) -> None:
+    session = new_session(looper, tools=False)
+    kind = "text/event-stream" if method == STREAM else "application/json"
+    canned.says = [answer(b"not packed at all", "200 OK", kind, f"Content-Encoding: {encoding}")]
+    url = f"{looper.urls[1]}/@{session.name}{PATH}:{method}"
+    got = httpx2.post(url, json={"contents": [user("What time is it?")]}, timeout=20)
+    told = sse(got.text)[0] if got.headers["content-type"] == "text/event-stream" else got.json()
+    assert (told["error"]["code"], told["error"]["status"]) == (502, "UNAVAILABLE")
+    assert got.status_code == (200 if (method, encoding) == (STREAM, "gzip") else 502)
 
 
 def test_a_first_stream_that_breaks_off_breaks_off_at_the_client(looper: Proxy, canned: Canned) -> None:

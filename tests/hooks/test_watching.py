@@ -135,6 +135,24 @@ async def test_what_an_answer_holds_is_what_the_loop_gets() -> None:
     assert b"content-encoding" not in dict(got.headers)
 
 
+@pytest.mark.parametrize("encoding", ["gzip", "secret"])
+@pytest.mark.parametrize("hook", ["request", "response"])
+async def test_an_answer_of_another_addon_that_cannot_be_decompressed_is_an_error_of_the_loops(
+    hook: str, encoding: str
+) -> None:
+    """As those of `--server-replay`, which gives what came in another process."""
+
+    def edit(flow: http.HTTPFlow) -> None:
+        flow.response = http.Response.make(200, b"neither", {"x": "1"})
+        flow.response.headers["content-encoding"] = encoding
+
+    sent, got, _ = await exchanged_with(Edits(**{hook: edit}))
+    given = got or sent
+    assert isinstance(given, Received)
+    assert given.status == 502
+    assert b"cannot be decompressed" in (given.body or b"")
+
+
 @pytest.mark.parametrize("hook", ["request", "response"])
 async def test_a_flow_that_is_killed_is_an_error_of_the_loops(hook: str) -> None:
     sent, got, watched = await exchanged_with(Edits(**{hook: lambda flow: flow.kill()}))

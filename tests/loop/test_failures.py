@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import gzip
 import weakref
 from collections.abc import Iterator
 from typing import Any
@@ -11,12 +12,12 @@ import pytest
 
 from addon.core.documents import Document, decode, encode
 from addon.graft.rounds import Rounds
-from addon.loop.runner import Runner
+from addon.loop.runner import Head, Runner
 from addon.surfaces.base import Framing
 from store.backends.memory import MemoryStore
 from store.base import StoreUnavailable
 from store.models import Status, ToolRules
-from tests.loop.conftest import Proxy, Scripted, call, google_error, says, until, user
+from tests.loop.conftest import Proxy, Scripted, call, google_error, says, streamed, until, user
 
 STREAMS = [Framing.SSE, Framing.ARRAY]
 STEP = [says("Wait. ", call("lookup"), finish="STOP")]
@@ -177,6 +178,7 @@ async def test_whatever_an_error_looks_like_a_stream_ends_with_one_that_clients_
     ready.upstream(Scripted(STEP, refusal(400, body)))
     played = await ready.ask("x", framing=framing)
     assert played.documents[-1]["error"]["code"] == 400
+    assert played.documents[-1]["error"]["message"]
 
 
 @pytest.mark.parametrize("framing", list(Framing))
@@ -211,6 +213,60 @@ async def test_a_cut_in_a_later_round_is_an_error_where_some_of_the_round_is_out
     assert played.finishes == []
     assert len(upstream.bodies) == 2
     assert all(one.status.final for one in await ready.calls()), "nobody was told of the call"
+
+
+WHOLE = {Framing.JSON: b"%s", Framing.ARRAY: b"[%s]", Framing.SSE: b"data: %s\r\n\r\n"}
+
+
+def packed(framing: Framing, how: str, *, cut: bool) -> httpx2.Response:
+    """An answer without a call, whose content encoding cannot be undone."""
+    body = gzip.compress(WHOLE[framing] % encode(says("It is said.", finish="STOP")))
+    kind = "text/event-stream" if framing is Framing.SSE else "application/json"
+    headers = {"content-type": kind, "content-encoding": how}
+    return httpx2.Response(200, headers=headers, content=streamed(body[:-4] if cut else b"\0" + body))
+
+
+@pytest.mark.parametrize("framing", list(Framing))
+@pytest.mark.parametrize("later", [False, True], ids=["first round", "later round"])
+@pytest.mark.parametrize(("how", "cut"), [("secret", False), ("gzip", False), ("gzip", True), ("br", False)])
+async def test_an_answer_whose_encoding_cannot_be_undone_is_an_error(
+    ready: Proxy, framing: Framing, how: str, cut: bool, later: bool
+) -> None:
+    rounds = [STEP, *(packed(framing, how, cut=cut) for _ in range(3))] if later else [packed(framing, how, cut=cut)]
+    ready.upstream(Scripted(*rounds))
+    played = await ready.ask("x", framing=framing)
+    error = played.documents[-1]["error"]
+    assert (error["code"], error["status"]) == (502, "UNAVAILABLE")
+    assert "the model's answer cannot be decompressed" in error["message"]
+    assert played.status == 502 or framing is not Framing.JSON
+    assert played.text.replace("It is said.", "") == ("Wait. " if later and framing is not Framing.JSON else "")
+    assert all(exchange.error is None or "DecodingError" in exchange.error for exchange in ready.watcher.exchanges)
+
+
+@pytest.mark.parametrize("framing", list(Framing))
+@pytest.mark.parametrize("status", [204, 201, 302, 304])
+async def test_what_is_neither_an_answer_nor_an_error_is_an_error_in_a_later_round(
+    ready: Proxy, framing: Framing, status: int
+) -> None:
+    elsewhere = {"location": "http://elsewhere.example"}
+    upstream = ready.upstream(Scripted(STEP, httpx2.Response(status, headers=elsewhere)))
+    played = await ready.ask("x", framing=framing)
+    error = played.documents[-1]["error"]
+    assert (error["code"], error["status"]) == (502, "UNAVAILABLE")
+    assert f"status {status} " in error["message"]
+    assert played.status == (502 if framing is Framing.JSON else 200)
+    assert len(upstream.bodies) == 2
+
+
+@pytest.mark.parametrize("framing", list(Framing))
+@pytest.mark.parametrize("status", [204, 302])
+async def test_what_is_neither_is_the_client_s_in_the_first_round(ready: Proxy, framing: Framing, status: int) -> None:
+    ready.upstream(Scripted(httpx2.Response(status, content=b"")))
+    runner, _ = await ready.prepare([user("x")], framing)
+    head, *body = [out async for out in runner.output()]
+    assert isinstance(head, Head)
+    assert head.status == status
+    assert b"".join(one for one in body if isinstance(one, bytes)) == b""
 
 
 # --- the client -----------------------------------------------------------------------------------------------

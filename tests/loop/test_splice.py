@@ -141,6 +141,14 @@ async def test_text_reaches_the_client_while_the_stream_goes_on(ready: Proxy) ->
     assert played.text == "Wait.done"
 
 
+@pytest.mark.parametrize("framing", list(Framing))
+async def test_where_nothing_is_said_of_usage_the_client_is_told_nothing_of_it(ready: Proxy, framing: Framing) -> None:
+    ready.upstream(Scripted([says("Wait. ", call("lookup"), finish="STOP")], [says("done", finish="STOP")]))
+    played = await ready.ask("x", framing=framing)
+    assert played.text == "Wait. done"
+    assert not any("usageMetadata" in document for document in played.documents)
+
+
 @pytest.mark.parametrize("framing", [Framing.SSE, Framing.ARRAY])
 @pytest.mark.parametrize("surface", ["developer", "codeassist"])
 async def test_a_long_silence_is_filled_with_an_event_that_every_client_ignores(framing: Framing, surface: str) -> None:
