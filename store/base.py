@@ -23,7 +23,8 @@ names the path and says what to do).
 
 A backend whose methods never suspend says so with `suspends = False`; its coroutines may then be run to their end by
 `run_now` where nothing can be awaited. While another program holds what it writes to, its methods wait with the event
-loop free, for some seconds at most; run by `run_now`, they raise StoreBusy at once. The other exceptions are `sync`,
+loop free, for some seconds at most, which count for all of them together; after these, and run by `run_now`, they raise
+StoreBusy at once. The other exceptions are `sync`,
 and `wait_call`, `wait_claimable` and `follow` while there is nothing to return.
 """
 

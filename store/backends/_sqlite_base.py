@@ -54,6 +54,7 @@ class SqliteBase(Waits):
         self._next_revision = itertools.count(1)
         self._leases: dict[str, float] = {}  # of proxies: when they run out
         self.busy_timeout: int | None = None  # in milliseconds, of the connection
+        self.held_since: float | None = None  # by another program: see `_patience`
         self._writes: dict[str, Changes] = {}
         self._last_event = 0
         self._waiters = Waiters()
@@ -100,7 +101,7 @@ class SqliteBase(Waits):
         if self._lock:
             self._lock.release()
         self._checkpoints = self._syncs = self._db = self._lock = None
-        self.busy_timeout = None
+        self.busy_timeout = self.held_since = None
         self._sessions.clear()
         self._revisions.clear()
         self._leases.clear()
@@ -146,6 +147,7 @@ class SqliteBase(Waits):
 
     def _written(self, tx: "Transaction") -> None:
         """What follows from a transaction that was committed."""
+        self.held_since = None
         self._last_event += len(tx.events)
         if self._checkpoints:
             # A page for each of the tables and indexes; the records twice, as what they are and as events. What leaves

@@ -134,6 +134,43 @@ async def test_what_is_held_for_good_is_unavailable(store: SqliteStore, monkeypa
     await store.put_policy("one", Policy())
 
 
+async def test_after_one_wait_in_vain_nobody_waits_until_something_could_be_written(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_patience, "PATIENCE", 0.05)
+    statements: list[str] = []
+    assert store._db
+    store._db.set_trace_callback(statements.append)
+
+    async def tries(name: str) -> int:
+        statements.clear()
+        with pytest.raises(StoreBusy, match="locked"):
+            await WRITES[name](store)
+        return statements.count("BEGIN IMMEDIATE")
+
+    for _ in range(2):
+        with another_program(store.path):
+            assert await tries("ping") > 1
+            assert (await store.turns("one")).items == [], "what can be read says nothing of what can be written"
+            assert [await tries(name) for name in ("ping", "put_policy", "save_turn")] == [1, 1, 1]
+        await store.put_policy("one", Policy())
+
+
+async def test_those_that_wait_at_the_same_time_give_up_together(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with another_program(store.path):
+        first, second = (asyncio.ensure_future(store.put_policy(name, Policy())) for name in ("one", "two"))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert not first.done()
+        assert not second.done()
+        monkeypatch.setattr(_patience, "PATIENCE", 0)
+        async with asyncio.timeout(SOON):
+            outcomes = await asyncio.gather(first, second, store.ping(), return_exceptions=True)
+    assert [type(outcome) for outcome in outcomes] == [StoreBusy] * 3
+
+
 async def test_where_nothing_can_be_awaited_a_write_fails_at_once(store: SqliteStore) -> None:
     with another_program(store.path):
         with pytest.raises(StoreBusy, match="locked"):
