@@ -17,6 +17,7 @@ from typer.main import get_command
 
 from addon.cli.app import app
 
+pytestmark = pytest.mark.e2e
 ROOT = Path(__file__).parent.parent
 TOOLS = ("sh", "cat", "cksum", "dirname", "basename", "rm", "mkdir", "mv", "cp", "chmod", "head")
 BOUND = 30
@@ -440,11 +441,11 @@ def test_every_check_runs_and_pytest_has_the_last_word(made: Checkout) -> None:
             "ruff format --quiet --check .",
             "mypy",
             "lint-imports --no-logo",
-            "python -m pytest --numprocesses auto -m not e2e",
+            "python -m pytest --numprocesses auto -m not e2e --ignore tests/e2e",
             "python -m pytest -m e2e",
         )
     ]
-    assert out[-2:] == ["-m pytest --numprocesses auto -m not e2e", "-m pytest -m e2e"]
+    assert out[-2:] == ["-m pytest --numprocesses auto -m not e2e --ignore tests/e2e", "-m pytest -m e2e"]
 
 
 @pytest.mark.parametrize("check", ["ruff", "mypy", "lint-imports"])

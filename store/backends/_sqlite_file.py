@@ -281,8 +281,10 @@ def _tune(db: sqlite3.Connection) -> None:
 
 
 def _migrate(db: sqlite3.Connection) -> None:
-    for version in range(_number(db, "user_version"), VERSION):
-        db.executescript(f"BEGIN IMMEDIATE; {MIGRATIONS[version]} PRAGMA user_version = {version + 1}; COMMIT;")
+    """All that is missing in one transaction: one wait for the disk, and no version in between is ever seen."""
+    missing = MIGRATIONS[_number(db, "user_version") :]
+    if missing:
+        db.executescript(f"BEGIN IMMEDIATE; {' '.join(missing)} PRAGMA user_version = {VERSION}; COMMIT;")
 
 
 def _number(db: sqlite3.Connection, pragma: str) -> int:

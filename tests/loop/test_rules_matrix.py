@@ -16,7 +16,13 @@ from tests.loop.kinds import KINDS, Acts, having
 
 EVERYWHERE = pytest.mark.parametrize(
     ("kind", "delivery"),
-    [(kind, delivery) for kind in KINDS for delivery in DELIVERIES if delivery != "placeholder" or kind == "worker"],
+    [
+        # An MCP server takes a while to start.
+        pytest.param(kind, delivery, marks=[pytest.mark.e2e] if kind == "mcp" and delivery != "loop" else [])
+        for kind in KINDS
+        for delivery in DELIVERIES
+        if delivery != "placeholder" or kind == "worker"
+    ],
 )
 
 
