@@ -4,7 +4,7 @@ import dataclasses
 import logging
 import re
 from collections.abc import AsyncGenerator, Callable, Iterable
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager
 
 import httpx2
 
@@ -39,17 +39,27 @@ class Engine:
         self._executors = executors
         self._outward = outward
 
-    async def documents(
+    @asynccontextmanager
+    async def answer(
         self, caller: Caller, model: str, request: Document, *, stream: bool
-    ) -> AsyncGenerator[Document]:
-        """The GenerateContentResponses of an answer: one, or those of a stream as they come. Closing it, as when the
-        client hangs up, ends what runs. Raises Failed, StoreUnavailable."""
-        async with aclosing(self._output(caller, model, request, stream=stream)) as output:
-            async with aclosing(_documents(output)) as documents:
-                async for document in documents:
-                    yield document
+    ) -> AsyncGenerator[AsyncGenerator[Document]]:
+        """The GenerateContentResponses of an answer: one, or those of a stream as they come. Leaving it early, as when
+        the client hangs up, ends what runs; an answer is the client's where it is left without an error. Raises Failed,
+        StoreUnavailable."""
+        runners: list[Runner] = []
+        whole = False
+        try:
+            async with aclosing(self._output(caller, model, request, runners, stream=stream)) as output:
+                async with aclosing(_documents(output)) as documents:
+                    yield documents
+            whole = True
+        finally:
+            for runner in runners:
+                await runner.handed_over(whole)
 
-    async def _output(self, caller: Caller, model: str, request: Document, *, stream: bool) -> Output:
+    async def _output(
+        self, caller: Caller, model: str, request: Document, runners: list[Runner], *, stream: bool
+    ) -> Output:
         grafter, body = self._grafter(), encode({**request, "contents": signed(request["contents"], model)})
         target = _target(model, stream=stream)
         try:
@@ -69,6 +79,7 @@ class Engine:
                     yield out
             return
         runner = Runner(grafter, self._executors, upstream, outcome.exchange, address, outcome.body)
+        runners.append(runner)
         async with aclosing(runner.output()) as output:
             async for out in output:
                 yield out

@@ -96,7 +96,8 @@ class GeminiDoor:
             return in_google_s_words(error)
         if asked.stream:
             return Stream(_events(first, documents), stopping)
-        await documents.aclose()
+        async for _ in documents:
+            pass  # there is one: the client has it
         return Response(encode(first), media_type="application/json; charset=UTF-8")
 
     async def _documents(self, caller: Caller, asked: GeminiRequest) -> AsyncGenerator[Document]:
@@ -123,7 +124,7 @@ class GeminiDoor:
             if kept.tools is not None:
                 request["tools"] = kept.tools
             gathered, held = Gathered(), list[Document]()
-            async with aclosing(self.engine.documents(caller, asked.model, request, stream=asked.stream)) as documents:
+            async with self.engine.answer(caller, asked.model, request, stream=asked.stream) as documents:
                 async for document in documents:
                     gathered.take(document)
                     document = {**document, "responseId": response_id}
@@ -131,12 +132,12 @@ class GeminiDoor:
                         held.append(document)
                     else:
                         yield document
-            if asked.stream and not gathered.finished:
-                raise Failed(502, "toolgraft: the model's answer broke off: it has no finishReason")
-            if gathered.content is not None:
-                await keep(gathered.content)
-            for document in held:
-                yield document
+                if asked.stream and not gathered.finished:
+                    raise Failed(502, "toolgraft: the model's answer broke off: it has no finishReason")
+                if gathered.content is not None:
+                    await keep(gathered.content)
+                for document in held:
+                    yield document
 
 
 async def _events(first: Document, rest: AsyncGenerator[Document]) -> AsyncGenerator[bytes]:

@@ -178,20 +178,17 @@ class ResponsesDoor:
                 return
             finished = not wanted.stream
             try:
-                async with aclosing(
-                    self.engine.documents(caller, wanted.model, turn.request, stream=wanted.stream)
-                ) as documents:
+                async with self.engine.answer(caller, wanted.model, turn.request, stream=wanted.stream) as documents:
                     async for document in documents:
                         finished = finished or ends(document)
                         yield turn.translator.feed(document)
-                if not finished:
-                    raise Failed(502, "toolgraft: the model's answer broke off: it has no finishReason")
+                    if not finished:
+                        raise Failed(502, "toolgraft: the model's answer broke off: it has no finishReason")
+                    yield await self._end(turn)
             except Exception as error:
                 if not wanted.stream:
                     raise
                 yield turn.translator.fail(*google_error(error))
-                return
-            yield await self._end(turn)
 
     async def _turn(self, thread: Thread, wanted: Wanted) -> _Turn:
         """Raises Invalid."""

@@ -13,7 +13,7 @@ from addon.graft.grafter import Grafter
 from addon.graft.hearing import Hearing
 from addon.graft.machine import AnswerMachine
 from addon.graft.reading import holds, markers_of
-from addon.graft.shell import broke_off, record, taken_over
+from addon.graft.shell import broke_off, delivered, record, taken_over
 from addon.surfaces.base import Framing, Operation
 from store.base import StoreUnavailable, run_now
 from store.models import CachedTools
@@ -30,6 +30,7 @@ class Capture:
         self.exchange = exchange
         self.machine = AnswerMachine(exchange, grafter.settings, grafter.store.clock, grafter.owners)
         self._background = grafter.owners.background(exchange.scope)
+        self._ended = False  # cleanly
         self._resume()
         self.machine.begin(content_type)
 
@@ -48,7 +49,11 @@ class Capture:
         """The client reads no more. What was begun goes on: its answer is for a later request."""
         self._done(self.machine.hung_up())
         self._background.complete()
-        run_now(broke_off(self.grafter, self.machine))
+        self.handed_over(self._ended)
+
+    def handed_over(self, whole: bool) -> None:
+        """The client has all of the answer, or else never will have."""
+        run_now((delivered if whole and self._ended else broke_off)(self.grafter, self.machine))
 
     def fail(self, words: str) -> bytes:
         """The stream cannot be read on: it ends with this error."""
@@ -102,7 +107,8 @@ class Capture:
     def _begin(self, effect: Start | End) -> None:
         if isinstance(effect, End):
             self._background.complete()
-            if effect.outcome not in _CLEAN:
+            self._ended = effect.outcome in _CLEAN
+            if not self._ended:
                 run_now(broke_off(self.grafter, self.machine))
             return
         for call, birth in effect.calls:

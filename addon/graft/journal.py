@@ -56,15 +56,27 @@ class Journal:
         self._saved: dict[int, tuple[int, bool]] = {}
         """Of the candidates of the present round: how many calls, and whether as a turn that has ended."""
         self._noted: dict[int, bytes] = {}
-        self.undelivered: dict[str, None] = {}
-        """The ids of the turns that were stored, and not as delivered."""
+        self._turns: dict[str, Turn] = {}
+        """As they were last stored."""
+        self._complete: set[str] = set()
+        """The ids of the turns whose answer has come to its clean end."""
         self._turn_id = ""  # of the client's turn, once a round of it is complete
-        self._was_resumed = False
+        self._taken_over = ""  # the id of the turn of an answer that broke off, which goes on here
+
+    @property
+    def unsettled(self) -> list[str]:
+        """The ids of the turns that the client may not have to their end: all of them until that is known."""
+        return list(dict.fromkeys([*([self._taken_over] if self._taken_over else []), *self._turns]))
+
+    def delivered(self) -> list[Turn]:
+        """The turns that have come to their end, as they are stored once the client has them."""
+        changes = {"delivered": True, "progress": None}
+        return [turn.model_copy(update=changes) for turn_id, turn in self._turns.items() if turn_id in self._complete]
 
     def resume(self, resumption: Resumption) -> list[tuple[Captured, Birth]]:
         """Go on with the turn of an answer that broke off. Returns its calls."""
-        self._turn_id, self._was_resumed = resumption.turn_id, True
-        self.undelivered[resumption.turn_id] = None
+        self._turn_id = resumption.turn_id
+        self._taken_over = resumption.turn_id
         self.steps, self.shown = list(resumption.steps), list(resumption.visible)
         calls: list[tuple[Captured, Birth]] = []
         for call, anew in resumption.calls:
@@ -76,7 +88,7 @@ class Journal:
     def progress(self, anew: Sequence[Captured] = ()) -> Save:
         """All rounds so far are complete: a request that is sent again goes on behind them. `anew`: calls of theirs
         that are not stored yet."""
-        turn = self._turn(self._turn_id, self.shown, self.steps, delivered=False)
+        turn = self._turn(self._turn_id, self.shown, self.steps)
         numbers = {slot.call_id: number for number, step in enumerate(self.steps) for slot in step.slots}
         calls = [self._call(self._turn_id, call, numbers[call.call_id]) for call in anew]
         return Save(turn, calls, [], last=False)
@@ -122,8 +134,13 @@ class Journal:
             if not fresh and (not ends or (known and not complete)):
                 continue
             self._saved[state.index] = len(state.captured), ends
-            if self.steps or state.is_grafted or self._was_resumed:
-                yield self._save(state, fresh, ended=ends, delivered=ends and complete)
+            if self.steps or state.is_grafted or self._taken_over:
+                before = self._turns.get(state.turn_id)
+                save = self._save(state, fresh, ended=ends)
+                if ends and complete:
+                    self._complete.add(state.turn_id)
+                if fresh or not known or save.turn != before:
+                    yield save
             elif self.exchange.notes:
                 yield from self._notes(state)
 
@@ -134,27 +151,26 @@ class Journal:
             self._noted[candidate.index] = digest
             yield Note(*plain_of(self.exchange, digest, shown))
 
-    def _save(self, candidate: Candidate, fresh: Sequence[Captured], *, ended: bool, delivered: bool) -> Save:
+    def _save(self, candidate: Candidate, fresh: Sequence[Captured], *, ended: bool) -> Save:
         """Only a turn that has ended can be found by what the client sees of it."""
         turn_id = candidate.turn_id
         shown, steps = [*self.shown, *candidate.shown], [*self.steps, step_of(candidate)]
         calls = [self._call(turn_id, call, len(self.steps)) for call in fresh]
-        turn = self._turn(turn_id, shown, steps, delivered=delivered)
+        turn = self._turn(turn_id, shown, steps)
         return Save(turn, calls, keys_of(self.exchange, shown) if ended else [], ended)
 
-    def _turn(self, turn_id: str, shown: Sequence[Document], steps: Sequence[Step], *, delivered: bool) -> Turn:
-        if delivered:
-            self.undelivered.pop(turn_id, None)
-        else:
-            self.undelivered[turn_id] = None
-        usage = self.splice.usage.rounds
-        progress = None
-        if self.steps and not delivered:
+    def _turn(self, turn_id: str, shown: Sequence[Document], steps: Sequence[Step]) -> Turn:
+        """It is not the client's before it has all of it: until then a request that is sent again goes on with it."""
+        usage, before = self.splice.usage.rounds, self._turns.get(turn_id)
+        now = self.clock() if before is None else before.created_at
+        said = [one for one in usage if one]
+        turn = turn_of(self.exchange, turn_id, shown, steps, delivered=False, now=now, usage=said)
+        if self.steps:
             rounds = len(usage) - (len(steps) > len(self.steps))
             progress = Progress(steps=len(self.steps), visible=len(self.shown), rounds=rounds, meta=self.splice.meta)
-        said = [one for one in usage if one]
-        turn = turn_of(self.exchange, turn_id, shown, steps, delivered=delivered, now=self.clock(), usage=said)
-        return turn if progress is None else turn.model_copy(update={"progress": progress})
+            turn = turn.model_copy(update={"progress": progress})
+        self._turns[turn_id] = turn
+        return turn
 
     def _call(self, turn_id: str, call: Captured, number: int) -> Call:
         return call_of(self.exchange, turn_id, call, self._birth_of(call), now=self.clock(), number=number)

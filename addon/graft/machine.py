@@ -35,6 +35,7 @@ from addon.graft.splice import Splice, is_empty
 from addon.settings import Settings
 from addon.surfaces.base import Framing
 from store.base import StoreUnavailable
+from store.models import Turn
 
 _CUT_SHORT = "an answer ended within the arguments of a call of"
 
@@ -70,6 +71,7 @@ class AnswerMachine:
         self._markers = markers_of(exchange, loops=self._rounds.runs_calls)
         self._turn_ids = TurnIds()
         self._is_over = False
+        self._told_end = False  # the last event by which the client's turn ends went out, or goes out next
         self._streams = False  # the client's answer is a stream, and has begun
         self.reading = self._read("")
         self._tail = b""  # what stood behind an array
@@ -162,16 +164,20 @@ class AnswerMachine:
         return self.wire.event(self._splice.made([])) if self._streams else b""
 
     def hung_up(self) -> list[Effect]:
-        """The client reads no more: its turn is complete if it was told so, as those that stop there leave it."""
-        if self._is_over or not self._streams or not self.reading.has_ended:
+        """The client reads no more: its turn is complete if its end was shown, as those that stop there leave it."""
+        if self._is_over or not self._streams or not self._told_end:
             return []
         effects = [*self._journal.saves(self.reading.candidates, complete=True, cut=self.reading.is_cut)]
         return [*effects, self._over("answered")]
 
     @property
-    def undelivered(self) -> list[str]:
-        """The ids of the turns that were stored, and not as delivered."""
-        return list(self._journal.undelivered)
+    def unsettled(self) -> list[str]:
+        """The ids of the turns that the client may not have to their end: all of them until that is known."""
+        return self._journal.unsettled
+
+    def delivered(self) -> list[Turn]:
+        """The turns that have come to their end, as they are stored once the client has them."""
+        return self._journal.delivered()
 
     def close(self) -> None:
         """Nobody waits for the answer any more."""
@@ -294,6 +300,7 @@ class AnswerMachine:
     def _seen(self, item: Item, document: Document, response: Document, visible: Document | None) -> bytes:
         """What the client gets for an event of which it is to see this."""
         reading = self.reading
+        self._told_end = reading.has_ended
         if visible is None or (self.rounds > 1 and not reading.has_responses):
             return b""
         if self.rounds > 1 or (self._rounds.is_loop and reading.hides):
@@ -374,6 +381,7 @@ class AnswerMachine:
         """The clean end of the whole answer."""
         yield from self.reading.heard()
         yield from self._saves(complete=True)
+        self._told_end = True
         if closing is not None and self._streams:
             yield from self._shown(self.wire.event(self._splice.filled(self._splice.joined(closing))))
         answer = self.reading.answer

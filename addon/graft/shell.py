@@ -67,10 +67,19 @@ async def taken_over(grafter: Grafter, exchange: Exchange) -> Resumption | None:
     return resumption(*found, partial(grafter.owners.may_run_twice, exchange.scope))
 
 
-async def broke_off(grafter: Grafter, machine: AnswerMachine) -> None:
-    """Note that an answer has ended unfinished, for the request to be sent again."""
+async def delivered(grafter: Grafter, machine: AnswerMachine) -> None:
+    """Note that the client has all of an answer that has come to its end: the same request asks for another one."""
     try:
-        for turn_id in machine.undelivered:
+        for turn in machine.delivered():
+            await grafter.store.save_turn(turn)
+    except StoreUnavailable as error:
+        logger.warning("an answer that the client has is not noted so: %s", error)
+
+
+async def broke_off(grafter: Grafter, machine: AnswerMachine) -> None:
+    """Note that an answer has ended and the client has not all of it, for the request to be sent again."""
+    try:
+        for turn_id in machine.unsettled:
             await grafter.store.broke_off(machine.exchange.scope.session, turn_id)
     except StoreUnavailable as error:
         logger.warning("an answer that broke off cannot be taken over by a retry: %s", error)

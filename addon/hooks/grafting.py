@@ -13,6 +13,7 @@ from addon.core.encoding import BadEncoding, Decompress, decompressor
 from addon.graft.capture import Capture, concerns, listen
 from addon.graft.exchange import Abandoned, Exchange, Reply
 from addon.graft.scope import Scope
+from addon.hooks.handover import handover
 from addon.hooks.headers import asker_in, body_of, put, set_body, url_of, value
 from addon.hooks.lifecycle import Lifecycle
 from addon.hooks.looping import Looping
@@ -167,6 +168,7 @@ class Grafting:
         if framing is Framing.JSON:
             return  # replayed: the whole body is there already
         way.capture = Capture(runtime.grafter, way.exchange, _content_type(flow.response))
+        handover[flow] = way.capture.handed_over
         if flow.response.data.content is not None:
             return
         decompress = decompressor(value(flow.response.headers, b"content-encoding") or "") or _unknown_encoding
@@ -197,6 +199,7 @@ class Grafting:
             is_answer = heard.notes and flow.response.status_code == 200
             return listen(runtime.grafter, heard, _content_type(flow.response), body) if is_answer else None
         capture = way.capture or Capture(runtime.grafter, way.exchange, _content_type(flow.response))
+        handover[flow] = capture.handed_over
         return self._capture(flow, flow.response, way, runtime, capture, body)
 
     async def _capture(
@@ -225,6 +228,7 @@ class Grafting:
         way = self._ways.pop(flow)
         self._heard.pop(flow)
         if way is not None and way.capture is not None:
+            handover.pop(flow)
             way.capture.hung_up()
 
     def _let_go(self, flow: http.HTTPFlow, way: _Way) -> None:

@@ -8,6 +8,7 @@ from mitmproxy.addons.serverplayback import ServerPlayback
 from addon.core.documents import Malformed
 from addon.graft.exchange import Exchange
 from addon.hooks.clients import Clients
+from addon.hooks.handover import handover, lost
 from addon.hooks.headers import body_of, host_of, set_body, url_of
 from addon.hooks.lifecycle import Lifecycle
 from addon.hooks.onward import check, way
@@ -110,7 +111,11 @@ class Looping:
         there = flow.request.host, flow.request.port
         if flow.server_conn.address != there:
             flow.server_conn = connection.Server(address=there)
-        return runtime.loops.answer(runner, lambda: not flow.live)
+        answering = runtime.loops.answer(
+            runner, lambda: not flow.live, lambda: flow.response is not None and bool(flow.response.stream)
+        )
+        handover[flow] = answering.handed_over
+        return answering
 
     def responseheaders(self, flow: http.HTTPFlow) -> None:
         diverted.pop(flow)  # another addon has answered
@@ -131,6 +136,7 @@ class Looping:
             flow.response.data.content = bytes(kept.body)  # for whoever shows or writes the flow
 
     def error(self, flow: http.HTTPFlow) -> None:
+        lost(flow)
         diverted.pop(flow)
         self._streams.pop(flow)
         self._kept.pop(flow)

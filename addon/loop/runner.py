@@ -1,7 +1,8 @@
 """The answer machine driven over a loop: requests upstream, calls run as soon as they are complete, one answer.
 
 `Runner.output` gives a `Head` and then the bytes of the answer's body. Closing it, as when the client hangs up,
-cancels what runs; nothing goes upstream after that.
+cancels what runs; nothing goes upstream after that. An answer that has come to its end is the client's once it is said
+to be handed over; until then the same request is given the rest of it.
 """
 
 import asyncio
@@ -21,7 +22,7 @@ from addon.graft.effects import Begin, Effect, End, Refuse, Save, Send, Show, St
 from addon.graft.exchange import Exchange
 from addon.graft.grafter import Grafter
 from addon.graft.machine import AnswerMachine, BadAnswer
-from addon.graft.shell import broke_off, record, store_failed, taken_over
+from addon.graft.shell import broke_off, delivered, record, store_failed, taken_over
 from addon.loop.executors import Executors
 from addon.loop.pauses import backoff, pause_after
 from addon.loop.steps import Step
@@ -132,6 +133,11 @@ class Runner:
             effects = self.machine.start() if resumption is None else self.machine.resume(resumption)
         async for out in self._perform(effects):
             yield out
+
+    async def handed_over(self, whole: bool = True) -> None:
+        """The client has all of the answer, or else never will have. Of one without an end that is known already."""
+        if self._ended:
+            await (delivered if whole else broke_off)(self.grafter, self.machine)
 
     def stopped(self) -> Iterator[Head | bytes]:
         """What the client is told where the proxy stops before the answer has come to its end, once `output` is

@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 import httpx2
 
@@ -27,12 +28,22 @@ Send = Callable[[Head | bytes], Awaitable[None]]
 
 class Answering:
     """The answer of one loop on its way. `over`: it has ended, and all of it was taken; `error`: it broke off.
-    `is_sent` says whether the client has been sent all of it; `stopping`: the proxy ends, and not the client."""
+    `is_sent` says whether the client has been sent all of it, and `streams` whether it is sent what was taken at once;
+    `stopping`: the proxy ends, and not the client. `was_shown`: the client that hung up had been sent all that there
+    was."""
 
-    def __init__(self, is_sent: Callable[[], bool] = lambda: True) -> None:
+    def __init__(
+        self,
+        is_sent: Callable[[], bool] = lambda: True,
+        streams: Callable[[], bool] = lambda: True,
+        settle: Callable[[bool], None] = lambda whole: None,
+    ) -> None:
         self.error: BaseException | None = None
         self.is_sent = is_sent
         self.stopping = False
+        self.was_shown = False
+        self._streams = streams
+        self._settle = settle
         self._pieces: list[Head | bytes] = []
         self._size = 0
         self._ended = False
@@ -71,7 +82,13 @@ class Answering:
     def cancel(self) -> None:
         """The client has hung up, or the proxy ends. Once is enough: what a loop has to do then is not cut off."""
         if self._task is not None and not self._task.cancelling():
+            self.was_shown = not self._pieces and self._streams()
             self._task.cancel()
+
+    def handed_over(self, whole: bool) -> None:
+        """The client has all of the answer, or else has hung up before. Said once."""
+        if self._ended:  # else the loop that was cancelled knows
+            self._settle(whole)
 
     def _end(self, task: asyncio.Task[None]) -> None:
         if task.cancelled():
@@ -90,11 +107,18 @@ class LoopServer:
 
     def __init__(self) -> None:
         self._answers: dict[asyncio.Task[None], Answering] = {}
+        self._settling: set[asyncio.Task[None]] = set()
         self._stopped = False
 
-    def answer(self, runner: Runner, is_sent: Callable[[], bool] = lambda: True) -> Answering:
-        """Begin a loop. After `stop` its answer breaks off before it has begun. `is_sent`: see `Answering`."""
-        answering = Answering(is_sent)
+    def answer(
+        self,
+        runner: Runner,
+        is_sent: Callable[[], bool] = lambda: True,
+        streams: Callable[[], bool] = lambda: True,
+    ) -> Answering:
+        """Begin a loop. After `stop` its answer breaks off before it has begun. `is_sent`, `streams`: see
+        `Answering`."""
+        answering = Answering(is_sent, streams, partial(self._settle, runner))
         task = asyncio.ensure_future(_answer(runner, answering))
         self._answers[task] = answering
         task.add_done_callback(self._answers.pop)
@@ -102,6 +126,11 @@ class LoopServer:
         if self._stopped:
             answering.cancel()
         return answering
+
+    def _settle(self, runner: Runner, whole: bool) -> None:
+        task = asyncio.ensure_future(runner.handed_over(whole))
+        self._settling.add(task)
+        task.add_done_callback(self._settling.discard)
 
     async def stop(self) -> None:
         """Returns when the loops have ended, and their clients have been told so."""
@@ -116,6 +145,8 @@ class LoopServer:
                 async with asyncio.timeout(_FAREWELL):
                     while not all(answering.is_sent() for answering in answers.values()):  # noqa: ASYNC110
                         await asyncio.sleep(0.01)  # mitmproxy tells nobody when it has sent something
+        if self._settling:
+            await asyncio.wait(set(self._settling))
 
     def __len__(self) -> int:
         return len(self._answers)
@@ -140,9 +171,10 @@ async def _answer(runner: Runner, answering: Answering) -> None:
             raise
         await _refuse(runner, send, 500, "INTERNAL", f"the tool loop failed: {type(error).__name__}")
     except asyncio.CancelledError:
-        if not answering.stopping:
-            raise
         await output.aclose()
+        if not answering.stopping:
+            await runner.handed_over(answering.was_shown)
+            raise
         for out in runner.stopped():
             await send(out)
     finally:

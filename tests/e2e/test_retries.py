@@ -11,7 +11,7 @@ import httpx2
 import pytest
 
 from tests.e2e import chats
-from tests.e2e.processes import until
+from tests.e2e.processes import ROOT, until
 from tests.e2e.proxies import MODEL_PATH, TOOLS, Proxy, new_session, responses, sse, text_of, user
 from tests.e2e.test_loop_upstream import BUSY
 from tests.e2e.upstreams import Flaky, Gemini, Relay
@@ -201,6 +201,40 @@ def test_a_retry_that_fails_again_is_taken_over_as_well(
     assert said(answer, METHODS[0]) == ANSWER
     assert marks.read_text().split() == ["first", "second"]
     assert gemini.errors == []
+
+
+@pytest.fixture(scope="module")
+def holder(strict: Gemini, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxy]:
+    """One that holds answers back that are complete."""
+    folder = tmp_path_factory.mktemp("holder")
+    proxy = Proxy(folder, strict.url, tools=str(TOOLS), early=ROOT / "tests" / "e2e" / "scripts" / "holds.py")
+    yield proxy
+    proxy.stop()
+
+
+@pytest.mark.parametrize("how", ["hold", "kill"])
+def test_a_complete_answer_that_was_lost_on_its_way_is_given_to_the_retry(
+    how: str, holder: Proxy, gemini: Gemini, marks: Path
+) -> None:
+    """The connection breaks, or the proxy dies, before the first byte of it has left."""
+    session, held = new_session(holder, tools=False).name, Path(f"{marks}.held")
+    url = f"{holder.url}/@{session}{MODEL_PATH}:{METHODS[0]}"
+    body, headers = {"contents": [user(jots(marks))]}, {"x-goog-api-key": KEY, f"x-{how}": str(held)}
+    with Relay(holder.url) as relay, ThreadPoolExecutor(1) as pool:
+        lost = pool.submit(httpx2.post, url.replace(holder.url, relay.url), json=body, headers=headers, timeout=30)
+        until(held.exists, "the answer is complete")
+        if how == "hold":
+            relay.cut()
+            Path(f"{held}.open").touch()
+        else:
+            assert holder.process.wait() < 0
+            holder.start()
+        assert isinstance(lost.exception(20), httpx2.TransportError)
+    for _ in range(2):
+        assert text_of(httpx2.post(url, json=body, headers=headers, timeout=30).json()) == ANSWER
+    assert marks.read_text().split() == ["first", "second"] * 2, "the third has nothing to go on with"
+    assert gemini.errors == []
+    assert len(gemini.requests) == 3 + 1 + 3
 
 
 def test_a_whole_answer_is_never_taken_over(looper: Proxy, marks: Path) -> None:

@@ -155,8 +155,10 @@ class Graft:
 
     async def captured(self, exchange: Exchange, body: bytes) -> bytes:
         """What the client gets of an answer in JSON, which is no error of the proxy's."""
-        seen = await Capture(self.grafter, exchange, JSON).whole(body)
+        capture = Capture(self.grafter, exchange, JSON)
+        seen = await capture.whole(body)
         assert isinstance(seen, bytes)
+        capture.handed_over(True)
         return seen
 
     async def turns(self, session: str = "default") -> list[Turn]:

@@ -54,7 +54,9 @@ def read(to: Target, data: bytes) -> list[Document]:
 
 async def stream(graft: Graft, events: Sequence[Document], to: Target = STREAM, body: Document = ASKED) -> bytes:
     capture = Capture(graft.grafter, await graft.exchange(body, to), kind(to))
-    return capture.feed(framed(to, events)) + capture.finish()
+    out = capture.feed(framed(to, events)) + capture.finish()
+    capture.handed_over(True)
+    return out
 
 
 async def streamed(graft: Graft, events: Sequence[Document], to: Target = STREAM, **body: Any) -> list[Document]:

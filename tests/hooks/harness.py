@@ -14,6 +14,7 @@ from mitmproxy.test import taddons, tflow
 
 from addon.hooks.compose import Toolgraft, build_addons
 from addon.hooks.grafting import Grafting
+from addon.hooks.handover import handover
 from addon.hooks.lifecycle import Lifecycle
 from addon.hooks.onward import way
 from addon.hooks.routing import Routing
@@ -115,13 +116,20 @@ class Hooks:
                 assert all(given), "an empty chunk ends a chunked body"
                 out += given
             await self.call("response", flow)
+            _hand_over(flow)
             return b"".join(out)
         response.data.content = body
         await self.call("response", flow)
+        _hand_over(flow)
         return bytes(flow.response.raw_content or b"")
 
     async def done(self) -> None:
         await self.call("done")
+
+
+def _hand_over(flow: http.HTTPFlow) -> None:
+    if (settle := handover.pop(flow)) is not None:
+        settle(True)
 
 
 def request(

@@ -43,7 +43,7 @@ class Noted(LoopServer):
         super().__init__()
         self.begun: list[Runner] = []
 
-    def answer(self, runner: Runner, is_sent: Callable[[], bool] = lambda: True) -> Answering:
+    def answer(self, runner: Runner, *conditions: Callable[[], bool]) -> Answering:
         self.begun.append(runner)
         return Answering()
 

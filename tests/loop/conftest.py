@@ -323,6 +323,7 @@ class Proxy:
         async with asyncio.timeout(10):
             async for out in runner.output():
                 played.take(out)
+        await runner.handed_over()
         return played
 
     async def calls(self) -> list[Call]:

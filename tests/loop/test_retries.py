@@ -8,7 +8,7 @@ import httpx2
 import pytest
 
 from addon.core.documents import Document, decode, encode
-from addon.loop.runner import Head
+from addon.loop.runner import Head, Runner
 from addon.surfaces.base import Framing
 from store.models import Call, Executor, Status, ToolRules
 from tests.loop.calling import PLACE
@@ -291,6 +291,70 @@ async def test_an_answer_without_calls_ends_what_was_taken_over(sender: Proxy) -
     assert (await sender.ask("x", framing=Framing.SSE)).text == "done"
     await sender.ask("x", framing=Framing.SSE)
     assert sender.tools.begun == ["send"] * 2, "what was delivered is not taken over"
+
+
+# --- answers that are complete, and lost on their way ---------------------------------------------------------
+
+
+async def unread(proxy: Proxy, framing: Framing) -> Runner:
+    """An answer that is made to its end; whether its client has it is not known."""
+    runner, _ = await proxy.prepare([user("x")], framing)
+    async for _ in runner.output():
+        pass
+    return runner
+
+
+@pytest.mark.parametrize("framing", list(Framing))
+@pytest.mark.parametrize("dies", [False, True], ids=["connection", "proxy"])
+async def test_of_a_complete_answer_that_was_not_handed_over_the_last_round_is_asked_for_again(
+    sender: Proxy, framing: Framing, dies: bool
+) -> None:
+    upstream = sender.upstream(Scripted(STEP, ANSWER, ANSWER, STEP, ANSWER))
+    runner = await unread(sender, framing)
+    if dies:
+        await sender.store.drop("this")
+        sender.executors.proxy_id = "the next"
+        await sender.store.hold("the next", 3600)
+    else:
+        await runner.handed_over(False)
+    again = await sender.ask("x", framing=framing)
+    again.check()
+    assert again.text == "Wait. done"
+    assert sender.tools.begun == ["send"]
+    assert upstream.bodies[1] == upstream.bodies[2]
+    assert [turn.delivered for turn in await sender.turns()] == [True]
+    await sender.ask("x", framing=framing)
+    assert sender.tools.begun == ["send"] * 2, "what the client has is not taken over"
+
+
+@pytest.mark.parametrize("framing", list(Framing))
+async def test_an_answer_on_its_way_is_found_by_the_next_turn_and_not_taken_over(
+    sender: Proxy, framing: Framing
+) -> None:
+    upstream = sender.upstream(Scripted(STEP, ANSWER, ANSWER))
+    await unread(sender, framing)
+    await sender.ask("x", model("Wait. done"), user("y"))
+    assert responses(upstream.bodies[-1]) == [{"result": "sent 1"}]
+    sender.upstream(Scripted(STEP, ANSWER))
+    await sender.ask("x")
+    assert sender.tools.begun == ["send"] * 2
+
+
+async def test_a_client_that_hung_up_before_the_end_was_shown_has_not_all_of_it(
+    sender: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sender.upstream(Scripted(STEP, ANSWER, ANSWER))
+    flush, waits = sender.executors.flush, asyncio.Event()
+
+    async def stuck(calls: Sequence[str]) -> None:
+        waits.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(sender.executors, "flush", stuck)
+    await hang_up(sender, Framing.SSE, when=lambda _: waits.is_set())
+    monkeypatch.setattr(sender.executors, "flush", flush)
+    assert (await sender.ask("x", framing=Framing.SSE)).text == "Wait. done"
+    assert sender.tools.begun == ["send"]
 
 
 # --- what is no retry -----------------------------------------------------------------------------------------

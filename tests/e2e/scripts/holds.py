@@ -1,0 +1,39 @@
+"""Holds complete answers of loops back before their first byte: until FILE.open is there, or for ever (the proxy is
+killed then), as the header `x-hold: FILE` or `x-kill: FILE` says. FILE tells that one is held."""
+
+import asyncio
+import json
+import os
+import signal
+from pathlib import Path
+
+from mitmproxy import http
+
+
+async def response(flow: http.HTTPFlow) -> None:
+    if not _is_complete(flow):
+        return
+    for name in ("x-hold", "x-kill"):
+        file = Path(flow.request.headers.get(name, os.devnull))
+        if _exists(file):
+            continue
+        _note(file)
+        if name == "x-kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        while not _exists(file.with_name(f"{file.name}.open")):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+def _is_complete(flow: http.HTTPFlow) -> bool:
+    """Whether it is a client's own, and none of a round of the loop."""
+    asked = json.loads(flow.request.content or b"{}")
+    said = flow.response.content if flow.response is not None else None
+    return len(asked.get("contents", ())) == 1 and b"functionCall" not in (said or b"")
+
+
+def _exists(file: Path) -> bool:
+    return file.exists()
+
+
+def _note(file: Path) -> None:
+    file.touch()

@@ -1,0 +1,32 @@
+"""Whether a client has all of an answer."""
+
+import asyncio
+import socket
+
+import pytest
+
+from addon.hooks.handover import _flushed
+
+_MUCH = b"x" * 8_000_000
+
+
+@pytest.mark.parametrize("reads", [True, False])
+async def test_what_waits_in_the_process_is_not_the_client_s_before_the_system_has_taken_it(reads: bool) -> None:
+    ours, theirs = socket.socketpair()
+    _, writer = await asyncio.open_connection(sock=ours)
+    reader, client = await asyncio.open_connection(sock=theirs)
+    writer.write(_MUCH)
+    settled = asyncio.get_running_loop().create_future()
+    flushing = asyncio.ensure_future(_flushed(writer, settled.set_result))
+    await asyncio.sleep(0)
+    assert writer.transport.get_write_buffer_size() > 0
+    assert not settled.done()
+    if reads:
+        assert await reader.readexactly(len(_MUCH)) == _MUCH
+    else:
+        client.transport.abort()
+    async with asyncio.timeout(10):
+        assert await settled is reads
+        await flushing
+    client.close()
+    writer.close()
