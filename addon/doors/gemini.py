@@ -14,13 +14,13 @@ from addon.control.routing import Here, parse
 from addon.core import sse
 from addon.core.documents import Document, encode, get
 from addon.core.pairing import Owed, Paired, Unknown, pair
-from addon.doors.answers import Gathered, calls_of, owed_answer
+from addon.doors.answers import Gathered, calls_of, ends, owed_answer
 from addon.doors.callers import caller_of
 from addon.doors.engine import Engine
 from addon.doors.failures import Failed, google_error, in_google_s_words
 from addon.doors.gemini_request import GeminiRequest, read
 from addon.doors.outward import Caller
-from addon.doors.serving import Stream, attended
+from addon.doors.serving import Stream, attended, ending
 from addon.doors.threads import Thread, Threads, new_response_id
 
 PATH = "/v1/gemini"
@@ -95,7 +95,7 @@ class GeminiDoor:
         except Failed as error:
             return in_google_s_words(error)
         if asked.stream:
-            return Stream(_events(first, documents), stopping)
+            return Stream(_events(first, documents, stopping), stopping)
         async for _ in documents:
             pass  # there is one: the client has it
         return Response(encode(first), media_type="application/json; charset=UTF-8")
@@ -140,14 +140,20 @@ class GeminiDoor:
                     yield document
 
 
-async def _events(first: Document, rest: AsyncGenerator[Document]) -> AsyncGenerator[bytes]:
+async def _events(first: Document, rest: AsyncGenerator[Document], stopping: asyncio.Event) -> AsyncGenerator[bytes]:
     async with aclosing(rest):
         yield sse.encode(encode(first))
+        ended = ends(first)
         try:
             async for document in rest:
+                ended = ended or ends(document)
                 yield sse.encode(encode(document))
         except Exception as error:
             yield sse.encode(encode(google_error(error)[1]))
+        except asyncio.CancelledError:
+            if ended or not stopping.is_set():
+                raise
+            yield sse.encode(encode(google_error(ending())[1]))
 
 
 def _paired(thread: Thread, asked: GeminiRequest) -> Paired:

@@ -23,7 +23,7 @@ from addon.doors.engine import Engine
 from addon.doors.failures import Failed, google_error, in_openai_s_words, openai_error
 from addon.doors.outward import Caller
 from addon.doors.recall import past_of
-from addon.doors.serving import Stream, attended
+from addon.doors.serving import Stream, attended, ending
 from addon.doors.threads import Kept, Thread, Threads, new_response_id
 from store.base import UnknownResponse
 from store.models import Response as Record
@@ -123,7 +123,7 @@ class ResponsesDoor:
                 wanted = read(parse(await request.body()))
             except Invalid as error:
                 return in_openai_s_words(error)
-            events = self._events(caller, wanted)
+            events = self._events(caller, wanted, api.stopping)
             return await attended(request, api.stopping, lambda: _answered(api.stopping, events, stream=wanted.stream))
 
         @router.get(f"{PATH}/{{response_id}}", summary="Show a response again", responses=answers(_ANSWER))
@@ -165,7 +165,7 @@ class ResponsesDoor:
             raise Problem(404, f"Response with id '{response_id}' not found.", field="response_id")
         return response
 
-    async def _events(self, caller: Caller, wanted: Wanted) -> AsyncGenerator[Events]:
+    async def _events(self, caller: Caller, wanted: Wanted, stopping: asyncio.Event) -> AsyncGenerator[Events]:
         """The events of a response, the first once nothing speaks against it. The conversation has moved on before the
         last, which holds the whole. Without a stream what fails on the way is raised (Failed), as there."""
         with self.threads.alone(caller.session, wanted.conversation):
@@ -189,6 +189,10 @@ class ResponsesDoor:
                 if not wanted.stream:
                     raise
                 yield turn.translator.fail(*google_error(error))
+            except asyncio.CancelledError:
+                if not (wanted.stream and stopping.is_set() and turn.translator.status == "in_progress"):
+                    raise
+                yield turn.translator.fail(*google_error(ending()))
 
     async def _turn(self, thread: Thread, wanted: Wanted) -> _Turn:
         """Raises Invalid."""

@@ -29,13 +29,19 @@ async def attended(request: Request, stopping: asyncio.Event, work: Callable[[],
     async with Audience(request.receive, stopping) as audience:
         await audience.wait(run())
     if stopping.is_set() and (not answers or answers[0].status_code >= 500):
-        raise Problem(503, "the proxy is ending", headers={"Retry-After": "1"})
+        raise ending()
     return answers[0] if answers else _NOBODY
+
+
+def ending() -> Problem:
+    """What a client is told whose answer is ended with the proxy."""
+    return Problem(503, "the proxy is ending", headers={"Retry-After": "1"})
 
 
 class Stream(Response):
     """Server-sent events, as the generator gives them. It is closed at the end, and where the client hangs up before;
-    an error that it raises breaks the answer off."""
+    an error that it raises breaks the answer off. Where the proxy stops (`stopping` is set) it is cancelled, and may
+    give a last event that says so (`ending`)."""
 
     def __init__(self, events: AsyncGenerator[bytes], stopping: asyncio.Event) -> None:
         super().__init__(headers={"cache-control": "no-cache"}, media_type="text/event-stream")

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import httpx2
 import pytest
@@ -14,7 +14,7 @@ from store.models import Toolset
 from tests.control.conftest import Exchange
 from tests.doors.conftest import MODEL, House, Scripted, until
 from tests.doors.test_gemini import WEATHER, answer, calls, text
-from tests.loop.conftest import call, google_error, says
+from tests.loop.conftest import call, google_error, says, streamed
 
 
 async def begin(house: House, **document: Any) -> Exchange:
@@ -214,6 +214,29 @@ async def test_a_client_whose_proxy_ends_may_ask_again(
     assert "the proxy is ending" in answer.text
 
 
+class Reached(asyncio.Event):
+    """Of a scripted stream: what comes before it is with the client."""
+
+    is_reached = False
+
+    async def wait(self) -> Literal[True]:
+        self.is_reached = True
+        return await super().wait()
+
+
+@pytest.mark.parametrize(("door", "word"), [("gemini_stream", "UNAVAILABLE"), ("respond_stream", "server_error")])
+async def test_a_stream_whose_proxy_ends_says_so_and_is_not_kept(door: str, word: str, house: House) -> None:
+    reached = Reached()
+    house.upstream([says("a"), reached])
+    asked = asyncio.ensure_future(getattr(house, door)("Hi", conversation="c"))
+    await until(lambda: reached.is_reached)
+    house.app.stop()
+    *_, last = await asyncio.wait_for(asked, 5)
+    assert word in str(last)
+    assert "the proxy is ending" in str(last)
+    assert await house.store.conversation("default", "c") is None
+
+
 async def test_a_call_that_waits_for_approval_in_a_door_s_loop_can_be_approved(house: House) -> None:
     async def get_news() -> str:
         return "rain"
@@ -244,6 +267,7 @@ async def test_a_call_that_waits_for_approval_in_a_door_s_loop_can_be_approved(h
         (httpx2.Response(200, text="hello"), 502, "is not JSON"),
         (httpx2.Response(200, json=3), 502, "is no response"),
         (httpx2.ConnectError("no route"), 502, "no route"),
+        (httpx2.Response(200, content=streamed(b"{}"), headers={"content-encoding": "secret"}), 502, "'secret'"),
         ([says("a"), httpx2.ReadError("gone")], 502, "gone"),
     ],
 )
@@ -252,6 +276,25 @@ async def test_whatever_the_upstream_fails_with_is_said(house: House, round_: An
     failed = await house.gemini("Hi", status)
     assert message in failed["error"]["message"]
     assert failed["error"]["code"] == status
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("status", [204, 302])
+async def test_what_is_neither_an_answer_nor_an_error_is_one_in_a_later_round(
+    house: House, status: int, stream: bool
+) -> None:
+    async def lookup() -> str:
+        return "found"
+
+    house.proxy.tools.add("lookup", lookup)
+    await house.open()
+    rounds = [says(call("lookup"), finish="STOP")], httpx2.Response(status)
+    house.upstream(*rounds, *rounds)
+    failed = await house.gemini("Hi", 502, stream=stream)
+    assert (failed["error"]["code"], failed["error"]["status"]) == (502, "UNAVAILABLE")
+    assert f"status {status} " in failed["error"]["message"]
+    told = (await house.respond_stream("Hi"))[-1]["response"] if stream else await house.respond("Hi", 502)
+    assert f"status {status} " in told["error"]["message"]
 
 
 async def test_a_stream_that_begins_with_an_error_has_the_error_s_own_status(house: House) -> None:
