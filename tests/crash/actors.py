@@ -64,6 +64,8 @@ class Asker(Actor):
 
     acknowledged_on_disk = False
     """Whether what the client was told survives a power failure."""
+    loses_answers = False
+    """Whether a whole answer may be lost on its way, so that who asks again asks anew."""
 
     def __init__(self, rig: Rig, name: str, tools: Sequence[str], session: str | None = None) -> None:
         super().__init__(rig, name)
@@ -206,6 +208,8 @@ class Asker(Actor):
         finished = self.finished(question)
         if question.calls and self.was_delivered(question):
             self.note("answer lost on its way")
+            if not self.loses_answers:
+                self.broken("lost", f"the answer to {question.text!r}: it counts as delivered")
             self.answered_twice |= set(question.calls)
             finished = {}
         answer = self.send(question, again=True)
@@ -251,11 +255,13 @@ class Asker(Actor):
 
     def was_delivered(self, question: Question) -> bool:
         """Whether the proxy had given the whole answer out when it was killed."""
+        return any(turn["delivered"] for turn in self.turns(question))
+
+    def turns(self, question: Question) -> list[Json]:
+        """What the ledger has of the question's answers."""
         ids = {call["call_id"] for call in self.records() if call["args"].get("mark") in question.calls}
-        return any(
-            turn["delivered"] and ids & {call["call_id"] for step in turn["true"] for call in step["calls"]}
-            for turn in listed(self.control, "/v1/turns", session=self.session)
-        )
+        found = listed(self.control, "/v1/turns", session=self.session)
+        return [turn for turn in found if ids & {call["call_id"] for step in turn["true"] for call in step["calls"]}]
 
 
 def listed(control: Any, path: str, **query: str) -> Iterator[Json]:

@@ -126,6 +126,7 @@ def _kill_while(
     stop = threading.Event()
     jobs: list[Callable[[], None]]
     jobs = [one.insist for one in cast.askers] if retrying else [partial(one.play, stop) for one in cast.actors]
+    jobs = [rig.trace.playing(job) for job in jobs]
     moment, pause = rig.random.randrange(_MOMENTS), rig.random.uniform(0, _PAUSE)
     if kills_worker:
         jobs.append(partial(_kill_worker, rig, rig.random.randrange(_MOMENTS), rig.random.uniform(0, _PAUSE)))

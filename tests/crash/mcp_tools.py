@@ -1,17 +1,50 @@
-"""An MCP server over stdio with one tool."""
+"""An MCP server over stdio, in plain Python: it is started with each proxy, and importing the SDK takes a second."""
 
-from mcp.server.mcpserver import MCPServer
+import json
+import sys
+import threading
+from typing import Any
 
-from tests.crash.runs import work_async
+from tests.crash.runs import work
 
-server = MCPServer("crash")
+Json = dict[str, Any]
+
+_TOOL = {
+    "name": "stdio",
+    "description": "Work in an MCP server over stdio.",
+    "inputSchema": {
+        "type": "object",
+        "properties": {"mark": {"type": "string"}, "seconds": {"type": "number"}},
+        "required": ["mark", "seconds"],
+    },
+}
+_writing = threading.Lock()
 
 
-@server.tool()
-async def stdio(mark: str, seconds: float) -> dict[str, str]:
-    """Work in an MCP server."""
-    return await work_async("stdio", mark, seconds)
+def _answer(request: Json) -> None:
+    params = request.get("params", {})
+    match request["method"]:
+        case "initialize":
+            about = {"name": "crash", "version": "1"}
+            told = {"protocolVersion": params["protocolVersion"], "capabilities": {"tools": {}}, "serverInfo": about}
+            _write(request, result=told)
+        case "tools/list":
+            _write(request, result={"tools": [_TOOL]})
+        case "tools/call":
+            text = json.dumps(work("stdio", **params["arguments"]))
+            _write(request, result={"content": [{"type": "text", "text": text}]})
+        case "ping":
+            _write(request, result={})
+        case method:
+            _write(request, error={"code": -32601, "message": f"there is no method {method}"})
 
 
-if __name__ == "__main__":
-    server.run("stdio")
+def _write(request: Json, **outcome: Json) -> None:
+    with _writing:
+        print(json.dumps({"jsonrpc": "2.0", "id": request["id"], **outcome}), flush=True)
+
+
+for line in sys.stdin:
+    message = json.loads(line)
+    if "id" in message and "method" in message:  # else a notification, or an answer to nothing
+        threading.Thread(target=_answer, args=(message,), daemon=True).start()

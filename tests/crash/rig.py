@@ -59,6 +59,7 @@ class Trace:
 
     def __init__(self) -> None:
         self._count = 0
+        self._players = 0
         self._changed = threading.Condition()
 
     def tick(self) -> None:
@@ -67,10 +68,24 @@ class Trace:
             self._changed.notify_all()
 
     def wait(self, more: int, timeout: float) -> None:
-        """Until so much more has happened, or the time is out."""
+        """Until so much more has happened, nothing more can, or the time is out."""
         with self._changed:
             target = self._count + more
-            self._changed.wait_for(lambda: self._count >= target, timeout)
+            self._changed.wait_for(lambda: self._count >= target or not self._players, timeout)
+
+    def playing(self, job: Callable[[], None]) -> Callable[[], None]:
+        """The job, without whose like nothing happens."""
+        self._players += 1
+
+        def play() -> None:
+            try:
+                job()
+            finally:
+                with self._changed:
+                    self._players -= 1
+                    self._changed.notify_all()
+
+        return play
 
 
 class Rig:
