@@ -97,6 +97,14 @@ class _Turn:
     translator: Translator
 
 
+class _NotKept(Exception):
+    """A response could not be kept: its stream has these last events."""
+
+    def __init__(self, events: Events) -> None:
+        super().__init__()
+        self.events = events
+
+
 class ResponsesDoor:
     """`key`: the Gemini API key of callers that send none."""
 
@@ -172,12 +180,11 @@ class ResponsesDoor:
             thread = await self.threads.find(caller.session, wanted.conversation, wanted.previous_response_id)
             turn = await self._turn(thread, wanted)
             yield turn.translator.start()
-            if turn.owed:
-                events = turn.translator.owe(turn.owed)
-                yield [*events, *await self._end(turn)]
-                return
             finished = not wanted.stream
             try:
+                if turn.owed:
+                    yield [*turn.translator.owe(turn.owed), *await self._end(turn)]
+                    return
                 async with self.engine.answer(caller, wanted.model, turn.request, stream=wanted.stream) as documents:
                     async for document in documents:
                         finished = finished or ends(document)
@@ -185,6 +192,8 @@ class ResponsesDoor:
                     if not finished:
                         raise Failed(502, "toolgraft: the model's answer broke off: it has no finishReason")
                     yield await self._end(turn)
+            except _NotKept as error:
+                yield error.events
             except Exception as error:
                 if not wanted.stream:
                     raise
@@ -235,7 +244,7 @@ class ResponsesDoor:
         )
 
     async def _end(self, turn: _Turn) -> Events:
-        """The last events; what they tell of is kept before."""
+        """The last events; what they tell of is kept before. Raises _NotKept, for a stream."""
         translator = turn.translator
         events = translator.end()
         try:
@@ -245,7 +254,8 @@ class ResponsesDoor:
                 raise
             told = openai_error(error)[1]["error"]
             number = events[0]["sequence_number"]
-            return [{"type": "error", "sequence_number": number, **{k: told[k] for k in ("code", "message", "param")}}]
+            last = {"type": "error", "sequence_number": number, **{k: told[k] for k in ("code", "message", "param")}}
+            raise _NotKept([last]) from error
         return events
 
     async def _keep(self, turn: _Turn) -> None:

@@ -6,7 +6,9 @@ import httpx2
 import pytest
 
 from addon.demo.server import StrictGemini
+from store.base import StoreUnavailable
 from tests.doors.conftest import URL, House
+from tests.loop.conftest import call, says
 
 
 @pytest.fixture
@@ -60,3 +62,36 @@ async def test_a_deletion_is_safe_when_it_is_acknowledged(home: House, gemini: S
     answer = await home.http.delete(f"/v1/responses/{response['id']}")
     assert answer.status_code == 200
     assert told == ["delete_response", "sync"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("path", ["/v1/gemini", "/v1/responses"])
+@pytest.mark.parametrize("conversation", ["chat", None])
+async def test_an_answer_that_could_not_be_kept_is_not_the_client_s_and_its_tools_do_not_run_again(
+    house: House, monkeypatch: pytest.MonkeyPatch, conversation: str | None, path: str, stream: bool
+) -> None:
+    async def send() -> str:
+        return "sent"
+
+    house.proxy.tools.add("send", send)
+    await house.proxy.close()
+    await house.open()
+    step, answer = [says(call("send", "c1"), finish="STOP")], [says("done", finish="STOP")]
+    upstream = house.upstream(step, answer, answer, step, answer)
+    document = {"model": "gemini-3-flash", "input": "x", "stream": stream, "conversation": conversation}
+    add = house.store.add_response
+
+    async def failing(*arguments: Any, **named: Any) -> Any:
+        monkeypatch.setattr(house.store, "add_response", add)
+        raise StoreUnavailable("the disk is full")
+
+    monkeypatch.setattr(house.store, "add_response", failing)
+    lost = await house.post(path, document)
+    assert "the store cannot be used now" in lost.text
+    again = await house.post(path, document)
+    assert "done" in again.text
+    assert house.proxy.tools.begun == ["send"]
+    assert len(upstream.bodies) == 3
+    assert upstream.bodies[1] == upstream.bodies[2]
+    await house.post(path, document)
+    assert house.proxy.tools.begun == ["send"] * 2
