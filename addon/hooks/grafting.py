@@ -20,9 +20,9 @@ from addon.hooks.looping import Looping
 from addon.hooks.perflow import PerFlow
 from addon.hooks.routing import ENDING, Route, Routing, refusal
 from addon.hooks.runtime import Runtime
-from addon.hooks.streams import came, comes_whole, gone, through, whole
+from addon.hooks.streams import came, comes_whole, gone, is_stream, through, whole
 from addon.surfaces import Framing, Operation
-from store.base import StoreUnavailable
+from store.base import StoreUnavailable, run_now
 
 logger = logging.getLogger("toolgraft")
 
@@ -156,7 +156,10 @@ class Grafting:
     def responseheaders(self, flow: http.HTTPFlow) -> None:
         way = self._ways.get(flow)
         runtime = self.lifecycle.runtime
-        if way is None or way.exchange is None or runtime is None or flow.response is None:
+        if runtime is None or flow.response is None:
+            return
+        if way is None or way.exchange is None:
+            self._stream_untouched(flow, runtime)
             return
         framing = _framing(way.route, flow.response)
         if framing is None:
@@ -176,6 +179,28 @@ class Grafting:
         if kept is not None:
             kept.received = bytearray()
         through(flow, _Tee(way.capture, decompress, kept.received if kept else None), _as_stream)
+
+    def _stream_untouched(self, flow: http.HTTPFlow, runtime: Runtime) -> None:
+        """A model's stream that is not grafted goes to the client as it arrives. mitmproxy alone would hold all of it
+        back."""
+        route, response = self.routing.routes.get(flow), flow.response
+        if route is None or response is None or flow in self.replied or response.data.content is not None:
+            return
+        if not is_stream(response, asked=_framing(route, response) is not Framing.JSON):
+            return
+        if comes_whole(flow, runtime.settings):
+            return
+        heard = self._heard.pop(flow)
+        kept = self.kept.get(flow)
+        if self.keeps and kept is None:
+            kept = self.kept[flow] = Kept(flow.request.content or b"")
+        if heard is None and kept is None:
+            response.stream = response.stream or True  # or a script's own stage
+            return
+        copy = _Copy(runtime, heard, response)
+        if kept is not None:
+            kept.received = copy.received
+        through(flow, copy)
 
     def response(self, flow: http.HTTPFlow) -> Awaitable[None] | None:
         way, heard = self._ways.pop(flow), self._heard.pop(flow)
@@ -292,6 +317,28 @@ class _Tee:
             out = self.capture.fail(f"{type(error).__name__} while the answer was read")
         # an empty chunk would end a chunked body
         return [out] if out else []
+
+
+class _Copy:
+    """Passes a stream on as it arrives and copies it, decompressed if it can be, to `received`. At its end the turns of
+    `heard` are noted."""
+
+    def __init__(self, runtime: Runtime, heard: Exchange | None, response: http.Response) -> None:
+        self.received = bytearray()
+        self._runtime = runtime
+        self._heard = heard
+        self._kind = _content_type(response)
+        self._decompress = decompressor(value(response.headers, b"content-encoding") or "")
+
+    def __call__(self, chunk: bytes) -> Iterable[bytes]:
+        if self._decompress is not None:
+            try:
+                self.received += self._decompress(chunk)
+            except BadEncoding:
+                self._decompress = None
+        if not chunk and self._decompress is not None and self._heard is not None:
+            run_now(listen(self._runtime.grafter, self._heard, self._kind, bytes(self.received)))
+        return [chunk] if chunk else []
 
 
 def _unknown_encoding(chunk: bytes) -> bytes:
