@@ -65,7 +65,7 @@ async def test_without_a_toolset_requests_and_answers_are_byte_for_byte_what_the
         assert await hooks.answer(flow, answer) == said, one["id"]
         assert flow.response is answer, one["id"]
         assert answer.headers.fields == fields, one["id"]
-        assert not answer.stream, one["id"]
+        assert not callable(answer.stream), one["id"]
     assert routed > 800, "recordings that are a surface's"
 
 
