@@ -149,6 +149,11 @@ class Calls(abc.ABC):
         noted: there is no such turn, it was delivered, or this was noted before. Event `turn.updated`."""
 
     @abc.abstractmethod
+    async def delivered(self, session: str, turn_id: str) -> bool:
+        """Note that the client has all of the turn. False, and nothing is noted: there is no such turn, or this was
+        noted before. Event `turn.updated`."""
+
+    @abc.abstractmethod
     async def take_over(
         self, session: str, request_key: bytes, *, window: float, proxy_id: str
     ) -> tuple[Turn, list[Call]] | None:

@@ -58,8 +58,8 @@ class Journal:
         self._noted: dict[int, bytes] = {}
         self._turns: dict[str, Turn] = {}
         """As they were last stored."""
-        self._complete: set[str] = set()
-        """The ids of the turns whose answer has come to its clean end."""
+        self.complete: dict[str, None] = {}
+        """The ids of the turns that have come to their clean end."""
         self._turn_id = ""  # of the client's turn, once a round of it is complete
         self._taken_over = ""  # the id of the turn of an answer that broke off, which goes on here
 
@@ -67,11 +67,6 @@ class Journal:
     def unsettled(self) -> list[str]:
         """The ids of the turns that the client may not have to their end: all of them until that is known."""
         return list(dict.fromkeys([*([self._taken_over] if self._taken_over else []), *self._turns]))
-
-    def delivered(self) -> list[Turn]:
-        """The turns that have come to their end, as they are stored once the client has them."""
-        changes = {"delivered": True, "progress": None}
-        return [turn.model_copy(update=changes) for turn_id, turn in self._turns.items() if turn_id in self._complete]
 
     def resume(self, resumption: Resumption) -> list[tuple[Captured, Birth]]:
         """Go on with the turn of an answer that broke off. Returns its calls."""
@@ -138,7 +133,7 @@ class Journal:
                 before = self._turns.get(state.turn_id)
                 save = self._save(state, fresh, ended=ends)
                 if ends and complete:
-                    self._complete.add(state.turn_id)
+                    self.complete[state.turn_id] = None
                 if fresh or not known or save.turn != before:
                     yield save
             elif self.exchange.notes:

@@ -35,7 +35,6 @@ from addon.graft.splice import Splice, is_empty
 from addon.settings import Settings
 from addon.surfaces.base import Framing
 from store.base import StoreUnavailable
-from store.models import Turn
 
 _CUT_SHORT = "an answer ended within the arguments of a call of"
 
@@ -175,9 +174,10 @@ class AnswerMachine:
         """The ids of the turns that the client may not have to their end: all of them until that is known."""
         return self._journal.unsettled
 
-    def delivered(self) -> list[Turn]:
-        """The turns that have come to their end, as they are stored once the client has them."""
-        return self._journal.delivered()
+    @property
+    def complete(self) -> list[str]:
+        """The ids of the turns that have come to their clean end."""
+        return list(self._journal.complete)
 
     def close(self) -> None:
         """Nobody waits for the answer any more."""

@@ -70,8 +70,8 @@ async def taken_over(grafter: Grafter, exchange: Exchange) -> Resumption | None:
 async def delivered(grafter: Grafter, machine: AnswerMachine) -> None:
     """Note that the client has all of an answer that has come to its end: the same request asks for another one."""
     try:
-        for turn in machine.delivered():
-            await grafter.store.save_turn(turn)
+        for turn_id in machine.complete:
+            await grafter.store.delivered(machine.exchange.scope.session, turn_id)
     except StoreUnavailable as error:
         logger.warning("an answer that the client has is not noted so: %s", error)
 

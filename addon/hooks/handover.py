@@ -5,6 +5,7 @@ mitmproxy's is replaced below; where it is missing this module cannot be importe
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Generator
 from typing import Any
 
@@ -18,6 +19,8 @@ from addon.hooks.perflow import PerFlow
 
 handover = PerFlow[Callable[[bool], None]]("handover")
 """Called once: whether the client has all of the answer. Not called where the proxy ends before that is known."""
+
+logger = logging.getLogger("toolgraft")
 
 _flushing: set[asyncio.Task[None]] = set()
 
@@ -43,7 +46,7 @@ HttpStream.send_response = send_response  # type: ignore[method-assign]
 def lost(flow: http.HTTPFlow) -> None:
     """The client will not get all of the answer."""
     if (settle := handover.pop(flow)) is not None:
-        settle(False)
+        _settle(settle, whole=False)
 
 
 def _written(flow: http.HTTPFlow) -> None:
@@ -52,7 +55,7 @@ def _written(flow: http.HTTPFlow) -> None:
     assert settle is not None
     writer = _writer(flow.client_conn)
     if writer is None or not writer.transport.get_write_buffer_size():
-        settle(True)
+        _settle(settle, whole=True)
         return
     task = asyncio.ensure_future(_flushed(writer, settle))
     _flushing.add(task)
@@ -64,9 +67,16 @@ async def _flushed(writer: asyncio.StreamWriter, settle: Callable[[bool], None])
     try:
         await writer.drain()
     except OSError:
-        settle(False)
+        _settle(settle, whole=False)
     else:
-        settle(True)
+        _settle(settle, whole=True)
+
+
+def _settle(settle: Callable[[bool], None], *, whole: bool) -> None:
+    try:
+        settle(whole)
+    except Exception:
+        logger.exception("whether the client has an answer could not be noted")
 
 
 def _writer(client: Client) -> asyncio.StreamWriter | None:

@@ -16,6 +16,16 @@ class MemoryRetries(MemoryCalls):
         self._put_turn(entry, turn)
         return True
 
+    async def delivered(self, session: str, turn_id: str) -> bool:
+        self._check_open()
+        ledger = self._ledger(session)
+        entry = ledger.turns.get(turn_id)
+        if entry is None or (turn := rules.delivered(entry.turn)) is None:
+            return False
+        self._put_turn(entry, turn)
+        note_request(ledger, entry)
+        return True
+
     async def take_over(
         self, session: str, request_key: bytes, *, window: float, proxy_id: str
     ) -> tuple[Turn, list[Call]] | None:

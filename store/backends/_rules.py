@@ -64,6 +64,11 @@ def broken_off(turn: Turn, *, now: float) -> Turn | None:
     return turn.model_copy(update={"broke_off": now})
 
 
+def delivered(turn: Turn) -> Turn | None:
+    """The turn, its client having all of it; None where that says nothing new."""
+    return None if turn.delivered else turn.model_copy(update={"delivered": True, "progress": None})
+
+
 def can_be_taken_over(
     turn: Turn, *, proxies: Container[str], seen: Mapping[str, float], window: float, now: float
 ) -> bool:

@@ -17,12 +17,20 @@ BY_KEY = """
 class SqliteRetries(SqliteCalls):
     async def broke_off(self, session: str, turn_id: str) -> bool:
         with Transaction(self) as tx:
-            row = tx.db.execute(
-                "SELECT seq, record FROM turn WHERE session = ? AND turn_id = ?", (session, turn_id)
-            ).fetchone()
-            if row is None or (turn := rules.broken_off(Turn.model_validate_json(row[1]), now=tx.now)) is None:
+            seq, turn = _turn(tx, session, turn_id)
+            if turn is None or (turn := rules.broken_off(turn, now=tx.now)) is None:
                 return False
-            _put_turn(tx, row[0], turn)
+            _put_turn(tx, seq, turn)
+        return True
+
+    async def delivered(self, session: str, turn_id: str) -> bool:
+        with Transaction(self) as tx:
+            seq, turn = _turn(tx, session, turn_id)
+            if turn is None or (turn := rules.delivered(turn)) is None:
+                return False
+            _put_turn(tx, seq, turn)
+            tx.db.execute("UPDATE turn_key SET delivered = 1 WHERE turn = ?", (seq,))
+            note_request(tx, seq, turn)
         return True
 
     async def take_over(
@@ -54,6 +62,11 @@ class SqliteRetries(SqliteCalls):
                     put_call(tx, after)
                 calls.append(after or call)
         return turn, calls
+
+
+def _turn(tx: Transaction, session: str, turn_id: str) -> tuple[int, Turn | None]:
+    row = tx.db.execute("SELECT seq, record FROM turn WHERE session = ? AND turn_id = ?", (session, turn_id)).fetchone()
+    return (0, None) if row is None else (row[0], Turn.model_validate_json(row[1]))
 
 
 def _put_turn(tx: Transaction, seq: int, turn: Turn) -> None:

@@ -55,6 +55,7 @@ WRITES: dict[str, Write] = {
     "hold": lambda store: store.hold("p2", 60.0),
     "drop": lambda store: store.drop("p1"),
     "broke_off": lambda store: store.broke_off("one", "t1"),
+    "delivered": lambda store: store.delivered("one", "t1"),
     "take_over": lambda store: store.take_over("one", b"broken", window=60.0, proxy_id="p1"),
     "add_response": lambda store: store.add_response(RESPONSE, head="r2"),
     "delete_response": lambda store: store.delete_response("one", "alone"),

@@ -109,6 +109,7 @@ def test_a_store_that_never_suspends_needs_no_event_loop(tmp_path: Path) -> None
             store.settle_lost(),
             store.drop("p1"),
             store.broke_off("one", "t1"),
+            store.delivered("one", "t1"),
             store.take_over("one", b"request", window=1.0, proxy_id="p1"),
             store.snapshot("one"),
             store.answer("one", "c1", result=1),

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from store.base import Store
-from store.models import Call, Status, Turn
+from store.models import Call, Progress, Status, Turn
 from tests.store.conftest import TTL, Clock
 from tests.store.records import WORKERS, a_call, a_turn
 
@@ -77,6 +77,34 @@ async def test_a_turn_that_was_delivered_is_never_taken_over(store: Store) -> No
     assert await taken(store) is None
     assert await store.broke_off("one", "t1") is False
     assert (await store.look_up("one", turn_ids=["t1"])).turns["t1"].delivered
+
+
+async def test_a_turn_that_its_client_has_is_delivered_and_no_longer_taken_over(store: Store) -> None:
+    turn = await answering(store, progress=Progress(steps=1, visible=0, rounds=1))
+    await store.broke_off("one", "t1")
+    assert await store.delivered("one", "t1") is True
+    found = (await store.look_up("one", turn_ids=["t1"])).turns["t1"]
+    assert (found.delivered, found.progress) == (True, None)
+    event = (await store.events(after=None))[-1]
+    assert (event.type, event.data) == ("turn.updated", found.model_dump(mode="json"))
+    assert found == turn.model_copy(update={"delivered": True, "progress": None, "broke_off": found.broke_off})
+    assert await taken(store) is None
+    assert await store.delivered("one", "t1") is False
+
+
+async def test_a_turn_that_is_delivered_is_told_before_a_newer_one_that_is_not(store: Store) -> None:
+    for number in (1, 2):
+        await store.save_turn(a_turn(f"t{number}", "one", request_key=KEY), keys=[b"said"])
+    assert await store.delivered("one", "t1")
+    assert (await store.look_up("one", keys=[b"said"])).by_key[b"said"] == ["t1", "t2"]
+
+
+async def test_what_is_gone_is_not_delivered(store: Store) -> None:
+    await answering(store)
+    assert await store.delivered("two", "t1") is False
+    await store.delete_session("one")
+    assert await store.delivered("one", "t1") is False
+    assert (await store.turns("one")).items == []
 
 
 async def test_an_answer_is_taken_over_within_the_window_and_not_later(store: Store, clock: Clock) -> None:
