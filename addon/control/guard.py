@@ -58,7 +58,7 @@ class Guard:
         origin, site = headers.get(b"origin"), headers.get(b"sec-fetch-site")
         if origin is None and site is None:
             return
-        if not page_allowed(_text(origin), _text(site), settings.allow_origins):
+        if not page_allowed(_text(origin), _text(site), settings.allow_origins, host=host):
             field = "Sec-Fetch-Site" if origin is None else "Origin"
             raise Problem(403, f"{field}: not for pages of other sites; graft_allow_origins lists those", field=field)
 

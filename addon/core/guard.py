@@ -23,30 +23,32 @@ def host_allowed(host_header: str, allow_hosts: tuple[str, ...]) -> bool:
     return host is not None and (_is_address(host) or _is_local_name(host) or host in allow_hosts)
 
 
-def origin_allowed(origin: str, allow_origins: Collection[str]) -> bool:
-    """Whether pages of this `Origin` may use the ports: those served from loopback, and those in `allow_origins`
-    (lower case, such as `https://app.example:8443`)."""
-    key = _origin_key(origin)
-    if key is None:
-        return False
-    return _is_local_name(key[1]) or _is_loopback_address(key[1]) or _is_listed(origin, allow_origins)
-
-
-def page_allowed(origin: str | None, fetch_site: str | None, allow_origins: Collection[str]) -> bool:
+def page_allowed(origin: str | None, fetch_site: str | None, allow_origins: Collection[str], *, host: str = "") -> bool:
     """Whether a request with this `Origin` and `Sec-Fetch-Site` (None: the header is absent) may be served.
 
-    Clients other than browsers send neither. A cross-site request is refused unless its origin is listed, also one
-    without an `Origin` (an image, a link, a form sent by GET).
+    Clients other than browsers send neither. Pages of the port itself are served, and those of the listed origins
+    (lower case, such as `https://app.example:8443`). Pages of other ports of this machine are not: any program that
+    serves pages there would own the proxy. `host` is the request's own `Host`, found allowed before; "" for a port
+    that serves no pages.
     """
-    cross_site = fetch_site is not None and fetch_site.strip().lower() == "cross-site"
-    if origin is None:
-        return not cross_site
-    return _is_listed(origin, allow_origins) or (not cross_site and origin_allowed(origin, ()))
+    site = None if fetch_site is None else fetch_site.strip().lower()
+    if origin is None:  # an image, a link, a form sent by GET
+        return site in (None, "none", "same-origin")
+    return _is_listed(origin, allow_origins) or (site in (None, "same-origin") and _is_own(origin, host))
 
 
 def _is_listed(origin: str, allow_origins: Collection[str]) -> bool:
     key = _origin_key(origin)
     return key is not None and any(key == _origin_key(one) for one in allow_origins)
+
+
+def _is_own(origin: str, host_header: str) -> bool:
+    """Whether the origin is the host and port that a request itself was sent to."""
+    key, host = _origin_key(origin), _host_of(host_header)
+    if key is None or host is None or key[1] != host:
+        return False
+    port = host_header.rpartition("]")[2].partition(":")[2].strip()
+    return key[2] == (int(port) if port else _DEFAULT_PORTS[key[0]])
 
 
 def _host_of(header: str) -> str | None:
@@ -87,7 +89,3 @@ def _is_address(host: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _is_loopback_address(host: str) -> bool:
-    return _is_address(host) and ipaddress.ip_address(host).is_loopback

@@ -16,14 +16,14 @@ from mitmproxy.proxy.server_hooks import ServerConnectionHookData
 from addon.core import replies
 from addon.core.documents import encode
 from addon.core.guard import host_allowed, page_allowed
-from addon.hooks.headers import host_of, hostport, names, set_host
+from addon.hooks.headers import host_of, hostport, names, set_host, value
 from addon.hooks.lifecycle import Lifecycle
 from addon.hooks.onward import way
 from addon.hooks.perflow import PerFlow
 from addon.hooks.redirects import redirected
 from addon.hooks.watching import Watching
-from addon.settings import is_loopback
-from addon.surfaces import Target, home_of, is_surface_host, match, match_path, takes_ids
+from addon.settings import Settings, is_loopback
+from addon.surfaces import Target, home_of, is_surface_host, is_surface_path, match, match_path, takes_ids
 from store.models import SESSION_FORM, SESSION_NAME
 
 logger = logging.getLogger("toolgraft")
@@ -33,6 +33,7 @@ ENDING = "the proxy is ending"
 _OWN_CONTROL = "the proxy does not forward to its own control API"
 _ANY = ("0.0.0.0", "::")
 _OWN = (SESSION_HEADER.encode(), b"proxy-authorization")
+_PAGES = (b"origin", b"sec-fetch-site")
 
 
 @dataclass(slots=True)
@@ -84,36 +85,24 @@ class Routing:
             way[flow] = self.elsewhere
         mode = flow.client_conn.proxy_mode
         prefixed: str | None = None
+        claimed: str | None = None  # the Host that a client of a reverse port said
         if isinstance(mode, ReverseMode):
             prefixed = _take_prefix(request)
             target = match_path(request.method, request.path)
             claimed = self._to_upstream(flow, mode)
-            if target is not None and not host_allowed(claimed, settings.allow_hosts):
-                flow.response = refusal(
-                    403, "PERMISSION_DENIED", f"Host {claimed!r} is not allowed here: see graft_allow_hosts"
-                )
-                return
         else:
-            if self._is_control(request.data.host, request.data.port):
-                flow.response = refusal(403, "PERMISSION_DENIED", _OWN_CONTROL)
-                return
             target = match(request.method, request.data.host, request.path)
+        present = names(request.headers)
+        why = self._why_not(request, target, claimed, present, settings)
+        if why is not None:
+            flow.response = refusal(403, "PERMISSION_DENIED", why)
+            return
         if runtime.ending and not (target is None and prefixed is None):
             flow.response = refusal(503, "UNAVAILABLE", ENDING)
             return
-        present = names(request.headers)
         if target is None and prefixed is None:
             if not present.isdisjoint(_OWN):
                 _take_own(request)
-            return
-        origin = request.headers.get("origin") if b"origin" in present else None
-        site = request.headers.get("sec-fetch-site") if b"sec-fetch-site" in present else None
-        if not page_allowed(origin, site, settings.allow_origins):
-            flow.response = refusal(
-                403,
-                "PERMISSION_DENIED",
-                f"a web page of {origin or 'another site'} may not use this proxy: see graft_allow_origins",
-            )
             return
         self._settle(flow, target, prefixed, settings.session, present)
 
@@ -130,6 +119,25 @@ class Routing:
             return
         if any(self._is_control(str(one[4][0]), own[1]) for one in found):
             data.server.error = _OWN_CONTROL
+
+    def _why_not(
+        self, request: http.Request, target: Target | None, claimed: str | None, present: set[bytes], settings: Settings
+    ) -> str | None:
+        """What speaks against a request, whatever it asks for; None if nothing does. A reverse port guards all that is
+        behind it: a server there is told another Host than the client said, and cannot guard itself."""
+        if claimed is not None:
+            if not host_allowed(claimed, settings.allow_hosts):
+                return f"Host {claimed!r} is not allowed here: see graft_allow_hosts"
+        elif self._is_control(request.data.host, request.data.port):
+            return _OWN_CONTROL
+        if present.isdisjoint(_PAGES):
+            return None
+        if claimed is None and target is None and not is_surface_path(request.data.host, request.path):
+            return None
+        origin, site = value(request.headers, b"origin"), value(request.headers, b"sec-fetch-site")
+        if page_allowed(origin, site, settings.allow_origins, host=claimed or ""):
+            return None
+        return f"a web page of {origin or 'another site'} may not use this proxy: see graft_allow_origins"
 
     def _to_upstream(self, flow: http.HTTPFlow, mode: ReverseMode) -> str:
         """Say the upstream's Host, and where a Gemini host is the upstream, go to the one that serves the path. Gives

@@ -1,7 +1,7 @@
 """Where Gemini is spoken: one module a family of endpoints, one registry. Pure."""
 
 from addon.surfaces.base import Framing, Operation, Target
-from addon.surfaces.registry import home_of, is_surface_host, match, match_path, takes_ids, wire_of
+from addon.surfaces.registry import home_of, is_surface_host, is_surface_path, match, match_path, takes_ids, wire_of
 
 __all__ = [
     "Framing",
@@ -9,6 +9,7 @@ __all__ = [
     "Target",
     "home_of",
     "is_surface_host",
+    "is_surface_path",
     "match",
     "match_path",
     "takes_ids",

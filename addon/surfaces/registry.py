@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 from urllib.parse import unquote
 
@@ -22,6 +23,10 @@ SURFACES: tuple[Surface, ...] = (
     live.SURFACE,
     interactions.SURFACE,
 )
+
+_ANY_CASE = [(surface, re.compile(surface.path.pattern, re.IGNORECASE)) for surface in SURFACES]
+_ENCODINGS = 3
+"""How often a path may be encoded over and over."""
 
 _WIRES = {surface.name: surface.wire for surface in SURFACES if surface.wire is not None}
 
@@ -41,6 +46,33 @@ def match_path(method: str, path: str) -> Target | None:
 def is_surface_host(host: str) -> bool:
     """Whether a surface lives at this host; port and case do not matter."""
     return bool(_surfaces_of(host))
+
+
+def is_surface_path(host: str, path: str) -> bool:
+    """Whether a server could take a path for one of a surface at this host, whatever the method: servers resolve dots,
+    drop parameters and decode, each in its own way. For deciding who may send it; what is rewritten says `match`."""
+    surfaces = _surfaces_of(host)
+    if not surfaces:
+        return False
+    plain = _plain(path)
+    return any(any_case.fullmatch(plain) for surface, any_case in _ANY_CASE if surface in surfaces)
+
+
+def _plain(path: str) -> str:
+    """A path as the laxest server reads it."""
+    path = re.split("[?#]", path, maxsplit=1)[0]
+    for _ in range(_ENCODINGS):
+        if "%" not in path:
+            break
+        path = unquote(path)
+    segments: list[str] = []
+    for segment in re.sub(r"[\x00-\x20\x7f]", "", path).replace("\\", "/").split("/"):
+        segment = segment.partition(";")[0]
+        if segment == "..":
+            del segments[-1:]
+        elif segment not in ("", "."):
+            segments.append(segment)
+    return "/" + "/".join(segments)
 
 
 def takes_ids(target: Target, path: str) -> bool:

@@ -22,7 +22,10 @@ JSON = {"Content-Type": "application/json"}
         ("GET", {"Host": ""}, None, 403, "Host"),
         ("GET", {"Origin": "https://evil.example"}, None, 403, "Origin"),
         ("GET", {"Origin": "null"}, None, 403, "Origin"),
+        ("GET", {"Origin": "http://localhost:3000"}, None, 403, "Origin"),
+        ("GET", {"Origin": "http://127.0.0.1:5173", "Sec-Fetch-Site": "same-site"}, None, 403, "Origin"),
         ("GET", {"Sec-Fetch-Site": "cross-site"}, None, 403, "Sec-Fetch-Site"),
+        ("GET", {"Sec-Fetch-Site": "same-site"}, None, 403, "Sec-Fetch-Site"),
         ("GET", {"Origin": "https://evil.example", "Sec-Fetch-Site": "same-origin"}, None, 403, "Origin"),
         ("GET", {"Authorization": ""}, None, 401, None),
         ("GET", {"Authorization": "Bearer wrong"}, None, 401, None),
@@ -71,7 +74,7 @@ async def test_a_refusal_for_want_of_a_token_says_how_to_give_one(client: httpx2
         {"Host": "[::1]:8741"},
         {"Host": "192.168.1.7"},
         {"Host": "GRAFT.example:8741"},
-        {"Origin": "http://localhost:3000", "Sec-Fetch-Site": "same-site"},
+        {"Host": "localhost:8741", "Origin": "http://localhost:8741", "Sec-Fetch-Site": "same-origin"},
         {"Origin": "https://app.example", "Sec-Fetch-Site": "cross-site"},
         {"Sec-Fetch-Site": "none"},
         {"Authorization": "bearer a-token-for-tests"},
@@ -103,6 +106,7 @@ async def test_without_a_token_set_nobody_is_asked_for_one(store: Store, setting
     app = create_app(store=store, settings=settings, token=None, metrics=Metrics(), version="1")
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://127.0.0.1") as client:
         assert (await client.get("/v1/calls")).status_code == 200
+        assert (await client.get("/v1/calls", headers={"Origin": "http://localhost:3000"})).status_code == 403
         assert (await client.get("/v1/calls", headers={"Host": "evil.example"})).status_code == 403
 
 

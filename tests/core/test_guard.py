@@ -1,6 +1,6 @@
 import pytest
 
-from addon.core.guard import host_allowed, origin_allowed, page_allowed
+from addon.core.guard import host_allowed, page_allowed
 
 
 @pytest.mark.parametrize(
@@ -44,36 +44,60 @@ def test_a_host_is_allowed_where_no_foreign_name_can_lead_here(host: str, allowe
     assert host_allowed(host, ("graft.example",)) is allowed
 
 
+LISTED = ("https://app.example", "http://other.example:8080")
+
+
 @pytest.mark.parametrize(
     ("origin", "allowed"),
     [
-        ("http://localhost", True),
-        ("http://localhost:3000", True),
-        ("https://dev.localhost", True),
-        ("http://127.0.0.1:5173", True),
-        ("http://127.9.9.9", True),
-        ("http://[::1]:3000", True),
+        ("http://localhost:8741", True),
+        ("http://LOCALHOST.:8741", True),
         ("https://app.example", True),
         ("https://APP.example:443", True),
         ("http://other.example:8080", True),
+        ("http://localhost", False),
+        ("http://localhost:3000", False),
+        ("https://dev.localhost", False),
+        ("http://dev.localhost:8741", False),
+        ("http://127.0.0.1:8741", False),
+        ("http://[::1]:8741", False),
         ("http://other.example", False),
         ("http://app.example", False),
         ("https://app.example:8443", False),
         ("https://app.example.evil.example", False),
         ("https://evil.example", False),
         ("http://192.168.1.7", False),
-        ("http://localhost.evil.example", False),
-        ("http://evil.example@localhost", False),
+        ("http://localhost.evil.example:8741", False),
+        ("http://evil.example@localhost:8741", False),
         ("http://localhost:99999", False),
-        ("http://localhost/path", False),
+        ("http://localhost:8741/path", False),
         ("null", False),
         ("", False),
         ("file://", False),
         ("chrome-extension://abcdef", False),
     ],
 )
-def test_an_origin_is_allowed_where_it_is_this_machine_or_listed(origin: str, allowed: bool) -> None:
-    assert origin_allowed(origin, ("https://app.example", "http://other.example:8080")) is allowed
+def test_only_pages_of_the_port_itself_and_of_named_origins_are_served(origin: str, allowed: bool) -> None:
+    assert page_allowed(origin, None, LISTED, host="localhost:8741") is allowed
+
+
+@pytest.mark.parametrize(
+    ("host", "origin", "allowed"),
+    [
+        ("localhost", "http://localhost", True),
+        ("localhost", "https://localhost:443", True),
+        ("localhost:80", "http://localhost", True),
+        ("[::1]:8741", "http://[::1]:8741", True),
+        ("[::1]", "http://[::1]", True),
+        ("graft.example", "https://graft.example", True),
+        ("localhost", "http://localhost:8741", False),
+        ("[::1]", "http://[::1]:8741", False),
+        ("", "http://localhost", False),
+        ("", "null", False),
+    ],
+)
+def test_a_port_s_own_origin_is_the_host_that_it_was_asked_by(host: str, origin: str, allowed: bool) -> None:
+    assert page_allowed(origin, None, (), host=host) is allowed
 
 
 @pytest.mark.parametrize(
@@ -82,15 +106,18 @@ def test_an_origin_is_allowed_where_it_is_this_machine_or_listed(origin: str, al
         (None, None, True),
         (None, "none", True),
         (None, "same-origin", True),
+        (None, "same-site", False),
         (None, "cross-site", False),
         (None, "Cross-Site", False),
+        (None, "what comes next", False),
         ("https://app.example", "cross-site", True),
-        ("http://localhost:3000", "cross-site", False),
-        ("http://localhost:3000", "same-site", True),
+        ("http://localhost:8741", "same-origin", True),
+        ("http://localhost:8741", "same-site", False),
+        ("http://localhost:8741", "cross-site", False),
         ("https://evil.example", None, False),
         ("https://evil.example", "same-origin", False),
         ("null", "cross-site", False),
     ],
 )
 def test_an_origin_decides_and_else_the_fetch_site(origin: str | None, site: str | None, allowed: bool) -> None:
-    assert page_allowed(origin, site, ("https://app.example",)) is allowed
+    assert page_allowed(origin, site, LISTED, host="localhost:8741") is allowed

@@ -16,7 +16,9 @@ FOREIGN = [
     pytest.param({"origin": "https://evil.example"}, id="foreign-origin"),
     pytest.param({"origin": "null"}, id="opaque-origin"),
     pytest.param({"origin": "http://127.0.0.1.evil.example"}, id="look-alike-origin"),
+    pytest.param({"origin": "http://localhost:3000"}, id="another-local-port"),
     pytest.param({"sec-fetch-site": "cross-site"}, id="cross-site"),
+    pytest.param({"sec-fetch-site": "same-site"}, id="same-site"),
     pytest.param({"host": "evil.example"}, id="foreign-host"),
     pytest.param({"host": "localhost.evil.example:8081"}, id="look-alike-host"),
 ]
@@ -53,9 +55,16 @@ def test_the_control_api_refuses_it_even_with_the_token(headers: dict[str, str],
 
 
 @pytest.mark.parametrize(
-    "headers", [{}, {"origin": "http://localhost:3000", "sec-fetch-site": "same-site"}, {"host": "localhost:1"}]
+    "headers",
+    [
+        {},
+        {"host": "localhost:1"},
+        {"host": "localhost:1", "origin": "http://localhost:1", "sec-fetch-site": "same-origin"},
+    ],
 )
-def test_programs_and_pages_of_this_machine_are_served(headers: dict[str, str], proxy: Proxy, gemini: Gemini) -> None:
+def test_programs_and_its_own_pages_are_served(
+    headers: dict[str, str], proxy: Proxy, gemini: Gemini
+) -> None:
     answer = httpx2.post(proxy.url + PATH, json=BODY, headers=KEY | headers)
     assert answer.status_code == 200, answer.text
     assert len(gemini.requests) == 1

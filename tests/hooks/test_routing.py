@@ -163,7 +163,9 @@ async def test_a_reverse_proxys_clients_must_call_it_by_a_name_of_its_own(
     [
         ({"origin": "https://evil.example"}, {}, 403),
         ({"sec-fetch-site": "cross-site"}, {}, 403),
-        ({"origin": "http://localhost:3000"}, {}, None),
+        ({"sec-fetch-site": "same-site"}, {}, 403),
+        ({"origin": "http://localhost:3000"}, {}, 403),
+        ({"origin": "http://localhost:3000"}, {"allow_origins": ["http://localhost:3000"]}, None),
         ({"origin": "https://app.example"}, {"allow_origins": ["https://app.example"]}, None),
     ],
 )

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import pytest
 
 import addon.surfaces
-from addon.surfaces import Framing, Operation, Target, is_surface_host, match, match_path
+from addon.surfaces import Framing, Operation, Target, is_surface_host, is_surface_path, match, match_path
 from addon.surfaces.registry import SURFACES
 
 RECORDED = Path(__file__).parents[3] / "shared" / "recorded" / "exchanges.jsonl.xz"
@@ -312,3 +312,39 @@ def test_every_recorded_url_is_what_the_recording_says() -> None:
             assert operation is CACHE or named_in_body or f"/{by_host.model}:" in url.path
             seen += 1
     assert seen > 1000
+
+
+FLASH = "/v1beta/models/gemini-3-flash:generateContent"
+
+
+@pytest.mark.parametrize(
+    ("host", "path", "expected"),
+    [
+        (DEV, FLASH, True),
+        (DEV + ".", FLASH, True),
+        (DEV, FLASH + "?key=k", True),
+        (DEV, FLASH + "#x", True),
+        (DEV, "/x/.." + FLASH, True),
+        (DEV, "/x/%2e%2E" + FLASH, True),
+        (DEV, "/x/%252e%252e" + FLASH, True),
+        (DEV, "/../.." + FLASH, True),
+        (DEV, "/." + FLASH, True),
+        (DEV, FLASH.replace("/models", ";x=1/models"), True),
+        (DEV, FLASH + ";jsessionid=1", True),
+        (DEV, FLASH.replace("/models", "\\models"), True),
+        (DEV, FLASH.replace("/models", "%5Cmodels"), True),
+        (DEV, FLASH.replace("/models", "//models"), True),
+        (DEV, FLASH.replace("v1beta", "V1Beta").replace("models", "MODELS"), True),
+        (DEV, FLASH.replace("generate", "GENERATE"), True),
+        (DEV, FLASH + "%00", True),
+        (DEV, FLASH + "/", True),
+        (DEV, "/ws/x/../google.ai.generativelanguage.v1beta.GenerativeService.BidiGenerateContent", True),
+        (CODE, "/V1INTERNAL:generateContent", True),
+        (DEV, "/v1beta/models", False),
+        (DEV, FLASH + "/../x", False),
+        (CODE, FLASH, False),
+        ("example.com", FLASH, False),
+    ],
+)
+def test_a_path_is_a_surface_s_however_it_is_spelt(host: str, path: str, expected: bool) -> None:
+    assert is_surface_path(host, path) is expected
