@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import platformdirs
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from store.models import SESSION_FORM, SessionName
+from store.models import SESSION_FORM, SESSION_NAME, SessionName
 
 OptionType = type[str] | type[int] | type[bool] | type[Sequence[str]]
 
@@ -158,6 +158,13 @@ OPTIONS: tuple[Option, ...] = (
         "the control API. Repeatable.",
     ),
     Option(
+        "graft_session_access",
+        Sequence[str],
+        (),
+        "SESSION=USER,USER: users besides its own who may use a session; `*` for all. It counts where users sign in "
+        "(mitmproxy's `proxyauth`): there a session belongs to the user of its name. Repeatable.",
+    ),
+    Option(
         "graft_store",
         str,
         "",
@@ -220,6 +227,13 @@ class Redirect(NamedTuple):
     path: str
 
 
+class SessionAccess(NamedTuple):
+    """Who shares a session with the user of its name; `*` among the users for everyone."""
+
+    session: str
+    users: frozenset[str]
+
+
 Seconds = Annotated[float, Field(ge=0, le=3600, allow_inf_nan=False)]
 
 
@@ -252,6 +266,7 @@ class Settings(BaseModel):
     token: str = Field(default="", repr=False)
     allow_origins: tuple[str, ...] = ()
     allow_hosts: tuple[str, ...] = ()
+    session_access: tuple[SessionAccess, ...] = ()
     store: str = ""
     durability: Literal["power", "process"] = "power"
     state: Path = Field(default_factory=state_folder)
@@ -265,6 +280,12 @@ class Settings(BaseModel):
         """From the options by their full names. Raises ValidationError; `explain` puts it in words."""
         values = {o.name.removeprefix("graft_"): options[o.name] for o in OPTIONS if o.name in options}
         return cls.model_validate(values)
+
+    def may_use(self, user: str, session: str) -> bool:
+        """Whether a user who has signed in may use a session: the one of that name, and those that are shared."""
+        return user == session or any(
+            session == shared.session and not shared.users.isdisjoint((user, "*")) for shared in self.session_access
+        )
 
     @property
     def store_url(self) -> str:
@@ -286,6 +307,11 @@ class Settings(BaseModel):
     @classmethod
     def _parse_redirects(cls, values: Sequence[Any]) -> tuple[Redirect, ...]:
         return tuple(v if isinstance(v, Redirect) else parse_redirect(v) for v in values)
+
+    @field_validator("session_access", mode="before")
+    @classmethod
+    def _parse_access(cls, values: Sequence[Any]) -> tuple[SessionAccess, ...]:
+        return tuple(v if isinstance(v, SessionAccess) else parse_session_access(v) for v in values)
 
     @field_validator("upstream")
     @classmethod
@@ -372,6 +398,15 @@ def parse_redirect(text: str) -> Redirect:
         port or (443 if parts.scheme == "https" else 80),
         parts.path.rstrip("/"),
     )
+
+
+def parse_session_access(text: str) -> SessionAccess:
+    """`SESSION=USER,USER` or `SESSION=*`. Raises ValueError."""
+    session, _, users = text.partition("=")
+    named = frozenset(user.strip() for user in users.split(","))
+    if not SESSION_NAME.fullmatch(session) or "" in named:
+        raise ValueError(f"{text!r} must be SESSION=USER,USER, or SESSION=* for all users; a session is {SESSION_FORM}")
+    return SessionAccess(session, named)
 
 
 _FITS = {

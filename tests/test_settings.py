@@ -66,3 +66,10 @@ def test_a_session_is_not_named_by_dots_alone(name: str) -> None:
         Settings.from_options({"graft_session": name})
     assert "must be a name of the form [A-Za-z0-9_.-]{1,64}, and not only dots" in explain(refused.value)
     assert Settings.from_options({"graft_session": f"{name}a"}).session == f"{name}a"
+
+
+@pytest.mark.parametrize("text", ["", "team", "team=", "=alice", "team=alice,", "a b=alice", "*=alice"])
+def test_a_session_is_shared_with_named_users(text: str) -> None:
+    with pytest.raises(ValidationError) as refused:
+        Settings.from_options({"graft_session_access": [text]})
+    assert "must be SESSION=USER,USER" in explain(refused.value)

@@ -69,7 +69,7 @@ class Routing:
             flow.response = refusal(403, "PERMISSION_DENIED", _OWN_CONTROL)
             return
         user = _user_of(flow, names(flow.request.headers))
-        if user:
+        if user and not _signed_in(flow):
             if not SESSION_NAME.fullmatch(user):
                 flow.response = _bad_session(user, "the user name in the proxy URL")
                 return
@@ -104,7 +104,7 @@ class Routing:
             if not present.isdisjoint(_OWN):
                 _take_own(request)
             return
-        self._settle(flow, target, prefixed, settings.session, present)
+        self._settle(flow, target, prefixed, settings, present)
 
     async def server_connect(self, data: ServerConnectionHookData) -> None:
         """Names and other spellings of this machine are seen through here, before the connection is made."""
@@ -155,20 +155,27 @@ class Routing:
     # --- sessions ---------------------------------------------------------------------------------------------
 
     def _settle(
-        self, flow: http.HTTPFlow, target: Target | None, prefixed: str | None, default: str, present: set[bytes]
+        self, flow: http.HTTPFlow, target: Target | None, prefixed: str | None, settings: Settings, present: set[bytes]
     ) -> None:
         headers = flow.request.headers
         named = headers.pop(SESSION_HEADER, None) if SESSION_HEADER.encode() in present else None
-        user = (self._users.get(flow.client_conn) if self._users else None) or _user_of(flow, present)
+        said = _user_of(flow, present)
+        owner = _signed_in(flow)
+        user = owner or (self._users.get(flow.client_conn) if self._users else None) or said
+        session = settings.session
         for name, where in ((prefixed, "the path"), (named, SESSION_HEADER), (user, "the user name in the proxy URL")):
             if name:
                 if not SESSION_NAME.fullmatch(name):
                     flow.response = _bad_session(name, where)
                     return
-                default = name
+                session = name
                 break
+        if owner is not None and not settings.may_use(owner, session):
+            why = f"session {session!r} is not that of {owner!r}: see graft_session_access"
+            flow.response = refusal(403, "PERMISSION_DENIED", why)
+            return
         if target is not None:
-            self.routes[flow] = Route(target, default, takes_ids(target, flow.request.path))
+            self.routes[flow] = Route(target, session, takes_ids(target, flow.request.path))
 
     def _is_control(self, host: str, port: int) -> bool:
         own = self.lifecycle.runtime.control_address if self.lifecycle.runtime else None
@@ -200,12 +207,15 @@ def _take_own(request: http.Request) -> None:
         request.headers.fields = kept
 
 
+def _signed_in(flow: http.HTTPFlow) -> str | None:
+    """The user whose password mitmproxy itself has asked for; None where it asks nobody."""
+    checked = flow.metadata.get("proxyauth")
+    return str(checked[0]) if checked else None
+
+
 def _user_of(flow: http.HTTPFlow, present: set[bytes]) -> str:
-    """The user name of the proxy URL, taken off the request; "" for none."""
-    checked = flow.metadata.get("proxyauth")  # where mitmproxy itself asks for a password
+    """The user name of the proxy URL, as the client says it, taken off the request; "" for none."""
     header = flow.request.headers.pop("proxy-authorization", None) if b"proxy-authorization" in present else None
-    if checked:
-        return str(checked[0])
     if header is None:
         return ""
     kind, _, coded = header.partition(" ")

@@ -62,9 +62,7 @@ def test_the_control_api_refuses_it_even_with_the_token(headers: dict[str, str],
         {"host": "localhost:1", "origin": "http://localhost:1", "sec-fetch-site": "same-origin"},
     ],
 )
-def test_programs_and_its_own_pages_are_served(
-    headers: dict[str, str], proxy: Proxy, gemini: Gemini
-) -> None:
+def test_programs_and_its_own_pages_are_served(headers: dict[str, str], proxy: Proxy, gemini: Gemini) -> None:
     answer = httpx2.post(proxy.url + PATH, json=BODY, headers=KEY | headers)
     assert answer.status_code == 200, answer.text
     assert len(gemini.requests) == 1

@@ -228,3 +228,28 @@ def test_a_clients_stream_chunks_may_stay_apart_in_its_history(ask: Ask, session
     ask([words, *pieces, user("repeat the results")])
     assert responses(gemini) == [weather("Oslo")]
     assert gemini.errors == []
+
+
+def test_a_user_who_signs_in_gets_no_tools_of_another_user_s_session(
+    start: Callable[..., Proxy], gemini: Gemini
+) -> None:
+    proxy = start(gemini.url, arguments=("--proxyauth", "any", "--set", "graft_session_access=team=alice"))
+    for name in ("alice", "bob", "team"):
+        Session(proxy.control, name).tools([DECLARATIONS[0] | {"name": f"tool_of_{name}"}])
+
+    def asks(way: str, name: str) -> httpx2.Response:
+        body = {"contents": [user("hello")]}
+        if way == "tunnel":
+            trusts = ssl.create_default_context(cafile=str(proxy.ca))
+            with httpx2.Client(proxy=proxy.user("alice"), verify=trusts) as client:
+                return client.post(HOST + PATH, json=body, headers=KEY | {"x-graft-session": name})
+        return httpx2.post(f"{proxy.url}/@{name}{PATH}", json=body, headers=KEY, auth=("alice", "x"))
+
+    for way in ("tunnel", "reverse"):
+        for name in ("alice", "team"):
+            assert asks(way, name).status_code == 200
+            (tool,) = gemini.last["body"]["tools"][0]["functionDeclarations"]
+            assert tool["name"] == f"tool_of_{name}"
+        count = len(gemini.requests)
+        assert asks(way, "bob").status_code == 403
+        assert len(gemini.requests) == count
