@@ -12,8 +12,10 @@ from typing import NamedTuple, Protocol
 
 import httpx2
 
+from addon.core.credentials import credentials
 from addon.core.encoding import BadEncoding, Decompress, decompressor
 from addon.loop.kept_connections import Attempt
+from addon.tools.connections import OWNER
 
 Headers = Sequence[tuple[bytes, bytes]]
 
@@ -116,6 +118,7 @@ class Upstream:
 
     async def _response(self, outgoing: Outgoing) -> httpx2.Response:
         client = self.client(outgoing)
+        owner = credentials(outgoing.url, outgoing.headers)
         for again in (True, False):
             attempt = Attempt()
             request = client.build_request(
@@ -124,7 +127,7 @@ class Upstream:
                 headers=list(outgoing.headers),
                 content=outgoing.body,
                 timeout=_TIMEOUT,
-                extensions=attempt.extensions,
+                extensions={**attempt.extensions, OWNER: owner},
             )
             try:
                 with attempt:

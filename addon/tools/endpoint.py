@@ -14,6 +14,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from addon.core.documents import Malformed, decode
 from addon.tools.base import SourceError, ToolError
+from addon.tools.connections import OWNER
 
 MAX_ANSWER = 8 * 1024 * 1024  # bytes, after decompression
 _MAX_REDIRECTS = 3
@@ -87,6 +88,7 @@ class HttpExecutor:
             place = ".".join(("executor", *(str(part) for part in first["loc"])))
             raise SourceError(f"{place}: {first['msg'].removeprefix('Value error, ')}") from None
         self._client = client
+        self._owner = frozenset(self._endpoint.headers.items()), httpx2.URL(self._endpoint.url).query
         self.name = origin_of(httpx2.URL(self._endpoint.url))
 
     async def call(self, name: str, args: Mapping[str, Any], *, call_id: str) -> Any:
@@ -102,6 +104,7 @@ class HttpExecutor:
             content=_encoded({"call_id": call_id, "name": name, "args": args}),
             headers={"accept": "application/json, text/*", **self._endpoint.headers, **_BODY},
             timeout=_TIMEOUT,
+            extensions={OWNER: self._owner},
         )
         try:
             for _ in range(_MAX_REDIRECTS + 1):

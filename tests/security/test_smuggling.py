@@ -1,0 +1,147 @@
+"""An upstream that sends more than its answer cannot put words into the next one."""
+
+import asyncio
+import json
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from mitmproxy.certs import CertStore
+
+from addon.loop.upstream import Address, Upstream
+from addon.tools.endpoint import HttpExecutor
+from tests.hooks.harness import GOOGLE
+from tests.hooks.proxied import Proxied, answer, read_message, serving
+from tests.loop.conftest import Watcher
+
+PATH = "/v1beta/models/gemini-3-flash:generateContent"
+TOOLS = '''
+async def lookup(what: str = "it") -> str:
+    """Look it up."""
+    return f"found {what}"
+'''
+
+Json = dict[str, Any]
+
+
+def said(text: str) -> bytes:
+    document = {"candidates": [{"content": {"role": "model", "parts": [{"text": text}]}, "finishReason": "STOP"}]}
+    return answer(json.dumps(document).encode())
+
+
+class Surplus:
+    """Says who asked, and sends an answer that nobody asked for behind each. `connections`: who asked on each."""
+
+    def __init__(self, *, surplus: bool = True) -> None:
+        self.surplus = surplus
+        self.connections: list[list[str]] = []
+
+    async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked: list[str] = []
+        self.connections.append(asked)
+        try:
+            while True:
+                head, _ = await read_message(reader)
+                if not head:
+                    return
+                lines = head.decode().split("\r\n")
+                who = next(
+                    (line.partition(": ")[2] for line in lines if line.lower().startswith("x-goog-api-key:")), ""
+                )
+                asked.append(who)
+                writer.write(said(f"for {who}"))
+                if self.surplus:
+                    writer.write(said(f"surplus of {who}"))
+                await writer.drain()
+        finally:
+            writer.close()
+
+
+async def ask(client: httpx2.AsyncClient, url: str, key: str) -> str:
+    """One request of a loop's, to its end."""
+    upstream = Upstream(lambda outgoing: client, Watcher())
+    address = Address("POST", url, ((b"x-goog-api-key", key.encode()), (b"content-type", b"application/json")))
+    async with upstream.send(address, b"{}") as got:
+        body = await got.body()
+    text: str = json.loads(body)["candidates"][0]["content"]["parts"][0]["text"]
+    return text
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[httpx2.AsyncClient]:
+    async with httpx2.AsyncClient(trust_env=False, verify=False) as client:
+        yield client
+
+
+async def test_a_connection_with_bytes_left_over_is_closed(client: httpx2.AsyncClient) -> None:
+    server = Surplus()
+    async with serving(server) as url:
+        assert [await ask(client, url, "alice") for _ in range(3)] == ["for alice"] * 3
+    assert len(server.connections) == 3
+
+
+async def test_a_connection_with_bytes_left_over_is_closed_below_tls(
+    client: httpx2.AsyncClient, tmp_path: Path
+) -> None:
+    """Where the surplus is a record of its own, which nobody has decrypted."""
+    CertStore.create_store(tmp_path, "test", 2048)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(tmp_path / "test-ca.pem")
+    server = Surplus()
+    async with serving(server, context) as url:
+        assert [await ask(client, url, "alice") for _ in range(3)] == ["for alice"] * 3
+    assert len(server.connections) == 3
+
+
+async def test_connections_are_kept_for_the_same_credentials_alone(client: httpx2.AsyncClient) -> None:
+    server = Surplus(surplus=False)
+    async with serving(server) as url:
+        for key in ("alice", "bob", "alice", "bob", "carol"):
+            assert await ask(client, url, key) == f"for {key}"
+    assert server.connections == [["alice", "alice"], ["bob", "bob"], ["carol"]]
+
+
+async def test_endpoints_of_tools_are_held_to_the_same(client: httpx2.AsyncClient) -> None:
+    server = Surplus()
+    async with serving(server) as url:
+        for key in ("alice", "alice", "bob"):
+            executor = {"type": "http", "url": url, "headers": {"x-goog-api-key": key}}
+            found = await HttpExecutor(executor, client).call("lookup", {}, call_id="c")
+            assert f"for {key}" in json.dumps(found)
+        server.surplus = False
+        for key in ("alice", "bob", "alice"):
+            executor = {"type": "http", "url": url, "headers": {"x-tenant": key}}
+            await HttpExecutor(executor, client).call("lookup", {}, call_id="c")
+    assert [len(asked) for asked in server.connections] == [1, 1, 1, 2, 1]
+
+
+@pytest.fixture
+async def start(tmp_path: Path) -> AsyncIterator[Callable[..., Awaitable[Proxied]]]:
+    async with AsyncExitStack() as stack:
+
+        async def starts(server: Surplus, **options: Any) -> Proxied:
+            (tmp_path / "tools.py").write_text(TOOLS)
+            url = await stack.enter_async_context(serving(server))
+            options.setdefault("redirect", [f"{GOOGLE}={url}"])
+            return await stack.enter_async_context(Proxied(tmp_path, url, **options))
+
+        yield starts
+
+
+@pytest.mark.parametrize("loops", [True, False], ids=["loops", "mitmproxy's own"])
+async def test_no_session_is_given_the_surplus_of_another(
+    start: Callable[..., Awaitable[Proxied]], tmp_path: Path, loops: bool
+) -> None:
+    proxied = await start(Surplus(), **({"tools": [str(tmp_path / "tools.py")]} if loops else {}))
+    body = {"contents": [{"role": "user", "parts": [{"text": "hi"}]}]}
+    async with proxied.client() as client:
+        for name in ("a", "b", "a", "b"):
+            got = await client.post(
+                f"{proxied.reverse}/@{name}{PATH}", json=body, headers={"x-goog-api-key": f"key-of-{name}"}
+            )
+            assert f"for key-of-{name}" in got.text
+            assert "surplus" not in got.text
