@@ -16,7 +16,8 @@ class Birth(NamedTuple):
     `error`: why it fails at once. `proxy_id`: the proxy that waits for the call. `begins`: the proxy begins it as soon
     as it is stored. `detached`: no request and no connection waits for it; once workers may have it, it is theirs
     alone, and outlives the proxy. `repeats`: the call whose answer is this one's as well, so that it does not run: an
-    identical call of an answer that broke off, or the call itself, which the loop of that answer began.
+    identical call of an answer that broke off, or the call itself, which the loop of that answer began. `unchecked`:
+    the arguments may not fit, which takes too long to be told at birth.
     """
 
     owner: Owner = "hand"
@@ -27,6 +28,7 @@ class Birth(NamedTuple):
     begins: bool = False
     detached: bool = False
     repeats: str | None = None
+    unchecked: bool = False
 
 
 class Background(Protocol):

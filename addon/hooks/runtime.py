@@ -25,6 +25,7 @@ from addon.loop.sources import sources_of
 from addon.metrics import Metrics
 from addon.settings import Settings
 from addon.tools.base import ToolSource
+from addon.tools.schema_checks import SchemaChecks
 from store.base import Store, StoreError, run_now
 from store.factory import open_url
 
@@ -63,6 +64,7 @@ class Runtime:
         token: str | None,
         listener: socket.socket | None,
         source: ToolSource | None,
+        checks: SchemaChecks,
         outward: Outward,
         environ: Mapping[str, str],
     ) -> None:
@@ -70,7 +72,7 @@ class Runtime:
         self.store = store
         self.metrics = Metrics()
         self.proxy_id = f"proxy-{secrets.token_hex(8)}"
-        self.executors = Executors(store, source, proxy_id=self.proxy_id, count=self.metrics.answered)
+        self.executors = Executors(store, source, proxy_id=self.proxy_id, count=self.metrics.answered, checks=checks)
         self.grafter = Grafter(store, settings, self.metrics, owners=self.executors)
         self.loops = LoopServer()
         self.lives = LiveSessions()
@@ -117,7 +119,8 @@ class Runtime:
             raise ValueError(f"graft_store={settings.store_url!r}: must be a kind of store that answers at once")
         if not settings.store:
             make_folder(settings.state)
-        source = sources_of(settings)
+        checks = SchemaChecks()
+        source = sources_of(settings, checks)
         token = load_token(settings, environ) if settings.control else None
         listener = bind(*settings.control) if settings.control else None
         try:
@@ -126,7 +129,7 @@ class Runtime:
             if listener is not None:
                 listener.close()
             raise
-        runtime = cls(settings, store, token, listener, source, outward, environ)
+        runtime = cls(settings, store, token, listener, source, checks, outward, environ)
         run_now(store.hold(runtime.proxy_id, _LEASE))
         return runtime
 

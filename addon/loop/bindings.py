@@ -14,7 +14,6 @@ import msgspec
 from addon.core.documents import Document
 from addon.core.schema import to_json_schema
 from addon.graft.scope import Scope
-from addon.tools.arguments import check
 from addon.tools.base import Rules, Tool
 from store.models import Executor, ToolRules
 
@@ -41,10 +40,6 @@ class Binding:
     declaration: Document | None = None
     schema: Document | None = None
     executor: Executor | None = None
-
-    def faults(self, args: Mapping[str, object]) -> list[str]:
-        """What keeps the arguments from fitting the declaration."""
-        return check(self.schema, args) if self.schema is not None else []
 
     @property
     def version(self) -> bytes:

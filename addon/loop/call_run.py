@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,7 @@ from addon.loop.outside import Outside
 from addon.loop.shared_runs import RunKey, SharedRuns
 from addon.loop.steps import Step
 from addon.tools.base import ToolError, words_of
+from addon.tools.schema_checks import SchemaChecks
 from store.base import NotPending, Store, StoreError
 from store.models import Call, Status
 
@@ -37,6 +38,7 @@ class Means:
     keeper: Keeper
     outside: Outside
     shared: SharedRuns
+    checks: SchemaChecks
     invoke: Callable[[Binding, Captured], Awaitable[Any]]
     abandon: Callable[[asyncio.Task[bytes]], None]
 
@@ -84,6 +86,9 @@ class CallRun:
                 return response_of(None, self.birth.error)
             if self.birth.repeats is not None:
                 return await self._repeated(self.birth.repeats)
+            if self.birth.unchecked and self.bound.schema is not None:
+                if faults := await self.means.checks.faults(self.bound.schema, call.args, self.timeout):
+                    return await self._keep(error=misfit(faults))
             await self.step.in_turn(call.call_id)
             if self.birth.approval and (denial := await self._unless_approved()) is not None:
                 return denial
@@ -237,6 +242,11 @@ class CallRun:
 
     async def _keep(self, *, result: Any = None, error: str | None = None) -> Document:
         return await self.means.keeper.answer(self.session, self.call.call_id, result=result, error=error)
+
+
+def misfit(faults: Sequence[str]) -> str:
+    """That arguments do not fit, in words for the model."""
+    return f"the arguments do not fit: {'; '.join(faults)}"
 
 
 async def _ended(run: asyncio.Task[bytes]) -> None:

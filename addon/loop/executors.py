@@ -17,7 +17,7 @@ from addon.core.documents import Document
 from addon.graft.owners import Birth
 from addon.graft.scope import Scope
 from addon.loop.bindings import Binding, Runs, binding
-from addon.loop.call_run import CallRun, Means
+from addon.loop.call_run import CallRun, Means, misfit
 from addon.loop.clients import no_cookies
 from addon.loop.keeper import Keeper
 from addon.loop.outside import Outside
@@ -26,6 +26,7 @@ from addon.loop.steps import Run, Step
 from addon.tools.base import Tool, ToolSource
 from addon.tools.endpoint import HttpExecutor
 from addon.tools.refresher import Refresher
+from addon.tools.schema_checks import SchemaChecks
 from store.base import Store, StoreError
 from store.models import Owner, Status
 
@@ -58,6 +59,7 @@ class Executors:
         *,
         proxy_id: str | None = None,
         count: Callable[[str], None] = lambda status: None,
+        checks: SchemaChecks | None = None,
     ) -> None:
         self.store = store
         self.proxy_id = proxy_id
@@ -69,7 +71,10 @@ class Executors:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._shared = SharedRuns()
         self._keeper = Keeper(store, count)
-        self._means = Means(store, self._keeper, Outside(store), self._shared, self._invoke, self._abandon)
+        self._checks = checks or SchemaChecks()
+        self._means = Means(
+            store, self._keeper, Outside(store), self._shared, self._checks, self._invoke, self._abandon
+        )
 
     async def open(self, changed: Callable[[], None] = lambda: None) -> None:
         """`changed` is called when `tools` have become others: a server came up late, or lists new ones. Raises
@@ -94,6 +99,7 @@ class Executors:
         await _cancelled(self._tasks | self._shared.tasks)
         await self._keeper.close()
         await self._http.aclose()
+        await self._checks.close()
         if self._refresher is not None:
             await self._refresher.close()
         if self.source is not None:
@@ -114,8 +120,9 @@ class Executors:
         bound = self.binding(scope, call.name)
         if not runs and (bound.runs is not Runs.WORKERS or scope.delivery == "passthrough"):
             return Birth()
-        if faults := bound.faults(call.args):
-            return Birth(error=f"the arguments do not fit: {'; '.join(faults)}", begins=runs)
+        faults = [] if bound.schema is None else self._checks.at_once(bound.schema, call.args)
+        if faults:
+            return Birth(error=misfit(faults), begins=runs)
         rules = bound.rules
         return Birth(
             _OWNERS[bound.runs],
@@ -124,6 +131,7 @@ class Executors:
             proxy_id=self.proxy_id,
             begins=True,
             detached=not runs,
+            unchecked=faults is None,
         )
 
     def may_run_twice(self, scope: Scope, name: str) -> bool:

@@ -3,9 +3,10 @@ MCP SDK the proxy starts in two thirds of the time."""
 
 from addon.settings import Settings
 from addon.tools.base import ToolSource
+from addon.tools.schema_checks import SchemaChecks
 
 
-def sources_of(settings: Settings) -> ToolSource | None:
+def sources_of(settings: Settings, checks: SchemaChecks | None = None) -> ToolSource | None:
     """None where the settings name none. Imports Python files; starts nothing. Raises SourceError."""
     sources: list[ToolSource] = []
     if settings.tools:
@@ -16,7 +17,7 @@ def sources_of(settings: Settings) -> ToolSource | None:
         from addon.tools.mcp_servers import load
 
         for path in settings.mcp:
-            sources += load(path)
+            sources += load(path, checks)
     if not sources:
         return None
     from addon.tools.combined import Combined

@@ -20,11 +20,16 @@ def check(schema: Mapping[str, Any], args: Mapping[str, Any]) -> list[str]:
     """What keeps the arguments from fitting the JSON Schema, at most MAX_PROBLEMS; none if they fit.
 
     Each says where, as in "`days[0]`: 'x' is not of type 'integer'". A schema that cannot be used is a problem too.
-    Never raises, whatever is in the arguments.
+    Never raises, whatever is in the arguments. It may take any time: see `addon.tools.schema_checks`.
     """
+    return check_text(json.dumps(schema), args)
+
+
+def check_text(schema: str, args: Any) -> list[str]:
+    """`check`, of a schema's text."""
     problems: list[str] = []
     try:
-        for error in _validator(json.dumps(schema)).iter_errors(args):
+        for error in _validator(schema).iter_errors(args):
             problems.append(_words(error))
             if len(problems) == MAX_PROBLEMS:
                 break
@@ -39,10 +44,10 @@ def check(schema: Mapping[str, Any], args: Mapping[str, Any]) -> list[str]:
         return problems or [f"the arguments cannot be checked against the tool's schema: {type(e).__name__}"]
 
 
-def schema_problem(schema: Mapping[str, Any]) -> str | None:
-    """Why no arguments can be checked against a schema, in words; None if it is a JSON Schema."""
+def schema_problem(schema: str) -> str | None:
+    """Why no arguments can be checked against the schema of a text, in words; None if it is a JSON Schema."""
     try:
-        _validator(json.dumps(schema))
+        _validator(schema)
     except SchemaError as e:
         place = e.json_path.removeprefix("$").lstrip(".")
         return f"{place}: {_bounded(e.message)}" if place else _bounded(e.message)

@@ -20,8 +20,9 @@ from addon.tools.base import SourceError, Tool, ToolError, ToolSource
 from addon.tools.combined import prefixed
 from addon.tools.mcp_config import Server, read_servers
 from addon.tools.mcp_connection import Connection
-from addon.tools.mcp_tools import declared, result_of, selected, unknown_names
+from addon.tools.mcp_tools import declared, output_schema, result_of, selected, unknown_names
 from addon.tools.mcp_watch import quiet_sdk
+from addon.tools.schema_checks import SchemaChecks
 
 START_TIMEOUT = 10.0  # seconds that opening waits for a server's tools
 _MAX_PAGES = 100
@@ -29,12 +30,13 @@ _MAX_PAGES = 100
 _log = logging.getLogger(__name__)
 
 
-def load(path: str | Path) -> list[ToolSource]:
+def load(path: str | Path, checks: SchemaChecks | None = None) -> list[ToolSource]:
     """The servers of an `mcpServers` file, each one a source, with its prefix if it has one. Starts none.
 
     Raises SourceError naming the file and the field.
     """
-    return [prefixed(McpSource(name, server), server.prefix) for name, server in read_servers(path).items()]
+    servers = read_servers(path)
+    return [prefixed(McpSource(name, server, checks=checks), server.prefix) for name, server in servers.items()]
 
 
 class McpSource(ToolSource):
@@ -46,12 +48,16 @@ class McpSource(ToolSource):
     of the server's tools; a server that comes up later, or lists others then, is taken without it.
     """
 
-    def __init__(self, name: str, server: Server, *, start_timeout: float = START_TIMEOUT) -> None:
+    def __init__(
+        self, name: str, server: Server, *, start_timeout: float = START_TIMEOUT, checks: SchemaChecks | None = None
+    ) -> None:
         quiet_sdk()
         self.name = f"MCP server {name!r}"
         self._server = server
         self._start_timeout = start_timeout
         self._tools: dict[str, Tool] = {}
+        self._outputs: dict[str, Any] = {}  # the schemas that results have to fit
+        self._checks = checks or SchemaChecks()
         self._opened = False
         self._screened: set[str] = set()
         self._said: set[str] = set()
@@ -74,6 +80,7 @@ class McpSource(ToolSource):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._connection.close()
+        await self._checks.close()
 
     async def list_tools(self) -> Sequence[Tool]:
         return list(self._tools.values())
@@ -101,12 +108,16 @@ class McpSource(ToolSource):
         except asyncio.CancelledError:
             connection.doubt(client)
             raise
-        return self._result(name, result)
+        return await self._result(name, result)
 
-    def _result(self, name: str, result: CallToolResult) -> Any:
+    async def _result(self, name: str, result: CallToolResult) -> Any:
         value = result_of(result)
         if result.is_error:
             raise ToolError(value if isinstance(value, str) else str(value), retryable=self._retried(name))
+        schema = self._outputs.get(name)
+        if schema is not None and await self._checks.faults(schema, result.structured_content):
+            words = "its result does not fit the tool's outputSchema"
+            raise ToolError(f"{self.name}: {words}", retryable=self._retried(name))
         return value
 
     def _retried(self, name: str) -> bool:
@@ -127,9 +138,11 @@ class McpSource(ToolSource):
             if not self._opened:
                 raise SourceError(f"{self.name}: {problem}")
             self._say(problem)
-        tools = declared(self._server, found, self._left_out)
+        problems = {tool.name: await self._checks.schema_problem(tool.input_schema) for tool in found}
+        tools = declared(self._server, found, self._left_out, problems)
         differ = tools != self._tools
         self._tools = tools
+        self._outputs = {tool.name: schema for tool in found if (schema := output_schema(tool)) is not None}
         if differ and self._opened and self.changed:
             self.changed()
 

@@ -1,6 +1,6 @@
 """MCP's tools and results in the proxy's words. No connections here."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -9,14 +9,22 @@ from pydantic import ValidationError
 
 from addon.core.documents import Malformed, decode
 from addon.core.toolset import BadTool, normalise
-from addon.tools.arguments import schema_problem
 from addon.tools.base import Rules, Tool
 from addon.tools.mcp_config import Server
 
+_OUTPUT = "toolgraft/outputSchema"
+_NONE: Mapping[str, str | None] = {}
 
-def declared(server: Server, found: Sequence[mcp_types.Tool], left_out: Callable[[str, str], None]) -> dict[str, Tool]:
+
+def declared(
+    server: Server,
+    found: Sequence[mcp_types.Tool],
+    left_out: Callable[[str, str], None],
+    problems: Mapping[str, str | None] = _NONE,
+) -> dict[str, Tool]:
     """The tools of a server that its configuration selects, by name and with their rules. `left_out` is told of each
-    tool that cannot be used: its name, and why, beginning with the field."""
+    tool that cannot be used: its name, and why, beginning with the field. `problems`: why the inputSchema of a tool
+    cannot be used."""
     tools: dict[str, Tool] = {}
     for one in found:
         if not selected(server, one.name):
@@ -25,6 +33,8 @@ def declared(server: Server, found: Sequence[mcp_types.Tool], left_out: Callable
             left_out(one.name, "name: another tool of the server has it too")
             continue
         try:
+            if problem := problems.get(one.name):
+                raise BadTool(one.name, "inputSchema:", problem)
             tools[one.name] = _tool(server, one)
         except BadTool as e:
             left_out(one.name, f"{e.field.removeprefix('tools[0].')} {e.message}")
@@ -47,7 +57,7 @@ def unknown_names(server: Server, names: Sequence[str]) -> str | None:
 
 def screened(result: Any, left_out: Callable[[str, str], None]) -> None:
     """Take out of a listing (the result of `tools/list`, which is changed) what is no MCP tool: the SDK would refuse
-    the whole listing."""
+    the whole listing. An outputSchema is put aside: the SDK would check results in the event loop, for any time."""
     tools = result.get("tools") if isinstance(result, dict) else None
     if not isinstance(tools, list):
         return
@@ -55,6 +65,8 @@ def screened(result: Any, left_out: Callable[[str, str], None]) -> None:
     for number, tool in enumerate(tools):
         try:
             mcp_types.Tool.model_validate(tool, by_name=False)
+            if schema := tool.pop("outputSchema", None):
+                tool["_meta"] = (tool.get("_meta") or {}) | {_OUTPUT: schema}
             kept.append(tool)
         except ValidationError as e:
             name = tool.get("name") if isinstance(tool, dict) else None
@@ -62,6 +74,11 @@ def screened(result: Any, left_out: Callable[[str, str], None]) -> None:
             place = ".".join(str(part) for part in first["loc"])
             left_out(name if isinstance(name, str) else f"number {number}", f"{place}: {first['msg']}".lstrip(": "))
     result["tools"] = kept
+
+
+def output_schema(tool: mcp_types.Tool) -> Any:
+    """What the tool's results have to fit; None where it does not say."""
+    return (tool.meta or {}).get(_OUTPUT, tool.output_schema)
 
 
 def result_of(result: mcp_types.CallToolResult) -> Any:
@@ -93,10 +110,8 @@ def _tool(server: Server, tool: mcp_types.Tool) -> Tool:
     document: dict[str, Any] = {"name": tool.name, "inputSchema": tool.input_schema}
     if tool.description is not None:
         document["description"] = tool.description
-    if tool.output_schema is not None:
-        document["outputSchema"] = tool.output_schema
-    if problem := schema_problem(tool.input_schema):
-        raise BadTool(tool.name, "inputSchema:", problem)
+    if (output := output_schema(tool)) is not None:
+        document["outputSchema"] = output
     declaration = normalise({"tools": [document]}).declarations[0]
     rules = server.rules.get(tool.name, Rules())
     if rules.timeout is None:

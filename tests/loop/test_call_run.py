@@ -12,6 +12,7 @@ from addon.core.documents import Document
 from addon.graft.waiting import is_being_run
 from addon.loop import outside
 from addon.loop.call_run import CallRun
+from addon.tools import schema_checks
 from store.models import Call, Executor, Status, ToolRules
 from tests.loop.calling import PLACE, hangs, responses, returns
 from tests.loop.conftest import Proxy, call, until
@@ -38,6 +39,21 @@ async def test_arguments_that_do_not_fit_never_reach_the_tool(proxy: Proxy) -> N
     (response,) = await responses(proxy, call("tool", place=3))
     assert "the arguments do not fit: `place`" in response["error"]
     assert proxy.tools.begun == []
+
+
+@pytest.mark.parametrize("approval", [False, True])
+async def test_arguments_whose_check_takes_too_long_never_reach_the_tool(
+    proxy: Proxy, approval: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schema_checks, "MAX_SECONDS", 0.5)
+    schema = {"type": "object", "properties": {"place": {"pattern": "^(a|aa)+$"}}}
+    proxy.tools.add("tool", returns(1), schema=schema, approval=approval)
+    await proxy.open()
+    (response,) = await responses(proxy, call("tool", place="a" * 60 + "!"))
+    assert "the arguments could not be checked" in response["error"]
+    assert proxy.tools.begun == []
+    (record,) = await proxy.calls()
+    assert record.status is Status.FAILED
 
 
 async def test_an_answer_from_elsewhere_that_came_first_is_the_one_that_counts(proxy: Proxy) -> None:

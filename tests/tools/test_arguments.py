@@ -1,5 +1,6 @@
 """Arguments against a schema."""
 
+import json
 from typing import Any
 
 import pytest
@@ -72,8 +73,8 @@ def test_a_schema_that_has_changed_is_read_anew() -> None:
 
 
 def test_what_is_wrong_with_a_schema_is_said_with_its_place() -> None:
-    assert schema_problem(SCHEMA) is None
-    problem = schema_problem({"properties": {"a": {"type": "strnig"}}})
+    assert schema_problem(json.dumps(SCHEMA)) is None
+    problem = schema_problem('{"properties": {"a": {"type": "strnig"}}}')
     assert problem is not None
     assert problem.startswith("properties.a.type: 'strnig'")
 
@@ -106,5 +107,5 @@ def test_numbers_and_texts_that_are_not_usual_are_checked_or_refused_and_never_r
 
 @pytest.mark.parametrize("schema", [{"$schema": 5}, {"$schema": ["x"]}, {"$id": 7}])
 def test_a_schema_that_nobody_foresaw_is_a_problem_and_no_crash(schema: Any) -> None:
-    assert schema_problem(schema)
+    assert schema_problem(json.dumps(schema))
     assert check(schema, {"a": 1})

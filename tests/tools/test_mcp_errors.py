@@ -12,6 +12,7 @@ import pytest
 from mcp import MCPError
 from pydantic import ValidationError
 
+from addon.tools import schema_checks
 from addon.tools.base import ToolError
 from addon.tools.mcp_config import Server
 from addon.tools.mcp_errors import MAX_WORDS, plain, words_of
@@ -89,6 +90,7 @@ class Odd:
     def __init__(self) -> None:
         self.bad = ""
         self.everything = False
+        self.tool: dict[str, Any] = {"name": "t", "inputSchema": {"type": "object"}}
         self.port = 0
 
     async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -115,7 +117,9 @@ class Odd:
             result = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": info}
             return fine, rpc(message, result=result)
         if method == "tools/list":
-            return fine, rpc(message, result={"tools": [{"name": "t", "inputSchema": {"type": "object"}}]})
+            return fine, rpc(message, result={"tools": [self.tool]})
+        if method == "tools/call":
+            return fine, rpc(message, result={"content": [], "structuredContent": {"a": "a" * 60 + "!"}})
         if "id" in message:
             return b"404 Not Found", b""
         return (b"405 No", b"") if line.startswith("get") else (b"202 Accepted", b"")
@@ -150,3 +154,34 @@ async def test_of_a_server_over_http_the_origin_and_the_status_are_told(
     assert "secret" not in str(raised.value)
     assert "secret" not in caplog.text
     assert not [record for record in caplog.records if record.levelno > logging.WARNING]
+
+
+@pytest.mark.parametrize(
+    ("member", "fits"),
+    [({"type": "string"}, True), ({"type": "integer"}, False), ({"pattern": "^(a|aa)+$"}, False)],
+    ids=["fits", "misfits", "endless"],
+)
+async def test_results_are_checked_without_keeping_the_event_loop(
+    odd: Odd, member: dict[str, Any], fits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schema_checks, "MAX_SECONDS", 1)
+    odd.tool["outputSchema"] = {"type": "object", "properties": {"a": member}}
+    async with McpSource("s", Server(url=f"http://127.0.0.1:{odd.port}/"), start_timeout=5) as source:
+        async with asyncio.timeout(10):
+            if fits:
+                assert "a" in await source.call("t", {}, call_id="c")
+                return
+            with pytest.raises(ToolError, match=r"^MCP server 's': its result does not fit the tool's outputSchema$"):
+                await source.call("t", {}, call_id="c")
+
+
+@pytest.mark.parametrize(
+    ("member", "kept"), [({"pattern": r"\p{L}"}, True), ({"pattern": "("}, False), ({"type": "strnig"}, False)]
+)
+async def test_a_schema_that_cannot_be_read_leaves_its_tool_out(
+    odd: Odd, member: dict[str, Any], kept: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    odd.tool["inputSchema"] = {"type": "object", "properties": {"a": member}}
+    async with McpSource("s", Server(url=f"http://127.0.0.1:{odd.port}/"), start_timeout=5) as source:
+        assert bool(await source.list_tools()) is kept
+    assert ("the tool 't' is left out: inputSchema: properties.a." in caplog.text) is not kept

@@ -8,7 +8,7 @@ import pytest
 
 from addon.tools.base import Rules, Tool
 from addon.tools.mcp_config import Selection, Server
-from addon.tools.mcp_tools import declared, result_of, screened, unknown_names
+from addon.tools.mcp_tools import declared, output_schema, result_of, screened, unknown_names
 
 TEXT = mcp_types.TextContent
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
@@ -77,7 +77,7 @@ def test_names_in_the_configuration_are_tools(server: Server, words: str | None)
     ("bad", "why"),
     [
         (tool("no spaces"), "name is 'no spaces'"),
-        (tool("t", {"type": "object", "properties": {"a": {"type": "strnig"}}}), "inputSchema: properties.a.type"),
+        (tool("bad", {"type": "object"}), "inputSchema: because"),
         (tool("t", {"type": "array"}), "inputSchema.type is 'array'"),
         (tool("good"), "name: another tool of the server has it too"),
     ],
@@ -86,7 +86,7 @@ def test_names_in_the_configuration_are_tools(server: Server, words: str | None)
 def test_a_tool_that_cannot_be_used_is_left_out_with_its_field(bad: mcp_types.Tool, why: str) -> None:
     told: list[tuple[str, str]] = []
     server = Server(command="x")
-    found = declared(server, [tool("good"), bad, tool("other")], lambda *words: told.append(words))
+    found = declared(server, [tool("good"), bad, tool("other")], lambda *words: told.append(words), {"bad": "because"})
     assert list(found) == ["good", "other"]
     ((name, words),) = told
     assert name == bad.name
@@ -114,6 +114,16 @@ def test_what_is_no_tool_is_taken_out_of_a_listing(entry: Any, name: str, why: s
     screened(result, lambda *words: told.append(words))
     assert result == {"tools": [fine, {**fine, "more": 1}], "nextCursor": "c"}
     assert told == [(name, why)]
+
+
+def test_the_sdk_is_not_shown_what_results_have_to_fit() -> None:
+    """It would check them in the event loop, for as long as that takes."""
+    listing = {"tools": [{"name": "t", "inputSchema": {}, "outputSchema": SCHEMA, "_meta": {"other": 1}}]}
+    screened(listing, lambda *_: pytest.fail("nothing is left out"))
+    found = mcp_types.Tool.model_validate(listing["tools"][0], by_name=False)
+    assert found.output_schema is None
+    assert output_schema(found) == SCHEMA
+    assert (found.meta or {})["other"] == 1
 
 
 @pytest.mark.parametrize("result", [{"content": []}, {"tools": "all"}, {"tools": []}, None, 3])

@@ -1,0 +1,134 @@
+"""Checks against schemas: what is quick is done at once, and the rest where it keeps nobody."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from addon.tools import schema_checks
+from addon.tools.schema_checks import SchemaChecks
+from addon.tools.schema_weight import weight
+
+type Until = Callable[[Callable[[], bool]], Awaitable[None]]
+
+
+def choices(levels: int) -> dict[str, Any]:
+    """Each choice is between twice the next one, and the last one fits nothing."""
+    defs: dict[str, Any] = {f"c{n}": {"anyOf": [{"$ref": f"#/$defs/c{n + 1}"}] * 2} for n in range(levels)}
+    return {"$ref": "#/$defs/c0", "$defs": defs | {f"c{levels}": {"type": "null"}}}
+
+
+def of(member: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": {"a": member}}
+
+
+ENDLESS = {
+    "pattern": (of({"type": "string", "pattern": "^(a|aa)+$"}), {"a": "a" * 60 + "!"}),
+    "property patterns": ({"patternProperties": {"^(a|aa)+$": {}}}, {"a" * 60 + "!": 1}),
+    "choices": (choices(40), {}),
+}
+
+
+@pytest.fixture
+async def checks() -> AsyncIterator[SchemaChecks]:
+    checks = SchemaChecks()
+    yield checks
+    await checks.close()
+
+
+@pytest.mark.parametrize("name", ENDLESS)
+async def test_a_check_without_an_end_is_ended_and_the_event_loop_goes_on(name: str, checks: SchemaChecks) -> None:
+    schema, value = ENDLESS[name]
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0.01)
+
+    other = asyncio.ensure_future(others())
+    faults = await checks.faults(schema, value, 1)
+    other.cancel()
+    assert faults == ["the arguments could not be checked against the tool's schema within 1 s"]
+    assert turns > 10
+    assert checks.at_once(schema, value) is None
+    assert await checks.faults(of({"pattern": "^b"}), {"a": "b"}) == []
+
+
+async def test_values_are_checked_alike_wherever_that_is(checks: SchemaChecks, monkeypatch: pytest.MonkeyPatch) -> None:
+    cases: list[tuple[Any, Any]] = [
+        (of({"type": "integer"}), {"a": 1}),
+        (of({"type": "integer"}), {"a": "x"}),
+        (of({"type": "integer"}), {"a": float("nan")}),
+        (of({"type": "string"}), {"a": "\ud800"}),
+        ({"type": "strnig"}, {}),
+        ({"$ref": "http://127.0.0.1:9/x"}, {}),
+    ]
+    here = [await checks.faults(schema, value) for schema, value in cases]
+    monkeypatch.setattr(schema_checks, "_QUICK", 0)
+    assert [await checks.faults(schema, value) for schema, value in cases] == here
+
+
+@pytest.mark.parametrize(
+    ("pattern", "fits", "misfits"), [(r"^\p{L}+$", "Zürich", "8"), ("^(?=.*[0-9]).{3,}$", "ab1", "abc")]
+)
+async def test_patterns_are_those_of_json_schema(checks: SchemaChecks, pattern: str, fits: str, misfits: str) -> None:
+    schema = of({"pattern": pattern})
+    assert await checks.schema_problem(schema) is None
+    assert await checks.faults(schema, {"a": fits}) == []
+    assert "does not match" in (await checks.faults(schema, {"a": misfits}))[0]
+    assert await checks.schema_problem(of({"pattern": "("}))
+
+
+@pytest.mark.parametrize("value", [{"a": 10**5000}, {"a": object()}])
+async def test_what_cannot_be_written_is_not_checked_and_does_not_fit(checks: SchemaChecks, value: Any) -> None:
+    assert "cannot be checked" in (await checks.faults({}, value))[0]
+
+
+async def test_a_check_that_is_cancelled_leaves_no_process_behind(checks: SchemaChecks, until: Until) -> None:
+    schema, value = ENDLESS["pattern"]
+    assert await checks.faults(of({"pattern": "^b"}), {"a": "b"}) == []
+    (process,) = checks._idle
+    task = asyncio.ensure_future(checks.faults(schema, value))
+    await until(lambda: not checks._idle)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert process.returncode is not None
+
+
+async def test_more_checks_than_processes_wait_for_their_turn(checks: SchemaChecks) -> None:
+    schema = of({"pattern": "^b"})
+    assert await asyncio.gather(*(checks.faults(schema, {"a": "b"}) for _ in range(10))) == [[]] * 10
+    assert len(checks._idle) <= schema_checks._PROCESSES
+
+
+@pytest.mark.parametrize(
+    ("schema", "looks"),
+    [
+        (True, 1),
+        ({"type": "string", "description": "x"}, 1),
+        (of({"type": "integer"}), 1),
+        (of({"anyOf": [{"type": "integer"}, {"type": "null"}]}), 3),
+        ({"anyOf": [of({"type": "string"}), of({"type": "null"})]}, 3),
+        ({"$ref": "#/$defs/a", "$defs": {"a": {"type": "integer"}}}, 6),
+        ({"type": "array", "items": {"prefixItems": [{"type": "string"}], "items": False}}, 1),
+        ({"enum": ["x"] * 40}, 11),
+        ({"pattern": "a"}, None),
+        ({"uniqueItems": True}, None),
+        ({"$ref": "#"}, None),
+        ({"$defs": {"a": {"items": {"$ref": "#/$defs/a"}}}, "$ref": "#/$defs/a"}, None),
+        ({"description": "x" * 10_000}, None),
+        (of({f"p{n}": {} for n in range(200)}), None),
+    ],
+    ids=lambda value: json.dumps(value)[:60],
+)
+def test_the_work_that_a_schema_makes_has_a_bound_or_none(schema: Any, looks: int | None) -> None:
+    assert weight(json.dumps(schema)) == looks
+
+
+def test_choices_in_choices_multiply() -> None:
+    assert (weight(json.dumps(choices(10))) or 0) > 2**10
