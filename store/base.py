@@ -184,8 +184,15 @@ def run_now[T](coroutine: Coroutine[Any, Any, T]) -> T:
     raise RuntimeError("a store that says it never suspends has suspended")
 
 
+def uptime() -> float:
+    """Seconds since the machine was started, asleep or not: a clock that nobody can set."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
+
+
 class Store(Calls, Responses):
     suspends: ClassVar[bool] = True
+    uptime: Callable[[], float] = staticmethod(uptime)
+    """What leases run by, and the clock is compared with."""
     durability: Durability = "power"
     read_only: bool = False
     """Opened to look only: whatever writes raises StoreUnavailable."""
@@ -345,9 +352,21 @@ class Store(Calls, Responses):
 
     # --- upkeep -----------------------------------------------------------------------------------------------
 
+    @property
+    @abc.abstractmethod
+    def clock_doubt(self) -> str:
+        """Why nothing expires: the wall clock made a step of more than an hour against the machine's uptime, or against
+        what the store noted last. Empty: the clock is trusted. Told by `expire`, and kept until `trust_clock`."""
+
+    @abc.abstractmethod
+    async def trust_clock(self) -> str:
+        """Take the wall clock to be right from now on. Returns the doubt that there was. What was written since the
+        clock was last trusted does not expire for a clock that was behind then."""
+
     @abc.abstractmethod
     async def expire(self) -> int:
-        """Delete turns (with keys and calls), cached tools, responses and events that are older than `ttl` seconds.
+        """Delete turns (with keys and calls), cached tools, responses and events that are older than `ttl` seconds;
+        nothing while the clock is in doubt.
         A call still pending goes with its turn. A thread of responses goes as a whole, with its conversations: its age
         counts from when the last response was added to it. Returns how many records went (keys, given calls and
         conversations' names are not counted).

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 
 from store.base import Durability, Store
+from store.base import uptime as machine_uptime
 
 BACKENDS = {
     "memory": "store.backends.memory:MemoryStore",
@@ -23,11 +24,12 @@ def open_url(
     clock: Callable[[], float] = time.time,
     read_only: bool = False,
     durability: Durability = "power",
+    uptime: Callable[[], float] = machine_uptime,
 ) -> Store:
     """The store that `url` names, constructed and not opened yet.
 
-    `ttl` is in seconds. `durability`: what `sync` waits for. `read_only`: look, beside a process that writes. Raises
-    ValueError: an unknown scheme, or a URL that does not suit its scheme.
+    `ttl` is in seconds; `uptime` is a clock that nobody can set. `durability`: what `sync` waits for. `read_only`:
+    look, beside a process that writes. Raises ValueError: an unknown scheme, or a URL that does not suit its scheme.
     """
     scheme, found, _ = url.partition("://")
     if not found or scheme not in BACKENDS:
@@ -36,5 +38,5 @@ def open_url(
     module, _, name = BACKENDS[scheme].partition(":")
     backend: type[Store] = getattr(importlib.import_module(module), name)
     store = backend.from_url(url, ttl=ttl, clock=clock, read_only=read_only)
-    store.durability = durability
+    store.durability, store.uptime = durability, uptime
     return store

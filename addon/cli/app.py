@@ -8,7 +8,7 @@ import sys
 
 import typer
 
-from addon.cli import calls, clients, demo, replay, token, tools, worker
+from addon.cli import calls, clients, demo, replay, store, token, tools, worker
 
 app = typer.Typer(
     name="toolgraft",
@@ -26,6 +26,7 @@ app.command("worker")(worker.serve)
 app.command("replay")(replay.show)
 app.command("env")(clients.env)
 app.command("run", context_settings={"allow_interspersed_args": False})(clients.run)
+app.add_typer(store.app, name="store")
 app.command("demo")(demo.show)
 
 

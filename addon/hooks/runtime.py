@@ -176,9 +176,16 @@ class Runtime:
             logger.warning("calls that nobody will answer stay for now: %s", error)
 
     async def _expire(self) -> None:
+        doubt = ""
         while True:
             try:
-                await self.store.expire()
+                if gone := await self.store.expire():
+                    logger.info("%d records older than graft_ttl were deleted", gone)
+                if (now := self.store.clock_doubt) != doubt:
+                    doubt = now
+                    logger.warning(
+                        "%s: no record expires until it is said to be right by `toolgraft store trust-clock`", doubt
+                    ) if doubt else logger.info("the clock is trusted: old records expire again")
             except StoreError as error:
                 logger.warning("old records stay for now: %s", error)
             await asyncio.sleep(_UPKEEP)

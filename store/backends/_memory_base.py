@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
 from store.backends._changes import Changes
+from store.backends._clocks import Clocks
 from store.backends._waiters import Waiters
 from store.backends._waits import Waits
 from store.base import StoreUnavailable
@@ -82,7 +83,8 @@ class MemoryBase(Waits):
         self._sessions: dict[str, Session] = {}
         self._ledgers: dict[str, Ledger] = {}
         self._calls: dict[str, KeptCall] = {}
-        self._leases: dict[str, float] = {}  # of proxies: when they run out
+        self._clocks = Clocks(lambda: self.clock(), lambda: self.uptime())  # both may be replaced
+        self._leases: dict[str, float] = {}  # of proxies: when they run out, in steady time
         self._seen: dict[str, float] = {}  # when each proxy was last alive
         self._events: list[KeptEvent] = []
         self._last_event = 0
@@ -91,11 +93,22 @@ class MemoryBase(Waits):
 
     async def open(self) -> None:
         self._is_open = True
+        self._clocks = Clocks(lambda: self.clock(), lambda: self.uptime())
         self._leases.clear()
 
     async def close(self) -> None:
         self._is_open = False
         self._waiters.close()
+
+    @property
+    def clock_doubt(self) -> str:
+        return self._clocks.note.doubt
+
+    async def trust_clock(self) -> str:
+        self._check_open()
+        doubt = self.clock_doubt
+        self._clocks.note = self._clocks.trusted()
+        return doubt
 
     async def ping(self) -> None:
         self._check_open()

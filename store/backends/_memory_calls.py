@@ -50,7 +50,7 @@ class MemoryCalls(MemoryBase):
         self, session: str, call_id: str, *, result: Any = None, error: str | None = None
     ) -> tuple[Call, bool]:
         call = await self.call(session, call_id)
-        answer = states.answered(call, result=result, error=error, now=self.clock())
+        answer = states.answered(call, result=result, error=error, now=self._clocks.now())
         return self._put_call(answer) or call, answer is not None
 
     def _put_call[C: (Call, Call | None)](self, call: C, *, quietly: bool = False) -> C:
@@ -70,25 +70,26 @@ class MemoryCalls(MemoryBase):
 
     async def release(self, session: str, call_id: str, *, detached: bool = False) -> Call:
         call = await self.call(session, call_id)
-        return self._put_call(states.released(call, detached=detached, now=self.clock())) or call
+        return self._put_call(states.released(call, detached=detached, now=self._clocks.now())) or call
 
     async def claim(self, session: str, names: Collection[str], *, lease: float, worker: str) -> Call | None:
         self._check_open()
         states.check_lease(lease)
-        now = self.clock()
+        now = self._clocks.now()
         careful = states.approval_required(self._sessions.get(session))
         for call in list(self._open_calls(session, names)):
-            if not states.is_claimable(call, approval_required=careful, now=now):
+            if not states.is_claimable(call, approval_required=careful, steady=now.steady):
                 continue
-            if self._put_call(states.lost(call, proxies=self._proxies(now), now=now)) is None:
+            if self._put_call(states.lost(call, proxies=self._proxies(now.steady), now=now)) is None:
                 return self._put_call(states.claimed(call, lease=lease, worker=worker, now=now))
         return None
 
     async def _is_claimable(self, session: str, names: Collection[str]) -> bool:
         self._check_open()
-        careful, now = states.approval_required(self._sessions.get(session)), self.clock()
+        careful, now = states.approval_required(self._sessions.get(session)), self._clocks.now()
         return any(
-            states.is_claimable(call, approval_required=careful, now=now) for call in self._open_calls(session, names)
+            states.is_claimable(call, approval_required=careful, steady=now.steady)
+            for call in self._open_calls(session, names)
         )
 
     def _open_calls(self, session: str, names: Collection[str]) -> Iterable[Call]:
@@ -97,50 +98,50 @@ class MemoryCalls(MemoryBase):
 
     async def next_lease(self, session: str, names: Collection[str]) -> float | None:
         self._check_open()
-        now = self.clock()
-        left = (states.lease_left(call, now=now) for call in self._open_calls(session, names))
+        steady = self._clocks.steady()
+        left = (states.lease_left(call, steady=steady) for call in self._open_calls(session, names))
         return min((seconds for seconds in left if seconds is not None), default=None)
 
     async def lease_left(self, session: str, call_id: str) -> float | None:
-        return states.lease_left(await self.call(session, call_id), now=self.clock())
+        return states.lease_left(await self.call(session, call_id), steady=self._clocks.steady())
 
     async def renew(self, session: str, call_id: str, worker: str, lease: float) -> Call:
-        call = states.renewed(await self.call(session, call_id), worker=worker, lease=lease, now=self.clock())
+        call = states.renewed(await self.call(session, call_id), worker=worker, lease=lease, now=self._clocks.now())
         return self._put_call(call, quietly=lease > 0)
 
     async def start(self, session: str, call_id: str, *, loop_id: str) -> Call:
         call = await self.call(session, call_id)
-        return self._put_call(states.started(call, loop_id=loop_id, now=self.clock())) or call
+        return self._put_call(states.started(call, loop_id=loop_id, now=self._clocks.now())) or call
 
     async def ask_approval(self, session: str, call_id: str, *, loop_id: str) -> Call:
         call = await self.call(session, call_id)
-        return self._put_call(states.asked(call, loop_id=loop_id, now=self.clock())) or call
+        return self._put_call(states.asked(call, loop_id=loop_id, now=self._clocks.now())) or call
 
     async def decide(self, session: str, call_id: str, approved: bool, *, reason: str = "") -> Call:
-        call, now = await self.call(session, call_id), self.clock()
-        after = states.decided(call, approved=approved, reason=reason, proxies=self._proxies(now), now=now)
+        call, now = await self.call(session, call_id), self._clocks.now()
+        after = states.decided(call, approved=approved, reason=reason, proxies=self._proxies(now.steady), now=now)
         return states.check_decided(self._put_call(after)) if after else call
 
     async def settle(self, session: str, call_id: str, status: Status, *, error: str) -> Call:
         call = await self.call(session, call_id)
-        return self._put_call(states.settled(call, status=status, error=error, now=self.clock())) or call
+        return self._put_call(states.settled(call, status=status, error=error, now=self._clocks.now())) or call
 
     # --- the proxies ------------------------------------------------------------------------------------------
 
-    def _proxies(self, now: float) -> set[str]:
+    def _proxies(self, steady: float) -> set[str]:
         """Those that have a lease."""
-        return {proxy_id for proxy_id, until in self._leases.items() if until > now}
+        return {proxy_id for proxy_id, until in self._leases.items() if until > steady}
 
     async def hold(self, proxy_id: str, lease: float) -> None:
         self._check_open()
         states.check_lease(lease)
-        self._seen[proxy_id] = self.clock()
+        self._seen[proxy_id] = self._clocks.steady()
         self._leases[proxy_id] = self._seen[proxy_id] + lease
 
     async def drop(self, proxy_id: str) -> list[Call]:
         self._check_open()
         if self._leases.pop(proxy_id, None) is not None:
-            self._seen[proxy_id] = self.clock()
+            self._seen[proxy_id] = self._clocks.steady()
         return self._settle_lost(proxy_id)
 
     async def settle_lost(self) -> list[Call]:
@@ -149,8 +150,8 @@ class MemoryCalls(MemoryBase):
 
     def _settle_lost(self, proxy_id: str | None = None) -> list[Call]:
         """`proxy_id`: only the calls of this proxy."""
-        now = self.clock()
-        proxies = self._proxies(now)
+        now = self._clocks.now()
+        proxies = self._proxies(now.steady)
         found = [self._calls[call_id].call for ledger in self._ledgers.values() for call_id in ledger.open]
         settled = [states.lost(call, proxies=proxies, now=now) for call in found if proxy_id in (None, call.proxy_id)]
         return [self._put_call(call) for call in settled if call is not None]

@@ -11,7 +11,7 @@ class MemoryRetries(MemoryCalls):
     async def broke_off(self, session: str, turn_id: str) -> bool:
         self._check_open()
         entry = self._ledger(session).turns.get(turn_id)
-        if entry is None or (turn := rules.broken_off(entry.turn, now=self.clock())) is None:
+        if entry is None or (turn := rules.broken_off(entry.turn, steady=self._clocks.steady())) is None:
             return False
         self._put_turn(entry, turn)
         return True
@@ -30,18 +30,18 @@ class MemoryRetries(MemoryCalls):
         self, session: str, request_key: bytes, *, window: float, proxy_id: str
     ) -> tuple[Turn, list[Call]] | None:
         self._check_open()
-        now = self.clock()
-        proxies = self._proxies(now)
+        now = self._clocks.now()
+        proxies = self._proxies(now.steady)
         entries = self._ledger(session).by_request.get(request_key, {}) if request_key else {}
         for entry in reversed(entries.values()):
-            if rules.can_be_taken_over(entry.turn, proxies=proxies, seen=self._seen, window=window, now=now):
+            if rules.can_be_taken_over(entry.turn, proxies=proxies, seen=self._seen, window=window, steady=now.steady):
                 turn = self._put_turn(entry, rules.taken_over(entry.turn, proxy_id))
                 return turn, [self._taken_over(call_id, proxies | {proxy_id}, proxy_id) for call_id in entry.calls]
         return None
 
     def _taken_over(self, call_id: str, proxies: set[str], proxy_id: str) -> Call:
         call = self._calls[call_id].call
-        now = self.clock()
+        now = self._clocks.now()
         after = states.lost(call, proxies=proxies, now=now) or states.moved(call, proxy_id=proxy_id, now=now)
         return self._put_call(after) if after else call
 

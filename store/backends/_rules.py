@@ -57,11 +57,11 @@ def replaced(old: Turn | None, new: Turn) -> Turn:
     return new.model_copy(update=changed) if changed else new
 
 
-def broken_off(turn: Turn, *, now: float) -> Turn | None:
+def broken_off(turn: Turn, *, steady: float) -> Turn | None:
     """The turn, its answer having ended unfinished; None where that says nothing new."""
     if turn.delivered or turn.broke_off is not None:
         return None
-    return turn.model_copy(update={"broke_off": now})
+    return turn.model_copy(update={"broke_off": steady})
 
 
 def delivered(turn: Turn) -> Turn | None:
@@ -70,7 +70,7 @@ def delivered(turn: Turn) -> Turn | None:
 
 
 def can_be_taken_over(
-    turn: Turn, *, proxies: Container[str], seen: Mapping[str, float], window: float, now: float
+    turn: Turn, *, proxies: Container[str], seen: Mapping[str, float], window: float, steady: float
 ) -> bool:
     """`proxies` are those that have a lease; `seen`: when each was last alive."""
     if turn.delivered:
@@ -78,7 +78,7 @@ def can_be_taken_over(
     ended = turn.broke_off
     if ended is None and turn.proxy_id is not None and turn.proxy_id not in proxies:
         ended = seen.get(turn.proxy_id)
-    return ended is not None and now - ended <= window
+    return ended is not None and steady - ended <= window
 
 
 def taken_over(turn: Turn, proxy_id: str) -> Turn:

@@ -17,6 +17,7 @@ import filelock
 from store.backends import _sqlite_file as files
 from store.backends._changes import Changes
 from store.backends._checkpoints import Checkpoints
+from store.backends._clocks import ClockNote, Clocks, Now
 from store.backends._syncs import Syncs
 from store.backends._waiters import Waiters
 from store.backends._waits import Waits
@@ -24,6 +25,9 @@ from store.base import StoreBusy, StoreUnavailable
 from store.models import Call, Session
 
 Rows = list[tuple[Any, ...]]
+
+LONGEST_LEASE = 3600.0
+"""Seconds. Longer ones are cut when the machine is started anew, which ends what they were measured by."""
 
 _CHANGES = 256
 """Of how many sessions the last changes are remembered."""
@@ -52,7 +56,8 @@ class SqliteBase(Waits):
         self._sessions: dict[str, Session] = {}  # all of them, written through
         self._revisions: dict[str, int] = {}
         self._next_revision = itertools.count(1)
-        self._leases: dict[str, float] = {}  # of proxies: when they run out
+        self._clocks = self._new_clocks()
+        self._leases: dict[str, float] = {}  # of proxies: when they run out, in steady time
         self.busy_timeout: int | None = None  # in milliseconds, of the connection
         self.held_since: float | None = None  # by another program: see `_patience`
         self._writes: dict[str, Changes] = {}
@@ -77,6 +82,7 @@ class SqliteBase(Waits):
                 files.begin_history(self._db)
             meta: dict[str, Any] = dict(self._rows("SELECT name, value FROM meta"))
             self.secret, self.epoch = meta["secret"], meta["epoch"]
+            self._go_on_with_time(meta.get("clock"))
             if not self.read_only:
                 for name, record in self._rows("SELECT name, record FROM session"):
                     self._sessions[name] = Session.model_validate_json(record)
@@ -88,6 +94,28 @@ class SqliteBase(Waits):
         except BaseException:
             await self.close()
             raise
+
+    def _new_clocks(self) -> Clocks:
+        return Clocks(lambda: self.clock(), lambda: self.uptime())  # both may be replaced
+
+    def _go_on_with_time(self, noted: str | None) -> None:
+        self._clocks = self._new_clocks()
+        note = ClockNote.read(noted) if noted else None
+        if note is None:  # of the time before clocks were noted
+            rows = self._rows("SELECT created_at FROM event ORDER BY event_id DESC LIMIT 1")
+            note = self._clocks.note._replace(boot="", seen=rows[0][0]) if rows else self._clocks.note
+        goes_on = self._clocks.go_on(note)
+        if self.read_only:
+            return
+        with Transaction(self) as tx:
+            note_time(tx, self._clocks.note)
+            if not goes_on:
+                # Leases by the steady time of before: none of them is longer from now on than a lease can be.
+                files.cut_leases(tx.db, self._clocks.steady() + LONGEST_LEASE)
+
+    @property
+    def clock_doubt(self) -> str:
+        return self._clocks.note.doubt
 
     async def close(self) -> None:
         self._waiters.close()
@@ -200,6 +228,10 @@ class Transaction:
         self.changed: list[str] = []  # sessions that lost calls, or have other tools
         self._touched: list[tuple[str, Collection[str], Collection[bytes]]] = []
 
+    @property
+    def times(self) -> Now:
+        return Now(self.now, self._store._clocks.steady())
+
     def record(self, session: str, kind: str, data: str) -> None:
         """An event of this transaction; `data` is JSON."""
         number = self._store._last_event + len(self.events) + 1
@@ -238,6 +270,10 @@ class Transaction:
     def _roll_back(self) -> None:
         with contextlib.suppress(sqlite3.Error):  # SQLite may have done it already
             self.db.execute("ROLLBACK")
+
+
+def note_time(tx: Transaction, note: ClockNote) -> None:
+    tx.db.execute("INSERT OR REPLACE INTO meta VALUES ('clock', ?)", (note.text(),))
 
 
 def marks_for(values: Collection[str]) -> str:

@@ -6,6 +6,7 @@ from typing import Any
 
 from store.backends import _rules as rules
 from store.backends import _states as states
+from store.backends._clocks import Now
 from store.backends._sqlite_base import SqliteBase, Transaction, marks_for
 from store.models import Call, Page, Status
 
@@ -61,16 +62,16 @@ class SqliteCalls(SqliteBase):
     ) -> tuple[Call, bool]:
         with Transaction(self) as tx:
             call = self._call(call_id, session)
-            if (answer := states.answered(call, result=result, error=error, now=tx.now)) is None:
+            if (answer := states.answered(call, result=result, error=error, now=tx.times)) is None:
                 return call, False
             put_call(tx, answer)
         return answer, True
 
-    def _change(self, session: str, call_id: str, change: Callable[[Call, float], Call | None]) -> Call:
+    def _change(self, session: str, call_id: str, change: Callable[[Call, Now], Call | None]) -> Call:
         """The call as `change` (which is given the call and the time) makes it; None leaves it as it is."""
         with Transaction(self) as tx:
             call = self._call(call_id, session)
-            if (after := change(call, tx.now)) is None:
+            if (after := change(call, tx.times)) is None:
                 return call
             put_call(tx, after)
         return after
@@ -83,15 +84,16 @@ class SqliteCalls(SqliteBase):
     async def claim(self, session: str, names: Collection[str], *, lease: float, worker: str) -> Call | None:
         states.check_lease(lease)
         with Transaction(self) as tx:
-            while (call := self._claimable(session, names, tx.now)) is not None:
-                lost = states.lost(call, proxies=self._proxies(tx.now), now=tx.now)
-                after = lost or states.claimed(call, lease=lease, worker=worker, now=tx.now)
+            now = tx.times
+            while (call := self._claimable(session, names, now.steady)) is not None:
+                lost = states.lost(call, proxies=self._proxies(now.steady), now=now)
+                after = lost or states.claimed(call, lease=lease, worker=worker, now=now)
                 put_call(tx, after)
                 if lost is None:
                     break
         return after if call is not None else None
 
-    def _claimable(self, session: str, names: Collection[str], now: float) -> Call | None:
+    def _claimable(self, session: str, names: Collection[str], steady: float) -> Call | None:
         """The oldest call that a claim looks at."""
         careful = states.approval_required(self._sessions.get(session))
         rows = self._rows(
@@ -99,14 +101,14 @@ class SqliteCalls(SqliteBase):
             f" AND (status = 'running' OR name NOT IN ({marks_for(careful)})"
             " OR json_extract(record, '$.approval') = 'approved') ORDER BY seq LIMIT 1",
             session,
-            now,
+            steady,
             *names,
             *careful,
         )
         return Call.model_validate_json(rows[0][0]) if rows else None
 
     async def _is_claimable(self, session: str, names: Collection[str]) -> bool:
-        return self._claimable(session, names, self.clock()) is not None
+        return self._claimable(session, names, self._clocks.steady()) is not None
 
     async def next_lease(self, session: str, names: Collection[str]) -> float | None:
         ((end,),) = self._rows(
@@ -115,14 +117,14 @@ class SqliteCalls(SqliteBase):
             session,
             *names,
         )
-        return None if end is None else max(0.0, float(end) - self.clock())
+        return None if end is None else max(0.0, float(end) - self._clocks.steady())
 
     async def lease_left(self, session: str, call_id: str) -> float | None:
-        return states.lease_left(self._call(call_id, session), now=self.clock())
+        return states.lease_left(self._call(call_id, session), steady=self._clocks.steady())
 
     async def renew(self, session: str, call_id: str, worker: str, lease: float) -> Call:
         with Transaction(self) as tx:
-            call = states.renewed(self._call(call_id, session), worker=worker, lease=lease, now=tx.now)
+            call = states.renewed(self._call(call_id, session), worker=worker, lease=lease, now=tx.times)
             put_call(tx, call, quietly=lease > 0)
         return call
 
@@ -138,7 +140,7 @@ class SqliteCalls(SqliteBase):
                 session,
                 call_id,
                 lambda call, now: states.decided(
-                    call, approved=approved, reason=reason, proxies=self._proxies(now), now=now
+                    call, approved=approved, reason=reason, proxies=self._proxies(now.steady), now=now
                 ),
             )
         )
@@ -150,14 +152,14 @@ class SqliteCalls(SqliteBase):
 
     # --- the proxies ------------------------------------------------------------------------------------------
 
-    def _proxies(self, now: float) -> set[str]:
+    def _proxies(self, steady: float) -> set[str]:
         """Those that have a lease."""
-        return {proxy_id for proxy_id, until in self._leases.items() if until > now}
+        return {proxy_id for proxy_id, until in self._leases.items() if until > steady}
 
     async def hold(self, proxy_id: str, lease: float) -> None:
         states.check_lease(lease)
         self._check_writable()
-        self._leases[proxy_id] = self.clock() + lease
+        self._leases[proxy_id] = self._clocks.steady() + lease
         with Transaction(self) as tx:
             _saw_proxy(tx, proxy_id)
 
@@ -175,7 +177,7 @@ class SqliteCalls(SqliteBase):
 
     async def settle_lost(self) -> list[Call]:
         def find(tx: Transaction, proxies: set[str]) -> sqlite3.Cursor:
-            return tx.db.execute(LOST.format(marks=marks_for(proxies)), (*proxies, tx.now))
+            return tx.db.execute(LOST.format(marks=marks_for(proxies)), (*proxies, tx.times.steady))
 
         return self._settle(find)
 
@@ -186,9 +188,10 @@ class SqliteCalls(SqliteBase):
         lease. `without`: the one whose lease ends now."""
         settled = []
         with Transaction(self) as tx:
-            proxies = self._proxies(tx.now) - {without}
+            now = tx.times
+            proxies = self._proxies(now.steady) - {without}
             for (record,) in find(tx, proxies).fetchall():
-                call = states.lost(Call.model_validate_json(record), proxies=proxies, now=tx.now)
+                call = states.lost(Call.model_validate_json(record), proxies=proxies, now=now)
                 if call is not None:
                     put_call(tx, call)
                     settled.append(call)
@@ -197,7 +200,7 @@ class SqliteCalls(SqliteBase):
 
 def _saw_proxy(tx: Transaction, proxy_id: str) -> None:
     """The proxy was alive until now. Written, unlike its lease, since it is asked for when the process has ended."""
-    tx.db.execute("INSERT OR REPLACE INTO proxy VALUES (?, ?)", (proxy_id, tx.now))
+    tx.db.execute("INSERT OR REPLACE INTO proxy VALUES (?, ?)", (proxy_id, tx.times.steady))
 
 
 def put_call(tx: Transaction, call: Call, *, quietly: bool = False) -> None:

@@ -5,7 +5,6 @@ Nothing here changes a file before it is known to be toolgraft's own and of a ve
 
 import contextlib
 import os
-import secrets
 import sqlite3
 import stat
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from typing import NoReturn
 
 import filelock
 
+from store.backends import _clocks as clocks
 from store.base import StoreUnusable
 
 APPLICATION_ID = 0x746F6F6C
@@ -249,7 +249,7 @@ def _is_new(db: sqlite3.Connection, path: Path, made_here: list[Path]) -> bool:
 def begin_history(db: sqlite3.Connection) -> None:
     """Give the store another epoch where it may have lost what was written last: it was left open, and the machine has
     started anew since. Whoever kills the process alone loses nothing."""
-    boot = _boot()
+    boot = clocks.boot()
     db.execute("PRAGMA synchronous = full")  # once, so that the mark is there whatever is lost after it
     db.execute("BEGIN IMMEDIATE")
     left_open = db.execute("SELECT value FROM meta WHERE name = 'open'").fetchone()
@@ -266,12 +266,12 @@ def end_history(db: sqlite3.Connection) -> None:
         db.execute("DELETE FROM meta WHERE name = 'open'")
 
 
-def _boot() -> str:
-    """Names the time since the machine was started; another one each time where that cannot be told."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
-    except OSError:
-        return f"unknown-{secrets.token_hex(8)}"
+def cut_leases(db: sqlite3.Connection, latest: float) -> None:
+    """Have no lease of a call run out later."""
+    db.execute(
+        "UPDATE call SET claimable_at = ?1, record = json_set(record, '$.lease_until', ?1) WHERE claimable_at > ?1",
+        (latest,),
+    )
 
 
 def _tune(db: sqlite3.Connection) -> None:

@@ -18,7 +18,7 @@ class SqliteRetries(SqliteCalls):
     async def broke_off(self, session: str, turn_id: str) -> bool:
         with Transaction(self) as tx:
             seq, turn = _turn(tx, session, turn_id)
-            if turn is None or (turn := rules.broken_off(turn, now=tx.now)) is None:
+            if turn is None or (turn := rules.broken_off(turn, steady=tx.times.steady)) is None:
                 return False
             _put_turn(tx, seq, turn)
         return True
@@ -42,12 +42,13 @@ class SqliteRetries(SqliteCalls):
         ):
             return None
         with Transaction(self) as tx:
-            proxies = self._proxies(tx.now)
+            now = tx.times
+            proxies = self._proxies(now.steady)
             seen = dict(tx.db.execute("SELECT proxy_id, seen_at FROM proxy"))
             turns = (
                 (seq, Turn.model_validate_json(data)) for seq, data in tx.db.execute(BY_KEY, (session, request_key))
             )
-            fits = partial(rules.can_be_taken_over, proxies=proxies, seen=seen, window=window, now=tx.now)
+            fits = partial(rules.can_be_taken_over, proxies=proxies, seen=seen, window=window, steady=now.steady)
             seq, turn = next(((seq, turn) for seq, turn in turns if fits(turn)), (0, None))
             if turn is None:
                 return None
@@ -56,8 +57,8 @@ class SqliteRetries(SqliteCalls):
             calls = []
             for (data,) in tx.db.execute("SELECT record FROM call WHERE turn = ? ORDER BY seq", (seq,)).fetchall():
                 call = Call.model_validate_json(data)
-                after = states.lost(call, proxies=proxies | {proxy_id}, now=tx.now)
-                after = after or states.moved(call, proxy_id=proxy_id, now=tx.now)
+                after = states.lost(call, proxies=proxies | {proxy_id}, now=now)
+                after = after or states.moved(call, proxy_id=proxy_id, now=now)
                 if after is not None:
                     put_call(tx, after)
                 calls.append(after or call)

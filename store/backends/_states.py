@@ -1,12 +1,14 @@
 """What becomes of a call, as pure functions that every backend uses: answers, claims, leases, approvals.
 
-Each takes the call as it stands and returns it as it shall be, or None where nothing changes. No storage, no clock.
+Each takes the call as it stands and returns it as it shall be, or None where nothing changes. No storage, no clock:
+leases run by the steady time that is given.
 """
 
 import math
 from collections.abc import Container
 from typing import Any
 
+from store.backends._clocks import Now
 from store.backends._rules import plain_json, same_json
 from store.base import AlreadyAnswered, Decided, LeaseLost, NotPending, ProxyGone
 from store.models import Call, Session, Status
@@ -16,7 +18,7 @@ LOOP_LOST = "the proxy that ran this call is gone; the call may have run"
 NOBODY_WAITS = "the proxy that waited for this call is gone; the call was not run"
 
 
-def answered(call: Call, *, result: Any, error: str | None, now: float) -> Call | None:
+def answered(call: Call, *, result: Any, error: str | None, now: Now) -> Call | None:
     """The call with its answer. Raises AlreadyAnswered, ValueError."""
     if error is None:
         status, result = Status.DONE, plain_json(result)
@@ -49,15 +51,15 @@ def approval_required(session: Session | None) -> set[str]:
     return {name for name, rules in toolset.rules.items() if rules.approval} if toolset else set()
 
 
-def is_claimable(call: Call, *, approval_required: set[str], now: float) -> bool:
+def is_claimable(call: Call, *, approval_required: set[str], steady: float) -> bool:
     """Whether a claim looks at the call now. A running one, whose lease ran out, was let through before."""
     start = claimable_at(call)
-    if start is None or start > now:
+    if start is None or start > steady:
         return False
     return call.status is Status.RUNNING or call.approval == "approved" or call.name not in approval_required
 
 
-def released(call: Call, *, detached: bool, now: float) -> Call | None:
+def released(call: Call, *, detached: bool, now: Now) -> Call | None:
     has_worker = call.status is Status.RUNNING and call.lease_until is not None
     if call.released and (call.status is Status.PENDING or has_worker):
         return None
@@ -66,17 +68,17 @@ def released(call: Call, *, detached: bool, now: float) -> Call | None:
     return _changed(call, now, released=True, proxy_id=None if detached else call.proxy_id)
 
 
-def claimed(call: Call, *, lease: float, worker: str, now: float) -> Call:
-    return _changed(call, now, status=Status.RUNNING, worker=worker, lease_until=now + lease)
+def claimed(call: Call, *, lease: float, worker: str, now: Now) -> Call:
+    return _changed(call, now, status=Status.RUNNING, worker=worker, lease_until=now.steady + lease)
 
 
-def lost(call: Call, *, proxies: Container[str], now: float) -> Call | None:
+def lost(call: Call, *, proxies: Container[str], now: Now) -> Call | None:
     """The call settled, if whoever was to answer it is gone. `proxies` are those that have a lease."""
     proxy_gone = call.proxy_id is not None and call.proxy_id not in proxies
     if call.status.final:
         return None
     if call.lease_until is not None:
-        if call.lease_until > now:
+        if call.lease_until > now.steady:
             return None
         if not call.redeliver:
             return _changed(call, now, status=Status.FAILED, error=WORKER_LOST, lease_until=None)
@@ -91,16 +93,16 @@ def check_lease(lease: float) -> None:
         raise ValueError(f"lease is {lease}, and must be above 0")
 
 
-def renewed(call: Call, *, worker: str, lease: float, now: float) -> Call:
+def renewed(call: Call, *, worker: str, lease: float, now: Now) -> Call:
     if call.status is not Status.RUNNING or call.lease_until is None or call.worker != worker:
         raise LeaseLost(call)
     if lease == 0:
         return _changed(call, now, status=Status.PENDING, worker=None, lease_until=None)
     check_lease(lease)
-    return _changed(call, now, lease_until=now + lease)
+    return _changed(call, now, lease_until=now.steady + lease)
 
 
-def started(call: Call, *, loop_id: str, now: float) -> Call | None:
+def started(call: Call, *, loop_id: str, now: Now) -> Call | None:
     if call.status is Status.RUNNING and call.lease_until is None and call.loop_id == loop_id:
         return None
     if call.status is not Status.PENDING or call.approval in ("waiting", "denied"):
@@ -108,7 +110,7 @@ def started(call: Call, *, loop_id: str, now: float) -> Call | None:
     return _changed(call, now, status=Status.RUNNING, loop_id=loop_id)
 
 
-def asked(call: Call, *, loop_id: str, now: float) -> Call | None:
+def asked(call: Call, *, loop_id: str, now: Now) -> Call | None:
     if call.approval in ("approved", "denied"):
         raise Decided(call)
     if call.status is not Status.PENDING:
@@ -118,7 +120,7 @@ def asked(call: Call, *, loop_id: str, now: float) -> Call | None:
     return _changed(call, now, approval="waiting", loop_id=loop_id)
 
 
-def decided(call: Call, *, approved: bool, reason: str, proxies: Container[str], now: float) -> Call | None:
+def decided(call: Call, *, approved: bool, reason: str, proxies: Container[str], now: Now) -> Call | None:
     """An expired call: the proxy that waited for the decision is gone."""
     if call.approval == ("approved" if approved else "denied"):
         return None
@@ -132,7 +134,7 @@ def decided(call: Call, *, approved: bool, reason: str, proxies: Container[str],
     return _changed(call, now, approval="denied", status=Status.DENIED, error=error)
 
 
-def moved(call: Call, *, proxy_id: str, now: float) -> Call | None:
+def moved(call: Call, *, proxy_id: str, now: Now) -> Call | None:
     """The call, which another proxy waits for from now on."""
     if call.status.final or call.proxy_id in (None, proxy_id):
         return None
@@ -146,15 +148,15 @@ def check_decided(call: Call) -> Call:
     return call
 
 
-def lease_left(call: Call, *, now: float) -> float | None:
-    return None if call.lease_until is None else max(0.0, call.lease_until - now)
+def lease_left(call: Call, *, steady: float) -> float | None:
+    return None if call.lease_until is None else max(0.0, call.lease_until - steady)
 
 
-def settled(call: Call, *, status: Status, error: str, now: float) -> Call | None:
+def settled(call: Call, *, status: Status, error: str, now: Now) -> Call | None:
     if status not in (Status.DENIED, Status.EXPIRED):
         raise ValueError(f"a call is settled as denied or expired, not as {status}")
     return None if call.status.final else _changed(call, now, status=status, error=error, lease_until=None)
 
 
-def _changed(call: Call, now: float, **fields: Any) -> Call:
-    return call.model_copy(update={**fields, "updated_at": now})
+def _changed(call: Call, now: Now, **fields: Any) -> Call:
+    return call.model_copy(update={**fields, "updated_at": now.wall})

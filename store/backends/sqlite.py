@@ -10,7 +10,7 @@ import pydantic_core
 
 from store.backends import _rules as rules
 from store.backends._patience import all_patient
-from store.backends._sqlite_base import Transaction, marks_for
+from store.backends._sqlite_base import Transaction, marks_for, note_time
 from store.backends._sqlite_ledger import SqliteLedger
 from store.backends._sqlite_responses import SqliteResponses
 from store.backends._sqlite_retries import SqliteRetries
@@ -27,6 +27,10 @@ PATIENT = frozenset(name for name in Store.__abstractmethods__ if inspect.iscoro
     "follow",
 } | {"_is_claimable"}
 """The methods that read or write; those that wait are made of them."""
+
+
+DATED = (("turn", "created_at"), ("cached_tools", "created_at"), ("thread", "used_at"), ("event", "created_at"))
+"""Tables of what expires, and the column of its age."""
 
 
 class SqliteStore(SqliteSessions, SqliteLedger, SqliteRetries, SqliteResponses):
@@ -62,15 +66,31 @@ class SqliteStore(SqliteSessions, SqliteLedger, SqliteRetries, SqliteResponses):
 
     # --- upkeep -----------------------------------------------------------------------------------------------
 
+    async def trust_clock(self) -> str:
+        with Transaction(self) as tx:
+            before, after = self._clocks.note, self._clocks.trusted()
+            # What is older was deleted when the clock was last trusted: these were written since, by a clock that was
+            # behind.
+            oldest = before.seen - self.ttl
+            for table, date in DATED if before.doubt else ():
+                tx.db.execute(f"UPDATE {table} SET {date} = ? WHERE {date} < ?", (tx.now, oldest))
+            note_time(tx, after)
+        self._clocks.note = after
+        return before.doubt
+
     async def expire(self) -> int:
         with Transaction(self) as tx:
+            doubt = self._clocks.check()
+            note_time(tx, self._clocks.note)
+            if doubt:
+                return 0
             horizon = (tx.now - self.ttl,)
             old = "SELECT seq FROM turn WHERE created_at < ?"
             names = tx.db.execute("SELECT DISTINCT session FROM turn WHERE created_at < ?", horizon).fetchall()
             self._expire_keys(tx)
             tx.db.execute(f"DELETE FROM turn_key WHERE turn IN ({old})", horizon)
             tx.db.execute(f"DELETE FROM request WHERE turn IN ({old})", horizon)
-            proxies = self._proxies(tx.now)
+            proxies = self._proxies(tx.times.steady)
             tx.db.execute(
                 f"DELETE FROM proxy WHERE seen_at < ? AND proxy_id NOT IN ({marks_for(proxies)})",
                 (*horizon, *proxies),

@@ -26,7 +26,17 @@ def told(store: Store, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
         monkeypatch.setattr(store, name, note)
 
-    for name in ("answer", "decide", "claim", "renew", "put_policy", "put_toolset", "delete_session", "sync"):
+    for name in (
+        "answer",
+        "decide",
+        "claim",
+        "renew",
+        "put_policy",
+        "put_toolset",
+        "delete_session",
+        "trust_clock",
+        "sync",
+    ):
         noted(name)
     return told
 
@@ -41,6 +51,7 @@ ACKNOWLEDGED = [
     ("PUT", "/v1/sessions/default/tools", {"tools": [WEATHER]}, "put_toolset"),
     ("DELETE", "/v1/sessions/default/tools", None, "put_toolset"),
     ("DELETE", "/v1/sessions/default", None, "delete_session"),
+    ("POST", "/v1/store/trust-clock", {}, "trust_clock"),
 ]
 
 

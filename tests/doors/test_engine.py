@@ -10,6 +10,7 @@ import pytest
 
 from addon.core.documents import Document
 from addon.demo.server import StrictGemini
+from store.base import Store
 from store.models import Toolset
 from tests.control.conftest import Exchange
 from tests.doors.conftest import MODEL, House, Scripted, until
@@ -112,6 +113,11 @@ async def test_a_conversation_goes_on_with_a_newer_model(home: House, gemini: St
     assert not gemini.refused
 
 
+def pass_time(store: Store, seconds: float) -> None:
+    clock, uptime = store.clock, store.uptime
+    store.clock, store.uptime = lambda: clock() + seconds, lambda: uptime() + seconds
+
+
 async def test_a_conversation_outlives_what_is_known_of_its_calls(home: House, gemini: StrictGemini) -> None:
     async def get_news() -> str:
         return "rain"
@@ -122,11 +128,9 @@ async def test_a_conversation_outlives_what_is_known_of_its_calls(home: House, g
     words = "call get_news {} and call get_weather {}"
     first = await home.ask("/v1/gemini", {"input": words, "tools": [WEATHER], **asked})
     await home.ask("/v1/gemini", {"input": [answer(calls(first)[0], celsius=3)], **asked})
-    now = home.store.clock() + 0.6 * home.store.ttl
-    home.store.clock = lambda: now
+    pass_time(home.store, 0.6 * home.store.ttl)
     await home.ask("/v1/gemini", {"input": "Thanks.", **asked})
-    later = now + 0.6 * home.store.ttl
-    home.store.clock = lambda: later
+    pass_time(home.store, 0.6 * home.store.ttl)
     assert await home.store.expire()
     await home.ask("/v1/gemini", {"input": "Thanks.", **asked})
     told = gemini.requests[-1]["body"]["contents"]

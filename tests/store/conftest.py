@@ -30,7 +30,7 @@ def clock() -> Clock:
 
 @pytest.fixture(params=sorted(BACKENDS))
 async def store(request: pytest.FixtureRequest, tmp_path: Path, clock: Clock) -> AsyncIterator[Store]:
-    store = open_url(URLS[request.param](tmp_path), ttl=TTL, clock=clock)
+    store = open_url(URLS[request.param](tmp_path), ttl=TTL, clock=clock, uptime=clock)
     await store.open()
     yield store
     await store.close()

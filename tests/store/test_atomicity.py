@@ -60,6 +60,7 @@ WRITES: dict[str, Write] = {
     "add_response": lambda store: store.add_response(RESPONSE, head="r2"),
     "delete_response": lambda store: store.delete_response("one", "alone"),
     "expire": lambda store: store.expire(),
+    "trust_clock": lambda store: store.trust_clock(),
 }
 
 

@@ -159,7 +159,7 @@ async def test_who_waits_to_claim_is_woken_when_a_call_can_be_claimed(store: Sto
 
 
 async def test_who_waits_to_claim_is_woken_when_a_lease_runs_out(store: Store) -> None:
-    store.clock = asyncio.get_running_loop().time
+    store.clock = store.uptime = asyncio.get_running_loop().time
     await save(store, "t1", call=WORKERS)
     await store.claim("one", WEATHER, lease=0.05, worker="w")
     async with asyncio.timeout(SOON):

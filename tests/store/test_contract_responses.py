@@ -476,7 +476,9 @@ def test_whatever_is_done_every_backend_says_the_same(
 ) -> None:
     folder: Path = tmp_path_factory.mktemp("alike")
     clocks = {name: Clock() for name in URLS}
-    stores = {name: open_url(url(folder), ttl=TTL, clock=clocks[name]) for name, url in URLS.items()}
+    stores = {
+        name: open_url(url(folder), ttl=TTL, clock=clocks[name], uptime=clocks[name]) for name, url in URLS.items()
+    }
     for store in stores.values():
         run_now(store.open())
     try:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from store.backends import _checkpoints, _sqlite_file
+from store.backends import _checkpoints, _clocks, _sqlite_file
 from store.backends.sqlite import SqliteStore
 from store.base import CursorLost, StoreUnavailable, StoreUnusable, run_now
 from store.models import CachedTools, Call, Policy, Response, Toolset, Turn
@@ -320,7 +320,7 @@ async def test_a_store_that_was_left_open_keeps_its_epoch_unless_the_machine_has
     killed = await opened("killed.db")
     assert killed.epoch == store.epoch
     assert await killed.events(after=seen) == []
-    monkeypatch.setattr(_sqlite_file, "_boot", lambda: "another")
+    monkeypatch.setattr(_clocks, "boot", lambda: "another")
     anew = await opened("anew.db")
     assert anew.epoch != store.epoch
     with pytest.raises(CursorLost):
@@ -329,7 +329,7 @@ async def test_a_store_that_was_left_open_keeps_its_epoch_unless_the_machine_has
     for again in (killed, anew):
         await again.close()
         before = again.epoch
-        monkeypatch.setattr(_sqlite_file, "_boot", lambda: "yet another")
+        monkeypatch.setattr(_clocks, "boot", lambda: "yet another")
         await again.open()
         assert again.epoch == before, "it was closed, and has lost nothing"
         await again.close()

@@ -9,5 +9,6 @@ GROUPS = (
     "tools",
     "turns",
     "events",
+    "store",
     "health",
 )
