@@ -118,6 +118,13 @@ OPTIONS: tuple[Option, ...] = (
         "Whether answers stream: `on`, or `off` for whole answers, which the `response` hooks of scripts can change. "
         "Answers that a `modify_body` rule may match come whole in any case.",
     ),
+    Option(
+        "graft_drain_timeout",
+        str,
+        "5",
+        "How long requests in flight may take to finish when the proxy is told to end, in seconds (0 to 3600). New "
+        "connections are refused meanwhile; a second signal ends the wait.",
+    ),
     Option("graft_filter", str, "", "A mitmproxy flow filter: only requests that match it are grafted at all."),
     Option(
         "graft_redirect",
@@ -258,6 +265,7 @@ class Settings(BaseModel):
     approval_timeout: Annotated[float, Field(ge=0, le=86400, allow_inf_nan=False)] = 300.0
     retry_window: Seconds = 60.0
     keepalive: Seconds = 10.0
+    drain_timeout: Seconds = 5.0
     stream: Literal["on", "off"] = "on"
     filter: str = ""
     redirect: tuple[Redirect, ...] = ()
@@ -422,6 +430,7 @@ _FITS = {
     "approval_timeout": "a number of seconds from 0 to 86400",
     "retry_window": "a number of seconds from 0 to 3600",
     "keepalive": "a number of seconds from 0 to 3600",
+    "drain_timeout": "a number of seconds from 0 to 3600",
 }
 
 

@@ -42,6 +42,10 @@ class ControlApp:
         """Go on with other settings, from the next request on."""
         self.api.settings = settings
 
+    def drain(self) -> None:
+        """Ask the model nothing new."""
+        self.api.draining = True
+
     def stop(self) -> None:
         """End long polls and event streams: they answer with what they have."""
         self.api.stopping.set()

@@ -38,14 +38,17 @@ _LARGE = 256 * 1024
 
 @dataclass(slots=True, kw_only=True)
 class Api:
-    """What the handlers work on. `settings` are replaced where options change. `stopping` is set when the server
-    stops: long answers end then."""
+    """What the handlers work on. `settings` are replaced where options change. `draining`: the proxy is about to end,
+    and asks the model nothing new; `asked` counts the questions that it is still answering. `stopping` is set when the
+    server stops: long answers end then."""
 
     store: Store
     settings: Settings
     metrics: Metrics
     version: str
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    draining: bool = False
+    asked: int = 0
 
 
 def _api_of(request: Request) -> Api:

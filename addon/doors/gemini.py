@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from addon.control.describe import answers, body_example, group
 from addon.control.problems import Problem
-from addon.control.routing import Here, parse
+from addon.control.routing import Api, Here, parse
 from addon.core import sse
 from addon.core.documents import Document, encode, get
 from addon.core.pairing import Owed, Paired, Unknown, pair
@@ -83,19 +83,17 @@ class GeminiDoor:
             caller = caller_of(request, api.settings.session, self.key)
             asked = read(parse(await request.body()))
             documents = self._documents(caller, asked)
-            return await attended(request, api.stopping, lambda: self._answered(api.stopping, documents, asked))
+            return await attended(request, api, lambda: self._answered(api, documents, asked))
 
         return router
 
-    async def _answered(
-        self, stopping: asyncio.Event, documents: AsyncGenerator[Document], asked: GeminiRequest
-    ) -> Response:
+    async def _answered(self, api: Api, documents: AsyncGenerator[Document], asked: GeminiRequest) -> Response:
         try:
             first = await anext(documents)
         except Failed as error:
             return in_google_s_words(error)
         if asked.stream:
-            return Stream(_events(first, documents, stopping), stopping)
+            return Stream(_events(first, documents, api.stopping), api)
         async for _ in documents:
             pass  # there is one: the client has it
         return Response(encode(first), media_type="application/json; charset=UTF-8")

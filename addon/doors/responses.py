@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from addon.control.describe import answers, body_example, group
 from addon.control.problems import Problem
-from addon.control.routing import Here, parse
+from addon.control.routing import Api, Here, parse
 from addon.core.documents import Document, encode
 from addon.core.openai import Invalid, Translator, Wanted, function_tools, input_page, kept_items, read, sse
 from addon.core.pairing import tidy
@@ -132,7 +132,7 @@ class ResponsesDoor:
             except Invalid as error:
                 return in_openai_s_words(error)
             events = self._events(caller, wanted, api.stopping)
-            return await attended(request, api.stopping, lambda: _answered(api.stopping, events, stream=wanted.stream))
+            return await attended(request, api, lambda: _answered(api, events, stream=wanted.stream))
 
         @router.get(f"{PATH}/{{response_id}}", summary="Show a response again", responses=answers(_ANSWER))
         async def show_response(api: Here, request: Request, response_id: str) -> Response:
@@ -278,13 +278,13 @@ class ResponsesDoor:
         await self.threads.add(thread, document["id"], contents, kept=turn.kept, calls=calls, document=document)
 
 
-async def _answered(stopping: asyncio.Event, events: AsyncGenerator[Events], *, stream: bool) -> Response:
+async def _answered(api: Api, events: AsyncGenerator[Events], *, stream: bool) -> Response:
     try:
         first = await anext(events)
     except Invalid as error:
         return in_openai_s_words(error)
     if stream:
-        return Stream(_framed(first, events), stopping)
+        return Stream(_framed(first, events), api)
     try:
         async for more in events:
             first = more or first

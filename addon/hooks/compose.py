@@ -8,6 +8,7 @@ from mitmproxy import hooks, http
 
 from addon.hooks.clients import Clients
 from addon.hooks.doorways import Doorways
+from addon.hooks.draining import InFlight
 from addon.hooks.grafting import Grafting
 from addon.hooks.lifecycle import Lifecycle
 from addon.hooks.live import Living
@@ -99,11 +100,13 @@ def build_addons() -> list[object]:
     watching = Watching()
     clients = Clients()
     doorways = Doorways(watching, clients)
-    lifecycle = Lifecycle(doorways, clients)
+    in_flight = InFlight()
+    lifecycle = Lifecycle(doorways, clients, in_flight)
     watching.settings = lifecycle.settings
-    routing = Routing(lifecycle, watching)
+    routing = Routing(lifecycle, watching, in_flight)
     looping = Looping(lifecycle, routing, watching, clients)
     grafting = Grafting(lifecycle, routing, looping)
     living = Living(lifecycle, routing)
     recording = Recording(lifecycle, routing, grafting, watching)
-    return [Toolgraft([lifecycle, Masking(), clients, doorways, looping, routing, grafting, living, recording])]
+    parts = [lifecycle, Masking(), clients, doorways, looping, routing, grafting, living, recording, in_flight]
+    return [Toolgraft(parts)]

@@ -15,6 +15,7 @@ from addon.doors.outward import Outward
 from addon.exiting import exit_with_loop
 from addon.hooks.banner import addresses, banner, ca_file
 from addon.hooks.clients import Clients
+from addon.hooks.draining import InFlight, drain
 from addon.hooks.runtime import Runtime
 from addon.settings import OPTIONS, Settings, explain, unknown_option
 from addon.tools.base import SourceError
@@ -33,9 +34,10 @@ class Lifecycle:
 
     name = "toolgraft"
 
-    def __init__(self, outward: Outward, clients: Clients) -> None:
+    def __init__(self, outward: Outward, clients: Clients, in_flight: InFlight) -> None:
         self.outward = outward
         self.clients = clients
+        self.in_flight = in_flight
         self.runtime: Runtime | None = None
         self.filter: flowfilter.TFilter | None = None
         self._ended: asyncio.Task[None] | None = None
@@ -113,7 +115,7 @@ class Lifecycle:
         runtime = self.runtime
         if runtime is None or runtime.ending:
             return None
-        runtime.ending = True
+        runtime.end()
         path = runtime.settings.state / "proxy.json"
         try:
             if json.loads(path.read_text()).get("pid") == os.getpid():
@@ -127,6 +129,8 @@ class Lifecycle:
         return self._ended
 
     async def _stop(self, runtime: Runtime, exits: bool) -> None:
+        if exits and (timeout := runtime.settings.drain_timeout):
+            await drain(timeout, lambda: len(self.in_flight) + runtime.asked)
         await runtime.stop()
         await self.clients.close()
         if not exits:

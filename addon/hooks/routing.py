@@ -16,6 +16,7 @@ from mitmproxy.proxy.server_hooks import ServerConnectionHookData
 from addon.core import replies
 from addon.core.documents import encode
 from addon.core.guard import host_allowed, page_allowed
+from addon.hooks.draining import InFlight
 from addon.hooks.headers import host_of, hostport, names, set_host, value
 from addon.hooks.lifecycle import Lifecycle
 from addon.hooks.onward import way
@@ -23,7 +24,16 @@ from addon.hooks.perflow import PerFlow
 from addon.hooks.redirects import redirected
 from addon.hooks.watching import Watching
 from addon.settings import Settings, is_loopback
-from addon.surfaces import Target, home_of, is_surface_host, is_surface_path, match, match_path, takes_ids
+from addon.surfaces import (
+    Operation,
+    Target,
+    home_of,
+    is_surface_host,
+    is_surface_path,
+    match,
+    match_path,
+    takes_ids,
+)
 from store.models import SESSION_FORM, SESSION_NAME
 
 logger = logging.getLogger("toolgraft")
@@ -48,8 +58,9 @@ class Route:
 class Routing:
     """Runs before the grafting, and leaves a `Route` for each request that is a surface's."""
 
-    def __init__(self, lifecycle: Lifecycle, watching: Watching) -> None:
+    def __init__(self, lifecycle: Lifecycle, watching: Watching, in_flight: InFlight) -> None:
         self.lifecycle = lifecycle
+        self.in_flight = in_flight
         self.watching = watching
         self.routes = PerFlow[Route]("route")
         self._users: WeakKeyDictionary[connection.Client, str] = WeakKeyDictionary()
@@ -176,6 +187,8 @@ class Routing:
             return
         if target is not None:
             self.routes[flow] = Route(target, session, takes_ids(target, flow.request.path))
+            if target.operation is not Operation.LIVE:
+                self.in_flight.add(flow)
 
     def _is_control(self, host: str, port: int) -> bool:
         own = self.lifecycle.runtime.control_address if self.lifecycle.runtime else None

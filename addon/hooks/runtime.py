@@ -77,7 +77,7 @@ class Runtime:
         self.loops = LoopServer()
         self.lives = LiveSessions()
         self.ending = False
-        """From the beginning of the end on, new requests are refused."""
+        """From the beginning of the end on, new requests are refused: see `end`."""
         self.ready = asyncio.Event()
         """Set once the tools of all sources are known: until then requests have to wait."""
         if source is None:
@@ -189,6 +189,17 @@ class Runtime:
             except StoreError as error:
                 logger.warning("old records stay for now: %s", error)
             await asyncio.sleep(_UPKEEP)
+
+    def end(self) -> None:
+        """Refuse new requests."""
+        self.ending = True
+        if self.control is not None:
+            self.control.drain()
+
+    @property
+    def asked(self) -> int:
+        """How many requests of the front doors are being answered."""
+        return self.control.api.asked if self.control is not None else 0
 
     async def stop(self) -> None:
         """Give everything back: also where some of it does not let itself be closed."""

@@ -75,7 +75,7 @@ class Proxy:
         redirects = [f"graft_redirect={host}={upstreams[0]}" for host in GOOGLE] if upstreams else []
         self._arguments = [word for text in modes for word in ("--mode", text)]
         self._arguments += [word for text in redirects for word in ("--set", text)]
-        self._arguments += sets(**{"control": "127.0.0.1:0"} | options)
+        self._arguments += sets(**{"control": "127.0.0.1:0", "drain_timeout": "0"} | options)
         self._arguments += arguments
         self.process: Process
         self.start()

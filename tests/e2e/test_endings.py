@@ -112,6 +112,62 @@ def test_whoever_waits_for_the_model_when_the_process_ends_is_told_so(
     assert "server_error" in told[2].text, "a stream of OpenAI's begins at once"
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_requests_in_flight_finish_before_the_end(stream: bool, canned: Canned, start: Callable[..., Proxy]) -> None:
+    """A session without tools, a loop and both front doors. Nobody new is served meanwhile."""
+    go = threading.Event()
+    document = {"candidates": [{"content": {"role": "model", "parts": [{"text": "Done."}]}, "finishReason": "STOP"}]}
+    whole = json.dumps(document).encode()
+    kind, whole = ("text/event-stream", b"data: " + whole + b"\r\n\r\n") if stream else ("application/json", whole)
+    head = f"HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\nContent-Length: {len(whole)}\r\nConnection: close\r\n\r\n"
+    canned.says = [go, head.encode(), whole]
+    headers = {"x-goog-api-key": "a-secret-key"}
+    proxy = start(canned.url, tools=str(STUBBORN), upstream=canned.url, drain_timeout="20")
+    asked = {"model": "gemini-3-flash", "input": "Hi", "stream": stream}
+    path = f"{MODEL_PATH}:{'streamGenerateContent?alt=sse' if stream else 'generateContent'}"
+    body = {"contents": [user("Hi")]}
+    asks: list[Callable[[], httpx2.Response]] = [
+        lambda: httpx2.post(f"{proxy.url}/@empty{path}", json=body, headers=headers, timeout=20),
+        lambda: httpx2.post(f"{proxy.url}{path}", json=body, headers=headers, timeout=20),
+        lambda: proxy.control.http.post("/v1/gemini", json=asked, headers=headers),
+        lambda: proxy.control.http.post("/v1/responses", json=asked, headers=headers),
+    ]
+    with ThreadPoolExecutor(len(asks)) as pool:
+        answers = [pool.submit(ask) for ask in asks]
+        until(lambda: len(canned.heard) == len(asks), "all of them wait")
+        os.kill(proxy.process.pid, signal.SIGTERM)
+        proxy.process.wait_for("4 requests have 20 s to finish")
+        with pytest.raises(httpx2.ConnectError):
+            httpx2.post(f"{proxy.url}{path}", json=body, headers=headers)
+        late = proxy.control.http.post("/v1/responses", json=asked, headers=headers)
+        assert (late.status_code, late.json()["error"]["type"]) == (503, "server_error")
+        go.set()
+        told = [answer.result() for answer in answers]
+    assert proxy.process.wait() == 0, proxy.log
+    assert [answer.status_code for answer in told] == [200] * 4, [answer.text for answer in told]
+    assert all("Done." in answer.text for answer in told)
+    assert len(canned.heard) == len(asks)
+
+
+@pytest.mark.parametrize("second", [False, True])
+def test_what_does_not_finish_in_time_or_by_the_second_signal_is_told_so(
+    second: bool, canned: Canned, start: Callable[..., Proxy]
+) -> None:
+    canned.says = [threading.Event()]
+    proxy = start(canned.url, tools=str(STUBBORN), drain_timeout="600" if second else "0.2")
+    with ThreadPoolExecutor(1) as pool:
+        url, headers = f"{proxy.url}{MODEL_PATH}:generateContent", {"x-goog-api-key": "a-secret-key"}
+        answer = pool.submit(httpx2.post, url, json={"contents": [user("Hi")]}, headers=headers, timeout=20)
+        until(lambda: bool(canned.heard), "it waits")
+        os.kill(proxy.process.pid, signal.SIGINT)
+        proxy.process.wait_for("1 requests have")
+        if second:
+            os.kill(proxy.process.pid, signal.SIGINT)
+        assert answer.result().status_code == 503
+    assert proxy.process.wait() == 0, proxy.log
+    assert "1 requests did not finish in time" in proxy.log
+
+
 @pytest.mark.parametrize("door", ["proxy", "/v1/gemini", "/v1/responses"])
 def test_whoever_asks_while_the_process_ends_is_refused_and_nothing_of_it_goes_upstream(
     door: str, gemini: Gemini, start: Callable[..., Proxy], tmp_path: Path
