@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import platformdirs
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from addon.core.egress import EgressRule, parse_rule
 from store.models import SESSION_FORM, SESSION_NAME, SessionName
 
 OptionType = type[str] | type[int] | type[bool] | type[Sequence[str]]
@@ -165,6 +166,14 @@ OPTIONS: tuple[Option, ...] = (
         "the control API. Repeatable.",
     ),
     Option(
+        "graft_egress",
+        Sequence[str],
+        (),
+        "A host that HTTP tools may call, and then no other: tools.example, *.tools.example, 192.168.1.7, 10.0.0.0/8, "
+        "`public`, `loopback`, each with :PORT or without. Empty: public hosts and this machine, but no private or "
+        "link-local addresses. The proxy's own ports never. Repeatable.",
+    ),
+    Option(
         "graft_session_access",
         Sequence[str],
         (),
@@ -274,6 +283,7 @@ class Settings(BaseModel):
     token: str = Field(default="", repr=False)
     allow_origins: tuple[str, ...] = ()
     allow_hosts: tuple[str, ...] = ()
+    egress: tuple[EgressRule, ...] = ()
     session_access: tuple[SessionAccess, ...] = ()
     store: str = ""
     durability: Literal["power", "process"] = "power"
@@ -315,6 +325,11 @@ class Settings(BaseModel):
     @classmethod
     def _parse_redirects(cls, values: Sequence[Any]) -> tuple[Redirect, ...]:
         return tuple(v if isinstance(v, Redirect) else parse_redirect(v) for v in values)
+
+    @field_validator("egress", mode="before")
+    @classmethod
+    def _parse_egress(cls, values: Sequence[Any]) -> tuple[EgressRule, ...]:
+        return tuple(v if isinstance(v, EgressRule) else parse_rule(v) for v in values)
 
     @field_validator("session_access", mode="before")
     @classmethod

@@ -77,7 +77,7 @@ class Lifecycle:
         except ValueError as error:
             raise ValueError(f"graft_filter={settings.filter!r}: must be a mitmproxy flow filter: {error}") from None
         if self.runtime is None:
-            self.runtime = Runtime.start(settings, self.outward)
+            self.runtime = Runtime.start(settings, self.outward, listening=_ports)
         else:
             self.runtime.change(settings)
         self.filter = chosen
@@ -135,6 +135,12 @@ class Lifecycle:
         await self.clients.close()
         if not exits:
             self.runtime = None
+
+
+def _ports() -> set[int]:
+    """Where the proxy listens now: its modes may change while it runs."""
+    servers = ctx.master.addons.get("proxyserver").servers
+    return {address[1] for server in servers for address in server.listen_addrs}
 
 
 def refuse_start(text: str) -> None:

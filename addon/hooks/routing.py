@@ -3,7 +3,6 @@
 import asyncio
 import base64
 import binascii
-import ipaddress
 import logging
 import socket
 from dataclasses import dataclass
@@ -34,6 +33,7 @@ from addon.surfaces import (
     match_path,
     takes_ids,
 )
+from addon.tools.egress import is_own_address
 from store.models import SESSION_FORM, SESSION_NAME
 
 logger = logging.getLogger("toolgraft")
@@ -196,7 +196,7 @@ class Routing:
             return False
         if host == own[0] or is_loopback(host) or host in _ANY:
             return True
-        return own[0] in _ANY and _is_own_address(host)
+        return own[0] in _ANY and is_own_address(host)
 
     def elsewhere(self, flow: http.HTTPFlow) -> http.Request | None:
         """What is sent in the place of the flow's request, by `graft_redirect`; None where it is sent as it stands."""
@@ -238,18 +238,6 @@ def _user_of(flow: http.HTTPFlow, present: set[bytes]) -> str:
         return base64.b64decode(coded, validate=True).decode().partition(":")[0]
     except (binascii.Error, UnicodeDecodeError):
         return ""
-
-
-def _is_own_address(host: str) -> bool:
-    """Whether an address literal is one of this machine's interfaces: only to those can a socket be bound."""
-    host = host.strip("[]")
-    try:
-        family = socket.AF_INET6 if ipaddress.ip_address(host).version == 6 else socket.AF_INET
-        with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.bind((host, 0))
-    except (OSError, ValueError):
-        return False
-    return True
 
 
 def refusal(code: int, status: str, message: str) -> http.Response:

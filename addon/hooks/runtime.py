@@ -8,7 +8,7 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from importlib.metadata import PackageNotFoundError, version
 
 from addon.control import tasks
@@ -25,13 +25,14 @@ from addon.loop.sources import sources_of
 from addon.metrics import Metrics
 from addon.settings import Settings
 from addon.tools.base import ToolSource
+from addon.tools.egress import Egress
 from addon.tools.schema_checks import SchemaChecks
 from store.base import Store, StoreError, run_now
 from store.factory import open_url
 
 logger = logging.getLogger("toolgraft")
 
-FIXED = ("tools", "mcp", "store", "durability", "state", "ttl", "control", "token", "max_body")
+FIXED = ("tools", "mcp", "store", "durability", "state", "ttl", "control", "token", "max_body", "egress")
 """Settings that are read once, at the start."""
 
 _LEASE = 60.0
@@ -67,12 +68,16 @@ class Runtime:
         checks: SchemaChecks,
         outward: Outward,
         environ: Mapping[str, str],
+        listening: Callable[[], Collection[int]],
     ) -> None:
         self.settings = settings
         self.store = store
         self.metrics = Metrics()
         self.proxy_id = f"proxy-{secrets.token_hex(8)}"
-        self.executors = Executors(store, source, proxy_id=self.proxy_id, count=self.metrics.answered, checks=checks)
+        egress = Egress(settings.egress, lambda: {*listening(), *(self.control_address or ())[1:]})
+        self.executors = Executors(
+            store, source, proxy_id=self.proxy_id, egress=egress, count=self.metrics.answered, checks=checks
+        )
         self.grafter = Grafter(store, settings, self.metrics, owners=self.executors)
         self.loops = LoopServer()
         self.lives = LiveSessions()
@@ -108,9 +113,15 @@ class Runtime:
             self._server = ControlServer(self.control, listener)
 
     @classmethod
-    def start(cls, settings: Settings, outward: Outward, environ: Mapping[str, str] = os.environ) -> "Runtime":
-        """Open the store and take the control API's port. Raises OSError, ValueError or StoreUnusable, whose message
-        says what to do."""
+    def start(
+        cls,
+        settings: Settings,
+        outward: Outward,
+        environ: Mapping[str, str] = os.environ,
+        listening: Callable[[], Collection[int]] = frozenset,
+    ) -> "Runtime":
+        """Open the store and take the control API's port. `listening`: the ports of the proxy that are open now. Raises
+        OSError, ValueError or StoreUnusable, whose message says what to do."""
         try:
             store = open_url(settings.store_url, ttl=settings.ttl, durability=settings.durability)
         except ValueError as error:
@@ -129,7 +140,7 @@ class Runtime:
             if listener is not None:
                 listener.close()
             raise
-        runtime = cls(settings, store, token, listener, source, checks, outward, environ)
+        runtime = cls(settings, store, token, listener, source, checks, outward, environ, listening)
         run_now(store.hold(runtime.proxy_id, _LEASE))
         return runtime
 

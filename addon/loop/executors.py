@@ -24,6 +24,7 @@ from addon.loop.outside import Outside
 from addon.loop.shared_runs import SharedRuns
 from addon.loop.steps import Run, Step
 from addon.tools.base import Tool, ToolSource
+from addon.tools.egress import Egress, EgressTransport
 from addon.tools.endpoint import HttpExecutor
 from addon.tools.refresher import Refresher
 from addon.tools.schema_checks import SchemaChecks
@@ -47,8 +48,8 @@ _OWNERS: dict[Runs, Owner] = {
 class Executors:
     """What can run calls: the proxy's own sources, and what a session's toolset names. Opened with `open`.
 
-    `http` reaches the tools' endpoints; it is closed with the rest. `count` is told the status of each call that ends
-    here.
+    `http` reaches the tools' endpoints, and is closed with the rest; without one, `egress` connects to them. `count` is
+    told the status of each call that ends here.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class Executors:
         http: httpx2.AsyncClient | None = None,
         *,
         proxy_id: str | None = None,
+        egress: Egress | None = None,
         count: Callable[[str], None] = lambda status: None,
         checks: SchemaChecks | None = None,
     ) -> None:
@@ -67,7 +69,12 @@ class Executors:
         self.tools: Mapping[str, Tool] = {}
         self._refresher: Refresher | None = None
         self._opened = False
-        self._http = http or httpx2.AsyncClient(cookies=no_cookies(), follow_redirects=False, trust_env=False)
+        self._http = http or httpx2.AsyncClient(
+            transport=EgressTransport(egress or Egress(), trust_env=False),
+            cookies=no_cookies(),
+            follow_redirects=False,
+            trust_env=False,
+        )
         self._tasks: set[asyncio.Task[Any]] = set()
         self._shared = SharedRuns()
         self._keeper = Keeper(store, count)

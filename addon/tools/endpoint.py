@@ -15,6 +15,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from addon.core.documents import Malformed, decode
 from addon.tools.base import SourceError, ToolError
 from addon.tools.connections import OWNER
+from addon.tools.egress import EgressRefused
 
 MAX_ANSWER = 8 * 1024 * 1024  # bytes, after decompression
 _MAX_REDIRECTS = 3
@@ -115,6 +116,8 @@ class HttpExecutor:
                     request = self._next(response)
                 finally:
                     await response.aclose()
+        except EgressRefused as e:
+            raise ToolError(f"{self.name} was not asked: {e}", sent=False) from e
         except httpx2.DecodingError as e:
             raise ToolError(f"{self.name} answered what cannot be decompressed") from e
         except httpx2.LocalProtocolError as e:

@@ -70,6 +70,17 @@ def test_an_endpoint_that_fails_is_told_to_the_model(
     assert gemini.errors == []
 
 
+@pytest.mark.parametrize("port", ["control", "reverse", "regular"])
+def test_a_port_of_the_proxy_itself_is_no_endpoint(port: str, looper: Proxy, bare: Session, gemini: Gemini) -> None:
+    url = {"control": looper.control.url, "reverse": looper.url, "regular": f"http://{looper.address}"}[port]
+    bare.tools(stock_at(f"{url}/v1/sessions"))
+    ask(looper, bare, 'call stock {"article": "pen"}')
+    (call,) = bare.calls()
+    assert call["status"] == "failed"
+    assert "graft_egress does not allow" in call["error"]
+    assert gemini.errors == []
+
+
 def test_arguments_are_checked_before_an_endpoint_is_asked(looper: Proxy, bare: Session, gemini: Gemini) -> None:
     with Canned() as endpoint:
         bare.tools(stock_at(endpoint.url))

@@ -1,0 +1,102 @@
+"""The way out of HTTP tools: an HTTP client that connects to nothing but what `graft_egress` allows.
+
+The check is where a connection is made, with the address that is then connected to: a name that resolves to another
+address a moment later, or a redirect, does not get past it.
+"""
+
+import asyncio
+import ipaddress
+import socket
+from collections.abc import Callable, Collection, Iterable, Sequence
+from importlib.metadata import version
+from typing import Any
+
+import httpcore2
+import httpx2
+
+from addon.core.egress import EgressRule, egress_allowed, plain
+
+
+class EgressRefused(Exception):
+    """A connection that may not be made. The message is for the model: it names no address."""
+
+
+class Egress(httpcore2.AsyncNetworkBackend):
+    """Makes connections, if they are allowed. `own_ports`: where the proxy itself listens now; these are never
+    connected to, on any address of this machine: a tool would have the proxy's own rights there."""
+
+    def __init__(self, rules: Sequence[EgressRule] = (), own_ports: Callable[[], Collection[int]] = frozenset) -> None:
+        self._rules = rules
+        self._own_ports = own_ports
+        self._network = httpcore2.AnyIOBackend()
+
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[Any] | None = None,
+    ) -> httpcore2.AsyncNetworkStream:
+        """To the first of the host's addresses that answers. Raises EgressRefused, httpcore2.ConnectError,
+        httpcore2.ConnectTimeout."""
+        now = asyncio.get_running_loop().time
+        deadline = None if timeout is None else now() + timeout
+        addresses = await _addresses(host, port, timeout)
+        allowed = [address for address in addresses if self._allows(host, address, port)]
+        if not allowed:
+            raise EgressRefused("graft_egress does not allow to connect there")
+        for left in range(len(allowed), 0, -1):
+            share = None if deadline is None else max(deadline - now(), 0) / left
+            try:
+                return await self._network.connect_tcp(
+                    allowed[-left], port, timeout=share, local_address=local_address, socket_options=socket_options
+                )
+            except (httpcore2.ConnectError, httpcore2.ConnectTimeout):
+                if left == 1:
+                    raise
+        raise AssertionError("the last try returns or raises")
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    def _allows(self, host: str, address: str, port: int) -> bool:
+        if port in self._own_ports() and is_own_address(address):
+            return False
+        return egress_allowed(self._rules, host, address, port)
+
+
+class EgressTransport(httpx2.AsyncHTTPTransport):
+    """httpx2's own, but for who makes the connections: httpx2 has no option for that."""
+
+    def __init__(self, egress: Egress, **options: Any) -> None:
+        super().__init__(**options)
+        if not hasattr(self._pool, "_network_backend"):
+            raise RuntimeError(f"toolgraft does not fit httpcore2 {version('httpcore2')}: it has no _network_backend")
+        self._pool._network_backend = egress
+
+
+def is_own_address(host: str) -> bool:
+    """Whether an address literal is one of this machine's: only to those can a socket be bound."""
+    host = host.strip("[]")
+    try:
+        address = plain(host)
+        if address.is_loopback or address.is_unspecified:
+            return True
+        family = socket.AF_INET6 if ipaddress.ip_address(host).version == 6 else socket.AF_INET
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.bind((host, 0))
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+async def _addresses(host: str, port: int, timeout: float | None) -> list[str]:
+    try:
+        async with asyncio.timeout(timeout):
+            found = await asyncio.get_running_loop().getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)
+    except TimeoutError as error:
+        raise httpcore2.ConnectTimeout(str(error)) from error
+    except (OSError, UnicodeError) as error:
+        raise httpcore2.ConnectError(str(error)) from error
+    return list(dict.fromkeys(str(one[4][0]) for one in found))
