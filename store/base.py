@@ -225,7 +225,8 @@ class Store(Calls, Responses):
 
     @abc.abstractmethod
     async def ping(self) -> None:
-        """Raises StoreUnavailable where reads or writes would."""
+        """Write something. Raises StoreUnavailable where that fails, where what is written would be lost (another file
+        is in the place of the store's), and where the store has come across damage."""
 
     @abc.abstractmethod
     async def sync(self) -> None:

@@ -5,6 +5,7 @@ What is kept in the tables is the business of the modules that build on this one
 
 import contextlib
 import itertools
+import os
 import sqlite3
 import time
 from collections.abc import Callable, Collection, Iterator
@@ -61,6 +62,9 @@ class SqliteBase(Waits):
         self.busy_timeout: int | None = None  # in milliseconds, of the connection
         self.held_since: float | None = None  # by another program: see `_patience`
         self._writes: dict[str, Changes] = {}
+        self._files: dict[Path, tuple[int, int] | None] = {}  # each with its identity
+        self._gone = ""  # what became of them
+        self._damage = ""
         self._last_event = 0
         self._waiters = Waiters()
 
@@ -79,7 +83,10 @@ class SqliteBase(Waits):
             self._db = files.connect(self.path, read_only=self.read_only)
             self._last_event = self._stored_last_event()
             if not self.read_only:
+                if found := files.damage(self._db):
+                    raise ValueError(files.damaged(found))
                 files.begin_history(self._db)
+                self._files = {file: files.identity(file) for file in (self.path, files.wal_of(self.path))}
             meta: dict[str, Any] = dict(self._rows("SELECT name, value FROM meta"))
             self.secret, self.epoch = meta["secret"], meta["epoch"]
             self._go_on_with_time(meta.get("clock"))
@@ -90,7 +97,9 @@ class SqliteBase(Waits):
                 self._checkpoints = Checkpoints(self.path)
         except (OSError, sqlite3.Error, ValueError, StoreUnavailable) as error:
             await self.close()
-            files.refuse(self.path, f"the database cannot be used: {error}", error)
+            is_damage = isinstance(error, sqlite3.Error) and files.is_damage(error)
+            why = files.damaged(str(error)) if is_damage else str(error)
+            files.refuse(self.path, f"the database cannot be used: {why}", error)
         except BaseException:
             await self.close()
             raise
@@ -130,6 +139,7 @@ class SqliteBase(Waits):
             self._lock.release()
         self._checkpoints = self._syncs = self._db = self._lock = None
         self.busy_timeout = self.held_since = None
+        self._files, self._gone, self._damage = {}, "", ""
         self._sessions.clear()
         self._revisions.clear()
         self._leases.clear()
@@ -138,12 +148,26 @@ class SqliteBase(Waits):
     async def ping(self) -> None:
         if self.read_only:
             self._rows("SELECT 1 FROM session LIMIT 1")
-        else:
-            with Transaction(self):
-                pass
+            return
+        self._check_files()
+        with Transaction(self) as tx:
+            tx.db.execute("INSERT OR REPLACE INTO meta VALUES ('ping', ?)", (tx.now,))
+        if self._damage:
+            raise StoreUnavailable(f"store {self.path}: it is damaged: {self._damage}")
+
+    def _check_files(self) -> None:
+        """Raises StoreUnavailable where what is written would be lost: the files are others. Then nothing is written
+        until they are back."""
+        gone = next((file for file, known in self._files.items() if files.identity(file) != known), None)
+        self._gone = f"{gone} was deleted or replaced while it was used: restart the proxy" if gone else ""
+        if not gone and self._files and not os.access(self.path, os.W_OK):
+            self._gone = f"{self.path} may not be written any more"
+        self._check_writable()
 
     async def sync(self) -> None:
         self._connection  # noqa: B018 - raises StoreUnavailable where it is closed
+        if not self.read_only:
+            self._check_files()
         if self._syncs is not None and self.durability == "power":
             await self._syncs.sync()
 
@@ -165,6 +189,8 @@ class SqliteBase(Waits):
 
     def _fail(self, error: sqlite3.Error) -> NoReturn:
         is_busy = getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+        if files.is_damage(error):
+            self._damage = str(error)
         raise (StoreBusy if is_busy else StoreUnavailable)(f"store {self.path}: {error}") from error
 
     def _check_writable(self) -> None:
@@ -172,6 +198,8 @@ class SqliteBase(Waits):
             raise StoreUnavailable(f"store {self.path}: opened read-only")
         if self._db is None:
             raise StoreUnavailable(f"store {self.path}: not open")
+        if self._gone:
+            raise StoreUnavailable(f"store {self.path}: {self._gone}")
 
     def _written(self, tx: "Transaction") -> None:
         """What follows from a transaction that was committed."""

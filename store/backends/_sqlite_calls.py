@@ -158,7 +158,7 @@ class SqliteCalls(SqliteBase):
 
     async def hold(self, proxy_id: str, lease: float) -> None:
         states.check_lease(lease)
-        self._check_writable()
+        self._check_files()
         self._leases[proxy_id] = self._clocks.steady() + lease
         with Transaction(self) as tx:
             _saw_proxy(tx, proxy_id)

@@ -142,6 +142,34 @@ def refuse(path: Path, why: str, cause: Exception | None = None) -> NoReturn:
     raise StoreUnusable(f"store {path}: {why}") from cause
 
 
+def identity(path: Path) -> tuple[int, int] | None:
+    """What tells a file from another one of its name; None: there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def damage(db: sqlite3.Connection) -> str:
+    """What SQLite's own quick check finds first; empty: nothing."""
+    try:
+        ((found,),) = db.execute("PRAGMA quick_check(1)").fetchall()
+    except sqlite3.DatabaseError as error:
+        if not is_damage(error):
+            raise
+        found = str(error)
+    return "" if found == "ok" else " ".join(str(found).split())
+
+
+def damaged(what: str) -> str:
+    return f"it is damaged: {what}. `toolgraft recover` saves what can be read"
+
+
+def is_damage(error: sqlite3.Error) -> bool:
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+
 def wal_of(path: Path) -> Path:
     return path.with_name(path.name + "-wal")
 

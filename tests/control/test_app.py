@@ -21,6 +21,7 @@ from store.factory import open_url
 
 OPERATIONS = {
     ("get", "/healthz"),
+    ("get", "/healthz/live"),
     ("get", "/metrics"),
     ("get", "/v1/sessions"),
     ("get", "/v1/sessions/{session}"),
@@ -99,7 +100,7 @@ async def test_the_document_says_which_operations_need_the_token(client: httpx2.
     assert described["security"] == [{"bearer": []}]
     assert described["info"]["version"] == "1.2.3"
     open_paths = {p for p, methods in described["paths"].items() for o in methods.values() if o.get("security") == []}
-    assert open_paths == {"/healthz"}
+    assert open_paths == {"/healthz", "/healthz/live"}
 
 
 async def test_parameters_of_the_query_are_described(client: httpx2.AsyncClient) -> None:

@@ -1,5 +1,7 @@
 """Whether the proxy is well, and what it has counted."""
 
+import logging
+
 from starlette.responses import Response
 
 from addon import metrics
@@ -11,17 +13,33 @@ from store.base import StoreUnavailable
 
 router = group("health")
 
+_log = logging.getLogger(__name__)
+
+
+_OK = {"status": "ok", "version": "0.1.0"}
+
+
+@router.get("/healthz/live", summary="Whether the proxy runs", responses=answers(_OK, Health), openapi_extra=PUBLIC)
+async def live(api: Here) -> Response:
+    """It answers: nothing is gained by starting it anew. Whether it can be used is told by `/healthz`."""
+    return reply({"status": "ok", "version": api.version})
+
 
 @router.get(
     "/healthz",
-    summary="Health, the store included",
-    responses=answers({"status": "ok", "version": "0.1.0"}, Health, p503="The store does not answer"),
+    summary="Whether the proxy can be used: something was written to the store just now",
+    responses=answers(_OK, Health, p503="The store cannot be written to, or the proxy is ending"),
     openapi_extra=PUBLIC,
 )
-async def health(api: Here) -> Response:
+async def ready(api: Here) -> Response:
+    """Not while the proxy is ending, nor where what is written would be lost (no space, a file that was deleted or
+    replaced) or where the store is damaged; the log says which."""
+    if api.stopping.is_set():
+        raise Problem(503, "the proxy is ending", version=api.version)
     try:
         await api.store.ping()
-    except StoreUnavailable:
+    except StoreUnavailable as error:
+        _log.warning("not ready: %s", error)  # the answer goes to anybody
         raise Problem(503, "the store does not answer", version=api.version) from None
     return reply({"status": "ok", "version": api.version})
 

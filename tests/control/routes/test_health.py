@@ -1,6 +1,7 @@
 import httpx2
 import pytest
 
+from addon.control.app import ControlApp
 from addon.metrics import Metrics
 from store.base import Store, StoreUnavailable
 
@@ -22,6 +23,22 @@ async def test_a_store_that_is_down_is_not_well(
     assert answer.headers["content-type"] == "application/problem+json"
     assert answer.json()["version"] == "1.2.3"
     assert "secret" not in answer.text
+
+
+async def test_live_is_told_from_ready(
+    client: httpx2.AsyncClient, store: Store, monkeypatch: pytest.MonkeyPatch, app: ControlApp
+) -> None:
+    async def down() -> None:
+        raise StoreUnavailable("no space")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "ping", down)
+        assert (await client.get("/healthz")).status_code == 503
+        assert (await client.get("/healthz/live")).status_code == 200
+    assert (await client.get("/healthz")).status_code == 200
+    app.stop()
+    assert (await client.get("/healthz")).status_code == 503
+    assert (await client.get("/healthz/live")).status_code == 200
 
 
 async def test_metrics_are_in_prometheus_form(client: httpx2.AsyncClient, metrics: Metrics) -> None:
