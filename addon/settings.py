@@ -10,12 +10,12 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Self
-from urllib.parse import urlsplit
 
 import platformdirs
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from addon.core.egress import EgressRule, parse_rule
+from addon.urls import base_url, is_origin, shown
 from store.models import SESSION_FORM, SESSION_NAME, SessionName
 
 OptionType = type[str] | type[int] | type[bool] | type[Sequence[str]]
@@ -214,9 +214,12 @@ OPTIONS: tuple[Option, ...] = (
 
 def state_folder(configured: str = "") -> Path:
     """The folder of the database, the token and the running proxy's address: the one given, else TOOLGRAFT_HOME,
-    else the user's state folder of the platform."""
-    chosen = configured or os.environ.get("TOOLGRAFT_HOME")
-    return Path(chosen).expanduser() if chosen else Path(platformdirs.user_state_dir("toolgraft"))
+    else the user's state folder of the platform. Raises ValueError where the user has no home folder."""
+    chosen = configured or os.environ.get("TOOLGRAFT_HOME") or platformdirs.user_state_dir("toolgraft")
+    found = os.path.expanduser(chosen)
+    if found.startswith("~"):
+        raise ValueError(f"the state folder {chosen}: there is no home folder of this user")
+    return Path(found)
 
 
 def is_loopback(host: str) -> bool:
@@ -309,6 +312,13 @@ class Settings(BaseModel):
     def store_url(self) -> str:
         return self.store or f"sqlite:///{self.state / 'toolgraft.db'}"
 
+    @field_validator("tools", "mcp")
+    @classmethod
+    def _files(cls, paths: tuple[str, ...]) -> tuple[str, ...]:
+        if "" in paths:
+            raise ValueError("must be the path of a file")
+        return paths
+
     @field_validator("placeholder")
     @classmethod
     def _placeholder_is_recognisable(cls, text: str) -> str:
@@ -339,15 +349,7 @@ class Settings(BaseModel):
     @field_validator("upstream")
     @classmethod
     def _upstream_is_a_base_url(cls, url: str) -> str:
-        parts = urlsplit(url)
-        try:
-            known = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-        except ValueError:
-            known = False
-        if not known or not url.isascii() or not url.isprintable() or " " in url:
-            raise ValueError("must be an http or https URL, such as http://127.0.0.1:9912")
-        if parts.query or parts.fragment or parts.username is not None:
-            raise ValueError("may have a path, but no query, fragment or user name")
+        base_url(url)
         return url.rstrip("/")
 
     @field_validator("control", mode="before")
@@ -373,9 +375,8 @@ class Settings(BaseModel):
     @classmethod
     def _origins(cls, origins: tuple[str, ...]) -> tuple[str, ...]:
         for origin in origins:
-            parts = urlsplit(origin)
-            if parts.scheme not in ("http", "https") or not parts.hostname or parts.path or parts.query:
-                raise ValueError(f"{origin!r} must be an origin such as https://app.example:8443, without a path")
+            if not is_origin(origin):
+                raise ValueError(f"{shown(origin)} must be an origin such as https://app.example:8443, without a path")
         return tuple(origin.lower() for origin in origins)
 
     @field_validator("allow_hosts")
@@ -383,13 +384,22 @@ class Settings(BaseModel):
     def _hosts(cls, hosts: tuple[str, ...]) -> tuple[str, ...]:
         for host in hosts:
             if not is_host_name(host):
-                raise ValueError(f"{host!r} must be a plain host name, without scheme, port or path")
+                raise ValueError(f"{shown(host)} must be a plain host name, without scheme, port or path")
         return tuple(host.lower() for host in hosts)
 
     @field_validator("state", mode="before")
     @classmethod
     def _state(cls, value: Any) -> Any:
         return state_folder(value) if isinstance(value, str) else value
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_nul(cls, value: Any) -> Any:
+        """The last of the validators here, which pydantic calls first."""
+        texts = value if isinstance(value, list | tuple) else [value]
+        if any(isinstance(text, str) and "\0" in text for text in texts):
+            raise ValueError("must not hold a NUL character")
+        return value
 
     @model_validator(mode="after")
     def _no_open_door(self) -> Self:
@@ -403,22 +413,20 @@ class Settings(BaseModel):
 def parse_redirect(text: str) -> Redirect:
     """`HOST=URL` with an http or https URL. Raises ValueError."""
     host, equals, url = text.partition("=")
-    parts = urlsplit(url)
-    try:
-        port = parts.port
-    except ValueError as error:
-        raise ValueError(f"{text!r}: {error}") from None
-    if not equals or parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError(f"{text!r} must be HOST=URL, such as generativelanguage.googleapis.com=http://127.0.0.1:9912")
+    if not equals:
+        raise ValueError(f"{shown(text)} must be HOST=URL, such as {_EXAMPLE}")
     if not is_host_name(host):
-        raise ValueError(f"{text!r}: {host!r} must be a plain host name, without scheme, port or path")
-    if parts.query or parts.fragment or parts.username:
-        raise ValueError(f"{text!r}: the URL may have a path, but no query, fragment or user name")
+        raise ValueError(f"{shown(text)}: {shown(host)} must be a plain host name, without scheme, port or path")
+    try:
+        parts = base_url(url)
+    except ValueError as error:
+        raise ValueError(f"{shown(text)}: the URL {error}") from None
+    assert parts.hostname is not None
     return Redirect(
         host.lower(),
         parts.scheme,
         parts.hostname,
-        port or (443 if parts.scheme == "https" else 80),
+        parts.port or (443 if parts.scheme == "https" else 80),
         parts.path.rstrip("/"),
     )
 
@@ -431,6 +439,8 @@ def parse_session_access(text: str) -> SessionAccess:
         raise ValueError(f"{text!r} must be SESSION=USER,USER, or SESSION=* for all users; a session is {SESSION_FORM}")
     return SessionAccess(session, named)
 
+
+_EXAMPLE = "generativelanguage.googleapis.com=http://127.0.0.1:9912"
 
 _FITS = {
     "session": SESSION_FORM,
@@ -477,5 +487,6 @@ def explain(error: ValidationError) -> str:
     fits = _FITS.get(name)
     if fits is None and first["type"] == "literal_error":
         fits = "one of " + first["ctx"]["expected"].replace("'", "").replace(" or ", ", ")
-    value = "(not shown)" if name == "token" else repr(first["input"])
-    return f"graft_{name}={value}: {f'must be {fits}' if fits else message}"
+    if isinstance(first["input"], str):
+        name += f"={'(not shown)' if name == 'token' else shown(first['input'])}"
+    return f"graft_{name}: {f'must be {fits}' if fits else message}"

@@ -34,7 +34,7 @@ def open_url(
     scheme, found, _ = url.partition("://")
     if not found or scheme not in BACKENDS:
         known = ", ".join(f"{name}://" for name in BACKENDS)
-        raise ValueError(f"store URL {url!r}: its scheme is not one of {known}")
+        raise ValueError(f"its scheme is not one of {known}")
     module, _, name = BACKENDS[scheme].partition(":")
     backend: type[Store] = getattr(importlib.import_module(module), name)
     store = backend.from_url(url, ttl=ttl, clock=clock, read_only=read_only)

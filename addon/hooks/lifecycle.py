@@ -15,12 +15,13 @@ from addon.doors.outward import Outward
 from addon.exiting import exit_with_loop
 from addon.hooks.banner import addresses, banner, ca_file
 from addon.hooks.clients import Clients
+from addon.hooks.deferred import check_misspelt, check_unprefixed, take_deferred
 from addon.hooks.draining import InFlight, drain
 from addon.hooks.runtime import Runtime
-from addon.settings import OPTIONS, Settings, explain, unknown_option
+from addon.settings import OPTIONS, Settings, explain
 from addon.tools.base import SourceError
 from addon.tools.bounded import left_behind
-from store.base import StoreUnusable
+from store.base import StoreError
 
 logger = logging.getLogger("toolgraft")
 
@@ -42,10 +43,17 @@ class Lifecycle:
         self.filter: flowfilter.TFilter | None = None
         self._ended: asyncio.Task[None] | None = None
         self._configured = False
+        self._refused = False
 
     def load(self, loader: Loader) -> None:
         for option in OPTIONS:
             loader.add_option(option.name, option.typespec, option.default, option.help)
+        try:
+            take_deferred(ctx.options)
+        except Exception as error:
+            self._refused = True
+            ctx.options.deferred.clear()  # mitmproxy would stumble over it once more
+            refuse(error, starting=True)
 
     def configure(self, updated: set[str]) -> None:
         if "stream_large_bodies" in updated and ctx.options.stream_large_bodies:
@@ -55,22 +63,17 @@ class Lifecycle:
                 "bodies that stream are not rewritten, and calls in them would pass unseen"
             )
             ctx.options.update(stream_large_bodies=None)
-        if not any(name.startswith("graft_") for name in updated):
+        if self._refused or not any(name.startswith("graft_") for name in updated):
             return
         first, self._configured = not self._configured, True
         try:
             self._apply()
-        except (ValueError, OSError, StoreUnusable) as error:
-            text = explain(error) if isinstance(error, ValidationError) else str(error)
-            if not first:
-                raise exceptions.OptionsError(text) from error
-            refuse_start(text)
+        except Exception as error:
+            self._refused = first
+            refuse(error, starting=first)
 
     def _apply(self) -> None:
-        # what is set and not registered by any addon, mitmproxy keeps for one that may come, and says nothing
-        for name in ctx.options.deferred:
-            if name.startswith("graft_"):
-                raise ValueError(unknown_option(name))
+        check_misspelt(ctx.options)
         settings = Settings.from_options({o.name: getattr(ctx.options, o.name) for o in OPTIONS})
         try:
             chosen = flowfilter.parse(settings.filter) if settings.filter else None
@@ -96,13 +99,14 @@ class Lifecycle:
             # an eager connection would go to the host that the redirect avoids
             ctx.options.update(connection_strategy="lazy")
         try:
+            check_unprefixed(ctx.options)
             await self.runtime.serve()
             listening = addresses(ctx.master.addons.get("proxyserver").servers)
             make_folder(settings.state)
             ca = ca_file(ctx.options.confdir)
             write_file(settings.state / "proxy.json", json.dumps(listening | {"ca": ca, "pid": os.getpid()}))
-        except (OSError, SourceError) as error:
-            logger.error(str(error))  # as in `configure`: the start is not over yet
+        except Exception as error:
+            logger.error(_in_words(error))  # as in `configure`: the start is not over yet
             return
         for line in banner(listening, self.runtime, ca):
             logger.info(line)
@@ -143,10 +147,25 @@ def _ports() -> set[int]:
     return {address[1] for server in servers for address in server.listen_addrs}
 
 
-def refuse_start(text: str) -> None:
-    """Log an error; while mitmproxy starts it ends then, with status 1. It loads scripts while its servers are being
-    started, and looks for errors when they are up: without more they would be up for a moment."""
-    logger.error(text)
+def _in_words(error: Exception) -> str:
+    """For the log, in which nothing of the user's may pass for a line, or move a terminal's cursor."""
+    if isinstance(error, ValidationError):
+        words = explain(error)
+    elif isinstance(error, ValueError | OSError | StoreError | SourceError):
+        words = str(error)
+    else:
+        logger.debug("why the start failed", exc_info=error)
+        words = f"toolgraft cannot start: {type(error).__name__}: {error}"
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in words)
+
+
+def refuse(error: Exception, *, starting: bool) -> None:
+    """Options do not fit: their change is undone by an OptionsError. While mitmproxy starts, an error in the log ends
+    it with status 1. It loads scripts while its servers are being started, and looks for errors when they are up:
+    without more they would be up for a moment."""
+    if not starting:
+        raise exceptions.OptionsError(_in_words(error)) from error
+    logger.error(_in_words(error))
     for task in asyncio.all_tasks():
         if task.get_name() == "setup_servers":
             task.cancel()

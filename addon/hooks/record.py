@@ -16,7 +16,7 @@ from mitmproxy import http, io
 from addon.core.keys import asker_digest
 from addon.hooks.grafting import Grafting
 from addon.hooks.headers import asker_in
-from addon.hooks.lifecycle import Lifecycle, refuse_start
+from addon.hooks.lifecycle import Lifecycle, refuse
 from addon.hooks.routing import Routing
 from addon.hooks.secrets import clean
 from addon.hooks.watching import METADATA, Origin, Watching
@@ -33,16 +33,19 @@ class Recording:
         self.grafting = grafting
         self.watching = watching
         self._path = ""
+        self._configured = False
         self._file: IO[bytes] | None = None
 
     def configure(self, updated: set[str]) -> None:
         path = self._wanted()
-        self.grafting.keeps = bool(path)
+        first, self._configured = not self._configured, True
         if path:
             try:
                 self._writer(path)
-            except OSError as error:
-                refuse_start(f"graft_record={path!r}: cannot be written: {error.strerror}")
+            except (OSError, ValueError) as error:
+                why = error.strerror if isinstance(error, OSError) else error
+                refuse(ValueError(f"graft_record={path!r}: cannot be written: {why}"), starting=first)
+        self.grafting.keeps = bool(path)
 
     def response(self, flow: http.HTTPFlow) -> None:
         if flow.websocket is None:

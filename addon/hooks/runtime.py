@@ -27,6 +27,7 @@ from addon.settings import Settings
 from addon.tools.base import ToolSource
 from addon.tools.egress import Egress
 from addon.tools.schema_checks import SchemaChecks
+from addon.urls import shown
 from store.base import Store, StoreError, run_now
 from store.factory import open_url
 
@@ -125,9 +126,9 @@ class Runtime:
         try:
             store = open_url(settings.store_url, ttl=settings.ttl, durability=settings.durability)
         except ValueError as error:
-            raise ValueError(f"graft_store: {error}") from None
+            raise ValueError(f"graft_store={shown(settings.store_url)}: {error}") from None
         if store.suspends:
-            raise ValueError(f"graft_store={settings.store_url!r}: must be a kind of store that answers at once")
+            raise ValueError(f"graft_store={shown(settings.store_url)}: must be a kind of store that answers at once")
         if not settings.store:
             make_folder(settings.state)
         checks = SchemaChecks()

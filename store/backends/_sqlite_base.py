@@ -72,7 +72,7 @@ class SqliteBase(Waits):
     def from_url(cls, url: str, *, ttl: float, clock: Callable[[], float], read_only: bool = False) -> Self:
         path = url.removeprefix("sqlite:///")
         if path in (url, ""):
-            raise ValueError(f"store URL {url!r}: what fits is sqlite:///relative/path or sqlite:////absolute/path")
+            raise ValueError("what fits is sqlite:///relative/path or sqlite:////absolute/path")
         return cls(path, ttl=ttl, clock=clock, read_only=read_only)
 
     async def open(self) -> None:

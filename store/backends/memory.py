@@ -24,7 +24,7 @@ class MemoryStore(MemoryLedger, MemoryRetries, MemoryResponses):
     @classmethod
     def from_url(cls, url: str, *, ttl: float, clock: Callable[[], float], read_only: bool = False) -> Self:
         if url != "memory://":
-            raise ValueError(f"store URL {url!r}: what fits is memory://, with nothing behind it")
+            raise ValueError("what fits is memory://, with nothing behind it")
         return cls(ttl=ttl, clock=clock)
 
     # --- sessions ---------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.e2e.processes import Process, environment, free_port
+from tests.e2e.processes import ROOT, Process, environment, free_port
 from tests.e2e.proxies import DECLARATIONS, Proxy, Session, command, sets, user
 from tests.e2e.upstreams import END, Canned, answer, chunked
 
@@ -24,11 +24,14 @@ KEY = {"x-goog-api-key": "a-secret-key"}
 class Refused:
     """A start that comes to nothing: mitmdump ends by itself with status 1, and never serves at its port."""
 
-    def __init__(self, folder: Path, *arguments: str, **options: str) -> None:
+    opens = False
+    """Whether the port may be up for a moment."""
+
+    def __init__(self, folder: Path, *arguments: str, path: str = str(ROOT), **options: str) -> None:
         port = free_port()
         chosen = {"control": "127.0.0.1:0"} | options
         words = command(folder, "--mode", f"regular@127.0.0.1:{port}", *sets(**chosen), *arguments)
-        process = Process("mitmdump", words, environment(folder, TOOLGRAFT_HOME=str(folder / "state")))
+        process = Process("mitmdump", words, environment(folder, TOOLGRAFT_HOME=str(folder / "state"), PYTHONPATH=path))
         try:
             self.status = process.wait()
         finally:
@@ -36,10 +39,14 @@ class Refused:
         self.log = process.log
         assert self.status == 1, self.log
         assert "toolgraft is up" not in self.log
-        assert "listening" not in self.log
+        assert self.opens or "listening" not in self.log
         assert "Traceback" not in self.log
         with socket.socket() as closed:
             assert closed.connect_ex(("127.0.0.1", port)) != 0
+
+
+class RefusedLate(Refused):
+    opens = True
 
 
 WRONG = [
@@ -53,7 +60,7 @@ WRONG = [
     ("upstream", "gemini.example", "graft_upstream='gemini.example': must be an http or https URL"),
     ("control", "8741", "graft_control='8741': must be host:port"),
     ("token", "not a token", "graft_token=(not shown): must be printable ASCII without spaces"),
-    ("store", "redis://x", "store URL 'redis://x': its scheme is not one of memory://, sqlite://"),
+    ("store", "redis://x", "graft_store='redis://x': its scheme is not one of memory://, sqlite://"),
     ("ttl", "1", "graft_ttl='1': must be a number of seconds, 60 or more"),
     ("sesion", "x", "graft_sesion: there is no such option; did you mean graft_session?"),
 ]
@@ -67,6 +74,43 @@ def test_a_wrong_option_ends_the_start_and_says_what_fits(
     assert message in refused.log
     assert "not a token" not in refused.log
     assert not (tmp_path / "state" / "toolgraft.db").exists()
+
+
+SETS = [
+    (("graft_delivery",), "graft_delivery needs a value"),
+    (("graft_delivery=loop", "graft_delivery=auto"), "graft_delivery is given 2 times: give it once"),
+    (("graft_tools",), "graft_tools needs a value"),
+    (("graft_upstream=https://me:s3cr3t@a",), "graft_upstream='https://***@a': may have a path, but no query"),
+]
+
+
+@pytest.mark.parametrize(("texts", "message"), SETS, ids=[case[0][-1] for case in SETS])
+def test_an_option_that_mitmproxy_cannot_take_ends_the_start(
+    texts: tuple[str, ...], message: str, tmp_path: Path
+) -> None:
+    """It would serve on without the addon."""
+    refused = Refused(tmp_path, *(word for text in texts for word in ("--set", text)))
+    assert message in refused.log
+    assert "s3cr3t" not in refused.log
+
+
+def test_an_option_without_its_prefix_ends_the_start(tmp_path: Path) -> None:
+    """Any script may have an option of this name: nobody knows before all are loaded."""
+    refused = RefusedLate(tmp_path, "--set", "delivery=loop")
+    assert "delivery: there is no such option; did you mean graft_delivery?" in refused.log
+
+
+def test_a_wrong_value_in_the_configuration_file_ends_the_start(tmp_path: Path) -> None:
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf/config.yaml").write_text("graft_max_rounds: [5]\ngraft_session: 7\n")
+    assert "graft_max_rounds: must be one text or number" in Refused(tmp_path).log
+
+
+def test_an_addon_whose_packages_are_missing_ends_the_start(tmp_path: Path) -> None:
+    hidden = tmp_path / "msgspec.py"
+    hidden.write_text("raise ImportError('No module named msgspec')")
+    refused = RefusedLate(tmp_path, path=f"{tmp_path}:{ROOT}")
+    assert "toolgraft cannot be loaded: ImportError: No module named msgspec" in refused.log
 
 
 def test_a_control_port_that_is_taken_ends_the_start(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ async def test_the_defaults_fit(make: Make) -> None:
         ({"session": "a b"}, "graft_session='a b': must be a name of the form"),
         ({"ttl": "1"}, "graft_ttl='1': must be a number of seconds, 60 or more"),
         ({"filter": "~~("}, "graft_filter='~~(': must be a mitmproxy flow filter"),
-        ({"store": "none://"}, "graft_store: store URL 'none://': its scheme is not one of"),
+        ({"store": "none://"}, "graft_store='none://': its scheme is not one of"),
     ],
 )
 async def test_a_wrong_option_at_the_start_is_an_error_and_nothing_runs(

@@ -41,11 +41,11 @@ def test_a_store_can_be_asked_for_read_only() -> None:
     assert store.read_only
 
 
-@pytest.mark.parametrize("url", ["mysql://host/db", "graft.db", "", "sqlite:", "SQLITE:///graft.db"])
-def test_an_unknown_scheme_is_refused_with_the_url_and_the_schemes_that_fit(url: str) -> None:
+@pytest.mark.parametrize("url", ["mysql://me:s3cr3t@h", "graft.db", "", "sqlite:", "SQLITE:///graft.db"])
+def test_an_unknown_scheme_is_refused_with_the_schemes_that_fit_and_without_the_url(url: str) -> None:
     with pytest.raises(ValueError, match=r"memory://, sqlite://") as refused:
         open_url(url, ttl=60)
-    assert repr(url) in str(refused.value)
+    assert "s3cr3t" not in str(refused.value)
 
 
 @pytest.mark.parametrize("url", ["sqlite://", "sqlite:///", "sqlite://host/graft.db", "memory://graft"])

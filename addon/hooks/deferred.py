@@ -1,0 +1,66 @@
+"""The values that the command line and config.yaml hold for the addon's options until it is loaded.
+
+mitmproxy would set them itself right behind `load`, where a value that it cannot take ends in silence: it serves on
+without the addon. It takes texts from config.yaml as well, and people write `graft_max_rounds: 5`.
+"""
+
+import difflib
+from collections.abc import Mapping
+from typing import Any
+
+from mitmproxy.optmanager import OptManager
+
+from addon.settings import OPTIONS, Option, unknown_option
+
+_NAMES = [option.name for option in OPTIONS]
+
+
+def take_deferred(options: OptManager) -> None:
+    """Set what is kept for the addon's options. Raises ValueError, whose message names the option and not its value."""
+    for option in OPTIONS:
+        if option.name in options.deferred:
+            options.update(**{option.name: _value(option, options.deferred.pop(option.name))})
+    try:
+        options.process_deferred()
+    except Exception as error:  # an option of another script: left there, it would keep this one from being loaded
+        raise ValueError(f"an option of another script: {error}") from error
+
+
+def check_misspelt(options: OptManager) -> None:
+    """Raises ValueError where an option that is set, and that no addon has yet, is meant for this one."""
+    for name in options.deferred:
+        if name.startswith("graft_") or difflib.get_close_matches(name.lower().replace("-", "_"), _NAMES, 1, 0.85):
+            raise ValueError(unknown_option(name))
+
+
+def check_unprefixed(options: OptManager) -> None:
+    """Raises ValueError where an option that no addon has lacks but `graft_`. To be called when all scripts are there:
+    one that is loaded late may have an option of this name."""
+    for name in options.deferred:
+        if f"graft_{name}" in _NAMES:
+            raise ValueError(unknown_option(name))
+
+
+def _value(option: Option, given: Any) -> str | list[str]:
+    """What is kept, as the option takes it."""
+    is_list = option.typespec is not str
+    if hasattr(given, "val"):
+        values = given.val  # of the command line: the texts of all its --set
+    else:
+        values = given if is_list and isinstance(given, list) else [given]
+    if None in values or (hasattr(given, "val") and not values):
+        raise ValueError(f"{option.name} needs a value: {option.name}=VALUE")
+    if any(isinstance(value, Mapping | list) for value in values):
+        raise ValueError(f"{option.name}: must be {'a list of texts' if is_list else 'one text or number'}")
+    if is_list:
+        return [_text(value) for value in values]
+    if len(values) > 1:
+        raise ValueError(f"{option.name} is given {len(values)} times: give it once")
+    return _text(values[0])
+
+
+def _text(value: object) -> str:
+    """A value of config.yaml as it was written, or nearly so."""
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return str(value)

@@ -1,0 +1,41 @@
+"""URLs as users give them: what fits as a base URL, and how a value is shown in a message without its secrets."""
+
+import re
+from urllib.parse import SplitResult, urlsplit
+
+_SHOWN = 120  # characters of a value in a message
+
+
+def base_url(url: str) -> SplitResult:
+    """The parts of a base URL of an HTTP service. Raises ValueError, in words that do not repeat the URL."""
+    try:
+        parts = urlsplit(url)
+        fits = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        fits = False
+    if not fits or not url.isascii() or not url.isprintable() or " " in url or "\\" in url:
+        raise ValueError("must be an http or https URL, such as http://127.0.0.1:9912")
+    if "@" in parts.netloc or "?" in url or "#" in url:
+        raise ValueError("may have a path, but no query, fragment, user name or password")
+    return parts
+
+
+def is_origin(url: str) -> bool:
+    """Whether this is an origin of web pages, such as https://app.example:8443."""
+    try:
+        parts = base_url(url)
+    except ValueError:
+        return False
+    return url == f"{parts.scheme}://{parts.netloc}"
+
+
+def shown(value: object) -> str:
+    """A value for a message: without what may be a password or a key in a URL, and not longer than a line."""
+    if not isinstance(value, str):
+        return repr(value)
+    head, at, tail = value.rpartition("@")
+    if at:
+        name = re.match(r"([\w.-]+=)?([A-Za-z][A-Za-z0-9+.-]*://)?", head)
+        value = f"{name[0] if name else ''}***@{tail}"
+    value = re.sub(r"([?#]).+", r"\1***", value, flags=re.DOTALL)
+    return repr(value if len(value) <= _SHOWN else f"{value[:_SHOWN]}…")

@@ -1,0 +1,217 @@
+"""Whatever is wrong with the options, or with the addon itself, while mitmproxy loads it: one sentence in the log,
+which ends the start. mitmproxy alone would serve on without the addon, and its answers would be ungrafted."""
+
+import asyncio
+import logging
+import re
+import warnings
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)  # mitmproxy's filters call pyparsing by its old names
+    from mitmproxy.addons.proxyserver import Proxyserver
+    from mitmproxy.addons.script import Script
+    from mitmproxy.test import taddons
+
+    from addon.hooks.compose import Toolgraft
+    from addon.hooks.lifecycle import Lifecycle
+
+from addon.settings import OPTIONS
+
+pytestmark = pytest.mark.filterwarnings("ignore::pyparsing.warnings.PyparsingDeprecationWarning")
+ENTRY = Path(__file__).parents[2] / "addon" / "entry.py"
+
+NUMBERS = ("", " ", "x", "-1", "1e999", "nan", "inf", "-inf", "1,5", "0x10", "1" * 5000)
+WORDS = ("", "x", "AUTO", "on off", "1", "\x00", "ä")
+PATHS = ("", "\x00", "/nonexistent/\x1b[31m", "/dev/null/x")
+WRONG: dict[str, tuple[str, ...]] = {
+    "session": ("", "two words", ".", "ä", "x" * 65, "a/b", "\x00", "a\n"),
+    "client_tools": WORDS,
+    "delivery": WORDS,
+    "on_pending": WORDS,
+    "pending_timeout": (*NUMBERS, "3601"),
+    "placeholder": ("", "done", "{turn_id}", "{turn_id}{turn_id} done", "{names} done", "{x} {turn_id}", "{turn_id"),
+    "tools": PATHS,
+    "mcp": PATHS,
+    "max_rounds": (*NUMBERS, "0", "101", "1.5"),
+    "parallel": (*NUMBERS, "0", "65", "1.5"),
+    "max_calls": (*NUMBERS, "0", "10001"),
+    "max_args": (*NUMBERS, "1023"),
+    "tool_timeout": (*NUMBERS, "0", "3601"),
+    "approval_timeout": (*NUMBERS, "86401"),
+    "retry_window": (*NUMBERS, "3601"),
+    "keepalive": (*NUMBERS, "3601"),
+    "stream": WORDS,
+    "filter": ("~~(", "~", "(", "~u [", "\x00"),
+    "redirect": ("", "x", "=", "h=", "h=x", "h=ftp://a", "h=http://", "h=http://a:x", "h=http://[", "h=http://a:99999",
+                 "=http://a", "a b=http://c", "h=http://a\x00", "h=http://a b", "h=http://a:0", "h=http://a?x=1"),
+    "upstream": ("", "x", "ftp://a", "http://", "http://[", "http://a:x", "http://a:99999", "http://a\x00", "http://a?"),
+    "control": ("", "x", "8741", ":8741", "a:", "a:x", "a:65536", "127.0.0.1:99999999999999999999", "no.such.invalid:0",
+                "\x00:1", "a b:1", "x" * 300 + ":1", "ä..ö:1"),
+    "token": ("a b", "ä", "\x00", "a\n"),
+    "allow_origins": ("", "x", "https://a/b", "https://", "*", "https://[", "https://a:x", "null"),
+    "allow_hosts": ("", "a b", "https://a", "a:1", "*"),
+    "session_access": ("", "x", "=a", "a b=c", "a=", "a=b,,c", "a=\x00"),
+    "store": ("x", "redis://x", "none://", "sqlite://", "sqlite:///", "sqlite:///\x00", "sqlite:////dev/null/x", "memory://x"),
+    "durability": WORDS,
+    "state": ("\x00", "/dev/null", "/dev/null/x", "x" * 300, "~nobody-of-this-name/x"),
+    "ttl": (*NUMBERS, "59"),
+    "on_store_error": WORDS,
+    "max_body": (*NUMBERS, "1023"),
+    "record": ("/", "/nonexistent/x", "\x00", "x" * 300),
+}  # fmt: skip
+
+
+NAMES = [option.name.removeprefix("graft_") for option in OPTIONS]
+BY_PATH = ("tools", "mcp", "store", "state", "control")
+"""Options whose value alone may be named: it is a path, or an address."""
+
+
+class Started:
+    """mitmproxy loads the addon with these options, as on the command line and in config.yaml."""
+
+    def __init__(self, caplog: pytest.LogCaptureFixture, *sets: str, **config: Any) -> None:
+        caplog.clear()
+        context = taddons.context(Proxyserver())
+        context.options.set(*sets, defer=True)
+        context.options.update_defer(**config)
+        context.options.add_option("another", int, 1, "Of an earlier script.")
+        self.servers = asyncio.get_running_loop().create_task(asyncio.Event().wait(), name="setup_servers")
+        script = Script(str(ENTRY), False)
+        self.addon = script.addons[0].addons[0] if script.addons and getattr(script.addons[0], "addons", None) else None
+        self.errors = [record for record in caplog.records if record.levelno >= logging.ERROR]
+
+    @property
+    def lifecycle(self) -> Lifecycle:
+        assert isinstance(self.addon, Toolgraft)
+        (found,) = (part for part in self.addon.parts if isinstance(part, Lifecycle))
+        return found
+
+    async def sentence(self) -> str:
+        """Why the start was refused."""
+        (error,) = self.errors
+        assert error.exc_info is None, "a traceback"
+        assert (await asyncio.wait([self.servers], timeout=5))[0], "the servers come up"
+        return error.getMessage()
+
+    async def close(self) -> None:
+        self.servers.cancel()
+        if isinstance(self.addon, Toolgraft):
+            ending = self.lifecycle.done()
+            if ending is not None:
+                await ending
+
+
+@pytest.fixture
+async def load(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> AsyncIterator[Callable[..., Started]]:
+    monkeypatch.setenv("TOOLGRAFT_HOME", str(tmp_path / "state"))
+    monkeypatch.chdir(tmp_path)
+    started: list[Started] = []
+
+    def loads(*sets: str, **config: Any) -> Started:
+        config = {"graft_control": "127.0.0.1:0"} | config
+        if any(text.partition("=")[0] == "graft_control" for text in sets):
+            del config["graft_control"]
+        started.append(Started(caplog, *sets, **config))
+        return started[-1]
+
+    yield loads
+    for one in started:
+        await one.close()
+
+
+Load = Callable[..., Started]
+
+
+@pytest.mark.parametrize("name", NAMES)
+async def test_every_wrong_value_of_every_option_is_refused_by_name(name: str, load: Load) -> None:
+    for value in WRONG.get(name, ("\0",)):
+        print(f"{name}={value[:60]!r}: ", end="")
+        started = load(f"graft_{name}={value}")
+        said = await started.sentence()
+        await started.close()
+        print(said)
+        assert re.match(rf"graft_{name}\b", said) or (value and name in BY_PATH), said
+        assert len(said) < 800
+        assert said.isprintable(), said
+
+
+@pytest.mark.parametrize("name", NAMES)
+async def test_an_option_without_a_value_is_refused(name: str, load: Load) -> None:
+    assert await load(f"graft_{name}").sentence() == f"graft_{name} needs a value: graft_{name}=VALUE"
+    assert f"graft_{name} needs a value" in await load(**{f"graft_{name}": None}).sentence()
+
+
+@pytest.mark.parametrize("option", [option for option in OPTIONS if option.typespec is str], ids=lambda o: o.name)
+async def test_an_option_that_is_given_twice_is_refused_and_its_values_are_not_shown(option: Any, load: Load) -> None:
+    said = await load(f"{option.name}=one-value", f"{option.name}=another").sentence()
+    assert said == f"{option.name} is given 2 times: give it once"
+
+
+@pytest.mark.parametrize("name", NAMES)
+async def test_structures_in_the_configuration_file_are_refused(name: str, load: Load) -> None:
+    for value in ({"a": 1}, [["a"]], [{"a": "b"}], [None]):
+        assert f"graft_{name}" in await load(**{f"graft_{name}": value}).sentence()
+
+
+async def test_values_of_the_configuration_file_are_taken_as_people_write_them(load: Load, tmp_path: Path) -> None:
+    tools = tmp_path / "some.py"
+    tools.write_text('def now() -> str:\n    """The time."""\n    return ""\n')
+    config = {"max_rounds": 5, "ttl": 3600.5, "stream": False, "session": 7, "tools": str(tools), "control": False}
+    started = load(**{f"graft_{name}": value for name, value in config.items()}, graft_allow_hosts=["a.example", "b"])
+    assert started.errors == []
+    runtime = started.lifecycle.runtime
+    assert runtime is not None
+    settings = runtime.settings
+    assert (settings.max_rounds, settings.ttl, settings.stream, settings.session) == (5, 3600.5, "off", "7")
+    assert (settings.tools, settings.control, settings.allow_hosts) == ((str(tools),), None, ("a.example", "b"))
+
+
+@pytest.mark.parametrize("name", ["graft_sesion", "graft-session", "Graft_Session", "gaft_session", "graft_"])
+async def test_an_option_that_is_misspelt_is_refused(name: str, load: Load) -> None:
+    assert f"{name}: there is no such option" in await load(f"{name}=x").sentence()
+
+
+async def test_an_option_without_its_prefix_ends_the_start(load: Load, caplog: pytest.LogCaptureFixture) -> None:
+    """Not at once: a script that comes later might have it."""
+    started = load("client_tools=keep")
+    assert started.errors == []
+    await started.lifecycle.running()
+    assert "client_tools: there is no such option; did you mean graft_client_tools?" in caplog.text
+
+
+async def test_an_option_of_another_script_cannot_keep_the_addon_from_being_loaded_in_silence(
+    load: Load,
+) -> None:
+    """mitmproxy keeps a value that an earlier script could not take, and stumbles over it at the next."""
+    said = await load("another=x").sentence()
+    assert said == "an option of another script: Failed to parse option another: not an integer: x"
+
+
+@pytest.mark.parametrize("where", ["load", "configure"])
+async def test_a_mistake_of_the_addons_own_ends_the_start(
+    where: str, load: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*arguments: object, **more: object) -> None:
+        raise KeyError("nobody foresaw this")
+
+    place = {"load": "take_deferred", "configure": "Runtime.start"}[where]
+    monkeypatch.setattr(f"addon.hooks.lifecycle.{place}", fails)
+    assert await load().sentence() == "toolgraft cannot start: KeyError: 'nobody foresaw this'"
+
+
+async def test_an_addon_that_cannot_be_imported_ends_the_start(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails() -> None:
+        raise ImportError("No module named 'msgspec'")
+
+    monkeypatch.setattr("addon.hooks.compose.build_addons", fails)
+    started = load()
+    (error,) = started.errors
+    assert error.exc_info is None
+    assert error.getMessage().startswith("toolgraft cannot be loaded: ImportError: No module named 'msgspec'. Start it")
