@@ -18,13 +18,15 @@ QUIET = 0.2
 
 LIMIT = 64 << 20
 """Bytes of log after which it waits no longer. The log is used again from its start only when a write finds it moved
-as a whole, which unbroken load prevents: then the writer is made to wait once."""
+as a whole, which unbroken load prevents: then the writer is made to wait once. Readers that stay prevent it as well,
+and are not waited for. The file is cut to this size when it is used again from its start."""
 
 
 class Checkpoints:
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, size: int) -> None:
+        """`size`: bytes that the log has already."""
         self._path = path
-        self._written = 0  # only the writer changes it
+        self._written = size  # only the writer changes it
         self._moved = 0  # only the thread changes it
         self._due = threading.Event()
         self._closing = threading.Event()
@@ -44,7 +46,8 @@ class Checkpoints:
         self._thread.join()
 
     def _run(self) -> None:
-        db = sqlite3.connect(self._path, autocommit=True)
+        # Whoever reads is not waited for: the writer would have to wait as well.
+        db = sqlite3.connect(self._path, timeout=0, autocommit=True)
         try:
             while self._due.wait() and not self._closing.is_set():
                 self._due.clear()
@@ -67,7 +70,12 @@ class Checkpoints:
         try:
             db.execute("PRAGMA wal_checkpoint(PASSIVE)")
             if written - self._moved >= LIMIT:  # now little is left to move while the writer waits
-                db.execute("PRAGMA wal_checkpoint(RESTART)")
+                ((is_busy, *_),) = db.execute("PRAGMA wal_checkpoint(RESTART)")
+                if is_busy:
+                    logger.warning(
+                        "store %s: the log grows, since another program does not end its reading of the database",
+                        self._path,
+                    )
         except sqlite3.Error as error:
             logger.warning("store %s: the log could not be moved into the database: %s", self._path, error)
         self._moved = written

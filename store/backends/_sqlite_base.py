@@ -83,6 +83,7 @@ class SqliteBase(Waits):
             self._db = files.connect(self.path, read_only=self.read_only)
             self._last_event = self._stored_last_event()
             if not self.read_only:
+                files.move_log(self._db)
                 if found := files.damage(self._db):
                     raise ValueError(files.damaged(found))
                 files.begin_history(self._db)
@@ -94,7 +95,7 @@ class SqliteBase(Waits):
                 for name, record in self._rows("SELECT name, record FROM session"):
                     self._sessions[name] = Session.model_validate_json(record)
                 self._syncs = Syncs(files.wal_of(self.path), self._changes)
-                self._checkpoints = Checkpoints(self.path)
+                self._checkpoints = Checkpoints(self.path, files.size_of_log(self.path))
         except (OSError, sqlite3.Error, ValueError, StoreUnavailable) as error:
             await self.close()
             is_damage = isinstance(error, sqlite3.Error) and files.is_damage(error)

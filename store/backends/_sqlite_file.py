@@ -13,6 +13,7 @@ from typing import NoReturn
 
 import filelock
 
+from store.backends import _checkpoints as checkpoints
 from store.backends import _clocks as clocks
 from store.base import StoreUnusable
 
@@ -174,6 +175,11 @@ def wal_of(path: Path) -> Path:
     return path.with_name(path.name + "-wal")
 
 
+def size_of_log(path: Path) -> int:
+    log = wal_of(path)
+    return log.stat().st_size if log.exists() else 0
+
+
 def take_lock(path: Path) -> filelock.FileLock:
     """Make sure of the folder, and that no other process writes the database. Raises StoreUnusable."""
     lock = filelock.FileLock(f"{path}.lock", mode=0o600, blocking=False, thread_local=False)
@@ -306,6 +312,16 @@ def _tune(db: sqlite3.Connection) -> None:
     db.execute("PRAGMA journal_mode = wal")
     db.execute("PRAGMA synchronous = normal")
     db.execute("PRAGMA wal_autocheckpoint = 0")
+    db.execute(f"PRAGMA journal_size_limit = {checkpoints.LIMIT}")
+
+
+def move_log(db: sqlite3.Connection) -> None:
+    """Move what the log holds into the database, as far as nobody reads it, who would have to be waited for."""
+    before = _number(db, "busy_timeout")
+    db.execute("PRAGMA busy_timeout = 0")
+    with contextlib.suppress(sqlite3.OperationalError):  # no space: then it stays in the log
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    db.execute(f"PRAGMA busy_timeout = {before}")
 
 
 def _migrate(db: sqlite3.Connection) -> None:

@@ -1,0 +1,116 @@
+"""SQLite's write-ahead log: readers that stay hold up nobody, and it is small again after them and after a restart."""
+
+import asyncio
+import shutil
+import sqlite3
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from store.backends import _checkpoints
+from store.backends.sqlite import SqliteStore
+from tests.store.records import SOON, save
+
+LIMIT = 1 << 18
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "graft.db"
+
+
+@pytest.fixture
+async def store(path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[SqliteStore]:
+    monkeypatch.setattr(_checkpoints, "STEP", 1 << 16)
+    monkeypatch.setattr(_checkpoints, "QUIET", 0.001)
+    monkeypatch.setattr(_checkpoints, "LIMIT", LIMIT)
+    store = SqliteStore(path)
+    await store.open()
+    yield store
+    await store.close()
+
+
+@contextmanager
+def reader_of(path: Path) -> Iterator[None]:
+    db = sqlite3.connect(path, autocommit=True)
+    db.execute("BEGIN")
+    db.execute("SELECT count(*) FROM session").fetchone()
+    try:
+        yield
+    finally:
+        db.close()
+
+
+def log_size(path: Path) -> int:
+    return path.with_name(path.name + "-wal").stat().st_size
+
+
+async def fill(store: SqliteStore, bytes_of_log: int) -> None:
+    end, number = log_size(store.path) + bytes_of_log, 0
+    while log_size(store.path) < end:
+        number += 1
+        await save(store, f"t{end}-{number}", model="x" * 2000)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(SOON):
+        while not condition():  # noqa: ASYNC110 - a thread does it
+            await asyncio.sleep(0.005)
+
+
+async def test_a_reader_that_stays_holds_up_no_write(store: SqliteStore, path: Path) -> None:
+    """A checkpoint that waits for readers keeps the writer out meanwhile."""
+    await save(store, "t0")
+    with reader_of(path):
+        async with asyncio.timeout(SOON):
+            await fill(store, 4 * LIMIT)
+
+
+async def test_a_log_that_grew_for_a_reader_is_small_again_after_it(store: SqliteStore, path: Path) -> None:
+    await save(store, "t0")
+    with reader_of(path):
+        await fill(store, 4 * LIMIT)
+    number = 0
+    async with asyncio.timeout(SOON):
+        while log_size(path) > 2 * LIMIT:
+            number += 1
+            await save(store, f"later-{number}", model="x" * 2000)
+            await asyncio.sleep(0.002)
+
+
+def crashed(path: Path, folder: Path) -> Path:
+    """The database as a kill leaves it."""
+    folder.mkdir()
+    for suffix in ("", "-wal"):
+        shutil.copyfile(f"{path}{suffix}", folder / (path.name + suffix))
+    return folder / path.name
+
+
+async def test_the_start_moves_what_a_kill_left_in_the_log(path: Path, tmp_path: Path) -> None:
+    store = SqliteStore(path)
+    await store.open()
+    await fill(store, LIMIT)
+    written = (await store.turns("one")).items
+    copy = crashed(path, tmp_path / "copy")
+    await store.close()
+    again = SqliteStore(copy)
+    await again.open()
+    assert log_size(copy) < LIMIT / 4
+    assert (await again.turns("one")).items == written
+    await again.close()
+
+
+async def test_the_start_does_not_wait_for_a_reader_and_counts_what_it_leaves(
+    store: SqliteStore, path: Path, tmp_path: Path
+) -> None:
+    await fill(store, LIMIT)
+    copy = crashed(path, tmp_path / "copy")
+    with reader_of(copy):
+        again = SqliteStore(copy)
+        async with asyncio.timeout(SOON / 2):
+            await again.open()
+        assert again._checkpoints
+        assert again._checkpoints._written >= LIMIT
+        await again.close()
