@@ -28,7 +28,8 @@ from addon.core.tools import Toolbox
 
 NON_BLOCKING = "NON_BLOCKING"
 _CONCERNS = re.compile(rb'"(?:tool_?[Cc]all|turn_?[Cc]omplete)')
-"""What of the service's frames is to be looked into: most of them are audio, and long."""
+_ESCAPES = (b"\\u00", b"\0")
+"""What of the service's frames is to be looked into, and what may hide it: most of them are audio, and long."""
 _DECLARING = ("setup", "contextUpdate")
 _BEHAVIORS = ("UNSPECIFIED", "BLOCKING", NON_BLOCKING)
 
@@ -55,6 +56,11 @@ class Called(NamedTuple):
     slots: tuple[Slot, ...]
     calls: tuple[Captured, ...]
     number: int = 0
+
+
+def concerns(data: bytes) -> bool:
+    """Whether there may be a call in a frame of the service's, or the end of a turn."""
+    return _CONCERNS.search(data) is not None or any(escape in data for escape in _ESCAPES)
 
 
 class Outcome(NamedTuple):
@@ -197,20 +203,19 @@ class Live:
     # --- the service's frames ---------------------------------------------------------------------------------
 
     def from_server(self, frame: Frame) -> Outcome:
-        if _CONCERNS.search(frame.data) is None:
-            return Outcome(frame.data)
-        try:
-            document = decode(frame.data)
-        except Malformed:
-            return Outcome(frame.data)
+        """Raises Malformed for a frame that may hold a call, and cannot be read."""
+        data = frame.data
+        if not concerns(data):
+            return Outcome(data)
+        document = decode(data)
         if not isinstance(document, dict):
-            return Outcome(frame.data)
+            return Outcome(data)
         if get(_member(document, "serverContent")[1], "turnComplete"):
             self._before_turn = self._steps
             self._owed.clear()  # whatever the client never answered: the model has gone on
         seen, called = self._called(document)
         seen, cancelled = self._cancelled(seen)
-        passes = frame.data if seen is document else encode(seen) if seen else None
+        passes = data if seen is document else encode(seen) if seen else None
         return Outcome(passes, self._ready() + self._released(), called, cancelled)
 
     def _called(self, document: Document) -> tuple[Document, Called | None]:

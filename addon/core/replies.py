@@ -6,6 +6,11 @@ from addon.core import sse
 from addon.core.documents import Document, encode
 
 
+def is_answer(status: int) -> bool:
+    """Whether a client takes what has this HTTP status for an answer of the model's."""
+    return 200 <= status < 300 and status not in (204, 205)
+
+
 def content_type(form: str) -> str:
     return "text/event-stream" if form == "sse" else "application/json; charset=UTF-8"
 

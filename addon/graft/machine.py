@@ -34,6 +34,7 @@ from addon.graft.scope import Scope
 from addon.graft.splice import Splice, is_empty
 from addon.settings import Settings
 from addon.surfaces.base import Framing
+from addon.surfaces.wire import Wire
 from store.base import StoreUnavailable
 
 _CUT_SHORT = "an answer ended within the arguments of a call of"
@@ -283,7 +284,7 @@ class AnswerMachine:
             visible = reading.taken(response, whole=whole)
             saves = self._saves()
         except Exception as error:
-            if b'"functionCall"' in encode(response):
+            if holds(encode(response), Wire.call_markers):
                 raise
             visible, saves = response, [Mistake(error, passed=True)]
         if self._streams and saves:

@@ -3,6 +3,7 @@
 Most answers hold no call, and are never parsed: what passes unread is kept, and read once there is a call.
 """
 
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 
@@ -21,6 +22,7 @@ from addon.surfaces.base import Framing
 _MARKERS = (b'"continuationToken"',)
 _LOOP_MARKERS = tuple(f'"{reason}"'.encode() for reason in sorted(WRONG_CALLS))
 _SERVER_MARKERS = (b'"toolCall"', b'"toolResponse"')
+_ESCAPED_LETTER = re.compile(rb"\\u00[4-7]")  # or an underscore
 _BLANK_LINES = (b"\r\n\r\n", b"\n\n")
 
 
@@ -31,10 +33,16 @@ def markers_of(exchange: Exchange, *, loops: bool = False) -> tuple[bytes, ...]:
 
 
 def holds(data: bytes | bytearray, markers: tuple[bytes, ...]) -> bool:
+    """Whether there is one of these markers in bytes, or may be: letters can be written as escapes, and text as
+    UTF-16."""
     for marker in markers:
         if marker in data:
             return True
-    return False
+    if (
+        b"\\" in data and b"\\u00" in data and _ESCAPED_LETTER.search(data) is not None
+    ):  # the first costs next to nothing
+        return True
+    return b"\0" in data
 
 
 class Reading:

@@ -348,7 +348,7 @@ def _unknown_encoding(chunk: bytes) -> bytes:
 def _framing(route: Route, response: http.Response) -> Framing | None:
     """How an answer comes; None for one that is none of ours: an error. What is said to be neither JSON nor events may
     be either all the same: it is waited for and looked at."""
-    if response.status_code != 200:
+    if not replies.is_answer(response.status_code):
         return None
     kind = _content_type(response).partition(";")[0].strip().lower()
     if kind == "text/event-stream":

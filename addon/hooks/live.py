@@ -25,7 +25,7 @@ from wsproto.connection import ConnectionState
 from wsproto.events import CloseConnection
 from wsproto.frame_protocol import CloseReason, Opcode
 
-from addon.core.live import Frame
+from addon.core.live import Frame, concerns
 from addon.graft.exchange import Reply
 from addon.graft.grafter import GraftFailed
 from addon.graft.scope import Scope
@@ -163,7 +163,7 @@ class Living:
         except Exception:
             logger.exception("a Live frame was not understood")
             # what may hold a call is no client's to see
-            passes = None if not message.from_client and b"oolCall" in frame.data else frame.data
+            passes = None if not message.from_client and concerns(frame.data) else frame.data
         if passes is None:
             message.drop()
         elif passes is not frame.data:

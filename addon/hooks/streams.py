@@ -15,6 +15,7 @@ from mitmproxy import ctx, flowfilter, http
 from mitmproxy.proxy import commands
 from mitmproxy.proxy.layers.http import HttpStream
 
+from addon.core.replies import is_answer
 from addon.hooks.headers import names, put, value
 from addon.hooks.onward import check
 from addon.hooks.perflow import PerFlow
@@ -136,7 +137,7 @@ def _joined(given: bytes | Iterable[bytes]) -> bytes:
 
 def is_stream(response: http.Response, *, asked: bool) -> bool:
     """Whether a model's answer comes as a stream: as it was `asked`, or whatever was asked for."""
-    if response.status_code != 200:
+    if not is_answer(response.status_code):
         return False
     return asked or (value(response.headers, b"content-type") or "").lower().startswith("text/event-stream")
 

@@ -12,7 +12,7 @@ from addon.core.arguments import Limits
 from addon.core.calls import response_of
 from addon.core.documents import Document, Malformed
 from addon.core.live import Called, Frame, Live, Manner, Outcome
-from addon.graft.grafter import Grafter
+from addon.graft.grafter import Grafter, GraftFailed
 from addon.graft.owners import Birth
 from addon.graft.records import call_of, live_turn_of, new_call_id, new_turn_id
 from addon.graft.scope import Scope
@@ -82,8 +82,12 @@ class LiveSession:
             return frame.data
 
     def from_server(self, frame: Frame) -> bytes | None:
-        """What the client gets in the frame's place; None: nothing."""
-        return self._done(self._live.from_server(frame))
+        """What the client gets in the frame's place; None: nothing. Raises GraftFailed for a frame that may hold a
+        call, and cannot be read."""
+        try:
+            return self._done(self._live.from_server(frame))
+        except Malformed:
+            raise GraftFailed("a message of the model's may hold a call, and cannot be read") from None
 
     def sent(self) -> None:
         self._live.sent()

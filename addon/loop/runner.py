@@ -215,7 +215,7 @@ class Runner:
             try:
                 async with self.upstream.send(self.address, body) as answer:
                     self._headers = answer.headers
-                    if answer.status == 200:
+                    if replies.is_answer(answer.status):
                         async with aclosing(self._answered(answer)) as outputs:
                             async for out in outputs:
                                 yield out

@@ -34,7 +34,7 @@ class Wire:
     native = True
     dropped = ""
     keeps_history = False
-    call_markers: tuple[bytes, ...] = (b'"functionCall"',)
+    call_markers: tuple[bytes, ...] = (b'"function',)  # Call, or _call
 
     def __init__(self, target: Target) -> None:
         self.target = target

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from addon.core.arguments import NO_LIMITS, Limits
+from addon.core.documents import Malformed
 from addon.core.live import Frame, Live, Manner, Outcome
 from addon.core.tools import Toolbox
 
@@ -246,9 +247,23 @@ def test_what_holds_no_grafted_call_is_the_bytes_that_came(document: Json) -> No
         assert live(strips=False).from_server(Frame(data, text)) == Outcome(data)
 
 
-@pytest.mark.parametrize("data", [b"toolCall", b'{"toolCall": ', b'["toolCall"]', b"\xfftoolCall"])
+@pytest.mark.parametrize("data", [b"toolCall", b"{", b'["toolCall"]', b"\xff"])
 def test_a_frame_that_is_not_understood_is_the_bytes_that_came(data: bytes) -> None:
     assert live().from_server(Frame(data)) == Outcome(data)
+
+
+@pytest.mark.parametrize("key", ["toolCall", "tool_call", "tool\\u0043all", "\\u0074oolCall"])
+@pytest.mark.parametrize("value", ["", "NaN", "1e999", "[" * 100_000, '"\n"'])
+def test_a_frame_that_may_hold_a_call_and_cannot_be_read_is_no_clients_to_see(key: str, value: str) -> None:
+    with pytest.raises(Malformed):
+        live().from_server(Frame(f'{{"{key}": {{"functionCalls": [{{"args": {value}'.encode()))
+
+
+@pytest.mark.parametrize("key", ["toolCall", "tool_call", "tool\\u0043all", "\\u0074oolCall"])
+def test_a_call_is_known_however_its_key_is_written(key: str) -> None:
+    outcome = live().from_server(Frame(f'{{"{key}": {{"functionCalls": [{{"name": "x", "id": "1"}}]}}}}'.encode()))
+    assert outcome.passes is None
+    assert outcome.called is not None
 
 
 def test_a_call_of_an_undeclared_tool_is_the_proxys_where_the_clients_are_stripped() -> None:

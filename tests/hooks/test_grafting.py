@@ -107,6 +107,19 @@ async def test_a_request_whose_compression_is_not_what_it_says_passes(hooks: Hoo
     assert flow.request.raw_content == b"this is no gzip"
 
 
+@pytest.mark.parametrize("status", [201, 203, 206])
+async def test_whatever_clients_take_for_an_answer_is_one(status: int, hooks: Hooks) -> None:
+    for url, content, kind in (
+        (STREAM, SSE, "text/event-stream"),
+        (f"https://{GOOGLE}{PATH}", document(CALL, finishReason="STOP"), "application/json"),
+    ):
+        made = response(content, kind)
+        made.status_code = status
+        seen = await hooks.answer(await hooks.ask(request(url, ASKED)), made)
+        assert b"functionCall" not in seen
+        assert b"Tool call completed" in seen
+
+
 # --- answers --------------------------------------------------------------------------------------------------------
 
 
@@ -213,7 +226,7 @@ async def test_events_that_vanish_are_no_empty_chunks(hooks: Hooks) -> None:
 
 @pytest.mark.parametrize(
     ("status", "kind"),
-    [(400, "application/json"), (503, "text/event-stream"), (206, "application/json")],
+    [(400, "application/json"), (503, "text/event-stream"), (404, "application/json")],
 )
 async def test_what_is_no_answer_of_a_model_is_not_looked_at(status: int, kind: str, hooks: Hooks) -> None:
     flow = await hooks.ask(request(STREAM, ASKED))

@@ -265,6 +265,13 @@ async def test_a_mistake_lets_the_services_frames_go_on_but_never_a_call(
     assert (await made.frame(CALL, from_client=False)).dropped
 
 
+async def test_a_call_that_cannot_be_read_ends_the_connection(socket: Callable[..., Socket]) -> None:
+    made = await socket().open()
+    assert (await made.frame(b'{"toolCall": {"functionCalls": [NaN]}}', from_client=False)).dropped
+    (event,) = made.injected
+    assert event.message.content == b"toolgraft: a message of the model's may hold a call, and cannot be read"
+
+
 @pytest.mark.parametrize("where", ["addon.core.live.Live._tools", "addon.loop.live.Live"])
 async def test_a_mistake_in_a_setup_ends_the_connection_with_a_reason(
     make: Callable[..., Hooks], monkeypatch: pytest.MonkeyPatch, where: str

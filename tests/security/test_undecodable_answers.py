@@ -1,0 +1,87 @@
+"""An answer that cannot be read shows no call of a grafted tool: the client is given an error in its surface's form."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from addon.graft.capture import Capture, concerns
+from addon.graft.exchange import Reply
+from addon.surfaces.base import Framing, Operation
+from store.factory import open_url
+from tests.graft.conftest import EVENTS, JSON, WEATHER, Graft, target, user
+
+ARGS = {
+    "plain": b'"x"',
+    "half a pair": rb'"\ud800"',
+    "no UTF-8": b'"\xff"',
+    "NaN": b"NaN",
+    "infinity": b"-Infinity",
+    "1e999": b"1e999",
+    "levels": b"[" * 100_000 + b"]" * 100_000,
+    "digits": b"9" * 1_000_000,
+    "cut off": b'"x',
+    "control": b'"\x01"',
+}
+KEYS = {
+    "camel": b'"functionCall"',
+    "snake": b'"function_call"',
+    "escaped": rb'"function\u0043all"',
+    "escaped snake": rb'"function\u005fcall"',
+    "all escaped": "".join(f"\\u{ord(c):04X}" for c in "functionCall").join('""').encode(),
+}
+FRAMINGS = {
+    "whole": (target(), JSON, b"%b"),
+    "sse": (target(Operation.STREAM, Framing.SSE), EVENTS, b"data: %b\r\n\r\n"),
+    "array": (target(Operation.STREAM, Framing.ARRAY), JSON, b"[%b]"),
+    "sse, unasked": (target(), EVENTS, b"data: %b\n\n"),
+    "unnamed": (target(), "text/plain", b"%b"),
+}
+
+
+def event(key: bytes, value: bytes) -> bytes:
+    return (
+        b'{"candidates":[{"content":{"role":"model","parts":[{%b:{"name":"get_weather","args":{"secret":%b}}}]},'
+        b'"finishReason":"STOP","index":0}]}' % (key, value)
+    )
+
+
+@pytest.fixture
+async def graft() -> AsyncIterator[Graft]:
+    store = open_url("memory://", ttl=1e6, clock=lambda: 1.0)
+    await store.open()
+    yield Graft(store)
+    await store.close()
+
+
+async def seen(graft: Graft, framing: str, document: bytes) -> bytes:
+    """What the client gets."""
+    to, kind, form = FRAMINGS[framing]
+    capture = Capture(graft.grafter, await graft.exchange({"contents": [user("hi")]}, to), kind)
+    body = form.replace(b"%b", document)
+    if kind == EVENTS or to.framing is Framing.ARRAY:
+        return capture.feed(body) + capture.finish()
+    if not concerns(capture.exchange, body):
+        return body
+    out = await capture.whole(body)
+    return out.body if isinstance(out, Reply) else out
+
+
+@pytest.mark.parametrize("framing", FRAMINGS)
+@pytest.mark.parametrize("key", KEYS)
+@pytest.mark.parametrize("value", ARGS)
+async def test_no_call_is_shown(graft: Graft, framing: str, key: str, value: str) -> None:
+    await graft.tools(WEATHER)
+    assert_hidden(await seen(graft, framing, event(KEYS[key], ARGS[value])))
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-32", "utf-8-sig"])
+@pytest.mark.parametrize("framing", FRAMINGS)
+async def test_no_call_is_shown_in_another_encoding(graft: Graft, framing: str, encoding: str) -> None:
+    """Clients guess it."""
+    await graft.tools(WEATHER)
+    assert_hidden(await seen(graft, framing, event(KEYS["camel"], b"1").decode().encode(encoding)))
+
+
+def assert_hidden(given: bytes) -> None:
+    assert b"secret" not in given.replace(b"\0", b"")
+    assert b"Tool call completed: get_weather" in given or b'"code":502' in given or b'"code":500' in given
