@@ -20,7 +20,7 @@ from tests.crash.rig import WORKER_SESSION, Rig, together
 from tests.crash.writer import Writer
 
 REPEATABLE = {"repeatable", "remote_repeatable"}
-_MOMENTS = 250
+_MOMENTS = 160
 """A kill comes after at most so many trace points, and then at most _PAUSE seconds later."""
 _PAUSE = 0.05
 _CUT = "Input data was truncated"
