@@ -9,9 +9,13 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
+import xxhash
+
 from addon.core.documents import Document, camel, decode, encode, get, listed, objects
 
 MAX_NAME = 64
+"""Characters of a function's name, where no source shows that a service takes more."""
+MAX_VERTEX_NAME = 128
 Generation = tuple[int, int] | None
 """A model's major and minor version; None where the name does not tell, which is taken for the newest."""
 
@@ -87,23 +91,23 @@ class Toolbox:
         self.builtins = tuple(builtins)
         self.tool_config = tool_config
         self.names = {str(d["name"]): str(d["name"]) for d in declarations}
-        self._stripped: dict[bool, Plan] = {}
+        self._stripped: dict[tuple[bool, bool], Plan] = {}
 
-    def strip(self, model: Generation) -> Plan:
-        """The client's tools out, the toolset's in."""
-        old = is_before(model, (3, 0))
-        plan = self._stripped.get(old)
+    def strip(self, model: Generation, *, vertex: bool = False) -> Plan:
+        """The client's tools out, the toolset's in. `vertex`, here and below: for Vertex AI."""
+        key = is_before(model, (3, 0)), vertex
+        plan = self._stripped.get(key)
         if plan is None:
-            plan = self._stripped[old] = self._plan([], None, old)
+            plan = self._stripped[key] = self._plan([], None, *key)
         return plan
 
-    def keep(self, tools: bytes | None, tool_config: bytes | None, model: Generation) -> Plan:
+    def keep(self, tools: bytes | None, tool_config: bytes | None, model: Generation, *, vertex: bool = False) -> Plan:
         """The client's tools stay, the toolset's join them. Raises Malformed."""
         own = list(objects(decode(tools))) if tools else []
         config = decode(tool_config) if tool_config else None
-        return self._plan(own, config if isinstance(config, dict) else None, is_before(model, (3, 0)))
+        return self._plan(own, config if isinstance(config, dict) else None, is_before(model, (3, 0)), vertex)
 
-    def _plan(self, own: list[Document], own_config: Document | None, old: bool) -> Plan:
+    def _plan(self, own: list[Document], own_config: Document | None, old: bool, vertex: bool) -> Plan:
         own_names = [name for tool in own for name in declared_names(tool)]
         own_builtins = any(_is_builtin(tool) for tool in own)
         declarations, builtins, dropped = self.declarations, self.builtins, ""
@@ -111,7 +115,8 @@ class Toolbox:
             declarations, dropped = (), "functions beside the client's built-in tools, which this model refuses"
         if old and builtins and (declarations or own_names):
             builtins, dropped = (), "built-in tools beside functions, which this model refuses"
-        names = _used_names([str(d["name"]) for d in declarations], own_names)
+        longest = MAX_VERTEX_NAME if vertex else MAX_NAME
+        names = _used_names([str(d["name"]) for d in declarations], own_names, longest)
         tools = [*own, *builtins]
         if declarations:
             tools.append({"functionDeclarations": [{**d, "name": names[d["name"]]} for d in declarations]})
@@ -119,10 +124,10 @@ class Toolbox:
         config = _merge_config(own_config, ours, names, bool(own_names or declarations))
         asked = bool(own_config and get(own_config, _FLAG))
         mixes = bool((own_builtins or builtins) and (own_names or declarations))
-        if mixes and not old and (declarations or builtins):
+        if mixes and not old and not vertex and (declarations or builtins):
             config = {**(config or {}), _FLAG: True}
-        elif old and config and not asked:
-            config.pop(_FLAG, None)  # which such a model refuses
+        elif config and (vertex or (old and not asked)):
+            config.pop(_FLAG, None)  # which such a model refuses, or such a service
         flagged = bool(config and config.get(_FLAG))
         return Plan(
             tools=encode(tools) if tools else None,
@@ -145,19 +150,25 @@ def _is_builtin(tool: Document) -> bool:
     return any(camel(key) != "functionDeclarations" and value is not None for key, value in tool.items())
 
 
-def _used_names(names: Sequence[str], taken: Collection[str]) -> dict[str, str]:
-    """Each name as it is, or where a client's tool has it, with a suffix that makes it unique."""
+def _used_names(names: Sequence[str], taken: Collection[str], longest: int) -> dict[str, str]:
+    """Each name as it is, or with a suffix that makes it unique, where a client's tool has it or it is too long."""
     used = set(taken) | set(names)
     result: dict[str, str] = {}
     for name in names:
-        result[name] = name
-        if name in taken:
+        result[name] = short = name if len(name) <= longest else _shortened(name, longest)
+        if name in taken or (short != name and short in used):
             number = 2
-            while (other := name[: MAX_NAME - len(f"_g{number}")] + f"_g{number}") in used:
+            while (other := short[: longest - len(f"_g{number}")] + f"_g{number}") in used:
                 number += 1
             result[name] = other
-            used.add(other)
+        used.add(result[name])
     return result
+
+
+def _shortened(name: str, longest: int) -> str:
+    """A name cut to its length, the same in every request."""
+    digest = f"_{xxhash.xxh3_64_hexdigest(name.encode())[:8]}"
+    return name[: longest - len(digest)] + digest
 
 
 def _merge_config(

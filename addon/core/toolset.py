@@ -33,7 +33,7 @@ type Object = dict[str, Any]
 MAX_DECLARATIONS = 512
 MAX_DEPTH = 100  # what the service takes, and what recursion over a schema bears
 
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.:-]{0,63}")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.:-]{0,127}")
 _BUILTINS = (
     *("googleSearch", "googleSearchRetrieval", "codeExecution", "urlContext", "googleMaps", "fileSearch"),
     *("computerUse", "mcpServers", "retrieval", "enterpriseWebSearch", "parallelAiSearch", "exaAiSearch"),
@@ -223,7 +223,7 @@ def _named(fields: Object, at: _At) -> tuple[_At, Object]:
             (at / "name")
             .of(_label(fields, at))
             .bad(
-                f"is {_shown(name)}; a name is a letter or _ and up to 63 letters, digits, _ . : -"
+                f"is {_shown(name)}; a name is a letter or _ and up to 127 letters, digits, _ . : -"
                 if "name" in fields
                 else "is missing"
             )
@@ -396,7 +396,7 @@ def _fields(value: object, known: tuple[str, ...], at: _At) -> Object:
 def _label(value: Object, at: _At) -> str:
     """What to call a tool: its name where it has one that can be shown. What is no tool has no label."""
     name = value.get("name")
-    return name if at.tool and isinstance(name, str) and 0 < len(name) <= 64 else at.tool
+    return name if at.tool and isinstance(name, str) and 0 < len(name) <= 128 else at.tool
 
 
 def _shown(value: object) -> str:

@@ -17,10 +17,10 @@ from addon.demo.models import Model
 Request = dict[str, Any]
 
 MAX_DECLARATIONS = 512
-_FUNCTION_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.:-]{0,63}")
+_FUNCTION_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.:-]*")
 _BAD_NAME = (
     "Invalid function name. Must start with a letter or an underscore. Must be alphameric (a-z, A-Z, 0-9), underscores "
-    "(_), dots (.), colons (:), or dashes (-), with a maximum length of 64."
+    "(_), dots (.), colons (:), or dashes (-), with a maximum length of {}."
 )
 _CACHED = (
     "CachedContent can not be used with GenerateContent request setting system_instruction, tools or tool_config.\n\n"
@@ -85,7 +85,7 @@ def check_tools(request: Request, model: Model, place: frozenset[str], *, live: 
         builtins |= tool.keys() - {"functionDeclarations"}
         for m, declaration in enumerate(tool.get("functionDeclarations") or []):
             where = f"GenerateContentRequest.tools[{n}].function_declarations[{m}]"
-            errors += _declaration_errors(declaration, where, vertex="vertex" in place, live=live)
+            errors += _declaration_errors(declaration, where, place, live=live)
             declared.append(declaration.get("name", ""))
     if errors:
         raise Refused("".join(f"* {error}\n" for error in errors))
@@ -104,6 +104,10 @@ def check_tools(request: Request, model: Model, place: frozenset[str], *, live: 
     return names
 
 
+def _is_vertex_ai(place: frozenset[str]) -> bool:
+    return "vertex" in place and "codeassist" not in place
+
+
 def _check_builtins(
     builtins: set[str], functions: bool, tool_config: dict[str, Any], model: Model, place: frozenset[str]
 ) -> None:
@@ -119,17 +123,19 @@ def _check_builtins(
             if "vertex" in place
             else "Tool use with function calling is unsupported"
         )
-    if not invocations:
+    if not invocations and not _is_vertex_ai(place):  # which has no such field
         raise Refused(
             "Please enable tool_config.include_server_side_tool_invocations to use Built-in tools with Function "
             "calling."
         )
 
 
-def _declaration_errors(declaration: dict[str, Any], where: str, *, vertex: bool, live: bool) -> list[str]:
+def _declaration_errors(declaration: dict[str, Any], where: str, place: frozenset[str], *, live: bool) -> list[str]:
     errors: list[str] = []
-    if not _FUNCTION_NAME.fullmatch(declaration.get("name") or ""):
-        errors.append(f"{where}.name: {_BAD_NAME}")
+    name = declaration.get("name") or ""
+    longest = 128 if _is_vertex_ai(place) and not live else 64  # 128 by Vertex AI's reference alone
+    if len(name) > longest or not _FUNCTION_NAME.fullmatch(name):
+        errors.append(f"{where}.name: {_BAD_NAME.format(longest)}")
     for plain, full in (("parameters", "parametersJsonSchema"), ("response", "responseJsonSchema")):
         if plain in declaration and full in declaration:
             # own words
@@ -143,7 +149,7 @@ def _declaration_errors(declaration: dict[str, Any], where: str, *, vertex: bool
     if parameters is not None:
         if parameters.get("type") not in ("OBJECT", None, "TYPE_UNSPECIFIED"):
             errors.append(f"{where}.parameters: functionDeclaration parameters schema should be of type OBJECT.")
-        errors += _schema_errors(parameters, f"{where}.parameters", vertex)
+        errors += _schema_errors(parameters, f"{where}.parameters", "vertex" in place)
     return errors
 
 

@@ -42,7 +42,8 @@ SOURCE = {
     "Content": "role:string parts:[Part]",
     "Part": """text:string thought:bool thoughtSignature:bytes inlineData:Blob fileData:FileData
         functionCall:FunctionCall functionResponse:FunctionResponse executableCode:ExecutableCode
-        codeExecutionResult:CodeExecutionResult toolCall:ToolCall toolResponse:ToolResponse
+        codeExecutionResult:CodeExecutionResult toolCall:ToolCall@developer,codeassist
+        toolResponse:ToolResponse@developer,codeassist
         videoMetadata:VideoMetadata mediaResolution:MediaResolution partMetadata:struct
         audioTranscription:value mediaProcessing:value speechMetadata:value documentMetadata:value
         spreadsheetMetadata:value audioMetadata:value""",
@@ -90,7 +91,7 @@ SOURCE = {
         minimum:number maximum:number minLength:int maxLength:int pattern:string example:value anyOf:[Schema]
         propertyOrdering:[string] default:value""",
     "ToolConfig": """functionCallingConfig:FunctionCallingConfig retrievalConfig:RetrievalConfig
-        includeServerSideToolInvocations:bool""",
+        includeServerSideToolInvocations:bool@developer,codeassist""",
     "FunctionCallingConfig": """mode:Mode allowedFunctionNames:[string] streamFunctionCallArguments:bool@vertex""",
     "RetrievalConfig": "latLng:LatLng languageCode:string",
     "LatLng": "latitude:number longitude:number",
@@ -133,13 +134,13 @@ class Field:
     snake: str
     type: str
     shape: str
-    only: str  # the one place that knows it; with "!" the one that does not; empty: everywhere
+    only: str  # the places that know it; with "!" the one that does not; empty: everywhere
 
     def known(self, place: frozenset[str]) -> bool:
         """Whether the service at this place has the field."""
         if self.only.startswith("!"):
             return self.only[1:] not in place
-        return not self.only or self.only in place
+        return not self.only or not place.isdisjoint(self.only.split(","))
 
 
 def _parse(source: str) -> dict[str, Field]:

@@ -351,9 +351,10 @@ def _plan(target: Target, scope: Scope, request: Request, model: str) -> Plan | 
         own = Toolbox().keep(request.value("tools"), None, generation(model))
         return own._replace(changes=False, grafts=False)
     if scope.strips:
-        plan = toolbox.strip(generation(model))
+        plan = toolbox.strip(generation(model), vertex=target.is_vertex)
     else:
-        plan = toolbox.keep(request.value("tools"), request.value("toolConfig"), generation(model))
+        tools, config = request.value("tools"), request.value("toolConfig")
+        plan = toolbox.keep(tools, config, generation(model), vertex=target.is_vertex)
     if target.operation is Operation.COUNT and not _counts_tools(target, request):
         return plan._replace(changes=False)
     return plan

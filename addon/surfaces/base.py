@@ -46,6 +46,9 @@ class Target:
     """Where the GenerateContentResponse is in the answer, in each event or element of a stream."""
     resource: str = ""
     """The model as a body of the Developer API names it, `models/M` or `tunedModels/M`; "" on other surfaces."""
+    is_vertex: bool = False
+    """Whether Vertex AI reads the request in its own language, by itself or behind Firebase: it does not know
+    includeServerSideToolInvocations and the parts that it brings, and takes longer names of functions."""
 
     def streamed(self) -> Target:
         """The same request where its body asks for server-sent events."""

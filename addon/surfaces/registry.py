@@ -125,6 +125,7 @@ def _target(surface: Surface, path: str) -> Target | None:
         request_path=surface.request_path,
         response_path=() if operation is Operation.COUNT else surface.response_path,
         resource=named.get("resource") or "",
+        is_vertex=surface.name == "vertex" or (surface.name == "firebase" and "/locations/" in path),
     )
 
 

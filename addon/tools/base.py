@@ -12,7 +12,7 @@ Behavior = Literal["BLOCKING", "NON_BLOCKING"]
 Scheduling = Literal["SILENT", "WHEN_IDLE", "INTERRUPT"]
 
 MAX_MESSAGE = 4000  # characters of an error that a model is told
-MAX_NAME = 64  # characters of a tool's name, as Gemini has it
+MAX_NAME = 128  # characters of a tool's name, as Gemini has it; where a service takes fewer, requests shorten it
 
 
 class ToolError(Exception):

@@ -128,6 +128,25 @@ def test_renamed_ones_clash_with_nothing_and_stay_within_the_limit() -> None:
     assert all(len(name) <= 64 for name in plan.names.values())
 
 
+def test_a_name_that_a_service_may_not_take_is_shortened_the_same_way_each_time() -> None:
+    long, other = "n" * 128, "n" * 127 + "m"
+    box = Toolbox([{"name": long}, {"name": other}, {"name": "n" * 64}])
+    names = box.strip(NEW).names
+    assert names == kept(box, [{"functionDeclarations": [{"name": "own"}]}]).names
+    assert len(set(names.values())) == 3
+    assert all(len(used) <= 64 and used.startswith("n" * 55) for used in names.values())
+    assert names["n" * 64] == "n" * 64
+    assert list(box.strip(NEW, vertex=True).names.values()) == [long, other, "n" * 64]  # whose reference has 128
+    taken = kept(box, [{"functionDeclarations": [{"name": names[long]}]}]).names
+    assert taken[long] == names[long][:61] + "_g2"
+
+
+def test_a_shortened_name_is_what_allowed_function_names_have() -> None:
+    long = "n" * 65
+    plan = Toolbox([{"name": long}], [], calling("ANY", long)).strip(NEW)
+    assert config_of(plan) == calling("ANY", plan.names[long])
+
+
 @pytest.mark.parametrize(
     ("own", "ours", "merged"),
     [
@@ -167,6 +186,23 @@ def test_a_flag_that_the_client_set_itself_hides_nothing() -> None:
     assert config_of(plan) == {FLAG: True}
     assert not plan.hides_server_tools
     assert plan.server_tools
+
+
+@pytest.mark.parametrize("model", [NEW, None])
+def test_a_service_that_does_not_know_the_flag_never_gets_it(model: Generation) -> None:
+    """Vertex AI: the tools still stand together there, and whoever set the flag, it goes."""
+    box = Toolbox([F], [BUILT_IN], {FLAG: True})
+    plans = [box.strip(model, vertex=True)]
+    for own_config in (None, {"include_server_side_tool_invocations": True}):
+        config = encode(own_config) if own_config else None
+        plans.append(box.keep(encode([{"codeExecution": {}}]), config, model, vertex=True))
+    for plan in plans:
+        assert {"functionDeclarations": [F]} in tools_of(plan)
+        assert BUILT_IN in tools_of(plan)
+        assert config_of(plan) is None
+        assert not plan.hides_server_tools
+        assert not plan.server_tools
+    assert config_of(box.strip(model)) == {FLAG: True}
 
 
 def test_built_ins_of_the_toolset_join_the_clients_functions_and_hide() -> None:

@@ -83,7 +83,7 @@ TOOLS: dict[str, tuple[Any, list[Any], list[Any]]] = {
     "a bare declaration": (PLAIN, [PLAIN], []),
     "a bare declaration of a name alone": ({"name": "f"}, [{"name": "f"}], []),
     "a name with all that is allowed": ({"name": "_a.b:c-9"}, [{"name": "_a.b:c-9"}], []),
-    "a name of 64 characters": ({"name": "n" * 64}, [{"name": "n" * 64}], []),
+    "a name of 128 characters": ({"name": "n" * 128}, [{"name": "n" * 128}], []),
     "parameters in small letters": ({"name": "f", "description": "d", "parameters": JSON_SCHEMA}, [PLAIN], []),
     "parameters that are JSON Schema": (
         {"name": "f", "parameters": FULL},
@@ -312,7 +312,7 @@ BAD_TOOLS: dict[str, tuple[Any, str, str, str]] = {
     "a name that starts with a digit": ({"name": "1f"}, "1f", "tools[0].name", "letter"),
     "a name that ends with a line end": ({"name": "f\n"}, "f\n", "tools[0].name", "letter"),
     "an empty name": ({"name": ""}, "0", "tools[0].name", "''"),
-    "a name of 65 characters": ({"name": "n" * 65}, "0", "tools[0].name", "63"),
+    "a name of 129 characters": ({"name": "n" * 129}, "0", "tools[0].name", "127"),
     "a description that is no string": ({"name": "f", "description": 1}, "f", "tools[0].description", "string"),
     "an unknown key": ({"name": "f", "colour": 1}, "f", "tools[0].colour", "what fits is name, description"),
     "a rule in camelCase": ({"name": "f", "cacheTtl": 3}, "f", "tools[0].cacheTtl", "cache_ttl"),

@@ -121,6 +121,21 @@ def test_every_violation_is_told_with_its_field() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("given", "field"),
+    [
+        ({"toolConfig": {"includeServerSideToolInvocations": True}}, "includeServerSideToolInvocations"),
+        ({"contents": [{"parts": [{"toolCall": {"id": "1"}}]}]}, "toolCall"),
+        ({"contents": [{"parts": [{"toolResponse": {"id": "1"}}]}]}, "toolResponse"),
+    ],
+)
+def test_vertex_does_not_know_invocations_of_its_tools(given: Any, field: str) -> None:
+    with pytest.raises(Refused, match=f'Unknown name "{field}"'):
+        read(given, "GenerateContentRequest", frozenset({"vertex"}))
+    for place in (DEVELOPER, frozenset({"vertex", "codeassist"})):
+        assert read(given, "GenerateContentRequest", place) == given
+
+
 def test_code_assist_paths_begin_with_request() -> None:
     with pytest.raises(Refused, match=r"at 'request\.contents\[0\]'"):
         read({"request": {"contents": [{"x": 1}]}}, "CodeAssistRequest", frozenset({"vertex", "codeassist"}))

@@ -405,6 +405,20 @@ ELSEWHERE: list[tuple[str, str, str, Json, str]] = [
         "Multiple tools are supported only when they are all search tools.",
     ),
     (
+        "a name of 129 characters on Vertex",
+        "gemini-3-flash",
+        "vertex",
+        declared(name="a" * 129),
+        "with a maximum length of 128.",
+    ),
+    (
+        "a name of 65 characters on Code Assist",
+        "gemini-3-flash",
+        "vertex codeassist",
+        declared(name="a" * 65),
+        "with a maximum length of 64.",
+    ),
+    (
         "the flag for built-ins before Gemini 3",
         "gemini-2.5-flash",
         "developer",
@@ -596,6 +610,13 @@ ACCEPTED: list[tuple[str, str, str, Json]] = [
         "gemini-3-flash",
         "developer",
         {"tools": [*TOOLS, {"googleSearch": {}}], "toolConfig": {"includeServerSideToolInvocations": True}},
+    ),
+    ("a name of 128 characters on Vertex", "gemini-3-flash", "vertex", declared(name="a" * 128)),
+    (
+        "built-ins beside functions on Vertex, which has no flag",
+        "gemini-3-flash",
+        "vertex",
+        {"tools": [*TOOLS, {"googleSearch": {}}]},
     ),
     (
         "functions beside JSON from Gemini 3 on",

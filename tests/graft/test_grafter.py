@@ -10,6 +10,7 @@ from addon.core.documents import Document, decode, encode
 from addon.graft.capture import Capture
 from addon.graft.exchange import Abandoned, Forward, Outcome, Reply
 from addon.graft.grafter import Grafter, GraftFailed
+from addon.surfaces import match
 from addon.surfaces.base import Framing, Operation, Target
 from store.base import Store, StoreUnavailable
 from store.models import CachedTools, Call
@@ -147,6 +148,33 @@ async def test_the_toolsets_own_built_in_tools_beside_functions(graft: Graft, mo
     assert declared(sent) == ["get_weather"]
     assert ({"googleSearch": {}} in sent["tools"]) is (model_name == "gemini-3-flash")
     assert sent.get("toolConfig") == (config if model_name == "gemini-3-flash" else None)
+
+
+@pytest.mark.parametrize("client_tools", ["strip", "keep"])
+async def test_vertex_never_gets_the_flag_for_built_in_tools_beside_functions(graft: Graft, client_tools: str) -> None:
+    config = {"includeServerSideToolInvocations": True}
+    await graft.tools(WEATHER, builtins=[{"googleSearch": {}}], tool_config=config, client_tools=client_tools)
+    vertex = match("POST", "aiplatform.googleapis.com", "/v1/publishers/google/models/gemini-3-flash:generateContent")
+    assert vertex is not None
+    sent = await graft.sent({"contents": [], "tools": [{"codeExecution": {}}], "toolConfig": config}, vertex)
+    assert declared(sent) == ["get_weather"]
+    assert {"googleSearch": {}} in sent["tools"]
+    assert "toolConfig" not in sent
+
+
+async def test_a_long_name_is_shortened_upstream_and_whole_everywhere_else(graft: Graft) -> None:
+    long = "look_up_" + "n" * 120
+    await graft.tools({"name": long})
+    sent = await graft.sent({"contents": [user("hi")]}, G3)
+    (used,) = declared(sent)
+    assert len(used) == 64
+    shown = await graft.ask([user("hi")], answer(call(used, id="1"), model="gemini-3-flash"))
+    assert long in shown["parts"][0]["text"]
+    assert [one.name for one in await graft.calls()] == [long]
+    await answer_all(graft, {"t": 1})
+    contents = await graft.contents([user("hi"), shown, user("?")])
+    assert contents[1]["parts"][0]["functionCall"]["name"] == used
+    assert contents[2]["parts"][0]["functionResponse"]["name"] == used
 
 
 async def test_what_the_model_refuses_is_left_out_with_one_warning(

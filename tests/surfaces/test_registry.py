@@ -138,6 +138,7 @@ def test_a_request_to_a_surface_is_known_by_host_and_path_and_by_path_alone(
         model=model,
         request_path=("request",) if enveloped else (),
         response_path=("response",) if enveloped and operation is not COUNT else (),
+        is_vertex=surface == "vertex" or (surface == "firebase" and "/locations/" in path),
         resource="" if surface != "developer" or not model else f"{'tunedM' if 'tunedM' in path else 'm'}odels/{model}",
     )
     assert match("POST", host, path) == expected
@@ -237,6 +238,26 @@ def test_firebase_by_host_takes_the_path_that_by_path_alone_is_vertex() -> None:
     assert by_host.surface == "firebase"
     assert by_path is not None
     assert by_path.surface == "vertex"
+
+
+@pytest.mark.parametrize(
+    ("host", "path", "is_vertex"),
+    [
+        (DEV, "/v1beta/models/m:generateContent", False),
+        (DEV, "/v1beta/cachedContents", False),
+        (REGIONAL, PROJECT + "/publishers/google/models/m:generateContent", True),
+        (GLOBAL, "/v1/publishers/google/models/m:streamGenerateContent", True),
+        (REGIONAL, PROJECT + "/cachedContents", True),
+        (REGIONAL, PROJECT + "/endpoints/1:generateContent", True),
+        (FIRE, PROJECT.replace("v1", "v1beta") + "/publishers/google/models/m:generateContent", True),
+        (FIRE, "/v1beta/projects/p/models/m:generateContent", False),
+        (CODE, "/v1internal:generateContent", False),
+    ],
+)
+def test_which_requests_vertex_ai_reads_in_its_own_language(host: str, path: str, is_vertex: bool) -> None:
+    found = match("POST", host, path)
+    assert found is not None
+    assert found.is_vertex is is_vertex
 
 
 LIVE = "/ws/google.ai.generativelanguage.{}.GenerativeService.BidiGenerateContent{}"

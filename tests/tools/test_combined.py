@@ -130,7 +130,7 @@ async def test_no_prefix_is_the_source_itself(fixed: Any) -> None:
 async def test_a_tool_whose_name_a_prefix_makes_too_long_is_left_out_with_one_warning(
     fixed: Any, until: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    source, other = fixed("one", "a" * 60, "b"), fixed("two", "c")
+    source, other = fixed("one", "a" * 124, "b"), fixed("two", "c")
     async with Combined([prefixed(source, "prefix_"), other]) as tools:
         assert [tool.name for tool in await tools.list_tools()] == ["prefix_b", "c"]
         told = asyncio.Event()
@@ -140,8 +140,8 @@ async def test_a_tool_whose_name_a_prefix_makes_too_long_is_left_out_with_one_wa
         await asyncio.wait_for(told.wait(), 5)
         assert [tool.name for tool in await tools.list_tools()] == ["prefix_b", "prefix_d", "c"]
     (record,) = caplog.records
-    assert f"one: the tool {'a' * 60!r} is left out: with the prefix 'prefix_'" in record.getMessage()
-    assert "64 characters" in record.getMessage()
+    assert f"one: the tool {'a' * 124!r} is left out: with the prefix 'prefix_'" in record.getMessage()
+    assert "128 characters" in record.getMessage()
 
 
 class Slow(ToolSource):
