@@ -153,7 +153,7 @@ _FOLLOW = httpx2.Timeout(30, read=60)
 def _running() -> str:
     try:
         return read_address(state_folder()) or DEFAULT_URL
-    except OSError as error:
+    except (OSError, ValueError) as error:
         fail(str(error))
 
 

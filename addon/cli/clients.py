@@ -149,8 +149,13 @@ def _elsewhere(url: str | None) -> str | None:
 
 
 def _written() -> dict[str, Any]:
+    from addon.control.token import check_folder
     from addon.settings import state_folder
 
+    try:
+        check_folder(state_folder())
+    except (OSError, ValueError) as error:
+        output.fail(str(error))
     try:
         found = json.loads((state_folder() / "proxy.json").read_bytes())
     except (OSError, ValueError):

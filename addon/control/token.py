@@ -6,6 +6,9 @@ message names the path, and never the token.
 
 import os
 import secrets
+import shlex
+import stat
+import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -38,11 +41,61 @@ def load_token(settings: Settings, environ: Mapping[str, str]) -> str | None:
 
 
 def make_folder(state: Path) -> None:
-    """Make the state folder, for its owner alone, where there is none. Raises OSError."""
+    """Make the state folder, for its owner alone, where there is none. Raises OSError, also where it is not safe."""
     try:
         state.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise OSError(f"{state}: the state folder cannot be made: {error.strerror}") from error
+    check_folder(state)
+
+
+def check_folder(state: Path) -> None:
+    """Raises OSError where somebody else can write to the state folder, or has a file in it: a token, an address or a
+    database that they left there would be taken for the user's own. A folder that is not there is fine."""
+    if sys.platform == "win32" or not state.exists():
+        return
+    folder = state.resolve()
+    try:
+        for path in (folder, *folder.iterdir()):
+            _check_owner(path)
+        for parent in folder.parents:
+            if parent.stat().st_mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH:
+                raise _Unsafe(f"{parent}: anyone can write to it, and put another state folder there")
+    except _Unsafe as error:
+        raise OSError(f"{error}. Or choose another state folder (graft_state, TOOLGRAFT_HOME)") from None
+    except OSError as error:
+        raise OSError(f"{state}: the state folder cannot be looked into: {error.strerror}") from error
+
+
+class _Unsafe(Exception):
+    pass
+
+
+def _check_owner(path: Path) -> None:
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        return  # a file that has just gone
+    if found.st_uid not in (0, os.geteuid()):
+        raise _Unsafe(f"{path}: belongs to another user")
+    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not stat.S_ISLNK(found.st_mode):
+        raise _Unsafe(f"{path}: others can write to it. If all of it is yours: chmod go-w {shlex.quote(str(path))}")
+
+
+def hold_folder(state: Path) -> filelock.BaseFileLock:
+    """Take the state folder for one proxy, until the lock is released or the process ends. Raises OSError where another
+    has it: each would leave its own address there for the command line."""
+    make_folder(state)
+    lock = filelock.FileLock(state / "proxy.lock", mode=0o600, timeout=0)
+    try:
+        lock.acquire()
+    except filelock.Timeout:
+        raise OSError(
+            f"{state}: another proxy uses this state folder; stop it, or give this one its own (graft_state)"
+        ) from None
+    except OSError as error:
+        raise OSError(f"{state}: the state folder cannot be written to: {error.strerror}") from error
+    return lock
 
 
 def write_address(state: Path, url: str) -> None:
@@ -53,6 +106,7 @@ def write_address(state: Path, url: str) -> None:
 
 def read_address(state: Path) -> str | None:
     """The URL that the running proxy left, or None. Raises OSError."""
+    check_folder(state)
     return _read(state / "control.url")
 
 

@@ -5,12 +5,13 @@ import gc
 import json
 import logging
 import os
+import sys
 
 from mitmproxy import ctx, exceptions, flowfilter
 from mitmproxy.addonmanager import Loader
 from pydantic import ValidationError
 
-from addon.control.token import make_folder, write_file
+from addon.control.token import write_file
 from addon.doors.outward import Outward
 from addon.exiting import exit_with_loop
 from addon.hooks.banner import addresses, banner, ca_file
@@ -102,7 +103,6 @@ class Lifecycle:
             check_unprefixed(ctx.options)
             await self.runtime.serve()
             listening = addresses(ctx.master.addons.get("proxyserver").servers)
-            make_folder(settings.state)
             ca = ca_file(ctx.options.confdir)
             write_file(settings.state / "proxy.json", json.dumps(listening | {"ca": ca, "pid": os.getpid()}))
         except Exception as error:
@@ -120,6 +120,10 @@ class Lifecycle:
         if runtime is None or runtime.ending:
             return None
         runtime.end()
+        if ctx.master.addons.get(self.name) is None:  # it was taken out, or is being loaded once more
+            logger.error("toolgraft was taken out of mitmproxy, which would go on without it: the proxy ends")
+            exit_with_loop(left_behind)
+            sys.exit(1)
         path = runtime.settings.state / "proxy.json"
         try:
             if json.loads(path.read_text()).get("pid") == os.getpid():

@@ -9,12 +9,13 @@ import os
 import secrets
 import socket
 from collections.abc import Callable, Collection, Coroutine, Mapping
+from contextlib import ExitStack
 from importlib.metadata import PackageNotFoundError, version
 
 from addon.control import tasks
 from addon.control.app import ControlApp, create_app
 from addon.control.server import ControlServer, bind, url_of
-from addon.control.token import clear_address, load_token, make_folder, write_address
+from addon.control.token import clear_address, hold_folder, load_token, write_address
 from addon.doors.mount import key_of, open_doors
 from addon.doors.outward import Outward
 from addon.graft.grafter import Grafter
@@ -94,6 +95,9 @@ class Runtime:
         self.control: ControlApp | None = None
         self._server: ControlServer | None = None
         self._upkeep: list[asyncio.Task[None]] = []
+        self._holds_folder = False
+        self._taken = ExitStack()
+        """Gives back what the start took: the state folder and the port."""
         if listener is not None:
             self.control_address = listener.getsockname()[:2]
             self.control_url = url_of(listener)
@@ -129,20 +133,20 @@ class Runtime:
             raise ValueError(f"graft_store={shown(settings.store_url)}: {error}") from None
         if store.suspends:
             raise ValueError(f"graft_store={shown(settings.store_url)}: must be a kind of store that answers at once")
-        if not settings.store:
-            make_folder(settings.state)
-        checks = SchemaChecks()
-        source = sources_of(settings, checks)
-        token = load_token(settings, environ) if settings.control else None
-        listener = bind(*settings.control) if settings.control else None
-        try:
-            run_now(store.open())
-        except BaseException:
+        with ExitStack() as undo:
+            held = bool(settings.control or not settings.store)
+            if held:  # else nothing is there before `serve`
+                undo.callback(hold_folder(settings.state).release)
+            checks = SchemaChecks()
+            source = sources_of(settings, checks)
+            token = load_token(settings, environ) if settings.control else None
+            listener = bind(*settings.control) if settings.control else None
             if listener is not None:
-                listener.close()
-            raise
-        runtime = cls(settings, store, token, listener, source, checks, outward, environ, listening)
-        run_now(store.hold(runtime.proxy_id, _LEASE))
+                undo.callback(listener.close)
+            run_now(store.open())
+            runtime = cls(settings, store, token, listener, source, checks, outward, environ, listening)
+            run_now(store.hold(runtime.proxy_id, _LEASE))
+            runtime._holds_folder, runtime._taken = held, undo.pop_all()
         return runtime
 
     def change(self, settings: Settings) -> None:
@@ -157,6 +161,8 @@ class Runtime:
 
     async def serve(self) -> None:
         """Open the tool sources, start the control API and the store's upkeep. Raises OSError or SourceError."""
+        if not self._holds_folder:
+            self._taken.callback(hold_folder(self.settings.state).release)
         await self._hold()
         await self.executors.open(changed=self._share)
         self._share()
@@ -227,6 +233,7 @@ class Runtime:
         except StoreError as error:
             logger.warning("the calls of this proxy stay as they are until it is started again: %s", error)
         await self.store.close()
+        self._taken.close()
 
 
 async def _closed(name: str, closing: Coroutine[None, None, None]) -> None:

@@ -1,6 +1,7 @@
 """Wrong options, ports and files end the start with a message; wrong input while it runs changes nothing."""
 
 import json
+import os
 import socket
 import sqlite3
 import threading
@@ -11,7 +12,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.e2e.processes import ROOT, Process, environment, free_port
+from tests.e2e.processes import ROOT, Process, environment, free_port, mitmdump
 from tests.e2e.proxies import DECLARATIONS, Proxy, Session, command, sets, user
 from tests.e2e.upstreams import END, Canned, answer, chunked
 
@@ -177,11 +178,49 @@ def test_a_database_that_cannot_be_used_is_named_and_left_alone(spoil: Any, tmp_
 
 
 def test_two_proxies_do_not_share_a_database(proxy: Proxy, tmp_path: Path) -> None:
-    refused = Refused(tmp_path, state=str(proxy.state))
+    refused = Refused(tmp_path, store=f"sqlite:///{proxy.state / 'toolgraft.db'}")
     assert f"store {proxy.state / 'toolgraft.db'}: another toolgraft uses it" in refused.log
+
+
+@pytest.mark.parametrize("options", [{}, {"store": "memory://"}], ids=["all", "addresses"])
+def test_two_proxies_do_not_share_a_state_folder(options: dict[str, str], proxy: Proxy, tmp_path: Path) -> None:
+    addresses = [(proxy.state / name).read_text() for name in ("control.url", "proxy.json")]
+    refused = Refused(tmp_path, state=str(proxy.state), **options)
+    assert f"{proxy.state}: another proxy uses this state folder; stop it, or give this one its own" in refused.log
     # and the one that runs keeps its place
-    assert (proxy.state / "control.url").read_text().strip() == proxy.control.url
+    assert [(proxy.state / name).read_text() for name in ("control.url", "proxy.json")] == addresses
+    assert addresses[0].strip() == proxy.control.url
     assert proxy.control.ask("GET", "/healthz")["status"] == "ok"
+
+
+def test_a_state_folder_that_others_can_write_to_ends_the_start(tmp_path: Path) -> None:
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state" / "token").write_text("planted")
+    (tmp_path / "state").chmod(0o777)
+    refused = Refused(tmp_path)
+    assert f"{tmp_path / 'state'}: others can write to it" in refused.log
+    assert "planted" not in refused.log
+
+
+@pytest.mark.parametrize("how", ["touched", "removed"])
+def test_a_proxy_whose_addon_is_taken_out_or_loaded_again_ends(how: str, tmp_path: Path) -> None:
+    """It would go on without it: what the addon holds is not free yet when it is loaded once more."""
+    entry = tmp_path / "entry.py"
+    entry.write_text("from addon.hooks.compose import build_addons\naddons = build_addons()\n")
+    words: list[str | Path] = [mitmdump(), "-s", entry, "--mode", f"regular@127.0.0.1:{free_port()}", *sets(control="off")]
+    words += ["--set", f"confdir={tmp_path / 'conf'}"]
+    process = Process("mitmdump", words, environment(tmp_path, TOOLGRAFT_HOME=str(tmp_path / "state")))
+    try:
+        process.wait_for("toolgraft is up")
+        if how == "removed":
+            entry.unlink()
+        else:
+            os.utime(entry, (2e9, 2e9))
+        assert process.wait() == 1
+        assert "toolgraft was taken out of mitmproxy, which would go on without it: the proxy ends" in process.log
+        assert "Traceback" not in process.log
+    finally:
+        process.stop()
 
 
 # --- while it runs ----------------------------------------------------------------------------------------------
