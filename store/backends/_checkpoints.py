@@ -22,6 +22,11 @@ as a whole, which unbroken load prevents: then the writer is made to wait once. 
 and are not waited for. The file is cut to this size when it is used again from its start."""
 
 
+WAIT = 0.02
+"""Seconds for which a checkpoint waits for the writer, and then, with the writer kept out, for readers: whoever reads
+for longer is not waited for, and the log grows."""
+
+
 class Checkpoints:
     def __init__(self, path: Path, size: int) -> None:
         """`size`: bytes that the log has already."""
@@ -46,8 +51,7 @@ class Checkpoints:
         self._thread.join()
 
     def _run(self) -> None:
-        # Whoever reads is not waited for: the writer would have to wait as well.
-        db = sqlite3.connect(self._path, timeout=0, autocommit=True)
+        db = sqlite3.connect(self._path, timeout=WAIT, autocommit=True)
         try:
             while self._due.wait() and not self._closing.is_set():
                 self._due.clear()
@@ -70,12 +74,10 @@ class Checkpoints:
         try:
             db.execute("PRAGMA wal_checkpoint(PASSIVE)")
             if written - self._moved >= LIMIT:  # now little is left to move while the writer waits
-                ((is_busy, *_),) = db.execute("PRAGMA wal_checkpoint(RESTART)")
+                ((is_busy, *_),) = db.execute("PRAGMA wal_checkpoint(RESTART)").fetchall()
                 if is_busy:
-                    logger.warning(
-                        "store %s: the log grows, since another program does not end its reading of the database",
-                        self._path,
-                    )
+                    self._moved = written - LIMIT + STEP  # tried again soon
+                    return
         except sqlite3.Error as error:
             logger.warning("store %s: the log could not be moved into the database: %s", self._path, error)
         self._moved = written
