@@ -147,8 +147,9 @@ def name_after(cursor: str | None) -> str:
     return cursor.removeprefix("session.")
 
 
-def page_of[T](rows: Sequence[tuple[int | str, T]], kind: str, limit: int) -> Page[T]:
-    """A page from up to `limit` + 1 rows of (place, record): the one too many says that there is a next page."""
-    items = [record for _, record in rows[:limit]]
+def page_of[T](rows: Sequence[tuple[int | str, T | None]], kind: str, limit: int) -> Page[T]:
+    """A page from up to `limit` + 1 rows of (place, record): the one too many says that there is a next page. None is a
+    record that cannot be read."""
+    items = [record for _, record in rows[:limit] if record is not None]
     more = len(rows) > limit
     return Page.model_construct(items=items, next_cursor=f"{kind}{rows[limit - 1][0]}" if more else None)

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, NoReturn, Self
 
 import filelock
 
+from store.backends import _records as records
 from store.backends import _sqlite_file as files
 from store.backends._changes import Changes
 from store.backends._checkpoints import Checkpoints
@@ -55,6 +56,7 @@ class SqliteBase(Waits):
         self._checkpoints: Checkpoints | None = None
         self._syncs: Syncs | None = None
         self._sessions: dict[str, Session] = {}  # all of them, written through
+        self._unreadable: set[str] = set()  # sessions, whose tools nobody knows
         self._revisions: dict[str, int] = {}
         self._next_revision = itertools.count(1)
         self._clocks = self._new_clocks()
@@ -93,7 +95,11 @@ class SqliteBase(Waits):
             self._go_on_with_time(meta.get("clock"))
             if not self.read_only:
                 for name, record in self._rows("SELECT name, record FROM session"):
-                    self._sessions[name] = Session.model_validate_json(record)
+                    if session := records.read(Session, record):
+                        self._sessions[name] = session
+                    else:
+                        self._unreadable.add(name)
+                self._settle_unreadable()
                 self._syncs = Syncs(files.wal_of(self.path), self._changes)
                 self._checkpoints = Checkpoints(self.path, files.size_of_log(self.path))
         except (OSError, sqlite3.Error, ValueError, StoreUnavailable) as error:
@@ -104,6 +110,13 @@ class SqliteBase(Waits):
         except BaseException:
             await self.close()
             raise
+
+    def _settle_unreadable(self) -> None:
+        """No worker is given a call that cannot be read, and nobody waits for it."""
+        rows = self._rows("SELECT seq, record FROM call WHERE claimable_at IS NOT NULL OR proxy_id IS NOT NULL")
+        if lost := [(seq,) for seq, record in rows if records.read(Call, record) is None]:
+            with Transaction(self) as tx:
+                tx.db.executemany("UPDATE call SET claimable_at = NULL, proxy_id = NULL WHERE seq = ?", lost)
 
     def _new_clocks(self) -> Clocks:
         return Clocks(lambda: self.clock(), lambda: self.uptime())  # both may be replaced
@@ -142,6 +155,7 @@ class SqliteBase(Waits):
         self.busy_timeout = self.held_since = None
         self._files, self._gone, self._damage = {}, "", ""
         self._sessions.clear()
+        self._unreadable.clear()
         self._revisions.clear()
         self._leases.clear()
         self._writes.clear()
@@ -229,6 +243,13 @@ class SqliteBase(Waits):
     def _rows(self, statement: str, *values: Any) -> Rows:
         try:
             return self._connection.execute(statement, values).fetchall()
+        except sqlite3.Error as error:
+            self._fail(error)
+
+    def _each_row(self, statement: str, *values: Any) -> Iterator[tuple[Any, ...]]:
+        """As `_rows`, one by one: nothing may be written before the last, or before the iterator is gone."""
+        try:
+            yield from self._connection.execute(statement, values)
         except sqlite3.Error as error:
             self._fail(error)
 

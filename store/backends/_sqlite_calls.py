@@ -4,10 +4,12 @@ import sqlite3
 from collections.abc import Callable, Collection
 from typing import Any
 
+from store.backends import _records as records
 from store.backends import _rules as rules
 from store.backends import _states as states
 from store.backends._clocks import Now
 from store.backends._sqlite_base import SqliteBase, Transaction, marks_for
+from store.base import UnknownCall
 from store.models import Call, Page, Status
 
 OF_PROXY = "SELECT record FROM call WHERE proxy_id = ? ORDER BY seq"
@@ -32,7 +34,9 @@ class SqliteCalls(SqliteBase):
         rows = self._rows("SELECT session, record FROM call WHERE call_id = ?", call_id)
         if not rows or session not in (None, rows[0][0]):
             raise rules.unknown_call(call_id, session)
-        return Call.model_validate_json(rows[0][1])
+        if (call := records.read(Call, rows[0][1])) is None:
+            raise UnknownCall(f"call {call_id} cannot be read")
+        return call
 
     async def calls(
         self,
@@ -55,7 +59,7 @@ class SqliteCalls(SqliteBase):
             *wanted.values(),
             limit + 1,
         )
-        return rules.page_of([(seq, Call.model_validate_json(record)) for seq, record in rows], "call", limit)
+        return rules.page_of([(seq, records.read(Call, record)) for seq, record in rows], "call", limit)
 
     async def answer(
         self, session: str, call_id: str, *, result: Any = None, error: str | None = None
@@ -96,16 +100,16 @@ class SqliteCalls(SqliteBase):
     def _claimable(self, session: str, names: Collection[str], steady: float) -> Call | None:
         """The oldest call that a claim looks at."""
         careful = states.approval_required(self._sessions.get(session))
-        rows = self._rows(
+        rows = self._each_row(
             f"SELECT record FROM call WHERE session = ? AND claimable_at <= ? AND name IN ({marks_for(names)})"
             f" AND (status = 'running' OR name NOT IN ({marks_for(careful)})"
-            " OR json_extract(record, '$.approval') = 'approved') ORDER BY seq LIMIT 1",
+            " OR json_extract(record, '$.approval') = 'approved') ORDER BY seq",
             session,
             steady,
             *names,
             *careful,
         )
-        return Call.model_validate_json(rows[0][0]) if rows else None
+        return next(records.read_all(Call, (record for (record,) in rows)), None)
 
     async def _is_claimable(self, session: str, names: Collection[str]) -> bool:
         return self._claimable(session, names, self._clocks.steady()) is not None
@@ -190,9 +194,8 @@ class SqliteCalls(SqliteBase):
         with Transaction(self) as tx:
             now = tx.times
             proxies = self._proxies(now.steady) - {without}
-            for (record,) in find(tx, proxies).fetchall():
-                call = states.lost(Call.model_validate_json(record), proxies=proxies, now=now)
-                if call is not None:
+            for known in records.read_all(Call, [record for (record,) in find(tx, proxies)]):
+                if (call := states.lost(known, proxies=proxies, now=now)) is not None:
                     put_call(tx, call)
                     settled.append(call)
         return settled
@@ -208,7 +211,7 @@ def put_call(tx: Transaction, call: Call, *, quietly: bool = False) -> None:
     record = call.model_dump_json()
     tx.db.execute(
         "UPDATE call SET status = ?, claimable_at = ?, proxy_id = ?, record = ? WHERE call_id = ?",
-        (call.status, *states.indexed(call), record, call.call_id),
+        (call.status, *states.indexed(call), records.versioned(record), call.call_id),
     )
     tx.calls.append(call)
     tx.touch(call.session, [call.turn_id])

@@ -4,6 +4,7 @@ import itertools
 import sqlite3
 from collections.abc import Collection, Sequence
 
+from store.backends import _records as records
 from store.backends import _rules as rules
 from store.backends import _sqlite_notes as notes
 from store.backends import _states as states
@@ -23,19 +24,20 @@ class SqliteLedger(SqliteBase):
             row = tx.db.execute(
                 "SELECT seq, record FROM turn WHERE session = ? AND turn_id = ?", (turn.session, turn.turn_id)
             ).fetchone()
-            old = Turn.model_validate_json(row[1]) if row else None
+            old = records.read(Turn, row[1]) if row else None
             turn = rules.replaced(old, turn)
             record = turn.model_dump_json()
+            kept = records.versioned(record)
             if row is None:
                 seq = tx.db.execute(
                     "INSERT INTO turn (session, turn_id, user_key, bound, created_at, record)"
                     " VALUES (?, ?, ?, ?, ?, ?)",
-                    (turn.session, turn.turn_id, turn.user_key, turn.bound, turn.created_at, record),
+                    (turn.session, turn.turn_id, turn.user_key, turn.bound, turn.created_at, kept),
                 ).lastrowid
                 tx.record(turn.session, "turn.created", record)
             else:
                 seq = row[0]
-                tx.db.execute("UPDATE turn SET user_key = ?, record = ? WHERE seq = ?", (turn.user_key, record, seq))
+                tx.db.execute("UPDATE turn SET user_key = ?, record = ? WHERE seq = ?", (turn.user_key, kept, seq))
                 if old and old.delivered != turn.delivered:
                     tx.db.execute("UPDATE turn_key SET delivered = ? WHERE turn = ?", (turn.delivered, seq))
                 tx.record(turn.session, "turn.updated", record)
@@ -47,7 +49,15 @@ class SqliteLedger(SqliteBase):
                 if tx.db.execute(
                     "INSERT INTO call (call_id, session, turn, name, status, claimable_at, proxy_id, record)"
                     " VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (call_id) DO NOTHING",
-                    (call.call_id, call.session, seq, call.name, call.status, *states.indexed(call), data),
+                    (
+                        call.call_id,
+                        call.session,
+                        seq,
+                        call.name,
+                        call.status,
+                        *states.indexed(call),
+                        records.versioned(data),
+                    ),
                 ).rowcount:
                     tx.calls.append(call)
                     tx.record(call.session, "call.created", data)
@@ -98,14 +108,14 @@ class SqliteLedger(SqliteBase):
             rows += self._rows(
                 f"SELECT seq, record FROM turn WHERE session = ? AND turn_id IN ({marks})", session, *ids
             )
-        turns = {seq: Turn.model_validate_json(record) for seq, record in rows}
-        found.by_key = {key: [turns[seq].turn_id for seq in best] for key, best in meant.items()}
+        turns = {seq: turn for seq, record in rows if (turn := records.read(Turn, record)) is not None}
+        for key, best in meant.items():
+            if ids := [turns[seq].turn_id for seq in best if seq in turns]:
+                found.by_key[key] = ids
         found.turns = {turn.turn_id: turn for turn in turns.values()}
         for marks, some in batches(turns):
-            for call_id, record in self._rows(
-                f"SELECT call_id, record FROM call WHERE turn IN ({marks}) ORDER BY seq", *some
-            ):
-                found.calls[call_id] = Call.model_validate_json(record)
+            texts = self._rows(f"SELECT record FROM call WHERE turn IN ({marks}) ORDER BY seq", *some)
+            found.calls.update((call.call_id, call) for call in records.read_all(Call, (text for (text,) in texts)))
         return found
 
     async def bind(
@@ -121,9 +131,11 @@ class SqliteLedger(SqliteBase):
             ).fetchone()
             if row is None:
                 return None
-            turn = Turn.model_validate_json(row[1]).model_copy(update={"bound": True})
+            if (turn := records.read(Turn, row[1])) is None:
+                return None
+            turn = turn.model_copy(update={"bound": True})
             record = turn.model_dump_json()
-            tx.db.execute("UPDATE turn SET bound = 1, record = ? WHERE seq = ?", (record, row[0]))
+            tx.db.execute("UPDATE turn SET bound = 1, record = ? WHERE seq = ?", (records.versioned(record), row[0]))
             _add_keys(tx.db, turn, row[0], keys)
             tx.record(session, "turn.updated", record)
             tx.touch(session, [turn.turn_id], keys)
@@ -154,7 +166,7 @@ class SqliteLedger(SqliteBase):
             rules.place("turn", cursor),
             limit + 1,
         )
-        return rules.page_of([(seq, Turn.model_validate_json(record)) for seq, record in rows], "turn", limit)
+        return rules.page_of([(seq, records.read(Turn, record)) for seq, record in rows], "turn", limit)
 
     def _expire_keys(self, tx: Transaction) -> None:
         """The keys of turns that are about to expire are known for as long again: those who said the same later may

@@ -5,9 +5,10 @@ from typing import Any
 
 import pydantic_core
 
+from store.backends import _records as records
 from store.backends import _rules as rules
 from store.backends._sqlite_base import SqliteBase, Transaction, batches
-from store.base import ConversationMoved
+from store.base import ConversationMoved, UnknownResponse
 from store.models import Document, GivenCall, Response
 
 HISTORY = """
@@ -46,7 +47,7 @@ class SqliteResponses(SqliteBase):
             if not tx.db.execute(
                 "INSERT INTO response (seq, session, response_id, previous, thread, record, tools, document)"
                 " VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (session, response_id) DO NOTHING",
-                (seq, session, response.response_id, previous, thread, record, tools, document),
+                (seq, session, response.response_id, previous, thread, records.versioned(record), tools, document),
             ).rowcount:
                 raise rules.taken(response)
             tx.db.execute("INSERT OR REPLACE INTO thread VALUES (?, ?, ?)", (thread, session, tx.now))
@@ -129,7 +130,8 @@ def _text(document: Document | None) -> str | None:
 
 
 def _whole(record: str, tools: str | None, document: str | None) -> Response:
-    response = Response.model_validate_json(record)
+    if (response := records.read(Response, record)) is None:
+        raise UnknownResponse("a response cannot be read")
     if tools is None and document is None:
         return response
     apart = {"tools": tools, "document": document}

@@ -2,6 +2,7 @@
 
 from functools import partial
 
+from store.backends import _records as records
 from store.backends import _rules as rules
 from store.backends import _states as states
 from store.backends._sqlite_base import Transaction
@@ -46,7 +47,9 @@ class SqliteRetries(SqliteCalls):
             proxies = self._proxies(now.steady)
             seen = dict(tx.db.execute("SELECT proxy_id, seen_at FROM proxy"))
             turns = (
-                (seq, Turn.model_validate_json(data)) for seq, data in tx.db.execute(BY_KEY, (session, request_key))
+                (seq, turn)
+                for seq, data in tx.db.execute(BY_KEY, (session, request_key))
+                if (turn := records.read(Turn, data)) is not None
             )
             fits = partial(rules.can_be_taken_over, proxies=proxies, seen=seen, window=window, steady=now.steady)
             seq, turn = next(((seq, turn) for seq, turn in turns if fits(turn)), (0, None))
@@ -55,8 +58,8 @@ class SqliteRetries(SqliteCalls):
             turn = rules.taken_over(turn, proxy_id)
             _put_turn(tx, seq, turn)
             calls = []
-            for (data,) in tx.db.execute("SELECT record FROM call WHERE turn = ? ORDER BY seq", (seq,)).fetchall():
-                call = Call.model_validate_json(data)
+            rows = tx.db.execute("SELECT record FROM call WHERE turn = ? ORDER BY seq", (seq,)).fetchall()
+            for call in records.read_all(Call, (data for (data,) in rows)):
                 after = states.lost(call, proxies=proxies | {proxy_id}, now=now)
                 after = after or states.moved(call, proxy_id=proxy_id, now=now)
                 if after is not None:
@@ -67,12 +70,12 @@ class SqliteRetries(SqliteCalls):
 
 def _turn(tx: Transaction, session: str, turn_id: str) -> tuple[int, Turn | None]:
     row = tx.db.execute("SELECT seq, record FROM turn WHERE session = ? AND turn_id = ?", (session, turn_id)).fetchone()
-    return (0, None) if row is None else (row[0], Turn.model_validate_json(row[1]))
+    return (0, None) if row is None else (row[0], records.read(Turn, row[1]))
 
 
 def _put_turn(tx: Transaction, seq: int, turn: Turn) -> None:
     record = turn.model_dump_json()
-    tx.db.execute("UPDATE turn SET record = ? WHERE seq = ?", (record, seq))
+    tx.db.execute("UPDATE turn SET record = ? WHERE seq = ?", (records.versioned(record), seq))
     tx.touch(turn.session, [turn.turn_id])
     tx.record(turn.session, "turn.updated", record)
 

@@ -2,8 +2,10 @@
 
 from typing import Any
 
+from store.backends import _records as records
 from store.backends import _rules as rules
 from store.backends._sqlite_base import SqliteBase, Transaction
+from store.base import StoreUnavailable
 from store.models import CachedTools, Page, Policy, Session, Snapshot, Toolset
 
 TABLES = (
@@ -20,9 +22,15 @@ class SqliteSessions(SqliteBase):
 
     def _session(self, name: str) -> Session | None:
         if not self.read_only and self._db is not None:
-            return self._sessions.get(name)
+            session = self._sessions.get(name)
+            if session is None and name in self._unreadable:
+                raise _unreadable(name)
+            return session
         rows = self._rows("SELECT record FROM session WHERE name = ?", name)
-        return Session.model_validate_json(rows[0][0]) if rows else None
+        session = records.read(Session, rows[0][0]) if rows else None
+        if rows and session is None:
+            raise _unreadable(name)
+        return session
 
     async def sessions(self, *, limit: int = 100, cursor: str | None = None) -> Page[Session]:
         rules.check_limit(limit)
@@ -31,8 +39,7 @@ class SqliteSessions(SqliteBase):
             rules.name_after(cursor),
             limit + 1,
         )
-        records = [(name, Session.model_validate_json(record)) for name, record in rows]
-        return rules.page_of(records, "session.", limit)
+        return rules.page_of([(name, records.read(Session, record)) for name, record in rows], "session.", limit)
 
     async def put_policy(self, name: str, policy: Policy, *, if_version: int | None = None) -> Session:
         return self._put_session(name, "session.updated", {"policy": policy}, if_version)
@@ -47,10 +54,11 @@ class SqliteSessions(SqliteBase):
             # numbers of events are given once, and this write leaves one
             session = rules.changed(old, name, changes, version=self._last_event + 1, now=tx.now)
             record = session.model_dump_json()
-            tx.db.execute("INSERT OR REPLACE INTO session VALUES (?, ?)", (name, record))
+            tx.db.execute("INSERT OR REPLACE INTO session VALUES (?, ?)", (name, records.versioned(record)))
             tx.record(name, kind, session.masked().model_dump_json())
             if "toolset" in changes:
                 tx.changed.append(name)
+        self._unreadable.discard(name)
         self._sessions[name] = kept = Session.model_validate_json(record)
         return kept
 
@@ -66,6 +74,7 @@ class SqliteSessions(SqliteBase):
             tx.record(name, "session.deleted", rules.json_text({"name": name}))
             tx.changed.append(name)
         self._sessions.pop(name, None)
+        self._unreadable.discard(name)
         self._revisions.pop(name, None)
         return True
 
@@ -74,11 +83,16 @@ class SqliteSessions(SqliteBase):
         with Transaction(self) as tx:
             tx.db.execute(
                 "INSERT OR REPLACE INTO cached_tools VALUES (?, ?, ?, ?)",
-                (cached.session, cached.cached_content, cached.created_at, record),
+                (cached.session, cached.cached_content, cached.created_at, records.versioned(record)),
             )
 
     async def cached_tools(self, session: str, cached_content: str) -> CachedTools | None:
         rows = self._rows(
             "SELECT record FROM cached_tools WHERE session = ? AND cached_content = ?", session, cached_content
         )
-        return CachedTools.model_validate_json(rows[0][0]) if rows else None
+        return records.read(CachedTools, rows[0][0]) if rows else None
+
+
+def _unreadable(name: str) -> StoreUnavailable:
+    """Not as if it had no tools: its clients would be answered without them, and without the approvals they ask for."""
+    return StoreUnavailable(f"session {name} cannot be read: set its tools again, or delete it")

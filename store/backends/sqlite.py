@@ -16,7 +16,7 @@ from store.backends._sqlite_responses import SqliteResponses
 from store.backends._sqlite_retries import SqliteRetries
 from store.backends._sqlite_sessions import SqliteSessions
 from store.base import Store
-from store.models import Event
+from store.models import Document, Event
 
 PATIENT = frozenset(name for name in Store.__abstractmethods__ if inspect.iscoroutinefunction(getattr(Store, name))) - {
     "open",
@@ -58,7 +58,7 @@ class SqliteStore(SqliteSessions, SqliteLedger, SqliteRetries, SqliteResponses):
                 event_id=rules.event_id(self.epoch, number),
                 session=name,
                 type=kind,
-                data=pydantic_core.from_json(data),
+                data=_data(data),
                 created_at=created_at,
             )
             for number, name, kind, data, created_at in rows
@@ -109,6 +109,14 @@ class SqliteStore(SqliteSessions, SqliteLedger, SqliteRetries, SqliteResponses):
             self._revisions.pop(name, None)
         self._wake((), (), [name for (name,) in names])
         return gone
+
+
+def _data(text: str) -> Document:
+    try:
+        data: Document = pydantic_core.from_json(text)
+    except ValueError:  # damaged: its place stays, so that those behind it are found
+        return {}
+    return data
 
 
 all_patient(SqliteStore, PATIENT)
