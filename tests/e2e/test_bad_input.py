@@ -207,8 +207,8 @@ def test_a_proxy_whose_addon_is_taken_out_or_loaded_again_ends(how: str, tmp_pat
     """It would go on without it: what the addon holds is not free yet when it is loaded once more."""
     entry = tmp_path / "entry.py"
     entry.write_text("from addon.hooks.compose import build_addons\naddons = build_addons()\n")
-    words: list[str | Path] = [mitmdump(), "-s", entry, "--mode", f"regular@127.0.0.1:{free_port()}", *sets(control="off")]
-    words += ["--set", f"confdir={tmp_path / 'conf'}"]
+    words: list[str | Path] = [mitmdump(), "-s", entry, "--set", f"confdir={tmp_path / 'conf'}", *sets(control="off")]
+    words += ["--mode", f"regular@127.0.0.1:{free_port()}"]
     process = Process("mitmdump", words, environment(tmp_path, TOOLGRAFT_HOME=str(tmp_path / "state")))
     try:
         process.wait_for("toolgraft is up")
