@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 
+from addon.core.escaping import printable, printable_json
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
@@ -23,12 +25,12 @@ def note(message: str) -> None:
 
 
 def plain(text: str) -> str:
-    """The text with its control characters spelled out: names and arguments come from a model, and a terminal obeys."""
-    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
+    """The text on one line, with what is not printable spelled out: names and arguments come from a model."""
+    return printable(text)
 
 
 def print_json(document: Any, *, indent: int | None = 2) -> None:
-    typer.echo(json.dumps(document, indent=indent, ensure_ascii=False))
+    typer.echo(printable_json(json.dumps(document, indent=indent, ensure_ascii=False)))
 
 
 def compact(document: Any) -> str:

@@ -1,8 +1,12 @@
 """What of a request proves who sends it, or lets its holder in: the names of headers and of a URL's parameters."""
 
+import base64
+import binascii
 import re
 from collections.abc import Iterable
-from urllib.parse import unquote_plus
+from urllib.parse import unquote, unquote_plus
+
+Fields = Iterable[tuple[bytes, bytes]]
 
 HEADERS = (
     "authorization",
@@ -20,6 +24,12 @@ HEADERS = (
 PARAMETERS = ("key", "$key", "access_token", "api_key", "apikey", "oauth_token", "token", "x-amz-security-token")
 
 _HEADERS = frozenset(name.encode() for name in HEADERS)
+_NAMES_NOBODY = b"x-goog-user-project"  # a project's name is not looked for in other texts
+_NO_WORD = 20
+"""Characters from which on a key is none that somebody has made up."""
+_RANDOM = re.compile(r"[\w.+=~ -]*\d[\w.+=~ -]*", re.ASCII)
+_SECRET_NAME = re.compile(r"key|token|secret|pass|pwd|auth|cred|cookie|session|private|signature", re.IGNORECASE)
+_PAIR = re.compile(r"([?&;#])([^=&;#?\s\x1b]{1,100})=([^&;#\s\x1b\"'<>]+)")
 
 
 def is_secret_parameter(name: str) -> bool:
@@ -27,16 +37,85 @@ def is_secret_parameter(name: str) -> bool:
     return unquote_plus(name).lower() in PARAMETERS
 
 
+def masked(text: str, instead: str = "***") -> str:
+    """The text with the values of secret parameters replaced in each URL of it."""
+
+    def pair(found: re.Match[str]) -> str:
+        separator, name, value = found.groups()
+        return f"{separator}{name}={instead if is_secret_parameter(name) else value}"
+
+    return _PAIR.sub(pair, text) if "=" in text else text
+
+
 def secret_parameters(url: str) -> list[str]:
     """The values of a URL's secret parameters, as they stand there."""
-    _, question, query = url.partition("?")
-    if not question:
+    if "=" not in url:
         return []
-    pairs = (pair.partition("=") for pair in re.split("[&;#]", query))
-    return [value for name, equals, value in pairs if equals and is_secret_parameter(name)]
+    return [value for _, name, value in _PAIR.findall(url) if is_secret_parameter(name)]
 
 
-def credentials(url: str, headers: Iterable[tuple[bytes, bytes]]) -> tuple[bytes, ...]:
+def credentials(url: str, headers: Fields) -> tuple[bytes, ...]:
     """What tells one sender from another: requests that differ in it are of different people."""
     found = [value for name, value in headers if name.lower() in _HEADERS]
     return (*found, *(value.encode("utf-8", "surrogateescape") for value in secret_parameters(url)))
+
+
+def secrets_in(url: str, headers: Fields) -> set[str]:
+    """The secrets of a message, in each form in which they may be met again elsewhere. Clients that need no key send a
+    word in its place (`placeholder`), which is no secret."""
+    found: set[str] = set()
+    parameters = secret_parameters(url)
+    for name, raw in headers:
+        lower = name.lower()
+        if lower in _HEADERS:
+            if lower != _NAMES_NOBODY:
+                found |= secrets_of_header(lower.decode(), raw.decode("utf-8", "surrogateescape"))
+        elif b"=" in raw:  # a URL, as in Referer and Location
+            parameters += secret_parameters(raw.decode("utf-8", "surrogateescape"))
+    for one in parameters:
+        found |= {one, unquote(one)}
+    return {one for one in found if len(one) >= _NO_WORD or any(map(str.isdigit, one))}
+
+
+def secrets_of_header(name: str, value: str) -> set[str]:
+    """A header's secrets: what stands behind `Bearer`, a Basic password, the values of cookies, or all of it."""
+    if name.lower() in ("cookie", "set-cookie"):
+        pairs = value.split(";")[: 1 if name.lower() == "set-cookie" else None]
+        return {pair.partition("=")[2].strip().strip('"') for pair in pairs}
+    kind, space, rest = value.strip().partition(" ")
+    found = {rest.strip() if space else kind, value.strip()}
+    if kind.lower() == "basic":
+        try:
+            found.add(base64.b64decode(rest, validate=True).decode().partition(":")[2])
+        except (binascii.Error, UnicodeDecodeError):
+            pass
+    return found
+
+
+def secrets_of_executor(url: str, headers: Iterable[tuple[str, str]]) -> set[str]:
+    """Those of a configured address."""
+    found = set(secret_parameters(url))
+    for name, value in headers:
+        if _is_secret(name, value):
+            found |= secrets_of_header(name, value)
+    before, at, _ = url.partition("//")[2].partition("/")[0].rpartition("@")
+    if at:
+        found |= {before.partition(":")[2], unquote(before.partition(":")[2])}
+    return found
+
+
+def secrets_of_environment(variables: Iterable[tuple[str, str]]) -> set[str]:
+    """Those of a process that the proxy starts."""
+    found: set[str] = set()
+    for name, value in variables:
+        if _is_secret(name, value):
+            found.add(value)
+        if "://" in value:
+            found |= secrets_of_executor(value, ())
+    return found
+
+
+def _is_secret(name: str, value: str) -> bool:
+    """Whether a header or a variable of any name is one: by its name, or because it looks like one. The others are
+    words and paths, which are found in any text."""
+    return bool(_SECRET_NAME.search(name)) or (len(value) >= 16 and _RANDOM.fullmatch(value) is not None)

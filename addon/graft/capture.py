@@ -6,6 +6,7 @@ What streams cannot wait: the store is one that never suspends. Nothing here rai
 from collections.abc import Iterable
 
 from addon.core.documents import Malformed, decode
+from addon.core.redaction import RedactedStream, Redaction
 from addon.graft.decoding import Decoder
 from addon.graft.effects import Effect, End, Refuse, Show, Start
 from addon.graft.exchange import Exchange, Reply
@@ -19,31 +20,40 @@ from store.base import StoreUnavailable, run_now
 from store.models import CachedTools
 
 _CLEAN = ("answered", "delivered", "failed")  # ends of an answer, as `effects.End` has them
+_NO_SECRETS = Redaction(())
 _JSON = "application/json; charset=UTF-8"
 
 
 class Capture:
-    """One answer with status 200, of this content type."""
+    """One answer with status 200, of this content type. `secrets` are taken out of it: what it was asked with, which
+    is neither stored nor shown where the model repeats it."""
 
-    def __init__(self, grafter: Grafter, exchange: Exchange, content_type: str) -> None:
+    def __init__(
+        self, grafter: Grafter, exchange: Exchange, content_type: str, secrets: Redaction = _NO_SECRETS
+    ) -> None:
         self.grafter = grafter
         self.exchange = exchange
         self.machine = AnswerMachine(exchange, grafter.settings, grafter.store.clock, grafter.owners)
         self._background = grafter.owners.background(exchange.scope)
         self._ended = False  # cleanly
+        self._secrets = secrets
+        self._stream = RedactedStream(secrets)
         self._resume()
         self.machine.begin(content_type)
 
     def feed(self, chunk: bytes) -> bytes:
         """What the client gets for the next bytes of a stream."""
-        if self.machine.reading.passes(chunk):
+        return self._fed(self._stream.feed(chunk))
+
+    def _fed(self, chunk: bytes) -> bytes:
+        if not chunk or self.machine.reading.passes(chunk):
             return chunk
         out = self.machine.feed(chunk)
         return out if isinstance(out, bytes) else self._done(out)
 
     def finish(self) -> bytes:
         """The clean end of a stream: what is still to be sent."""
-        return self._done(self.machine.finish())
+        return self._fed(self._stream.flush()) + self._done(self.machine.finish())
 
     def hung_up(self) -> None:
         """The client reads no more. What was begun goes on: its answer is for a later request."""
@@ -65,7 +75,7 @@ class Capture:
             await self._remember_cache(body)
             return body
         out: list[bytes] = []
-        fed = self.machine.feed(body)
+        fed = self.machine.feed(self._secrets.data(body))
         if isinstance(fed, bytes):
             out.append(fed)
             fed = ()

@@ -20,6 +20,7 @@ from addon.hooks.looping import Looping
 from addon.hooks.perflow import PerFlow
 from addon.hooks.routing import ENDING, Route, Routing, refusal
 from addon.hooks.runtime import Runtime
+from addon.hooks.secrets import redaction_of
 from addon.hooks.streams import came, comes_whole, gone, is_stream, through, whole
 from addon.surfaces import Framing, Operation
 from store.base import StoreUnavailable, run_now
@@ -170,7 +171,7 @@ class Grafting:
             return
         if framing is Framing.JSON:
             return  # replayed: the whole body is there already
-        way.capture = Capture(runtime.grafter, way.exchange, _content_type(flow.response))
+        way.capture = Capture(runtime.grafter, way.exchange, _content_type(flow.response), redaction_of(flow))
         handover[flow] = way.capture.handed_over
         if flow.response.data.content is not None:
             return
@@ -223,7 +224,9 @@ class Grafting:
             gone(flow)
             is_answer = heard.notes and flow.response.status_code == 200
             return listen(runtime.grafter, heard, _content_type(flow.response), body) if is_answer else None
-        capture = way.capture or Capture(runtime.grafter, way.exchange, _content_type(flow.response))
+        capture = way.capture or Capture(
+            runtime.grafter, way.exchange, _content_type(flow.response), redaction_of(flow)
+        )
         handover[flow] = capture.handed_over
         return self._capture(flow, flow.response, way, runtime, capture, body)
 

@@ -1,17 +1,43 @@
-"""API keys in URLs and headers, kept out of mitmdump's console."""
+"""Secrets, and characters that a terminal obeys, kept out of mitmdump's console and of the log."""
 
+import logging
+import re
+import traceback
 from typing import IO, Any
 
-from mitmproxy import ctx
+from mitmproxy import ctx, http
 
-from addon.hooks.secrets import masked, masked_lines
+from addon.core.credentials import masked
+from addon.core.escaping import printable
+from addon.core.redaction import Redaction
+from addon.hooks.secrets import masked_lines, redaction_of
+from addon.own_secrets import own_secrets
+
+_COLOURS = re.compile(r"(\x1b\[[\d;]*m)")
+_DETAILS = 2
+"""The `flow_detail` from which on more of a flow is shown than its URL."""
+_OURS = ("toolgraft", "addon", "store", "mcp", "client")
+"""The beginnings of the names of loggers whose messages are a line each. mitmproxy's own may have several."""
 
 
 class Masking:
+    def load(self, loader: object) -> None:
+        if not isinstance(made := logging.getLogRecordFactory(), _Records):
+            logging.setLogRecordFactory(_Records(made))
+
+    def configure(self, updated: set[str]) -> None:
+        for name in updated & {"upstream_auth", "proxyauth"}:
+            user, colon, password = (getattr(ctx.options, name) or "").partition(":")
+            if colon and not user.startswith("@"):
+                own_secrets.learn([password])
+
     def running(self) -> None:
         dumper: Any = ctx.master.addons.get("dumper")
-        if dumper is not None and not isinstance(dumper.outfp, _Masked):
-            dumper.outfp = _Masked(dumper.outfp)
+        if dumper is None or isinstance(dumper.outfp, _Masked):
+            return
+        dumper.outfp = console = _Masked(dumper.outfp)
+        for name in ("echo_flow", "websocket_message", "websocket_end"):
+            setattr(dumper, name, console.about(getattr(dumper, name)))
 
 
 class _Masked:
@@ -19,9 +45,55 @@ class _Masked:
 
     def __init__(self, file: IO[str]) -> None:
         self._file = file
+        self._redaction: Redaction | None = None
+
+    def about(self, show: Any) -> Any:
+        """`show`, which writes about the flow that it is given."""
+
+        def shows(flow: http.HTTPFlow) -> None:
+            if ctx.options.flow_detail >= _DETAILS:
+                self._redaction = redaction_of(flow)
+            try:
+                show(flow)
+            finally:
+                self._redaction = None
+
+        return shows
 
     def write(self, text: str) -> int:
-        return self._file.write(masked_lines(masked(text)))
+        text = masked_lines(masked((self._redaction or own_secrets.redaction).text(text)))
+        if not (text.isascii() and text.isprintable()):
+            pieces = _COLOURS.split(text)  # every other one is a colour of mitmproxy's own
+            pieces[::2] = [printable(piece.replace("\t", "    "), lines=True) for piece in pieces[::2]]
+            text = "".join(pieces)
+        return self._file.write(text)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._file, name)
+
+
+class _Records:
+    """Makes the records of the log, without secrets, and each of ours on one line: what is behind a line break could
+    pass for a message of its own. The lines of a traceback are indented."""
+
+    def __init__(self, make: Any) -> None:
+        self._make = make
+
+    def __call__(self, *arguments: Any, **options: Any) -> logging.LogRecord:
+        record: logging.LogRecord = self._make(*arguments, **options)
+        try:
+            said = record.getMessage()
+        except Exception:
+            return record
+        text = printable(_without_secrets(said), lines=not record.name.startswith(_OURS))
+        if record.exc_info and record.exc_info[0] is not None:
+            told = _without_secrets("".join(traceback.format_exception(*record.exc_info))).rstrip("\n")
+            text += "".join(f"\n    {printable(line)}" for line in told.split("\n"))
+            record.exc_info = None
+        if text != said:
+            record.msg, record.args = text, ()
+        return record
+
+
+def _without_secrets(text: str) -> str:
+    return own_secrets.redaction.text(masked(text))

@@ -18,7 +18,7 @@ from addon.hooks.grafting import Grafting
 from addon.hooks.headers import asker_in
 from addon.hooks.lifecycle import Lifecycle, refuse
 from addon.hooks.routing import Routing
-from addon.hooks.secrets import clean
+from addon.hooks.secrets import clean, redact, redaction_of
 from addon.hooks.watching import METADATA, Origin, Watching
 
 logger = logging.getLogger("toolgraft")
@@ -97,9 +97,12 @@ class Recording:
             copy.response.content = bytes(kept.received)
         runtime = self.lifecycle.runtime
         asker = asker_digest(runtime.store.secret, asker_in(flow.request)).hex() if runtime is not None else ""
+        redaction = redaction_of(flow)
         clean(copy.request)
         clean(copy.response)
-        body = {} if origin.sent is None else {"client_body": base64.b64encode(origin.sent).decode()}
+        redact(copy, redaction)
+        sent = None if origin.sent is None else redaction.data(origin.sent)
+        body = {} if sent is None else {"client_body": base64.b64encode(sent).decode()}
         # nothing else of the metadata: mitmproxy's own holds the user's password, other addons' who knows what
         copy.metadata = {
             METADATA: {

@@ -8,13 +8,13 @@ from pathlib import Path
 
 from mitmproxy import exceptions, http, io
 
+from addon.core.credentials import masked
 from addon.core.documents import Document, Malformed, decode, encode, get, objects
 from addon.core.tools import Toolbox, declared_names
 from addon.graft.exchange import Forward, Reply
 from addon.graft.grafter import Grafter
 from addon.graft.scope import Scope
 from addon.hooks.record import asker_in_flow, client_sent
-from addon.hooks.secrets import masked
 from addon.metrics import Metrics
 from addon.settings import Settings
 from addon.surfaces import Operation, match, match_path, takes_ids

@@ -24,6 +24,7 @@ from addon.loop.live import LiveSessions
 from addon.loop.server import LoopServer
 from addon.loop.sources import sources_of
 from addon.metrics import Metrics
+from addon.own_secrets import own_secrets
 from addon.settings import Settings
 from addon.tools.base import ToolSource
 from addon.tools.egress import Egress
@@ -91,6 +92,7 @@ class Runtime:
             self.ready.set()
         self.control_address: tuple[str, int] | None = None
         self.control_url: str | None = None
+        own_secrets.learn([token or "", key_of(environ)])
         self.has_gemini_key = bool(key_of(environ))
         self.control: ControlApp | None = None
         self._server: ControlServer | None = None

@@ -1,36 +1,22 @@
-"""What must not be written down: API keys, tokens and cookies in headers and URLs."""
+"""What must not be written down: secrets in headers and URLs by their names, and wherever else by their values."""
 
 import re
 
 from mitmproxy import http
 
-SECRET_HEADERS = (
-    "authorization",
-    "proxy-authorization",
-    "x-goog-api-key",
-    "x-goog-iam-authorization-token",
-    "x-goog-user-project",
-    "api-key",  # of gateways that speak for Gemini
-    "x-api-key",
-    "cookie",
-    "set-cookie",
-)
-REMOVED = "REMOVED"
+from addon.core.credentials import HEADERS, PARAMETERS, masked, secrets_in
+from addon.core.redaction import Redaction
+from addon.hooks.headers import body_of, set_body
+from addon.own_secrets import own_secrets
 
-_PARAMETERS = ("key", "access_token", "api_key", "token")
-_IN_QUERY = re.compile(rf"([?&](?:{'|'.join(_PARAMETERS)})=)[^&\s\x1b]+", re.IGNORECASE)
+REMOVED = "REMOVED"
 
 _COLOUR = r"(?:\x1b\[[\d;]*m)*"
 _LINE = re.compile(
-    rf"^((?: |\x1b\[[\d;]*m)*(?:{'|'.join(SECRET_HEADERS + _PARAMETERS)}){_COLOUR}:{_COLOUR})"
+    rf"^((?: |\x1b\[[\d;]*m)*(?:{'|'.join(map(re.escape, HEADERS + PARAMETERS))}){_COLOUR}:{_COLOUR})"
     rf"(?: .*|(?:\n *{_COLOUR}- .*)+)",
     re.IGNORECASE | re.MULTILINE,
 )
-
-
-def masked(text: str, instead: str = "***") -> str:
-    """The text with the value of every `key=` (and the like) of a query replaced."""
-    return _IN_QUERY.sub(rf"\g<1>{instead}", text) if "=" in text else text
 
 
 def masked_lines(text: str, instead: str = "***") -> str:
@@ -39,10 +25,46 @@ def masked_lines(text: str, instead: str = "***") -> str:
     return _LINE.sub(rf"\g<1> {instead}", text) if ":" in text else text
 
 
+def redaction_of(flow: http.HTTPFlow) -> Redaction:
+    """What must not be written of an exchange, whoever says it: what it was sent with, and what is the proxy's own."""
+    fields = flow.request.headers.fields + (flow.response.headers.fields if flow.response is not None else ())
+    found = secrets_in(flow.request.path, fields)
+    if isinstance(signed_in := flow.metadata.get("proxyauth"), tuple | list):
+        found.add(str(signed_in[-1]))  # the password by which the client uses the proxy
+    return own_secrets.and_those(found)
+
+
 def clean(message: http.Message) -> None:
     """Take the secrets out of a message's headers (and of a request's URL), in place."""
-    for name in SECRET_HEADERS:
+    for name in HEADERS:
         if name in message.headers:
             message.headers[name] = REMOVED
+    message.headers.fields = tuple(
+        (name, masked(value.decode("utf-8", "surrogateescape"), REMOVED).encode("utf-8", "surrogateescape"))
+        if b"=" in value
+        else (name, value)
+        for name, value in message.headers.fields
+    )
     if isinstance(message, http.Request):
         message.path = masked(message.path, REMOVED)
+
+
+def redact(flow: http.HTTPFlow, redaction: Redaction) -> None:
+    """Take these secrets out of all that a flow says, in place. Its bodies stay what they are where they have none."""
+    flow.request.path = redaction.text(flow.request.path)
+    for message in (flow.request, flow.response):
+        if message is None:
+            continue
+        for headers in (message.headers, message.trailers):
+            if headers:
+                headers.fields = tuple((name, redaction.data(value)) for name, value in headers.fields)
+        body = body_of(message)
+        if body and (without := redaction.data(body)) != body:
+            set_body(message, without)
+    if flow.websocket is not None:
+        for frame in flow.websocket.messages:
+            frame.content = redaction.data(frame.content)
+        if flow.websocket.close_reason:
+            flow.websocket.close_reason = redaction.text(flow.websocket.close_reason)
+    if flow.error is not None:
+        flow.error.msg = redaction.text(masked(flow.error.msg))

@@ -6,6 +6,7 @@ from typing import Any
 import tenacity
 
 from addon.loop.results import plain
+from addon.own_secrets import own_secrets
 from addon.tools.base import ToolError
 from addon.tools.bounded import bounded
 
@@ -19,7 +20,8 @@ async def attempt(
     """
 
     async def result() -> bytes:
-        return plain(await run())
+        data = plain(await run())
+        return own_secrets.redaction.data(data)
 
     async def once() -> bytes:
         return await bounded(result, timeout, name)

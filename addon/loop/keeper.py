@@ -8,6 +8,7 @@ from typing import Any
 
 from addon.core.calls import response_of
 from addon.core.documents import Document
+from addon.own_secrets import own_secrets
 from addon.tools.base import MAX_MESSAGE
 from store.base import AlreadyAnswered, Store, StoreError, StoreUnavailable, UnknownCall
 from store.models import Status
@@ -31,7 +32,7 @@ class Keeper:
     async def answer(self, session: str, call_id: str, *, result: Any = None, error: str | None = None) -> Document:
         """Store an answer; the response that counts, which is the one that came first, from wherever."""
         if error is not None:
-            error = error[:MAX_MESSAGE].encode("utf-8", "replace").decode()
+            error = own_secrets.redaction.text(error)[:MAX_MESSAGE].encode("utf-8", "replace").decode()
         try:
             await self._answer(session, call_id, result, error)
         except AlreadyAnswered as other:

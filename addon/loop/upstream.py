@@ -12,9 +12,11 @@ from typing import NamedTuple, Protocol
 
 import httpx2
 
-from addon.core.credentials import credentials
+from addon.core.credentials import credentials, secrets_in
 from addon.core.encoding import BadEncoding, Decompress, decompressor
+from addon.core.redaction import RedactedStream
 from addon.loop.kept_connections import Attempt
+from addon.own_secrets import own_secrets
 from addon.tools.connections import OWNER
 
 Headers = Sequence[tuple[bytes, bytes]]
@@ -109,7 +111,8 @@ class Upstream:
         response = await self._response(outgoing)
         try:
             received = await exchange.answered(response.status_code, response.headers.raw)
-            plain = _plain(response)
+            secrets = own_secrets.and_those(secrets_in(outgoing.url, outgoing.headers))
+            plain = _redacted(_plain(response), RedactedStream(secrets))
             if received is None:
                 received = await exchange.whole(b"".join([chunk async for chunk in plain]))
             yield Answer(received, plain, exchange)
@@ -183,6 +186,15 @@ async def _decompressed(response: httpx2.Response, decompress: Decompress) -> As
             yield plain
     except BadEncoding as error:
         raise httpx2.DecodingError(str(error)) from None
+
+
+async def _redacted(plain: AsyncIterator[bytes], stream: RedactedStream) -> AsyncIterator[bytes]:
+    """The body without what it was asked with: an error may repeat the key, and is shown and stored."""
+    async for chunk in plain:
+        if data := stream.feed(chunk):
+            yield data
+    if data := stream.flush():
+        yield data
 
 
 def _content_type(headers: Headers) -> str:

@@ -12,7 +12,9 @@ import httpx2
 import msgspec
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
+from addon.core.credentials import secrets_of_executor
 from addon.core.documents import Malformed, decode
+from addon.own_secrets import own_secrets
 from addon.tools.base import SourceError, ToolError
 from addon.tools.connections import OWNER
 from addon.tools.egress import EgressRefused
@@ -88,6 +90,7 @@ class HttpExecutor:
             first = e.errors()[0]
             place = ".".join(("executor", *(str(part) for part in first["loc"])))
             raise SourceError(f"{place}: {first['msg'].removeprefix('Value error, ')}") from None
+        own_secrets.learn(secrets_of_executor(self._endpoint.url, self._endpoint.headers.items()))
         self._client = client
         self._owner = frozenset(self._endpoint.headers.items()), httpx2.URL(self._endpoint.url).query
         self.name = origin_of(httpx2.URL(self._endpoint.url))

@@ -16,6 +16,8 @@ import msgspec
 from mcp import Client, MCPError
 from mcp_types import CONNECTION_CLOSED, REQUEST_TIMEOUT, CallToolResult
 
+from addon.core.credentials import secrets_of_environment, secrets_of_executor
+from addon.own_secrets import own_secrets
 from addon.tools.base import SourceError, Tool, ToolError, ToolSource
 from addon.tools.combined import prefixed
 from addon.tools.mcp_config import Server, read_servers
@@ -52,6 +54,8 @@ class McpSource(ToolSource):
         self, name: str, server: Server, *, start_timeout: float = START_TIMEOUT, checks: SchemaChecks | None = None
     ) -> None:
         quiet_sdk()
+        own_secrets.learn(secrets_of_executor(server.url or "", (server.headers or {}).items()))
+        own_secrets.learn(secrets_of_environment((server.env or {}).items()))
         self.name = f"MCP server {name!r}"
         self._server = server
         self._start_timeout = start_timeout

@@ -4,8 +4,9 @@ import io
 
 import pytest
 
+from addon.core.credentials import masked
 from addon.hooks.masking import _Masked
-from addon.hooks.secrets import REMOVED, clean, masked, masked_lines
+from addon.hooks.secrets import REMOVED, clean, masked_lines
 from tests.hooks.harness import request, response
 
 
@@ -17,6 +18,8 @@ from tests.hooks.harness import request, response
         ("https://h/?KEY=abc access_token=x", "https://h/?KEY=*** access_token=x"),
         ("https://h/?access_token=ya29.x\x1b[0m", "https://h/?access_token=***\x1b[0m"),
         ("https://h/?monkey=abc&keys=d", "https://h/?monkey=abc&keys=d"),
+        ("https://h/?$key=abc&%6bey=abc&oauth_token=abc", "https://h/?$key=***&%6bey=***&oauth_token=***"),
+        ("https://h/#access_token=abc;x=1", "https://h/#access_token=***;x=1"),
         ("nothing at all", "nothing at all"),
     ],
 )
@@ -33,6 +36,8 @@ def test_keys_in_urls_are_masked(text: str, expected: str) -> None:
         ("    set-cookie: a=b", "    set-cookie: ***"),
         ("    api-key: abc", "    api-key: ***"),
         ("    X-Api-Key: abc", "    X-Api-Key: ***"),
+        ("    X-Auth-Token: abc", "    X-Auth-Token: ***"),
+        ("    X-Amz-Security-Token: abc", "    X-Amz-Security-Token: ***"),
         ("    content-type: application/json", "    content-type: application/json"),
         ("    x-cookie: a=b", "    x-cookie: a=b"),
         ("    alt: sse\n    key: abc\n    x: 1", "    alt: sse\n    key: ***\n    x: 1"),
@@ -60,8 +65,10 @@ def test_the_console_writes_what_is_masked_and_else_is_a_file_like_others() -> N
 
 def test_a_message_is_cleaned_of_all_of_them() -> None:
     headers = {"Authorization": "Bearer s3", "x-goog-api-key": "s3", "cookie": "s3", "x-other": "stays"}
+    headers |= {"X-Auth-Token": "s3", "X-Amz-Security-Token": "s3", "referer": "https://h/?%6bey=s3", "x-a": "b=s"}
     flow = request("https://h/v1?key=s3&x=1", headers=headers)
     made = response(b"", set_cookie="s3")
+    made.headers["location"] = "https://h/?$key=s3#access_token=s3"
     clean(flow.request)
     clean(made)
     assert "s3" not in str(flow.request.headers.fields) + flow.request.path + str(made.headers.fields)

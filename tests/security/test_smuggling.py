@@ -141,7 +141,7 @@ async def test_no_session_is_given_the_surplus_of_another(
     async with proxied.client() as client:
         for name in ("a", "b", "a", "b"):
             got = await client.post(
-                f"{proxied.reverse}/@{name}{PATH}", json=body, headers={"x-goog-api-key": f"key-of-{name}"}
+                f"{proxied.reverse}/@{name}{PATH}", json=body, headers={"x-goog-api-key": f"key-{name}"}
             )
-            assert f"for key-of-{name}" in got.text
+            assert f"for key-{name}" in got.text
             assert "surplus" not in got.text

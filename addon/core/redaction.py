@@ -1,0 +1,70 @@
+"""Secrets found by their value, wherever somebody has written them: an error that repeats a header, a tool that shows
+its environment."""
+
+import json
+import re
+from collections.abc import Iterable
+from urllib.parse import quote
+
+MASK = "***"
+SHORTEST = 8
+"""Characters that a secret has at least to be looked for: a shorter one would be found in texts that have none."""
+_NUMBER = re.compile(r"[-+.\deE]+")
+
+
+class Redaction:
+    """Replaces these secrets by MASK, as they are, and as JSON and URLs write them. JSON stays JSON: a secret that
+    could be a number is not looked for."""
+
+    def __init__(self, secrets: Iterable[str]) -> None:
+        kept = {one for one in secrets if len(one) >= SHORTEST and not _NUMBER.fullmatch(one)}
+        forms = {form for one in kept for form in (one, json.dumps(one)[1:-1], quote(one, safe=""))}
+        self._texts = sorted(forms, key=len, reverse=True)
+        self._bytes = [form.encode("utf-8", "surrogateescape") for form in self._texts]
+
+    def __bool__(self) -> bool:
+        return bool(self._texts)
+
+    def text(self, text: str) -> str:
+        for form in self._texts:
+            if form in text:
+                text = text.replace(form, MASK)
+        return text
+
+    def data(self, data: bytes) -> bytes:
+        for form in self._bytes:
+            if form in data:
+                data = data.replace(form, MASK.encode())
+        return data
+
+    def begins_at_end(self, data: bytes) -> int:
+        """How many of the last bytes may be the beginning of one that goes on in what comes next."""
+        most = 0
+        for form in self._bytes:
+            tail = data[-(len(form) - 1) :]
+            at = tail.find(form[:1])
+            while at != -1 and len(tail) - at > most:
+                if form.startswith(tail[at:]):
+                    most = len(tail) - at
+                at = tail.find(form[:1], at + 1)
+        return most
+
+
+class RedactedStream:
+    """Bytes that come in pieces. A piece that ends like the beginning of a secret waits for the next."""
+
+    def __init__(self, redaction: Redaction) -> None:
+        self._redaction = redaction
+        self._held = b""
+
+    def feed(self, chunk: bytes) -> bytes:
+        data = self._redaction.data(self._held + chunk if self._held else chunk)
+        if size := self._redaction.begins_at_end(data):
+            self._held = data[-size:]
+            return data[:-size]
+        self._held = b""
+        return data
+
+    def flush(self) -> bytes:
+        held, self._held = self._held, b""
+        return held
