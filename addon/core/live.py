@@ -10,6 +10,9 @@ A `Live` is fed the frames of both sides and the answers of calls, and says what
   connection. What comes behind a held frame is held as well, so that the client's frames keep their order; its own
   `toolResponse` alone is never held, since the model may be waiting for just that.
 
+From Gemini 3.8 on, a model waits only for a function that is declared BLOCKING, takes input meanwhile, and takes the
+call back for it: nothing is held. Of the models before it, those that do not wait are declared NON_BLOCKING.
+
 Frames that are sent in the place of held ones reach the service later than they are asked for here: until `sent` has
 told of each of them, what the client sends goes behind them.
 """
@@ -24,14 +27,16 @@ from addon.core.answer import Captured
 from addon.core.arguments import NO_LIMITS, Bounds, Limits
 from addon.core.documents import Document, Malformed, camel, decode, encode, get, listed, members, mended, objects
 from addon.core.steps import Slot
-from addon.core.tools import Toolbox
+from addon.core.tools import Toolbox, generation, is_before
 
-NON_BLOCKING = "NON_BLOCKING"
+BLOCKING, NON_BLOCKING = "BLOCKING", "NON_BLOCKING"
 _CONCERNS = re.compile(rb'"(?:tool_?[Cc]all|turn_?[Cc]omplete)')
 _ESCAPES = (b"\\u00", b"\0")
 """What of the service's frames is to be looked into, and what may hide it: most of them are audio, and long."""
 _DECLARING = ("setup", "contextUpdate")
-_BEHAVIORS = ("UNSPECIFIED", "BLOCKING", NON_BLOCKING)
+_BEHAVIORS = ("UNSPECIFIED", BLOCKING, NON_BLOCKING)
+_ASYNC = (3, 8)
+"""The first version of Gemini that waits for no call unless it is told to."""
 
 
 class Frame(NamedTuple):
@@ -82,18 +87,16 @@ class _Waiting:
     step: int
     gemini_id: str | None
     used: str
-    manner: Manner
+    blocks: bool
+    scheduling: str | None
     response: Document | None = None
     is_stored: bool = True
-
-    @property
-    def blocks(self) -> bool:
-        return self.manner.behavior != NON_BLOCKING
 
 
 class Live:
     """`manners` are the tools', by the toolset's names. `shows`: the client is given the grafted calls as well, and
-    answers them. `model` is the setup's, bare; "" before it."""
+    answers them. `model` is the setup's, bare; "" before it. One whose name tells no version is taken for the
+    newest."""
 
     def __init__(
         self,
@@ -151,7 +154,17 @@ class Live:
     @property
     def is_blocked(self) -> bool:
         """Whether the model waits for a call, and takes no input."""
-        return bool(self._owed) or any(one.blocks for one in self._waiting.values())
+        return not self._is_async and (bool(self._owed) or any(one.blocks for one in self._waiting.values()))
+
+    @property
+    def _is_async(self) -> bool:
+        """Whether the model takes input at any time, and waits only for functions that are declared so."""
+        return not is_before(generation(self.model), _ASYNC)
+
+    def _blocks(self, behavior: Any) -> bool:
+        """Whether the model waits for a function that is declared like this."""
+        declared = _behavior(behavior)
+        return declared == BLOCKING if self._is_async else declared != NON_BLOCKING
 
     def _declared(self, data: bytes) -> bytes:
         """A setup or contextUpdate with the toolset's tools. One that says nothing of tools updates none."""
@@ -184,7 +197,7 @@ class Live:
             str(declaration.get("name"))
             for tool in kept
             for declaration in objects(get(tool, "functionDeclarations"))
-            if _behavior(declaration.get("behavior")) == NON_BLOCKING
+            if not self._blocks(declaration.get("behavior"))
         }
         self._names = {used: name for name, used in plan.names.items()}
         return None if tools == listed(own) else tools
@@ -269,14 +282,17 @@ class Live:
         if self.shows:
             self._shown[str(gemini_id)] = one.call_id
         else:
-            manner = self.manners.get(name or "", Manner())
-            self._waiting[one.call_id] = _Waiting(self._steps, gemini_id, used, manner)
+            self._waiting[one.call_id] = self._awaited(gemini_id, used, name)
         return one
+
+    def _awaited(self, gemini_id: str | None, used: str, name: str | None) -> _Waiting:
+        manner = self.manners.get(name or "", Manner())
+        return _Waiting(self._steps, gemini_id, used, self._blocks(manner.behavior), manner.scheduling)
 
     def _refuse(self, call: Document, used: str, name: str | None, last: Captured) -> None:
         """A call behind those that a step may have: it is not stored, and answered as the last of those was."""
-        manner = self.manners.get(name or "", Manner())
-        refused = _Waiting(self._steps, _id_of(call), used, manner, {"error": last.fault}, is_stored=False)
+        refused = self._awaited(_id_of(call), used, name)
+        refused.response, refused.is_stored = {"error": last.fault}, False
         self._waiting[f"{last.call_id}+{len(self._waiting)}"] = refused
 
     def _cancelled(self, document: Document) -> tuple[Document, tuple[str, ...]]:
@@ -402,6 +418,6 @@ def _tool_response(answers: Sequence[_Waiting]) -> Frame:
     responses: list[Document] = []
     for one in answers:
         head = {} if one.gemini_id is None else {"id": one.gemini_id}
-        tail = {"scheduling": one.manner.scheduling} if one.manner.scheduling is not None and not one.blocks else {}
+        tail = {"scheduling": one.scheduling} if one.scheduling is not None and not one.blocks else {}
         responses.append({**head, "name": one.used, "response": one.response, **tail})
     return Frame(encode({"toolResponse": {"functionResponses": responses}}))

@@ -55,6 +55,7 @@ class LiveConnection:
         self.contents: list[Json] = []
         self.heard = b""
         self.pending: dict[str, _Pending] = {}
+        self.taken_back: set[str] = set()
         self._model: Model | None = None
         self._resumable = False
 
@@ -85,6 +86,7 @@ class LiveConnection:
                 "bidiGenerateContent.",
             )
         self._declare(setup.get("tools") or [], model)
+        _check_setup(setup, model)
         self._model = model
         self._resumable = "sessionResumption" in setup
         return [{"setupComplete": {}}]
@@ -124,26 +126,29 @@ class LiveConnection:
         return [*self._interrupted(), *self._speak()]
 
     def _input(self, given: Json) -> list[Json]:
-        if any(one.blocks for one in self.pending.values()):
+        assert self._model is not None
+        if any(one.blocks for one in self.pending.values()) and not self._model.waits_for_none:
             raise Closed(POLICY, "Operation is not implemented, or supported, or enabled.")
         if "mediaChunks" in given:
             raise Closed(INVALID, "realtime_input.media_chunks is deprecated. Use audio, video, or text instead.")
+        out = self._interrupted()
         self.heard += decode_bytes((given.get("audio") or {}).get("data", "")) or b""
         words = given.get("text", "")
         if self.heard and (given.get("audioStreamEnd") or "activityEnd" in given):
             words, self.heard = self.heard.decode(errors="replace"), b""
         if not words:
-            return []
+            return out
         self.contents.append({"role": "user", "parts": [{"text": words}]})
-        return self._speak()
+        return [*out, *self._speak()]
 
     def _interrupted(self) -> list[Json]:
-        """Words of the user end what the model waits for."""
+        """Input of the user ends what the model waits for."""
         return self._cancelled([call_id for call_id, one in self.pending.items() if one.blocks])
 
     def _cancelled(self, ids: list[str]) -> list[Json]:
         for call_id in ids:
             del self.pending[call_id]
+        self.taken_back.update(ids)
         return [{"toolCallCancellation": {"ids": ids}}] if ids else []
 
     # --- what tools say ---------------------------------------------------------------------------------------
@@ -151,10 +156,13 @@ class LiveConnection:
     def _responses(self, responses: list[Json]) -> list[Json]:
         if not responses:
             raise Closed(INVALID, "Request contains an invalid argument.")
+        assert self._model is not None
         waited, scheduling = False, ""
         parts: list[Json] = []
         for one in responses:
             call_id = one.get("id", "")
+            if call_id in self.taken_back:
+                continue  # the client may have answered before it was told
             pending = self.pending.get(call_id)
             if pending is None:
                 raise Closed(POLICY, "Requested entity was not found.")
@@ -164,9 +172,13 @@ class LiveConnection:
             scheduling = one.get("scheduling", scheduling)
             if not one.get("willContinue"):
                 del self.pending[call_id]
+        if not parts:
+            return []
         self.contents.append({"role": "user", "parts": parts})
         if any(one.blocks for one in self.pending.values()) or (not waited and scheduling == "SILENT"):
             return []
+        if scheduling == "INTERRUPT" and self.heard and self._model.waits_for_none:
+            return []  # told when the user has finished
         interrupts = [{"serverContent": {"interrupted": True}}] if scheduling == "INTERRUPT" else []
         return [*interrupts, *self._speak()]
 
@@ -217,13 +229,29 @@ class LiveConnection:
 
     def _free(self) -> set[str]:
         """The functions that are not waited for."""
+        assert self._model is not None
+        undeclared = (None, "UNSPECIFIED", 0) if self._model.waits_for_none else ()
         return {
             declaration["name"]
             for tool in self.tools
             for declaration in tool.get("functionDeclarations") or []
-            if declaration.get("behavior") in ("NON_BLOCKING", 2)
+            if declaration.get("behavior") in ("NON_BLOCKING", 2, *undeclared)
         }
 
     def _last_words(self) -> str:
         spoken = [c for c in self.contents if c.get("role") != "model" and any("text" in p for p in c["parts"])]
         return "".join(part.get("text", "") for part in spoken[-1]["parts"]) if spoken else ""
+
+
+def _check_setup(setup: Json, model: Model) -> None:
+    """What a connection may not ask of a model. The words are own ones."""
+    if not model.waits_for_none:
+        return
+    config = setup.get("generationConfig") or {}
+    if "thinkingLevel" in (config.get("thinkingConfig") or {}):
+        raise Closed(INVALID, "thinking_level is not supported by this model.")
+    if "enableAffectiveDialog" in config:
+        raise Closed(INVALID, "enable_affective_dialog is not supported by this model.")
+    proactivity = setup.get("proactivity") or {}
+    if proactivity.get("proactiveAudio", proactivity.get("proactive_audio", True)) is False:
+        raise Closed(INVALID, "proactive_audio cannot be turned off for this model.")

@@ -27,6 +27,11 @@ class Model:
         return self.version >= (3, 5)
 
     @property
+    def waits_for_none(self) -> bool:
+        """3.8 or newer, on Live: a function is waited for only if it is declared BLOCKING, and input is always taken."""
+        return self.version >= (3, 8)
+
+    @property
     def live(self) -> bool:
         """Whether it speaks the Live API."""
         return "live" in self.name or "native-audio" in self.name

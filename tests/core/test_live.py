@@ -32,6 +32,7 @@ def live(
     shows: bool = False,
     own: list[Json] | None = None,
     limits: Limits = NO_LIMITS,
+    model: str = SETUP["setup"]["model"],
     **manners: Manner,
 ) -> Live:
     """After its setup. The calls' ids are c1, c2, …"""
@@ -44,7 +45,7 @@ def live(
         new_call_id=lambda: f"c{next(numbers)}",
         limits=limits,
     )
-    setup = {"setup": {**SETUP["setup"], **({} if own is None else {"tools": own})}}
+    setup = {"setup": {"model": model, **({} if own is None else {"tools": own})}}
     made.from_client(frame(setup))
     return made
 
@@ -517,6 +518,66 @@ def test_a_setup_that_is_held_goes_up_with_the_toolset() -> None:
     assert b"look" in made.answered("c1", {}).send[-1].data
 
 
+# --- models that wait for no call by themselves ----------------------------------------------------------------
+
+ASYNC = "models/gemini-3.8-live"
+WAITS = Manner("BLOCKING")
+
+
+@pytest.mark.parametrize(
+    ("model", "holds"),
+    [
+        ("models/gemini-2.5-flash-native-audio-preview-12-2025", True),
+        ("models/gemini-2.0-flash-live-001", True),
+        ("models/gemini-live-2.5-flash-preview", True),
+        ("projects/p/locations/l/publishers/google/models/gemini-live-2.5-flash-native-audio", True),
+        ("models/gemini-3.1-flash-live-preview", True),
+        ("models/gemini-3.8-live", False),
+        ("projects/p/locations/l/publishers/google/models/gemini-3.8-live", False),
+        ("models/gemini-3.10-live", False),
+        ("models/gemini-live-4-x", False),
+        ("models/gemini-live-latest", False),  # what tells no version is taken for the newest
+    ],
+)
+def test_the_models_name_says_whether_an_undeclared_function_is_waited_for(model: str, holds: bool) -> None:
+    made = live(model=model)
+    made.from_server(call("look"))
+    assert (made.from_client(frame(AUDIO)).passes is None) is holds
+
+
+@pytest.mark.parametrize("manner", [Manner(), FREE, WAITS], ids=["undeclared", "NON_BLOCKING", "BLOCKING"])
+def test_a_model_that_takes_input_at_any_time_gets_it_at_once(manner: Manner) -> None:
+    made = live(model=ASYNC, look=manner)
+    made.from_server(call("look"))
+    assert made.from_client(frame(AUDIO)) == Outcome(frame(AUDIO).data)
+    assert len(made.answered("c1", {"a": 1}).send) == 1
+
+
+def test_undeclared_calls_of_such_a_model_are_answered_as_they_come_and_blocking_ones_together() -> None:
+    made = live(model=ASYNC)
+    made.from_server(call("look", "tell"))
+    assert told(made.answered("c2", {})) == [[answer("f2", "tell", {})]]
+    made = live(model=ASYNC, look=WAITS, tell=WAITS)
+    made.from_server(call("look", "tell"))
+    assert told(made.answered("c2", {})) == []
+    assert told(made.answered("c1", {})) == [[answer("f1", "look", {}), answer("f2", "tell", {})]]
+
+
+def test_a_blocking_call_that_input_takes_back_is_ended_and_never_answered() -> None:
+    made = live(model=ASYNC, look=WAITS)
+    made.from_server(call("look"))
+    made.from_client(frame(AUDIO))
+    assert made.from_server(cancellation("f1")) == Outcome(None, cancel=("c1",))
+    assert made.answered("c1", {}) == Outcome()
+
+
+@pytest.mark.parametrize("behavior", ["BLOCKING", "UNSPECIFIED", 1, 0, None])
+def test_the_clients_own_calls_hold_nothing_back_from_such_a_model(behavior: Any) -> None:
+    made = live(model=ASYNC, strips=False, own=own_tools("own", behavior=behavior), look=WAITS)
+    made.from_server(call("look", "own"))
+    assert made.from_client(frame(AUDIO)).passes is not None
+
+
 # --- passthrough ----------------------------------------------------------------------------------------------
 
 
@@ -553,8 +614,9 @@ STEPS = st.lists(
 class Service:
     """What the other two sides see of a connection, and what they may rely on."""
 
-    def __init__(self) -> None:
-        self.made = live(strips=False, own=own_tools("own"), wait=FREE)
+    def __init__(self, model: str) -> None:
+        self.takes_input = model == ASYNC
+        self.made = live(model=model, strips=False, own=own_tools("own"), wait=FREE, look=WAITS)
         self.numbers = itertools.count(1)
         self.on_the_way: list[Frame] = []
         self.upstream: list[Json] = []
@@ -571,7 +633,7 @@ class Service:
             assert one["name"] == self.names[one["id"]]
             del self.open[one["id"]]
             self.blocks.discard(one["id"])
-        if "realtimeInput" in document:
+        if "realtimeInput" in document and not self.takes_input:
             assert not self.blocks, "the service would close the connection"
 
     def do(self, outcome: Outcome, *, from_client: bool) -> None:
@@ -633,12 +695,14 @@ class Service:
                 self.do(outcome, from_client=False)
 
 
+@pytest.mark.parametrize("model", [SETUP["setup"]["model"], ASYNC])
 @settings(max_examples=200, deadline=None)
-@given(STEPS)
+@given(steps=STEPS)
 def test_however_frames_and_answers_come_nothing_is_lost_reordered_leaked_or_answered_twice(
+    model: str,
     steps: list[tuple[str, Any]],
 ) -> None:
-    service = Service()
+    service = Service(model)
     for action, argument in steps:
         service.step(action, argument)
     while chosen := service.pick(0, own=False):

@@ -231,6 +231,62 @@ def test_calls_are_taken_back_by_a_directive_and_by_words_of_the_user() -> None:
     assert "never mind" in text_of(answers)
 
 
+ASYNC: Json = {"setup": {**SETUP["setup"], "model": "models/gemini-3.8-live"}}
+ASYNC_DECLARED: Json = {
+    "setup": {
+        "model": "models/gemini-3.8-live",
+        "tools": [{"functionDeclarations": [{"name": "f", "behavior": "BLOCKING"}, {"name": "g"}]}],
+    }
+}
+
+
+def test_from_3_8_on_an_undeclared_function_is_not_waited_for() -> None:
+    made = connection(ASYNC)
+    answers = receive(made, words("call f {}"))
+    assert kinds(answers) == ["toolCall", *COMPLETE]
+    assert receive(made, audio("x")) == []
+    (call_id,) = made.pending
+    assert "returned" in text_of(receive(made, response(call_id, scheduling="WHEN_IDLE")))
+
+
+@pytest.mark.parametrize(
+    "given", [audio("x"), {"realtimeInput": {"activityStart": {}}}, {"realtimeInput": {"audioStreamEnd": True}}]
+)
+def test_from_3_8_on_input_takes_a_blocking_call_back(given: Json) -> None:
+    made = connection(ASYNC_DECLARED)
+    answers = receive(made, words("call f {} and call g {}"))
+    assert kinds(answers) == ["toolCall"]
+    blocking, free = (call["id"] for call in answers[0]["toolCall"]["functionCalls"])
+    assert receive(made, given)[0] == {"toolCallCancellation": {"ids": [blocking]}}
+    assert list(made.pending) == [free]
+    assert receive(made, response(blocking)) == []  # it was on its way
+
+
+def test_from_3_8_on_an_interrupting_response_waits_until_the_user_has_finished() -> None:
+    made = connection(ASYNC)
+    (call_id,) = called(made, "call f {}")
+    receive(made, audio("and now"))
+    assert receive(made, response(call_id, scheduling="INTERRUPT")) == []
+    assert "returned" in text_of(receive(made, {"realtimeInput": {"audioStreamEnd": True}}))
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"generationConfig": {"thinkingConfig": {"thinkingLevel": "LOW"}}},
+        {"generationConfig": {"enableAffectiveDialog": True}},
+        {"proactivity": {"proactiveAudio": False}},
+    ],
+    ids=str,
+)
+def test_from_3_8_on_some_settings_are_refused(given: Json) -> None:
+    route = find(PATH)
+    assert route is not None
+    with pytest.raises(Closed, match="this model"):
+        receive(LiveConnection(route), {"setup": {**ASYNC["setup"], **given}})
+    receive(LiveConnection(route), {"setup": {**SETUP["setup"], **given}})
+
+
 def test_audio_is_heard_in_the_order_in_which_it_came() -> None:
     made = connection()
     for one in ("what is ", "2 + ", "3"):

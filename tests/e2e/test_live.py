@@ -141,6 +141,30 @@ def test_a_call_that_is_answered_by_hand_holds_the_audio_back_until_then(
     ]
 
 
+def test_the_newest_model_is_given_audio_while_a_tool_runs(
+    connect: Connect, living: Proxy, session: Session, gemini: Gemini, tmp_path: Path
+) -> None:
+    """A tool that says nothing of itself is not waited for, and one that is declared BLOCKING is taken back."""
+    session.tools([{"name": "slow"}, {"name": "asked", "behavior": "BLOCKING"}])
+    with connect(living, session, tmp_path, model="gemini-3.8-live") as chat:
+        assert chat.say("call slow {}") == ""
+        (call,) = until(lambda: session.calls(status="pending"), "a call waits")
+        chat.speak("heard ", "in ", "the meantime")
+        chat.send(silence=True)
+        assert "heard in the meantime" in chat.turn()
+        living.control.ask("POST", f"/v1/calls/{call['call_id']}/result", json={"result": {"a": 1}})
+        assert chat.turn() == 'slow returned {"a": 1}.'
+        chat.send(say="call asked {}")
+        until(lambda: session.calls(status="pending"), "a call waits")
+        chat.speak("never mind")
+        until(lambda: not session.calls(status="pending"), "the call is cancelled")
+        chat.send(silence=True)
+        assert "never mind" in chat.turn()
+    assert statuses(session) == [("slow", "done"), ("asked", "expired")]
+    (told,) = sent(gemini, "toolResponse")
+    assert [one["name"] for one in told["functionResponses"]] == ["slow"]
+
+
 def test_a_client_that_keeps_its_tools_answers_its_own_calls_and_sees_no_others(
     connect: Connect, living: Proxy, session: Session, gemini: Gemini, tmp_path: Path
 ) -> None:
