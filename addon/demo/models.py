@@ -28,7 +28,7 @@ class Model:
 
     @property
     def waits_for_none(self) -> bool:
-        """3.8 or newer, on Live: a function is waited for only if it is declared BLOCKING, and input is always taken."""
+        """3.8 or newer, on Live: only a function that is declared BLOCKING is waited for, and input always taken."""
         return self.version >= (3, 8)
 
     @property
