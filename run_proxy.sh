@@ -6,6 +6,9 @@
 #   ./run_proxy.sh calls --watch         a command of the command line
 #   TOOLGRAFT_UI=mitmweb ./run_proxy.sh  another of mitmproxy's three faces
 set -eu
+# Where stdout or stderr is closed Python has none, and mitmproxy does not start.
+true >&2 || exec 2>/dev/null
+{ true >&1; } 2>/dev/null || exec >/dev/null
 root=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd -P)
 . "$root/scripts/setup.sh"
 
@@ -21,31 +24,33 @@ esac
 set_up runtime
 export PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}"
 
+# A word is a command, a misspelt one as well: mitmdump would take it for a flow filter, and start.
 case ${1:-} in
-    token | tools | calls | result | worker | env | run | replay | demo) exec "$venv/bin/python" -P -m addon "$@" ;;
+    [A-Za-z]*) exec "$venv/bin/python" -P -m addon "$@" ;;
 esac
 
-# mitmproxy refuses an option that is set twice: a default is given only where the user's arguments have none.
-modes=default listen=default strategy=default host_header=default previous=
+# Defaults are given as --set: config.yaml goes before that, and mitmproxy's own flags (--mode, -p) before both. But
+# a --set of the user's would join them, or be refused as the second one.
+modes=default listen=default strategy=default host_header=default web=default previous=
 for argument do
     case $previous in
         --set) argument=--set=$argument ;;
     esac
     case $argument in
-        -m* | --mode | --mode=* | --set=mode | --set=mode=*) modes=own ;;
-        -p* | --listen-port | --listen-port=* | --set=listen_port=*) modes=own ;;
-        --listen-h* | --set=listen_host | --set=listen_host=*) modes=own listen=own ;;
+        --set=mode | --set=mode=*) modes=own ;;
+        --set=listen_host | --set=listen_host=*) listen=own ;;
         --set=connection_strategy=*) strategy=own ;;
         --set=keep_host_header | --set=keep_host_header=*) host_header=own ;;
+        --set=web_port | --set=web_port=*) web=own ;;
     esac
     previous=$argument
 done
-if [ $modes = default ]; then
-    set -- --mode regular@127.0.0.1:8080 --mode reverse:https://generativelanguage.googleapis.com@127.0.0.1:8081 "$@"
-fi
+[ $modes = own ] || set -- --set mode=regular --set mode=reverse:https://generativelanguage.googleapis.com@8081 "$@"
 # mitmproxy listens to the whole network unless it is told otherwise; a mode with @host:port of its own goes before this.
-[ $modes = default ] || [ $listen = own ] || set -- --listen-host 127.0.0.1 "$@"
+[ $listen = own ] || set -- --set listen_host=127.0.0.1 "$@"
 # Lazy: a request can be sent elsewhere, or refused, before any connection. Host: the addon checks what the client said.
 [ $strategy = own ] || set -- --set connection_strategy=lazy "$@"
 [ $host_header = own ] || set -- --set keep_host_header=true "$@"
+# mitmweb's own page would be at the port of the reverse proxy.
+[ "$ui" != mitmweb ] || [ $web = own ] || set -- --set web_port=8082 "$@"
 exec "$venv/bin/$ui" -s "$root/addon/entry.py" "$@"

@@ -354,35 +354,26 @@ def test_the_venv_has_the_command_and_finds_the_packages(made: Checkout) -> None
 
 HOST = ["--set", "keep_host_header=true"]
 LAZY = ["--set", "connection_strategy=lazy"]
-LOCAL = ["--listen-host", "127.0.0.1"]
-MODES = [
-    *["--mode", "regular@127.0.0.1:8080"],
-    *["--mode", "reverse:https://generativelanguage.googleapis.com@127.0.0.1:8081"],
-]
+LOCAL = ["--set", "listen_host=127.0.0.1"]
+MODES = ["--set", "mode=regular", "--set", "mode=reverse:https://generativelanguage.googleapis.com@8081"]
 
 
 @pytest.mark.parametrize(
     ("given", "defaults"),
     [
-        ([], HOST + LAZY + MODES),
-        (["--set", "graft_store=memory://", "-w", "a file"], HOST + LAZY + MODES),
-        (["--mode", "reverse:http://127.0.0.1:9912@8080", "--set", "graft_store=memory://"], HOST + LAZY + LOCAL),
-        (["--mode=regular"], HOST + LAZY + LOCAL),
-        (["-m", "regular"], HOST + LAZY + LOCAL),
-        (["-mregular"], HOST + LAZY + LOCAL),
+        ([], HOST + LAZY + LOCAL + MODES),
+        (["--set", "graft_store=memory://", "-w", "a file"], HOST + LAZY + LOCAL + MODES),
+        (["--mode", "reverse:http://127.0.0.1:9912@8080"], HOST + LAZY + LOCAL + MODES),
         (["--set", "mode=regular"], HOST + LAZY + LOCAL),
-        (["-p", "9000"], HOST + LAZY + LOCAL),
-        (["--listen-port=9000"], HOST + LAZY + LOCAL),
-        (["--mode", "regular", "--listen-host", "0.0.0.0"], HOST + LAZY),
-        (["--listen-host=::1"], HOST + LAZY),
-        (["--set", "listen_host=0.0.0.0", "-p", "9000"], HOST + LAZY),
-        (["--set=listen_host=0.0.0.0"], HOST + LAZY),
-        (["--set", "connection_strategy=eager"], HOST + MODES),
-        (["--set=connection_strategy=eager"], HOST + MODES),
-        (["--set", "keep_host_header=false"], LAZY + MODES),
-        (["--set", "keep_host_header"], LAZY + MODES),
-        (["--set", "graft_filter=~u mode=x"], HOST + LAZY + MODES),
-        (["~u demo"], HOST + LAZY + MODES),
+        (["--set=mode=regular"], HOST + LAZY + LOCAL),
+        (["--set", "listen_host=0.0.0.0", "-p", "9000"], HOST + LAZY + MODES),
+        (["--set=listen_host=0.0.0.0"], HOST + LAZY + MODES),
+        (["--set", "connection_strategy=eager"], HOST + LOCAL + MODES),
+        (["--set=connection_strategy=eager"], HOST + LOCAL + MODES),
+        (["--set", "keep_host_header=false"], LAZY + LOCAL + MODES),
+        (["--set", "keep_host_header"], LAZY + LOCAL + MODES),
+        (["--set", "graft_filter=~u mode=x"], HOST + LAZY + LOCAL + MODES),
+        (["~u demo"], HOST + LAZY + LOCAL + MODES),
     ],
     ids=lambda value: " ".join(value) if value and value[0] not in ("--set",) else None,
 )
@@ -407,14 +398,27 @@ def test_the_checkout_goes_before_the_user_s_pythonpath(made: Checkout) -> None:
 
 def test_another_face_of_mitmproxy_can_be_chosen(made: Checkout) -> None:
     made.extra["TOOLGRAFT_UI"] = "mitmweb"
-    assert made.run()[0][0] == "mitmweb"
+    out, _ = made.run()
+    assert out[0] == "mitmweb"
+    assert "web_port=8082" in out  # its own default is the port of the reverse proxy
+    assert "web_port=8082" not in made.run("--set", "web_port=9000")[0]
     made.extra["TOOLGRAFT_UI"] = "vim"
     assert "must be mitmdump, mitmweb or mitmproxy" in made.run(status=1)[1]
 
 
-@pytest.mark.parametrize("command", sorted({*getattr(get_command(app), "commands", {}), "demo", "replay"}))
-def test_a_command_of_the_command_line_as_the_first_word_runs_it(made: Checkout, command: str) -> None:
+@pytest.mark.parametrize("command", [*sorted(getattr(get_command(app), "commands", {})), "aprove", "Calls"])
+def test_a_word_that_comes_first_is_a_command_also_where_it_is_misspelt(made: Checkout, command: str) -> None:
     assert made.run(command, "--json") == ([f"-P -m addon {command} --json"], "")
+
+
+@pytest.mark.parametrize("closed", ["", "1", "2", "12"])
+def test_a_stdout_or_stderr_that_is_closed_is_opened_again(made: Checkout, closed: str) -> None:
+    """Python has none where there is none, and mitmproxy does not start then."""
+    made.script(made.root / ".venv/bin/mitmdump", f"#!/bin/sh\n{{ : >&1; }} && {{ : >&2; }} && : >'{made.home}/open'\n")
+    closing = " ".join(f"{number}>&-" for number in closed)
+    made.script(made.root / "start.sh", f'#!/bin/sh\nexec "{made.root}/run_proxy.sh" {closing}\n')
+    made.run(script="start.sh")
+    assert (made.home / "open").exists()
 
 
 # --- run_tests.sh -------------------------------------------------------------------------------------------------

@@ -13,8 +13,10 @@ import pytest
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # mitmproxy's filters call pyparsing by its old names
+    from mitmproxy import optmanager
     from mitmproxy.addons.proxyserver import Proxyserver
     from mitmproxy.addons.script import Script
+    from mitmproxy.options import Options
     from mitmproxy.test import taddons
 
     from addon.hooks.compose import Toolgraft
@@ -23,7 +25,8 @@ with warnings.catch_warnings():
 from addon.settings import OPTIONS
 
 pytestmark = pytest.mark.filterwarnings("ignore::pyparsing.warnings.PyparsingDeprecationWarning")
-ENTRY = Path(__file__).parents[2] / "addon" / "entry.py"
+ROOT = Path(__file__).parents[2]
+ENTRY, RUN_PROXY = ROOT / "addon" / "entry.py", ROOT / "run_proxy.sh"
 
 NUMBERS = ("", " ", "x", "-1", "1e999", "nan", "inf", "-inf", "1,5", "0x10", "1" * 5000)
 WORDS = ("", "x", "AUTO", "on off", "1", "\x00", "ä")
@@ -215,3 +218,13 @@ async def test_an_addon_that_cannot_be_imported_ends_the_start(load: Load, monke
     (error,) = started.errors
     assert error.exc_info is None
     assert error.getMessage().startswith("toolgraft cannot be loaded: ImportError: No module named 'msgspec'. Start it")
+
+
+def test_what_run_proxy_leaves_open_is_as_the_configuration_file_says(tmp_path: Path) -> None:
+    """As mitmproxy's `main` does it: what `--set` gives, then config.yaml, then flags."""
+    (tmp_path / "config.yaml").write_text('mode: ["regular@9000"]\nlisten_host: 0.0.0.0\n')
+    options = Options()
+    options.set(*re.findall(r"--set (mode=\S+|listen_host=\S+)", RUN_PROXY.read_text()), defer=True)
+    assert (len(options.mode), options.listen_host) == (2, "127.0.0.1")
+    optmanager.load_paths(options, tmp_path / "config.yaml")
+    assert (options.mode, options.listen_host) == (["regular@9000"], "0.0.0.0")
