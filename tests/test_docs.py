@@ -46,6 +46,8 @@ def option_rows() -> Iterator[tuple[str, ...]]:
 def command_rows() -> Iterator[tuple[str, ...]]:
     def rows(command: Any, words: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
         if hasattr(command, "commands"):
+            if words and command.invoke_without_command:
+                yield f"`{' '.join(words)}`", command.get_short_help_str(200)
             for name, found in command.commands.items():
                 yield from rows(found, (*words, name))
             return

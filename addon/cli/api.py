@@ -60,6 +60,7 @@ class Api:
 
     def __init__(self, url: str | None) -> None:
         self.url, arguments = access(url)
+        self.token: str | None = arguments["headers"].get("Authorization", "").removeprefix("Bearer ") or None
         self._client = httpx2.Client(**arguments)
 
     def __enter__(self) -> Self:
@@ -72,6 +73,13 @@ class Api:
 
     def get(self, path: str, **query: str | None) -> Any:
         return self._request("GET", path, query=query)
+
+    def allows(self, path: str) -> bool:
+        """Whether the token may read this path."""
+        try:
+            return self._client.get(self.url + path).status_code != 403
+        except httpx2.HTTPError as error:
+            self._unreachable(error)
 
     def put(self, path: str, document: Any) -> Any:
         return self._request("PUT", path, document=document)

@@ -18,7 +18,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("token")(token.show)
+app.add_typer(token.app, name="token")
 app.add_typer(tools.app, name="tools")
 app.command("calls")(calls.show)
 app.command("result")(calls.answer)

@@ -25,7 +25,7 @@ Proxy = Annotated[
     bool, typer.Option("--proxy", help="Go through the regular proxy and its CA, instead of by base URLs.")
 ]
 OpenAI = Annotated[
-    bool, typer.Option("--openai", help="For OpenAI's clients: to the front door, and its token as their key.")
+    bool, typer.Option("--openai", help="For OpenAI's clients: to the front door, and a token for it as their key.")
 ]
 
 
@@ -59,6 +59,8 @@ def run(
     """Start a client that goes through the proxy: toolgraft run -- gemini -p hello. Its exit status is passed on."""
     try:
         found = variables(session=session, proxy=proxy, openai=openai, url=url)
+        if openai:
+            os.environ.pop("TOOLGRAFT_TOKEN", None)  # it may do more than the one that the client is given
         os.execvpe(command[0], command, os.environ | found)
     except OSError as error:
         output.note(f"{command[0]}: {error.strerror}")
@@ -87,10 +89,9 @@ def variables(*, session: str, proxy: bool = False, openai: bool = False, url: s
 
 def _front_door(session: str, url: str | None) -> dict[str, str]:
     """A session is named by a header: in an address of OpenAI's there is no place for it."""
-    from addon.cli.api import access
+    from addon.cli.ask_token import ask_token
 
-    base, arguments = access(url)
-    token = arguments["headers"].get("Authorization", "Bearer off").removeprefix("Bearer ")
+    base, token = ask_token(session, url)
     found = {"OPENAI_BASE_URL": f"{base}/v1", "OPENAI_API_KEY": token}
     return found if session == "default" else found | {"OPENAI_CUSTOM_HEADERS": f"x-graft-session: {session}"}
 

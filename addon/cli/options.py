@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 
-def _session_name(value: str | None) -> str | None:
+def session_name(value: str | None) -> str | None:
     if value is not None:
         from store.models import SESSION_FORM, SESSION_NAME
 
@@ -31,7 +31,7 @@ def _http_url(value: str | None) -> str | None:
 Session = Annotated[
     str,
     typer.Option(
-        "--session", "-s", envvar="TOOLGRAFT_SESSION", callback=_session_name, help="The session.", metavar="NAME"
+        "--session", "-s", envvar="TOOLGRAFT_SESSION", callback=session_name, help="The session.", metavar="NAME"
     ),
 ]
 AnySession = Annotated[
@@ -40,7 +40,7 @@ AnySession = Annotated[
         "--session",
         "-s",
         envvar="TOOLGRAFT_SESSION",
-        callback=_session_name,
+        callback=session_name,
         help="Only this session's; without it, those of all sessions.",
         metavar="NAME",
     ),

@@ -8,12 +8,14 @@ import importlib
 from starlette.routing import Router
 from starlette.types import Receive, Scope, Send
 
+from addon.control.audit import Audit
 from addon.control.documentation import documentation
 from addon.control.guard import Guard
 from addon.control.mounting import Mounted
 from addon.control.problems import Problem, refusal
 from addon.control.routes import GROUPS
 from addon.control.routing import Api, DirectRoute
+from addon.control.tokens import Tokens
 from addon.metrics import Metrics
 from addon.settings import Settings
 from store.base import Store
@@ -31,7 +33,13 @@ class ControlApp:
         routes += (route for route in mounted.routes if isinstance(route, DirectRoute))
         self.routes = [*routes, *documentation(routes, api.version)]
         router = Router(self.routes, redirect_slashes=False, default=_not_found)
-        self._guarded = Guard(router, settings=lambda: api.settings, token=token, open_paths=_open_paths(self.routes))
+        self._guarded = Guard(
+            router,
+            settings=lambda: api.settings,
+            token=token,
+            tokens=api.tokens,
+            open_paths=_open_paths(self.routes),
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         scope["api"] = self.api
@@ -62,7 +70,14 @@ def create_app(
 ) -> ControlApp:
     """The control API over an open store. `token` None: nobody is asked for one.
     `mounted`: what is served beside it."""
-    api = Api(store=store, settings=settings, metrics=metrics, version=version)
+    api = Api(
+        store=store,
+        settings=settings,
+        metrics=metrics,
+        version=version,
+        tokens=Tokens(settings.state),
+        audit=Audit(settings.state),
+    )
     return ControlApp(api, token, mounted or Mounted())
 
 

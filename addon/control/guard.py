@@ -1,33 +1,47 @@
 """The door of the control API: one ASGI layer that every request passes before anything else looks at it.
 
 Checked in this order, so that nothing is told to whom it is not for: `Host`, `Origin` and `Sec-Fetch-Site`, the
-bearer token, the body's type and size. Knows no route, but for the paths that need no token.
+bearer token, the body's type and size. Knows no route, but for the paths that need no token. What the token may do is
+left in the scope, as `access`: each route asks for its own.
 """
 
 import hmac
+import logging
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from addon.control.access import ANYONE, OWNER, Access
 from addon.control.problems import Problem, refusal
+from addon.control.token import MADE
+from addon.control.tokens import Tokens
 from addon.core.guard import host_allowed, page_allowed
 from addon.settings import Settings
+
+logger = logging.getLogger("toolgraft")
 
 _METHODS = "GET, POST, PUT, PATCH, DELETE"
 _HEADERS = "authorization, content-type, last-event-id, x-goog-api-key, x-graft-session"
 
 
 class Guard:
-    """`settings` are asked for anew for each request: some of them change. `token` None: nobody is asked for one.
-    `open_paths` need none in any case."""
+    """`settings` are asked for anew for each request: some of them change. `token` is the proxy's own, and `tokens` are
+    the others; None: nobody is asked for one. `open_paths` need none in any case."""
 
     def __init__(
-        self, app: ASGIApp, *, settings: Callable[[], Settings], token: str | None, open_paths: Collection[str]
+        self,
+        app: ASGIApp,
+        *,
+        settings: Callable[[], Settings],
+        token: str | None,
+        tokens: Tokens,
+        open_paths: Collection[str],
     ) -> None:
         self._app = app
         self._settings = settings
         self._token = None if token is None else token.encode()
+        self._tokens = tokens
         self._open_paths = frozenset(open_paths)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -41,8 +55,8 @@ class Guard:
                 if scope["method"] == "OPTIONS" and b"access-control-request-method" in headers:
                     await _answer_preflight(send, headers)
                     return
-            if self._token is not None and scope["path"] not in self._open_paths:
-                self._check_token(headers.get(b"authorization", b""))
+            if scope["path"] not in self._open_paths:
+                scope["access"] = self._access(headers.get(b"authorization", b""))
             if b"transfer-encoding" in headers or headers.get(b"content-length", b"0") != b"0":
                 receive = self._checked_body(headers, receive)
         except Problem as problem:
@@ -62,15 +76,29 @@ class Guard:
             field = "Sec-Fetch-Site" if origin is None else "Origin"
             raise Problem(403, f"{field}: not for pages of other sites; graft_allow_origins lists those", field=field)
 
-    def _check_token(self, authorization: bytes) -> None:
-        assert self._token is not None
+    def _access(self, authorization: bytes) -> Access:
+        """What the caller may do. Raises Problem (401, 503)."""
+        if self._token is None:
+            return ANYONE
         scheme, _, given = authorization.partition(b" ")
-        if not hmac.compare_digest(given.strip(), self._token) or scheme.lower() != b"bearer":
+        given = given.strip()
+        found = OWNER if hmac.compare_digest(given, self._token) else self._other(given)
+        if found is None or scheme.lower() != b"bearer":
             raise Problem(
                 401,
                 "a bearer token is needed: `./run_proxy.sh token` or `toolgraft token` shows it",
                 headers={"WWW-Authenticate": 'Bearer realm="toolgraft"'},
             )
+        return found
+
+    def _other(self, given: bytes) -> Access | None:
+        if not given.startswith(MADE.encode()):
+            return None
+        try:
+            return self._tokens.access(given.decode("latin-1"))
+        except OSError as error:
+            logger.error("%s", error)
+            raise Problem(503, "the tokens cannot be read; the proxy's log has more") from None
 
     def _checked_body(self, headers: Mapping[bytes, bytes], receive: Receive) -> Receive:
         """`receive`, which raises a Problem (413) once more has come than fits. Raises Problem itself (413, 415)."""

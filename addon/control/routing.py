@@ -4,9 +4,9 @@ Handlers are declared as in any FastAPI application, and FastAPI makes the OpenA
 run time `DirectRoute` calls them itself: FastAPI's own machinery (dependency solving, exit stacks, response models)
 costs the proxy, which shares the event loop, more than the handlers do.
 
-A parameter of a handler is one of: `Here`; `Request`; a path parameter; a pydantic model `Annotated[…, Query()]`; one
-`Annotated[…, Body()]`, whose default, if it has one, stands for an empty body. Anything else is refused when the route
-is made. Handlers return ready responses.
+A parameter of a handler is one of: `Here`; `Caller`; `Request`; a path parameter; a pydantic model `Annotated[…,
+Query()]`; one `Annotated[…, Body()]`, whose default, if it has one, stands for an empty body. Anything else is refused
+when the route is made. Handlers return ready responses.
 """
 
 import asyncio
@@ -20,15 +20,18 @@ from urllib.parse import parse_qsl
 import pydantic_core
 from fastapi import Depends, params
 from fastapi.routing import APIRoute
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from addon.control.access import SESSION_HEADER, Access, Right, needs_of
+from addon.control.audit import Audit
 from addon.control.problems import Problem, invalid, problem_of, refusal
+from addon.control.tokens import Tokens
 from addon.metrics import Metrics
 from addon.settings import Settings
-from store.base import Store
+from store.base import Store, UnknownCall
 
 _log = logging.getLogger(__name__)
 
@@ -46,6 +49,8 @@ class Api:
     settings: Settings
     metrics: Metrics
     version: str
+    tokens: Tokens
+    audit: Audit
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     draining: bool = False
     asked: int = 0
@@ -59,6 +64,14 @@ def _api_of(request: Request) -> Api:
 Here = Annotated[Api, Depends(_api_of)]
 
 
+def _access_of(request: Request) -> Access:
+    access: Access = request.scope["access"]
+    return access
+
+
+Caller = Annotated[Access, Depends(_access_of)]
+
+
 def reply(value: Any, status: int = 200) -> Response:
     """A JSON answer: of a pydantic model or of plain data."""
     return Response(pydantic_core.to_json(value), status, media_type="application/json")
@@ -67,7 +80,8 @@ def reply(value: Any, status: int = 200) -> Response:
 class DirectRoute(APIRoute):
     def __init__(self, path: str, endpoint: Callable[..., Any], **kwargs: Any) -> None:
         super().__init__(path, endpoint, **kwargs)
-        self.app = _direct(endpoint, set(self.param_convertors))
+        is_open = (self.openapi_extra or {}).get("security") == []
+        self.app = _direct(endpoint, set(self.param_convertors), None if is_open else needs_of(endpoint))
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self.methods and scope["method"] not in self.methods:
@@ -79,19 +93,28 @@ class DirectRoute(APIRoute):
         await self.app(scope, receive, send)
 
 
-def _direct(endpoint: Callable[..., Awaitable[Response]], path_names: set[str]) -> Callable[..., Awaitable[None]]:
+def _direct(
+    endpoint: Callable[..., Awaitable[Response]], path_names: set[str], needs: tuple[Right, ...] | None
+) -> Callable[..., Awaitable[None]]:
+    """`needs` None: the route is open to everybody."""
     binders, body_name, read_body = _bind(endpoint, path_names)
 
+    async def handle(request: Request) -> Response:
+        if needs is not None:
+            _access_of(request).check(*needs)
+        arguments = {name: bind(request) for name, bind in binders.items()}
+        if read_body is not None:
+            body = await request.body()
+            arguments[body_name] = read_body(body)
+            if len(body) >= _LARGE:
+                await asyncio.sleep(0)
+        if needs is not None and _access_of(request).session is not None:
+            await _keep_to_session(request, arguments, by_header="ask" in needs)
+        return await endpoint(**arguments)
+
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        request = Request(scope, receive)
         try:
-            arguments = {name: bind(request) for name, bind in binders.items()}
-            if read_body is not None:
-                body = await request.body()
-                arguments[body_name] = read_body(body)
-                if len(body) >= _LARGE:
-                    await asyncio.sleep(0)
-            response = await endpoint(**arguments)
+            response = await handle(Request(scope, receive))
         except Exception as error:
             problem = problem_of(error)
             if problem.status >= 500:
@@ -104,6 +127,35 @@ def _direct(endpoint: Callable[..., Awaitable[Response]], path_names: set[str]) 
             raise
 
     return app
+
+
+async def _keep_to_session(request: Request, arguments: dict[str, Any], *, by_header: bool) -> None:
+    """A caller whose token is for one session gets that session: where the request names none, it is the one that is
+    meant. `by_header`: the request names its session there. Raises Problem (403), UnknownCall."""
+    access, bound = _access_of(request), by_header
+    own = access.session
+    assert own is not None
+    if by_header:
+        header = SESSION_HEADER.encode()
+        others = [one for one in request.scope["headers"] if one[0] != header]
+        for field, named in request.scope["headers"]:
+            if field == header:
+                access.check_session(named.decode("latin-1"))
+        request.scope["headers"] = [*others, (header, own.encode())]
+    for name, value in arguments.items():
+        if name == "session":
+            access.check_session(value)
+        elif name == "call_id":
+            if (await _api_of(request).store.find_call(value)).session != own:
+                raise UnknownCall
+        elif isinstance(value, BaseModel) and "session" in type(value).model_fields:
+            access.check_session(dict(value)["session"] or own)
+            arguments[name] = value.model_copy(update={"session": own})
+        else:
+            continue
+        bound = True
+    if not bound:
+        raise Problem(403, f"this token is for the session {own} alone, and this is of no session")
 
 
 type _Binders = dict[str, Callable[[Request], Any]]
@@ -120,6 +172,8 @@ def _bind(endpoint: Callable[..., Any], path_names: set[str]) -> tuple[_Binders,
             binders[name] = lambda request: request
         elif annotation == Here:
             binders[name] = _api_of
+        elif annotation == Caller:
+            binders[name] = _access_of
         elif name in path_names:
             binders[name] = _path_binder(name, annotation)
         elif any(isinstance(m, params.Body) for m in metadata):

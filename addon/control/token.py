@@ -20,6 +20,20 @@ from addon.settings import Settings, is_loopback
 _OFF = "off"
 
 
+MADE = "tg_"
+"""How the tokens begin that `toolgraft token new` makes: none of them is the proxy's own."""
+
+
+def own_token(settings: Settings, environ: Mapping[str, str]) -> str | None:
+    """The token of the proxy that is started: as `load_token`, but no token that was made for somebody else becomes
+    the one that may do everything. Raises ValueError, OSError."""
+    token = load_token(settings, environ)
+    if token is not None and token.startswith(MADE):
+        where = "graft_token" if settings.token else "TOOLGRAFT_TOKEN"
+        raise ValueError(f"{where}: holds a token of `toolgraft token new`, which cannot be the proxy's own: unset it")
+    return token
+
+
 def load_token(settings: Settings, environ: Mapping[str, str]) -> str | None:
     """The token that the control API asks for: `graft_token`, else TOOLGRAFT_TOKEN, else the one in the state folder,
     which is made where there is none. None: `off`.

@@ -8,6 +8,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
+from addon.control.access import needs
 from addon.control.describe import answers, body_example, group
 from addon.control.problems import Problem
 from addon.control.routing import Api, Here, parse
@@ -77,6 +78,7 @@ class GeminiDoor:
             responses=answers(_ANSWER),
             openapi_extra=body_example(_ASKED),
         )
+        @needs("ask")
         async def ask_gemini(api: Here, request: Request) -> Response:
             """`input` is a text, Parts or Contents. functionCall parts come back; functionResponse parts go in. With
             `conversation` (or `previousResponseId`) the history is kept here; with `stream` the answer is SSE."""

@@ -10,6 +10,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
+from addon.control.access import needs
 from addon.control.describe import answers, body_example, group
 from addon.control.problems import Problem
 from addon.control.routing import Api, Here, parse
@@ -123,6 +124,7 @@ class ResponsesDoor:
             responses=answers(_ANSWER),
             openapi_extra=body_example(_ASKED),
         )
+        @needs("ask")
         async def create_response(api: Here, request: Request) -> Response:
             """What OpenAI's clients send, streamed or not. The client's own functions come back as `function_call`
             items; the session's tools are run here."""
@@ -135,6 +137,7 @@ class ResponsesDoor:
             return await attended(request, api, lambda: _answered(api, events, stream=wanted.stream))
 
         @router.get(f"{PATH}/{{response_id}}", summary="Show a response again", responses=answers(_ANSWER))
+        @needs("ask")
         async def show_response(api: Here, request: Request, response_id: str) -> Response:
             _check_query(request)
             session = session_of(request, api.settings.session)
@@ -142,6 +145,7 @@ class ResponsesDoor:
             return _json({name: value for name, value in (response.document or {}).items() if name != _INPUT})
 
         @router.get(f"{PATH}/{{response_id}}/input_items", summary="List its input", responses=answers(_LISTED))
+        @needs("ask")
         async def list_input_items(api: Here, request: Request, response_id: str) -> Response:
             """The items that the request gave, each with an id: the newest first, or with `order=asc` the oldest.
             `limit` (20, at most 100) of them, `after` an id."""
@@ -153,6 +157,7 @@ class ResponsesDoor:
                 return in_openai_s_words(error)
 
         @router.delete(f"{PATH}/{{response_id}}", summary="Delete a response", responses=answers(_DELETED))
+        @needs("ask")
         async def delete_response(api: Here, request: Request, response_id: str) -> Response:
             """It cannot be shown or gone on from any more; what goes on from it already stays whole."""
             session = session_of(request, api.settings.session)

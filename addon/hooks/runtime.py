@@ -15,7 +15,7 @@ from importlib.metadata import PackageNotFoundError, version
 from addon.control import tasks
 from addon.control.app import ControlApp, create_app
 from addon.control.server import ControlServer, bind, url_of
-from addon.control.token import clear_address, hold_folder, load_token, write_address
+from addon.control.token import clear_address, hold_folder, own_token, write_address
 from addon.doors.mount import key_of, open_doors
 from addon.doors.outward import Outward
 from addon.graft.grafter import Grafter
@@ -141,7 +141,7 @@ class Runtime:
                 undo.callback(hold_folder(settings.state).release)
             checks = SchemaChecks()
             source = sources_of(settings, checks)
-            token = load_token(settings, environ) if settings.control else None
+            token = own_token(settings, environ) if settings.control else None
             listener = bind(*settings.control) if settings.control else None
             if listener is not None:
                 undo.callback(listener.close)

@@ -85,25 +85,74 @@ def test_the_address_file_is_for_the_proxy_of_this_machine(state: Path, url: str
     assert variables(session="default", proxy=False, url=url)["GOOGLE_GEMINI_BASE_URL"] == base
 
 
-def test_openai_s_clients_are_pointed_at_the_front_door_with_the_token_as_their_key(cli: Cli, proxy: Proxy) -> None:
-    token = cli("token").stdout.strip()
-    found = {"OPENAI_BASE_URL": f"{proxy.url}/v1", "OPENAI_API_KEY": token}
-    assert json.loads(cli("env", "--openai", "--json").stdout) == found
-    header = {"OPENAI_CUSTOM_HEADERS": "x-graft-session: mine"}
-    assert json.loads(cli("env", "--openai", "--json", "-s", "mine").stdout) == found | header
+def openai(cli: Cli, *arguments: str) -> dict[str, str]:
+    found: dict[str, str] = json.loads(cli("env", "--openai", "--json", *arguments).stdout)
+    return found
+
+
+def listed(cli: Cli) -> list[tuple[list[str], str]]:
+    return [(one["scopes"], one["session"]) for one in json.loads(cli("token", "list", "--json").stdout)["items"]]
+
+
+def test_openai_s_clients_are_pointed_at_the_front_door_with_a_token_that_may_ask_and_nothing_else(
+    cli: Cli, proxy: Proxy
+) -> None:
+    found = openai(cli)
+    assert found.keys() == {"OPENAI_BASE_URL", "OPENAI_API_KEY"}
+    assert found["OPENAI_BASE_URL"] == f"{proxy.url}/v1"
+    assert found["OPENAI_API_KEY"] != cli("token").stdout.strip()
+    assert listed(cli) == [(["ask"], "default")]
+    assert openai(cli, "-s", "mine")["OPENAI_CUSTOM_HEADERS"] == "x-graft-session: mine"
+    assert listed(cli) == [(["ask"], "default"), (["ask"], "mine")]
     assert "choose one" in cli("env", "--openai", "--proxy", status=1).stderr
 
 
-def test_openai_s_clients_get_the_token_of_another_machine_s_proxy_only_where_it_is_known(
-    monkeypatch: pytest.MonkeyPatch,
+def test_each_shell_is_given_the_same_token_until_it_is_revoked(cli: Cli, proxy: Proxy, state: Path) -> None:
+    first = openai(cli)["OPENAI_API_KEY"]
+    assert openai(cli)["OPENAI_API_KEY"] == first
+    assert len(listed(cli)) == 1
+    cli("token", "revoke", first.split("_")[1])
+    second = openai(cli)["OPENAI_API_KEY"]
+    assert second != first
+    (state / "ask-tokens.json").write_text("{")
+    assert openai(cli)["OPENAI_API_KEY"] not in (first, second)
+    assert (state / "ask-tokens.json").stat().st_mode & 0o077 == 0
+
+
+def test_who_has_a_token_that_makes_none_hands_out_that_one(
+    cli: Cli, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    url = "https://proxy.example:8741/"
-    assert variables(session="default", openai=True, url=url) == {
+    own = cli("token", "new", "--scope", "ask").stdout.strip()
+    monkeypatch.setenv("TOOLGRAFT_TOKEN", own)
+    assert openai(cli)["OPENAI_API_KEY"] == own
+    monkeypatch.setenv("TOOLGRAFT_TOKEN", "wrong")
+    assert "does not know this token" in cli("env", "--openai", status=1).stderr
+
+
+def test_without_a_proxy_that_runs_there_is_no_token_for_openai_s_clients(cli: Cli) -> None:
+    assert "nothing answers" in cli("env", "--openai", "--url", "http://127.0.0.1:1", status=1).stderr
+
+
+def test_this_machine_s_token_is_not_for_openai_s_clients_of_another(cli: Cli) -> None:
+    assert openai(cli, "--url", "https://proxy.example:8741/") == {
         "OPENAI_BASE_URL": "https://proxy.example:8741/v1",
         "OPENAI_API_KEY": "off",
     }
-    monkeypatch.setenv("TOOLGRAFT_TOKEN", "theirs")
-    assert variables(session="default", openai=True, url=url)["OPENAI_API_KEY"] == "theirs"
+
+
+@pytest.mark.e2e
+def test_run_keeps_the_user_s_own_token_from_openai_s_client(cli: Cli, proxy: Proxy) -> None:
+    token = cli("token").stdout.strip()
+    done = subprocess.run(
+        [sys.executable, "-m", "addon", "run", "--openai", "sh", "-c", "env"],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
+        env=os.environ | {"TOOLGRAFT_TOKEN": token},
+    )
+    assert "OPENAI_API_KEY=tg_" in done.stdout
+    assert token not in done.stdout
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Cli
+from tests.cli.conftest import Cli, Proxy
 
 
 def test_the_first_call_makes_a_token_and_the_next_ones_show_it(cli: Cli, state: Path) -> None:
@@ -27,6 +27,30 @@ def test_a_state_folder_that_cannot_be_made_is_named(cli: Cli, state: Path) -> N
     result = cli("token", status=1)
     assert str(state) in result.stderr
     assert result.stdout == ""
+
+
+def test_tokens_are_made_listed_and_revoked(cli: Cli, proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = cli("token", "new", "--scope", "read", "--scope", "approve", "-s", "mine", "--name", "ci").stdout.strip()
+    assert made.startswith("tg_")
+    (listed,) = json.loads(cli("token", "list", "--json").stdout)["items"]
+    assert (listed["scopes"], listed["session"], listed["name"]) == (["read", "approve"], "mine", "ci")
+    assert made not in cli("token", "list").stdout
+    assert listed["id"] in cli("token", "list").stdout
+    monkeypatch.setenv("TOOLGRAFT_TOKEN", made)
+    assert json.loads(cli("calls", "--json").stdout) == []
+    assert "may approve, read" in cli("tools", "clear", status=1).stderr
+    assert "mine alone" in cli("tools", "show", "-s", "other", status=1).stderr
+    monkeypatch.delenv("TOOLGRAFT_TOKEN")
+    cli("token", "revoke", listed["id"])
+    assert "no such token" in cli("token", "revoke", listed["id"], status=1).stderr
+    assert json.loads(cli("token", "list", "--json").stdout) == {"items": []}
+    monkeypatch.setenv("TOOLGRAFT_TOKEN", made)
+    assert "does not know this token" in cli("calls", status=1).stderr
+
+
+def test_a_scope_that_there_is_not_is_a_wrong_option(cli: Cli) -> None:
+    assert "--scope" in cli("token", "new", "--scope", "write", status=2).stderr
+    assert "--scope" in cli("token", "new", status=2).stderr
 
 
 def test_nothing_heavy_is_imported_for_it() -> None:

@@ -40,6 +40,9 @@ OPERATIONS = {
     ("get", "/v1/turns"),
     ("get", "/v1/events"),
     ("post", "/v1/store/trust-clock"),
+    ("post", "/v1/tokens"),
+    ("get", "/v1/tokens"),
+    ("delete", "/v1/tokens/{token_id}"),
 }
 
 

@@ -10,5 +10,6 @@ GROUPS = (
     "turns",
     "events",
     "store",
+    "tokens",
     "health",
 )

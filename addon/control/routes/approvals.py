@@ -7,8 +7,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
 from addon.control import views
+from addon.control.access import needs
 from addon.control.describe import answers, body_example, group
-from addon.control.routing import Here, reply
+from addon.control.routing import Caller, Here, reply
 from store.models import Call
 
 router = group("approvals")
@@ -30,10 +31,12 @@ _DENIAL = Denial(reason="")
     summary="Approve a call that waits for it",
     responses=answers(views.CALL | {"approval": "approved"}, Call, p404="No such call", p409=_NOT_NOW),
 )
-async def approve_call(api: Here, call_id: str) -> Response:
+@needs("approve")
+async def approve_call(api: Here, caller: Caller, call_id: str) -> Response:
     """It is run from now on. The same again changes nothing and is fine."""
     before = await api.store.find_call(call_id)
-    call = await api.store.decide(before.session, call_id, True)
+    with api.audit.action(caller, "call.approve", session=before.session, call_id=call_id, tool=before.name):
+        call = await api.store.decide(before.session, call_id, True)
     await api.store.sync()
     return reply(call)
 
@@ -44,10 +47,12 @@ async def approve_call(api: Here, call_id: str) -> Response:
     responses=answers(views.DENIED, Call, p404="No such call", p409=_NOT_NOW),
     openapi_extra=body_example({"reason": "not in production"}),
 )
-async def deny_call(api: Here, call_id: str, denial: Annotated[Denial, Body()] = _DENIAL) -> Response:
+@needs("approve")
+async def deny_call(api: Here, caller: Caller, call_id: str, denial: Annotated[Denial, Body()] = _DENIAL) -> Response:
     """It is never run, and the model is told so. The same again changes nothing and is fine."""
     before = await api.store.find_call(call_id)
-    call = await api.store.decide(before.session, call_id, False, reason=denial.reason)
+    with api.audit.action(caller, "call.deny", session=before.session, call_id=call_id, tool=before.name):
+        call = await api.store.decide(before.session, call_id, False, reason=denial.reason)
     if call.status != before.status:
         api.metrics.answered(call.status)
     await api.store.sync()

@@ -11,11 +11,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from addon.control import views
+from addon.control.access import needs
 from addon.control.audience import Audience
 from addon.control.describe import answers, body_example, group
 from addon.control.paging import PageQuery, RenderedPage, render_page
 from addon.control.problems import kept_as_json
-from addon.control.routing import Here, reply
+from addon.control.routing import Caller, Here, reply
 from store.models import Call, Page, SessionName, Status
 
 router = group("calls")
@@ -50,6 +51,7 @@ class Answer(BaseModel):
     summary="List calls, newest last",
     responses=answers({"items": [views.CALL], "next_cursor": None}, Page[Call]),
 )
+@needs("read", "approve")
 async def list_calls(api: Here, request: Request, query: Annotated[CallsQuery, Query()]) -> Response:
     """With `wait`, a long poll: it returns as soon as there is a call that matches, at once if there is one already,
     and with no items when the time is out."""
@@ -82,6 +84,7 @@ async def _wait_for(
 
 
 @router.get("/v1/calls/{call_id}", summary="Show a call", responses=answers(views.CALL, Call, p404="No such call"))
+@needs("read", "approve")
 async def show_call(api: Here, call_id: str) -> Response:
     return reply(await api.store.find_call(call_id))
 
@@ -92,10 +95,14 @@ async def show_call(api: Here, call_id: str) -> Response:
     responses=answers(views.ANSWERED, Call, p404="No such call", p409="The call is already done, with another body"),
     openapi_extra=body_example({"result": {"celsius": -3}}),
 )
-async def answer_call(api: Here, call_id: str, answer: Annotated[Answer, Body()]) -> Response:
+@needs("worker")
+async def answer_call(api: Here, caller: Caller, call_id: str, answer: Annotated[Answer, Body()]) -> Response:
     """The same body again changes nothing and is fine; another body is refused: the first answer stands."""
-    session = (await api.store.find_call(call_id)).session
-    with kept_as_json():
+    before = await api.store.find_call(call_id)
+    if before.owner == "loop":
+        caller.check("admin")  # a worker has no say in what the proxy itself runs
+    session = before.session
+    with api.audit.action(caller, "call.answer", session=session, call_id=call_id, tool=before.name), kept_as_json():
         if "error" in answer.model_fields_set:
             call, changed = await api.store.answer(session, call_id, error=answer.error)
         else:

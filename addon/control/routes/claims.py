@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from addon.control import views
+from addon.control.access import needs
 from addon.control.audience import Audience
 from addon.control.describe import answers, body_example, group, nothing
 from addon.control.routing import Api, Here, reply
@@ -57,6 +58,7 @@ class Renewal(BaseModel):
     responses=nothing("No call came in time.") | answers(views.CLAIMED, Call),
     openapi_extra=body_example({"session": "default", "names": ["get_weather"], "wait": 60, "lease": 30}),
 )
+@needs("worker")
 async def claim_call(api: Here, request: Request, claim: Annotated[Claim, Body()]) -> Response:
     """At most one call, the oldest, running from now on: answer it, or renew its lease, before the lease runs out.
     Else it goes to whoever claims next, or, if its tool does not allow that, fails. With `wait`, a long poll."""
@@ -91,6 +93,7 @@ async def _wait_for(api: Api, request: Request, claim: Claim, worker: str) -> Ca
     ),
     openapi_extra=body_example({"worker": "worker-1", "lease": 30}),
 )
+@needs("worker")
 async def renew_call(api: Here, call_id: str, renewal: Annotated[Renewal, Body()]) -> Response:
     """A worker that is refused here need not go on: its answer may come too late."""
     session = (await api.store.find_call(call_id)).session

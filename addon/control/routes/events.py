@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from addon.control.access import needs
 from addon.control.audience import Audience
 from addon.control.describe import answers, group
 from addon.control.problems import Problem
@@ -56,6 +57,7 @@ class EventsQuery(BaseModel):
         ]
     },
 )
+@needs("read")
 async def follow_events(api: Here, request: Request, query: Annotated[EventsQuery, Query()]) -> Response:
     """`event` is the type, `data` the record as JSON. Without `Last-Event-ID` and `after` it starts with what happens
     from now on. An id of events that the store does not have any more, because it was lost or made anew, is answered

@@ -5,6 +5,7 @@ import logging
 from starlette.responses import Response
 
 from addon import metrics
+from addon.control.access import needs
 from addon.control.describe import PUBLIC, answers, group
 from addon.control.problems import Problem
 from addon.control.routing import Here, reply
@@ -52,5 +53,6 @@ async def ready(api: Here) -> Response:
         'toolgraft_requests_total{operation="generateContent",surface="developer"} 7.0\n', media_type="text/plain"
     ),
 )
+@needs("read")
 async def show_metrics(api: Here) -> Response:
     return Response(api.metrics.render(), headers={"content-type": metrics.CONTENT_TYPE})

@@ -7,9 +7,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from addon.control import views
+from addon.control.access import needs
 from addon.control.describe import answers, body_example, group, nothing
 from addon.control.paging import PageQuery, render_page
-from addon.control.routing import Here, reply
+from addon.control.routing import Caller, Here, reply
 from addon.control.versions import IF_MATCH, changed, tagged
 from addon.control.views import SessionView
 from store.models import Page, Policy, Session, SessionName
@@ -22,6 +23,7 @@ router = group("sessions")
     summary="List sessions by name",
     responses=answers({"items": [views.SESSION], "next_cursor": None}, Page[SessionView]),
 )
+@needs("read")
 async def list_sessions(api: Here, query: Annotated[PageQuery, Query()]) -> Response:
     """Those that something was set for."""
     page = await render_page(api.store.sessions, query, lambda found: SessionView.of(found.name, found, api.settings))
@@ -29,6 +31,7 @@ async def list_sessions(api: Here, query: Annotated[PageQuery, Query()]) -> Resp
 
 
 @router.get("/v1/sessions/{session}", summary="Show a session", responses=answers(views.SESSION, SessionView))
+@needs("read")
 async def show_session(api: Here, session: SessionName) -> Response:
     """A session that nothing was set for shows the proxy's options. The `ETag` stands for the session as it is, its
     tools included."""
@@ -43,7 +46,7 @@ async def show_session(api: Here, session: SessionName) -> Response:
     openapi_extra={**body_example({"delivery": "placeholder", "on_pending": None}), "parameters": [IF_MATCH]},
 )
 async def change_session(
-    api: Here, request: Request, session: SessionName, policy: Annotated[Policy, Body()]
+    api: Here, caller: Caller, request: Request, session: SessionName, policy: Annotated[Policy, Body()]
 ) -> Response:
     """Fields that are not given stay as they are; null resets one to the proxy's option."""
     changes = policy.model_dump(include=policy.model_fields_set)
@@ -52,7 +55,8 @@ async def change_session(
         merged = (before.policy if before else Policy()).model_copy(update=changes)
         return await api.store.put_policy(session, merged, if_version=version)
 
-    after = await changed(api, request, session, change)
+    with api.audit.action(caller, "session.change", session=session, policy=sorted(changes)):
+        after = await changed(api, request, session, change)
     return tagged(reply(SessionView.of(session, after, api.settings)), api, after.version)
 
 
@@ -63,9 +67,10 @@ async def change_session(
     responses=nothing("The session is gone, with its tools, calls and turns; also where there was none."),
     openapi_extra={"parameters": [IF_MATCH]},
 )
-async def forget_session(api: Here, request: Request, session: SessionName) -> Response:
+async def forget_session(api: Here, caller: Caller, request: Request, session: SessionName) -> Response:
     async def forget(_: Session | None, version: int) -> None:
         await api.store.delete_session(session, if_version=version)
 
-    await changed(api, request, session, forget)
+    with api.audit.action(caller, "session.forget", session=session):
+        await changed(api, request, session, forget)
     return Response(status_code=204)

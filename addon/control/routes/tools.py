@@ -8,10 +8,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from addon.control import views
+from addon.control.access import needs
 from addon.control.describe import answers, body_example, group, nothing
 from addon.control.masks import unmasked
 from addon.control.problems import Problem, kept_as_json
-from addon.control.routing import Here, reply
+from addon.control.routing import Caller, Here, reply
 from addon.control.versions import IF_MATCH, IF_NONE_MATCH, changed, tagged
 from addon.core.toolset import normalise
 from store.models import Session, SessionName, ToolRules, Toolset
@@ -24,12 +25,14 @@ router = group("tools")
     summary="Show a session's tools, in Gemini's form",
     responses=answers(views.TOOLS, views.ToolsView, p404="No toolset is set for the session"),
 )
-async def show_tools(api: Here, session: SessionName) -> Response:
+@needs("read", "worker")
+async def show_tools(api: Here, caller: Caller, session: SessionName) -> Response:
     """The `ETag` stands for the session as it is, its policy included; values of executors' headers are masked."""
     record, version, _ = await api.store.snapshot(session)
     if record is None or record.toolset is None:
         raise Problem(404, f"session {session} has no toolset: its traffic is not touched")
-    return tagged(reply(views.tools_view(record.toolset)), api, version)
+    with api.audit.action(caller, "tools.read", session=session):
+        return tagged(reply(views.tools_view(record.toolset)), api, version)
 
 
 @router.put(
@@ -38,7 +41,10 @@ async def show_tools(api: Here, session: SessionName) -> Response:
     responses=answers(views.TOOLS, views.ToolsView, p412="The session is another by now"),
     openapi_extra={**body_example(views.TOOLS), "parameters": [IF_MATCH, IF_NONE_MATCH]},
 )
-async def set_tools(api: Here, request: Request, session: SessionName, document: Annotated[Any, Body()]) -> Response:
+@needs("worker")
+async def set_tools(
+    api: Here, caller: Caller, request: Request, session: SessionName, document: Annotated[Any, Body()]
+) -> Response:
     """`{"tools": […]}` with `tool_config` or `tool_choice`. Each tool in Gemini, OpenAI chat, OpenAI Responses, MCP
     or bare-declaration form, with how it is run beside its name: `executor`, `approval`, `after`, `idempotent`,
     `redeliver`, `cache_ttl`, `timeout`, `retries`. A header's value of `***` is the one that is kept. A bad tool is a
@@ -54,10 +60,14 @@ async def set_tools(api: Here, request: Request, session: SessionName, document:
     )
 
     async def replace(kept: Session | None, version: int) -> Session:
-        whole = unmasked(toolset, kept.toolset if kept else None)
+        before = kept.toolset if kept else None
+        whole = unmasked(toolset, before)
+        if not caller.allows("admin"):
+            _check_worker(before or Toolset(), whole)
         return await api.store.put_toolset(session, whole, if_version=version)
 
-    after = await changed(api, request, session, replace)
+    with api.audit.action(caller, "tools.set", session=session, tools=[one["name"] for one in toolset.declarations]):
+        after = await changed(api, request, session, replace)
     assert after.toolset is not None
     return tagged(reply(views.tools_view(after.toolset)), api, after.version)
 
@@ -68,10 +78,30 @@ async def set_tools(api: Here, request: Request, session: SessionName, document:
     status_code=204,
     responses=nothing("The session has no toolset: its traffic is not touched any more."),
 )
-async def clear_tools(api: Here, request: Request, session: SessionName) -> Response:
+async def clear_tools(api: Here, caller: Caller, request: Request, session: SessionName) -> Response:
     async def clear(kept: Session | None, version: int) -> None:
         if kept is not None and kept.toolset is not None:
             await api.store.put_toolset(session, None, if_version=version)
 
-    await changed(api, request, session, clear)
+    with api.audit.action(caller, "tools.clear", session=session):
+        await changed(api, request, session, clear)
     return Response(status_code=204)
+
+
+def _check_worker(before: Toolset, after: Toolset) -> None:
+    """Raises Problem (403) where more than workers' tools would change: a worker's token sets those alone."""
+
+    def others(toolset: Toolset) -> Toolset:
+        workers = {name for name, rule in toolset.rules.items() if rule.executor and rule.executor.type == "worker"}
+        return toolset.model_copy(
+            update={
+                "declarations": [one for one in toolset.declarations if one["name"] not in workers],
+                "rules": {name: rule for name, rule in toolset.rules.items() if name not in workers},
+            }
+        )
+
+    for name, rule in before.rules.items():
+        if rule.approval and not (name in after.rules and after.rules[name].approval):
+            raise Problem(403, f"this token cannot take away the approval that {name} needs", tool=name)
+    if others(before) != others(after):
+        raise Problem(403, "this token may set tools that workers run, and no others")

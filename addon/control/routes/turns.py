@@ -8,6 +8,7 @@ from pydantic import Field
 from starlette.responses import Response
 
 from addon.control import views
+from addon.control.access import needs
 from addon.control.describe import answers, group
 from addon.control.paging import PageQuery, render_page
 from addon.control.routing import Here
@@ -26,6 +27,7 @@ class TurnsQuery(PageQuery):
     summary="List a session's turns, newest last",
     responses=answers({"items": [views.TURN], "next_cursor": None}, Page[TurnView]),
 )
+@needs("read")
 async def list_turns(api: Here, query: Annotated[TurnsQuery, Query()]) -> Response:
     fetch = functools.partial(api.store.turns, query.session or api.settings.session)
     return (await render_page(fetch, query, TurnView.of)).response()

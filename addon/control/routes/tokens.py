@@ -1,0 +1,90 @@
+"""Tokens beside the proxy's own: made, listed and revoked by whoever may do everything."""
+
+import logging
+from collections.abc import Callable
+from typing import Annotated
+
+from fastapi import Body
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.responses import Response
+
+from addon.control.access import Access, Right
+from addon.control.describe import answers, body_example, group, nothing
+from addon.control.problems import Problem
+from addon.control.routing import Caller, Here, reply
+from addon.control.tokens import Name, Token
+from store.models import SessionName
+
+logger = logging.getLogger("toolgraft")
+
+router = group("tokens")
+
+_TOKEN = {"id": "1f3a9c07", "name": "ci", "scopes": ["ask"], "session": "default", "created_at": 1790000000.0}
+
+
+class NewToken(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    scopes: list[Right] = Field(min_length=1, description="What it may do.")
+    session: SessionName | None = Field(None, description="The one session that it is for; all of them if absent.")
+    own_session: bool = Field(False, description="It is for the proxy's own session (`graft_session`).")
+    name: Name = Field("", description="What it is for, in your words.")
+
+
+class MadeToken(Token):
+    token: str = Field(description="What its owner sends. It is not shown again.")
+
+
+class TokenList(BaseModel):
+    items: list[Token]
+
+
+def _for_all(caller: Access) -> None:
+    """Raises Problem (403) for a caller whose token is for one session: a token is of none."""
+    if caller.session is not None:
+        raise Problem(403, f"this token is for the session {caller.session} alone, and this is of no session")
+
+
+def _kept[T](action: Callable[[], T]) -> T:
+    try:
+        return action()
+    except OSError as error:
+        logger.error("%s", error)
+        raise Problem(503, "the tokens cannot be read or kept; the proxy's log has more") from None
+
+
+@router.post(
+    "/v1/tokens",
+    summary="Make a token",
+    responses=answers(_TOKEN | {"token": "tg_1f3a9c07_…"}, MadeToken),
+    openapi_extra=body_example({"scopes": ["ask"], "session": "default", "name": "ci"}),
+)
+async def make_token(api: Here, caller: Caller, new: Annotated[NewToken, Body()]) -> Response:
+    """`ask` is for the front doors alone, `read` shows everything, `approve` decides on calls, `worker` registers
+    workers' tools, claims calls and answers them, `admin` does everything."""
+    _for_all(caller)
+    session = new.session or (api.settings.session if new.own_session else None)
+    with api.audit.action(caller, "token.make", scopes=new.scopes, session=session, for_name=new.name):
+        made, token = _kept(lambda: api.tokens.make(new.scopes, session, new.name))
+    return reply(MadeToken(**made.model_dump(), token=token))
+
+
+@router.get("/v1/tokens", summary="List the tokens", responses=answers({"items": [_TOKEN]}, TokenList))
+async def list_tokens(api: Here, caller: Caller) -> Response:
+    """The oldest first, without what their owners send. The proxy's own is not among them."""
+    _for_all(caller)
+    return reply(TokenList(items=_kept(api.tokens.listed)))
+
+
+@router.delete(
+    "/v1/tokens/{token_id}",
+    summary="Revoke a token",
+    status_code=204,
+    responses=nothing("Nobody gets in with it any more."),
+)
+async def revoke_token(api: Here, caller: Caller, token_id: str) -> Response:
+    _for_all(caller)
+    with api.audit.action(caller, "token.revoke", revoked=token_id):
+        if not _kept(lambda: api.tokens.revoke(token_id)):
+            raise Problem(404, "there is no such token")
+    return Response(status_code=204)
