@@ -236,7 +236,8 @@ class Store(Calls, Responses):
 
     # --- sessions ---------------------------------------------------------------------------------------------
     #
-    # `if_version`: write only if the session is at this version, 0 if it must not be there; raises VersionChanged.
+    # `if_version`: write only if the session is at this version, 0 or less if it must not be there; raises
+    # VersionChanged.
 
     async def session(self, name: str) -> Session | None:
         """The session, or None if nothing was ever set for it."""

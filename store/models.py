@@ -138,8 +138,8 @@ class Session(Record):
 
 
 class Snapshot(NamedTuple):
-    """What holds for a session now. `record` None and `version` 0: nothing was ever set for it, or it was deleted.
-    `revision` is the ledger's."""
+    """What holds for a session now. `record` None: nothing was ever set for it, or it was deleted. `version` is then 0,
+    or another negative number after each deletion. `revision` is the ledger's."""
 
     record: Session | None
     version: int

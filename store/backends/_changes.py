@@ -7,10 +7,18 @@ from collections import deque
 from collections.abc import Collection
 from typing import NamedTuple
 
+from cachetools import LRUCache
+
 from store.models import Touched
 
 WRITES = 512
 """How many of the last writes are known."""
+
+
+def deletions() -> LRUCache[str, int]:
+    """The events that told of the last deleted sessions: what was kept of a session is not good for the next one of
+    its name."""
+    return LRUCache(10_000)
 
 
 class _Write(NamedTuple):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
-from store.backends._changes import Changes
+from store.backends._changes import Changes, deletions
 from store.backends._clocks import Clocks
 from store.backends._waiters import Waiters
 from store.backends._waits import Waits
@@ -88,6 +88,7 @@ class MemoryBase(Waits):
         self._seen: dict[str, float] = {}  # when each proxy was last alive
         self._events: list[KeptEvent] = []
         self._last_event = 0
+        self._deleted = deletions()
         self._places = itertools.count(1)
         self._revisions = itertools.count(1)
 

@@ -42,7 +42,7 @@ def changed(old: Session | None, name: str, changes: dict[str, Any], *, version:
 
 def check_version(session: Session | None, name: str, expected: int | None) -> None:
     current = session.version if session else 0
-    if expected is not None and current != expected:
+    if expected is not None and current != max(expected, 0):
         raise VersionChanged(name, current, expected)
 
 

@@ -17,7 +17,7 @@ import filelock
 
 from store.backends import _records as records
 from store.backends import _sqlite_file as files
-from store.backends._changes import Changes
+from store.backends._changes import Changes, deletions
 from store.backends._checkpoints import Checkpoints
 from store.backends._clocks import ClockNote, Clocks, Now
 from store.backends._syncs import Syncs
@@ -68,6 +68,7 @@ class SqliteBase(Waits):
         self._gone = ""  # what became of them
         self._damage = ""
         self._last_event = 0
+        self._deleted = deletions()
         self._waiters = Waiters()
 
     @classmethod

@@ -18,7 +18,7 @@ TABLES = (
 class SqliteSessions(SqliteBase):
     async def snapshot(self, session: str) -> Snapshot:
         record = self._session(session)
-        return Snapshot(record, record.version if record else 0, self.revision(session))
+        return Snapshot(record, record.version if record else -self._deleted.get(session, 0), self.revision(session))
 
     def _session(self, name: str) -> Session | None:
         if not self.read_only and self._db is not None:
@@ -76,6 +76,7 @@ class SqliteSessions(SqliteBase):
         self._sessions.pop(name, None)
         self._unreadable.discard(name)
         self._revisions.pop(name, None)
+        self._deleted[name] = self._last_event
         return True
 
     async def put_cached_tools(self, cached: CachedTools) -> None:

@@ -103,6 +103,16 @@ async def test_what_is_kept_goes_with_the_tools_that_it_came_from(proxy: Proxy, 
     assert proxy.tools.begun == ["kept", "kept"]
 
 
+async def test_what_is_kept_goes_with_a_session_for_which_nothing_was_set(proxy: Proxy) -> None:
+    proxy.tools.add("kept", returns(1), cache_ttl=1000)
+    await proxy.open()
+    for runs in (1, 2):
+        for _ in range(2):
+            await responses(proxy, call("kept"))
+        assert proxy.tools.begun == ["kept"] * runs
+        assert await proxy.store.delete_session("default")
+
+
 async def test_a_run_under_an_old_declaration_is_not_shared_with_new_calls(proxy: Proxy) -> None:
     free = asyncio.Event()
 

@@ -37,7 +37,7 @@ async def test_policy_and_toolset_replace_what_was_there_and_leave_each_other_al
 
 async def test_a_version_is_another_after_each_write_and_never_comes_again(store: Store) -> None:
     assert await store.snapshot("one") == Snapshot(None, 0, 0)
-    seen = [0]
+    seen, gone = [0], list[int]()
     for _ in range(2):
         for write in (
             partial(store.put_policy, "one", Policy()),
@@ -51,7 +51,13 @@ async def test_a_version_is_another_after_each_write_and_never_comes_again(store
             snapshot = await store.snapshot(session.name)
             assert snapshot[:2] == (session, session.version)
         await store.delete_session("one")
-        assert (await store.snapshot("one")).version == 0
+        gone.append((await store.snapshot("one")).version)
+    assert gone == sorted(set(gone), reverse=True)
+    assert gone[0] < 0
+    made = await store.put_policy("one", Policy(), if_version=gone[-1])
+    with pytest.raises(VersionChanged):
+        await store.put_policy("one", Policy(), if_version=gone[-1])
+    assert made.version > 0
     assert seen == sorted(set(seen))
 
 
