@@ -38,13 +38,13 @@ def versioned(text: str) -> str:
     return _BEGIN + text[1:]
 
 
-def read[R: Record](model: type[R], text: str) -> R | None:
-    """The record, or None where it cannot be read."""
+def read[R: Record](model: type[R], text: str, *, tell: bool = True) -> R | None:
+    """The record, or None where it cannot be read; the log is told so, or not."""
     try:
         return model.model_validate_json(text, extra="ignore")
     except ValidationError as error:
         record = _leniently(model, text, error)
-        if record is None:
+        if record is None and tell:
             _tell(model, text, error)
         return record
 

@@ -260,6 +260,16 @@ def connect(path: Path, *, read_only: bool) -> sqlite3.Connection:
     return db
 
 
+def create(path: Path, version: int) -> sqlite3.Connection:
+    """A new database of that version, without a log. Raises sqlite3.Error, OSError."""
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    db = sqlite3.connect(path, autocommit=True)
+    with _closed_on_error(db):
+        db.execute(f"PRAGMA page_size = {PAGE_SIZE}")
+        db.executescript(f"BEGIN; {' '.join(MIGRATIONS[:version])} PRAGMA user_version = {version}; COMMIT;")
+    return db
+
+
 def _is_new(db: sqlite3.Connection, path: Path, made_here: list[Path]) -> bool:
     """Whether the database has no tables yet. What the header does not tell, the log may: a version that is too new
     is refused here as well, and everything left as it was. `made_here`: what opening the database makes."""

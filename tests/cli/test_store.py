@@ -1,0 +1,56 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from store.backends.memory import MemoryStore
+from store.backends.sqlite import SqliteStore
+from store.base import run_now
+from store.models import Policy
+from tests.cli.conftest import Cli, Proxy
+
+
+@pytest.fixture
+def kept(state: Path) -> Path:
+    """A store in the state folder."""
+    path = state / "toolgraft.db"
+    store = SqliteStore(path)
+    run_now(store.open())
+    run_now(store.put_policy("default", Policy()))
+    run_now(store.close())
+    return path
+
+
+def test_a_clock_in_doubt_is_trusted(cli: Cli, proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert cli("store", "trust-clock").stdout == "it was trusted already\n"
+    clock = proxy.store.clock
+    monkeypatch.setattr(proxy.store, "clock", lambda: clock() + 8 * 24 * 3600)
+    assert proxy.run(proxy.store.expire()) == 0
+    assert isinstance(proxy.store, MemoryStore)
+    doubt = proxy.store.clock_doubt
+    assert json.loads(cli("store", "trust-clock", "--json").stdout) == {"doubt": doubt}
+    assert "192.0 h ahead" in doubt
+
+
+def test_the_store_of_the_state_folder_is_copied_checked_and_left_alone(cli: Cli, kept: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy.db"
+    assert str(copy) in cli("backup", str(copy)).stdout
+    assert "already" in cli("backup", str(copy), status=1).stderr
+    for words in (["check"], ["check", "--store", f"sqlite:///{copy}"]):
+        assert "nothing is wrong" in cli(*words).stdout
+    assert "nothing was done" in cli("recover", status=1).stderr
+    assert "has no file" in cli("check", "--store", "memory://", status=1).stderr
+
+
+def test_a_damaged_store_is_told_of_and_recovered(cli: Cli, kept: Path) -> None:
+    content = bytearray(kept.read_bytes())
+    at = content.index(b'"updated_at"')
+    page = at - at % 2048
+    content[page : page + 64] = b"\xa5" * 64
+    kept.write_bytes(content)
+    wrong = json.loads(cli("check", "--json", status=1).stdout)
+    assert wrong["store"] == str(kept)
+    assert wrong["wrong"]
+    done = json.loads(cli("recover", "--json").stdout)
+    assert Path(done["damaged"]).exists()
+    assert "nothing is wrong" in cli("check").stdout
