@@ -92,6 +92,18 @@ OPTIONS: tuple[Option, ...] = (
         "How many bytes the arguments of one step's calls may have together (1024 or more); beyond them a call fails, "
         "and the model is told why.",
     ),
+    Option(
+        "graft_max_answer",
+        str,
+        "67108864",
+        "How many bytes an answer of the model's may have, decompressed (1024 or more); a longer one is an error.",
+    ),
+    Option(
+        "graft_max_event",
+        str,
+        "33554432",
+        "How many bytes one event of a stream may have (1024 or more); a longer one is an error.",
+    ),
     Option("graft_tool_timeout", str, "30", "How long a call may take, in seconds (more than 0, at most 3600)."),
     Option(
         "graft_approval_timeout",
@@ -202,7 +214,12 @@ OPTIONS: tuple[Option, ...] = (
         "What a client gets when the store fails, or the proxy itself with a request: `fail` answers with an error "
         "(503, or 500), `pass` forwards the request untouched.",
     ),
-    Option("graft_max_body", str, "67108864", "The largest body that the control API takes, in bytes."),
+    Option(
+        "graft_max_body",
+        str,
+        "67108864",
+        "The largest body that the control API takes, in bytes, and what a compressed request to the model may hold.",
+    ),
     Option(
         "graft_record",
         str,
@@ -273,6 +290,8 @@ class Settings(BaseModel):
     parallel: Annotated[int, Field(ge=1, le=64)] = 8
     max_calls: Annotated[int, Field(ge=1, le=10_000)] = 128
     max_args: Annotated[int, Field(ge=1024)] = 4 * 1024 * 1024
+    max_answer: Annotated[int, Field(ge=1024)] = 64 * 1024 * 1024
+    max_event: Annotated[int, Field(ge=1024)] = 32 * 1024 * 1024
     tool_timeout: Annotated[float, Field(gt=0, le=3600, allow_inf_nan=False)] = 30.0
     approval_timeout: Annotated[float, Field(ge=0, le=86400, allow_inf_nan=False)] = 300.0
     retry_window: Seconds = 60.0
@@ -451,6 +470,8 @@ _FITS = {
     "parallel": "a number from 1 to 64",
     "max_calls": "a number from 1 to 10000",
     "max_args": "a number of bytes, 1024 or more",
+    "max_answer": "a number of bytes, 1024 or more",
+    "max_event": "a number of bytes, 1024 or more",
     "tool_timeout": "a number of seconds, more than 0 and at most 3600",
     "approval_timeout": "a number of seconds from 0 to 86400",
     "retry_window": "a number of seconds from 0 to 3600",

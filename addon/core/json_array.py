@@ -50,6 +50,11 @@ class ArrayDecoder:
         self._opened = False  # the array's own bracket has been seen
         self._over = False  # no element can come any more
 
+    @property
+    def pending(self) -> int:
+        """How many bytes of an element have come that is not whole."""
+        return len(self._pending)
+
     def feed(self, chunk: bytes) -> list[ArrayItem]:
         self._pending += chunk
         items: list[ArrayItem] = []

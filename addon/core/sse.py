@@ -41,6 +41,11 @@ class SseDecoder:
         """Whether all that came was whole events."""
         return not self._pending
 
+    @property
+    def pending(self) -> int:
+        """How many bytes of an event have come that is not whole."""
+        return len(self._pending)
+
     def feed(self, chunk: bytes) -> list[SseEvent]:
         if not self._pending:
             return self._cut(chunk)

@@ -1,7 +1,9 @@
 """The body of an answer, cut into documents. How it is framed is told by the answer, whatever was asked for."""
 
+import sys
 from collections.abc import Sequence
 
+from addon.core.encoding import TooLong
 from addon.core.json_array import ArrayDecoder, ArrayItem
 from addon.core.sse import SseDecoder, SseEvent
 from addon.surfaces.base import Framing
@@ -20,19 +22,24 @@ class Decoder:
     of these is looked at. `body` gathers an answer that is no stream (Framing.JSON), whatever it is. `events` is the
     decoder of server-sent events, where the answer is such a stream."""
 
-    def __init__(self, content_type: str) -> None:
+    def __init__(self, content_type: str, max_event: int = sys.maxsize) -> None:
         kind = content_type.partition(";")[0].strip().lower()
         self.framing: Framing | None = None
         self.body = bytearray()
         self.events: SseDecoder | None = None
         self._cutter: SseDecoder | ArrayDecoder | None = None
+        self._max_event = max_event
         self._is_json = kind == _JSON
         if kind == _EVENTS:
             self._become(Framing.SSE)
 
     def feed(self, chunk: bytes) -> Sequence[Item]:
+        """Raises TooLong where an event of a stream is longer than `max_event` bytes."""
         if self._cutter is not None:
-            return self._cutter.feed(chunk)
+            items = self._cutter.feed(chunk)
+            if self._cutter.pending > self._max_event:
+                raise TooLong(f"an event of the model's answer has more than {self._max_event} bytes")
+            return items
         self.body += chunk
         return self._begun() if self.framing is None else ()
 

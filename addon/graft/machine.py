@@ -17,6 +17,7 @@ from addon.core import replies
 from addon.core.answer import Candidate, Captured
 from addon.core.arguments import Limits
 from addon.core.documents import Document, Malformed, decode, encode, objects
+from addon.core.encoding import TooLong
 from addon.core.json_array import CLOSE, OPEN, ArrayItem
 from addon.core.request import Request
 from addon.core.sse import SseEvent
@@ -70,7 +71,7 @@ class AnswerMachine:
         self._journal = Journal(exchange, clock, births, self._splice)
         self._markers = markers_of(exchange, loops=self._rounds.runs_calls)
         self._turn_ids = TurnIds()
-        self._is_over = False
+        self.is_over = False
         self._told_end = False  # the last event by which the client's turn ends went out, or goes out next
         self._streams = False  # the client's answer is a stream, and has begun
         self.reading = self._read("")
@@ -130,7 +131,7 @@ class AnswerMachine:
     def feed(self, chunk: bytes) -> bytes | Iterable[Effect]:
         """The next bytes of the present answer: what the client gets for them, or more than that. Here and below: each
         effect is done before the next is asked for."""
-        if self._is_over:
+        if self.is_over:
             return b""
         shown: list[bytes] = []
         try:
@@ -142,6 +143,8 @@ class AnswerMachine:
                 if not isinstance(out, bytes):
                     return self._done(partial(self._rest, shown, out, items[index + 1 :]))
                 shown.append(out)  # as most events come to, and no more is made of them
+        except TooLong as error:
+            return self.too_long(f"{error} (graft_max_event)")
         except Exception as error:
             return [Show(b"".join(shown)), *self._mistaken(error)] if any(shown) else self._mistaken(error)
         data = shown[0] if len(shown) == 1 else b"".join(shown)
@@ -165,7 +168,7 @@ class AnswerMachine:
 
     def hung_up(self) -> list[Effect]:
         """The client reads no more: its turn is complete if its end was shown, as those that stop there leave it."""
-        if self._is_over or not self._streams or not self._told_end:
+        if self.is_over or not self._streams or not self._told_end:
             return []
         effects = [*self._journal.saves(self.reading.candidates, complete=True, cut=self.reading.is_cut)]
         return [*effects, self._over("answered")]
@@ -182,7 +185,7 @@ class AnswerMachine:
 
     def close(self) -> None:
         """Nobody waits for the answer any more."""
-        self._is_over, self.reading.answer = True, None
+        self.is_over, self.reading.answer = True, None
 
     def _sent(self, body: bytes) -> list[Effect]:
         self._begin_round()
@@ -195,7 +198,7 @@ class AnswerMachine:
     def _done(self, step: Callable[[], Iterable[Effect]]) -> Iterator[Effect]:
         """The effects of a step, with the bytes of neighbours in one piece. Whatever nobody foresaw ends the answer
         with an error: what was not looked at may hold a call."""
-        if self._is_over:
+        if self.is_over:
             return
         shown: list[bytes] = []
         try:
@@ -234,13 +237,13 @@ class AnswerMachine:
         for item in items:
             out = self._item(item)
             yield from self._shown(out) if isinstance(out, bytes) else out
-            if self._is_over:
+            if self.is_over:
                 break
 
     def _rest(self, shown: Sequence[bytes], effects: Iterable[Effect], items: Sequence[Item]) -> Iterator[Effect]:
         yield from self._shown(b"".join(shown))
         yield from effects
-        if not self._is_over:
+        if not self.is_over:
             yield from self._items(items)
 
     def _item(self, item: Item) -> bytes | Iterable[Effect]:
@@ -333,6 +336,7 @@ class AnswerMachine:
             new_turn_id=self._turn_ids,
             goes_on=self._rounds.is_answered_here,
             limits=Limits(self._settings.max_calls, self._settings.max_args),
+            max_event=self._settings.max_event,
         )
 
     def _saves(self, *, complete: bool = False) -> Sequence[Effect]:
@@ -349,9 +353,9 @@ class AnswerMachine:
     def _finished(self) -> Iterator[Effect]:
         reading = self.reading
         yield from self._items(reading.decoder.flush())
-        if not self._is_over and reading.framing is Framing.JSON:
+        if not self.is_over and reading.framing is Framing.JSON:
             yield from self._document(bytes(reading.decoder.body))
-        if self._is_over:
+        if self.is_over:
             return
         if self.rounds > 1 and not reading.has_responses and not reading.is_cut:
             raise BadAnswer("its answer holds nothing")
@@ -433,6 +437,10 @@ class AnswerMachine:
         if self._streams:
             return [Show(self.wire.error_event(document)), self._over("error")]
         return [Refuse(code, self.wire.error(document)), self._over("error")]
+
+    def too_long(self, words: str) -> list[Effect]:
+        """There is more of the answer than may be: nothing of what is left of it is read."""
+        return self.fail(502, "UNAVAILABLE", words)
 
     def store_failed(self, error: StoreUnavailable) -> list[Effect] | None:
         """What is to be done instead of a Save that failed and of all behind it; None: go on, as the settings say. The

@@ -60,8 +60,9 @@ class Reading:
         new_turn_id: Callable[[], str],
         goes_on: Callable[[Candidate], bool],
         limits: Limits,
+        max_event: int,
     ) -> None:
-        self.decoder = Decoder(content_type)
+        self.decoder = Decoder(content_type, max_event)
         self.answer = exchange.resumes.resumed() if exchange.resumes is not None else None
         self.is_plain = is_plain and self.answer is None
         self.has_responses = False

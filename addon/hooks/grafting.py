@@ -4,17 +4,18 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Iterable
 from dataclasses import dataclass
+from functools import partial
 
 from mitmproxy import connection, flowfilter, http
 from mitmproxy.connection import ConnectionState
 
 from addon.core import replies
-from addon.core.encoding import BadEncoding, Decompress, decompressor
+from addon.core.encoding import BadEncoding, Decompress, TooLong, decompressor
 from addon.graft.capture import Capture, concerns, listen
 from addon.graft.exchange import Abandoned, Exchange, Reply
 from addon.graft.scope import Scope
 from addon.hooks.handover import handover
-from addon.hooks.headers import asker_in, body_of, put, set_body, url_of, value
+from addon.hooks.headers import UNDECODED, asker_in, body_of, put, set_body, url_of, value
 from addon.hooks.lifecycle import Lifecycle
 from addon.hooks.looping import Looping
 from addon.hooks.perflow import PerFlow
@@ -117,7 +118,7 @@ class Grafting:
         if self.lifecycle.filter is not None and not flowfilter.match(self.lifecycle.filter, flow):
             self._let_go(flow, way)
             return
-        body = body_of(flow.request)
+        body = body_of(flow.request, runtime.settings.max_body)
         if body is None:
             self._let_go(flow, way)
             return
@@ -167,7 +168,8 @@ class Grafting:
             del self._ways[flow]
             return
         if flow.response.data.content is None and (framing is Framing.JSON or comes_whole(flow, runtime.settings)):
-            whole(flow)
+            words = f"the model's answer has more than {runtime.settings.max_answer} bytes (graft_max_answer)"
+            whole(flow, runtime.settings.max_answer, partial(_unusable, way.exchange, words))
             return
         if framing is Framing.JSON:
             return  # replayed: the whole body is there already
@@ -175,11 +177,13 @@ class Grafting:
         handover[flow] = way.capture.handed_over
         if flow.response.data.content is not None:
             return
-        decompress = decompressor(value(flow.response.headers, b"content-encoding") or "") or _unknown_encoding
+        encoding = value(flow.response.headers, b"content-encoding") or ""
+        decompress = decompressor(encoding, runtime.settings.max_answer) or _unknown_encoding
         kept = self.kept.get(flow)
         if kept is not None:
             kept.received = bytearray()
-        through(flow, _Tee(way.capture, decompress, kept.received if kept else None), _as_stream)
+        tee = _Tee(way.capture, decompress, kept.received if kept else None)
+        through(flow, tee, _as_stream, is_over=tee.is_over)
 
     def _stream_untouched(self, flow: http.HTTPFlow, runtime: Runtime) -> None:
         """A model's stream that is not grafted goes to the client as it arrives. mitmproxy alone would hold all of it
@@ -212,12 +216,10 @@ class Grafting:
             heard = way.exchange
         if heard is None or not came(flow):
             return None
-        body = body_of(flow.response)
+        body = body_of(flow.response, runtime.settings.max_answer)
         if body is None:
             if way is not None and way.exchange is not None and flow.response.data.content is not None:
-                words = "toolgraft: the model's answer cannot be decompressed"  # and may hold a call
-                error = way.exchange.wire.error(replies.error(502, "UNAVAILABLE", words))
-                flow.response = response_of(Reply(502, replies.content_type("json"), error))
+                flow.response = _unusable(way.exchange, UNDECODED)  # it may hold a call
             gone(flow)
             return None
         if way is None or way.exchange is None or (way.capture is None and not concerns(way.exchange, body)):
@@ -301,8 +303,12 @@ class _Tee:
         self.decompress = decompress
         self.failed = False
 
+    def is_over(self) -> bool:
+        """Whether the client gets no more, whatever comes."""
+        return self.failed or self.capture.machine.is_over
+
     def __call__(self, chunk: bytes) -> Iterable[bytes]:
-        if self.failed:
+        if self.is_over():
             return []
         try:
             plain = self.decompress(chunk)
@@ -311,6 +317,9 @@ class _Tee:
             out = self.capture.feed(plain) if plain else b""
             if not chunk:
                 out += self.capture.finish()
+        except TooLong as error:
+            self.failed = True
+            out = self.capture.fail(f"the model's answer is too long: {error} (graft_max_answer)")
         except BadEncoding as error:
             self.failed = True
             out = self.capture.fail(f"the model's answer cannot be decompressed: {error}")
@@ -331,7 +340,8 @@ class _Copy:
         self._runtime = runtime
         self._heard = heard
         self._kind = _content_type(response)
-        self._decompress = decompressor(value(response.headers, b"content-encoding") or "")
+        encoding = value(response.headers, b"content-encoding") or ""
+        self._decompress = decompressor(encoding, runtime.settings.max_answer)
 
     def __call__(self, chunk: bytes) -> Iterable[bytes]:
         if self._decompress is not None:
@@ -371,6 +381,11 @@ def _as_stream(flow: http.HTTPFlow) -> None:
     headers.pop("content-encoding", None)
     if headers.pop("content-length", None) is not None and not (flow.request.is_http2 or flow.request.is_http3):
         headers["transfer-encoding"] = "chunked"
+
+
+def _unusable(exchange: Exchange, words: str) -> http.Response:
+    error = exchange.wire.error(replies.error(502, "UNAVAILABLE", f"toolgraft: {words}"))
+    return response_of(Reply(502, replies.content_type("json"), error))
 
 
 def response_of(reply: Reply) -> http.Response:

@@ -86,12 +86,16 @@ def put(headers: http.Headers, name: bytes, value: bytes) -> str | None:
     return b", ".join(found).decode("utf-8", "surrogateescape") if found else None
 
 
-def body_of(message: http.Message) -> bytes | None:
-    """The body without its compression; None where there is none, or its compression is not what the headers say."""
+UNDECODED = "the model's answer cannot be decompressed, or has more than graft_max_answer bytes then"
+
+
+def body_of(message: http.Message, most: int) -> bytes | None:
+    """The body without its compression; None where there is none, its compression is not what the headers say, or it
+    has more than `most` bytes then."""
     content = message.data.content
     if content is None or b"content-encoding" not in names(message.headers):
         return content
-    decompress = decompressor(value(message.headers, b"content-encoding") or "")
+    decompress = decompressor(value(message.headers, b"content-encoding") or "", most)
     try:
         return None if decompress is None else decompress(content) + decompress(b"")
     except BadEncoding:

@@ -91,7 +91,7 @@ class Looping:
     def _begin(self, flow: http.HTTPFlow) -> Answering | http.Request | None:
         """The loop of a diverted flow; it is sent to the upstream where its body is no request any more."""
         begins, runtime = diverted.pop(flow), self.lifecycle.runtime
-        body = body_of(flow.request)
+        body = None if runtime is None else body_of(flow.request, runtime.settings.max_body)
         if begins is None or runtime is None or body is None:
             return self.routing.elsewhere(flow)
         exchange, address = begins.exchange, _address(flow.request)

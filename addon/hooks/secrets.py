@@ -19,6 +19,10 @@ _LINE = re.compile(
 )
 
 
+_MOST = 64 * 1024 * 1024
+"""Bytes of a body, decompressed, that are looked through."""
+
+
 def masked_lines(text: str, instead: str = "***") -> str:
     """Lines that show headers, or a query as mitmdump does (`key: …`, and a list where there are several), coloured or
     not, without the values that are secrets."""
@@ -58,7 +62,9 @@ def redact(flow: http.HTTPFlow, redaction: Redaction) -> None:
         for headers in (message.headers, message.trailers):
             if headers:
                 headers.fields = tuple((name, redaction.data(value)) for name, value in headers.fields)
-        body = body_of(message)
+        body = body_of(message, _MOST)
+        if body is None and message.data.content:
+            message.data.content = b""  # what cannot be read may hold one
         if body and (without := redaction.data(body)) != body:
             set_body(message, without)
     if flow.websocket is not None:

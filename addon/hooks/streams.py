@@ -7,13 +7,17 @@ to stream. For that one method of mitmproxy's is replaced below; where it is mis
 """
 
 import logging
+import sys
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
+from types import MethodType
 from typing import Any
 
 from mitmproxy import ctx, flowfilter, http
 from mitmproxy.proxy import commands
-from mitmproxy.proxy.layers.http import HttpStream
+from mitmproxy.proxy.events import Event
+from mitmproxy.proxy.layers.http import HttpStream, SendHttp
+from mitmproxy.proxy.layers.http._events import ErrorCode, RequestProtocolError, ResponseData, ResponseEndOfMessage
 
 from addon.core.replies import is_answer
 from addon.hooks.headers import names, put, value
@@ -30,31 +34,42 @@ Stage = Callable[[bytes], bytes | Iterable[bytes]]
 @dataclass(slots=True)
 class _Stages:
     """What an answer goes through. `own`: the addon's stage, None where the answer has to come whole; `last`: it stands
-    behind the scripts', whenever they were loaded. `begin` is called when it streams indeed."""
+    behind the scripts', whenever they were loaded. `begin` is called when it streams indeed. What comes whole and has
+    more than `most` bytes gives way to `instead`."""
 
     earlier: Stage | None
     own: Stage | None
     begin: Callable[[http.HTTPFlow], None]
     last: bool
+    is_over: Callable[[], bool] | None = None
+    most: int = sys.maxsize
+    instead: Callable[[], http.Response] | None = None
 
 
 _stages = PerFlow[_Stages]("stages")
 _streamed = PerFlow[bool]("streamed")
+_overs = PerFlow[Callable[[], bool]]("over")
 
 
 def through(
-    flow: http.HTTPFlow, own: Stage, begin: Callable[[http.HTTPFlow], None] = lambda flow: None, *, last: bool = False
+    flow: http.HTTPFlow,
+    own: Stage,
+    begin: Callable[[http.HTTPFlow], None] = lambda flow: None,
+    *,
+    last: bool = False,
+    is_over: Callable[[], bool] | None = None,
 ) -> None:
-    """Let an answer stream through a stage."""
+    """Let an answer stream through a stage. Once it `is_over`, it ends for the client, and no more of it is taken."""
     assert flow.response is not None
-    _stages[flow] = _Stages(_callable(flow), own, begin, last)
+    _stages[flow] = _Stages(_callable(flow), own, begin, last, is_over)
     flow.response.stream = own
 
 
-def whole(flow: http.HTTPFlow) -> None:
-    """Let an answer come whole, whatever scripts want. The hook `response` hands it to `came` and `gone`."""
+def whole(flow: http.HTTPFlow, most: int = sys.maxsize, instead: Callable[[], http.Response] | None = None) -> None:
+    """Let an answer come whole, whatever scripts want. The hook `response` hands it to `came` and `gone`. One of more
+    than `most` bytes gives way to another one."""
     assert flow.response is not None
-    _stages[flow] = _Stages(_callable(flow), None, lambda flow: None, False)
+    _stages[flow] = _Stages(_callable(flow), None, lambda flow: None, False, None, most, instead)
     flow.response.stream = False
 
 
@@ -72,6 +87,8 @@ def start(flow: http.HTTPFlow) -> bool:
     order = (found.earlier, later, found.own) if found.last else (found.earlier, found.own, later)
     stages = [stage for stage in order if stage is not None]
     flow.response.stream = found.own if len(stages) == 1 else _chained(stages)
+    if found.is_over is not None:
+        _overs[flow] = found.is_over
     found.begin(flow)
     return True
 
@@ -173,7 +190,7 @@ def _outcomes(rule: Any, flow: http.HTTPFlow) -> set[bool]:
 
 # --- mitmproxy --------------------------------------------------------------------------------------------------------
 
-check(HttpStream, "start_response_stream", "state_consume_response_body")
+check(HttpStream, "start_response_stream", "state_consume_response_body", "state_stream_response_body")
 _start_response_stream = HttpStream.start_response_stream
 
 
@@ -181,8 +198,47 @@ def start_response_stream(self: HttpStream) -> Generator[commands.Command, Any]:
     """As mitmproxy's, but for answers that have to come whole, or go through more than one stage."""
     if start(self.flow):
         yield from _start_response_stream(self)
+        if self.flow in _overs:
+            self.server_state = MethodType(_stream_until_over, self)
     else:
         self.server_state = self.state_consume_response_body
 
 
 HttpStream.start_response_stream = start_response_stream  # type: ignore[method-assign]
+
+
+def _stream_until_over(self: HttpStream, event: Event) -> Generator[commands.Command, Any]:
+    """A state of mitmproxy's layer: as where it streams, but for answers that end before the upstream's does."""
+    yield from self.state_stream_response_body(event)
+    if not isinstance(event, ResponseData) or not _overs[self.flow]():
+        return
+    yield _no_more(self)
+    yield from self.state_stream_response_body(ResponseEndOfMessage(self.stream_id))
+    self.server_state = self.state_errored
+
+
+def _no_more(stream: HttpStream) -> SendHttp:
+    """The upstream need not send what is left."""
+    code = ErrorCode.RESPONSE_TOO_LARGE
+    return SendHttp(RequestProtocolError(stream.stream_id, "nothing more is taken", code), stream.context.server)
+
+
+_consume_response_body = HttpStream.state_consume_response_body
+
+
+def state_consume_response_body(self: HttpStream, event: Event) -> Generator[commands.Command, Any]:
+    """As mitmproxy's, but for answers that have grown too long: nothing more of them is taken."""
+    found = _stages.get(self.flow) if isinstance(event, ResponseData) else None
+    if (
+        found is None or found.instead is None or len(self.response_body_buf) + len(event.data) <= found.most  # type: ignore[attr-defined]
+    ):
+        yield from _consume_response_body(self, event)
+        return
+    self.response_body_buf.clear()
+    yield _no_more(self)
+    self.flow.response = found.instead()
+    yield from self.send_response()
+    self.server_state = self.state_errored
+
+
+HttpStream.state_consume_response_body = state_consume_response_body  # type: ignore[method-assign]

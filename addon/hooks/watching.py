@@ -22,7 +22,7 @@ from mitmproxy.proxy.layers.http._hooks import (
 
 from addon.core import replies
 from addon.core.documents import encode
-from addon.hooks.headers import body_of, names, new_request, new_response, url_of
+from addon.hooks.headers import UNDECODED, body_of, names, new_request, new_response, url_of
 from addon.hooks.redirects import redirected
 from addon.hooks.streams import comes_whole, is_stream
 from addon.loop.upstream import Address, Headers, Outgoing, Received
@@ -198,9 +198,9 @@ class Watched:
             self._answer = _killed()
             return
         # what an addon has compressed, or a replay has as it came, is not compressed any more
-        body = body_of(response)
+        body = body_of(response, self._settings.max_answer)
         if body is None and response.data.content is not None:
-            self._answer = _own(502, "UNAVAILABLE", "the model's answer cannot be decompressed")
+            self._answer = _own(502, "UNAVAILABLE", UNDECODED)
             return
         fields = [field for field in response.headers.fields if field[0].lower() != b"content-encoding"]
         self._answer = Received(response.status_code, fields, body or b"")

@@ -26,7 +26,7 @@ from addon.graft.shell import broke_off, delivered, record, store_failed, taken_
 from addon.loop.executors import Executors
 from addon.loop.pauses import backoff, pause_after
 from addon.loop.steps import Step
-from addon.loop.upstream import Address, Answer, Headers, Upstream
+from addon.loop.upstream import Address, Answer, AnswerTooLong, Headers, Upstream
 from addon.surfaces import Framing
 from store.base import StoreUnavailable
 
@@ -213,7 +213,7 @@ class Runner:
         for attempt in range(1, _TRIES + 1):
             is_last = is_first or attempt == _TRIES
             try:
-                async with self.upstream.send(self.address, body) as answer:
+                async with self.upstream.send(self.address, body, self.grafter.settings.max_answer) as answer:
                     self._headers = answer.headers
                     if replies.is_answer(answer.status):
                         async with aclosing(self._answered(answer)) as outputs:
@@ -283,6 +283,8 @@ class Runner:
 def _trouble(error: Exception) -> tuple[int, str, str]:
     """What the client is told of an answer that is none: code, status, words."""
     words = str(error) or type(error).__name__
+    if isinstance(error, AnswerTooLong):
+        return 502, "UNAVAILABLE", words
     if isinstance(error, httpx2.DecodingError):
         return 502, "UNAVAILABLE", f"the model's answer cannot be decompressed: {words}"
     return 503, "UNAVAILABLE", f"the connection to the model broke: {words}"

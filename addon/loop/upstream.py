@@ -6,6 +6,7 @@ hooks may change either.
 
 import contextlib
 import logging
+import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -13,7 +14,7 @@ from typing import NamedTuple, Protocol
 import httpx2
 
 from addon.core.credentials import credentials, secrets_in
-from addon.core.encoding import BadEncoding, Decompress, decompressor
+from addon.core.encoding import BadEncoding, Decompress, TooLong, decompressor
 from addon.core.redaction import RedactedStream
 from addon.loop.kept_connections import Attempt
 from addon.own_secrets import own_secrets
@@ -80,6 +81,10 @@ class Watcher(Protocol):
     async def sent(self, address: Address, body: bytes) -> Exchange: ...
 
 
+class AnswerTooLong(httpx2.DecodingError):
+    """There is more of an answer than is taken."""
+
+
 class Upstream:
     """`client` gives the client for a request: it knows the proxies and certificates to use."""
 
@@ -88,8 +93,9 @@ class Upstream:
         self.watcher = watcher
 
     @contextlib.asynccontextmanager
-    async def send(self, address: Address, body: bytes) -> AsyncIterator["Answer"]:
-        """One request. Raises httpx2.RequestError where there is no answer; the body may break off with one."""
+    async def send(self, address: Address, body: bytes, most: int = sys.maxsize) -> AsyncIterator["Answer"]:
+        """One request. Raises httpx2.RequestError where there is no answer; the body may break off with one, and does
+        behind `most` bytes."""
         exchange = await self.watcher.sent(address, body)
         error: str | None = "the loop ended before the answer did"
         try:
@@ -97,7 +103,7 @@ class Upstream:
             if isinstance(outgoing, Received):
                 yield Answer(outgoing)
             else:
-                async with self._answered(outgoing, exchange) as answer:
+                async with self._answered(outgoing, exchange, most) as answer:
                     yield answer
             error = None
         except httpx2.RequestError as failure:
@@ -107,12 +113,12 @@ class Upstream:
             await exchange.ended(error)
 
     @contextlib.asynccontextmanager
-    async def _answered(self, outgoing: Outgoing, exchange: Exchange) -> AsyncIterator["Answer"]:
+    async def _answered(self, outgoing: Outgoing, exchange: Exchange, most: int) -> AsyncIterator["Answer"]:
         response = await self._response(outgoing)
         try:
             received = await exchange.answered(response.status_code, response.headers.raw)
             secrets = own_secrets.and_those(secrets_in(outgoing.url, outgoing.headers))
-            plain = _redacted(_plain(response), RedactedStream(secrets))
+            plain = _redacted(_plain(response, most), RedactedStream(secrets))
             if received is None:
                 received = await exchange.whole(b"".join([chunk async for chunk in plain]))
             yield Answer(received, plain, exchange)
@@ -167,11 +173,11 @@ class Answer:
         return b"".join([chunk async for chunk in self.chunks()])
 
 
-def _plain(response: httpx2.Response) -> AsyncIterator[bytes]:
+def _plain(response: httpx2.Response, most: int) -> AsyncIterator[bytes]:
     """The body's bytes without their compression. httpx2 knows fewer encodings, and passes on what it does not know.
     Raises httpx2.DecodingError, for an encoding that is not known at once."""
     encoding = response.headers.get("content-encoding", "")
-    decompress = decompressor(encoding)
+    decompress = decompressor(encoding, most)
     if decompress is None:
         raise httpx2.DecodingError(f"its content encoding {encoding[:60]!r} is not known; identity was asked for")
     return _decompressed(response, decompress)
@@ -184,6 +190,8 @@ async def _decompressed(response: httpx2.Response, decompress: Decompress) -> As
                 yield plain
         if plain := decompress(b""):
             yield plain
+    except TooLong as error:
+        raise AnswerTooLong(f"the model's answer is too long: {error} (graft_max_answer)") from None
     except BadEncoding as error:
         raise httpx2.DecodingError(str(error)) from None
 

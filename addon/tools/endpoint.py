@@ -14,6 +14,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from addon.core.credentials import secrets_of_executor
 from addon.core.documents import Malformed, decode
+from addon.core.encoding import BadEncoding, TooLong, decompressor
 from addon.own_secrets import own_secrets
 from addon.tools.base import SourceError, ToolError
 from addon.tools.connections import OWNER
@@ -141,9 +142,12 @@ class HttpExecutor:
             status = response.status_code
             retryable = status in _RETRYABLE or status >= 500
             raise ToolError(f"{self.name} answered {status_words(status)}", retryable=retryable)
-        body = await _read(response, MAX_ANSWER + 1)
-        if len(body) > MAX_ANSWER:
-            raise ToolError(f"{self.name} answered more than {MAX_ANSWER} bytes")
+        try:
+            body = await _read(response)
+        except TooLong:
+            raise ToolError(f"{self.name} answered more than {MAX_ANSWER} bytes") from None
+        except BadEncoding:
+            raise ToolError(f"{self.name} answered what cannot be decompressed") from None
         return self._decoded(body, response.headers.get("content-type", ""))
 
     def _decoded(self, body: bytes, content_type: str) -> Any:
@@ -162,14 +166,16 @@ class HttpExecutor:
             raise ToolError(f"{self.name} answered what is neither JSON nor UTF-8 text") from None
 
 
-async def _read(response: httpx2.Response, limit: int) -> bytes:
-    """The body, decompressed, or its first `limit` bytes."""
+async def _read(response: httpx2.Response) -> bytes:
+    """The body, decompressed. Raises BadEncoding, TooLong for more than MAX_ANSWER bytes."""
+    decompress = decompressor(response.headers.get("content-encoding", ""), MAX_ANSWER)
+    if decompress is None:
+        raise BadEncoding("its content encoding is not known")
     body = bytearray()
-    async for chunk in response.aiter_bytes():
-        body += chunk
-        if len(body) >= limit:
-            break
-    return bytes(body[:limit])
+    async for chunk in response.aiter_raw():
+        if chunk:
+            body += decompress(chunk)
+    return bytes(body + decompress(b""))
 
 
 def _encoded(call: Mapping[str, Any]) -> bytes:

@@ -1,6 +1,7 @@
 """Decompression piece by piece."""
 
 import gzip
+import tracemalloc
 import zlib
 from collections.abc import Callable
 
@@ -8,7 +9,7 @@ import brotli
 import pytest
 import zstandard
 
-from addon.core.encoding import BadEncoding, decompressor
+from addon.core.encoding import BadEncoding, TooLong, decompressor
 
 DATA = b"data: {}\r\n\r\n" * 50
 
@@ -108,3 +109,43 @@ def test_what_comes_behind_a_member_must_be_another() -> None:
     assert undo is not None
     with pytest.raises(BadEncoding):
         undo(gzip.compress(DATA) + b"and more")
+
+
+@pytest.mark.parametrize(
+    ("name", "pack"),
+    [
+        ("", raw),
+        ("gzip", gzip.compress),
+        ("deflate", zlib.compress),
+        ("br", brotli.compress),
+        ("zstd", zstd),
+        ("gzip, br", lambda data: brotli.compress(gzip.compress(data))),
+        ("br, gzip, zstd", lambda data: zstd(gzip.compress(brotli.compress(data)))),
+    ],
+)
+def test_what_comes_out_is_bounded_and_never_made(name: str, pack: Callable[[bytes], bytes]) -> None:
+    """A few bytes may hold more than there is memory for."""
+    size, most = 48 * 1024 * 1024, 1024 * 1024
+    bomb = pack(bytes(size))
+    undo = decompressor(name, most)
+    assert undo is not None
+    tracemalloc.start()
+    try:
+        with pytest.raises(TooLong, match="more than 1048576 bytes"):
+            undo(bomb)
+        assert tracemalloc.get_traced_memory()[1] < 16 * most
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    ("name", "pack"), [("", raw), ("gzip", gzip.compress), ("br", brotli.compress), ("zstd", zstd)]
+)
+def test_all_that_may_come_out_does(name: str, pack: Callable[[bytes], bytes]) -> None:
+    undo = decompressor(name, len(DATA))
+    assert undo is not None
+    assert undo(pack(DATA)) + undo(b"") == DATA
+    undo = decompressor(name, len(DATA) - 1)
+    assert undo is not None
+    with pytest.raises(TooLong):
+        undo(pack(DATA))

@@ -1,0 +1,123 @@
+"""An answer that has more than it may have, packed or not, is an error, and costs no memory. Over real connections."""
+
+import asyncio
+import gzip
+import json
+import tracemalloc
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import brotli
+import pytest
+import zstandard
+
+from tests.hooks.proxied import Proxied, read_message, serving
+
+MODEL = "/v1beta/models/gemini-3-flash"
+URLS = {
+    "whole": (f"{MODEL}:generateContent", b"application/json"),
+    "events": (f"{MODEL}:streamGenerateContent?alt=sse", b"text/event-stream"),
+    "array": (f"{MODEL}:streamGenerateContent", b"application/json"),
+}
+ASKED = {"contents": [{"role": "user", "parts": [{"text": "hi"}]}]}
+TOOLS = 'def weather(city: str) -> str:\n    """The weather."""\n    return "fine"\n'
+PACKS = {"br": brotli.compress, "gzip": gzip.compress, "zstd": zstandard.ZstdCompressor().compress}
+BOMB = b'data: {"candidates": [' + bytes([32]) * 48 * 1024 * 1024
+MOST = 100_000
+
+
+class Flood:
+    """An upstream whose answers begin with `head`, and go on with `piece` until nobody takes it any more."""
+
+    def __init__(self) -> None:
+        self.head = b""
+        self.piece = b""
+        self.ends = False
+        self.over = asyncio.Event()
+
+    async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await read_message(reader)
+            writer.write(b"HTTP/1.1 200 OK\r\n%btransfer-encoding: chunked\r\n\r\n" % self.head)
+            while True:
+                writer.write(b"%x\r\n%b\r\n" % (len(self.piece), self.piece))
+                await writer.drain()
+                if self.ends:
+                    writer.write(b"0\r\n\r\n")
+                    await writer.drain()
+                    await reader.read()
+                    return
+        except ConnectionError:
+            pass
+        finally:
+            self.over.set()
+            writer.close()
+
+
+@pytest.fixture
+def flood() -> Flood:
+    return Flood()
+
+
+@pytest.fixture(params=["captured", "loop"])
+async def proxied(request: pytest.FixtureRequest, flood: Flood, tmp_path: Path) -> AsyncIterator[Proxied]:
+    file = tmp_path / "tools.py"
+    file.write_text(TOOLS)
+    delivery = "auto" if request.param == "loop" else "placeholder"
+    limits: dict[str, Any] = {"max_answer": str(MOST), "max_event": "20000"}
+    async with (
+        serving(flood) as url,
+        Proxied(tmp_path, url, tools=[str(file)], delivery=delivery, **limits) as proxied,
+    ):
+        yield proxied
+
+
+async def asked(proxied: Proxied, form: str) -> tuple[int, bytes]:
+    async with asyncio.timeout(30), proxied.client() as client:
+        response = await client.post(proxied.reverse + URLS[form][0], json=ASKED)
+        return response.status_code, response.content
+
+
+@pytest.mark.parametrize("form", URLS)
+@pytest.mark.parametrize("encoding", PACKS)
+async def test_a_few_bytes_that_hold_more_than_there_may_be_are_an_error(
+    proxied: Proxied, flood: Flood, form: str, encoding: str
+) -> None:
+    flood.head = b"content-type: %b\r\ncontent-encoding: %b\r\n" % (URLS[form][1], encoding.encode())
+    flood.piece, flood.ends = PACKS[encoding](BOMB), True
+    tracemalloc.start()
+    try:
+        _, body = await asked(proxied, form)
+        assert tracemalloc.get_traced_memory()[1] < 32 * 1024 * 1024
+    finally:
+        tracemalloc.stop()
+    assert b'"code":502' in body
+    assert b"graft_max_answer" in body
+
+
+@pytest.mark.parametrize("form", URLS)
+async def test_an_answer_without_an_end_is_an_error_and_is_not_read_on(
+    proxied: Proxied, flood: Flood, form: str
+) -> None:
+    event = json.dumps({"candidates": [{"content": {"role": "model", "parts": [{"text": "x" * 1000}]}}]}).encode()
+    flood.head = b"content-type: %b\r\n" % URLS[form][1]
+    flood.piece = {"whole": b" " * 5000, "events": b"data: %b\r\n\r\n" % event, "array": b"[" + event}[form]
+    if form == "array":
+        flood.piece = b" " * 5000 + b"["
+    status, body = await asked(proxied, form)
+    assert b'"code":502' in body
+    assert b"graft_max_" in body
+    assert len(body) < 2 * MOST
+    assert status == (502 if form == "whole" else 200)
+    async with asyncio.timeout(10):
+        await flood.over.wait()
+
+
+@pytest.mark.parametrize("form", ["events", "array"])
+async def test_an_event_without_an_end_is_an_error(proxied: Proxied, flood: Flood, form: str) -> None:
+    flood.head = b"content-type: %b\r\n" % URLS[form][1]
+    flood.piece = b'data: {"x": "' + b"x" * 5000 if form == "events" else b'[{"x": "' + b"x" * 5000
+    _, body = await asked(proxied, form)
+    assert b'"code":502' in body
+    assert b"graft_max_event" in body
