@@ -52,6 +52,9 @@ from store.responses import Responses
 
 type Durability = Literal["power", "process"]
 
+BATCH = 128
+"""How many turns, and as many of what else there is, one `expire` deletes at most."""
+
 MATCHES = 8
 """How many turns `look_up` gives for one key at most: a chat that is repeated word for word shares its keys with
 every one before it, and a request must not pay for all of them."""
@@ -370,6 +373,7 @@ class Store(Calls, Responses):
         """Delete turns (with keys and calls), cached tools, responses and events that are older than `ttl` seconds;
         nothing while the clock is in doubt.
         A call still pending goes with its turn. A thread of responses goes as a whole, with its conversations: its age
-        counts from when the last response was added to it. Returns how many records went (keys, given calls and
-        conversations' names are not counted).
-        Sessions stay. To be called often: what is deleted at a time is what the others wait for."""
+        counts from when the last response was added to it. Returns how many records went (keys of turns with
+        calls, given calls and conversations' names are not counted).
+        Sessions stay. A batch of them (`BATCH`), since that is what the others wait for: to be called again until it
+        returns 0."""

@@ -51,6 +51,10 @@ _UPKEEP = 60.0
 """Seconds between two times that old records go: often, so that they go in small portions."""
 
 
+_BREATH = 0.01
+"""Seconds between two batches of them, in which others are served."""
+
+
 def package_version() -> str:
     try:
         return version("toolgraft")
@@ -195,11 +199,18 @@ class Runtime:
         except StoreError as error:
             logger.warning("calls that nobody will answer stay for now: %s", error)
 
+    async def _expire_all(self) -> int:
+        total = 0
+        while gone := await self.store.expire():
+            total += gone
+            await asyncio.sleep(_BREATH)
+        return total
+
     async def _expire(self) -> None:
         doubt = ""
         while True:
             try:
-                if gone := await self.store.expire():
+                if gone := await self._expire_all():
                     logger.info("%d records older than graft_ttl were deleted", gone)
                 if (now := self.store.clock_doubt) != doubt:
                     doubt = now

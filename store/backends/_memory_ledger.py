@@ -7,7 +7,7 @@ from operator import attrgetter
 from store.backends import _rules as rules
 from store.backends._memory_base import KeptCall, KeptTurn, Ledger, MemoryBase
 from store.backends._memory_retries import note_request
-from store.base import MATCHES
+from store.base import BATCH, MATCHES
 from store.models import Call, Found, Page, Touched, Turn
 
 
@@ -116,8 +116,11 @@ class MemoryLedger(MemoryBase):
         rows = ((e.place, e.turn) for e in self._ledger(session).turns.values() if e.place > after)
         return rules.page_of(list(itertools.islice(rows, limit + 1)), "turn", limit)
 
-    def _expire_plain(self, ledger: Ledger, horizon: float) -> None:
-        """`horizon` is the one of turns."""
+    def _expire_plain(self, ledger: Ledger, horizon: float) -> int:
+        """`horizon` is the one of turns. Returns how many notes went."""
         horizon -= self.ttl
-        for key in [key for key, (noted, _) in ledger.plain.items() if noted < horizon]:
+        old = (key for key, (noted, _) in ledger.plain.items() if noted < horizon)
+        keys = list(itertools.islice(old, 2 * BATCH))
+        for key in keys:
             del ledger.plain[key]
+        return len(keys)

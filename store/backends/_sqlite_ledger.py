@@ -10,7 +10,7 @@ from store.backends import _sqlite_notes as notes
 from store.backends import _states as states
 from store.backends._sqlite_base import Rows, SqliteBase, Transaction, batches
 from store.backends._sqlite_retries import note_request
-from store.base import MATCHES
+from store.base import BATCH, MATCHES
 from store.models import Call, Found, Page, Touched, Turn
 
 _HOUR = 3600
@@ -168,16 +168,20 @@ class SqliteLedger(SqliteBase):
         )
         return rules.page_of([(seq, records.read(Turn, record)) for seq, record in rows], "turn", limit)
 
-    def _expire_keys(self, tx: Transaction) -> None:
-        """The keys of turns that are about to expire are known for as long again: those who said the same later may
-        still ask, and none of them is to be taken for another."""
+    def _expire_keys(self, tx: Transaction, turns: tuple[str]) -> int:
+        """The keys of turns that are about to expire (JSON: their `seq`) are known for as long again: those who said
+        the same later may still ask, and none of them is to be taken for another. Returns how many notes went."""
         tx.db.execute(
             "INSERT INTO plain_key SELECT session, key, ?, x'' FROM turn_key"
-            " WHERE turn IN (SELECT seq FROM turn WHERE created_at < ?)"
+            " WHERE turn IN (SELECT value FROM json_each(?))"
             " ON CONFLICT DO UPDATE SET noted = excluded.noted, chain = x''",
-            (int(tx.now // _HOUR), tx.now - self.ttl),
+            (int(tx.now // _HOUR), *turns),
         )
-        tx.db.execute("DELETE FROM plain_key WHERE noted < ?", (int((tx.now - 2 * self.ttl) // _HOUR),))
+        return tx.db.execute(
+            "DELETE FROM plain_key WHERE (session, key) IN"
+            " (SELECT session, key FROM plain_key WHERE noted < ? LIMIT ?)",
+            (int((tx.now - 2 * self.ttl) // _HOUR), 2 * BATCH),
+        ).rowcount
 
 
 def _add_keys(db: sqlite3.Connection, turn: Turn, seq: int | None, keys: Sequence[bytes]) -> None:

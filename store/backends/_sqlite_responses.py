@@ -8,7 +8,7 @@ import pydantic_core
 from store.backends import _records as records
 from store.backends import _rules as rules
 from store.backends._sqlite_base import SqliteBase, Transaction, batches
-from store.base import ConversationMoved, UnknownResponse
+from store.base import BATCH, ConversationMoved, UnknownResponse
 from store.models import Document, GivenCall, Response
 
 HISTORY = """
@@ -114,13 +114,14 @@ class SqliteResponses(SqliteBase):
 
     def _expire_responses(self, tx: Transaction) -> int:
         """Returns how many responses went."""
-        horizon = (tx.now - self.ttl,)
-        threads = "SELECT seq FROM thread WHERE used_at < ?"
-        old = f"SELECT seq FROM response WHERE thread IN ({threads})"
-        tx.db.execute(f"DELETE FROM given_call WHERE response IN ({old})", horizon)
-        tx.db.execute(f"DELETE FROM conversation WHERE head IN ({old})", horizon)
-        gone = tx.db.execute(f"DELETE FROM response WHERE thread IN ({threads})", horizon).rowcount
-        tx.db.execute("DELETE FROM thread WHERE used_at < ?", horizon)
+        rows = tx.db.execute("SELECT seq FROM thread WHERE used_at < ? LIMIT ?", (tx.now - self.ttl, BATCH // 8))
+        threads = (rules.json_text([seq for (seq,) in rows]),)
+        listed = "(SELECT value FROM json_each(?))"
+        old = f"(SELECT seq FROM response WHERE thread IN {listed})"
+        tx.db.execute(f"DELETE FROM given_call WHERE response IN {old}", threads)
+        tx.db.execute(f"DELETE FROM conversation WHERE head IN {old}", threads)
+        gone = tx.db.execute(f"DELETE FROM response WHERE thread IN {listed}", threads).rowcount
+        tx.db.execute(f"DELETE FROM thread WHERE seq IN {listed}", threads)
         return gone
 
 

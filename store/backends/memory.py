@@ -17,6 +17,7 @@ from store.backends._memory_base import Ledger
 from store.backends._memory_ledger import MemoryLedger
 from store.backends._memory_responses import MemoryResponses
 from store.backends._memory_retries import MemoryRetries, forget_request
+from store.base import BATCH
 from store.models import CachedTools, Event, Page, Policy, Session, Snapshot, Toolset
 
 
@@ -113,7 +114,8 @@ class MemoryStore(MemoryLedger, MemoryRetries, MemoryResponses):
         horizon = self.clock() - self.ttl
         gone = self._expire_responses(horizon)
         for name, ledger in list(self._ledgers.items()):
-            old_turns = [entry for entry in ledger.turns.values() if entry.turn.created_at < horizon]
+            old = (entry for entry in ledger.turns.values() if entry.turn.created_at < horizon)
+            old_turns = list(itertools.islice(old, BATCH))
             for entry in old_turns:
                 ledger.drop(entry)
                 ledger.plain |= dict.fromkeys(entry.keys, (self.clock(), b""))
@@ -127,11 +129,11 @@ class MemoryStore(MemoryLedger, MemoryRetries, MemoryResponses):
             for cached in [c for c in ledger.cached.values() if c.created_at < horizon]:
                 del ledger.cached[cached.cached_content]
                 gone += 1
-            self._expire_plain(ledger, horizon)
+            gone += self._expire_plain(ledger, horizon)
             if not ledger.turns and not ledger.cached and not ledger.plain:
                 del self._ledgers[name]
         self._seen = {proxy_id: at for proxy_id, at in self._seen.items() if at >= horizon or proxy_id in self._leases}
-        events = [event for event in self._events if event.created_at >= horizon]
-        gone += len(self._events) - len(events)
-        self._events = events
-        return gone
+        old_events = itertools.takewhile(lambda event: event.created_at < horizon, self._events)
+        number = sum(1 for _ in itertools.islice(old_events, 2 * BATCH))
+        del self._events[:number]
+        return gone + number

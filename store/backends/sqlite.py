@@ -15,7 +15,7 @@ from store.backends._sqlite_ledger import SqliteLedger
 from store.backends._sqlite_responses import SqliteResponses
 from store.backends._sqlite_retries import SqliteRetries
 from store.backends._sqlite_sessions import SqliteSessions
-from store.base import Store
+from store.base import BATCH, Store
 from store.models import Document, Event
 
 PATIENT = frozenset(name for name in Store.__abstractmethods__ if inspect.iscoroutinefunction(getattr(Store, name))) - {
@@ -28,6 +28,8 @@ PATIENT = frozenset(name for name in Store.__abstractmethods__ if inspect.iscoro
 } | {"_is_claimable"}
 """The methods that read or write; those that wait are made of them."""
 
+
+LISTED = "(SELECT value FROM json_each(?))"
 
 DATED = (("turn", "created_at"), ("cached_tools", "created_at"), ("thread", "used_at"), ("event", "created_at"))
 """Tables of what expires, and the column of its age."""
@@ -84,30 +86,38 @@ class SqliteStore(SqliteSessions, SqliteLedger, SqliteRetries, SqliteResponses):
             note_time(tx, self._clocks.note)
             if doubt:
                 return 0
-            horizon = (tx.now - self.ttl,)
-            old = "SELECT seq FROM turn WHERE created_at < ?"
-            names = tx.db.execute("SELECT DISTINCT session FROM turn WHERE created_at < ?", horizon).fetchall()
-            self._expire_keys(tx)
-            tx.db.execute(f"DELETE FROM turn_key WHERE turn IN ({old})", horizon)
-            tx.db.execute(f"DELETE FROM request WHERE turn IN ({old})", horizon)
+            horizon = tx.now - self.ttl
+            old = tx.db.execute(
+                "SELECT seq, session FROM turn WHERE created_at < ? LIMIT ?", (horizon, BATCH)
+            ).fetchall()
+            names = {name for _, name in old}
+            turns = (rules.json_text([seq for seq, _ in old]),)
+            gone = self._expire_keys(tx, turns)
+            for table in ("turn_key", "request"):
+                tx.db.execute(f"DELETE FROM {table} WHERE turn IN {LISTED}", turns)
             proxies = self._proxies(tx.times.steady)
             tx.db.execute(
                 f"DELETE FROM proxy WHERE seen_at < ? AND proxy_id NOT IN ({marks_for(proxies)})",
-                (*horizon, *proxies),
+                (horizon, *proxies),
             )
-            gone = tx.db.execute(f"DELETE FROM call WHERE turn IN ({old})", horizon).rowcount
-            gone += tx.db.execute("DELETE FROM turn WHERE created_at < ?", horizon).rowcount
-            gone += tx.db.execute("DELETE FROM cached_tools WHERE created_at < ?", horizon).rowcount
+            gone += tx.db.execute(f"DELETE FROM call WHERE turn IN {LISTED}", turns).rowcount
+            gone += tx.db.execute(f"DELETE FROM turn WHERE seq IN {LISTED}", turns).rowcount
+            gone += tx.db.execute(
+                "DELETE FROM cached_tools WHERE (session, cached_content) IN"
+                " (SELECT session, cached_content FROM cached_tools WHERE created_at < ? LIMIT ?)",
+                (horizon, BATCH),
+            ).rowcount
             # Events come in the order of time: the first young one ends the search, without an index.
             gone += tx.db.execute(
-                "DELETE FROM event WHERE event_id < coalesce("
-                "(SELECT event_id FROM event WHERE created_at >= ? ORDER BY event_id LIMIT 1), ?)",
-                (*horizon, self._last_event + 1),
+                "DELETE FROM event WHERE event_id IN (SELECT event_id FROM event WHERE event_id < coalesce("
+                "(SELECT event_id FROM event WHERE created_at >= ? ORDER BY event_id LIMIT 1), ?)"
+                " ORDER BY event_id LIMIT ?)",
+                (horizon, self._last_event + 1, 2 * BATCH),
             ).rowcount
             gone += self._expire_responses(tx)
-        for (name,) in names:
+        for name in names:
             self._revisions.pop(name, None)
-        self._wake((), (), [name for (name,) in names])
+        self._wake((), (), names)
         return gone
 
 
