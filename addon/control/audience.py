@@ -11,19 +11,20 @@ from addon.control import tasks
 
 
 class Audience:
-    """`async with Audience(receive, stopping)`: `gone` turns true once the client hung up or the server is stopping.
+    """`async with Audience(receive, *ends)`: `gone` turns true once the client hung up or one of the events is set,
+    such as that the server is stopping.
 
     Inside the block nothing else may call `receive`.
     """
 
-    def __init__(self, receive: Receive, stopping: asyncio.Event) -> None:
+    def __init__(self, receive: Receive, *ends: asyncio.Event) -> None:
         self._receive = receive
-        self._stopping = stopping
+        self._events = ends
 
     async def __aenter__(self) -> Self:
         self._ends: tuple[asyncio.Task[Any], ...] = (
             tasks.spawn(self._hung_up(), name="hung up"),
-            tasks.spawn(self._stopping.wait(), name="stopping"),
+            *(tasks.spawn(event.wait(), name="an end") for event in self._events),
         )
         return self
 

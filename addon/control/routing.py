@@ -12,7 +12,7 @@ when the route is made. Handlers return ready responses.
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, get_args
 from urllib.parse import parse_qsl
@@ -25,7 +25,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from addon.control.access import SESSION_HEADER, Access, Right, needs_of
+from addon.control.access import ANYONE, OWNER, SESSION_HEADER, Access, Right, needs_of
 from addon.control.audit import Audit
 from addon.control.problems import Problem, invalid, problem_of, refusal
 from addon.control.tokens import Tokens
@@ -54,6 +54,10 @@ class Api:
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     draining: bool = False
     asked: int = 0
+
+    def ends(self, caller: Access) -> Sequence[asyncio.Event]:
+        """What ends a long answer to this caller."""
+        return [self.stopping] if caller in (OWNER, ANYONE) else [self.stopping, self.tokens.end(caller)]
 
 
 def _api_of(request: Request) -> Api:

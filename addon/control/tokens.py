@@ -4,6 +4,7 @@ A token is `tg_ID_SECRET`; it is shown once, when it is made. Tokens that cannot
 with one is refused.
 """
 
+import asyncio
 import hashlib
 import hmac
 import json
@@ -14,6 +15,7 @@ from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Annotated
+from weakref import WeakValueDictionary
 
 import filelock
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -55,6 +57,7 @@ class Tokens:
         self._path = state / "tokens.json"
         self._seen: tuple[int, int, int] | None = None
         self._tokens: dict[str, _Kept] = {}
+        self._ends: WeakValueDictionary[str, asyncio.Event] = WeakValueDictionary()
 
     def access(self, token: str) -> Access | None:
         """What a caller with this token may do; None for a token that is unknown or revoked. Raises OSError."""
@@ -89,7 +92,16 @@ class Tokens:
             if left.pop(token_id, None) is None:
                 return False
             self._write(left)
+        if (end := self._ends.get(token_id)) is not None:
+            end.set()
         return True
+
+    def end(self, caller: Access) -> asyncio.Event:
+        """Set when the caller's token is revoked: answers that last end then. Raises OSError."""
+        end = self._ends.setdefault(caller.token, asyncio.Event())
+        if caller.token not in self._read():
+            end.set()
+        return end
 
     def _alone(self) -> AbstractContextManager[object]:
         make_folder(self._state)

@@ -233,6 +233,18 @@ async def test_tools_are_registered_beside_those_of_others(bench: Bench) -> None
     assert executor.headers == {"Key": "s3cret"}
 
 
+async def test_a_token_for_workers_of_one_session_is_all_that_a_worker_needs(bench: Bench) -> None:
+    other = {"name": "g", "executor": {"type": "http", "url": "https://a.example", "headers": {"Key": "s3cret"}}}
+    await bench.client.put(TOOLS, json={"tools": [other]})
+    asked = {"scopes": ["worker"], "session": "default"}
+    made = (await bench.client.post("/v1/tokens", json=asked)).json()
+    await bench.client.aclose()
+    bench.client = bench.client_of(made["token"])
+    async with serve(bench, Functions(f=echo)):
+        await bench.capture("call_1", x=1)
+        assert (await bench.final("call_1")).result == {"x": 1}
+
+
 async def test_tools_that_are_registered_already_are_left_alone(bench: Bench) -> None:
     async with serve(bench, Functions(f=echo)):
         pass

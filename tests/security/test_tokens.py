@@ -1,7 +1,8 @@
 """What a token may do, where, and what the audit log says of it."""
 
+import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,11 @@ from addon.metrics import Metrics
 from addon.settings import Settings
 from store.base import Store
 from store.models import Toolset
-from tests.control.conftest import ADDRESS, TOKEN, Capture
+from tests.control.conftest import ADDRESS, TOKEN, Capture, Exchange
 from tests.control.conftest import app as app
 from tests.control.conftest import capture as capture
 from tests.control.conftest import client as client
+from tests.control.conftest import exchange as exchange
 from tests.control.conftest import metrics as metrics
 from tests.control.conftest import settings as settings
 from tests.control.conftest import store as store
@@ -65,6 +67,13 @@ async def make(client: Client, *scopes: str, session: str | None = None, name: s
     assert answer.status_code == 200, answer.text
     made: Json = answer.json()
     return made
+
+
+async def lasts(app: ControlApp, made: Json) -> None:
+    """Returns once an answer to this token waits for something."""
+    async with asyncio.timeout(5):
+        while made["id"] not in app.api.tokens._ends:  # noqa: ASYNC110 - there is no event
+            await asyncio.sleep(0)
 
 
 def bearer(made: Json) -> dict[str, str]:
@@ -151,6 +160,35 @@ async def test_a_revoked_token_is_nobody_s_from_the_next_request_on(client: Clie
     assert (await client.delete(f"/v1/tokens/{made['id']}")).status_code == 404
     assert (await client.get("/v1/sessions", headers=bearer(made))).status_code == 401
     assert (await client.get("/v1/tokens")).json()["items"] == []
+
+
+@pytest.mark.parametrize("path", ["/v1/events", "/v1/calls"])
+async def test_what_waits_with_a_token_ends_when_it_is_revoked(
+    path: str, app: ControlApp, client: Client, exchange: Callable[..., Exchange]
+) -> None:
+    made = await make(client, "read")
+    query = "" if path == "/v1/events" else "wait=60"
+    waiting = exchange(path, query, {"authorization": bearer(made)["Authorization"]})
+    await lasts(app, made)
+    assert (await client.delete(f"/v1/tokens/{made['id']}")).status_code == 204
+    async with asyncio.timeout(5):
+        await waiting.task
+
+
+async def test_a_claim_of_a_token_that_is_revoked_gets_no_call(
+    app: ControlApp, client: Client, exchange: Callable[..., Exchange], capture: Capture, store: Store
+) -> None:
+    made = await make(client, "worker")
+    body = json.dumps(CLAIM | {"wait": 60}).encode()
+    given = {"authorization": bearer(made)["Authorization"], "content-type": "application/json"}
+    given["content-length"] = str(len(body))
+    waiting = exchange("/v1/calls/claim", "", given, body)
+    await lasts(app, made)
+    await client.delete(f"/v1/tokens/{made['id']}")
+    async with asyncio.timeout(5):
+        await waiting.task
+    await capture("call_1", session="mine")
+    assert (await store.find_call("call_1")).status == "pending"
 
 
 async def test_what_is_made_and_revoked_elsewhere_counts_at_once(

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from addon.control import views
-from addon.control.access import needs
+from addon.control.access import Access, needs
 from addon.control.audience import Audience
 from addon.control.describe import answers, body_example, group
 from addon.control.paging import PageQuery, RenderedPage, render_page
@@ -52,7 +52,7 @@ class Answer(BaseModel):
     responses=answers({"items": [views.CALL], "next_cursor": None}, Page[Call]),
 )
 @needs("read", "approve")
-async def list_calls(api: Here, request: Request, query: Annotated[CallsQuery, Query()]) -> Response:
+async def list_calls(api: Here, caller: Caller, request: Request, query: Annotated[CallsQuery, Query()]) -> Response:
     """With `wait`, a long poll: it returns as soon as there is a call that matches, at once if there is one already,
     and with no items when the time is out."""
 
@@ -63,16 +63,16 @@ async def list_calls(api: Here, request: Request, query: Annotated[CallsQuery, Q
 
     page = await find()
     if query.wait and not page.items:
-        page = await _wait_for(find, api, request, query)
+        page = await _wait_for(find, api, caller, request, query)
     return page.response()
 
 
 async def _wait_for(
-    find: Callable[[], Awaitable[RenderedPage]], api: Here, request: Request, query: CallsQuery
+    find: Callable[[], Awaitable[RenderedPage]], api: Here, caller: Access, request: Request, query: CallsQuery
 ) -> RenderedPage:
     now = asyncio.get_running_loop().time
     deadline = now() + query.wait
-    async with Audience(request.receive, api.stopping) as audience:
+    async with Audience(request.receive, *api.ends(caller)) as audience:
         while True:
             # asked before looking, so that what is stored in between ends the wait at once
             seen = await api.store.last_event_id()

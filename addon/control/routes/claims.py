@@ -10,10 +10,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from addon.control import views
-from addon.control.access import needs
+from addon.control.access import Access, needs
 from addon.control.audience import Audience
 from addon.control.describe import answers, body_example, group, nothing
-from addon.control.routing import Api, Here, reply
+from addon.control.routing import Api, Caller, Here, reply
 from store.models import Call, SessionName
 
 router = group("workers")
@@ -59,13 +59,13 @@ class Renewal(BaseModel):
     openapi_extra=body_example({"session": "default", "names": ["get_weather"], "wait": 60, "lease": 30}),
 )
 @needs("worker")
-async def claim_call(api: Here, request: Request, claim: Annotated[Claim, Body()]) -> Response:
+async def claim_call(api: Here, caller: Caller, request: Request, claim: Annotated[Claim, Body()]) -> Response:
     """At most one call, the oldest, running from now on: answer it, or renew its lease, before the lease runs out.
     Else it goes to whoever claims next, or, if its tool does not allow that, fails. With `wait`, a long poll."""
     worker = claim.worker or f"worker-{secrets.token_hex(8)}"
     call = await _claim(api, claim, worker)
     if call is None and claim.wait:
-        call = await _wait_for(api, request, claim, worker)
+        call = await _wait_for(api, caller, request, claim, worker)
     if call is not None and not call.redeliver:
         await api.store.sync()  # a claim that was forgotten would be given again, and the call run twice
     return Response(status_code=204) if call is None else reply(call)
@@ -75,10 +75,10 @@ async def _claim(api: Api, claim: Claim, worker: str) -> Call | None:
     return await api.store.claim(claim.session, claim.names, lease=claim.lease, worker=worker)
 
 
-async def _wait_for(api: Api, request: Request, claim: Claim, worker: str) -> Call | None:
+async def _wait_for(api: Api, caller: Access, request: Request, claim: Claim, worker: str) -> Call | None:
     now = asyncio.get_running_loop().time
     deadline = now() + claim.wait
-    async with Audience(request.receive, api.stopping) as audience:
+    async with Audience(request.receive, *api.ends(caller)) as audience:
         while await audience.wait(api.store.wait_claimable(claim.session, claim.names, deadline - now())):
             if (call := await _claim(api, claim, worker)) is not None:
                 return call

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from addon.control.access import needs
+from addon.control.access import OWNER, needs
 from addon.control.audience import Audience
 from addon.control.describe import answers, group
 from addon.control.problems import Problem
@@ -78,7 +78,8 @@ async def follow_events(api: Here, request: Request, query: Annotated[EventsQuer
 
 
 class EventStream(Response):
-    """An answer that lasts until the client hangs up, the server stops, or the store closes or fails."""
+    """An answer that lasts until the client hangs up, its token is revoked, the server stops, or the store closes or
+    fails."""
 
     def __init__(
         self, api: Api, session: str | None, after: str | None, *, is_reset: bool = False, keep_alive: float = 15.0
@@ -98,7 +99,7 @@ class EventStream(Response):
         now = asyncio.get_running_loop().time
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         await write(b": toolgraft\n\n" + _RESET * self._is_reset)
-        async with Audience(receive, self._api.stopping) as audience:
+        async with Audience(receive, *self._api.ends(scope.get("access", OWNER))) as audience:
             try:
                 while not audience.gone:
                     since = now()
