@@ -73,6 +73,13 @@ OPTIONS: tuple[Option, ...] = (
         "A JSON file of MCP servers (`mcpServers`) whose tools are tools of every session. Repeatable.",
     ),
     Option(
+        "graft_mcp_pin",
+        str,
+        "on",
+        "Whether a tool of an MCP server whose description or schema has changed since it was first seen is held back "
+        "until `toolgraft tools accept`: `on`, or `off`.",
+    ),
+    Option(
         "graft_max_rounds",
         str,
         "10",
@@ -286,6 +293,7 @@ class Settings(BaseModel):
     placeholder: str = "Tool call completed: {names} [{turn_id}]"
     tools: tuple[str, ...] = ()
     mcp: tuple[str, ...] = ()
+    mcp_pin: Literal["on", "off"] = "on"
     max_rounds: Annotated[int, Field(ge=1, le=100)] = 10
     parallel: Annotated[int, Field(ge=1, le=64)] = 8
     max_calls: Annotated[int, Field(ge=1, le=10_000)] = 128

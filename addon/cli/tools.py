@@ -6,7 +6,11 @@ import typer
 
 from addon.cli import options, output
 
-app = typer.Typer(help="Set, show or clear a session's tools.", no_args_is_help=True)
+_HELD = "/v1/mcp/held"
+
+app = typer.Typer(
+    help="Set, show or clear a session's tools; accept changed tools of MCP servers.", no_args_is_help=True
+)
 
 
 @app.command("set")
@@ -60,6 +64,50 @@ def clear_tools(session: options.Session = "default", url: options.Url = None, a
         output.print_json({"session": session, "tools": None})
     else:
         print(f"session {session}: its tools are removed")
+
+
+@app.command("held")
+def show_held(url: options.Url = None, as_json: options.Json = False) -> None:
+    """Show the tools of MCP servers that are held back, and what has changed in them since they were accepted."""
+    from addon.cli.api import Api
+
+    with Api(url) as api:
+        items = api.get(_HELD)["items"]
+    if as_json:
+        output.print_json(items)
+        return
+    for held in items:
+        _show_difference(held)
+    output.note(f"{len(items)} tools are held back{'; toolgraft tools accept SERVER/TOOL takes one' if items else ''}")
+
+
+@app.command("accept")
+def accept_tools(
+    tools: Annotated[
+        list[str] | None, typer.Argument(help="As `toolgraft tools held` shows them.", metavar="SERVER/TOOL")
+    ] = None,
+    every: Annotated[bool, typer.Option("--all", help="All that are held back.")] = False,
+    url: options.Url = None,
+) -> None:
+    """Take tools of MCP servers as they are now, after showing what has changed in them."""
+    from addon.cli.api import Api
+
+    if bool(tools) == every:
+        raise typer.BadParameter("name tools as SERVER/TOOL, or give --all")
+    with Api(url) as api:
+        held = {f"{one['server']}/{one['tool']}": one for one in api.get(_HELD)["items"]}
+        for name in list(held) if every else tools or ():
+            if name not in held:
+                output.fail(f"{name} is not held back: held are {', '.join(held) or 'none'}")
+            _show_difference(held[name])
+            api.post("/v1/mcp/accept", {field: held[name][field] for field in ("server", "tool", "digest")})
+            print(output.plain(f"{name}: accepted"))
+
+
+def _show_difference(held: dict[str, Any]) -> None:
+    print(output.plain(f"{held['server']}/{held['tool']}: {', '.join(held['fields'])}"))
+    for line in held["diff"].splitlines():
+        print(output.plain(f"  {line}"))
 
 
 def _path(session: str) -> str:

@@ -18,6 +18,7 @@ from addon.control.routing import Api, DirectRoute
 from addon.control.tokens import Tokens
 from addon.metrics import Metrics
 from addon.settings import Settings
+from addon.tools.mcp_pins import Pins
 from store.base import Store
 
 
@@ -67,9 +68,10 @@ def create_app(
     metrics: Metrics,
     version: str,
     mounted: Mounted | None = None,
+    pins: Pins | None = None,
 ) -> ControlApp:
     """The control API over an open store. `token` None: nobody is asked for one.
-    `mounted`: what is served beside it."""
+    `mounted`: what is served beside it. `pins`: what was accepted of the tools of MCP servers."""
     api = Api(
         store=store,
         settings=settings,
@@ -77,6 +79,7 @@ def create_app(
         version=version,
         tokens=Tokens(settings.state),
         audit=Audit(settings.state),
+        pins=pins,
     )
     return ControlApp(api, token, mounted or Mounted())
 

@@ -31,6 +31,7 @@ from addon.control.problems import Problem, invalid, problem_of, refusal
 from addon.control.tokens import Tokens
 from addon.metrics import Metrics
 from addon.settings import Settings
+from addon.tools.mcp_pins import Pins
 from store.base import Store, UnknownCall
 
 _log = logging.getLogger(__name__)
@@ -51,6 +52,7 @@ class Api:
     version: str
     tokens: Tokens
     audit: Audit
+    pins: Pins | None = None
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     draining: bool = False
     asked: int = 0

@@ -11,11 +11,12 @@ import socket
 from collections.abc import Callable, Collection, Coroutine, Mapping
 from contextlib import ExitStack
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
 from addon.control import tasks
 from addon.control.app import ControlApp, create_app
 from addon.control.server import ControlServer, bind, url_of
-from addon.control.token import clear_address, hold_folder, own_token, write_address
+from addon.control.token import clear_address, hold_folder, make_folder, own_token, write_address, write_file
 from addon.doors.mount import key_of, open_doors
 from addon.doors.outward import Outward
 from addon.graft.grafter import Grafter
@@ -28,6 +29,7 @@ from addon.own_secrets import own_secrets
 from addon.settings import Settings
 from addon.tools.base import ToolSource
 from addon.tools.egress import Egress
+from addon.tools.mcp_pins import Pins
 from addon.tools.schema_checks import SchemaChecks
 from addon.urls import shown
 from store.base import Store, StoreError, run_now
@@ -35,7 +37,7 @@ from store.factory import open_url
 
 logger = logging.getLogger("toolgraft")
 
-FIXED = ("tools", "mcp", "store", "durability", "state", "ttl", "control", "token", "max_body", "egress")
+FIXED = ("tools", "mcp", "mcp_pin", "store", "durability", "state", "ttl", "control", "token", "max_body", "egress")
 """Settings that are read once, at the start."""
 
 _LEASE = 60.0
@@ -73,6 +75,7 @@ class Runtime:
         listener: socket.socket | None,
         source: ToolSource | None,
         checks: SchemaChecks,
+        pins: Pins | None,
         outward: Outward,
         environ: Mapping[str, str],
         listening: Callable[[], Collection[int]],
@@ -113,6 +116,7 @@ class Runtime:
                 token=token,
                 metrics=self.metrics,
                 version=package_version(),
+                pins=pins,
                 mounted=open_doors(
                     store=store,
                     grafter=lambda: self.grafter,
@@ -144,13 +148,14 @@ class Runtime:
             if held:  # else nothing is there before `serve`
                 undo.callback(hold_folder(settings.state).release)
             checks = SchemaChecks()
-            source = sources_of(settings, checks)
+            pins = Pins(settings.state / "mcp_pins.json", _write) if settings.mcp and settings.mcp_pin == "on" else None
+            source = sources_of(settings, checks, pins)
             token = own_token(settings, environ) if settings.control else None
             listener = bind(*settings.control) if settings.control else None
             if listener is not None:
                 undo.callback(listener.close)
             run_now(store.open())
-            runtime = cls(settings, store, token, listener, source, checks, outward, environ, listening)
+            runtime = cls(settings, store, token, listener, source, checks, pins, outward, environ, listening)
             run_now(store.hold(runtime.proxy_id, _LEASE))
             runtime._holds_folder, runtime._taken = held, undo.pop_all()
         return runtime
@@ -247,6 +252,11 @@ class Runtime:
             logger.warning("the calls of this proxy stay as they are until it is started again: %s", error)
         await self.store.close()
         self._taken.close()
+
+
+def _write(path: Path, text: str) -> None:
+    make_folder(path.parent)
+    write_file(path, text)
 
 
 async def _closed(name: str, closing: Coroutine[None, None, None]) -> None:

@@ -3,10 +3,11 @@ MCP SDK the proxy starts in two thirds of the time."""
 
 from addon.settings import Settings
 from addon.tools.base import ToolSource
+from addon.tools.mcp_pins import Pins
 from addon.tools.schema_checks import SchemaChecks
 
 
-def sources_of(settings: Settings, checks: SchemaChecks | None = None) -> ToolSource | None:
+def sources_of(settings: Settings, checks: SchemaChecks | None = None, pins: Pins | None = None) -> ToolSource | None:
     """None where the settings name none. Imports Python files; starts nothing. Raises SourceError."""
     sources: list[ToolSource] = []
     if settings.tools:
@@ -17,7 +18,7 @@ def sources_of(settings: Settings, checks: SchemaChecks | None = None) -> ToolSo
         from addon.tools.mcp_servers import load
 
         for path in settings.mcp:
-            sources += load(path, checks)
+            sources += load(path, checks, pins)
     if not sources:
         return None
     from addon.tools.combined import Combined

@@ -13,7 +13,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
+from pydantic import (
+    AliasChoices,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ModelWrapValidatorHandler,
+    PrivateAttr,
+    StringConstraints,
+    ValidationError,
+    model_validator,
+)
 from pydantic_core import ErrorDetails
 
 from addon.tools.base import MAX_NAME, Rules, SourceError
@@ -53,6 +63,7 @@ class Server(BaseModel):
     rules: dict[str, Rules] = Field(default_factory=dict)
     description: str = ""
     disabled: bool = False
+    _decided: frozenset[str] = PrivateAttr(frozenset())
 
     @model_validator(mode="before")
     @classmethod
@@ -60,6 +71,20 @@ class Server(BaseModel):
         if isinstance(value, dict) and isinstance(value.get("tools"), list):
             return value | {"tools": {"include": value["tools"]}}
         return value
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _decisions(cls, value: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        server = handler(value)
+        rules = value.get("rules") if isinstance(value, dict) else None
+        if isinstance(rules, dict):
+            decided = (name for name, given in rules.items() if isinstance(given, dict) and "approval" in given)
+            server._decided = frozenset(decided)
+        return server
+
+    def decides_approval(self, tool: str) -> bool:
+        """Whether the configuration itself says whether calls of a tool need an approval."""
+        return tool in self._decided
 
     @model_validator(mode="after")
     def _one_transport(self) -> Self:

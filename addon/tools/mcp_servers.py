@@ -22,7 +22,8 @@ from addon.tools.base import SourceError, Tool, ToolError, ToolSource
 from addon.tools.combined import prefixed
 from addon.tools.mcp_config import Server, read_servers
 from addon.tools.mcp_connection import Connection
-from addon.tools.mcp_tools import declared, output_schema, result_of, selected, unknown_names
+from addon.tools.mcp_pins import Pins
+from addon.tools.mcp_tools import declared, described, output_schema, result_of, selected, unknown_names
 from addon.tools.mcp_watch import quiet_sdk
 from addon.tools.schema_checks import SchemaChecks
 
@@ -32,13 +33,14 @@ _MAX_PAGES = 100
 _log = logging.getLogger(__name__)
 
 
-def load(path: str | Path, checks: SchemaChecks | None = None) -> list[ToolSource]:
+def load(path: str | Path, checks: SchemaChecks | None = None, pins: Pins | None = None) -> list[ToolSource]:
     """The servers of an `mcpServers` file, each one a source, with its prefix if it has one. Starts none.
 
     Raises SourceError naming the file and the field.
     """
     servers = read_servers(path)
-    return [prefixed(McpSource(name, server, checks=checks), server.prefix) for name, server in servers.items()]
+    sources = {name: McpSource(name, server, checks=checks, pins=pins) for name, server in servers.items()}
+    return [prefixed(source, servers[name].prefix) for name, source in sources.items()]
 
 
 class McpSource(ToolSource):
@@ -47,11 +49,18 @@ class McpSource(ToolSource):
     Opening waits for its tools for `start_timeout` seconds; a server that is not up by then has none, with a warning,
     until it is up: that is tried again and again, and told by `changed`. A tool that cannot be used is left out, with a
     warning that names the tool and the field. Opening raises SourceError for a name in the configuration that is none
-    of the server's tools; a server that comes up later, or lists others then, is taken without it.
+    of the server's tools; a server that comes up later, or lists others then, is taken without it. A tool that is no
+    longer what `pins` says is neither listed nor called.
     """
 
     def __init__(
-        self, name: str, server: Server, *, start_timeout: float = START_TIMEOUT, checks: SchemaChecks | None = None
+        self,
+        name: str,
+        server: Server,
+        *,
+        start_timeout: float = START_TIMEOUT,
+        checks: SchemaChecks | None = None,
+        pins: Pins | None = None,
     ) -> None:
         quiet_sdk()
         own_secrets.learn(secrets_of_executor(server.url or "", (server.headers or {}).items()))
@@ -62,6 +71,10 @@ class McpSource(ToolSource):
         self._tools: dict[str, Tool] = {}
         self._outputs: dict[str, Any] = {}  # the schemas that results have to fit
         self._checks = checks or SchemaChecks()
+        self._pins = pins
+        self._pinned_as = pins.add(name) if pins is not None else name
+        self._described: dict[str, dict[str, Any]] = {}
+        self._listed: dict[str, Tool] = {}  # those that can be used, if they are not held back
         self._opened = False
         self._screened: set[str] = set()
         self._said: set[str] = set()
@@ -143,10 +156,22 @@ class McpSource(ToolSource):
                 raise SourceError(f"{self.name}: {problem}")
             self._say(problem)
         problems = {tool.name: await self._checks.schema_problem(tool.input_schema) for tool in found}
-        tools = declared(self._server, found, self._left_out, problems)
-        differ = tools != self._tools
-        self._tools = tools
+        self._listed = declared(self._server, found, self._left_out, problems)
+        self._described = {tool.name: described(tool) for tool in found if tool.name in self._listed}
         self._outputs = {tool.name: schema for tool in found if (schema := output_schema(tool)) is not None}
+        self._take()
+
+    def _take(self) -> None:
+        """Use the tools that are listed, but for those that are no longer what they were."""
+        held = self._pins.held_back(self._pinned_as, self._described, self._take) if self._pins is not None else []
+        for one in held:
+            self._say(
+                f"the tool {one.tool!r} is held back: its {', '.join(one.fields)} changed (now {one.digest[:12]}); "
+                "`toolgraft tools held` shows how, and `toolgraft tools accept` takes it as it is now"
+            )
+        names = {one.tool for one in held}
+        tools = {name: tool for name, tool in self._listed.items() if name not in names}
+        differ, self._tools = tools != self._tools, tools
         if differ and self._opened and self.changed:
             self.changed()
 

@@ -81,6 +81,23 @@ def output_schema(tool: mcp_types.Tool) -> Any:
     return (tool.meta or {}).get(_OUTPUT, tool.output_schema)
 
 
+def described(tool: mcp_types.Tool) -> dict[str, Any]:
+    """What a tool says of itself: what the model is told, and what its results and its approval go by."""
+    annotations = tool.annotations.model_dump(by_alias=True, exclude_none=True) if tool.annotations else None
+    said = {
+        "description": tool.description,
+        "inputSchema": tool.input_schema,
+        "outputSchema": output_schema(tool),
+        "annotations": annotations,
+    }
+    return {name: value for name, value in said.items() if value}
+
+
+def is_destructive(tool: mcp_types.Tool) -> bool:
+    """Whether the server says so. By the protocol a tool of which nothing is said may be, which is most tools."""
+    return tool.annotations is not None and tool.annotations.destructive_hint is True
+
+
 def result_of(result: mcp_types.CallToolResult) -> Any:
     """The structured content; else the text, parsed if it is a JSON object or list; else `{"content": […]}`."""
     if result.structured_content is not None:
@@ -116,4 +133,6 @@ def _tool(server: Server, tool: mcp_types.Tool) -> Tool:
     rules = server.rules.get(tool.name, Rules())
     if rules.timeout is None:
         rules = replace(rules, timeout=server.timeout)
+    if is_destructive(tool) and not server.decides_approval(tool.name):
+        rules = replace(rules, approval=True)
     return Tool(declaration, tool.input_schema, rules)

@@ -12,9 +12,10 @@ from typer.testing import CliRunner, Result
 from addon.cli.app import app
 from addon.control.app import create_app
 from addon.control.server import ControlServer, bind
-from addon.control.token import load_token, write_address
+from addon.control.token import load_token, write_address, write_file
 from addon.metrics import Metrics
 from addon.settings import Settings
+from addon.tools.mcp_pins import Pins
 from store.backends.memory import MemoryStore
 from store.models import Call, Step, Turn
 
@@ -30,7 +31,10 @@ class Proxy:
         self.store = MemoryStore()
         self.run(self.store.open())
         token = load_token(settings, {})
-        self._app = create_app(store=self.store, settings=settings, token=token, metrics=Metrics(), version="test")
+        self.pins = Pins(state / "mcp_pins.json", write_file)
+        self._app = create_app(
+            store=self.store, settings=settings, token=token, metrics=Metrics(), version="test", pins=self.pins
+        )
         self._server = ControlServer(self._app, bind("127.0.0.1", 0))
         self.run(self._server.start())
         self.url = self._server.url

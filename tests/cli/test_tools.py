@@ -96,3 +96,18 @@ def test_a_tool_that_the_proxy_refuses_is_told_in_its_words(cli: Cli, proxy: Pro
 
 def test_a_file_that_is_not_there_is_named(cli: Cli, tmp_path: Path) -> None:
     assert f"{tmp_path / 'no'}: No such file" in cli("tools", "set", str(tmp_path / "no"), status=1).stderr
+
+
+def test_tools_that_are_held_back_are_shown_and_accepted(proxy: Proxy, cli: Cli) -> None:
+    for word in ("one", "two\x1b[2J"):
+        tools = {name: {"description": f"{name} {word}"} for name in ("read", "write")}
+        proxy.pins.held_back("files", tools, lambda: None)
+    shown = cli("tools", "held")
+    assert '  - "description": "read one"\n  + "description": "read two\\u001b[2J"\n' in shown.stdout
+    assert "2 tools are held back" in shown.stderr
+    assert [one["tool"] for one in json.loads(cli("tools", "held", "--json").stdout)] == ["read", "write"]
+    assert "files/read: accepted" in cli("tools", "accept", "files/read").stdout
+    assert "held are files/write" in cli("tools", "accept", "files/read", status=1).stderr
+    cli("tools", "accept", status=2)
+    assert "files/write: accepted" in cli("tools", "accept", "--all").stdout
+    assert "0 tools are held back" in cli("tools", "held").stderr

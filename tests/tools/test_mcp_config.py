@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from addon.tools.base import Rules, SourceError
+from addon.tools.base import SourceError
 from addon.tools.mcp_config import Selection, Server, read_servers
 
 
@@ -41,7 +41,7 @@ def test_the_usual_file_and_what_is_added_to_it_are_read(tmp_path: Path) -> None
             prefix="old_",
             tools=Selection(include=["a", "b"]),
             timeout=5,
-            rules={"a": Rules(retries=2, after=("b",), approval=True)},
+            rules={"a": {"retries": 2, "after": ["b"], "approval": True}},  # type: ignore[dict-item]
         ),
         "less": Server(command="x", tools=Selection(exclude=["c"])),
     }

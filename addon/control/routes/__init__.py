@@ -11,5 +11,6 @@ GROUPS = (
     "events",
     "store",
     "tokens",
+    "mcp",
     "health",
 )

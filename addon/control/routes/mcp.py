@@ -1,0 +1,79 @@
+"""Tools of MCP servers that are held back, because they are no longer what they were."""
+
+from typing import Annotated
+
+from fastapi import Body
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.responses import Response
+
+from addon.control.describe import answers, body_example, group, nothing
+from addon.control.problems import Problem
+from addon.control.routing import Caller, Here, reply
+from addon.tools.mcp_pins import ChangedAgain, NotHeld
+
+router = group("mcp")
+
+
+class HeldTool(BaseModel):
+    server: str
+    tool: str = Field(description="The name that the server gives it.")
+    digest: str = Field(description="Of what the server says of it now.")
+    fields: list[str] = Field(description="What is not as it was.")
+    diff: str = Field(description="From what was accepted to what the server says now, a line a field.")
+
+
+class HeldTools(BaseModel):
+    items: list[HeldTool]
+
+
+class Accepted(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    server: str
+    tool: str
+    digest: str
+
+
+_EXAMPLE = {"server": "files", "tool": "read", "digest": "9f86d081884c7d65"}
+_HELD = _EXAMPLE | {"fields": ["description"], "diff": '--- accepted\n+++ now\n-"Reads."\n+"Reads all."'}
+
+
+@router.get(
+    "/v1/mcp/held",
+    summary="List the tools of MCP servers that are held back",
+    responses=answers({"items": [_HELD]}, HeldTools),
+)
+async def list_held(api: Here) -> Response:
+    """A tool whose description, schemas or annotations are not those that were first seen is not shown to models, and
+    not run, until it is accepted. With `graft_mcp_pin=off` there are none."""
+    found = api.pins.held() if api.pins is not None else []
+    return reply(
+        {
+            "items": [
+                {"server": one.server, "tool": one.tool, "digest": one.digest, "fields": one.fields, "diff": one.diff}
+                for one in found
+            ]
+        }
+    )
+
+
+@router.post(
+    "/v1/mcp/accept",
+    summary="Accept a tool of an MCP server as it is now",
+    status_code=204,
+    responses=nothing("The tool is used as it is now."),
+    openapi_extra=body_example(_EXAMPLE),
+)
+async def accept(api: Here, caller: Caller, accepted: Annotated[Accepted, Body()]) -> Response:
+    """`digest` is the one that `GET /v1/mcp/held` gave with the difference: a tool that has changed again since is a
+    409."""
+    try:
+        if api.pins is None:
+            raise NotHeld("no tool is held back: graft_mcp_pin is off, or there is no graft_mcp")
+        with api.audit.action(caller, "tool.accept", **accepted.model_dump()):
+            api.pins.accept(accepted.server, accepted.tool, accepted.digest)
+    except NotHeld as error:
+        raise Problem(404, str(error)) from None
+    except ChangedAgain as error:
+        raise Problem(409, str(error)) from None
+    return Response(status_code=204)

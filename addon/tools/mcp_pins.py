@@ -1,0 +1,130 @@
+"""What the tools of MCP servers said of themselves when they were first seen. A tool that says something else later is
+held back until somebody has looked at the difference: a description is an instruction to the model."""
+
+import difflib
+import hashlib
+import itertools
+import json
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from addon.tools.base import SourceError
+
+Document = dict[str, Any]
+
+_log = logging.getLogger(__name__)
+
+
+class NotHeld(LookupError):
+    """There is no such tool that is held back."""
+
+
+class ChangedAgain(ValueError):
+    """The tool is another one by now than the one that was looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A tool that is held back. `before` is what was accepted, `after` what the server says now."""
+
+    server: str
+    tool: str
+    before: Document
+    after: Document
+
+    @property
+    def digest(self) -> str:
+        """Of what the server says now."""
+        return digest_of(self.after)
+
+    @property
+    def fields(self) -> list[str]:
+        """Those that are not what they were."""
+        return sorted(name for name in {*self.before, *self.after} if self.before.get(name) != self.after.get(name))
+
+    @property
+    def diff(self) -> str:
+        before, after = (_text(one, indent=1).splitlines() for one in (self.before, self.after))
+        return "\n".join(difflib.unified_diff(before, after, "accepted", "now", n=1, lineterm=""))
+
+
+@dataclass(slots=True)
+class _Source:
+    told: Mapping[str, Document] = field(default_factory=dict)
+    changed: Callable[[], None] | None = None
+
+
+class Pins:
+    """Kept in a file, which `write` replaces as a whole. Raises SourceError where it is there and cannot be read."""
+
+    def __init__(self, path: Path, write: Callable[[Path, str], None]) -> None:
+        self._path = path
+        self._write = write
+        self._servers = self._read()
+        self._sources: dict[str, _Source] = {}
+
+    def add(self, server: str) -> str:
+        """The name under which the tools of one more server are kept: two files may use one name."""
+        names = (server if number == 1 else f"{server}#{number}" for number in itertools.count(1))
+        name = next(name for name in names if name not in self._sources)
+        self._sources[name] = _Source()
+        return name
+
+    def held_back(self, server: str, tools: Mapping[str, Document], changed: Callable[[], None]) -> list[Held]:
+        """Those of a server's tools that are not what they were. One that is new is taken as it is from now on.
+        `changed` is called when one of them has been accepted."""
+        self._sources[server] = _Source(tools, changed)
+        pinned = self._servers.setdefault(server, {})
+        if new := {name: tool for name, tool in tools.items() if name not in pinned}:
+            pinned |= new
+            self._save()
+        return self._held(server)
+
+    def held(self) -> list[Held]:
+        return [one for server in self._sources for one in self._held(server)]
+
+    def accept(self, server: str, tool: str, digest: str) -> None:
+        """Take a tool as it is now, which is what `digest` says. Raises NotHeld, ChangedAgain."""
+        found = next((one for one in self.held() if (one.server, one.tool) == (server, tool)), None)
+        if found is None:
+            raise NotHeld(f"the tool {tool} of the MCP server {server} is not held back")
+        if found.digest != digest:
+            raise ChangedAgain(f"the tool {tool} of the MCP server {server} has changed again: look at it once more")
+        self._servers[server][tool] = found.after
+        self._save()
+        if (changed := self._sources[server].changed) is not None:
+            changed()
+
+    def _held(self, server: str) -> list[Held]:
+        pinned = self._servers.get(server, {})
+        told = self._sources[server].told
+        return [Held(server, name, pinned[name], tool) for name, tool in told.items() if pinned[name] != tool]
+
+    def _read(self) -> dict[str, dict[str, Document]]:
+        try:
+            kept = json.loads(self._path.read_text(encoding="utf-8"))
+            return {server: {name: dict(tool) for name, tool in tools.items()} for server, tools in kept.items()}
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError, AttributeError, TypeError) as error:
+            raise SourceError(
+                f"{self._path}: what MCP tools were accepted cannot be read ({type(error).__name__}); "
+                "remove the file to accept those that there are now"
+            ) from None
+
+    def _save(self) -> None:
+        try:
+            self._write(self._path, json.dumps(self._servers, ensure_ascii=True, sort_keys=True))
+        except OSError as error:
+            _log.warning("what MCP tools were accepted is not kept: %s", error)
+
+
+def digest_of(tool: Document) -> str:
+    return hashlib.sha256(_text(tool).encode()).hexdigest()
+
+
+def _text(tool: Document, indent: int | None = None) -> str:
+    return json.dumps(tool, ensure_ascii=False, sort_keys=True, indent=indent).encode("utf-8", "replace").decode()
