@@ -79,6 +79,11 @@ class Candidate:
         return self._shown.read()
 
     @property
+    def pieces(self) -> list[Document]:
+        """The same as it came, piece by piece, as far as that is known."""
+        return self._shown.pieces()
+
+    @property
     def is_grafted(self) -> bool:
         """Whether the ledger has to know this turn: calls were captured, or something was hidden."""
         return bool(self.captured) or (self.hides and bool(self._said))

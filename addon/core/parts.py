@@ -1,12 +1,19 @@
 """Parts of a Content as they come. Plain texts grow together; they are joined once, when they are read."""
 
+from collections import defaultdict
+from itertools import pairwise
+
 from addon.core.documents import Document
+
+_PIECES = 64
+"""Of how many texts it is known where they were joined."""
 
 
 class Parts:
     def __init__(self) -> None:
         self._parts: list[Document] = []
         self._texts: list[str] = []  # of the last part, where it is plain text
+        self._joints: list[tuple[int, int]] = []  # the part, and the characters of it that were there before
 
     def __bool__(self) -> bool:
         return bool(self._parts)
@@ -19,6 +26,8 @@ class Parts:
         if isinstance(text, str) and len(part) == 1:
             if not self._texts:
                 self._parts.append(part)
+            elif len(self._joints) < _PIECES:
+                self._joints.append((len(self._parts) - 1, sum(map(len, self._texts))))
             self._texts.append(text)
             return
         self._join()
@@ -29,6 +38,20 @@ class Parts:
         """All of them; the list is the caller's."""
         self._join()
         return list(self._parts)
+
+    def pieces(self) -> list[Document]:
+        """The same with the first texts as they came."""
+        inside: defaultdict[int, list[int]] = defaultdict(list)
+        for at, joint in self._joints:
+            inside[at].append(joint)
+        pieces: list[Document] = []
+        for at, part in enumerate(self.read()):
+            if at in inside:
+                text = part["text"]
+                pieces += [{"text": text[start:end]} for start, end in pairwise([0, *inside[at], len(text)])]
+            else:
+                pieces.append(part)
+        return pieces
 
     def _join(self) -> None:
         if len(self._texts) > 1:

@@ -216,6 +216,35 @@ def visible_digest(parts: Iterable[Document]) -> bytes:
     return visible(_raw_parts.decode(encode(list(parts))))[1]
 
 
+PREFIXES = 64
+"""How many beginnings of an answer a client may be taken to have kept, besides all that came. What chats say alike by
+chance is short."""
+
+_SHORT = 2**16
+"""Bytes of the longest of them: parts may be large."""
+
+
+def prefix_digests(parts: Sequence[dict[str, msgspec.Raw]]) -> list[bytes]:
+    """The digests of a turn that was made of the first of these parts, of the first two, and so on; the last is of all
+    of them. Each once."""
+    seen = [raw for raw in parts if bytes(raw.get("thought", b"")) != b"true"]
+    found: dict[bytes, None] = {}
+    size = 0
+    for count, raw in enumerate(seen[:PREFIXES], 1):
+        size += sum(len(memoryview(value)) for value in raw.values())
+        if size > _SHORT:
+            break
+        found[visible(seen[:count])[1]] = None
+    whole = visible(seen)[1]
+    found.pop(whole, None)
+    return [*found, whole]
+
+
+def prefix_digests_of(parts: Iterable[Document]) -> list[bytes]:
+    """The same of decoded parts."""
+    return prefix_digests(_raw_parts.decode(encode(list(parts))))
+
+
 _EXACT, _LARGEST = 2**53, 2**1000
 _UNSEEN = frozenset({"text", "thought", "thoughtSignature", "functionCall", "functionResponse"})
 

@@ -128,15 +128,18 @@ def _replied(outcome: Reply | Abandoned) -> Iterable[Head | bytes]:
 
 async def _straight(grafter: Grafter, upstream: Upstream, address: Address, sent: Forward) -> Output:
     """A request that nothing is grafted on."""
-    heard = bytearray()
+    heard, whole = bytearray(), False
     async with upstream.send(address, sent.body) as answer:
-        yield Head(answer.status, answer.headers)
-        async for chunk in answer.chunks():
-            if sent.heard is not None:
-                heard += chunk
-            yield chunk
-        if sent.heard is not None and answer.status == 200:
-            await listen(grafter, sent.heard, answer.content_type, bytes(heard))
+        try:
+            yield Head(answer.status, answer.headers)
+            async for chunk in answer.chunks():
+                if sent.heard is not None:
+                    heard += chunk
+                yield chunk
+            whole = True
+        finally:
+            if sent.heard is not None and answer.status == 200:
+                await listen(grafter, sent.heard, answer.content_type, bytes(heard), whole=whole)
 
 
 async def _documents(output: Output) -> AsyncGenerator[Document]:

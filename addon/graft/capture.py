@@ -14,7 +14,7 @@ from addon.graft.grafter import Grafter
 from addon.graft.hearing import Hearing
 from addon.graft.machine import AnswerMachine
 from addon.graft.reading import holds, markers_of
-from addon.graft.shell import broke_off, delivered, record, taken_over
+from addon.graft.shell import broke_off, delivered, kept, record, taken_over
 from addon.surfaces.base import Framing, Operation
 from store.base import StoreUnavailable, run_now
 from store.models import CachedTools
@@ -59,6 +59,7 @@ class Capture:
         """The client reads no more. What was begun goes on: its answer is for a later request."""
         self._done(self.machine.hung_up())
         self._background.complete()
+        run_now(kept(self.grafter, self.machine))  # also where its end was shown: the client may not have read it
         self.handed_over(self._ended)
 
     def handed_over(self, whole: bool) -> None:
@@ -68,6 +69,10 @@ class Capture:
     def fail(self, words: str) -> bytes:
         """The stream cannot be read on: it ends with this error."""
         return self._done(self.machine.fail(502, "UNAVAILABLE", words))
+
+    def stop(self) -> bytes:
+        """The proxy ends, and the stream with it: its last bytes."""
+        return self._done(self.machine.fail(503, "UNAVAILABLE", "the proxy is stopping"))
 
     async def whole(self, body: bytes) -> bytes | Reply:
         """An answer that is all there, in any framing. Raises StoreUnavailable, for `cachedContents` alone."""
@@ -145,14 +150,18 @@ class Capture:
             await self.grafter.store.put_cached_tools(cached)
 
 
-async def listen(grafter: Grafter, exchange: Exchange, content_type: str, body: bytes) -> None:
-    """Note what an answer says that is passed on as it came, and is all there. Never raises."""
+async def listen(grafter: Grafter, exchange: Exchange, content_type: str, body: bytes, *, whole: bool = True) -> None:
+    """Note what an answer says that is passed on as it came, and is all there; or else that any beginning of what is
+    there may have been kept. Never raises."""
     try:
         hearing, decoder = Hearing(exchange), Decoder(content_type)
         items = [*decoder.feed(body), *decoder.flush()]
         found = [item.data for item in items if item.data is not None]
         hearing.documents([body] if decoder.framing is Framing.JSON else found)
-        for keys, chain in hearing.notes():
+        notes = [*hearing.notes()] if whole else []
+        if decoder.framing is not Framing.JSON and (hearing.is_unfinished or not whole):
+            notes += hearing.beginnings()
+        for keys, chain in notes:
             await grafter.note(exchange.scope.session, keys, chain)
     except Exception as error:
         grafter.failed(error, "an answer that was passed on could not be noted")

@@ -10,7 +10,7 @@ import msgspec
 
 from addon.core.documents import Document, Malformed, decode, encode, listed, mended
 from addon.core.sse import SseDecoder
-from addon.core.turns import visible
+from addon.core.turns import prefix_digests, visible
 from addon.graft.effects import Note
 from addon.graft.exchange import Exchange
 from addon.graft.records import plain_of
@@ -22,6 +22,9 @@ AT_ONCE = 64
 """How many documents may wait to be taken in: none of them is late because of many."""
 
 
+_NONE = msgspec.Raw(b"null")
+
+
 class _Content(msgspec.Struct, gc=False):
     parts: list[dict[str, msgspec.Raw]] | dict[str, msgspec.Raw] | None = None
 
@@ -29,6 +32,7 @@ class _Content(msgspec.Struct, gc=False):
 class _Candidate(msgspec.Struct, gc=False):
     content: _Content | None = None
     index: int = 0
+    finish: msgspec.Raw = msgspec.field(default=_NONE, name="finishReason")
 
 
 class _Response(msgspec.Struct, gc=False):
@@ -56,6 +60,12 @@ class Hearing:
         self._parts: dict[int, list[dict[str, msgspec.Raw]]] = {}
         self._noted: dict[int, bytes] = {}
         self._is_new = False  # there is more since what was noted
+        self._ended: set[int] = set()
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether a turn has begun that no finishReason has ended."""
+        return not self._ended.issuperset(self._parts)
 
     def events(self, pieces: Sequence[bytes]) -> None:
         """Take in whole server-sent events, in however many pieces."""
@@ -94,6 +104,17 @@ class Hearing:
                 self._noted[index] = digest
                 yield Note(*plain_of(self._exchange, digest, marked))
 
+    def beginnings(self) -> Iterator[Note]:
+        """What is to be noted where the client may have kept any beginning of the turns."""
+        for index, parts in self._parts.items():
+            try:
+                digests = prefix_digests(parts)
+            except (*_UNREAD, Malformed):
+                continue
+            for digest in digests:
+                if self._noted.get(index) != digest:
+                    yield Note(*plain_of(self._exchange, digest))
+
     def _hear_all(self, documents: bytes) -> bool:
         """Several documents of Gemini's own language in one go, if each of them can be understood."""
         if not self._exchange.wire.native:
@@ -117,6 +138,8 @@ class Hearing:
     def _hear(self, response: _Response | None) -> None:
         for candidate in (response.candidates if response is not None else None) or ():
             parts = self._parts.setdefault(candidate.index, [])
+            if bytes(candidate.finish) != b"null":
+                self._ended.add(candidate.index)
             if candidate.content is not None:
                 self._is_new = True
                 parts += listed(candidate.content.parts)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from addon.core.answer import Candidate, Captured
 from addon.core.documents import Document
-from addon.core.turns import visible_digest
+from addon.core.turns import prefix_digests_of, visible_digest
 from addon.graft.effects import Note, Save
 from addon.graft.exchange import Exchange
 from addon.graft.owners import Birth
@@ -60,6 +60,11 @@ class Journal:
         """As they were last stored."""
         self.complete: dict[str, None] = {}
         """The ids of the turns that have come to their clean end."""
+        self._ended: set[str] = set()
+        """The ids of the turns that can be found by what the client sees of them."""
+        self._past: list[Candidate] = []
+        """Of the rounds that are over."""
+        self._resumed: list[Document] = []
         self._turn_id = ""  # of the client's turn, once a round of it is complete
         self._taken_over = ""  # the id of the turn of an answer that broke off, which goes on here
 
@@ -73,6 +78,7 @@ class Journal:
         self._turn_id = resumption.turn_id
         self._taken_over = resumption.turn_id
         self.steps, self.shown = list(resumption.steps), list(resumption.visible)
+        self._resumed = list(resumption.visible)
         calls: list[tuple[Captured, Birth]] = []
         for call, anew in resumption.calls:
             birth = self._birth(call) if anew else Birth(begins=True, repeats=call.call_id)
@@ -96,6 +102,7 @@ class Journal:
         """The proxy answers what came of this round: the client's turn goes on."""
         for candidate in candidates:
             if candidate.goes_on:
+                self._past.append(candidate)
                 self._turn_id = candidate.turn_id
                 self.steps += [step_of(candidate)] if candidate.captured else []
                 self.shown += candidate.shown
@@ -139,6 +146,30 @@ class Journal:
             elif self.exchange.notes:
                 yield from self._notes(state)
 
+    def lost(self) -> None:
+        """The store has not taken a turn: it is found by nothing."""
+        self._ended.clear()
+
+    def beginnings(self, candidates: Sequence[Candidate]) -> Iterator[Note]:
+        """What is to be noted where the client may have kept any beginning of what it was shown of all rounds;
+        `candidates` are the present round's. Signatures are not noted: a retry shows them once more, and there they
+        prove the whole turn."""
+        if not self.exchange.notes:
+            return
+        own = {visible_digest(self._turns[turn_id].visible) for turn_id in self._ended}
+        before = [*self._resumed, *(piece for one in self._past for piece in one.pieces)]
+        present = [one.pieces for one in candidates if one not in self._past]
+        for pieces in present or [[]]:
+            if not (pieces := [*before, *pieces]):
+                continue
+            calls = [{"functionCall": piece["functionCall"]} for piece in pieces if "functionCall" in piece]
+            *shorter, whole = prefix_digests_of(pieces)
+            for digest in shorter:
+                if digest not in own:
+                    yield Note(*plain_of(self.exchange, digest))
+            if whole not in own:
+                yield Note(*plain_of(self.exchange, whole, calls))
+
     def _notes(self, candidate: Candidate) -> Iterator[Note]:
         shown = [*self.shown, *candidate.shown]
         digest = visible_digest(shown)
@@ -152,6 +183,8 @@ class Journal:
         shown, steps = [*self.shown, *candidate.shown], [*self.steps, step_of(candidate)]
         calls = [self._call(turn_id, call, len(self.steps)) for call in fresh]
         turn = self._turn(turn_id, shown, steps)
+        if ended:
+            self._ended.add(turn_id)
         return Save(turn, calls, keys_of(self.exchange, shown) if ended else [], ended)
 
     def _turn(self, turn_id: str, shown: Sequence[Document], steps: Sequence[Step]) -> Turn:

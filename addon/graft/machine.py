@@ -23,7 +23,7 @@ from addon.core.request import Request
 from addon.core.sse import SseEvent
 from addon.core.toolloop import RunTools
 from addon.graft.decoding import Item
-from addon.graft.effects import Begin, Effect, End, Mistake, Pause, Refuse, Send, Show, Start, Wait, Warn
+from addon.graft.effects import Begin, Effect, End, Mistake, Note, Pause, Refuse, Send, Show, Start, Wait, Warn
 from addon.graft.exchange import Exchange
 from addon.graft.hearing import FINISH
 from addon.graft.journal import Journal, TurnIds
@@ -74,6 +74,8 @@ class AnswerMachine:
         self.is_over = False
         self._told_end = False  # the last event by which the client's turn ends went out, or goes out next
         self._streams = False  # the client's answer is a stream, and has begun
+        self._left: Sequence[Candidate] = ()  # of the present round, once the answer is over
+        self._is_told = False  # what the client may have kept
         self.reading = self._read("")
         self._tail = b""  # what stood behind an array
         self._last: tuple[object, Document | None] | bytes = b""  # of an answer that is no stream: as it came, or read
@@ -173,6 +175,15 @@ class AnswerMachine:
         effects = [*self._journal.saves(self.reading.candidates, complete=True, cut=self.reading.is_cut)]
         return [*effects, self._over("answered")]
 
+    def beginnings(self) -> Iterator[Note]:
+        """What is to be noted where the client does not read to the end, or is told of an error there: it may have kept
+        any beginning of what it was sent, and goes on with that. Once. Nobody keeps a beginning of one document."""
+        if not self._streams or self._is_told:
+            return
+        self._is_told = True
+        yield from self.reading.beginnings()
+        yield from self._journal.beginnings(self._left if self.is_over else self.reading.candidates)
+
     @property
     def unsettled(self) -> list[str]:
         """The ids of the turns that the client may not have to their end: all of them until that is known."""
@@ -185,7 +196,9 @@ class AnswerMachine:
 
     def close(self) -> None:
         """Nobody waits for the answer any more."""
-        self.is_over, self.reading.answer = True, None
+        if not self.is_over:
+            self.is_over, self._left = True, self.reading.candidates
+            self.reading.answer = None
 
     def _sent(self, body: bytes) -> list[Effect]:
         self._begin_round()
@@ -385,6 +398,8 @@ class AnswerMachine:
     def _concluded(self, outcome: str, closing: Document | None) -> Iterator[Effect]:
         """The clean end of the whole answer."""
         yield from self.reading.heard()
+        if self.reading.is_unfinished:  # what came behind it may have been an error
+            yield from self.beginnings()
         yield from self._saves(complete=True)
         self._told_end = True
         if closing is not None and self._streams:
@@ -445,6 +460,7 @@ class AnswerMachine:
     def store_failed(self, error: StoreUnavailable) -> list[Effect] | None:
         """What is to be done instead of a Save that failed and of all behind it; None: go on, as the settings say. The
         client gets no call that it does not know either way: its turn is not found again, and nothing else is lost."""
+        self._journal.lost()
         if self._settings.on_store_error == "pass":
             return None
         return self.fail(503, "UNAVAILABLE", f"the store does not answer: {error}")

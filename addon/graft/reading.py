@@ -149,6 +149,18 @@ class Reading:
         self._hear()
         return [*self._hearing.notes()]
 
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether what passed unread, and has been heard, has no finishReason."""
+        return self._hearing is not None and self.is_plain and self._hearing.is_unfinished
+
+    def beginnings(self) -> Sequence[Note]:
+        """What is to be noted where the client may have kept any beginning of what passed unread."""
+        if self._hearing is None or not self.is_plain:
+            return ()
+        self._hear()
+        return [*self._hearing.beginnings()]
+
     def _hear(self) -> None:
         """Take in what has passed unread since the last time."""
         assert self._hearing is not None

@@ -18,13 +18,8 @@ async def record(grafter: Grafter, machine: AnswerMachine, effect: Effect) -> li
     go on. Never raises."""
     try:
         match effect:
-            case Save(turn, calls, keys):
-                await grafter.store.save_turn(turn, calls, keys)
-                if calls:
-                    grafter.metrics.captured(len(calls))
-                for call in calls:
-                    if call.status.final:  # it failed at once
-                        grafter.metrics.answered(call.status)
+            case Save():
+                await _save(grafter, effect)
             case Note(keys, chain):
                 await grafter.note(machine.exchange.scope.session, keys, chain)
             case Pause(answer):
@@ -37,11 +32,23 @@ async def record(grafter: Grafter, machine: AnswerMachine, effect: Effect) -> li
             case Mistake(error):
                 grafter.failed(error)
     except StoreUnavailable as error:
-        return store_failed(grafter, machine, error)
+        instead = store_failed(grafter, machine, error)
+        if instead is None and isinstance(effect, Save) and effect.keys:  # the client has it, the ledger does not
+            await grafter.note(machine.exchange.scope.session, effect.keys, b"")
+        return instead
     except Exception as error:
         grafter.failed(error, "an answer could not be stored")
         return machine.fail(500, "INTERNAL", f"{type(error).__name__} while the answer was stored")
     return None
+
+
+async def _save(grafter: Grafter, save: Save) -> None:
+    await grafter.store.save_turn(save.turn, save.calls, save.keys)
+    if save.calls:
+        grafter.metrics.captured(len(save.calls))
+    for call in save.calls:
+        if call.status.final:  # it failed at once
+            grafter.metrics.answered(call.status)
 
 
 def store_failed(grafter: Grafter, machine: AnswerMachine, error: StoreUnavailable) -> list[Effect] | None:
@@ -76,8 +83,19 @@ async def delivered(grafter: Grafter, machine: AnswerMachine) -> None:
         logger.warning("an answer that the client has is not noted so: %s", error)
 
 
+async def kept(grafter: Grafter, machine: AnswerMachine) -> None:
+    """Note what a client may have kept that does not have all of an answer. Never raises."""
+    try:
+        for keys, chain in machine.beginnings():
+            await grafter.note(machine.exchange.scope.session, keys, chain)
+    except Exception as error:
+        grafter.failed(error, "an answer that broke off could not be noted")
+
+
 async def broke_off(grafter: Grafter, machine: AnswerMachine) -> None:
-    """Note that an answer has ended and the client has not all of it, for the request to be sent again."""
+    """Note that an answer has ended and the client has not all of it: what it may have kept, and for the request to be
+    sent again."""
+    await kept(grafter, machine)
     try:
         for turn_id in machine.unsettled:
             await grafter.store.broke_off(machine.exchange.scope.session, turn_id)

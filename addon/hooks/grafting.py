@@ -2,15 +2,16 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable
 from dataclasses import dataclass
 from functools import partial
+from weakref import WeakSet
 
 from mitmproxy import connection, flowfilter, http
 from mitmproxy.connection import ConnectionState
 
 from addon.core import replies
-from addon.core.encoding import BadEncoding, Decompress, TooLong, decompressor
+from addon.core.encoding import decompressor
 from addon.graft.capture import Capture, concerns, listen
 from addon.graft.exchange import Abandoned, Exchange, Reply
 from addon.graft.scope import Scope
@@ -18,18 +19,22 @@ from addon.hooks.handover import handover
 from addon.hooks.headers import UNDECODED, asker_in, body_of, put, set_body, url_of, value
 from addon.hooks.lifecycle import Lifecycle
 from addon.hooks.looping import Looping
+from addon.hooks.model_streams import CopiedStream, GraftedStream
 from addon.hooks.perflow import PerFlow
 from addon.hooks.routing import ENDING, Route, Routing, refusal
 from addon.hooks.runtime import Runtime
 from addon.hooks.secrets import redaction_of
 from addon.hooks.streams import came, comes_whole, gone, is_stream, through, whole
 from addon.surfaces import Framing, Operation
-from store.base import StoreUnavailable, run_now
+from store.base import StoreUnavailable
 
 logger = logging.getLogger("toolgraft")
 
 _LOOK = 0.2
 """Seconds between two looks at whether a waiting client is still there."""
+
+
+ModelStream = GraftedStream | CopiedStream
 
 
 @dataclass(slots=True)
@@ -64,6 +69,9 @@ class Grafting:
         self.replied = PerFlow[bool]("replied")
         self._ways = PerFlow[_Way]("way")
         self._heard = PerFlow[Exchange]("heard")
+        self._stages = PerFlow[ModelStream]("stage")
+        self._streaming = WeakSet[ModelStream]()
+        lifecycle.before_stop.append(self._stop)
 
     def requestheaders(self, flow: http.HTTPFlow) -> Awaitable[None] | None:
         route = self.routing.routes.get(flow)
@@ -177,13 +185,13 @@ class Grafting:
         handover[flow] = way.capture.handed_over
         if flow.response.data.content is not None:
             return
-        encoding = value(flow.response.headers, b"content-encoding") or ""
-        decompress = decompressor(encoding, runtime.settings.max_answer) or _unknown_encoding
         kept = self.kept.get(flow)
         if kept is not None:
             kept.received = bytearray()
-        tee = _Tee(way.capture, decompress, kept.received if kept else None)
-        through(flow, tee, _as_stream, is_over=tee.is_over)
+        decompress = decompressor(_encoding(flow.response), runtime.settings.max_answer)
+        stage = GraftedStream(way.capture, decompress, kept.received if kept else None)
+        self._begun(flow, stage)
+        through(flow, stage, _as_stream, is_over=stage.is_over)
 
     def _stream_untouched(self, flow: http.HTTPFlow, runtime: Runtime) -> None:
         """A model's stream that is not grafted goes to the client as it arrives. mitmproxy alone would hold all of it
@@ -202,13 +210,20 @@ class Grafting:
         if heard is None and kept is None:
             response.stream = response.stream or True  # or a script's own stage
             return
-        copy = _Copy(runtime, heard, response)
+        copy = CopiedStream(
+            runtime.grafter,
+            heard,
+            _content_type(response),
+            decompressor(_encoding(response), runtime.settings.max_answer),
+        )
         if kept is not None:
             kept.received = copy.received
+        self._begun(flow, copy)
         through(flow, copy)
 
     def response(self, flow: http.HTTPFlow) -> Awaitable[None] | None:
         way, heard = self._ways.pop(flow), self._heard.pop(flow)
+        self._over(flow)
         runtime = self.lifecycle.runtime
         if runtime is None or flow.response is None:
             return None
@@ -257,9 +272,27 @@ class Grafting:
     def error(self, flow: http.HTTPFlow) -> None:
         way = self._ways.pop(flow)
         self._heard.pop(flow)
+        stage = self._over(flow)
         if way is not None and way.capture is not None:
             handover.pop(flow)
             way.capture.hung_up()
+        elif isinstance(stage, CopiedStream):
+            stage.stop()
+
+    def _begun(self, flow: http.HTTPFlow, stage: ModelStream) -> None:
+        self._stages[flow] = stage
+        self._streaming.add(stage)
+
+    def _over(self, flow: http.HTTPFlow) -> ModelStream | None:
+        stage = self._stages.pop(flow)
+        if stage is not None:
+            self._streaming.discard(stage)
+        return stage
+
+    def _stop(self) -> None:
+        """The proxy ends: of what streams the client gets no more than what is noted now."""
+        for stage in list(self._streaming):
+            stage.stop()
 
     def _let_go(self, flow: http.HTTPFlow, way: _Way) -> None:
         """As if the session had no toolset."""
@@ -293,71 +326,6 @@ class _Hangup:
         return self.looked and self.client.state is not ConnectionState.OPEN
 
 
-class _Tee:
-    """The callable that mitmproxy hands the bytes of a stream to; b"" is the end. It never raises: an answer that
-    cannot be read on ends with an error, since what comes may be a call. `received` gathers what came."""
-
-    def __init__(self, capture: Capture, decompress: Decompress, received: bytearray | None = None) -> None:
-        self.received = received
-        self.capture = capture
-        self.decompress = decompress
-        self.failed = False
-
-    def is_over(self) -> bool:
-        """Whether the client gets no more, whatever comes."""
-        return self.failed or self.capture.machine.is_over
-
-    def __call__(self, chunk: bytes) -> Iterable[bytes]:
-        if self.is_over():
-            return []
-        try:
-            plain = self.decompress(chunk)
-            if self.received is not None:
-                self.received += plain
-            out = self.capture.feed(plain) if plain else b""
-            if not chunk:
-                out += self.capture.finish()
-        except TooLong as error:
-            self.failed = True
-            out = self.capture.fail(f"the model's answer is too long: {error} (graft_max_answer)")
-        except BadEncoding as error:
-            self.failed = True
-            out = self.capture.fail(f"the model's answer cannot be decompressed: {error}")
-        except Exception as error:
-            logger.exception("an answer could not be read on")
-            self.failed = True
-            out = self.capture.fail(f"{type(error).__name__} while the answer was read")
-        # an empty chunk would end a chunked body
-        return [out] if out else []
-
-
-class _Copy:
-    """Passes a stream on as it arrives and copies it, decompressed if it can be, to `received`. At its end the turns of
-    `heard` are noted."""
-
-    def __init__(self, runtime: Runtime, heard: Exchange | None, response: http.Response) -> None:
-        self.received = bytearray()
-        self._runtime = runtime
-        self._heard = heard
-        self._kind = _content_type(response)
-        encoding = value(response.headers, b"content-encoding") or ""
-        self._decompress = decompressor(encoding, runtime.settings.max_answer)
-
-    def __call__(self, chunk: bytes) -> Iterable[bytes]:
-        if self._decompress is not None:
-            try:
-                self.received += self._decompress(chunk)
-            except BadEncoding:
-                self._decompress = None
-        if not chunk and self._decompress is not None and self._heard is not None:
-            run_now(listen(self._runtime.grafter, self._heard, self._kind, bytes(self.received)))
-        return [chunk] if chunk else []
-
-
-def _unknown_encoding(chunk: bytes) -> bytes:
-    raise BadEncoding("its content encoding is not known; identity was asked for")
-
-
 def _framing(route: Route, response: http.Response) -> Framing | None:
     """How an answer comes; None for one that is none of ours: an error. What is said to be neither JSON nor events may
     be either all the same: it is waited for and looked at."""
@@ -372,6 +340,10 @@ def _framing(route: Route, response: http.Response) -> Framing | None:
 
 def _content_type(response: http.Response) -> str:
     return value(response.headers, b"content-type") or ""
+
+
+def _encoding(response: http.Response) -> str:
+    return value(response.headers, b"content-encoding") or ""
 
 
 def _as_stream(flow: http.HTTPFlow) -> None:

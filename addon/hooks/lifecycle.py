@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import sys
+from collections.abc import Callable
 
 from mitmproxy import ctx, exceptions, flowfilter
 from mitmproxy.addonmanager import Loader
@@ -42,6 +43,8 @@ class Lifecycle:
         self.in_flight = in_flight
         self.runtime: Runtime | None = None
         self.filter: flowfilter.TFilter | None = None
+        self.before_stop: list[Callable[[], None]] = []
+        """Called when the time of the requests in flight is over, while the store is still open."""
         self._ended: asyncio.Task[None] | None = None
         self._configured = False
         self._refused = False
@@ -139,6 +142,8 @@ class Lifecycle:
     async def _stop(self, runtime: Runtime, exits: bool) -> None:
         if exits and (timeout := runtime.settings.drain_timeout):
             await drain(timeout, lambda: len(self.in_flight) + runtime.asked)
+        for end in self.before_stop:
+            end()
         await runtime.stop()
         await self.clients.close()
         if not exits:

@@ -22,7 +22,7 @@ from addon.graft.effects import Begin, Effect, End, Refuse, Save, Send, Show, St
 from addon.graft.exchange import Exchange
 from addon.graft.grafter import Grafter
 from addon.graft.machine import AnswerMachine, BadAnswer
-from addon.graft.shell import broke_off, delivered, record, store_failed, taken_over
+from addon.graft.shell import broke_off, delivered, kept, record, store_failed, taken_over
 from addon.loop.executors import Executors
 from addon.loop.pauses import backoff, pause_after
 from addon.loop.steps import Step
@@ -138,6 +138,11 @@ class Runner:
         """The client has all of the answer, or else never will have. Of one without an end that is known already."""
         if self._ended:
             await (delivered if whole else broke_off)(self.grafter, self.machine)
+
+    async def cut_off(self) -> None:
+        """The client, or the proxy, has ended the answer, and `output` is closed. Nobody knows how much of what the
+        client was sent it has read."""
+        await kept(self.grafter, self.machine)
 
     def stopped(self) -> Iterator[Head | bytes]:
         """What the client is told where the proxy stops before the answer has come to its end, once `output` is

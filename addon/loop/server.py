@@ -172,6 +172,7 @@ async def _answer(runner: Runner, answering: Answering) -> None:
         await _refuse(runner, send, 500, "INTERNAL", f"the tool loop failed: {type(error).__name__}")
     except asyncio.CancelledError:
         await output.aclose()
+        await runner.cut_off()
         if not answering.stopping:
             await runner.handed_over(answering.was_shown)
             raise

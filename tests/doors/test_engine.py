@@ -352,3 +352,24 @@ async def test_a_mistake_in_a_turn_is_told_in_the_door_s_words_or_the_turn_goes_
     other = await house.respond("Hi", status)
     assert status == 200 or "ZeroDivisionError" in other["error"]["message"]
     await house.close()
+
+
+@pytest.mark.parametrize("breaks", [True, False], ids=["the upstream breaks off", "the client hangs up"])
+async def test_what_the_client_has_of_a_stream_that_is_not_grafted_is_noted(house: House, breaks: bool) -> None:
+    """A client that keeps its own history may go on with it."""
+
+    async def nap() -> None: ...
+
+    house.proxy.tools.add("nap", nap)
+    await house.open()
+    upstream = house.upstream([says("Do"), says("ne"), httpx2.ReadError("reset") if breaks else asyncio.Event()])
+    config = {"responseMimeType": "application/json"}
+    exchange = await begin(house, stream=True, model="gemini-2.5-flash", generationConfig=config)
+    ledgers: Any = house.proxy.store._ledgers
+    if not breaks:
+        await until(lambda: bool(upstream.bodies))
+        await exchange.start()
+        assert b"Do" in (await exchange.start())["body"]
+        assert "default" not in ledgers
+        await exchange.leave()
+    await until(lambda: "default" in ledgers and bool(ledgers["default"].plain))

@@ -1,0 +1,195 @@
+"""A client that has the beginning of a loop's answer may go on with it: no call of another chat's is put in there."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx2
+import pytest
+
+from addon.core.documents import encode
+from addon.loop.runner import Head
+from addon.loop.server import LoopServer
+from addon.surfaces.base import Framing
+from tests.loop.conftest import Item, Proxy, Scripted, call, google_error, model, says, until, user
+from tests.loop.test_chat import Chat
+
+STREAMS = [Framing.SSE, Framing.ARRAY]
+SURFACES = ["developer", "codeassist"]
+ANOTHER = {"generationConfig": {"temperature": 0.5}}
+"""Of another chat with the same words: its request has not the same bytes."""
+
+
+@pytest.fixture
+async def sender(proxy: Proxy) -> Proxy:
+    async def send() -> str:
+        return f"sent {proxy.tools.begun.count('send')}"
+
+    proxy.tools.add("send", send)
+    await proxy.open()
+    return proxy
+
+
+def wrapped(surface: str, *items: Item) -> list[Any]:
+    return [{"response": one} if surface == "codeassist" and isinstance(one, dict) else one for one in items]
+
+
+async def begin(proxy: Proxy, framing: Framing, surface: str, when: bytes) -> None:
+    """A client that asks, and hangs up when it has been sent this."""
+    runner, played = await proxy.prepare([user("yes")], framing, surface=surface)
+    answering = LoopServer().answer(runner)
+    while when not in played.body and not answering.over:
+        for piece in await answering.take():
+            played.take(piece)
+    if not answering.over:
+        task = answering._task
+        assert task is not None
+        answering.cancel()
+        await asyncio.wait({task})
+
+
+async def goes_on(proxy: Proxy, surface: str, text: str) -> bool:
+    """Whether a chat that goes on with this text is sent calls."""
+    upstream = proxy.upstream(Scripted(wrapped(surface, says("ok", finish="STOP"))))
+    await proxy.ask("yes", model(text), user("and now?"), surface=surface)
+    (body,) = upstream.bodies
+    return b"functionCall" in encode(body)
+
+
+async def other_chat(proxy: Proxy, surface: str, *texts: str) -> None:
+    """Another chat, that asks the same, and has a hidden call in an answer that says this."""
+    step, *rest = [[says(text, call("send"), finish="STOP")] for text in texts[:-1]], says(texts[-1], finish="STOP")
+    proxy.upstream(Scripted(*[wrapped(surface, *one) for one in step], wrapped(surface, *rest)))
+    await proxy.ask("yes", framing=Framing.SSE, surface=surface, **ANOTHER)
+
+
+@pytest.mark.parametrize("framing", STREAMS)
+@pytest.mark.parametrize("surface", SURFACES)
+async def test_what_the_client_has_of_one_round(sender: Proxy, framing: Framing, surface: str) -> None:
+    sender.upstream(Scripted(wrapped(surface, says("Done."), says(" I"), asyncio.Event())))
+    await begin(sender, framing, surface, b" I")
+    for text in ("Done.", "Done. I"):
+        await other_chat(sender, surface, "", text)
+        assert not await goes_on(sender, surface, text)
+    await other_chat(sender, surface, "", "Done. I have")
+    assert await goes_on(sender, surface, "Done. I have"), "that it cannot have"
+
+
+@pytest.mark.parametrize("framing", STREAMS)
+@pytest.mark.parametrize("surface", SURFACES)
+async def test_what_the_client_has_of_several_rounds(sender: Proxy, framing: Framing, surface: str) -> None:
+    step = wrapped(surface, says("O"), says("K. "), says(call("send"), finish="STOP"))
+    sender.upstream(Scripted(step, wrapped(surface, says("Do"), says("ne."), asyncio.Event())))
+    await begin(sender, framing, surface, b"ne.")
+    for texts in (("", "O"), ("", "OK."), ("OK. ", "Do"), ("OK. ", "Done.")):
+        await other_chat(sender, surface, *texts)
+        assert not await goes_on(sender, surface, "".join(texts))
+
+
+@pytest.mark.parametrize("framing", STREAMS)
+@pytest.mark.parametrize(
+    "breaks",
+    [
+        [httpx2.ReadError("reset")],
+        [says(call("send"), finish="STOP"), httpx2.ReadError("reset")],
+        [google_error(503)],
+        [b'data: {"functionCall": \r\n\r\n'],
+    ],
+    ids=["broken off", "broken off behind a call", "error", "unreadable"],
+)
+async def test_an_answer_that_breaks_off_upstream(sender: Proxy, framing: Framing, breaks: list[Item]) -> None:
+    sender.upstream(Scripted([says("Done."), *breaks]))
+    await begin(sender, framing, "developer", b"never")
+    await other_chat(sender, "developer", "", "Done.")
+    assert not await goes_on(sender, "developer", "Done.")
+
+
+@pytest.mark.parametrize("framing", STREAMS)
+async def test_an_error_in_a_later_round(sender: Proxy, framing: Framing) -> None:
+    refused = httpx2.Response(400, content=encode(google_error(400)))
+    sender.upstream(Scripted([says("Done.", call("send"), finish="STOP")], refused))
+    await begin(sender, framing, "developer", b"never")
+    await other_chat(sender, "developer", "", "Done.")
+    assert not await goes_on(sender, "developer", "Done.")
+
+
+async def test_a_client_that_was_sent_all_and_is_gone_has_all_of_it_or_a_beginning(sender: Proxy) -> None:
+    sender.upstream(Scripted([says("O"), says("K. ", call("send"), finish="STOP")], [says("Done.", finish="STOP")]))
+    runner, played = await sender.prepare([user("yes")], Framing.SSE)
+    async for out in runner.output():
+        played.take(out)
+    await runner.handed_over(False)
+    assert await goes_on(sender, "developer", "OK. Done.")
+    await other_chat(sender, "developer", "", "O")
+    assert not await goes_on(sender, "developer", "O")
+
+
+async def test_the_proxy_stops(sender: Proxy) -> None:
+    sender.upstream(Scripted([says("Done."), asyncio.Event()]))
+    runner, _ = await sender.prepare([user("yes")], Framing.SSE)
+    loops = LoopServer()
+    answering = loops.answer(runner)
+    got: list[Head | bytes] = []
+    while not any(isinstance(piece, bytes) for piece in got):
+        got += await answering.take()
+    await loops.stop()
+    await other_chat(sender, "developer", "", "Done.")
+    assert not await goes_on(sender, "developer", "Done.")
+
+
+async def test_a_retry_that_says_more_is_found(sender: Proxy) -> None:
+    step, answer = [says("Wait. ", call("send"), finish="STOP")], [says("Do"), says("ne.", finish="STOP")]
+    sender.upstream(Scripted(step, [answer[0], asyncio.Event()], answer))
+    runner, played = await sender.prepare([user("yes")], Framing.SSE)
+    output = runner.output()
+
+    async def read() -> None:
+        async for out in output:
+            played.take(out)
+
+    reading = asyncio.ensure_future(read())
+    await until(lambda: b"Do" in played.body)
+    reading.cancel()
+    await asyncio.wait({reading})
+    await output.aclose()
+    again = await sender.ask("yes", framing=Framing.SSE)
+    assert again.text == "Wait. Done."
+    assert await goes_on(sender, "developer", "Wait. Done.")
+    assert not await goes_on(sender, "developer", "Wait. Do")
+
+
+async def test_chat_completions(sender: Proxy) -> None:
+    """Another language, whose events are all made by the proxy."""
+
+    def delta(finish: str | None = None, **delta: Any) -> bytes:
+        choice = {"index": 0, "delta": delta, "finish_reason": finish}
+        return b"data: %b\n\n" % encode({"id": "x", "object": "chat.completion.chunk", "choices": [choice]})
+
+    tool_call = {"index": 0, "id": "c1", "type": "function", "function": {"name": "send", "arguments": "{}"}}
+    answers: list[list[bytes | Exception]] = [
+        [delta(content="Done"), delta(content="."), httpx2.ReadError("reset")],
+        [delta(tool_calls=[tool_call]), delta("tool_calls")],
+        [delta(content="Done."), delta("stop")],
+        [delta(content="ok"), delta("stop")],
+    ]
+    bodies: list[bytes] = []
+
+    async def stream() -> AsyncIterator[bytes]:
+        for piece in answers.pop(0):
+            if isinstance(piece, Exception):
+                raise piece
+            yield piece
+        yield b"data: [DONE]\n\n"
+
+    async def answer(request: httpx2.Request) -> httpx2.Response:
+        bodies.append(request.content)
+        return httpx2.Response(200, headers={"content-type": "text/event-stream"}, content=stream())
+
+    sender.client = httpx2.AsyncClient(transport=httpx2.MockTransport(answer))
+    chat, another = Chat(sender, stream=True), Chat(sender, stream=True, temperature=0.5)
+    with pytest.raises(httpx2.ReadError):
+        await chat.say("yes")
+    assert await another.say("yes") == "Done."
+    chat.messages.append({"role": "assistant", "content": "Done."})
+    assert await chat.say("and now?") == "ok"
+    assert b"tool_calls" not in bodies[-1]
