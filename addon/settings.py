@@ -222,6 +222,25 @@ OPTIONS: tuple[Option, ...] = (
         "(503, or 500), `pass` forwards the request untouched.",
     ),
     Option(
+        "graft_max_connections",
+        str,
+        "4096",
+        "How many connections the control API's port may have at once, and all ports of the proxy together (8 or "
+        "more); fewer where there are not enough file descriptors.",
+    ),
+    Option(
+        "graft_max_headers",
+        str,
+        "65536",
+        "How many bytes the headers of a request to the control API may have (1024 or more).",
+    ),
+    Option(
+        "graft_header_timeout",
+        str,
+        "10",
+        "How long the headers of a request to the control API may take, in seconds (more than 0, at most 3600).",
+    ),
+    Option(
         "graft_max_body",
         str,
         "67108864",
@@ -320,6 +339,9 @@ class Settings(BaseModel):
     state: Path = Field(default_factory=state_folder)
     ttl: Annotated[float, Field(ge=60, allow_inf_nan=False)] = 7 * 24 * 3600.0
     on_store_error: Literal["fail", "pass"] = "fail"
+    max_connections: Annotated[int, Field(ge=8)] = 4096
+    max_headers: Annotated[int, Field(ge=1024)] = 65536
+    header_timeout: Annotated[float, Field(gt=0, le=3600, allow_inf_nan=False)] = 10.0
     max_body: Annotated[int, Field(ge=1024)] = 64 * 1024 * 1024
     record: str = ""
 
@@ -471,6 +493,9 @@ _EXAMPLE = "generativelanguage.googleapis.com=http://127.0.0.1:9912"
 
 _FITS = {
     "session": SESSION_FORM,
+    "max_connections": "a number, 8 or more",
+    "max_headers": "a number of bytes, 1024 or more",
+    "header_timeout": "a number of seconds, more than 0 and at most 3600",
     "max_body": "a number of bytes, 1024 or more",
     "ttl": "a number of seconds, 60 or more",
     "pending_timeout": "a number of seconds from 0 to 3600",

@@ -8,12 +8,15 @@ import asyncio
 import errno
 import socket
 import sys
+from functools import partial
 
 import uvicorn
 
 from addon.control import tasks
 from addon.control.app import ControlApp
+from addon.control.connections import BoundedProtocol, Bounds
 
+_BOUNDS = Bounds()
 _CHOOSE = "choose another with --set graft_control=host:port"
 
 
@@ -54,14 +57,14 @@ def url_of(listener: socket.socket) -> str:
 class ControlServer:
     """Serves `app` on `listener`, which it closes at the end. `grace`: seconds that answers may take to end."""
 
-    def __init__(self, app: ControlApp, listener: socket.socket, *, grace: int = 1) -> None:
+    def __init__(self, app: ControlApp, listener: socket.socket, *, grace: int = 1, bounds: Bounds = _BOUNDS) -> None:
         self._app = app
         self._listener = listener
         self.url = url_of(listener)
         self._server = uvicorn.Server(
             uvicorn.Config(
                 app,
-                http="httptools",
+                http=partial(BoundedProtocol, bounds),  # type: ignore[arg-type]
                 ws="none",
                 lifespan="off",
                 loop="none",

@@ -7,6 +7,7 @@ import mitmproxy.proxy.layers  # noqa: F401 - makes the hooks of flows known
 from mitmproxy import hooks, http
 
 from addon.hooks.clients import Clients
+from addon.hooks.connections import Connections
 from addon.hooks.doorways import Doorways
 from addon.hooks.draining import InFlight
 from addon.hooks.grafting import Grafting
@@ -108,5 +109,8 @@ def build_addons() -> list[object]:
     grafting = Grafting(lifecycle, routing, looping)
     living = Living(lifecycle, routing)
     recording = Recording(lifecycle, routing, grafting, watching)
-    parts = [lifecycle, Masking(), clients, doorways, looping, routing, grafting, living, recording, in_flight]
+    parts = [
+        *(lifecycle, Connections(lifecycle), Masking(), clients, doorways, looping, routing, grafting, living),
+        *(recording, in_flight),
+    ]
     return [Toolgraft(parts)]

@@ -15,8 +15,10 @@ from pathlib import Path
 
 from addon.control import tasks
 from addon.control.app import ControlApp, create_app
+from addon.control.connections import Bounds
 from addon.control.server import ControlServer, bind, url_of
 from addon.control.token import clear_address, hold_folder, make_folder, own_token, write_address, write_file
+from addon.descriptors import raised, shares
 from addon.doors.mount import key_of, open_doors
 from addon.doors.outward import Outward
 from addon.graft.grafter import Grafter
@@ -37,7 +39,10 @@ from store.factory import open_url
 
 logger = logging.getLogger("toolgraft")
 
-FIXED = ("tools", "mcp", "mcp_pin", "store", "durability", "state", "ttl", "control", "token", "max_body", "egress")
+FIXED = (
+    *("tools", "mcp", "mcp_pin", "store", "durability", "state", "ttl", "control", "token", "egress"),
+    *("max_body", "max_connections", "max_headers", "header_timeout"),
+)
 """Settings that are read once, at the start."""
 
 _LEASE = 60.0
@@ -81,6 +86,7 @@ class Runtime:
         listening: Callable[[], Collection[int]],
     ) -> None:
         self.settings = settings
+        self.shares = shares(settings.max_connections, raised())
         self.store = store
         self.metrics = Metrics()
         self.proxy_id = f"proxy-{secrets.token_hex(8)}"
@@ -125,7 +131,11 @@ class Runtime:
                     environ=environ,
                 ),
             )
-            self._server = ControlServer(self.control, listener)
+            self._server = ControlServer(
+                self.control,
+                listener,
+                bounds=Bounds(self.shares.control, settings.max_headers, settings.header_timeout),
+            )
 
     @classmethod
     def start(

@@ -1,0 +1,58 @@
+"""The connections of the proxy's own ports: no more than there may be, and one warning where there are too many."""
+
+import asyncio
+import logging
+import time
+from typing import Any
+
+from mitmproxy.connection import Client
+
+from addon.hooks.lifecycle import Lifecycle
+
+logger = logging.getLogger("toolgraft")
+
+_NO_MORE = "socket.accept() out of system resource"  # asyncio's own words
+_PAUSE = 60.0  # seconds between two warnings of the same kind
+
+
+class Connections:
+    """Refuses clients of the proxy's ports where there are too many."""
+
+    def __init__(self, lifecycle: Lifecycle) -> None:
+        self._lifecycle = lifecycle
+        self._open: set[str] = set()
+        self._warn_at = 0.0
+
+    def running(self) -> None:
+        """One warning in the place of asyncio's traces."""
+        loop = asyncio.get_running_loop()
+        before = loop.get_exception_handler()
+
+        def handler(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+            if context.get("message") == _NO_MORE:
+                self._warn("there are no file descriptors left: connections wait; raise the limit (ulimit -n)")
+            elif before is not None:
+                before(loop, context)
+            else:
+                loop.default_exception_handler(context)
+
+        loop.set_exception_handler(handler)
+
+    def client_connected(self, client: Client) -> None:
+        runtime = self._lifecycle.runtime
+        if runtime is None:
+            return
+        if len(self._open) >= runtime.shares.proxy:
+            client.error = "too many connections"
+            self._warn(f"the proxy has {len(self._open)} connections, and takes no more (graft_max_connections)")
+            return
+        self._open.add(client.id)
+
+    def client_disconnected(self, client: Client) -> None:
+        self._open.discard(client.id)
+
+    def _warn(self, words: str) -> None:
+        now = time.monotonic()
+        if now >= self._warn_at:
+            self._warn_at = now + _PAUSE
+            logger.warning(words)
