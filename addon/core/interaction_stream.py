@@ -57,6 +57,10 @@ class Stream:
                 return self._completed(list(self._open))
         return []
 
+    def left(self) -> list[Document]:
+        """The calls that the end of the stream left incomplete, with the arguments that arrived."""
+        return self._completed(list(self._open))
+
     def _completed(self, indices: list[int]) -> list[Document]:
         self._complete = {index: self._held.pop(index, []) for index in indices}
         steps = [own.complete(self._open.pop(index)) for index in indices]

@@ -16,6 +16,7 @@ from typing import Any
 from addon.core import replies
 from addon.core.answer import Candidate, Captured
 from addon.core.arguments import Limits
+from addon.core.calls import calls_in
 from addon.core.documents import Document, Malformed, decode, encode, objects
 from addon.core.encoding import TooLong
 from addon.core.json_array import CLOSE, OPEN, ArrayItem
@@ -290,12 +291,12 @@ class AnswerMachine:
                 raise BadAnswer(f"its answer is not JSON: {error}") from None
             if holds(data, self.wire.call_markers):
                 return self._unreadable()
-            return b"" if self.rounds > 1 and self.wire.native else self._passed(item)
+            return b"" if self.rounds > 1 and data.strip() != self.wire.done else self._passed(item)
         response = self.wire.unwrap(document)
         if b'"error"' in data:
             reading.is_cut = reading.is_cut or _holds_error(document) or _holds_error(response)
         if response is None:
-            return self._passed(item, document)
+            return b"" if self.rounds > 1 and not document else self._passed(item, document)
         try:
             visible = reading.taken(response, whole=whole)
             saves = self._saves()
@@ -366,6 +367,8 @@ class AnswerMachine:
     def _finished(self) -> Iterator[Effect]:
         reading = self.reading
         yield from self._items(reading.decoder.flush())
+        if not self.is_over and self._streams and (left := self.wire.left()) is not None:
+            yield from self._left(left)
         if not self.is_over and reading.framing is Framing.JSON:
             yield from self._document(bytes(reading.decoder.body))
         if self.is_over:
@@ -388,6 +391,16 @@ class AnswerMachine:
             case bytes(body):
                 self._journal.took(reading.candidates)
                 yield from self._sent(body)
+
+    def _left(self, response: Document) -> Iterator[Effect]:
+        """A response that the stream's end left incomplete."""
+        visible = self.reading.taken(response, whole=False)
+        if self.reading.answer is not None:
+            said = [candidate["content"] for candidate in objects(response["candidates"])]
+            self.reading.answer.unfinished.update(str(call.get("name")) for call in calls_in(said))
+        yield from self._saves()
+        if visible is not None:
+            yield from self._shown(self.wire.event(visible))
 
     def _document(self, body: bytes) -> Iterable[Effect]:
         """An answer that is no stream: nothing of it is shown before all of it is over."""

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 from addon.core.answer import Answer, Candidate
 from addon.core.arguments import Limits
-from addon.core.documents import Document, Malformed, decode
+from addon.core.documents import Document, Malformed, decode, objects, parts_of
+from addon.core.interactions import marked
 from addon.core.sse import SseDecoder, SseEvent
 from addon.core.toolloop import WRONG_CALLS
 from addon.graft.decoding import Decoder, Item
@@ -46,8 +47,9 @@ def holds(data: bytes | bytearray, markers: tuple[bytes, ...]) -> bool:
 
 
 class Reading:
-    """`is_plain`: nothing had to be read so far; `markers` tell what has to be. `has_responses`: there was one at all.
-    `is_cut`: an error stands in the stream. `note` is told of each response that is read."""
+    """`is_plain`: nothing had to be read so far; `markers` tell what has to be. `has_responses`: the model
+    said something, if only that it ends. `is_cut`: an error stands in the stream. `note` is told of each response that
+    is read."""
 
     def __init__(
         self,
@@ -173,8 +175,7 @@ class Reading:
 
     def taken(self, response: Document, *, whole: bool) -> Document | None:
         """What the client is to see of a response: see `Answer.feed`."""
-        # usage alone, or a document of somebody else's, is no answer
-        self.has_responses = self.has_responses or bool(response.get("candidates") or response.get("promptFeedback"))
+        self.has_responses = self.has_responses or _says_something(response)
         answer = self.answer or self._read()
         self._note(response)
         return answer.feed(response, whole=whole)
@@ -217,3 +218,15 @@ class Reading:
                 continue
             if response is not None:
                 yield response
+
+
+def _says_something(response: Document) -> bool:
+    """Whether a response is more than usage, or candidates that neither say nor end anything."""
+    return bool(response.get("promptFeedback")) or any(
+        candidate.get("finishReason") is not None or any(map(_is_said, parts_of(candidate.get("content") or {})))
+        for candidate in objects(response.get("candidates"))
+    )
+
+
+def _is_said(part: Document) -> bool:
+    return any(value for key, value in part.items() if key != "thought") and marked({"parts": [part]}) is None

@@ -27,6 +27,7 @@ class ChatWire(Wire):
 
     native = False
     call_markers = (b'"tool_calls"', b'"function_call"')
+    done = _DONE
 
     def __init__(self, target: Target) -> None:
         super().__init__(target)
@@ -56,7 +57,7 @@ class ChatWire(Wire):
         return self._answers.read(document)
 
     def passthrough_event(self, item: SseEvent | ArrayItem, document: object = None) -> bytes:
-        if item.data == _DONE:
+        if (item.data or b"").strip() == self.done:
             return b""  # `end` gives the one that the whole answer has
         renumbered = self._answers.passed()
         return super().passthrough_event(item) if renumbered is None else self._framed(encode(renumbered))

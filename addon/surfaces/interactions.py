@@ -32,6 +32,7 @@ _NO_USAGE = {"total_tokens": 0, "total_input_tokens": 0, "total_output_tokens": 
 class InteractionsWire(Wire):
     native = False
     call_markers = (b'"function_call"',)
+    done = b"[DONE]"
 
     def __init__(self, target: Target) -> None:
         super().__init__(target)
@@ -144,13 +145,17 @@ class InteractionsWire(Wire):
                 return _response(said, interaction)
         return _response(said) if said else None
 
+    def left(self) -> Document | None:
+        parts = self._stream.left()
+        return _response(parts) if parts else None
+
     def _mark(self, interaction: Document) -> list[Document]:
         """The part that stands for an interaction from now on, if it is kept."""
         name = interaction.get("id")
         return [own.mark(name)] if isinstance(name, str) and name and self._given.get("store") is not False else []
 
     def passthrough_event(self, item: SseEvent | ArrayItem, document: object = None) -> bytes:
-        if (item.data or b"").strip() == b"[DONE]":
+        if (item.data or b"").strip() == self.done:
             self._done = fit(item) or DONE
             return b""
         if document is None and item.data is not None:

@@ -34,6 +34,8 @@ class Wire:
     native = True
     dropped = ""
     keeps_history = False
+    done = b""
+    """The data of the event that ends a stream, where that is no JSON."""
     call_markers: tuple[bytes, ...] = (b'"function',)  # Call, or _call
 
     def __init__(self, target: Target) -> None:
@@ -123,6 +125,10 @@ class Wire:
             document = document.get(key) if isinstance(document, dict) else None
         if isinstance(document, dict) and ("candidates" in document or "error" not in document):
             return document
+        return None
+
+    def left(self) -> Document | None:
+        """The response that the end of a stream left incomplete."""
         return None
 
     def passthrough_event(self, item: SseEvent | ArrayItem, document: object = None) -> bytes:
