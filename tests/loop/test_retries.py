@@ -395,7 +395,7 @@ async def test_an_answer_that_broke_off_too_long_ago_is_left_alone(seconds: int)
 
     proxy = Proxy(retry_window=60 if seconds else 0)
     now = [1000.0]
-    proxy.store.clock = lambda: now[0]
+    proxy.store.clock = proxy.store.uptime = lambda: now[0]
     proxy.tools.add("send", send)
     await proxy.open()
     proxy.upstream(Scripted(STEP, BROKEN, *([ANSWER] if seconds == 30 else [STEP, ANSWER])))
