@@ -68,6 +68,7 @@ class SqliteBase(Waits):
         self._gone = ""  # what became of them
         self._damage = ""
         self._last_event = 0
+        self._last_change = 0  # how many rows were ever changed by the connection
         self._deleted = deletions()
         self._waiters = Waiters()
 
@@ -154,7 +155,7 @@ class SqliteBase(Waits):
             self._lock.release()
         self._checkpoints = self._syncs = self._db = self._lock = None
         self.busy_timeout = self.held_since = None
-        self._files, self._gone, self._damage = {}, "", ""
+        self._files, self._gone, self._damage, self._last_change = {}, "", "", 0
         self._sessions.clear()
         self._unreadable.clear()
         self._revisions.clear()
@@ -221,7 +222,9 @@ class SqliteBase(Waits):
         """What follows from a transaction that was committed."""
         self.held_since = None
         self._last_event += len(tx.events)
-        if self._checkpoints:
+        changes = self._connection.total_changes
+        if self._checkpoints and changes != self._last_change:
+            self._last_change = changes
             # A page for each of the tables and indexes; the records twice, as what they are and as events. What leaves
             # no event is small, and frequent.
             pages = 20 if tx.events else 4
@@ -293,6 +296,8 @@ class Transaction:
         self._touched.append((session, turn_ids, keys))
 
     def __enter__(self) -> Self:
+        if self._store._checkpoints:
+            self._store._checkpoints.begins()
         try:
             self.db.execute("BEGIN IMMEDIATE")
         except sqlite3.Error as error:

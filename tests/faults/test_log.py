@@ -114,3 +114,84 @@ async def test_the_start_does_not_wait_for_a_reader_and_counts_what_it_leaves(
         assert again._checkpoints
         assert again._checkpoints._written >= LIMIT
         await again.close()
+
+
+class Log:
+    """In the place of SQLite's checkpoints: what was asked for, and whether it could be done."""
+
+    def __init__(self, *outcomes: bool) -> None:
+        self.outcomes = list(outcomes)
+        self.asked: list[str] = []
+        self.meanwhile: Callable[[], None] = lambda: None
+
+    def move(self, db: sqlite3.Connection, mode: str) -> bool:
+        self.asked.append(mode)
+        self.meanwhile()
+        return self.outcomes.pop(0)
+
+
+@pytest.fixture
+def checkpoints(path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[_checkpoints.Checkpoints]:
+    monkeypatch.setattr(_checkpoints, "QUIET", 0.0)
+    made = _checkpoints.Checkpoints(path, 0)
+    yield made
+    made.close()
+
+
+async def handled(checkpoints: _checkpoints.Checkpoints) -> None:
+    """The thread has looked at what it was told."""
+    await until(lambda: not checkpoints._due.is_set())
+    checkpoints._due.set()
+    await until(lambda: not checkpoints._due.is_set())
+
+
+async def test_no_checkpoint_begins_while_a_commit_could_use_the_log_again(
+    checkpoints: _checkpoints.Checkpoints, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQLite's WAL-reset bug, before 3.51.3, needs both at the same time."""
+    log = Log(True, True)
+    monkeypatch.setattr(_checkpoints, "move", log.move)
+    checkpoints.begins()
+    log.meanwhile = lambda: checkpoints.wrote(_checkpoints.STEP)  # committed before, and told of now
+    checkpoints.wrote(_checkpoints.LIMIT)
+    await until(lambda: checkpoints._whole == 1)
+    await handled(checkpoints)
+    assert log.asked == ["PASSIVE"], "what may be moved as a whole is not moved again at once"
+    log.meanwhile = lambda: None
+    checkpoints.begins()
+    await handled(checkpoints)
+    assert log.asked == ["PASSIVE"], "a transaction that has not written yet may use the log again"
+    checkpoints.wrote(_checkpoints.STEP)
+    await until(lambda: checkpoints._whole == 2)
+    assert log.asked == ["PASSIVE", "PASSIVE"]
+
+
+async def test_a_log_that_grows_without_a_pause_is_cut_short_by_the_next_commit(
+    checkpoints: _checkpoints.Checkpoints, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = Log(True, False, True, True)
+    monkeypatch.setattr(_checkpoints, "move", log.move)
+    monkeypatch.setattr(_checkpoints, "QUIET", SOON)
+    checkpoints.begins()
+    checkpoints.wrote(_checkpoints.LIMIT)
+    await until(lambda: checkpoints._whole == 1)
+    assert log.asked == ["PASSIVE"]
+    checkpoints.begins()
+    checkpoints.wrote(1)
+    await until(lambda: checkpoints._whole == 2)
+    assert log.asked == ["PASSIVE", "RESTART"]
+    checkpoints.begins()
+    checkpoints.wrote(_checkpoints.LIMIT - _checkpoints.STEP)
+    await until(lambda: checkpoints._whole == 3)
+    assert log.asked == ["PASSIVE", "RESTART", "PASSIVE"], "it is tried again soon"
+
+
+async def test_a_transaction_that_writes_nothing_moves_no_log(store: SqliteStore) -> None:
+    await save(store, "t1")
+    checkpoints = store._checkpoints
+    assert checkpoints
+    before = checkpoints._committed
+    await store.settle_lost()
+    assert checkpoints._begun > before == checkpoints._committed
+    await save(store, "t2")
+    assert checkpoints._committed == checkpoints._begun
