@@ -717,7 +717,7 @@ async def test_a_turn_that_goes_on_is_looked_up_anew(store: Store) -> None:
 
 # --- how many words are no coincidence --------------------------------------------------------------------------------
 
-SAID = "please turn off all lights upstairs now again".split()
+EIGHT = "please turn off all lights upstairs now again".split()
 """Eight different words, which come from another chat where a user says some of them and the model does as told."""
 
 
@@ -728,7 +728,7 @@ def others(*turns: Document) -> list[Document]:
 
 @pytest.mark.parametrize("count", range(1, 9))
 async def test_fewer_than_eight_words_before_a_short_answer_may_be_anyone_s(store: Store, count: int) -> None:
-    told = [user(" ".join(SAID[:count])), model("Done.")]
+    told = [user(" ".join(EIGHT[:count])), model("Done.")]
     await kept(store, 1, [user("hello"), model("Hi."), *told])
     assert await found(store, others(*told)) == ({1: [turn_id(1)]} if count == 8 else {})
     if count < 8:
@@ -737,7 +737,7 @@ async def test_fewer_than_eight_words_before_a_short_answer_may_be_anyone_s(stor
 
 @pytest.mark.parametrize("count", range(1, 7))
 async def test_fewer_than_six_words_of_the_model_s_may_be_anyone_s(store: Store, count: int) -> None:
-    says = " ".join(["done", *SAID[: count - 1]])
+    says = " ".join(["done", *EIGHT[: count - 1]])
     await kept(store, 1, [user("hello"), model(says)])
     assert await found(store, others(user("go on"), model(says))) == ({1: [turn_id(1)]} if count == 6 else {})
 
@@ -745,7 +745,7 @@ async def test_fewer_than_six_words_of_the_model_s_may_be_anyone_s(store: Store,
 @pytest.mark.parametrize("count", range(1, 5))
 async def test_phrases_of_fewer_than_four_words_come_together_by_chance(store: Store, count: int) -> None:
     """However many of them: chats of people who say little differ in few words."""
-    phrases = [" ".join(SAID[at : at + count]) for at in range(4)]
+    phrases = [" ".join(EIGHT[at : at + count]) for at in range(4)]
     told = [side(phrase) for phrase in phrases for side in (user, model)]
     await kept(store, 1, [user("hello"), model("Hi."), *told])
     assert await found(store, others(*told)) == ({7: [turn_id(1)]} if count == 4 else {})
