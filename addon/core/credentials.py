@@ -4,6 +4,7 @@ import base64
 import binascii
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 from urllib.parse import unquote, unquote_plus
 
 Fields = Iterable[tuple[bytes, bytes]]
@@ -44,14 +45,22 @@ def masked(text: str, instead: str = "***") -> str:
         separator, name, value = found.groups()
         return f"{separator}{name}={instead if is_secret_parameter(name) else value}"
 
-    return _PAIR.sub(pair, text) if "=" in text else text
+    return _PAIR.sub(pair, text) if _may_have_parameters(text) else text
 
 
 def secret_parameters(url: str) -> list[str]:
     """The values of a URL's secret parameters, as they stand there."""
-    if "=" not in url:
+    if not _may_have_parameters(url):
         return []
     return [value for _, name, value in _PAIR.findall(url) if is_secret_parameter(name)]
+
+
+def _may_have_parameters(text: str) -> bool:
+    """Whether it is worth looking: most URLs have `alt=sse` at most."""
+    if "=" not in text:
+        return False
+    lower = text.lower()
+    return "key" in lower or "token" in lower or "%" in lower
 
 
 def credentials(url: str, headers: Fields) -> tuple[bytes, ...]:
@@ -69,7 +78,7 @@ def secrets_in(url: str, headers: Fields) -> set[str]:
         lower = name.lower()
         if lower in _HEADERS:
             if lower != _NAMES_NOBODY:
-                found |= secrets_of_header(lower.decode(), raw.decode("utf-8", "surrogateescape"))
+                found |= _kept_secrets_of_header(lower, raw)
         elif b"=" in raw:  # a URL, as in Referer and Location
             parameters += secret_parameters(raw.decode("utf-8", "surrogateescape"))
     for one in parameters:
@@ -90,6 +99,12 @@ def secrets_of_header(name: str, value: str) -> set[str]:
         except (binascii.Error, UnicodeDecodeError):
             pass
     return found
+
+
+@lru_cache(maxsize=256)
+def _kept_secrets_of_header(name: bytes, value: bytes) -> frozenset[str]:
+    """The same for clients, who send theirs again and again."""
+    return frozenset(secrets_of_header(name.decode(), value.decode("utf-8", "surrogateescape")))
 
 
 def secrets_of_executor(url: str, headers: Iterable[tuple[str, str]]) -> set[str]:

@@ -21,6 +21,7 @@ class Redaction:
         forms = {form for one in kept for form in (one, json.dumps(one)[1:-1], quote(one, safe=""))}
         self._texts = sorted(forms, key=len, reverse=True)
         self._bytes = [form.encode("utf-8", "surrogateescape") for form in self._texts]
+        self._alphabet = frozenset(b"".join(self._bytes))
 
     def __bool__(self) -> bool:
         return bool(self._texts)
@@ -39,6 +40,8 @@ class Redaction:
 
     def begins_at_end(self, data: bytes) -> int:
         """How many of the last bytes may be the beginning of one that goes on in what comes next."""
+        if not data or data[-1] not in self._alphabet:  # as at the end of most events
+            return 0
         most = 0
         for form in self._bytes:
             tail = data[-(len(form) - 1) :]

@@ -1,5 +1,6 @@
 """Secrets, and characters that a terminal obeys, kept out of mitmdump's console and of the log."""
 
+import base64
 import logging
 import re
 import traceback
@@ -16,6 +17,7 @@ from addon.own_secrets import own_secrets
 _COLOURS = re.compile(r"(\x1b\[[\d;]*m)")
 _DETAILS = 2
 """The `flow_detail` from which on more of a flow is shown than its URL."""
+_QUOTES = "Unexpected data from server"
 _OURS = ("toolgraft", "addon", "store", "mcp", "client")
 """The beginnings of the names of loggers whose messages are a line each. mitmproxy's own may have several."""
 
@@ -27,9 +29,10 @@ class Masking:
 
     def configure(self, updated: set[str]) -> None:
         for name in updated & {"upstream_auth", "proxyauth"}:
-            user, colon, password = (getattr(ctx.options, name) or "").partition(":")
-            if colon and not user.startswith("@"):
-                own_secrets.learn([password])
+            given = getattr(ctx.options, name) or ""
+            _, colon, password = given.partition(":")
+            if colon and not given.startswith(("@", "ldap")):  # a file of digests, or a server that knows
+                own_secrets.learn([password, base64.b64encode(given.encode()).decode()])
 
     def running(self) -> None:
         dumper: Any = ctx.master.addons.get("dumper")
@@ -61,6 +64,8 @@ class _Masked:
         return shows
 
     def write(self, text: str) -> int:
+        if text == "\n":
+            return self._file.write(text)
         text = masked_lines(masked((self._redaction or own_secrets.redaction).text(text)))
         if not (text.isascii() and text.isprintable()):
             pieces = _COLOURS.split(text)  # every other one is a colour of mitmproxy's own
@@ -84,6 +89,9 @@ class _Records:
         try:
             said = record.getMessage()
         except Exception:
+            return record
+        if said.startswith(_QUOTES):  # what nobody asked for, byte for byte: it may repeat what somebody else has sent
+            record.msg, record.args = f"{_QUOTES} (not shown)", ()
             return record
         text = printable(_without_secrets(said), lines=not record.name.startswith(_OURS))
         if record.exc_info and record.exc_info[0] is not None:

@@ -5,6 +5,8 @@ nothing is done to the flow: at the point where mitmproxy has run the hooks of a
 `way` is asked. A loop is for mitmproxy one more connection of its HTTP layer, which takes the request and gives an
 answer; there is no socket, and no address, that any hook could see. A request that goes elsewhere is sent as a copy.
 
+A connection to a server serves one credential alone, as those of loops do (`addon.tools.connections`).
+
 For that two methods of mitmproxy's are replaced below. A mitmproxy that does not have them fails when this module is
 imported, so that the proxy does not start.
 """
@@ -14,9 +16,10 @@ import logging
 from collections.abc import Callable, Generator, Sequence
 from importlib.metadata import version
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from mitmproxy import http
-from mitmproxy.connection import Server
+from mitmproxy.connection import Connection, Server
 from mitmproxy.proxy import commands, events, layer
 from mitmproxy.proxy.context import Context
 from mitmproxy.proxy.layers.http import GetHttpConnection, HttpLayer, HttpStream
@@ -32,6 +35,7 @@ from mitmproxy.proxy.layers.http._events import (
 )
 from mitmproxy.proxy.server import ConnectionHandler
 
+from addon.core.credentials import credentials
 from addon.hooks.headers import new_response
 from addon.hooks.perflow import PerFlow
 from addon.loop.runner import Head
@@ -62,6 +66,7 @@ def check(owner: type, *names: str) -> None:
 
 check(HttpStream, "make_server_connection", "state_consume_request_body", "state_wait_for_response_headers")
 check(HttpLayer, "event_to_child")
+check(GetHttpConnection, "connection_spec_matches")
 check(ConnectionHandler, "wakeup", "drain_writers", "server_event")
 
 _make_server_connection = HttpStream.make_server_connection
@@ -79,14 +84,45 @@ def make_server_connection(self: HttpStream) -> Generator[commands.Command, Any,
         yield from self.handle_protocol_error(failure)
         return False
     if to is None:
-        return (yield from _make_server_connection(self))
+        return (yield from _kept_apart(self.flow, _make_server_connection(self)))
     if isinstance(to, http.Request):
-        return (yield from _send_instead(self, to))
+        return (yield from _kept_apart(self.flow, _send_instead(self, to)))
     _loops_of(self).answers[self.stream_id] = to
     return True
 
 
 HttpStream.make_server_connection = make_server_connection  # type: ignore[method-assign]
+
+
+_owners: WeakKeyDictionary[Connection, tuple[bytes, ...]] = WeakKeyDictionary()
+"""With what credentials a connection was used."""
+
+
+def _kept_apart(
+    flow: http.HTTPFlow, connecting: Generator[commands.Command, Any, bool]
+) -> Generator[commands.Command, Any, bool]:
+    """Connecting, but to a connection that was used with other credentials: what a server sends on it too late, or too
+    much, would be somebody else's answer. A client may be a gateway, on whose connection many people ask."""
+    owner = credentials(flow.request.path, flow.request.headers.fields)
+    command = next(connecting)
+    while True:
+        if isinstance(command, GetHttpConnection):
+            _match_owner(command, owner)
+        try:
+            command = connecting.send((yield command))
+        except StopIteration as end:
+            if end.value:
+                _owners[flow.server_conn] = owner
+            return bool(end.value)
+
+
+def _match_owner(command: GetHttpConnection, owner: tuple[bytes, ...]) -> None:
+    matches = command.connection_spec_matches
+
+    def its_own(connection: Connection) -> bool:
+        return matches(connection) and _owners.get(connection, owner) == owner
+
+    command.connection_spec_matches = its_own  # type: ignore[method-assign]
 
 
 def _send_instead(stream: HttpStream, request: http.Request) -> Generator[commands.Command, Any, bool]:

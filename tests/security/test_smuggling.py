@@ -132,10 +132,25 @@ async def start(tmp_path: Path) -> AsyncIterator[Callable[..., Awaitable[Proxied
         yield starts
 
 
+@pytest.mark.parametrize("redirected", [True, False])
+async def test_mitmproxy_s_own_connections_are_kept_for_the_same_credentials_alone(
+    start: Callable[..., Awaitable[Proxied]], redirected: bool
+) -> None:
+    """A client may be a gateway, on whose connection many people ask."""
+    server = Surplus(surplus=False)
+    proxied = await start(server)
+    url = f"http://{GOOGLE}{PATH}" if redirected else f"{proxied.reverse}{PATH}"
+    async with proxied.client(proxy=proxied.regular if redirected else None) as client:
+        for key in ("alice", "alice", "bob", "alice", "bob"):
+            assert f"for {key}" in (await client.post(url, json={}, headers={"x-goog-api-key": key})).text
+    assert server.connections == [["alice", "alice", "alice"], ["bob", "bob"]]
+
+
 @pytest.mark.parametrize("loops", [True, False], ids=["loops", "mitmproxy's own"])
 async def test_no_session_is_given_the_surplus_of_another(
-    start: Callable[..., Awaitable[Proxied]], tmp_path: Path, loops: bool
+    start: Callable[..., Awaitable[Proxied]], tmp_path: Path, caplog: pytest.LogCaptureFixture, loops: bool
 ) -> None:
+    caplog.set_level("DEBUG", "mitmproxy")
     proxied = await start(Surplus(), **({"tools": [str(tmp_path / "tools.py")]} if loops else {}))
     body = {"contents": [{"role": "user", "parts": [{"text": "hi"}]}]}
     async with proxied.client() as client:
@@ -145,3 +160,5 @@ async def test_no_session_is_given_the_surplus_of_another(
             )
             assert f"for key-{name}" in got.text
             assert "surplus" not in got.text
+    assert "surplus" not in caplog.text
+    assert loops or "Unexpected data from server (not shown)" in caplog.text
