@@ -17,6 +17,7 @@ from addon.hooks.looping import Looping
 from addon.hooks.masking import Masking
 from addon.hooks.record import Recording
 from addon.hooks.routing import Routing, refusal
+from addon.hooks.stdout import Stdout
 from addon.hooks.watching import Watching
 
 Hook = Callable[..., Any]
@@ -109,8 +110,5 @@ def build_addons() -> list[object]:
     grafting = Grafting(lifecycle, routing, looping)
     living = Living(lifecycle, routing)
     recording = Recording(lifecycle, routing, grafting, watching)
-    parts = [
-        *(lifecycle, Connections(lifecycle), Masking(), clients, doorways, looping, routing, grafting, living),
-        *(recording, in_flight),
-    ]
-    return [Toolgraft(parts)]
+    first = [Stdout(), lifecycle, Connections(lifecycle), Masking(), clients, doorways]
+    return [Toolgraft([*first, looping, routing, grafting, living, recording, in_flight])]
