@@ -75,7 +75,7 @@ class AnswerMachine:
         self.is_over = False
         self._told_end = False  # the last event by which the client's turn ends went out, or goes out next
         self._streams = False  # the client's answer is a stream, and has begun
-        self._left: Sequence[Candidate] = ()  # of the present round, once the answer is over
+        self._at_end: Sequence[Candidate] = ()  # of the present round, once the answer is over
         self._is_told = False  # what the client may have kept
         self.reading = self._read("")
         self._tail = b""  # what stood behind an array
@@ -183,7 +183,7 @@ class AnswerMachine:
             return
         self._is_told = True
         yield from self.reading.beginnings()
-        yield from self._journal.beginnings(self._left if self.is_over else self.reading.candidates)
+        yield from self._journal.beginnings(self._at_end if self.is_over else self.reading.candidates)
 
     @property
     def unsettled(self) -> list[str]:
@@ -198,7 +198,7 @@ class AnswerMachine:
     def close(self) -> None:
         """Nobody waits for the answer any more."""
         if not self.is_over:
-            self.is_over, self._left = True, self.reading.candidates
+            self.is_over, self._at_end = True, self.reading.candidates
             self.reading.answer = None
 
     def _sent(self, body: bytes) -> list[Effect]:
