@@ -76,7 +76,7 @@ async def _calls(executors: Executors, scope: Scope, name: str, count: int, numb
         call = await _captured(executors, name, number)
         step = Step()
         begun = time.perf_counter()
-        executors.start(scope, call, Birth(), step, asyncio.Semaphore(scope.parallel), "bench")
+        executors.start(scope, call, Birth(begins=True), step, asyncio.Semaphore(scope.parallel), "bench")
         answer = await step.tasks[call.call_id]
         taken.append(1000 * (time.perf_counter() - begun))
         if "error" in answer:

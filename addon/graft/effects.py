@@ -53,7 +53,8 @@ class Pause(NamedTuple):
 
 
 class Start(NamedTuple):
-    """These calls are complete and stored: begin them, while the answer goes on."""
+    """These calls are complete and stored: begin those that begin, while the answer goes on. They may come after the
+    others."""
 
     calls: tuple[tuple[Captured, Birth], ...]
 

@@ -27,7 +27,7 @@ from addon.graft.ledger import Hits, hits_of, take_answers
 from addon.graft.owners import ByHand, Owners
 from addon.graft.prefixes import Prefixes
 from addon.graft.scope import Scope, Scopes
-from addon.graft.waiting import is_being_run, open_calls, until_one_changes
+from addon.graft.waiting import being_run, open_calls, until_one_changes
 from addon.metrics import Metrics
 from addon.settings import Settings
 from addon.surfaces import Operation, Target, wire_of
@@ -330,7 +330,9 @@ class Grafter:
         if last is None or not last.pending:
             return []
         calls = await open_calls(self.store, scope.session, last.pending)
-        return [call for call in calls if not only_running or await is_being_run(self.store, call)]
+        if not only_running:
+            return calls
+        return await being_run(self.store, calls, functools.partial(self.owners.comes_after, scope))
 
     def _blocked(self, wire: Wire, scope: Scope, request: Request, hits: Hits, model: str) -> Hits | Reply:
         true = last_step(request.history, hits, scope.placeholder)

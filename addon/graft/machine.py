@@ -358,9 +358,9 @@ class AnswerMachine:
         journal, candidates = self._journal, self.reading.candidates
         if not complete and not journal.has_news(candidates):
             return ()
-        started = tuple((call, birth) for call, birth in journal.fresh(candidates) if birth.begins)
+        fresh = tuple(journal.fresh(candidates))
         saves: list[Effect] = [*journal.saves(candidates, complete=complete, cut=self.reading.is_cut)]
-        return [*saves, Start(started)] if started else saves
+        return [*saves, Start(fresh)] if fresh else saves
 
     # --- the end of an answer ---------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 `addon.loop.executors` knows what can run a call, and implements `Owners`; nothing else in this package does.
 """
 
+from collections.abc import Collection
 from typing import NamedTuple, Protocol
 
 from addon.core.answer import Captured
@@ -34,7 +35,9 @@ class Birth(NamedTuple):
 class Background(Protocol):
     """The calls of a step that go on without a loop."""
 
-    def start(self, call: Captured, birth: Birth) -> None: ...
+    def start(self, call: Captured, birth: Birth) -> None:
+        """A call that does not begin is told of as well: others may come after it."""
+        ...
 
     def complete(self) -> None:
         """No more calls can come."""
@@ -59,12 +62,16 @@ class Owners(Protocol):
         """Whether a call of this name can be run again though it may have run."""
         ...
 
+    def comes_after(self, scope: Scope, name: str) -> Collection[str]:
+        """The tools whose calls of the same step come before one of this name."""
+        ...
+
     def background(self, scope: Scope) -> Background: ...
 
 
 class _Nothing:
     def start(self, call: Captured, birth: Birth) -> None:
-        raise AssertionError("nothing begins here")
+        assert not birth.begins
 
     def complete(self) -> None:
         return None
@@ -83,6 +90,9 @@ class ByHand:
 
     def may_run_twice(self, scope: Scope, name: str) -> bool:
         return False
+
+    def comes_after(self, scope: Scope, name: str) -> Collection[str]:
+        return ()
 
     def background(self, scope: Scope) -> Background:
         return _Nothing()

@@ -1,7 +1,7 @@
 """What a request waits for before it goes on: calls of its last step, by their records, whoever runs them."""
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from store.base import Store, UnknownCall
@@ -20,6 +20,17 @@ async def open_calls(store: Store, session: str, call_ids: Collection[str]) -> l
             continue
         if not call.status.final:
             found.append(call)
+    return found
+
+
+async def being_run(store: Store, calls: Sequence[Call], after: Callable[[str], Collection[str]]) -> list[Call]:
+    """Those of a step's open calls that are being run. `after`: the tools whose calls come before one of this name; a
+    call whose turn comes after one that nobody runs is not run either."""
+    found = [call for call in calls if await is_being_run(store, call)]
+    held = {call.name for call in calls if call not in found}
+    while waits := [one for one in found if one.status is Status.PENDING and not held.isdisjoint(after(one.name))]:
+        found = [call for call in found if call not in waits]
+        held.update(call.name for call in waits)
     return found
 
 

@@ -110,7 +110,7 @@ class CallRun:
         call = await self.store.call(self.session, call_id)
         if call.owner == "workers":
             outside = self.means.outside
-            call = await outside.workers_answer(self.session, call_id, self.seconds, unclaimed=self.seconds)
+            call = await outside.workers_answer(self.session, call_id, self.seconds, unclaimed=self._unclaimed)
         else:
             call = await self.means.outside.answer(self.session, call_id) or call
         if call.status.final and call_id == self.call.call_id:
@@ -122,6 +122,11 @@ class CallRun:
     def _no_answer(self, call: Call) -> str:
         words = f"no worker answered {call.name} within {self.seconds:g} s"
         return words if call.worker is None else f"{words}; the call may have run"
+
+    @property
+    def _unclaimed(self) -> float:
+        """The seconds in which a worker has to take the call."""
+        return math.inf if self.birth.detached else self.seconds
 
     async def outlives_its_loop(self) -> bool:
         """Whether the call goes on if nobody waits for it here any more: it may be running, and must not run twice. One
@@ -205,9 +210,8 @@ class CallRun:
         self._has_worker = True
         with contextlib.suppress(NotPending):  # it has its answer already
             await self.store.release(self.session, self.call.call_id, detached=self.birth.detached)
-        unclaimed = math.inf if self.birth.detached else self.seconds
         answered = await self.means.outside.workers_answer(
-            self.session, self.call.call_id, self.seconds, unclaimed=unclaimed
+            self.session, self.call.call_id, self.seconds, unclaimed=self._unclaimed
         )
         if answered.status is Status.EXPIRED:
             raise Withdrawn(str(answered.error))

@@ -7,7 +7,8 @@ any other.
 import asyncio
 import logging
 import secrets
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import httpx2
@@ -145,11 +146,19 @@ class Executors:
         """Whether a call of this name can be run again though it may have run."""
         return self.binding(scope, name).rules.idempotent
 
+    def comes_after(self, scope: Scope, name: str) -> Collection[str]:
+        """The tools whose calls of the same step come before one of this name."""
+        return self.binding(scope, name).rules.after
+
     def start(
         self, scope: Scope, call: Captured, birth: Birth, step: Step, limit: asyncio.Semaphore, loop_id: str
     ) -> None:
         """Begin a call of a step. Its answer is the result of its task in `step`: the functionResponse's `response`.
-        A call that nobody runs waits for its answer by hand."""
+        A call that nobody runs waits for its answer by hand. One that does not begin is answered without the step's
+        knowledge: who comes after it asks the store."""
+        if not birth.begins:
+            step.note(call.call_id, call.name, partial(self._means.outside.answer, scope.session, call.call_id))
+            return
         bound = self.binding(scope, call.name)
         run = CallRun(self._means, scope, call, birth, bound, step, limit, loop_id)
         self._keep(step.add(call.call_id, call.name, bound.rules.after, run))

@@ -1,7 +1,7 @@
 """The calls of one step under way, and the order among them: `after` names tools whose calls come first."""
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -18,12 +18,14 @@ class Run(Protocol):
 
 @dataclass(slots=True)
 class Step:
-    """Tasks by call id, in call order. `after`: the tools that each call waits for. `complete` is set when no more
-    calls can come."""
+    """`names` by call id, in call order; `tasks` of those that were begun. `after`: the tools that each of these waits
+    for. `others`: how the end is waited for of those that nobody begins here. `complete` is set when no more calls can
+    come."""
 
+    names: dict[str, str] = field(default_factory=dict)
     tasks: dict[str, asyncio.Task[Document]] = field(default_factory=dict)
     runs: dict[str, Run] = field(default_factory=dict)
-    names: dict[str, str] = field(default_factory=dict)
+    others: dict[str, Callable[[], Awaitable[object]]] = field(default_factory=dict)
     after: dict[str, Collection[str]] = field(default_factory=dict)
     complete: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -34,18 +36,28 @@ class Step:
         task.set_name(name)
         return task
 
+    def note(self, call_id: str, name: str, ended: Callable[[], Awaitable[object]]) -> None:
+        """A call that is answered from elsewhere: others may come after it."""
+        self.names[call_id], self.others[call_id] = name, ended
+
     async def in_turn(self, call_id: str) -> None:
         """Wait until the calls that come before this one are over."""
         if not self.after[call_id]:
             return
         await self.complete.wait()  # a call that comes first may come later in the stream
-        if first := self._before(call_id):
-            await asyncio.wait(first)
+        for first in self._before(call_id):
+            if (task := self.tasks.get(first)) is not None:
+                await asyncio.wait({task})
+            else:
+                await self.others[first]()
 
-    def _before(self, call_id: str) -> list[asyncio.Task[Document]]:
+    def _before(self, call_id: str) -> list[str]:
         """The calls of the step that come first. Tools that wait for each other go in the order of their calls."""
-        ids = list(self.tasks)
-        waits = {one: [other for other in ids if other != one and self.names[other] in self.after[one]] for one in ids}
+        ids = list(self.names)
+        waits = {
+            one: [other for other in ids if other != one and self.names[other] in self.after.get(one, ())]
+            for one in ids
+        }
 
         def waits_for_this(other: str) -> bool:
             seen, left = {other}, [other]
@@ -56,4 +68,4 @@ class Step:
             return call_id in seen
 
         place = ids.index(call_id)
-        return [self.tasks[one] for one in waits[call_id] if ids.index(one) < place or not waits_for_this(one)]
+        return [one for one in waits[call_id] if ids.index(one) < place or not waits_for_this(one)]

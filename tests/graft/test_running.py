@@ -1,7 +1,7 @@
 """Calls that are being run are waited for, whatever the settings say of pending ones."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -20,11 +20,15 @@ from tests.graft.conftest import SEARCH, WEATHER, Graft, answer, call, model, re
 class Owned(ByHand):
     """Calls of these tools have this birth."""
 
-    def __init__(self, **births: Birth) -> None:
+    def __init__(self, after: Mapping[str, Collection[str]] | None = None, /, **births: Birth) -> None:
         self.births = births
+        self.after = after or {}
 
     def birth(self, scope: Scope, call: Captured, *, runs: bool) -> Birth:
         return self.births.get(call.name, Birth())
+
+    def comes_after(self, scope: Scope, name: str) -> Collection[str]:
+        return self.after.get(name, ())
 
 
 LOOP = Birth("loop", proxy_id="p")
@@ -157,6 +161,17 @@ async def test_the_end_of_a_lease_ends_the_wait(graft: Graft) -> None:
 async def test_calls_that_wait_for_an_answer_by_hand_are_not_waited_for(graft: Graft) -> None:
     chat, _ = await step(graft, call("get_weather"))
     assert await told(await graft.request({"contents": chat})) == []
+
+
+async def test_a_call_whose_turn_comes_after_one_that_nobody_runs_is_not_waited_for(graft: Graft) -> None:
+    chat, (by_hand, one) = await step(graft, call("get_weather"), call("search"), births={"search": LOOP})
+    graft.grafter.owners = Owned({"search": ["get_weather"]}, search=LOOP)
+    assert await told(await graft.request({"contents": chat})) == []
+    await graft.store.answer(by_hand.session, by_hand.call_id, result={"ok": 1})
+    request = asyncio.ensure_future(graft.request({"contents": chat}))
+    assert not await settled(request)
+    await graft.store.answer(one.session, one.call_id, result={"ok": 2})
+    assert await told(await request) == [{"ok": 1}, {"ok": 2}]
 
 
 async def test_counting_tokens_waits_for_nothing(graft: Graft) -> None:

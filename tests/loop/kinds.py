@@ -148,9 +148,12 @@ async def _worker(proxy: Proxy, folder: Path, tools: Mapping[str, Mapping[str, A
 
 
 @contextlib.asynccontextmanager
-async def having(proxy: Proxy, folder: Path, kind: str, **tools: Mapping[str, Any]) -> AsyncIterator[Acts]:
-    """A proxy that is opened with these tools of a kind, each with its rules."""
+async def having(proxy: Proxy, folder: Path, kind: str, **given: Mapping[str, Any] | None) -> AsyncIterator[Acts]:
+    """A proxy that is opened with these tools of a kind, each with its rules. Calls of those without any are answered
+    by hand."""
     acts = Acts()
+    tools = {name: rules for name, rules in given.items() if rules is not None}
+    by_hand = [{"name": name, "description": "d"} for name in given if name not in tools]
     current.append(acts)
     async with contextlib.AsyncExitStack() as stack:
         stack.callback(current.pop)
@@ -165,11 +168,13 @@ async def having(proxy: Proxy, folder: Path, kind: str, **tools: Mapping[str, An
             proxy.executors._http = _http(acts)
         await proxy.open()
         stack.push_async_callback(proxy.close)
+        if by_hand:
+            await proxy.declare(*by_hand)
         if kind == "http":
             executor = Executor(type="http", url="http://tools.test/run")
             declarations = [{"name": name, "description": "d", "parametersJsonSchema": SCHEMA} for name in tools]
-            given = {name: ToolRules(executor=executor, **rules) for name, rules in tools.items()}
-            await proxy.declare(*declarations, **given)
+            ruled = {name: ToolRules(executor=executor, **rules) for name, rules in tools.items()}
+            await proxy.declare(*declarations, *by_hand, **ruled)
         elif kind == "worker":
             await stack.enter_async_context(_worker(proxy, folder, tools))
         yield acts

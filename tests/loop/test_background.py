@@ -95,6 +95,41 @@ async def test_a_call_is_released_after_those_that_come_first(proxy: Proxy, orde
     assert (await claimed(proxy)).name == "second"
 
 
+@pytest.mark.parametrize("order", [("manual", "first"), ("first", "manual")])
+async def test_a_call_is_released_after_one_that_is_answered_by_hand(proxy: Proxy, order: Sequence[str]) -> None:
+    await prepared(proxy)
+    rules = ToolRules(executor=Executor(type="worker"), after=["manual"])
+    await proxy.declare(*({"name": name, "description": "d"} for name in order), first=rules)
+    records = {one.name: one for one in await given(proxy, *(to(name) for name in order))}
+    assert await claim(proxy) is None
+    await proxy.store.answer("default", records["manual"].call_id, result=1)
+    assert (await claimed(proxy)).name == "first"
+
+
+async def test_a_repeated_call_waits_as_long_as_the_one_it_repeats(proxy: Proxy) -> None:
+    await prepared(proxy)
+    rules = ToolRules(executor=Executor(type="worker"), after=["manual"], timeout=0.01)
+    await proxy.declare(*({"name": name, "description": "d"} for name in ("manual", "first")), first=rules)
+    target, _ = proxy.target(Framing.SSE, "developer", "gemini-3-flash-preview")
+    for ends in (False, True):
+        forward = await proxy.forwarded({"contents": [user("x")]}, target)
+        assert forward.exchange is not None
+        capture = Capture(proxy.grafter, forward.exchange, "text/event-stream")
+        finish = {"finish": "STOP"} if ends else {}
+        capture.feed(b"data: " + encode(says(to("manual"), to("first"), **finish)) + b"\r\n\r\n")
+        if ends:
+            capture.finish()
+        else:
+            capture.hung_up()
+    *_, repeated = [one for one in await proxy.calls() if one.name == "first"]
+    assert await proxy.store.wait_call(repeated, 0.1) is None, "it has no answer of its own"
+    manual, *_ = await proxy.calls()
+    await proxy.store.answer("default", manual.call_id, result=1)
+    taken = await claimed(proxy)
+    await proxy.store.answer("default", taken.call_id, result="once")
+    assert (await final(proxy, repeated)).result == "once"
+
+
 async def test_a_call_is_released_once_it_is_approved(proxy: Proxy) -> None:
     await prepared(proxy, first={"approval": True})
     (record,) = await given(proxy, to("first"))

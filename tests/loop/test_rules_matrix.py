@@ -26,6 +26,18 @@ EVERYWHERE = pytest.mark.parametrize(
 )
 
 
+MIXED = pytest.mark.parametrize(
+    ("kind", "delivery"),
+    [
+        (kind, delivery)
+        for kind in KINDS
+        for delivery in DELIVERIES
+        if kind != "mcp" and delivery != "loop" and (delivery != "placeholder" or kind == "worker")
+    ],
+)
+"""Where a step may hold a call that is answered by hand as well."""
+
+
 class Scene:
     def __init__(self, proxy: Proxy, folder: Path, kind: str, delivery: str) -> None:
         self.proxy = proxy
@@ -34,7 +46,7 @@ class Scene:
         self.deliver = DELIVERIES[delivery]
         self.policy: dict[str, Any] = {}
 
-    def tools(self, **tools: Mapping[str, Any]) -> contextlib.AbstractAsyncContextManager[Acts]:
+    def tools(self, **tools: Mapping[str, Any] | None) -> contextlib.AbstractAsyncContextManager[Acts]:
         return having(self.proxy, self.folder, self.kind, **tools)
 
     async def told(self, *calls: Document) -> list[Document]:
@@ -87,6 +99,33 @@ async def test_after(scene: Scene, order: Sequence[str]) -> None:
     async with scene.tools(first={}, second={"after": ["first"]}) as acts:
         await scene.told(*map(to, order))
         assert acts.begun == ["first", "second"]
+
+
+@MIXED
+@pytest.mark.parametrize("order", [["manual", "second", "free"], ["second", "manual", "free"]], ids="-".join)
+async def test_after_a_call_that_is_answered_by_hand(scene: Scene, order: Sequence[str]) -> None:
+    async with scene.tools(manual=None, second={"after": ["manual"]}, free={}) as acts:
+        scene.policy = {"on_pending": "wait"}
+        told = asyncio.ensure_future(scene.told(*map(to, order)))
+        await until(lambda: "free" in acts.begun)
+        manual = await scene.found(name="manual")
+        assert (manual.owner, manual.status, acts.begun) == ("hand", Status.PENDING, ["free"])
+        await scene.proxy.store.answer(manual.session, manual.call_id, result={"by": "hand"})
+        assert len(await told) == 3
+        assert acts.begun == ["free", "second"]
+
+
+@MIXED
+async def test_after_one_that_comes_after_a_call_that_is_answered_by_hand(scene: Scene) -> None:
+    async with scene.tools(manual=None, second={"after": ["manual"]}, third={"after": ["second"]}, free={}) as acts:
+        scene.policy = {"on_pending": "wait"}
+        told = asyncio.ensure_future(scene.told(to("third"), to("second"), to("manual"), to("free")))
+        await until(lambda: "free" in acts.begun)
+        manual = await scene.found(name="manual")
+        assert acts.begun == ["free"]
+        await scene.proxy.store.answer(manual.session, manual.call_id, error="no")
+        await told
+        assert acts.begun == ["free", "second", "third"]
 
 
 @EVERYWHERE
