@@ -26,6 +26,7 @@ from wsproto.events import CloseConnection
 from wsproto.frame_protocol import CloseReason, Opcode
 
 from addon.core.live import Frame, concerns
+from addon.core.redaction import Redaction
 from addon.graft.exchange import Reply
 from addon.graft.grafter import GraftFailed
 from addon.graft.scope import Scope
@@ -34,6 +35,7 @@ from addon.hooks.lifecycle import Lifecycle
 from addon.hooks.perflow import PerFlow
 from addon.hooks.routing import Route, Routing
 from addon.hooks.runtime import Runtime
+from addon.hooks.secrets import redaction_of
 from addon.loop.live import LiveSession
 from addon.surfaces import Operation
 from store.base import StoreUnavailable
@@ -103,6 +105,7 @@ class Living:
         self.routing = routing
         self._scopes = PerFlow[Scope]("live_scope")
         self._sessions = PerFlow[LiveSession]("live")
+        self._secrets = PerFlow[Redaction]("live_secrets")
 
     def request(self, flow: http.HTTPFlow) -> Awaitable[None] | None:
         route, runtime = self.routing.routes.get(flow), self.lifecycle.runtime
@@ -141,6 +144,7 @@ class Living:
                 self._refuse(flow, str(failure))
             return
         self._sessions[flow] = session
+        self._secrets[flow] = redaction_of(flow)
         runtime.lives.add(session)
 
     def websocket_message(self, flow: http.HTTPFlow) -> None:
@@ -150,7 +154,8 @@ class Living:
         message = flow.websocket.messages[-1]
         if message.injected:
             return
-        frame = Frame(message.content, message.is_text)
+        secrets = None if message.from_client else self._secrets.get(flow)
+        frame = Frame(secrets.data(message.content) if secrets else message.content, message.is_text)
         try:
             if message.from_client:
                 passes = session.from_client(frame)
@@ -166,10 +171,11 @@ class Living:
             passes = None if not message.from_client and concerns(frame.data) else frame.data
         if passes is None:
             message.drop()
-        elif passes is not frame.data:
+        elif passes is not message.content:
             message.content = passes
 
     def websocket_end(self, flow: http.HTTPFlow) -> None:
+        self._secrets.pop(flow)
         session, runtime = self._sessions.pop(flow), self.lifecycle.runtime
         if session is not None and runtime is not None:
             runtime.lives.end(session)

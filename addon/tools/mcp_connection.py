@@ -145,7 +145,7 @@ class Connection:
         up = False
         try:
             with anyio.CancelScope(deadline=anyio.current_time() + _CONNECT_TIMEOUT) as self._attempted:
-                transport = streams(self.server, self._watch, self._refused_by_status)
+                transport = streams(self.server, self._watch, self._refused_by_status, self._told_by_process)
                 async with Client(transport, message_handler=self._told, cache=None) as client:
                     await self._list_tools(client)
                     self.is_known = True
@@ -185,6 +185,9 @@ class Connection:
     async def _told(self, message: IncomingMessage) -> None:
         if isinstance(message, ToolListChangedNotification):
             self._watch.changed()
+
+    def _told_by_process(self, line: str) -> None:
+        _log.info("%s: %s", self.name, line)
 
     def _refused_by_status(self, status: int) -> None:
         self._status = status

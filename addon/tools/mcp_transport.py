@@ -1,6 +1,5 @@
 """The way to an MCP server: a process of the proxy's own, or streamable HTTP. Nothing is asked of it here."""
 
-import sys
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 
@@ -10,18 +9,21 @@ from mcp.client._transport import TransportStreams
 from mcp.client.streamable_http import streamable_http_client
 
 from addon.tools.mcp_config import Server
+from addon.tools.mcp_stderr import stderr
 from addon.tools.mcp_watch import Watch
 
 _TIMEOUT = httpx2.Timeout(30, read=None)  # callers bound their calls
 
 
 @asynccontextmanager
-async def streams(server: Server, watch: Watch, refused: Callable[[int], None]) -> AsyncGenerator[TransportStreams]:
+async def streams(
+    server: Server, watch: Watch, refused: Callable[[int], None], say: Callable[[str], None]
+) -> AsyncGenerator[TransportStreams]:
     """The two streams that the SDK's client talks over. `watch` is told of their end, `refused` of HTTP statuses that
-    are errors."""
+    are errors, `say` of each line that a process writes to stderr."""
     if server.command is not None:
         parameters = StdioServerParameters(command=server.command, args=server.args, env=server.env, cwd=server.cwd)
-        async with stdio_client(parameters, errlog=sys.__stderr__ or sys.stderr) as (read, write):
+        async with stderr(say) as errlog, stdio_client(parameters, errlog=errlog) as (read, write):
             yield watch.over(read), write
         return
     assert server.url is not None

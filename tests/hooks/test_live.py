@@ -171,6 +171,21 @@ def test_a_mitmproxy_that_is_made_in_another_way_is_noticed_at_the_start(
         importlib.reload(live)
 
 
+async def test_what_the_service_repeats_of_the_handshake_is_neither_shown_nor_stored(
+    socket: Callable[..., Socket], hooks: Hooks
+) -> None:
+    key = "key-of-a-client-7311"
+    made = await socket(f"https://{GOOGLE}{PATH.replace('a-secret', key)}").open()
+    await made.frame(SETUP)
+    said: Json = {"serverContent": {"modelTurn": {"parts": [{"text": f"said {key}"}]}}}
+    assert json.loads((await made.frame(said, from_client=False)).content) == json.loads(
+        json.dumps(said).replace(key, "***")
+    )
+    call = {"id": "f1", "name": "get_weather", "args": {"echo": key}}
+    assert (await made.frame({"toolCall": {"functionCalls": [call]}}, from_client=False)).dropped
+    assert (await stored(hooks)).args == {"echo": "***"}
+
+
 async def test_an_injected_frame_is_not_looked_at_again(socket: Callable[..., Socket]) -> None:
     made = await socket().open()
     given = json.dumps(SETUP).encode()

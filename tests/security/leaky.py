@@ -108,6 +108,7 @@ def _mcp(request: Json) -> Json:
 
 
 if __name__ == "__main__":
+    print("on stderr:", os.environ["SOME_TOKEN"], "\x1b[2J", file=sys.stderr, flush=True)
     for line in sys.stdin:
         message = json.loads(line)
         if "id" in message and "method" in message:

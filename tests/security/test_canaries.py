@@ -114,6 +114,7 @@ def test_no_canary_is_in_anything_that_is_written(proxy: Proxy, upstream: Leaky,
     written = {path: text.replace(kept, "") for path, text in written.items()}
     assert len(written[str(tmp_path / "recorded.flows")]) > 10_000
     assert "please fail" in proxy.log
+    assert "MCP server 'leaky': on stderr: *** \\x1b[2J" in proxy.log
     texts = {**written, "console": proxy.log, "answers": "\n".join(said)}
     for name, secret in {**CLIENTS, **PROXYS}.items():
         found = {place: text[at - 200 : at + 60] for place, text in texts.items() if (at := text.find(secret)) >= 0}
