@@ -110,7 +110,7 @@ def _http(acts: Acts) -> httpx2.AsyncClient:
     async def answers(request: httpx2.Request) -> httpx2.Response:
         name = msgspec.json.decode(await request.aread())["name"]
         try:
-            return httpx2.Response(200, json=await acts.act(name))
+            return httpx2.Response(200, stream=httpx2.ByteStream(msgspec.json.encode(await acts.act(name))))
         except ConnectionError:
             return httpx2.Response(503)
 
