@@ -222,6 +222,25 @@ OPTIONS: tuple[Option, ...] = (
         "(503, or 500), `pass` forwards the request untouched.",
     ),
     Option(
+        "graft_max_tools",
+        str,
+        "1000",
+        "How many tools of one MCP server are taken (1 to 100000); the others are left out, with a warning.",
+    ),
+    Option(
+        "graft_max_tool",
+        str,
+        "262144",
+        "How many bytes a tool of an MCP server may have, description and schemas (1024 or more); a larger one is left "
+        "out, with a warning.",
+    ),
+    Option(
+        "graft_max_line",
+        str,
+        "4194304",
+        "How many bytes a message of an MCP server may have (1024 or more); a longer one ends its connection.",
+    ),
+    Option(
         "graft_max_connections",
         str,
         "4096",
@@ -339,6 +358,9 @@ class Settings(BaseModel):
     state: Path = Field(default_factory=state_folder)
     ttl: Annotated[float, Field(ge=60, allow_inf_nan=False)] = 7 * 24 * 3600.0
     on_store_error: Literal["fail", "pass"] = "fail"
+    max_tools: Annotated[int, Field(ge=1, le=100_000)] = 1000
+    max_tool: Annotated[int, Field(ge=1024)] = 262_144
+    max_line: Annotated[int, Field(ge=1024)] = 4 * 1024 * 1024
     max_connections: Annotated[int, Field(ge=8)] = 4096
     max_headers: Annotated[int, Field(ge=1024)] = 65536
     header_timeout: Annotated[float, Field(gt=0, le=3600, allow_inf_nan=False)] = 10.0
@@ -493,6 +515,9 @@ _EXAMPLE = "generativelanguage.googleapis.com=http://127.0.0.1:9912"
 
 _FITS = {
     "session": SESSION_FORM,
+    "max_tools": "a number from 1 to 100000",
+    "max_tool": "a number of bytes, 1024 or more",
+    "max_line": "a number of bytes, 1024 or more",
     "max_connections": "a number, 8 or more",
     "max_headers": "a number of bytes, 1024 or more",
     "header_timeout": "a number of seconds, more than 0 and at most 3600",

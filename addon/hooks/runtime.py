@@ -41,7 +41,7 @@ logger = logging.getLogger("toolgraft")
 
 FIXED = (
     *("tools", "mcp", "mcp_pin", "store", "durability", "state", "ttl", "control", "token", "egress"),
-    *("max_body", "max_connections", "max_headers", "header_timeout"),
+    *("max_tools", "max_tool", "max_line", "max_body", "max_connections", "max_headers", "header_timeout"),
 )
 """Settings that are read once, at the start."""
 

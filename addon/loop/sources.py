@@ -15,10 +15,12 @@ def sources_of(settings: Settings, checks: SchemaChecks | None = None, pins: Pin
 
         sources += [PythonSource(path) for path in settings.tools]
     if settings.mcp:
+        from addon.tools.mcp_bounds import McpBounds
         from addon.tools.mcp_servers import load
 
+        bounds = McpBounds(settings.max_tools, settings.max_tool, settings.max_line)
         for path in settings.mcp:
-            sources += load(path, checks, pins)
+            sources += load(path, checks, pins, bounds)
     if not sources:
         return None
     from addon.tools.combined import Combined

@@ -38,7 +38,7 @@ _log = logging.getLogger(__name__)
 class Connection:
     """`list_tools` is awaited when the server is up, and when its tools have changed; the first time it may raise
     SourceError, and then there is no other attempt. `left_out` is told of each tool in a listing that is no MCP tool:
-    its name, and why."""
+    its name, and why. `most`: how many bytes a message may have."""
 
     def __init__(
         self,
@@ -46,9 +46,11 @@ class Connection:
         server: Server,
         list_tools: Callable[[Client], Awaitable[None]],
         left_out: Callable[[str, str], None],
+        most: int,
     ) -> None:
         self.name = name
         self.server = server
+        self._most = most
         self.refused: SourceError | None = None
         self.error = "it is starting"
         self.is_known = False
@@ -145,7 +147,9 @@ class Connection:
         up = False
         try:
             with anyio.CancelScope(deadline=anyio.current_time() + _CONNECT_TIMEOUT) as self._attempted:
-                transport = streams(self.server, self._watch, self._refused_by_status, self._told_by_process)
+                transport = streams(
+                    self.server, self._watch, self._refused_by_status, self._told_by_process, self._most
+                )
                 async with Client(transport, message_handler=self._told, cache=None) as client:
                     await self._list_tools(client)
                     self.is_known = True

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import anyio
+import mcp_types
 import msgspec
 from mcp import Client, MCPError
 from mcp_types import CONNECTION_CLOSED, REQUEST_TIMEOUT, CallToolResult
@@ -20,6 +21,7 @@ from addon.core.credentials import secrets_of_environment, secrets_of_executor
 from addon.own_secrets import own_secrets
 from addon.tools.base import SourceError, Tool, ToolError, ToolSource
 from addon.tools.combined import prefixed
+from addon.tools.mcp_bounds import McpBounds
 from addon.tools.mcp_config import Server, read_servers
 from addon.tools.mcp_connection import Connection
 from addon.tools.mcp_pins import Pins
@@ -29,17 +31,26 @@ from addon.tools.schema_checks import SchemaChecks
 
 START_TIMEOUT = 10.0  # seconds that opening waits for a server's tools
 _MAX_PAGES = 100
+_MOST_SAID = 1000  # warnings about one server: it could have more to complain of
+_BOUNDS = McpBounds()
 
 _log = logging.getLogger(__name__)
 
 
-def load(path: str | Path, checks: SchemaChecks | None = None, pins: Pins | None = None) -> list[ToolSource]:
+def load(
+    path: str | Path,
+    checks: SchemaChecks | None = None,
+    pins: Pins | None = None,
+    bounds: McpBounds = _BOUNDS,
+) -> list[ToolSource]:
     """The servers of an `mcpServers` file, each one a source, with its prefix if it has one. Starts none.
 
     Raises SourceError naming the file and the field.
     """
     servers = read_servers(path)
-    sources = {name: McpSource(name, server, checks=checks, pins=pins) for name, server in servers.items()}
+    sources = {
+        name: McpSource(name, server, checks=checks, pins=pins, bounds=bounds) for name, server in servers.items()
+    }
     return [prefixed(source, servers[name].prefix) for name, source in sources.items()]
 
 
@@ -61,6 +72,7 @@ class McpSource(ToolSource):
         start_timeout: float = START_TIMEOUT,
         checks: SchemaChecks | None = None,
         pins: Pins | None = None,
+        bounds: McpBounds = _BOUNDS,
     ) -> None:
         quiet_sdk()
         own_secrets.learn(secrets_of_executor(server.url or "", (server.headers or {}).items()))
@@ -78,7 +90,8 @@ class McpSource(ToolSource):
         self._opened = False
         self._screened: set[str] = set()
         self._said: set[str] = set()
-        self._connection = Connection(self.name, server, self._list, self._screen)
+        self._bounds = bounds
+        self._connection = Connection(self.name, server, self._list, self._screen, bounds.line)
 
     async def __aenter__(self) -> Self:
         try:
@@ -149,8 +162,9 @@ class McpSource(ToolSource):
             page = await client.list_tools(cursor=cursor)
             found += page.tools
             cursor = page.next_cursor
-            if cursor is None:
+            if cursor is None or len(found) > self._bounds.tools:
                 break
+        found = self._within_bounds(found)
         if problem := unknown_names(self._server, [*(tool.name for tool in found), *self._screened]):
             if not self._opened:
                 raise SourceError(f"{self.name}: {problem}")
@@ -175,9 +189,21 @@ class McpSource(ToolSource):
         if differ and self._opened and self.changed:
             self.changed()
 
+    def _within_bounds(self, found: list[mcp_types.Tool]) -> list[mcp_types.Tool]:
+        if len(found) > (most := self._bounds.tools):
+            self._say(f"it has more than {most} tools (graft_max_tools): those behind them are left out")
+        kept = []
+        for tool in found[:most]:
+            if len(tool.model_dump_json()) <= self._bounds.tool:
+                kept.append(tool)
+            else:
+                self._screen(tool.name, f"it has more than {self._bounds.tool} bytes (graft_max_tool)")
+        return kept
+
     def _screen(self, tool: str, why: str) -> None:
         """Something in a listing is no tool."""
-        self._screened.add(tool)
+        if len(self._screened) < _MOST_SAID:
+            self._screened.add(tool)
         if selected(self._server, tool):
             self._left_out(tool, why)
 
@@ -186,7 +212,7 @@ class McpSource(ToolSource):
 
     def _say(self, words: str) -> None:
         """Once: a server lists its tools again and again."""
-        if words not in self._said:
+        if words not in self._said and len(self._said) < _MOST_SAID:
             self._said.add(words)
             _log.warning("%s: %s", self.name, words)
 

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from addon.tools import schema_checks
 from addon.tools.base import ToolError
+from addon.tools.mcp_bounds import McpBounds
 from addon.tools.mcp_config import Server
 from addon.tools.mcp_errors import MAX_WORDS, plain, words_of
 from addon.tools.mcp_servers import McpSource
@@ -84,12 +85,19 @@ BAD: dict[str, tuple[bytes, str]] = {
 }
 
 
+def fine_result() -> dict[str, Any]:
+    return {"content": [], "structuredContent": {"a": "a" * 60 + "!"}}
+
+
 class Odd:
     """An MCP server over HTTP that answers well until `bad` says otherwise; `everything`: from its first message on."""
 
     def __init__(self) -> None:
         self.bad = ""
         self.everything = False
+        self.tools: list[dict[str, Any]] | None = None
+        self.says = fine_result()
+        self.headers = b""
         self.tool: dict[str, Any] = {"name": "t", "inputSchema": {"type": "object"}}
         self.port = 0
 
@@ -108,7 +116,7 @@ class Odd:
             writer.close()
 
     def answer(self, message: dict[str, Any], line: str) -> tuple[bytes, bytes]:
-        fine = b"200 OK\r\ncontent-type: application/json\r\nmcp-session-id: secret"
+        fine = b"200 OK\r\ncontent-type: application/json\r\nmcp-session-id: secret" + self.headers
         method = message.get("method")
         if self.bad and (self.everything or method == "tools/call"):
             return BAD[self.bad][0], b'{"secret": "secret"}'
@@ -117,9 +125,9 @@ class Odd:
             result = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": info}
             return fine, rpc(message, result=result)
         if method == "tools/list":
-            return fine, rpc(message, result={"tools": [self.tool]})
+            return fine, rpc(message, result={"tools": self.tools or [self.tool]})
         if method == "tools/call":
-            return fine, rpc(message, result={"content": [], "structuredContent": {"a": "a" * 60 + "!"}})
+            return fine, rpc(message, result=self.says)
         if "id" in message:
             return b"404 Not Found", b""
         return (b"405 No", b"") if line.startswith("get") else (b"202 Accepted", b"")
@@ -185,3 +193,28 @@ async def test_a_schema_that_cannot_be_read_leaves_its_tool_out(
     async with McpSource("s", Server(url=f"http://127.0.0.1:{odd.port}/"), start_timeout=5) as source:
         assert bool(await source.list_tools()) is kept
     assert ("the tool 't' is left out: inputSchema: properties.a." in caplog.text) is not kept
+
+
+async def test_what_a_server_may_say_is_bounded(odd: Odd, caplog: pytest.LogCaptureFixture) -> None:
+    schema = {"type": "object"}
+    odd.tools = [{"name": f"t{n}", "inputSchema": schema} for n in range(30)]
+    odd.tools[3]["description"] = "x" * 3000
+    server = Server(url=f"http://127.0.0.1:{odd.port}/")
+    async with McpSource("s", server, start_timeout=5, bounds=McpBounds(tools=10, tool=2048, line=10_000)) as source:
+        assert [tool.name for tool in await source.list_tools()] == [f"t{n}" for n in range(10) if n != 3]
+        assert await source.call("t1", {}, call_id="c")
+        odd.says = {"content": [{"type": "text", "text": "x" * 20_000}]}
+        with pytest.raises(ToolError, match="MCP server 's': "):
+            async with asyncio.timeout(10):
+                await source.call("t1", {}, call_id="c")
+    assert "it has more than 10 tools (graft_max_tools)" in caplog.text
+    assert "'t3' is left out: it has more than 2048 bytes (graft_max_tool)" in caplog.text
+    assert "of more than 10000 bytes (graft_max_line)" in caplog.text
+
+
+async def test_a_server_that_packs_what_it_says_is_not_unpacked(odd: Odd) -> None:
+    async with McpSource("s", Server(url=f"http://127.0.0.1:{odd.port}/"), start_timeout=5) as source:
+        odd.headers = b"\r\ncontent-encoding: gzip"
+        with pytest.raises(ToolError, match="MCP server 's': "):
+            async with asyncio.timeout(10):
+                await source.call("t", {}, call_id="c")

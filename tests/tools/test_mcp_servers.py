@@ -18,6 +18,7 @@ from addon.tools import mcp_connection
 from addon.tools.base import SourceError, ToolError
 from addon.tools.bounded import bounded
 from addon.tools.combined import Combined
+from addon.tools.mcp_bounds import McpBounds
 from addon.tools.mcp_config import Selection, Server
 from addon.tools.mcp_servers import McpSource, load
 
@@ -329,3 +330,14 @@ async def test_closing_ends_calls_that_wait() -> None:
     await source.__aexit__(None, None, None)
     with pytest.raises(ToolError, match="is down: it is closed"):
         await asyncio.wait_for(waiting, 5)
+
+
+async def test_a_line_that_is_too_long_ends_the_connection_and_another_one_begins(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with McpSource("s", STDIO, bounds=McpBounds(line=100_000)) as source:
+        assert await call(source, "text", value="x" * 50_000)
+        with pytest.raises(ToolError, match="MCP server 's'"):
+            await call(source, "text", value="x" * 300_000)
+        assert await eventually(source) == {"sum": 3}
+    assert "a line of more than 100000 bytes (graft_max_line)" in caplog.text
