@@ -5,6 +5,8 @@ from typing import Any
 import httpx2
 import pytest
 
+from addon.control.app import ControlApp
+from addon.control.routing import DirectRoute
 from addon.metrics import Metrics
 from store.base import NotDurable, Store
 
@@ -111,3 +113,22 @@ async def test_what_is_not_safe_is_not_acknowledged(
     assert "may be lost in a power failure" in answer.json()["detail"]
     assert "/home/me" not in answer.text
     assert b'toolgraft_errors_total{kind="store"} 1.0' in metrics.render()
+
+
+NOT_IN_THE_STORE = {
+    ("POST", "/v1/calls/{call_id}/renew"),  # forgotten, the lease ends as if nobody had renewed it
+    ("POST", "/v1/tokens"),  # in files, by `write_file`
+    ("DELETE", "/v1/tokens/{token_id}"),
+    ("POST", "/v1/mcp/accept"),
+}
+
+
+def test_every_route_that_changes_something_is_among_those_that_are_tried(app: ControlApp) -> None:
+    def tried(route: DirectRoute, method: str) -> bool:
+        return any(tried == method and route.path_regex.match(path) for tried, path, *_ in ACKNOWLEDGED)
+
+    changing = [
+        (m, r) for r in app.routes if isinstance(r, DirectRoute) for m in (r.methods or set()) - {"GET", "HEAD"}
+    ]
+    assert len(changing) > len(NOT_IN_THE_STORE)
+    assert {(method, route.path) for method, route in changing if not tried(route, method)} == NOT_IN_THE_STORE

@@ -135,7 +135,7 @@ async def test_a_call_that_a_worker_has_is_waited_for_as_long_as_its_lease_holds
 @pytest.mark.parametrize("redeliver", [True, False])
 async def test_a_worker_that_let_its_lease_run_out_is_not_waited_for(graft: Graft, redeliver: bool) -> None:
     now = [1000.0]
-    graft.store.clock = lambda: now[0]
+    graft.store.clock = graft.store.uptime = lambda: now[0]
     birth = WORKERS._replace(redeliver=redeliver)
     chat, (one,) = await step(graft, call("get_weather"), births={"get_weather": birth})
     await claimed(graft, one)
