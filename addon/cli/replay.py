@@ -38,6 +38,7 @@ def show(
 
     from addon.hooks.replay import Replayed
     from addon.settings import explain
+    from store.base import StoreError
 
     async def collect() -> list[Replayed]:
         return await _replayed(file, session, tools, store, chosen or [])
@@ -46,7 +47,7 @@ def show(
         found = asyncio.run(collect())
     except ValidationError as error:
         output.fail(explain(error))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, StoreError) as error:
         output.fail(str(error))
     if as_json:
         output.print_json([_as_json(one) for one in found])
@@ -68,6 +69,7 @@ async def _replayed(
     from addon.core.toolset import normalise
     from addon.hooks.replay import replay
     from addon.settings import Settings, parse_options
+    from addon.urls import shown
     from store.factory import open_url
     from store.models import Toolset
 
@@ -81,7 +83,10 @@ async def _replayed(
     if url is None:
         kept = settings.state / "toolgraft.db"
         url = f"sqlite:///{kept}" if kept.exists() else "memory://"
-    store = open_url(url, ttl=settings.ttl, read_only=True)
+    try:
+        store = open_url(url, ttl=settings.ttl, read_only=True)
+    except ValueError as error:
+        raise ValueError(f"the store {shown(url)}: {error}") from None
     await store.open()
     try:
         return [one async for one in replay(file, store, settings, session=session, toolset=toolset)]

@@ -7,10 +7,11 @@ effect, and without what only the ledger needs.
 from collections.abc import Sequence
 from typing import Literal, Self
 
-from pydantic import BaseModel, Field
+import pydantic_core
+from pydantic import BaseModel, Field, ValidationError
 
 from addon.settings import Settings
-from store.models import Call, Document, Policy, Session, Toolset, Turn
+from store.models import Call, Document, Event, Policy, Session, Toolset, Turn
 
 
 class SessionView(BaseModel):
@@ -94,6 +95,17 @@ class TurnView(BaseModel):
             surface=turn.surface,
             created_at=turn.created_at,
         )
+
+
+def event_data(event: Event) -> Document:
+    """What an event tells: of a turn what `/v1/turns` shows of it, of anything else the record as it is kept."""
+    if not event.type.startswith("turn."):
+        return event.data
+    try:
+        turn = Turn.model_validate_json(pydantic_core.to_json(event.data), extra="ignore")
+    except ValidationError:  # of another version, which is no reason to end the stream
+        return event.data
+    return TurnView.of(turn).model_dump(mode="json")
 
 
 class ToolsView(BaseModel):

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 from collections.abc import Awaitable
 from dataclasses import dataclass
 from functools import partial
@@ -29,6 +30,9 @@ from addon.surfaces import Framing, Operation
 from store.base import StoreUnavailable
 
 logger = logging.getLogger("toolgraft")
+
+_NO_URL = re.compile("[\x00-\x20\x7f\ud800-\udfff]")
+"""What HTTP forbids in a URL and mitmproxy takes all the same: control characters, and bytes that are no UTF-8."""
 
 _LOOK = 0.2
 """Seconds between two looks at whether a waiting client is still there."""
@@ -93,6 +97,9 @@ class Grafting:
                 flow.response = response_of(outcome)
             return
         if scope is None:
+            return
+        if _NO_URL.search(flow.request.path):
+            flow.response = refusal(400, "INVALID_ARGUMENT", "the URL holds characters that must be percent-encoded")
             return
         self._ways[flow] = _Way(route, scope, put(flow.request.headers, b"accept-encoding", b"identity"))
         flow.request.stream = False  # whoever wanted it: what streams is not rewritten

@@ -51,8 +51,9 @@ def flows_of(path: Path) -> list[http.HTTPFlow]:
 async def replay(
     path: Path, store: Store, settings: Settings, *, session: str | None, toolset: Toolset | None
 ) -> AsyncIterator[Replayed]:
-    """Every request of the file that is a surface's, in order. `session` and `toolset` stand in for the recorded
-    session and its tools. The store is only read: open it so."""
+    """Every request of the file that is a surface's, in order; of `session` alone where it is given, to which belong
+    those that the recording knows no session of. `toolset` stands in for a session's tools. The store is only read:
+    open it so."""
     grafter = Grafter(store, settings, Metrics())
     for flow in flows_of(path):
         request = flow.request
@@ -60,7 +61,9 @@ async def replay(
         if target is None or target.operation is Operation.LIVE:
             continue  # of a Live connection nothing is in the request
         client = client_sent(flow)
-        name = session or client.session or settings.session
+        name = client.session or session or settings.session
+        if session not in (None, name):
+            continue
         scope = await _scope(grafter, name, toolset)
         body, sent = client.body, request.content or b""
         if scope is not None and client.keeps:

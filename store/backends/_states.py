@@ -155,7 +155,10 @@ def lease_left(call: Call, *, steady: float) -> float | None:
 def settled(call: Call, *, status: Status, error: str, now: Now) -> Call | None:
     if status not in (Status.DENIED, Status.EXPIRED):
         raise ValueError(f"a call is settled as denied or expired, not as {status}")
-    return None if call.status.final else _changed(call, now, status=status, error=error, lease_until=None)
+    if call.status.final:
+        return None
+    approval = "denied" if status is Status.DENIED and call.approval == "waiting" else call.approval
+    return _changed(call, now, status=status, error=error, lease_until=None, approval=approval)
 
 
 def _changed(call: Call, now: Now, **fields: Any) -> Call:

@@ -91,7 +91,9 @@ def test_a_replay_takes_the_options_that_the_proxy_was_started_with(recorded: tu
     [
         (["{folder}/none.mitm"], "none.mitm"),
         (["{folder}/text.mitm"], "not a file of mitmproxy flows"),
-        (["{file}", "--store", "nothing://"], "store URL"),
+        (["{file}", "--store", "nothing://"], "the store 'nothing://': its scheme is not one of"),
+        (["{file}", "--store", "sqlite:///{folder}/text.mitm"], "text.mitm: "),
+        (["{file}", "--store", "sqlite:///{folder}/none/none.db"], "none.db: "),
         (["{file}", "--tools", "{folder}/text.mitm"], "text.mitm"),
         (["{file}", "--set", "graft_delivery=fax"], "graft_delivery='fax': must be one of"),
         (["{file}", "--set", "graft_delivary=loop"], "did you mean graft_delivery?"),

@@ -81,6 +81,17 @@ async def test_what_the_filter_leaves_out_is_as_if_there_were_no_toolset(
     assert flow.request.content != ASKED
 
 
+@pytest.mark.parametrize("bad", ["\x01", "\x7f", "\udcff", "\n", " "])
+async def test_a_url_that_is_none_is_refused_where_tools_are_grafted(bad: str, hooks: Hooks) -> None:
+    """mitmproxy takes it; a loop, which sends it as others do, cannot."""
+    for session, status in (("default", 400), ("other", None)):
+        flow = request(body=ASKED, headers={"x-graft-session": session})
+        flow.request.path += f"?x={bad}"
+        await hooks.ask(flow)
+        assert (flow.response.status_code if flow.response else None) == status
+        assert flow.response is None or b"must be percent-encoded" in (flow.response.content or b"")
+
+
 async def test_a_flow_that_was_answered_by_another_addon_is_left_alone(hooks: Hooks) -> None:
     flow = request(body=ASKED)
     flow.response = response(b"{}")

@@ -86,3 +86,22 @@ async def test_what_went_upstream_with_tools_that_were_kept_goes_up_the_same_aga
     sent = await replayed(asked, client_body=base64.b64encode(json.dumps(asked).encode()).decode())
     assert len(sent["tools"]) == bool(own) + len(builtins) + 1
     assert await replayed(sent) == sent
+
+
+async def test_a_replay_of_one_session_leaves_out_the_others(tmp_path: Path) -> None:
+    """A recording of mitmproxy's own knows no session: such requests belong to the one that is named."""
+    store, path = MemoryStore(), tmp_path / "some.mitm"
+    await store.open()
+    with path.open("wb") as file:
+        for session in ("work", "home", None):
+            flow = request(f"https://{GOOGLE}{PATH}", json.dumps({"contents": [ASKED]}).encode())
+            flow.metadata = {"graft": {"session": session}} if session else {}
+            io.FlowWriter(file).add(flow)
+
+    async def sessions(session: str | None) -> list[str]:
+        return [one.session async for one in replay(path, store, Settings(), session=session, toolset=Toolset())]
+
+    assert await sessions(None) == ["work", "home", "default"]
+    assert await sessions("work") == ["work", "work"]
+    assert await sessions("home") == ["home", "home"]
+    assert await sessions("other") == ["other"]

@@ -157,7 +157,7 @@ async def test_a_call_that_nobody_approves_is_denied_in_the_end(careful: Proxy) 
     await careful.policy(approval_timeout=0.01)
     assert await responses(careful, call("delete")) == [{"error": "nobody approved this call within 0.01 s"}]
     (record,) = await careful.calls()
-    assert record.status is Status.DENIED
+    assert (record.status, record.approval) == (Status.DENIED, "denied")
     assert careful.tools.begun == []
 
 

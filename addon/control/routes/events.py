@@ -16,6 +16,7 @@ from addon.control.audience import Audience
 from addon.control.describe import answers, group
 from addon.control.problems import Problem
 from addon.control.routing import Api, Here
+from addon.control.views import event_data
 from store.base import BadCursor, CursorLost, StoreError
 from store.models import Event, SessionName
 
@@ -120,5 +121,5 @@ def _encode(event: Event) -> bytes:
     return b"id: %s\nevent: %s\ndata: %s\n\n" % (
         event.event_id.encode(),
         event.type.encode(),
-        pydantic_core.to_json(event.data),
+        pydantic_core.to_json(event_data(event)),
     )

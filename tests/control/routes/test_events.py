@@ -36,6 +36,18 @@ async def test_events_come_as_they_happen_from_now_on(exchange: Callable[..., An
     assert blocks[0]["id"] != blocks[1]["id"]
 
 
+async def test_the_event_of_a_turn_tells_what_the_list_shows(
+    exchange: Callable[..., Any], capture: Any, client: httpx2.AsyncClient
+) -> None:
+    stream = exchange("/v1/events")
+    await opened(stream)
+    await capture("c1")
+    blocks = [parsed(await stream.block()) for _ in range(2)]
+    (told,) = (json.loads(block["data"]) for block in blocks if block["event"] == "turn.created")
+    (turn,) = (await client.get("/v1/turns")).json()["items"]
+    assert told == turn
+
+
 @pytest.mark.parametrize("by", ["header", "query", "header before query"])
 async def test_a_stream_resumes_without_loss_or_repetition(
     exchange: Callable[..., Any], capture: Any, store: Store, by: str
