@@ -116,18 +116,19 @@ class Answer:
         passthrough: bool,
         hides_server_tools: bool,
         new_turn_id: Callable[[], str],
-        new_call_id: Callable[[], str],
+        call_id: Callable[[str, Document], str],
         limits: Limits = NO_LIMITS,
         goes_on: Callable[[Candidate], bool] = lambda candidate: False,
     ) -> None:
-        """`goes_on` is asked when a candidate's finishReason has come, or its stream has ended without one: whether
-        the proxy goes on with it, so that neither a finishReason nor a placeholder is shown."""
+        """`call_id` gives a call of this name with these arguments its id. `goes_on` is asked when a candidate's
+        finishReason has come, or its stream has ended without one: whether the proxy goes on with it, so that neither a
+        finishReason nor a placeholder is shown."""
         self.naming = naming
         self.placeholder = placeholder
         self.passthrough = passthrough
         self.hides_server_tools = hides_server_tools
         self.new_turn_id = new_turn_id
-        self.new_call_id = new_call_id
+        self.call_id = call_id
         self.limits = limits
         self.goes_on = goes_on
         self.candidates: dict[int, Candidate] = {}
@@ -308,11 +309,11 @@ class Answer:
             state.show(part)
             return True
         overflow = bounds.take()
-        args = call.get("args")
+        args = call["args"] if isinstance(call.get("args"), dict) else {}
         captured = Captured(
-            call_id=self.new_call_id(),
+            call_id=self.call_id(name, args),
             name=name,
-            args=args if isinstance(args, dict) else {},
+            args=args,
             gemini_id=call["id"] if isinstance(call.get("id"), str) else None,
             place=len(state.slots),
             fault=f"unknown tool: {name}" if used not in self.naming.names else overflow or fault,

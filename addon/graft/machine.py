@@ -348,6 +348,7 @@ class AnswerMachine:
             markers=self._markers,
             note=partial(_note, self._splice, self._rounds),  # a method of this would make a circle
             new_turn_id=self._turn_ids,
+            kept_id=self._births.kept_id,
             goes_on=self._rounds.is_answered_here,
             limits=Limits(self._settings.max_calls, self._settings.max_args),
             max_event=self._settings.max_event,
@@ -506,7 +507,7 @@ class AnswerMachine:
 
 class _Births:
     """What each call of an answer is when it is stored. One that is identical to a call of an answer that broke off
-    does not run: it has that call's answer."""
+    does not run: it has that call's answer, and if that is given by hand, it is that call."""
 
     def __init__(self, owners: Owners, rounds: Rounds, scope: Scope) -> None:
         self.resumption: Resumption | None = None
@@ -515,17 +516,29 @@ class _Births:
         self._scope = scope
         self._taken: set[str] = set()
 
+    def kept_id(self, name: str, args: Document) -> str | None:
+        """The id of the identical call that is answered by hand; None: the call is another record."""
+        if self.resumption is None or not self._rounds.has_one_candidate:
+            return None
+        earlier = self.resumption.identical(name, args, self._taken)
+        if earlier is None or earlier.owner != "hand":
+            return None
+        self._taken.add(earlier.call_id)
+        return earlier.call_id
+
     def __call__(self, call: Captured) -> Birth:
         if not self._rounds.has_one_candidate:
             return Birth(error=call.fault)
         birth = self._owners.birth(self._scope, call, runs=self._rounds.runs(call))
         if self.resumption is None or not birth.begins or birth.error is not None:
             return birth
-        earlier = self.resumption.identical(call, self._taken)
+        if call.call_id in self._taken:  # it has an executor by now
+            return birth._replace(repeats=call.call_id, approval=False)
+        earlier = self.resumption.identical(call.name, call.args, self._taken)
         if earlier is None:
             return birth
-        self._taken.add(earlier)
-        return birth._replace(repeats=earlier, approval=False)
+        self._taken.add(earlier.call_id)
+        return birth._replace(repeats=earlier.call_id, approval=False)
 
 
 def _note(splice: Splice, rounds: Rounds, response: Document) -> None:

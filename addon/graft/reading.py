@@ -49,7 +49,7 @@ def holds(data: bytes | bytearray, markers: tuple[bytes, ...]) -> bool:
 class Reading:
     """`is_plain`: nothing had to be read so far; `markers` tell what has to be. `has_responses`: the model
     said something, if only that it ends. `is_cut`: an error stands in the stream. `note` is told of each response that
-    is read."""
+    is read. `kept_id` gives the id of a call that is stored already."""
 
     def __init__(
         self,
@@ -60,6 +60,7 @@ class Reading:
         markers: tuple[bytes, ...],
         note: Callable[[Document], None],
         new_turn_id: Callable[[], str],
+        kept_id: Callable[[str, Document], str | None],
         goes_on: Callable[[Candidate], bool],
         limits: Limits,
         max_event: int,
@@ -73,6 +74,7 @@ class Reading:
         self._markers = markers
         self._note = note
         self._new_turn_id = new_turn_id
+        self._kept_id = kept_id
         self._goes_on = goes_on
         self._limits = limits
         self._unread: list[bytes] = []
@@ -186,14 +188,14 @@ class Reading:
 
     def _read(self) -> Answer:
         """The answer is read from here on, and so is what passed unread."""
-        exchange = self._exchange
+        exchange, kept = self._exchange, self._kept_id
         answer = self.answer = Answer(
             exchange.naming,
             exchange.scope.placeholder,
             passthrough=exchange.scope.delivery == "passthrough",
             hides_server_tools=exchange.plan.hides_server_tools,
             new_turn_id=self._new_turn_id,
-            new_call_id=new_call_id,
+            call_id=lambda name, args: kept(name, args) or new_call_id(),
             limits=self._limits,
             goes_on=self._goes_on,
         )

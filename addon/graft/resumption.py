@@ -37,13 +37,13 @@ class Resumption:
     calls: tuple[Resumed, ...]
     left: tuple[Call, ...]
 
-    def identical(self, call: Captured, taken: Collection[str]) -> str | None:
-        """The call of the broken round whose answer is this call's as well; None: this call has to run. `taken` are
-        those that stand for another already."""
-        args = exact(call.args)
+    def identical(self, name: str, args: Document, taken: Collection[str]) -> Call | None:
+        """The call of the broken round whose answer is also that of a call with this name and these arguments; None:
+        that call has to run. `taken` are those that stand for another already."""
+        wanted = exact(args)
         for one in self.left:
-            if one.call_id not in taken and one.name == call.name and exact(one.args) == args:
-                return one.call_id
+            if one.call_id not in taken and one.name == name and exact(one.args) == wanted:
+                return one
         return None
 
 

@@ -122,16 +122,19 @@ class Executors:
 
     def birth(self, scope: Scope, call: Captured, *, runs: bool) -> Birth:
         """What a call is when it is stored: checked, and owned by what will run it. `runs`: a loop, or a Live
-        connection, has it run and waits for it; otherwise it is begun only if it is for workers."""
+        connection, has it run and waits for it; otherwise it is begun only if it is for workers. A call that the
+        client is given to run is its alone."""
         if call.fault is not None:
             return Birth(error=call.fault, begins=runs)
+        if scope.delivery == "passthrough" and not runs:
+            return Birth()  # the client runs it
         bound = self.binding(scope, call.name)
-        if not runs and (bound.runs is not Runs.WORKERS or scope.delivery == "passthrough"):
-            return Birth()
         faults = [] if bound.schema is None else self._checks.at_once(bound.schema, call.args)
         if faults:
             return Birth(error=misfit(faults), begins=runs)
         rules = bound.rules
+        if not runs and bound.runs is not Runs.WORKERS:
+            return Birth(approval=rules.approval, unchecked=faults is None)
         return Birth(
             _OWNERS[bound.runs],
             approval=rules.approval,
@@ -156,10 +159,12 @@ class Executors:
         """Begin a call of a step. Its answer is the result of its task in `step`: the functionResponse's `response`.
         A call that nobody runs waits for its answer by hand. One that does not begin is answered without the step's
         knowledge: who comes after it asks the store."""
+        bound = self.binding(scope, call.name)
         if not birth.begins:
             step.note(call.call_id, call.name, partial(self._means.outside.answer, scope.session, call.call_id))
+            if birth.unchecked:
+                self._keep(asyncio.ensure_future(self._check(scope, call, bound)))
             return
-        bound = self.binding(scope, call.name)
         run = CallRun(self._means, scope, call, birth, bound, step, limit, loop_id)
         self._keep(step.add(call.call_id, call.name, bound.rules.after, run))
 
@@ -204,6 +209,12 @@ class Executors:
         assert bound.executor is not None
         endpoint = HttpExecutor(bound.executor.model_dump(exclude_none=True), self._http)
         return await endpoint.call(call.name, call.args, call_id=call.call_id)
+
+    async def _check(self, scope: Scope, call: Captured, bound: Binding) -> None:
+        """The check of a call that nobody begins, where it takes long."""
+        assert bound.schema is not None
+        if faults := await self._checks.faults(bound.schema, call.args):
+            await self._keeper.answer(scope.session, call.call_id, error=misfit(faults))
 
     def _abandon(self, task: asyncio.Task[Any]) -> None:
         task.cancel()

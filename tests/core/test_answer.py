@@ -24,7 +24,7 @@ def begun(*, strip: bool = True, passthrough: bool = False, hides: bool = False,
         passthrough=passthrough,
         hides_server_tools=hides,
         new_turn_id=lambda: f"turn_{next(turns):016x}",
-        new_call_id=lambda: f"call_{next(calls)}",
+        call_id=lambda name, args: f"call_{next(calls)}",
         limits=limits,
     )
 

@@ -106,6 +106,65 @@ async def test_a_call_is_released_after_one_that_is_answered_by_hand(proxy: Prox
     assert (await claimed(proxy)).name == "first"
 
 
+def manual(**rules: Any) -> tuple[Document, dict[str, ToolRules]]:
+    """A tool whose calls are answered by hand, with its rules."""
+    declaration = {"name": "manual", "description": "d", "parametersJsonSchema": PLACE}
+    return declaration, {"manual": ToolRules(**rules)} if rules else {}
+
+
+@pytest.mark.parametrize("rules", [{}, {"approval": True}], ids=["", "approval"])
+async def test_arguments_of_a_call_that_is_answered_by_hand_are_checked(proxy: Proxy, rules: dict[str, Any]) -> None:
+    await prepared(proxy)
+    declaration, given_rules = manual(**rules)
+    await proxy.declare(declaration, **given_rules)
+    wrong, right = await given(proxy, to("manual", 3), to("manual"))
+    assert (wrong.status, wrong.owner, wrong.approval) == (Status.FAILED, "hand", None)
+    assert "do not fit" in (wrong.error or "")
+    assert (right.status, right.owner, right.approval) == (Status.PENDING, "hand", "waiting" if rules else None)
+
+
+async def test_arguments_whose_check_takes_long_are_checked_though_nobody_runs_the_call(proxy: Proxy) -> None:
+    await prepared(proxy)
+    pattern = {"type": "object", "properties": {"place": {"type": "string", "pattern": "^(a|a)*$"}}}
+    await proxy.declare({"name": "manual", "description": "d", "parametersJsonSchema": pattern})
+    wrong, right = await given(proxy, to("manual", "Oslo"), to("manual", "a"))
+    assert "do not fit" in ((await final(proxy, wrong)).error or "")
+    assert not (await proxy.store.call("default", right.call_id)).status.final
+
+
+@pytest.mark.parametrize("approved", [True, False])
+async def test_a_call_that_is_answered_by_hand_waits_for_an_approval_from_birth_on(
+    proxy: Proxy, approved: bool
+) -> None:
+    await prepared(proxy)
+    declaration, rules = manual(approval=True)
+    await proxy.declare(declaration, **rules)
+    (record,) = await given(proxy, to("manual"))
+    assert (record.approval, record.proxy_id) == ("waiting", None)
+    decided = await proxy.store.decide("default", record.call_id, approved)
+    assert decided.status is (Status.PENDING if approved else Status.DENIED)
+
+
+async def test_a_python_tool_s_rules_hold_where_its_call_is_answered_by_hand(proxy: Proxy) -> None:
+    async def careful(place: str) -> str:
+        raise AssertionError("nobody runs it")
+
+    proxy.tools.add("careful", careful, PLACE, approval=True)
+    await proxy.open()
+    await proxy.policy(delivery="placeholder")
+    wrong, right = await given(proxy, to("careful", 3), to("careful"))
+    assert [one.owner for one in (wrong, right)] == ["hand"] * 2
+    assert (wrong.status, right.status, right.approval) == (Status.FAILED, Status.PENDING, "waiting")
+
+
+async def test_a_call_that_the_client_runs_is_its_alone(proxy: Proxy) -> None:
+    await prepared(proxy, delivery="passthrough")
+    declaration, rules = manual(approval=True)
+    await proxy.declare(declaration, **rules)
+    for record in await given(proxy, to("manual", 3), to("manual")):
+        assert (record.status, record.owner, record.approval) == (Status.PENDING, "hand", None)
+
+
 async def test_a_repeated_call_waits_as_long_as_the_one_it_repeats(proxy: Proxy) -> None:
     await prepared(proxy)
     rules = ToolRules(executor=Executor(type="worker"), after=["manual"], timeout=0.01)
@@ -225,3 +284,33 @@ async def test_a_call_of_an_answer_that_broke_off_is_not_given_to_workers_again(
     first, repeated, _ = await proxy.calls()
     assert first.call_id == taken.call_id
     assert (await final(proxy, repeated)).result == "once"
+
+
+@pytest.mark.parametrize("answered", [True, False])
+async def test_a_call_of_an_answer_that_broke_off_is_answered_by_hand_once(proxy: Proxy, answered: bool) -> None:
+    await prepared(proxy)
+    declaration, _ = manual()
+    await proxy.declare(declaration)
+    target, _ = proxy.target(Framing.SSE, "developer", "gemini-3-flash-preview")
+
+    async def capture() -> Capture:
+        forward = await proxy.forwarded({"contents": [user("x")]}, target)
+        assert forward.exchange is not None
+        return Capture(proxy.grafter, forward.exchange, "text/event-stream")
+
+    broken = await capture()
+    broken.feed(b"data: " + encode(says(to("manual"))) + b"\r\n\r\n")
+    (first,) = await proxy.calls()
+    if answered:
+        await proxy.store.answer("default", first.call_id, result="once")
+    broken.hung_up()
+    again = await capture()
+    twice = says(to("manual"), to("manual"), to("manual", "Rome"), finish="STOP")
+    again.feed(b"data: " + encode(twice) + b"\r\n\r\n")
+    again.finish()
+    again.handed_over(True)
+    kept, *others = await proxy.calls()
+    assert kept.call_id == first.call_id
+    assert [one.args["place"] for one in others] == ["Oslo", "Rome"], "each stands for one"
+    (turn,) = await proxy.turns()
+    assert [slot.call_id for slot in turn.steps[-1].slots] == [one.call_id for one in (kept, *others)]

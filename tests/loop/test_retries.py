@@ -293,6 +293,33 @@ async def test_an_answer_without_calls_ends_what_was_taken_over(sender: Proxy) -
     assert sender.tools.begun == ["send"] * 2, "what was delivered is not taken over"
 
 
+async def test_a_call_that_was_answered_by_hand_is_not_asked_for_again(proxy: Proxy) -> None:
+    await proxy.open()
+    await proxy.declare({"name": "manual", "description": "d"})
+    broken: list[Item] = [says("Wait. ", call("manual", "c1")), asyncio.Event()]
+    whole = [says(call("manual", "c9"), finish="STOP")]
+    upstream = proxy.upstream(Scripted(broken, whole, ANSWER))
+    runner, _ = await proxy.prepare([user("x")], Framing.SSE)
+    output = runner.output()
+
+    async def read() -> None:
+        async for _ in output:
+            pass
+
+    reading = asyncio.ensure_future(read())
+    async with asyncio.timeout(5):
+        while not (calls := await proxy.calls()):  # noqa: ASYNC110 - in this process
+            await asyncio.sleep(0)
+    await proxy.store.answer("default", calls[0].call_id, result={"by": "hand"})
+    reading.cancel()
+    await asyncio.wait({reading})
+    await output.aclose()
+    shown = (await proxy.ask("x", framing=Framing.SSE)).text
+    assert [one.call_id for one in await proxy.calls()] == [calls[0].call_id]
+    await proxy.ask("x", model(shown), user("y"), framing=Framing.SSE)
+    assert responses(upstream.bodies[-1]) == [{"by": "hand"}]
+
+
 # --- answers that are complete, and lost on their way ---------------------------------------------------------
 
 
