@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from store.backends import _records as records
 from store.backends import _sqlite_file as files
+from store.backends import _sqlite_schema as schema
 from store.base import StoreError
 from store.models import CachedTools, Call, Record, Response, Session, Turn
 
@@ -141,7 +142,7 @@ def _reading(path: Path) -> Iterator[sqlite3.Connection]:
 def _save(db: sqlite3.Connection, made: Path) -> dict[str, int]:
     """Copy what can be read into a new file. Returns how many rows of each table."""
     version = db.execute("PRAGMA user_version").fetchone()[0]
-    files.check_version(made, version, files.APPLICATION_ID)
+    files.check_version(made, version, schema.APPLICATION_ID)
     with contextlib.closing(files.create(made, version)) as new:
         tables = [name for (name,) in new.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
         tables.remove("sqlite_sequence")

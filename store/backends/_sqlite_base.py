@@ -17,6 +17,7 @@ import filelock
 
 from store.backends import _records as records
 from store.backends import _sqlite_file as files
+from store.backends import _sqlite_schema as schema
 from store.backends._changes import Changes, deletions
 from store.backends._checkpoints import Checkpoints
 from store.backends._clocks import ClockNote, Clocks, Now
@@ -228,7 +229,7 @@ class SqliteBase(Waits):
             # A page for each of the tables and indexes; the records twice, as what they are and as events. What leaves
             # no event is small, and frequent.
             pages = 20 if tx.events else 4
-            self._checkpoints.wrote(pages * files.PAGE_SIZE + tx.size + sum(2 * len(event[3]) for event in tx.events))
+            self._checkpoints.wrote(pages * schema.PAGE_SIZE + tx.size + sum(2 * len(event[3]) for event in tx.events))
         if self._waiters:
             self._wake({session for _, session, *_ in tx.events}, tx.calls, tx.changed)
 

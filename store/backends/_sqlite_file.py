@@ -15,128 +15,8 @@ import filelock
 
 from store.backends import _checkpoints as checkpoints
 from store.backends import _clocks as clocks
+from store.backends import _sqlite_schema as schema
 from store.base import StoreUnusable
-
-APPLICATION_ID = 0x746F6F6C
-
-MIGRATIONS = (
-    f"""
-    PRAGMA application_id = {APPLICATION_ID};
-    CREATE TABLE session (name TEXT PRIMARY KEY, record TEXT NOT NULL) WITHOUT ROWID;
-    CREATE TABLE turn (
-        seq INTEGER PRIMARY KEY AUTOINCREMENT, session TEXT NOT NULL, turn_id TEXT NOT NULL, user_key BLOB NOT NULL,
-        bound INTEGER NOT NULL, created_at REAL NOT NULL, record TEXT NOT NULL, UNIQUE (session, turn_id)
-    );
-    CREATE INDEX turn_unbound ON turn (session, user_key) WHERE bound = 0;
-    CREATE INDEX turn_age ON turn (created_at);
-    CREATE TABLE turn_key (
-        session TEXT NOT NULL, key BLOB NOT NULL, delivered INTEGER NOT NULL, turn INTEGER NOT NULL,
-        PRIMARY KEY (session, key, delivered, turn)
-    ) WITHOUT ROWID;
-    CREATE INDEX turn_key_turn ON turn_key (turn);
-    CREATE TABLE call (
-        seq INTEGER PRIMARY KEY AUTOINCREMENT, call_id TEXT NOT NULL UNIQUE, session TEXT NOT NULL,
-        turn INTEGER NOT NULL, name TEXT NOT NULL, status TEXT NOT NULL, record TEXT NOT NULL
-    );
-    CREATE INDEX call_session ON call (session);
-    CREATE INDEX call_turn ON call (turn);
-    CREATE INDEX call_open ON call (status, session) WHERE status IN ('pending', 'running');
-    CREATE TABLE cached_tools (
-        session TEXT NOT NULL, cached_content TEXT NOT NULL, created_at REAL NOT NULL, record TEXT NOT NULL,
-        PRIMARY KEY (session, cached_content)
-    ) WITHOUT ROWID;
-    CREATE TABLE event (
-        event_id INTEGER PRIMARY KEY AUTOINCREMENT, session TEXT NOT NULL, type TEXT NOT NULL, data TEXT NOT NULL,
-        created_at REAL NOT NULL
-    );
-    CREATE INDEX event_session ON event (session);
-    """,
-    """
-    ALTER TABLE call ADD COLUMN free_at REAL;
-    UPDATE call SET free_at = 0 WHERE status = 'pending';
-    CREATE INDEX call_free ON call (session) WHERE free_at IS NOT NULL;
-    """,
-    """
-    CREATE TABLE response (
-        seq INTEGER PRIMARY KEY, session TEXT NOT NULL, response_id TEXT NOT NULL, previous INTEGER,
-        thread INTEGER NOT NULL, record TEXT NOT NULL, tools TEXT, document TEXT, UNIQUE (session, response_id)
-    );
-    CREATE INDEX response_previous ON response (previous);
-    CREATE INDEX response_thread ON response (thread);
-    CREATE TABLE thread (seq INTEGER PRIMARY KEY, session TEXT NOT NULL, used_at REAL NOT NULL);
-    CREATE INDEX thread_session ON thread (session);
-    CREATE INDEX thread_age ON thread (used_at);
-    CREATE TABLE conversation (
-        session TEXT NOT NULL, name TEXT NOT NULL, head INTEGER NOT NULL, PRIMARY KEY (session, name)
-    ) WITHOUT ROWID;
-    CREATE INDEX conversation_head ON conversation (head);
-    CREATE TABLE given_call (
-        session TEXT NOT NULL, call_id TEXT NOT NULL, response INTEGER NOT NULL, part TEXT NOT NULL,
-        PRIMARY KEY (session, call_id)
-    ) WITHOUT ROWID;
-    CREATE INDEX given_call_response ON given_call (response);
-    """,
-    """
-    CREATE TABLE meta (name TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
-    INSERT INTO meta VALUES ('secret', randomblob(32)), ('epoch', lower(hex(randomblob(4))));
-    """,
-    """
-    ALTER TABLE call RENAME COLUMN free_at TO claimable_at;
-    ALTER TABLE call ADD COLUMN proxy_id TEXT;
-    CREATE INDEX call_proxy ON call (proxy_id) WHERE proxy_id IS NOT NULL;
-    CREATE INDEX call_leased ON call (claimable_at) WHERE claimable_at > 0;
-    WITH known AS (
-        SELECT call.seq, status, claimable_at, call.record ->> 'loop_id' AS loop_id,
-            call.record ->> 'approval' AS approval,
-            call.record ->> 'surface' = 'live' OR NOT turn.record ->> 'delivered' AS undelivered,
-            session.record ->> ('$.toolset.rules."' || call.name || '"') AS rules
-        FROM call JOIN turn ON turn.seq = call.turn LEFT JOIN session ON session.name = call.session
-        WHERE status IN ('pending', 'running')
-    ), owned AS (
-        SELECT *, CASE WHEN claimable_at > 0 OR rules ->> '$.executor.type' = 'worker' THEN 'workers'
-            WHEN status = 'running' OR loop_id IS NOT NULL THEN 'loop' ELSE 'hand' END AS owner
-        FROM known
-    ), given AS (
-        SELECT *, owner = 'workers' AND (claimable_at > 0 OR claimable_at = 0
-                AND (approval = 'approved' OR NOT coalesce(rules ->> 'approval', 0))) AS released,
-            coalesce(loop_id, iif(undelivered AND owner <> 'hand', 'before', NULL)) AS proxy
-        FROM owned
-    )
-    UPDATE call SET proxy_id = proxy, claimable_at = iif(released, given.claimable_at, NULL), record = json_set(
-        record, '$.owner', owner, '$.released', json(iif(released, 'true', 'false')),
-        '$.redeliver', json(iif(rules ->> 'idempotent', 'true', 'false')), '$.proxy_id', proxy
-    ) FROM given WHERE given.seq = call.seq;
-    """,
-    """
-    UPDATE session SET record = json_set(record, '$.version', 1);
-    """,
-    """
-    CREATE TABLE plain_key (
-        session TEXT NOT NULL, key BLOB NOT NULL, noted INTEGER NOT NULL, chain BLOB NOT NULL,
-        PRIMARY KEY (session, key)
-    ) WITHOUT ROWID;
-    CREATE INDEX plain_key_noted ON plain_key (noted);
-    """,
-    """
-    CREATE TABLE proxy (proxy_id TEXT PRIMARY KEY, seen_at REAL NOT NULL) WITHOUT ROWID;
-    CREATE TABLE request (
-        session TEXT NOT NULL, key BLOB NOT NULL, turn INTEGER NOT NULL, PRIMARY KEY (session, key, turn)
-    ) WITHOUT ROWID;
-    CREATE INDEX request_turn ON request (turn);
-    """,
-)
-"""The script at index n brings a database of `user_version` n to n + 1. `record` holds the whole record as JSON, and
-the other columns are what it is found by. `turn.seq` and `call.seq` are the order of saving. `call.claimable_at` is the
-time from which a claim looks at the call, NULL where none does, and `call.proxy_id` is NULL once a call is final. Open
-calls of the time before they had owners are the workers' if they were run by some, and of a proxy that is gone if a
-loop waited for them, or if their turn was never delivered. `request` holds the turns that were not delivered and can be
-found by their request. A thread has the `seq` of its first response, and is a row of its own because a small one is
-written more cheaply. `response.record` is without `tools` and `document`, which are large, and which a history does not
-read. `plain_key` holds the keys of turns without calls (`_sqlite_notes`); `noted` is in hours, so that old ones are
-found in large portions."""
-
-VERSION = len(MIGRATIONS)
-PAGE_SIZE = 2048
 
 
 def refuse(path: Path, why: str, cause: Exception | None = None) -> NoReturn:
@@ -222,13 +102,13 @@ def check(path: Path, *, read_only: bool) -> None:
 
 
 def check_version(path: Path, version: int, application_id: int) -> None:
-    if version > VERSION:
+    if version > schema.VERSION:
         refuse(
             path,
-            f"the database has version {version}, from a newer toolgraft; this one knows version {VERSION}. "
+            f"the database has version {version}, from a newer toolgraft; this one knows version {schema.VERSION}. "
             "Use the newer one, or name another file in graft_store",
         )
-    if application_id != APPLICATION_ID:
+    if application_id != schema.APPLICATION_ID:
         refuse(path, "the database belongs to another program; name another file in graft_store")
 
 
@@ -240,9 +120,11 @@ def connect(path: Path, *, read_only: bool) -> sqlite3.Connection:
     if read_only:
         db = sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, autocommit=True)
         with _closed_on_error(db):
-            if (version := _number(db, "user_version")) != VERSION:
-                check_version(path, version, APPLICATION_ID)
-                refuse(path, f"the database has version {version}; start the proxy once to bring it to {VERSION}")
+            if (version := _number(db, "user_version")) != schema.VERSION:
+                check_version(path, version, schema.APPLICATION_ID)
+                refuse(
+                    path, f"the database has version {version}; start the proxy once to bring it to {schema.VERSION}"
+                )
         return db
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
     beside = [path.with_name(path.name + suffix) for suffix in ("-wal", "-shm")]
@@ -251,7 +133,7 @@ def connect(path: Path, *, read_only: bool) -> sqlite3.Connection:
     with _closed_on_error(db):
         is_new = _is_new(db, path, made_here)
         if is_new:
-            db.execute(f"PRAGMA page_size = {PAGE_SIZE}")
+            db.execute(f"PRAGMA page_size = {schema.PAGE_SIZE}")
         else:
             _tune(db)
         _migrate(db)
@@ -265,8 +147,8 @@ def create(path: Path, version: int) -> sqlite3.Connection:
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     db = sqlite3.connect(path, autocommit=True)
     with _closed_on_error(db):
-        db.execute(f"PRAGMA page_size = {PAGE_SIZE}")
-        db.executescript(f"BEGIN; {' '.join(MIGRATIONS[:version])} PRAGMA user_version = {version}; COMMIT;")
+        db.execute(f"PRAGMA page_size = {schema.PAGE_SIZE}")
+        db.executescript(f"BEGIN; {' '.join(schema.MIGRATIONS[:version])} PRAGMA user_version = {version}; COMMIT;")
     return db
 
 
@@ -336,9 +218,9 @@ def move_log(db: sqlite3.Connection) -> None:
 
 def _migrate(db: sqlite3.Connection) -> None:
     """All that is missing in one transaction: one wait for the disk, and no version in between is ever seen."""
-    missing = MIGRATIONS[_number(db, "user_version") :]
+    missing = schema.MIGRATIONS[_number(db, "user_version") :]
     if missing:
-        db.executescript(f"BEGIN IMMEDIATE; {' '.join(missing)} PRAGMA user_version = {VERSION}; COMMIT;")
+        db.executescript(f"BEGIN IMMEDIATE; {' '.join(missing)} PRAGMA user_version = {schema.VERSION}; COMMIT;")
 
 
 def _number(db: sqlite3.Connection, pragma: str) -> int:

@@ -1,6 +1,8 @@
 """`ping`, and with it `/healthz`, says so where what is written now would be lost or refused."""
 
 import os
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -103,3 +105,35 @@ async def test_damage_that_is_come_across_is_kept_in_mind(store: SqliteStore, pa
         await store.calls(limit=1000)
     with pytest.raises(StoreUnavailable, match=r"damaged.*malformed"):
         await store.ping()
+
+
+FULL = """
+import resource, signal, sys
+from pathlib import Path
+from store.backends.sqlite import SqliteStore
+from store.base import StoreUnavailable, run_now
+from store.models import Policy
+
+path = Path(sys.argv[1])
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+store = SqliteStore(path)
+run_now(store.open())
+run_now(store.put_policy("one", Policy(delivery="loop")))
+_, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+resource.setrlimit(resource.RLIMIT_FSIZE, (path.with_name(path.name + "-wal").stat().st_size, most))
+for refused in (store.ping, lambda: store.put_policy("one", Policy())):
+    try:
+        run_now(refused())
+    except StoreUnavailable:
+        print("refused")
+resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+run_now(store.ping())
+print(run_now(store.session("one")).policy.delivery)
+run_now(store.close())
+"""
+
+
+def test_a_full_disk_is_told_of_and_so_is_the_space_after_it(path: Path) -> None:
+    command = [sys.executable, "-c", FULL, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout.split(), done.stderr) == (["refused", "refused", "loop"], "")

@@ -1,0 +1,122 @@
+"""The tables of a toolgraft database, and how an older one gets them."""
+
+APPLICATION_ID = 0x746F6F6C
+
+MIGRATIONS = (
+    f"""
+    PRAGMA application_id = {APPLICATION_ID};
+    CREATE TABLE session (name TEXT PRIMARY KEY, record TEXT NOT NULL) WITHOUT ROWID;
+    CREATE TABLE turn (
+        seq INTEGER PRIMARY KEY AUTOINCREMENT, session TEXT NOT NULL, turn_id TEXT NOT NULL, user_key BLOB NOT NULL,
+        bound INTEGER NOT NULL, created_at REAL NOT NULL, record TEXT NOT NULL, UNIQUE (session, turn_id)
+    );
+    CREATE INDEX turn_unbound ON turn (session, user_key) WHERE bound = 0;
+    CREATE INDEX turn_age ON turn (created_at);
+    CREATE TABLE turn_key (
+        session TEXT NOT NULL, key BLOB NOT NULL, delivered INTEGER NOT NULL, turn INTEGER NOT NULL,
+        PRIMARY KEY (session, key, delivered, turn)
+    ) WITHOUT ROWID;
+    CREATE INDEX turn_key_turn ON turn_key (turn);
+    CREATE TABLE call (
+        seq INTEGER PRIMARY KEY AUTOINCREMENT, call_id TEXT NOT NULL UNIQUE, session TEXT NOT NULL,
+        turn INTEGER NOT NULL, name TEXT NOT NULL, status TEXT NOT NULL, record TEXT NOT NULL
+    );
+    CREATE INDEX call_session ON call (session);
+    CREATE INDEX call_turn ON call (turn);
+    CREATE INDEX call_open ON call (status, session) WHERE status IN ('pending', 'running');
+    CREATE TABLE cached_tools (
+        session TEXT NOT NULL, cached_content TEXT NOT NULL, created_at REAL NOT NULL, record TEXT NOT NULL,
+        PRIMARY KEY (session, cached_content)
+    ) WITHOUT ROWID;
+    CREATE TABLE event (
+        event_id INTEGER PRIMARY KEY AUTOINCREMENT, session TEXT NOT NULL, type TEXT NOT NULL, data TEXT NOT NULL,
+        created_at REAL NOT NULL
+    );
+    CREATE INDEX event_session ON event (session);
+    """,
+    """
+    ALTER TABLE call ADD COLUMN free_at REAL;
+    UPDATE call SET free_at = 0 WHERE status = 'pending';
+    CREATE INDEX call_free ON call (session) WHERE free_at IS NOT NULL;
+    """,
+    """
+    CREATE TABLE response (
+        seq INTEGER PRIMARY KEY, session TEXT NOT NULL, response_id TEXT NOT NULL, previous INTEGER,
+        thread INTEGER NOT NULL, record TEXT NOT NULL, tools TEXT, document TEXT, UNIQUE (session, response_id)
+    );
+    CREATE INDEX response_previous ON response (previous);
+    CREATE INDEX response_thread ON response (thread);
+    CREATE TABLE thread (seq INTEGER PRIMARY KEY, session TEXT NOT NULL, used_at REAL NOT NULL);
+    CREATE INDEX thread_session ON thread (session);
+    CREATE INDEX thread_age ON thread (used_at);
+    CREATE TABLE conversation (
+        session TEXT NOT NULL, name TEXT NOT NULL, head INTEGER NOT NULL, PRIMARY KEY (session, name)
+    ) WITHOUT ROWID;
+    CREATE INDEX conversation_head ON conversation (head);
+    CREATE TABLE given_call (
+        session TEXT NOT NULL, call_id TEXT NOT NULL, response INTEGER NOT NULL, part TEXT NOT NULL,
+        PRIMARY KEY (session, call_id)
+    ) WITHOUT ROWID;
+    CREATE INDEX given_call_response ON given_call (response);
+    """,
+    """
+    CREATE TABLE meta (name TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
+    INSERT INTO meta VALUES ('secret', randomblob(32)), ('epoch', lower(hex(randomblob(4))));
+    """,
+    """
+    ALTER TABLE call RENAME COLUMN free_at TO claimable_at;
+    ALTER TABLE call ADD COLUMN proxy_id TEXT;
+    CREATE INDEX call_proxy ON call (proxy_id) WHERE proxy_id IS NOT NULL;
+    CREATE INDEX call_leased ON call (claimable_at) WHERE claimable_at > 0;
+    WITH known AS (
+        SELECT call.seq, status, claimable_at, call.record ->> 'loop_id' AS loop_id,
+            call.record ->> 'approval' AS approval,
+            call.record ->> 'surface' = 'live' OR NOT turn.record ->> 'delivered' AS undelivered,
+            session.record ->> ('$.toolset.rules."' || call.name || '"') AS rules
+        FROM call JOIN turn ON turn.seq = call.turn LEFT JOIN session ON session.name = call.session
+        WHERE status IN ('pending', 'running')
+    ), owned AS (
+        SELECT *, CASE WHEN claimable_at > 0 OR rules ->> '$.executor.type' = 'worker' THEN 'workers'
+            WHEN status = 'running' OR loop_id IS NOT NULL THEN 'loop' ELSE 'hand' END AS owner
+        FROM known
+    ), given AS (
+        SELECT *, owner = 'workers' AND (claimable_at > 0 OR claimable_at = 0
+                AND (approval = 'approved' OR NOT coalesce(rules ->> 'approval', 0))) AS released,
+            coalesce(loop_id, iif(undelivered AND owner <> 'hand', 'before', NULL)) AS proxy
+        FROM owned
+    )
+    UPDATE call SET proxy_id = proxy, claimable_at = iif(released, given.claimable_at, NULL), record = json_set(
+        record, '$.owner', owner, '$.released', json(iif(released, 'true', 'false')),
+        '$.redeliver', json(iif(rules ->> 'idempotent', 'true', 'false')), '$.proxy_id', proxy
+    ) FROM given WHERE given.seq = call.seq;
+    """,
+    """
+    UPDATE session SET record = json_set(record, '$.version', 1);
+    """,
+    """
+    CREATE TABLE plain_key (
+        session TEXT NOT NULL, key BLOB NOT NULL, noted INTEGER NOT NULL, chain BLOB NOT NULL,
+        PRIMARY KEY (session, key)
+    ) WITHOUT ROWID;
+    CREATE INDEX plain_key_noted ON plain_key (noted);
+    """,
+    """
+    CREATE TABLE proxy (proxy_id TEXT PRIMARY KEY, seen_at REAL NOT NULL) WITHOUT ROWID;
+    CREATE TABLE request (
+        session TEXT NOT NULL, key BLOB NOT NULL, turn INTEGER NOT NULL, PRIMARY KEY (session, key, turn)
+    ) WITHOUT ROWID;
+    CREATE INDEX request_turn ON request (turn);
+    """,
+)
+"""The script at index n brings a database of `user_version` n to n + 1. `record` holds the whole record as JSON, and
+the other columns are what it is found by. `turn.seq` and `call.seq` are the order of saving. `call.claimable_at` is the
+time from which a claim looks at the call, NULL where none does, and `call.proxy_id` is NULL once a call is final. Open
+calls of the time before they had owners are the workers' if they were run by some, and of a proxy that is gone if a
+loop waited for them, or if their turn was never delivered. `request` holds the turns that were not delivered and can be
+found by their request. A thread has the `seq` of its first response, and is a row of its own because a small one is
+written more cheaply. `response.record` is without `tools` and `document`, which are large, and which a history does not
+read. `plain_key` holds the keys of turns without calls (`_sqlite_notes`); `noted` is in hours, so that old ones are
+found in large portions."""
+
+VERSION = len(MIGRATIONS)
+PAGE_SIZE = 2048
