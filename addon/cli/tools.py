@@ -40,7 +40,7 @@ def set_tools(
 
 @app.command("show")
 def show_tools(session: options.Session = "default", url: options.Url = None, as_json: options.Json = False) -> None:
-    """Show the session's tools."""
+    """Show the session's tools, with those that the proxy's files and MCP servers give it."""
     from addon.cli.api import Api
 
     with Api(url) as api:
@@ -55,7 +55,7 @@ def show_tools(session: options.Session = "default", url: options.Url = None, as
 
 @app.command("clear")
 def clear_tools(session: options.Session = "default", url: options.Url = None, as_json: options.Json = False) -> None:
-    """Remove the session's tools: its traffic is not touched from then on."""
+    """Remove the session's own tools; those of the proxy's files and MCP servers stay."""
     from addon.cli.api import Api
 
     with Api(url) as api:
@@ -63,7 +63,7 @@ def clear_tools(session: options.Session = "default", url: options.Url = None, a
     if as_json:
         output.print_json({"session": session, "tools": None})
     else:
-        print(f"session {session}: its tools are removed")
+        print(f"session {session}: its own tools are removed")
 
 
 @app.command("held")
@@ -117,7 +117,7 @@ def _path(session: str) -> str:
 def _described(answer: Any) -> list[tuple[str, str]]:
     """Name and first line of the description of each tool; built-in tools by the name of their field."""
     found: list[tuple[str, str]] = []
-    for tool in answer["tools"]:
+    for tool in [*(answer["tools"] or ()), {"functionDeclarations": answer["shared"]}]:
         for declaration in tool.get("functionDeclarations", ()):
             lines = str(declaration.get("description", "")).strip().splitlines()
             found.append((output.plain(declaration["name"]), output.plain(lines[0] if lines else "")))

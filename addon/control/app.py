@@ -4,6 +4,7 @@ FastAPI makes the OpenAPI document from the routes; the requests themselves do n
 """
 
 import importlib
+from collections.abc import Callable, Sequence
 
 from starlette.routing import Router
 from starlette.types import Receive, Scope, Send
@@ -16,6 +17,7 @@ from addon.control.problems import Problem, refusal
 from addon.control.routes import GROUPS
 from addon.control.routing import Api, DirectRoute
 from addon.control.tokens import Tokens
+from addon.core.documents import Document
 from addon.metrics import Metrics
 from addon.settings import Settings
 from addon.tools.mcp_pins import Pins
@@ -69,9 +71,11 @@ def create_app(
     version: str,
     mounted: Mounted | None = None,
     pins: Pins | None = None,
+    shared: Callable[[], Sequence[Document]] = tuple,
 ) -> ControlApp:
     """The control API over an open store. `token` None: nobody is asked for one.
-    `mounted`: what is served beside it. `pins`: what was accepted of the tools of MCP servers."""
+    `mounted`: what is served beside it. `pins`: what was accepted of the tools of MCP servers. `shared`: the
+    declarations of the proxy's own tools."""
     api = Api(
         store=store,
         settings=settings,
@@ -80,6 +84,7 @@ def create_app(
         tokens=Tokens(settings.state),
         audit=Audit(settings.state),
         pins=pins,
+        shared=shared,
     )
     return ControlApp(api, token, mounted or Mounted())
 

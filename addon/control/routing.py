@@ -29,6 +29,7 @@ from addon.control.access import ANYONE, OWNER, SESSION_HEADER, Access, Right, n
 from addon.control.audit import Audit
 from addon.control.problems import Problem, invalid, problem_of, refusal
 from addon.control.tokens import Tokens
+from addon.core.documents import Document
 from addon.metrics import Metrics
 from addon.settings import Settings
 from addon.tools.mcp_pins import Pins
@@ -53,6 +54,8 @@ class Api:
     tokens: Tokens
     audit: Audit
     pins: Pins | None = None
+    shared: Callable[[], Sequence[Document]] = tuple
+    """The declarations of the proxy's own tools."""
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     draining: bool = False
     asked: int = 0

@@ -10,6 +10,7 @@ from typing import Literal, Self
 import pydantic_core
 from pydantic import BaseModel, Field, ValidationError
 
+from addon.graft.scope import shared_with
 from addon.settings import Settings
 from store.models import Call, Document, Event, Policy, Session, Toolset, Turn
 
@@ -27,9 +28,7 @@ class SessionView(BaseModel):
     tool_timeout: float
     approval_timeout: float
     overrides: list[str] = Field(description="The policy fields that were set for this session itself.")
-    tools: int | None = Field(
-        description="How many tools the session's toolset holds; null: it has none, and its traffic is not touched."
-    )
+    tools: int | None = Field(description="How many tools the session's own toolset holds; null: it has none.")
     created_at: float | None
     updated_at: float | None
 
@@ -112,16 +111,22 @@ class ToolsView(BaseModel):
     """A toolset in Gemini's form. How a tool is run stands in its declaration, and never goes upstream; values of
     executors' headers are masked."""
 
-    tools: list[Document]
+    tools: list[Document] | None = Field(description="null: the session has no toolset of its own.")
     tool_config: Document | None
+    shared: list[Document] = Field(
+        description="Tools of the proxy's files and MCP servers that the session has besides. `PUT` ignores it."
+    )
 
 
-def tools_view(toolset: Toolset) -> Document:
-    """The toolset as a document that PUT takes back unchanged; secrets are masked."""
+def tools_view(toolset: Toolset | None, shared: Sequence[Document]) -> Document:
+    """The toolset as a document that PUT takes back unchanged; secrets are masked. `shared`: the proxy's own tools."""
+    besides = shared_with(toolset, shared)
+    if toolset is None:
+        return {"tools": None, "tool_config": None, "shared": besides}
     rules = {name: r.model_dump(mode="json", exclude_defaults=True) for name, r in toolset.masked().rules.items()}
     declarations = [{**declaration, **rules.get(declaration["name"], {})} for declaration in toolset.declarations]
     functions: Sequence[Document] = [{"functionDeclarations": declarations}] if declarations else []
-    return {"tools": [*functions, *toolset.builtins], "tool_config": toolset.tool_config}
+    return {"tools": [*functions, *toolset.builtins], "tool_config": toolset.tool_config, "shared": besides}
 
 
 class Health(BaseModel):
@@ -180,6 +185,7 @@ TOOLS: Document = {
     "tools": [{"functionDeclarations": [DECLARATION | {"executor": {"type": "worker"}, "timeout": 5.0}]}],
     "tool_config": {"functionCallingConfig": {"mode": "AUTO"}},
 }
+SHOWN_TOOLS: Document = TOOLS | {"shared": [{"name": "get_time", "description": "The time in a zone."}]}
 TURN: Document = {
     "turn_id": "turn_4f2a91",
     "session": "default",

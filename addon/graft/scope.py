@@ -43,6 +43,15 @@ class Scope:
         return Rules(plan, strip, model, self.placeholder, keep_unanswered, ids, kept, only_known)
 
 
+def shared_with(toolset: Toolset | None, shared: Sequence[Document]) -> list[Document]:
+    """Those of the proxy's own tools that a session with this toolset has besides its own: an empty one has none, and
+    a tool of its own goes before one of that name."""
+    if toolset is not None and not toolset.declarations and not toolset.builtins:
+        return []
+    own = {declaration["name"] for declaration in toolset.declarations} if toolset is not None else set()
+    return [declaration for declaration in shared if declaration["name"] not in own]
+
+
 class Scopes:
     """The scopes of a store's sessions, made again when the session is at another version. `shared` are declarations
     that every session has besides its own; a toolset that is empty has none of them, and strips everything."""
@@ -76,10 +85,9 @@ class Scopes:
     def made_of(self, session: str, snapshot: Snapshot, toolset: Toolset | None) -> Scope:
         """The scope of a session with this toolset, None if it has none; of its record only the policy counts."""
         policy, options = snapshot.record.policy if snapshot.record is not None else Policy(), self.settings
-        shares = toolset is None or bool(toolset.declarations or toolset.builtins)
+        shared = shared_with(toolset, self.shared)
         toolset = toolset or Toolset()
         own = frozenset(declaration["name"] for declaration in toolset.declarations)
-        shared = [declaration for declaration in self.shared if shares and declaration["name"] not in own]
         timeout = policy.pending_timeout
         return Scope(
             session=session,

@@ -123,6 +123,7 @@ class Runtime:
                 metrics=self.metrics,
                 version=package_version(),
                 pins=pins,
+                shared=lambda: self.grafter.scopes.shared,
                 mounted=open_doors(
                     store=store,
                     grafter=lambda: self.grafter,

@@ -32,8 +32,15 @@ class Proxy:
         self.run(self.store.open())
         token = load_token(settings, {})
         self.pins = Pins(state / "mcp_pins.json", write_file)
+        self.shared: list[dict[str, Any]] = []
         self._app = create_app(
-            store=self.store, settings=settings, token=token, metrics=Metrics(), version="test", pins=self.pins
+            store=self.store,
+            settings=settings,
+            token=token,
+            metrics=Metrics(),
+            version="test",
+            pins=self.pins,
+            shared=lambda: self.shared,
         )
         self._server = ControlServer(self._app, bind("127.0.0.1", 0))
         self.run(self._server.start())

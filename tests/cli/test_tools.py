@@ -51,10 +51,22 @@ def test_show_is_a_table_of_names_and_first_lines(cli: Cli, proxy: Proxy) -> Non
     ]
 
 
+def test_show_has_the_tools_of_the_proxy_s_files_and_servers(cli: Cli, proxy: Proxy) -> None:
+    proxy.shared.append({"name": "get_time", "description": "The time."})
+    assert "get_time" in cli("tools", "show").stdout
+    cli("tools", "set", "-", stdin=json.dumps([WEATHER]))
+    assert all(name in cli("tools", "show").stdout for name in ("get_time", "get_weather"))
+    shown = cli("tools", "show", "--json").stdout
+    assert cli("tools", "set", "-", "--json", stdin=shown).stdout == shown
+    cli("tools", "clear")
+    shown = json.loads(cli("tools", "show", "--json").stdout)
+    assert shown == {"tools": None, "tool_config": None, "shared": proxy.shared}
+
+
 def test_clear_takes_one_session_s_tools_only(cli: Cli, proxy: Proxy) -> None:
     for session in ("a", "b"):
         cli("tools", "set", "-", "--session", session, stdin=json.dumps([WEATHER]))
-    assert cli("tools", "clear", "--session", "a").stdout == "session a: its tools are removed\n"
+    assert cli("tools", "clear", "--session", "a").stdout == "session a: its own tools are removed\n"
     assert "session a has no toolset" in cli("tools", "show", "--session", "a", status=1).stderr
     assert "get_weather" in cli("tools", "show", "--session", "b").stdout
 

@@ -23,22 +23,24 @@ router = group("tools")
 @router.get(
     "/v1/sessions/{session}/tools",
     summary="Show a session's tools, in Gemini's form",
-    responses=answers(views.TOOLS, views.ToolsView, p404="No toolset is set for the session"),
+    responses=answers(views.SHOWN_TOOLS, views.ToolsView, p404="The session has no tools at all"),
 )
 @needs("read", "worker")
 async def show_tools(api: Here, caller: Caller, session: SessionName) -> Response:
-    """The `ETag` stands for the session as it is, its policy included; values of executors' headers are masked."""
+    """The `ETag` stands for the session as it is, its policy included; values of executors' headers are masked.
+    `shared` are the tools of the proxy's files and MCP servers that the session has besides its own."""
     record, version, _ = await api.store.snapshot(session)
-    if record is None or record.toolset is None:
+    toolset, shared = record.toolset if record is not None else None, api.shared()
+    if toolset is None and not shared:
         raise Problem(404, f"session {session} has no toolset: its traffic is not touched")
     with api.audit.action(caller, "tools.read", session=session):
-        return tagged(reply(views.tools_view(record.toolset)), api, version)
+        return tagged(reply(views.tools_view(toolset, shared)), api, version)
 
 
 @router.put(
     "/v1/sessions/{session}/tools",
     summary="Set a session's tools",
-    responses=answers(views.TOOLS, views.ToolsView, p412="The session is another by now"),
+    responses=answers(views.SHOWN_TOOLS, views.ToolsView, p412="The session is another by now"),
     openapi_extra={**body_example(views.TOOLS), "parameters": [IF_MATCH, IF_NONE_MATCH]},
 )
 @needs("worker")
@@ -51,6 +53,8 @@ async def set_tools(
     422 that names it and the field, and nothing is changed."""
     with kept_as_json():
         json.dumps(document, allow_nan=False)
+    if isinstance(document, dict):
+        document.pop("shared", None)  # as GET shows it
     tools = normalise(document)
     toolset = Toolset(
         declarations=list(tools.declarations),
@@ -69,14 +73,14 @@ async def set_tools(
     with api.audit.action(caller, "tools.set", session=session, tools=[one["name"] for one in toolset.declarations]):
         after = await changed(api, request, session, replace)
     assert after.toolset is not None
-    return tagged(reply(views.tools_view(after.toolset)), api, after.version)
+    return tagged(reply(views.tools_view(after.toolset, api.shared())), api, after.version)
 
 
 @router.delete(
     "/v1/sessions/{session}/tools",
     summary="Clear a session's tools",
     status_code=204,
-    responses=nothing("The session has no toolset: its traffic is not touched any more."),
+    responses=nothing("The session has no toolset of its own. The proxy's files and servers may give it tools."),
 )
 async def clear_tools(api: Here, caller: Caller, request: Request, session: SessionName) -> Response:
     async def clear(kept: Session | None, version: int) -> None:

@@ -27,7 +27,7 @@ async def test_tools_come_back_in_geminis_form_and_can_be_put_again(client: http
 
 
 async def test_an_empty_list_is_a_toolset(client: httpx2.AsyncClient, store: Store) -> None:
-    assert (await client.put(PATH, json={"tools": []})).json() == {"tools": [], "tool_config": None}
+    assert (await client.put(PATH, json={"tools": []})).json() == {"tools": [], "tool_config": None, "shared": []}
     assert (await client.get(PATH)).status_code == 200
     session = await store.session("default")
     assert session is not None
