@@ -9,21 +9,30 @@ import random
 import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from store.factory import open_url
-from tests.simulation.habits import habits
+from tests.simulation.chat import Habits
+from tests.simulation.habits import habits, hasty
 from tests.simulation.words import KINDS, Kind
 from tests.simulation.world import Tally, World
 
 
-async def simulated(seed: int, chats: int, steps: int, kinds: Sequence[Kind] = KINDS, url: str = "memory://") -> World:
+async def simulated(
+    seed: int,
+    chats: int,
+    steps: int,
+    kinds: Sequence[Kind] = KINDS,
+    url: str = "memory://",
+    *,
+    clients: Callable[[random.Random, int, Sequence[Kind]], Sequence[Habits]] = habits,
+) -> World:
     """A session in which so many chats took about so many steps each."""
     store = open_url(url, ttl=1e9)
     await store.open()
     try:
         world = World(store, seed)
-        await world.run(habits(random.Random(seed), chats, kinds), steps)
+        await world.run(clients(random.Random(seed), chats, kinds), steps)
         return world
     finally:
         await store.close()
@@ -37,13 +46,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--words", nargs="+", choices=KINDS, default=list(KINDS), help="how the chats talk (all)")
     parser.add_argument("--store", default="memory://", help="URL of an empty store (memory://)")
     parser.add_argument("--show", type=int, default=0, help="so many wrong hits of each session, in words")
+    parser.add_argument("--hasty", action="store_true", help="clients of one account, who often hang up")
     given = parser.parse_args(argv)
+    clients = hasty if given.hasty else habits
     begun = time.perf_counter()
     total: defaultdict[tuple[str, str, str], Tally] = defaultdict(Tally)
     misses: Counter[str] = Counter()
     requests = 0
     for seed in given.seeds:
-        world = asyncio.run(simulated(seed, given.chats, given.steps, given.words, given.store))
+        world = asyncio.run(simulated(seed, given.chats, given.steps, given.words, given.store, clients=clients))
         requests += world.requests
         misses += world.metrics.misses
         for kind, tally in world.tallies.items():

@@ -52,6 +52,7 @@ class Habits:
     clock: bool
     name: str
     restless: float  # how often it does something else than going on
+    hasty: float  # how often it hangs up before the end of a stream
 
     @property
     def tells(self) -> str:

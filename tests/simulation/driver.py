@@ -1,7 +1,7 @@
 """An answer of the upstream's on its way to a client, through the proxy's own code, without HTTP."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from addon.core.calls import response_of
 from addon.core.documents import decode, encode
@@ -14,23 +14,40 @@ from addon.graft.grafter import Grafter
 from addon.graft.machine import AnswerMachine
 from addon.graft.owners import ByHand
 from addon.graft.scope import Scope
-from addon.graft.shell import record
+from addon.graft.shell import broke_off, record
 from tests.simulation.chat import Document
 
 JSON, SSE = "application/json", "text/event-stream"
 
 
-async def captured(grafter: Grafter, sent: Forward, documents: Sequence[Document]) -> list[Document]:
+class HangUp(NamedTuple):
+    """A client that hangs up when the upstream has sent so many events, of which it has read a share only."""
+
+    sent: int
+    read: float
+
+    def kept(self, parts: Sequence[Sequence[Document]]) -> list[Document]:
+        """The parts of the events that it has read."""
+        return [part for event in parts[: round(self.read * len(parts))] for part in event]
+
+
+async def captured(
+    grafter: Grafter, sent: Forward, documents: Sequence[Document], hangup: HangUp | None = None
+) -> list[Document]:
     """The parts that the client gets. Several documents are a stream."""
     exchange = sent.exchange
     assert exchange is not None
     if len(documents) == 1:
         body = await Capture(grafter, exchange, JSON).whole(_whole(exchange, documents))
         assert isinstance(body, bytes)
-        return _parts(exchange, [body])
+        return _flat(_parts(exchange, [body]))
     capture = Capture(grafter, exchange, SSE)
+    if hangup is not None:
+        events = [capture.feed(event) for event in _events(exchange, documents)[: hangup.sent]]
+        capture.hung_up()
+        return hangup.kept(_parts(exchange, _data(b"".join(events))))
     events = [capture.feed(event) for event in _events(exchange, documents)]
-    return _parts(exchange, _data(b"".join([*events, capture.finish()])))
+    return _flat(_parts(exchange, _data(b"".join([*events, capture.finish()]))))
 
 
 class Runs(ByHand):
@@ -57,8 +74,9 @@ class Loop:
         self.shown = b""
         self.following: Effect | None = None
 
-    async def parts(self) -> list[Document]:
+    async def parts(self, hangup: HangUp | None = None) -> list[Document]:
         """The parts that the client gets."""
+        left = hangup.sent if hangup is not None else -1
         await self._perform(self.machine.start())
         streams = False
         while self.following is not None:
@@ -74,13 +92,24 @@ class Loop:
             streams = len(documents) > 1
             await self._perform(self.machine.begin(SSE if streams else JSON))
             for chunk in _events(self.exchange, documents) if streams else [_whole(self.exchange, documents)]:
+                if hangup is not None and not left:
+                    return await self._broken(hangup)
+                left -= 1
                 out = chunk if self.machine.passes(chunk) else self.machine.feed(chunk)
                 if isinstance(out, bytes):
                     self.shown += out
                 else:
                     await self._perform(out)
             await self._perform(self.machine.finish())
-        return _parts(self.exchange, _data(self.shown) if streams else [self.shown])
+        if hangup is not None:
+            return await self._broken(hangup)
+        return _flat(_parts(self.exchange, _data(self.shown) if streams else [self.shown]))
+
+    async def _broken(self, hangup: HangUp) -> list[Document]:
+        await self._perform(self.machine.hung_up())
+        self.machine.close()
+        await broke_off(self.grafter, self.machine)
+        return hangup.kept(_parts(self.exchange, _data(self.shown)))
 
     async def _perform(self, effects: Iterable[Effect]) -> None:
         for effect in effects:
@@ -112,11 +141,16 @@ def _data(events: bytes) -> list[bytes]:
     return [event.data for event in (*decoder.feed(events), *decoder.flush()) if event.data is not None]
 
 
-def _parts(exchange: Exchange, documents: Sequence[bytes]) -> list[Document]:
-    parts: list[Document] = []
+def _flat(parts: Sequence[Sequence[Document]]) -> list[Document]:
+    return [part for some in parts for part in some]
+
+
+def _parts(exchange: Exchange, documents: Sequence[bytes]) -> list[list[Document]]:
+    """Of each document."""
+    parts: list[list[Document]] = []
     for data in documents:
         document = decode(data)
         for key in exchange.target.response_path:
             document = document[key]
-        parts += [part for candidate in document.get("candidates", ()) for part in candidate["content"]["parts"]]
+        parts.append([part for candidate in document.get("candidates", ()) for part in candidate["content"]["parts"]])
     return parts

@@ -1,5 +1,6 @@
 """The clients of a simulated session."""
 
+import dataclasses
 import random
 from collections.abc import Sequence
 
@@ -14,19 +15,37 @@ def habits(rng: random.Random, chats: int, kinds: Sequence[Kind]) -> list[Habits
     return [_habits(rng, number, rng.choice(kinds)) for number in range(chats)]
 
 
+def hasty(rng: random.Random, chats: int, kinds: Sequence[Kind]) -> list[Habits]:
+    """Clients of one program in one account, who often hang up: nothing but their words tells their chats apart."""
+    return [
+        dataclasses.replace(
+            one,
+            streams=True,
+            hasty=rng.choice((0.0, 0.3, 0.6)),
+            surface="developer",
+            account="one",
+            clock=False,
+            name="",
+        )
+        for one in habits(rng, chats, kinds)
+    ]
+
+
 def _habits(rng: random.Random, number: int, kind: Kind) -> Habits:
     newest = rng.random() < 0.5
     surface = rng.choice(("developer", "developer", "vertex", "codeassist"))
     named = surface == "codeassist" and rng.random() < 0.5
+    streams = rng.random() < 0.5
     return Habits(
         words=kind,
         delivery=rng.choice(DELIVERIES),
         newest=newest,
         echoes=newest and rng.random() < 0.5,
-        streams=rng.random() < 0.5,
+        streams=streams,
         surface=surface,  # type: ignore[arg-type]
         account=f"account-{rng.randrange(2)}",
         clock=rng.random() < 0.3,
         name=f"chat-{number}" if named else "",
         restless=rng.choice((0.0, 0.2, 0.4)),
+        hasty=rng.choice((0.0, 0.1, 0.3)) if streams else 0.0,
     )

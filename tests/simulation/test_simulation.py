@@ -4,7 +4,10 @@ from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 
+import pytest
+
 from tests.simulation.__main__ import simulated
+from tests.simulation.habits import hasty
 from tests.simulation.world import Kind, Tally
 
 CHATS, STEPS = 70, 10
@@ -31,6 +34,9 @@ async def test_no_chat_gets_the_calls_of_another() -> None:
     assert tally(found, told_by="signatures").rate <= 0.01
     assert tally(found, words="realistic", history="intact").rate <= 0.01
     assert tally(found, words="realistic", history="cut").rate <= 0.05
+    edited = tally(found, words="realistic", history="edited")
+    assert edited.hits > 100
+    assert edited.rate <= 0.1
 
 
 async def test_chats_of_few_words_alone(tmp_path: Path) -> None:
@@ -39,3 +45,12 @@ async def test_chats_of_few_words_alone(tmp_path: Path) -> None:
     assert world.wrong == []
     assert tally(world.tallies, told_by="signatures").rate <= 0.01
     assert sum(world.metrics.misses.values()) > 0, "what is missed is counted"
+
+
+@pytest.mark.parametrize("seed", [28, 31, 37])
+async def test_clients_that_hang_up_and_go_on_with_what_they_have(seed: int) -> None:
+    """Sessions in which each of several wrong hits would happen if that were not noted."""
+    world = await simulated(seed, 30, 6, ("few",), clients=hasty)
+    assert world.wrong == []
+    assert world.broken_off > 20
+    assert tally(world.tallies).hits > 50

@@ -8,7 +8,7 @@ Kind = Literal["few", "realistic", "template"]
 KINDS: Sequence[Kind] = ("few", "realistic", "template")
 
 _ASKED = ("yes", "do it", "thanks", "ok", "go on", "please", "again", "no, the other one")
-_SAID = ("Done.", "OK.", "Sure.", "Done.", "OK.", "It is done.", "All set.")
+_SAID = ("Done.", "OK.", "Sure.", "Done.", "OK.", "It is done.", "All set.", "Done. All set.", "OK. Done.")
 
 _WHO = ("Anna", "my sister", "the landlord", "Mr. Okafor", "the new intern", "our accountant", "Yuki", "the whole team")
 _THING = (

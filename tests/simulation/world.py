@@ -17,10 +17,11 @@ from addon.metrics import Metrics
 from addon.settings import Settings
 from addon.surfaces import Framing, Operation, Target
 from store.base import Store
+from store.models import Call as Recorded
 from store.models import Status, Toolset
 from tests.simulation import words
 from tests.simulation.chat import Chat, Did, Document, Habits, State, Turn
-from tests.simulation.driver import Loop, captured
+from tests.simulation.driver import HangUp, Loop, captured
 
 SESSION = "default"
 TOOLS: list[Document] = [{"name": "act", "description": "d"}, {"name": "look", "description": "d"}]
@@ -69,6 +70,7 @@ class World:
         self.wrong: list[str] = []
         self.missed: list[tuple[Chat, Turn]] = []
         self.requests = 0
+        self.broken_off = 0  # answers, of which the client has kept something
         self._jobs = itertools.count(1)
         self._marks = itertools.count(1)
         self._said: list[tuple[str, int, tuple[tuple[str, ...], ...], tuple[Did, ...]]] = []
@@ -110,6 +112,9 @@ class World:
         text = words.said(rng, habits.words, busy=bool(calls))
         begun = words.said(rng, habits.words, busy=True) if calls and rng.random() < 0.3 else ""
         did = tuple(call[0] for call in calls)
+        if rng.random() < habits.hasty:
+            await self._broken_off(chat, sent, text, begun, calls)
+            return
         if habits.delivery == "loop":
             rounds = (
                 [self._answer(habits, begun, calls), self._answer(habits, text)]
@@ -130,6 +135,33 @@ class World:
         self._keep(chat, parts, (*did, *(call[0] for call in own)), hidden)
         if habits.delivery in ("passthrough", "mixed"):
             await self._respond(chat, [*calls, *own])
+
+    async def _broken_off(self, chat: Chat, sent: Forward, text: str, begun: str, calls: Sequence[Call]) -> None:
+        """The client hangs up, and keeps the text that it has, or asks once more. Calls that it was given are nothing
+        to it."""
+        habits, rng = chat.habits, self.rng
+        did = tuple(call[0] for call in calls)
+        if habits.delivery == "loop":
+            rounds = [*([self._answer(habits, begun, calls)] if calls else []), self._answer(habits, text)]
+            hangup = self._hangup(sum(map(len, rounds)))
+            parts = await Loop(self.grafter, sent, rounds, [call[2] for call in calls]).parts(hangup)
+        else:
+            documents = self._answer(habits, begun if calls else text, calls)
+            hangup = self._hangup(len(documents))
+            before = await self._open_calls()
+            parts = await captured(self.grafter, sent, documents, hangup)
+            if habits.delivery != "passthrough" and len(await self._open_calls()) - len(before) == len(calls):
+                await self._answer_by_hand(calls)
+        kept = [part for part in parts if "functionCall" not in part and not part.get("thought")]
+        if rng.random() < 0.2 or not any(part.get("text", "").strip() for part in kept):
+            chat.regenerate()
+            await self._answered(chat)
+        else:
+            self.broken_off += 1
+            self._keep(chat, kept, did, 0)
+
+    def _hangup(self, events: int) -> HangUp:
+        return HangUp(self.rng.randint(1, events), self.rng.choice((0.5, 1.0, 1.0)))
 
     async def _respond(self, chat: Chat, calls: Sequence[Call]) -> None:
         """The client answers the calls that it was given, and the model says what came of it."""
@@ -185,8 +217,10 @@ class World:
             return [_response(parts, "STOP")]
         pieces: list[Document] = []
         for part in parts:
-            half = len(part.get("text", "")) // 2
-            pieces += [{"text": part["text"][:half]}, {"text": part["text"][half:]}] if half > 3 else [part]
+            first, space, rest = part.get("text", "").partition(" ")
+            half = len(rest) // 2
+            texts = [first + space, rest[:half], rest[half:]] if half > 3 else [first + space, rest]
+            pieces += [{"text": text} for text in texts] if rest else [part]
         last = {"text": ""} | self._signed(habits) if habits.newest and not calls else {"text": ""}
         return [*(_response([piece]) for piece in pieces), _response([last], "STOP")]
 
@@ -197,9 +231,12 @@ class World:
 
     async def _answer_by_hand(self, calls: Sequence[Call]) -> None:
         """The calls that were captured last get their results."""
-        waiting = (await self.store.calls(session=SESSION, status=Status.PENDING, limit=10**6)).items
-        for call, (_, _, result) in zip(waiting[-len(calls) :], calls, strict=True):
+        waiting = await self._open_calls()
+        for call, (_, _, result) in zip(waiting[len(waiting) - len(calls) :], calls, strict=True):
             await self.store.answer(SESSION, call.call_id, result=result)
+
+    async def _open_calls(self) -> Sequence[Recorded]:
+        return (await self.store.calls(session=SESSION, status=Status.PENDING, limit=10**6)).items
 
     # --- the proxy ------------------------------------------------------------------------------------------------
 
