@@ -28,6 +28,7 @@ from addon.graft.owners import ByHand, Owners
 from addon.graft.prefixes import Prefixes
 from addon.graft.scope import Scope, Scopes
 from addon.graft.waiting import being_run, open_calls, until_one_changes
+from addon.graft.warner import Warner
 from addon.metrics import Metrics
 from addon.settings import Settings
 from addon.surfaces import Operation, Target, wire_of
@@ -85,7 +86,7 @@ class Grafter:
         self.scopes = Scopes(store, settings, shared)
         self.prefixes = Prefixes()
         self.continuations: OrderedDict[tuple[str, str], Answer] = OrderedDict()
-        self._warned: set[str] = set()
+        self._warner = Warner()
         self._notes: deque[tuple[str, Sequence[bytes], bytes]] = deque(maxlen=_NOTES)
         self._misses: OrderedDict[tuple[str, bytes], None] = OrderedDict()
 
@@ -154,12 +155,8 @@ class Grafter:
         return GraftFailed(f"{what}: {type(error).__name__}")
 
     def warn(self, text: str) -> None:
-        """Say it once; the same thing again only in the debug log."""
-        if text in self._warned or len(self._warned) > 1000:
-            logger.debug(text)
-            return
-        self._warned.add(text)
-        logger.warning(text)
+        """Say it once in a while: see `Warner`."""
+        self._warner.warn(text)
 
     async def note(self, session: str, keys: Sequence[bytes], chain: bytes) -> None:
         """Note a turn without calls. An answer does not fail because that cannot be done now: it is done later."""

@@ -52,6 +52,10 @@ def shared_with(toolset: Toolset | None, shared: Sequence[Document]) -> list[Doc
     return [declaration for declaration in shared if declaration["name"] not in own]
 
 
+MOST_SCOPES = 1000
+"""How many are kept: where every session has tools, clients make up sessions."""
+
+
 class Scopes:
     """The scopes of a store's sessions, made again when the session is at another version. `shared` are declarations
     that every session has besides its own; a toolset that is empty has none of them, and strips everything."""
@@ -72,6 +76,8 @@ class Scopes:
             return None
         scope = self._scopes.get(session)
         if scope is None or scope.version != snapshot.version:
+            if scope is None and len(self._scopes) >= MOST_SCOPES:
+                del self._scopes[next(iter(self._scopes))]
             scope = self._scopes[session] = self.made_of(session, snapshot, toolset)
         elif scope.revision != snapshot.revision:
             scope = self._scopes[session] = dataclasses.replace(scope, revision=snapshot.revision)

@@ -25,6 +25,10 @@ _OPTIONS = frozenset(
 """Options of mitmproxy's by which connections are made."""
 
 
+_MOST_HOSTS = 1024
+"""Hosts whose certificate is remembered: clients name regions as they like."""
+
+
 class Clients:
     def __init__(self) -> None:
         self._clients: dict[tuple[str, str], httpx2.AsyncClient] = {}
@@ -71,6 +75,8 @@ class Clients:
         """Looked for once: reading an option copies it, and a file is asked for."""
         found = self._certificates.get(host)
         if found is None:
+            if len(self._certificates) >= _MOST_HOSTS:
+                self._certificates.clear()
             found = self._certificates[host] = _certificate(host)
         return found
 

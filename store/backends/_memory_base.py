@@ -56,6 +56,11 @@ class Ledger:
                 del self.by_key[key]
 
 
+MOST_EVENTS = 100_000
+MOST_EVENT_BYTES = 64 * 1024 * 1024
+"""Events that are kept, and characters of them: nothing else grows with every write."""
+
+
 class KeptCall(NamedTuple):
     place: int
     call: Call
@@ -87,7 +92,9 @@ class MemoryBase(Waits):
         self._leases: dict[str, float] = {}  # of proxies: when they run out, in steady time
         self._seen: dict[str, float] = {}  # when each proxy was last alive
         self._events: list[KeptEvent] = []
-        self._last_event = 0
+        self._event_bytes = 0
+        self._last_event = self._lost_event = 0
+        """The number of the last event, and of the last one that is no longer kept because there were too many."""
         self._deleted = deletions()
         self._places = itertools.count(1)
         self._revisions = itertools.count(1)
@@ -131,11 +138,29 @@ class MemoryBase(Waits):
         if turn_ids is not None:
             ledger.changes.note(before, ledger.revision, turn_ids, keys)
 
+    def _drop_events(self) -> None:
+        """Forget the oldest events, and some more than has to be: it is not to be done for each new one."""
+        number, size = 0, self._event_bytes
+        while number < len(self._events) and (
+            len(self._events) - number > MOST_EVENTS * 7 // 8 or size > MOST_EVENT_BYTES * 7 // 8
+        ):
+            size -= len(self._events[number].data)
+            number += 1
+        self._lost_event = self._events[number - 1].number
+        self._keep_events(self._events[number:])
+
+    def _keep_events(self, events: list[KeptEvent]) -> None:
+        self._events = events
+        self._event_bytes = sum(len(event.data) for event in events)
+
     def _record(self, *events: tuple[str, str, str], calls: Sequence[Call] = (), changed: Sequence[str] = ()) -> None:
         """Events as (session, type, data), in order, all at one time. `calls` and `changed` are as for `_wake`."""
         now = self.clock()
         for session, kind, data in events:
             self._last_event += 1
             self._events.append(KeptEvent(self._last_event, session, kind, data, now))
+            self._event_bytes += len(data)
+        if len(self._events) > MOST_EVENTS or self._event_bytes > MOST_EVENT_BYTES:
+            self._drop_events()
         if self._waiters:
             self._wake({session for session, *_ in events}, calls, changed)

@@ -17,7 +17,7 @@ from store.backends._memory_base import Ledger
 from store.backends._memory_ledger import MemoryLedger
 from store.backends._memory_responses import MemoryResponses
 from store.backends._memory_retries import MemoryRetries, forget_request
-from store.base import BATCH
+from store.base import BATCH, CursorLost
 from store.models import CachedTools, Event, Page, Policy, Session, Snapshot, Toolset
 
 
@@ -68,7 +68,7 @@ class MemoryStore(MemoryLedger, MemoryRetries, MemoryResponses):
             for entry in ledger.turns.values():
                 for call_id in entry.calls:
                     del self._calls[call_id]
-        self._events = [event for event in self._events if event.session != name]
+        self._keep_events([event for event in self._events if event.session != name])
         self._record((name, "session.deleted", rules.json_text({"name": name})), changed=[name])
         self._deleted[name] = self._last_event
         return True
@@ -92,6 +92,8 @@ class MemoryStore(MemoryLedger, MemoryRetries, MemoryResponses):
         self._check_open()
         rules.check_limit(limit)
         number = rules.event_after(after, self.epoch, self._last_event)
+        if after is not None and number < self._lost_event:
+            raise CursorLost(after)
         first = bisect.bisect_right(self._events, number, key=attrgetter("number"))
         later = (event for event in itertools.islice(self._events, first, None) if session in (None, event.session))
         return [
@@ -135,5 +137,6 @@ class MemoryStore(MemoryLedger, MemoryRetries, MemoryResponses):
         self._seen = {proxy_id: at for proxy_id, at in self._seen.items() if at >= horizon or proxy_id in self._leases}
         old_events = itertools.takewhile(lambda event: event.created_at < horizon, self._events)
         number = sum(1 for _ in itertools.islice(old_events, 2 * BATCH))
-        del self._events[:number]
+        if number:
+            self._keep_events(self._events[number:])
         return gone + number

@@ -77,3 +77,14 @@ async def test_a_request_reads_what_holds_for_its_session_once(graft: Graft, mon
     outcome = await graft.grafter.request(target(), scope, encode({"contents": [user("hi"), shown, user("so?")]}))
     assert isinstance(outcome, Forward)
     assert b"functionCall" in outcome.body
+
+
+async def test_sessions_that_clients_make_up_are_not_remembered_for_ever(
+    memory: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("addon.graft.scope.MOST_SCOPES", 10)
+    graft = Graft(memory)
+    graft.grafter.scopes.share([SEARCH])
+    for number in range(100):
+        assert (await graft.scope(f"made-up-{number}")).session == f"made-up-{number}"
+    assert len(graft.grafter.scopes._scopes) == 10

@@ -1,0 +1,44 @@
+"""Warnings whose words clients choose."""
+
+import logging
+
+import pytest
+
+from addon.graft.warner import MOST, MOST_OF_A_KIND, WINDOW, Warner
+
+
+@pytest.fixture
+def said(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    caplog.set_level(logging.WARNING, "toolgraft")
+    return caplog
+
+
+def test_each_is_said_once(said: pytest.LogCaptureFixture) -> None:
+    warner = Warner(lambda: 1.0)
+    for _ in range(5):
+        warner.warn("a thing: this")
+        warner.warn("a thing: that")
+    assert said.messages == ["a thing: this", "a thing: that"]
+
+
+def test_one_kind_does_not_silence_the_others(said: pytest.LogCaptureFixture) -> None:
+    warner = Warner(lambda: 1.0)
+    for number in range(1000):
+        warner.warn(f"what came was passed on: {number}")
+    warner.warn("the store failed: no space")
+    assert said.messages[-1] == "the store failed: no space"
+    assert len(said.messages) == MOST_OF_A_KIND + 2
+
+
+def test_there_is_an_end_to_all_of_them_and_it_is_told_how_many_were_left_out(said: pytest.LogCaptureFixture) -> None:
+    now = 1.0
+    warner = Warner(lambda: now)
+    for number in range(10_000):
+        warner.warn(f"session s{number}: {'x' * 100_000}")
+    assert len(said.messages) == MOST + 1
+    assert max(map(len, said.messages)) <= 2000
+    assert "others are left out" in said.messages[-1]
+    now += WINDOW
+    warner.warn("session s1: again")
+    assert said.messages[-2:] == [f"{10_000 - MOST} warnings were left out", "session s1: again"]
+    assert len(warner._said) == 1
