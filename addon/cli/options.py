@@ -16,15 +16,12 @@ def session_name(value: str | None) -> str | None:
 
 def _http_url(value: str | None) -> str | None:
     if value is not None:
-        from urllib.parse import urlsplit
+        from addon.urls import base_url, shown
 
         try:
-            parts = urlsplit(value)
-            fits = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-        except ValueError:
-            fits = False
-        if not fits:
-            raise typer.BadParameter(f"{value!r} must be the control API's URL, such as http://127.0.0.1:8741")
+            base_url(value)
+        except ValueError as error:
+            raise typer.BadParameter(f"{shown(value)}: the control API's URL {error}") from None
     return value
 
 

@@ -95,3 +95,13 @@ def test_what_is_no_url_is_a_wrong_option(cli: Cli, url: str) -> None:
 @pytest.mark.parametrize("command", [["calls"], ["tools", "show"], ["env"], ["token"]], ids=" ".join)
 def test_what_is_no_session_name_is_a_wrong_option(cli: Cli, command: list[str], session: str) -> None:
     assert "--session" in cli(*command, "--session", session, status=2).stderr
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["http://me:s3cr3t@127.0.0.1:1", "me:s3cr3t@127.0.0.1:1", "http://127.0.0.1:1/?token=s3cr3t", "http://s3cr3t@h:x"],
+)
+def test_a_url_with_a_password_is_refused_without_showing_it(cli: Cli, url: str) -> None:
+    said = cli("calls", "--url", url, status=2).stderr
+    assert "***" in said
+    assert "s3cr3t" not in said

@@ -125,6 +125,15 @@ def test_a_control_port_that_is_taken_ends_the_start(tmp_path: Path) -> None:
     assert not (tmp_path / "state" / "control.url").exists()
 
 
+def test_a_port_of_the_proxy_that_is_taken_ends_the_start(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        refused = RefusedLate(tmp_path, "--mode", f"reverse:http://127.0.0.1:9@{address}")
+    assert f"failed to listen on {address}" in refused.log
+
+
 def test_a_state_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "state").write_text("a file of someone's")
     refused = Refused(tmp_path)
