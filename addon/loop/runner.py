@@ -17,6 +17,7 @@ import httpx2
 
 from addon.core import replies
 from addon.core.answer import Captured
+from addon.core.documents import Document
 from addon.core.usage import output_of, prompt_of
 from addon.graft.effects import Begin, Effect, End, Refuse, Save, Send, Show, Start, Wait
 from addon.graft.exchange import Exchange
@@ -81,6 +82,8 @@ class Runner:
         self._next: Send | Wait | None = None
         self._headers: Headers = ()
         self._outcome = "hung_up"  # until it has another
+        self._is_closed = False
+        self._left: list[asyncio.Task[Document]] = []  # calls that were cancelled
 
     @property
     def _ended(self) -> bool:
@@ -113,14 +116,22 @@ class Runner:
             async for out in self._perform(self.machine.fail(500, "INTERNAL", words)):
                 yield out
         finally:
-            async for _ in self._perform(self.machine.hung_up()):
-                pass  # it concerns the records alone
-            self.machine.close()
-            self._count()
-            if not self._ended:
-                left = await self.executors.leave(self.scope, self.step, self._calls)
-                await broke_off(self.grafter, self.machine)  # who asks again finds the calls as they are left
-                await self.executors.ended(left)
+            await self._close()
+            await self.executors.ended(self._left)
+
+    async def _close(self) -> None:
+        """Nothing more comes of the loop: note how it ended. Nothing is waited for before that but the store, as the
+        client may be asking again by now. Again does nothing."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        async for _ in self._perform(self.machine.hung_up()):
+            pass  # it concerns the records alone
+        self.machine.close()
+        self._count()
+        if not self._ended:
+            self._left = await self.executors.leave(self.scope, self.step, self._calls)
+            await broke_off(self.grafter, self.machine)  # who asks again finds the calls as they are left
 
     async def _begin(self) -> Output:
         """The beginning, or what follows the rounds of the same request's answer that broke off."""
@@ -176,6 +187,8 @@ class Runner:
                     self._next = effect
                 case End(outcome):
                     self._end(outcome)
+                    if not self._ended:
+                        await self._close()
                 case _:
                     if (instead := await self._record(effect)) is not None:
                         async for out in self._perform(instead):
@@ -218,7 +231,8 @@ class Runner:
         for attempt in range(1, _TRIES + 1):
             is_last = is_first or attempt == _TRIES
             try:
-                async with self.upstream.send(self.address, body, self.grafter.settings.max_answer) as answer:
+                most = self.grafter.settings.max_answer
+                async with self.upstream.send(self.address, body, most, self._close) as answer:
                     self._headers = answer.headers
                     if replies.is_answer(answer.status):
                         async with aclosing(self._answered(answer)) as outputs:

@@ -4,10 +4,11 @@ What is sent, and what the loop gets for it, is what the watcher makes of it: fo
 hooks may change either.
 """
 
+import asyncio
 import contextlib
 import logging
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -93,9 +94,16 @@ class Upstream:
         self.watcher = watcher
 
     @contextlib.asynccontextmanager
-    async def send(self, address: Address, body: bytes, most: int = sys.maxsize) -> AsyncIterator["Answer"]:
+    async def send(
+        self,
+        address: Address,
+        body: bytes,
+        most: int = sys.maxsize,
+        abandoned: Callable[[], Awaitable[None]] | None = None,
+    ) -> AsyncIterator["Answer"]:
         """One request. Raises httpx2.RequestError where there is no answer; the body may break off with one, and does
-        behind `most` bytes."""
+        behind `most` bytes. `abandoned` is called where nobody wants the answer any more, before the watcher is told:
+        that may take long."""
         exchange = await self.watcher.sent(address, body)
         error: str | None = "the loop ended before the answer did"
         try:
@@ -106,6 +114,10 @@ class Upstream:
                 async with self._answered(outgoing, exchange, most) as answer:
                     yield answer
             error = None
+        except (asyncio.CancelledError, GeneratorExit):
+            if abandoned is not None:
+                await abandoned()
+            raise
         except httpx2.RequestError as failure:
             error = f"{type(failure).__name__}: {failure}"
             raise

@@ -12,7 +12,20 @@ from addon.loop.runner import Head, Runner
 from addon.surfaces.base import Framing
 from store.models import Call, Executor, Status, ToolRules
 from tests.loop.calling import PLACE
-from tests.loop.conftest import Item, Played, Proxy, Scripted, call, google_error, model, says, streamed, until, user
+from tests.loop.conftest import (
+    Item,
+    Played,
+    Proxy,
+    Scripted,
+    Watched,
+    call,
+    google_error,
+    model,
+    says,
+    streamed,
+    until,
+    user,
+)
 
 STEP = [says("Wait. ", call("send", "c1"), finish="STOP", responseId="r1", usageMetadata={"promptTokenCount": 10})]
 ANSWER = [says("done", finish="STOP", responseId="r2", usageMetadata={"promptTokenCount": 20})]
@@ -318,6 +331,48 @@ async def test_a_call_that_was_answered_by_hand_is_not_asked_for_again(proxy: Pr
     assert [one.call_id for one in await proxy.calls()] == [calls[0].call_id]
     await proxy.ask("x", model(shown), user("y"), framing=Framing.SSE)
     assert responses(upstream.bodies[-1]) == [{"by": "hand"}]
+
+
+@pytest.mark.parametrize("ends", ["hangs up", "error"])
+async def test_an_addon_that_is_slow_to_hear_of_the_end_holds_up_no_retry(
+    sender: Proxy, monkeypatch: pytest.MonkeyPatch, ends: str
+) -> None:
+    free, ended = asyncio.Event(), Watched.ended
+
+    async def slow(watched: Watched, error: str | None) -> None:
+        await free.wait()
+        await ended(watched, error)
+
+    monkeypatch.setattr(Watched, "ended", slow)
+    fails = asyncio.Event()
+    broken: list[Item] = [says("Wait. ", call("send", "c1")), fails, google_error(500)]
+    sender.upstream(Scripted(broken, STEP, ANSWER))
+    runner, played = await sender.prepare([user("x")], Framing.SSE)
+
+    async def read() -> None:
+        async for out in runner.output():
+            played.take(out)
+
+    reading = asyncio.ensure_future(read())
+    await until(lambda: sender.tools.ended == ["send"])
+    if ends == "hangs up":
+        reading.cancel()
+        await until_left(sender)
+    else:
+        fails.set()
+        await until(lambda: b"error" in played.body)
+    assert not reading.done()
+    monkeypatch.setattr(Watched, "ended", ended)
+    assert (await sender.ask("x", framing=Framing.SSE)).text == "Wait. done"
+    assert sender.tools.begun == ["send"]
+    free.set()
+    await asyncio.wait({reading})
+
+
+async def until_left(proxy: Proxy) -> None:
+    async with asyncio.timeout(5):
+        while not [turn for turn in await proxy.turns() if turn.broke_off is not None]:  # noqa: ASYNC110 - here as well
+            await asyncio.sleep(0)
 
 
 # --- answers that are complete, and lost on their way ---------------------------------------------------------
