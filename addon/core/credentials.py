@@ -82,8 +82,8 @@ def secrets_in(url: str, headers: Fields) -> set[str]:
         elif b"=" in raw:  # a URL, as in Referer and Location
             parameters += secret_parameters(raw.decode("utf-8", "surrogateescape"))
     for one in parameters:
-        found |= {one, unquote(one)}
-    return {one for one in found if len(one) >= _NO_WORD or any(map(str.isdigit, one))}
+        found |= {form for form in (one, unquote(one)) if _is_no_word(form)}
+    return found
 
 
 def secrets_of_header(name: str, value: str) -> set[str]:
@@ -104,7 +104,12 @@ def secrets_of_header(name: str, value: str) -> set[str]:
 @lru_cache(maxsize=256)
 def _kept_secrets_of_header(name: bytes, value: bytes) -> frozenset[str]:
     """The same for clients, who send theirs again and again."""
-    return frozenset(secrets_of_header(name.decode(), value.decode("utf-8", "surrogateescape")))
+    found = secrets_of_header(name.decode(), value.decode("utf-8", "surrogateescape"))
+    return frozenset(filter(_is_no_word, found))
+
+
+def _is_no_word(secret: str) -> bool:
+    return len(secret) >= _NO_WORD or any(map(str.isdigit, secret))
 
 
 def secrets_of_executor(url: str, headers: Iterable[tuple[str, str]]) -> set[str]:

@@ -1,6 +1,7 @@
 """Canaries: each secret that the proxy is given is also repeated by the model, endpoints, MCP servers and exceptions,
 and is found in nothing that toolgraft writes."""
 
+import base64
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,11 +10,11 @@ from typing import Any
 import httpx2
 import pytest
 
+from addon.own_secrets import own_secrets
 from tests.e2e.proxies import Proxy, Session, mcp_file, user
+from tests.hooks.proxied import Proxied
 from tests.security import leaky
 from tests.security.leaky import Leaky
-
-pytestmark = pytest.mark.e2e
 
 Json = dict[str, Any]
 
@@ -73,6 +74,7 @@ def endpoint(session: Session, url: str) -> None:
     )
 
 
+@pytest.mark.e2e
 def test_no_canary_is_in_anything_that_is_written(proxy: Proxy, upstream: Leaky, tmp_path: Path) -> None:
     loops, captured = proxy.control.session("loops"), proxy.control.session("captured")
     endpoint(loops, upstream.url)
@@ -119,3 +121,11 @@ def test_no_canary_is_in_anything_that_is_written(proxy: Proxy, upstream: Leaky,
     for name, secret in {**CLIENTS, **PROXYS}.items():
         found = {place: text[at - 200 : at + 60] for place, text in texts.items() if (at := text.find(secret)) >= 0}
         assert found == {}, name
+
+
+async def test_the_passwords_of_proxies_are_known_to_be_secrets(tmp_path: Path) -> None:
+    given = {"upstream_auth": "someone:canary-upstream-7320", "proxyauth": "me:canary-proxyauth-7321"}
+    async with Proxied(tmp_path, "http://127.0.0.1:9", mitm=given):
+        coded = base64.b64encode(given["upstream_auth"].encode()).decode()
+        text = f"407 for canary-upstream-7320 and canary-proxyauth-7321, that is {coded}"
+        assert own_secrets.redaction.text(text) == "407 for *** and ***, that is ***"
