@@ -4,8 +4,10 @@ import asyncio
 import socket
 
 import pytest
+from mitmproxy.test import tflow
 
-from addon.hooks.handover import _flushed
+from addon.hooks import handover as module
+from addon.hooks.handover import _flushed, _written, handover
 
 _MUCH = b"x" * 8_000_000
 
@@ -28,5 +30,26 @@ async def test_what_waits_in_the_process_is_not_the_client_s_before_the_system_h
     async with asyncio.timeout(10):
         assert await settled is reads
         await flushing
+    client.close()
+    writer.close()
+
+
+async def test_an_answer_is_settled_when_the_write_buffer_is_empty(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = socket.socketpair()
+    _, writer = await asyncio.open_connection(sock=ours)
+    reader, client = await asyncio.open_connection(sock=theirs)
+    monkeypatch.setattr(module, "_writer", lambda client: writer)
+    flow, settled = tflow.tflow(), asyncio.get_running_loop().create_future()
+    writer.write(_MUCH)
+    handover[flow] = settled.set_result
+    _written(flow)
+    assert not settled.done()
+    assert await reader.readexactly(len(_MUCH)) == _MUCH
+    async with asyncio.timeout(10):
+        assert await settled is True
+    at_once: list[bool] = []
+    handover[flow] = at_once.append
+    _written(flow)
+    assert at_once == [True], "there is nothing to be waited for"
     client.close()
     writer.close()

@@ -280,10 +280,10 @@ class Proxy:
     async def declare(self, *declarations: Document, **rules: ToolRules) -> None:
         await self.store.put_toolset("default", Toolset(declarations=list(declarations), rules=rules))
 
-    async def forwarded(self, body: Document, target: Target) -> Forward:
+    async def forwarded(self, body: Document, target: Target, url: str = "") -> Forward:
         scope = await self.grafter.scope("default")
         assert scope is not None
-        outcome = await self.grafter.request(target, scope, encode(body))
+        outcome = await self.grafter.request(target, scope, encode(body), url=url)
         assert isinstance(outcome, Forward)
         return outcome
 
@@ -307,7 +307,7 @@ class Proxy:
         request: Document = {"contents": list(contents), **body}
         if surface == "codeassist":
             request = {"model": name, "project": "p", "request": request}
-        forward = await self.forwarded(request, target)
+        forward = await self.forwarded(request, target, url)
         assert forward.exchange is not None
         headers = [(b"content-type", b"application/json"), (b"x-goog-api-key", b"k"), (b"authorization", b"Bearer t")]
         address = Address("POST", url, headers)

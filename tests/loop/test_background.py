@@ -9,6 +9,7 @@ import pytest
 from addon.core.documents import Document, encode
 from addon.graft.capture import Capture
 from addon.surfaces.base import Framing
+from store.backends._states import WORKER_LOST
 from store.models import Call, Executor, Status, ToolRules
 from tests.loop.calling import PLACE
 from tests.loop.conftest import Proxy, call, says, user
@@ -244,6 +245,14 @@ async def test_a_worker_has_the_time_of_the_tool_from_its_claim_on(proxy: Proxy)
     await claimed(proxy)
     ended = await final(proxy, record)
     assert ended.error == "no worker answered first within 0.05 s; the call may have run"
+
+
+async def test_a_call_whose_worker_is_lost_fails_at_the_end_of_its_lease(proxy: Proxy) -> None:
+    await prepared(proxy, first={"timeout": 60})
+    (record,) = await given(proxy, to("first"))
+    await claimed(proxy, lease=0.05)
+    ended = await final(proxy, record)
+    assert (ended.status, ended.error) == (Status.FAILED, WORKER_LOST)
 
 
 async def test_calls_that_were_not_released_expire_with_their_proxy(proxy: Proxy) -> None:

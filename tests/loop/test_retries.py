@@ -259,6 +259,32 @@ async def test_a_call_that_a_worker_has_is_waited_for(proxy: Proxy) -> None:
     assert responses(upstream.bodies[-1]) == [{"result": "from the worker"}]
 
 
+async def test_a_worker_that_never_answers_is_waited_for_as_long_as_the_tool_may_take(proxy: Proxy) -> None:
+    await proxy.open()
+    remote: Document = {"name": "remote", "description": "d", "parametersJsonSchema": PLACE}
+    worker = Executor(type="worker")
+    await proxy.declare(remote, remote=ToolRules(executor=worker))
+    upstream = proxy.upstream(Scripted([says(call("remote", place="Oslo"), finish="STOP")], ANSWER))
+    taken: list[Call] = []
+
+    async def claim() -> None:
+        await proxy.store.wait_claimable("default", ["remote"], 5)
+        found = await proxy.store.claim("default", ["remote"], lease=60, worker="w")
+        assert found is not None
+        taken.append(found)
+
+    claiming = asyncio.ensure_future(claim())
+    await hang_up(proxy, Framing.SSE, when=lambda _: bool(taken))
+    await claiming
+    for task in list(proxy.executors._tasks):  # as if another process had begun the call
+        task.cancel()
+    await until(lambda: not proxy.executors._tasks)
+    await proxy.declare(remote, remote=ToolRules(executor=worker, timeout=0.05))
+    assert (await proxy.ask("x", framing=Framing.SSE)).text == "done"
+    (response,) = responses(upstream.bodies[-1])
+    assert response == {"error": "no worker answered remote within 0.05 s; the call may have run"}
+
+
 # --- a step that is not complete ------------------------------------------------------------------------------
 
 
@@ -454,6 +480,14 @@ async def test_another_request_takes_nothing_over(sender: Proxy) -> None:
     await sender.ask("x")
     await sender.ask("y")
     assert sender.tools.begun == ["send"] * 2
+
+
+async def test_the_same_words_to_another_model_begin_anew(sender: Proxy) -> None:
+    sender.upstream(Scripted(STEP, BROKEN, STEP, ANSWER))
+    await sender.ask("x", name="gemini-3-flash-preview")
+    assert (await sender.ask("x", name="gemini-3-pro-preview")).text == "Wait. done"
+    assert sender.tools.begun == ["send"] * 2
+    assert len(await sender.turns()) == 2
 
 
 async def test_an_answer_is_taken_over_once(sender: Proxy) -> None:

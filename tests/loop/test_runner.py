@@ -6,11 +6,12 @@ from typing import Any
 import httpx2
 import pytest
 
-from addon.core.documents import Document
+from addon.core.documents import Document, encode
 from addon.demo.server import StrictGemini
+from addon.loop.runner import Head
 from addon.surfaces.base import Framing
 from store.models import Executor, Status, ToolRules
-from tests.loop.conftest import Proxy, Scripted, call, says, user
+from tests.loop.conftest import Proxy, Scripted, call, says, streamed, user
 
 
 async def weather(place: str = "nowhere") -> Document:
@@ -372,3 +373,18 @@ async def test_the_calls_of_several_candidates_are_no_worker_s_either(proxy: Pro
         (Status.PENDING, "hand", False)
     ] * 2
     assert await proxy.store.claim("default", ["weather"], lease=30, worker="w") is None
+
+
+async def test_headers_that_are_about_one_connection_are_not_the_client_s(proxy: Proxy) -> None:
+    proxy.tools.add("look", weather)
+    await proxy.open()
+    hops = {"connection": "keep-alive", "keep-alive": "timeout=5", "transfer-encoding": "chunked", "upgrade": "h2c"}
+    own = {"content-type": "application/json", "x-own": "1"}
+    body = encode(says("done", finish="STOP"))
+    proxy.upstream(
+        Scripted(httpx2.Response(200, headers={**own, **hops, "Content-Length": "7"}, content=streamed(body)))
+    )
+    runner, _ = await proxy.prepare([user("x")])
+    head, *_ = [out async for out in runner.output()]
+    assert isinstance(head, Head)
+    assert {name.decode().lower(): value.decode() for name, value in head.headers} == own

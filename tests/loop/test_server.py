@@ -113,6 +113,28 @@ async def test_a_client_that_hangs_up_ends_the_loop(proxy: Proxy, server: LoopSe
     assert len(upstream.bodies) == 1
 
 
+@pytest.mark.parametrize("takes", [True, False])
+async def test_a_client_that_hung_up_has_what_was_taken_for_it(proxy: Proxy, server: LoopServer, takes: bool) -> None:
+    async def look() -> str:
+        return "seen"
+
+    proxy.tools.add("look", look)
+    await proxy.open()
+    proxy.upstream(Scripted([says(call("look"), finish="STOP")], [*ANSWER, asyncio.Event()]))
+    answering = await begin(proxy, server)
+    if takes:
+        seen = b""
+        async with asyncio.timeout(5):
+            while b"finishReason" not in seen:
+                seen += b"".join(piece for piece in await answering.take() if isinstance(piece, bytes))
+    else:
+        await until(lambda: any(isinstance(piece, bytes) and b"finishReason" in piece for piece in answering._pieces))
+    answering.cancel()
+    await until(lambda: not server)
+    (turn,) = await proxy.turns()
+    assert (turn.delivered, turn.broke_off is None) == (takes, takes)
+
+
 @pytest.mark.parametrize("framing", list(Framing))
 async def test_an_upstream_that_cannot_be_reached_is_a_502(proxy: Proxy, server: LoopServer, framing: Framing) -> None:
     await proxy.open()
