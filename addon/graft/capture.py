@@ -11,7 +11,7 @@ from addon.graft.decoding import Decoder
 from addon.graft.effects import Effect, End, Refuse, Show, Start
 from addon.graft.exchange import Exchange, Reply
 from addon.graft.grafter import Grafter
-from addon.graft.hearing import Hearing
+from addon.graft.hearing import FINISH, Hearing
 from addon.graft.machine import AnswerMachine
 from addon.graft.reading import holds, markers_of
 from addon.graft.shell import broke_off, delivered, kept, record, taken_over
@@ -159,7 +159,7 @@ async def listen(grafter: Grafter, exchange: Exchange, content_type: str, body: 
         found = [item.data for item in items if item.data is not None]
         hearing.documents([body] if decoder.framing is Framing.JSON else found)
         notes = [*hearing.notes()] if whole else []
-        if decoder.framing is not Framing.JSON and (hearing.is_unfinished or not whole):
+        if decoder.framing is not Framing.JSON and (not whole or (exchange.wire.native and FINISH not in body)):
             notes += hearing.beginnings()
         for keys, chain in notes:
             await grafter.note(exchange.scope.session, keys, chain)

@@ -22,9 +22,6 @@ AT_ONCE = 64
 """How many documents may wait to be taken in: none of them is late because of many."""
 
 
-_NONE = msgspec.Raw(b"null")
-
-
 class _Content(msgspec.Struct, gc=False):
     parts: list[dict[str, msgspec.Raw]] | dict[str, msgspec.Raw] | None = None
 
@@ -32,7 +29,6 @@ class _Content(msgspec.Struct, gc=False):
 class _Candidate(msgspec.Struct, gc=False):
     content: _Content | None = None
     index: int = 0
-    finish: msgspec.Raw = msgspec.field(default=_NONE, name="finishReason")
 
 
 class _Response(msgspec.Struct, gc=False):
@@ -60,12 +56,6 @@ class Hearing:
         self._parts: dict[int, list[dict[str, msgspec.Raw]]] = {}
         self._noted: dict[int, bytes] = {}
         self._is_new = False  # there is more since what was noted
-        self._ended: set[int] = set()
-
-    @property
-    def is_unfinished(self) -> bool:
-        """Whether a turn has begun that no finishReason has ended."""
-        return not self._ended.issuperset(self._parts)
 
     def events(self, pieces: Sequence[bytes]) -> None:
         """Take in whole server-sent events, in however many pieces."""
@@ -138,8 +128,6 @@ class Hearing:
     def _hear(self, response: _Response | None) -> None:
         for candidate in (response.candidates if response is not None else None) or ():
             parts = self._parts.setdefault(candidate.index, [])
-            if bytes(candidate.finish) != b"null":
-                self._ended.add(candidate.index)
             if candidate.content is not None:
                 self._is_new = True
                 parts += listed(candidate.content.parts)

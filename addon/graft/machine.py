@@ -411,8 +411,9 @@ class AnswerMachine:
 
     def _concluded(self, outcome: str, closing: Document | None) -> Iterator[Effect]:
         """The clean end of the whole answer."""
+        is_unfinished = self.reading.is_unfinished
         yield from self.reading.heard()
-        if self.reading.is_unfinished:  # what came behind it may have been an error
+        if is_unfinished:  # what came last may have been an error
             yield from self.beginnings()
         yield from self._saves(complete=True)
         self._told_end = True

@@ -155,8 +155,8 @@ class Reading:
 
     @property
     def is_unfinished(self) -> bool:
-        """Whether what passed unread, and has been heard, has no finishReason."""
-        return self._hearing is not None and self.is_plain and self._hearing.is_unfinished
+        """Whether what passed unread has no finishReason, as far as it was heard."""
+        return self.is_plain and not self._finished
 
     def beginnings(self) -> Sequence[Note]:
         """What is to be noted where the client may have kept any beginning of what passed unread."""
