@@ -57,7 +57,9 @@ def load_token(settings: Settings, environ: Mapping[str, str]) -> str | None:
 def make_folder(state: Path) -> None:
     """Make the state folder, for its owner alone, where there is none. Raises OSError, also where it is not safe."""
     try:
-        state.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for folder in (*reversed(state.parents), state):
+            if not folder.is_dir():
+                folder.mkdir(mode=0o700, exist_ok=True)  # `parents=True` would leave the others to the umask
     except OSError as error:
         raise OSError(f"{state}: the state folder cannot be made: {error.strerror}") from error
     check_folder(state)

@@ -77,6 +77,15 @@ def test_a_folder_that_anyone_could_put_another_in_the_place_of_is_refused(state
     assert load_token(Settings(state=state), {})
 
 
+def test_all_folders_that_are_made_are_the_users_alone_under_any_umask(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        assert load_token(Settings(state=tmp_path / "a" / "b" / "state"), {})
+    finally:
+        os.umask(before)
+    assert {path.stat().st_mode & 0o077 for path in tmp_path.rglob("*")} == {0}
+
+
 def test_a_folder_behind_a_link_is_looked_at_where_it_is(state: Path, tmp_path: Path) -> None:
     link = tmp_path / "link"
     link.symlink_to(state)
