@@ -6,7 +6,7 @@ candidate, what the model really said (`said`), what the client was shown (`show
 
 import copy
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from addon.core.arguments import NO_LIMITS, Assembly, Bounds, Limits
 from addon.core.documents import Document, camel, get, listed, objects, parts_of
@@ -50,8 +50,8 @@ class _Partial(NamedTuple):
 class Candidate:
     """One candidate of an answer. `slots` are all its calls in order, `captured` the grafted ones among them.
     `hides` says that the client was not shown everything; `ended` that the finishReason has come; `paused` that the
-    client is to ask for the rest (finishReason CONTINUATION); `goes_on` that the proxy answers the step itself, and the
-    client's turn does not end with it. `finish` is the finishReason."""
+    rest is to be asked for (finishReason CONTINUATION), and `continues` that the proxy does so itself; `goes_on` that
+    the proxy answers the step itself, and the client's turn does not end with it. `finish` is the finishReason."""
 
     def __init__(self, index: int, turn_id: str, limits: Limits = NO_LIMITS) -> None:
         self.index = index
@@ -62,11 +62,12 @@ class Candidate:
         self.hides = False
         self.ended = False
         self.paused = False
+        self.continues = False
         self.goes_on = False
         self.finish: str | int | None = None
         self.partial: _Partial | None = None
         self._said = Parts()
-        self._shown = Parts()
+        self._shown = self._given = Parts()
 
     @property
     def said(self) -> list[Document]:
@@ -82,6 +83,11 @@ class Candidate:
     def pieces(self) -> list[Document]:
         """The same as it came, piece by piece, as far as that is known."""
         return self._shown.pieces()
+
+    @property
+    def given(self) -> list[Document]:
+        """What of that the client was given in answer to its present request."""
+        return self._given.read()
 
     @property
     def is_grafted(self) -> bool:
@@ -105,6 +111,15 @@ class Candidate:
     def show(self, part: Document) -> None:
         """Add to what the client was given."""
         self._shown.add(part)
+        if self._given is not self._shown:
+            self._given.add(part)
+
+    def resume(self, *, anew: bool) -> None:
+        """The rest of the answer comes. `anew`: in answer to another request of the client's."""
+        self.ended = self.paused = self.continues = self.goes_on = False
+        self.finish = None
+        if anew:
+            self._given = Parts()
 
 
 class Answer:
@@ -119,10 +134,12 @@ class Answer:
         call_id: Callable[[str, Document], str],
         limits: Limits = NO_LIMITS,
         goes_on: Callable[[Candidate], bool] = lambda candidate: False,
+        continues: Callable[[str], bool] = lambda token: False,
     ) -> None:
         """`call_id` gives a call of this name with these arguments its id. `goes_on` is asked when a candidate's
         finishReason has come, or its stream has ended without one: whether the proxy goes on with it, so that neither a
-        finishReason nor a placeholder is shown."""
+        finishReason nor a placeholder is shown. `continues` is asked when a continuationToken has come: whether the
+        proxy asks for the rest itself, so that the client sees no token."""
         self.naming = naming
         self.placeholder = placeholder
         self.passthrough = passthrough
@@ -131,17 +148,22 @@ class Answer:
         self.call_id = call_id
         self.limits = limits
         self.goes_on = goes_on
+        self.continues = continues
         self.candidates: dict[int, Candidate] = {}
         self.continuation: str | None = None
+        """The last token by which the rest can be asked for, unless the answer has come to its end since."""
         self.unfinished: set[str] = set()
         """The names of the calls whose arguments never came to their end."""
         self._moved: Document = {}
         self._meta: Document = {}
 
-    def resumed(self) -> "Answer":
-        """A copy that goes on where this one paused: the client may ask for the rest more than once."""
+    def resumed(self, *, anew: bool = True) -> "Answer":
+        """A copy that goes on where this one paused: the rest may be asked for more than once. `anew`: by the client,
+        in another request."""
         again = copy.copy(self)
         again.candidates = copy.deepcopy(self.candidates)
+        for state in again.candidates.values():
+            state.resume(anew=anew)
         again.continuation = None
         again._moved, again._meta = {}, {}
         return again
@@ -176,7 +198,7 @@ class Answer:
         for state in open_ended:
             self._cut_short(state)
             state.goes_on = self.goes_on(state)
-        if any(state.goes_on for state in self.candidates.values()):
+        if any(state.goes_on or state.continues for state in self.candidates.values()):
             return None
         parts = {state.index: (self._place(state), "STOP") for state in open_ended if state.wants_placeholder}
         if not parts and "usageMetadata" not in self._moved:
@@ -204,31 +226,46 @@ class Answer:
         hid = len(seen) < len(parts)
         finish = candidate.get("finishReason")
         state.paused = finish == CONTINUATION
-        if state.paused and isinstance(token := candidate.get("continuationToken"), str):
-            self.continuation = token
+        hides_token = self._token(state, candidate.get("continuationToken"), finish)
         ends = (finish is not None or whole) and not state.paused and not state.ended
         if ends:
             state.ended, state.finish = True, finish
             self._cut_short(state)
             state.goes_on = self.goes_on(state)
         places = ends and state.wants_placeholder
-        if not hid and not places and not (ends and state.goes_on):
+        if not hid and not places and not hides_token and not (ends and state.goes_on):
             return candidate
-        seen = [part for part in seen if part.get("text") != "" or part.get("thought")]
+        if finish is not None or hid or whole:
+            seen = [part for part in seen if part.get("text") != "" or part.get("thought")]
         shown = dict(candidate)
         if places:
             seen.append(self._place(state))
             shown["finishReason"] = 1 if isinstance(finish, int) else "STOP"
             shown.pop("finishMessage", None)  # it speaks of function calls
-        if state.goes_on:
+        if hides_token or places or state.goes_on:
+            shown.pop("continuationToken", None)
+        if places or state.goes_on:
+            self.continuation = None  # the step is answered as far as it has come
+        if state.goes_on or state.continues:
             shown.pop("finishReason", None)
             shown.pop("finishMessage", None)
         if not seen:
-            if state.goes_on or (finish is None and not whole):
+            if state.goes_on or state.continues or (finish is None and not whole):
                 return None
             seen.append(FILLER)
         shown["content"] = {"parts": seen, "role": "model"} | {k: v for k, v in content.items() if k != "parts"}
         return shown
+
+    def _token(self, state: Candidate, token: Any, finish: Any) -> bool:
+        """Take in a token by which the rest can be asked for, if there is one; whether the client is not to see it."""
+        if not isinstance(token, str) or not token:
+            if finish is not None and not state.paused:
+                self.continuation = None
+            return False
+        self.continuation = token
+        hides = finish in (None, CONTINUATION) and self.continues(token)
+        state.continues = state.paused and hides
+        return hides
 
     def _place(self, state: Candidate) -> Document:
         names = [call.name for call in state.captured]

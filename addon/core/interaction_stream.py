@@ -85,6 +85,8 @@ class Stream:
         match document:
             case {"event_type": "interaction.created"} if self.rounds > 1:
                 return held
+            case {"event_type": "interaction.status_update", "status": "requires_continuation"}:
+                return held  # the end says so, unless the proxy asks for the rest
             case {"event_type": "interaction.status_update", "status": status} if self.rounds > 1 or (
                 self._hides and status not in _ALIVE
             ):

@@ -30,8 +30,8 @@ def mark(interaction_id: str) -> Document:
 
 
 def marked(content: Document) -> str | None:
-    """The interaction that a Content is the last of, if the service keeps it."""
-    return next((part[_ID] for part in parts_of(content) if isinstance(part.get(_ID), str)), None)
+    """The interaction that a Content is the last of, if the service keeps it. One answer may take several."""
+    return next((part[_ID] for part in reversed(parts_of(content)) if isinstance(part.get(_ID), str)), None)
 
 
 def called(content: Document) -> dict[str, str]:

@@ -72,10 +72,12 @@ _ALPHABET = string.ascii_lowercase + string.digits
 
 @dataclass
 class Stored:
-    """An interaction that a later one may go on from: all that was said up to its end, and its answer."""
+    """An interaction that a later one may go on from: all that was said up to its end, what of it was asked, and its
+    answer."""
 
     contents: list[Json]
     document: Json
+    asked: list[Json] = field(default_factory=list)
 
 
 @dataclass
@@ -107,19 +109,19 @@ class Interactions:
         model = models.find(given.get("model") or "")
         if model is None:
             raise Refused(f"Model '{given.get('model', '')}' not found.", code=404)
-        before = self._before(given)
-        if "input" not in given:
-            raise Refused("Missing required parameter 'input'.")
-        contents = before + contents_of(given["input"], after=before)
-        self._check_results(before, contents[len(before) :])
-        request = _request(given, contents, model)
+        asked, so_far = self._asked(given)
+        request = _request(given, asked, model)
+        if "continuation_token" in given:
+            request["continuationToken"] = given["continuation_token"]
         options = rules.Options(check_signatures=self.options.check_signatures, check_declared=False)
         rules.check(request, model, PLACE, options=options)
         found = answer(request)
         spoken = said(found, _call_id, signed=model.three)
         document = _document(given, model, spoken, found.finish, tokens(request))
+        if found.token is not None:
+            document["continuation_token"] = found.token
         if given.get("store", True):
-            self.stored[document["id"]] = Stored(contents + spoken, document)
+            self.stored[document["id"]] = Stored(asked + so_far + spoken, document, asked)
         else:
             del document["id"]
         return Interaction(document, shape)
@@ -133,6 +135,22 @@ class Interactions:
         self._find(name)
         del self.stored[name]
         return {}
+
+    def _asked(self, given: Json) -> tuple[list[Json], list[Json]]:
+        """What is to be answered, and what of the answer was given before. The rest of an answer that is kept is asked
+        for by the interaction that had its token, without any input."""
+        before = self._before(given)
+        if "input" in given:
+            asked = before + contents_of(given["input"], after=before)
+            self._check_results(before, asked[len(before) :])
+            return asked, []
+        token, previous = given.get("continuation_token"), given.get("previous_interaction_id")
+        if token is None or previous is None:
+            raise Refused("Missing required parameter 'input'.")
+        held = self._find(previous)
+        if held.document.get("continuation_token") != token:
+            raise Refused("The continuation token does not belong to the previous interaction.")  # own words
+        return held.asked, held.contents[len(held.asked) :]
 
     def _before(self, given: Json) -> list[Json]:
         previous = given.get("previous_interaction_id")
@@ -248,7 +266,9 @@ def _calling(choice: Any) -> Json:
 
 def _document(given: Json, model: Model, spoken: list[Json], finish: str, prompt: int) -> Json:
     calls = bool(last_calls(spoken))
-    status = {"STOP": "requires_action" if calls else "completed", "MAX_TOKENS": "incomplete"}.get(finish, "failed")
+    ended = "requires_action" if calls else "completed"
+    known = {"STOP": ended, "MAX_TOKENS": "incomplete", "CONTINUATION": "requires_continuation"}
+    status = known.get(finish, "failed")
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     steps = steps_of(spoken)
     output = sum(len(json.dumps(step)) for step in steps) // 4

@@ -6,6 +6,8 @@ In the text of the last ordinary user turn these directives are understood; anyt
 - ``then call g {}`` calls g in the next step; ``forever`` at the end repeats the last step for ever;
 - ``say TEXT`` before a call is text that comes before it;
 - ``finish REASON`` ends with that finishReason and nothing else;
+- ``in N pieces`` gives the answer to so many requests: all but the last end with CONTINUATION and a token for the next,
+  or with MAX_TOKENS where it is ``in N pieces to the limit``. Streams have such tokens in between as well;
 - ``repeat the results`` answers with all function results of the whole history.
 
 In natural language a declared function is called when a word of its name is in the text ("weather" of get_weather).
@@ -16,10 +18,11 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from addon.demo import arguments
+from addon.demo import arguments, signatures
 from addon.demo.history import Turn, last_words, turns
 
 _NEXT = re.compile(r"\bthen\s+(?=(?:say|call)\b)")
@@ -28,6 +31,7 @@ _CALL = re.compile(
 )
 _SAY = re.compile(r"^\s*say\s+(.+?)(?=\s+(?:and\s+)?call\s|\n|$)", re.DOTALL)
 _FINISH = re.compile(r"\bfinish\s+([A-Z][A-Z_]+)\b")
+_PIECES = re.compile(r"\s*\bin (\d+) pieces( to the limit)?\b")
 _SUM = re.compile(r"(-?\d+(?:\.\d+)?)\s*([-+*/x])\s*(-?\d+(?:\.\d+)?)")
 _NO_WORDS = frozenset(
     "get set find fetch do run the a an my of to in for by is it this that current list make tool function and or "
@@ -46,15 +50,50 @@ class Call:
 
 @dataclass
 class Answer:
-    """One candidate: text, then calls, then a finishReason."""
+    """One candidate: text, then calls, then a finishReason. ``token`` is for a request that goes on with it;
+    ``checkpoint`` makes one for a place behind so many words."""
 
     text: str = ""
     calls: list[Call] = field(default_factory=list)
     finish: str = "STOP"
+    token: str | None = None
+    checkpoint: Callable[[int], str] | None = None
 
 
 def answer(request: dict[str, Any]) -> Answer:
     """What the model answers to an accepted request in canonical form."""
+    words = last_text(request)
+    found = _answer(request)
+    if match := _PIECES.search(words):
+        found.text = _PIECES.sub("", found.text)
+        return _piece(found, request, int(match[1]), "MAX_TOKENS" if match[2] else "CONTINUATION")
+    if found.finish == "CONTINUATION":
+        found.token = signatures.continuation_token(request, 0)
+    return found
+
+
+def last_text(request: dict[str, Any]) -> str:
+    """The user's last words."""
+    history = turns(request["contents"])
+    return history[last_words(history)].text
+
+
+def _piece(whole: Answer, request: dict[str, Any], count: int, finish: str) -> Answer:
+    """The piece of an answer that is due."""
+    units: list[str | Call] = [*re.findall(r"\S+\s*|\s+", whole.text), *whole.calls]
+    token = request.get("continuationToken")
+    begin = (signatures.continued_from(token, request) or 0) if token else 0
+    end = begin + max(1, -(-len(units) // count))
+    due = units[begin:end]
+    text = "".join(unit for unit in due if isinstance(unit, str))
+    calls = [unit for unit in due if isinstance(unit, Call)]
+    if end >= len(units):
+        return Answer(text, calls, whole.finish)
+    token = signatures.continuation_token(request, end)
+    return Answer(text, calls, finish, token, lambda given: signatures.continuation_token(request, begin + given))
+
+
+def _answer(request: dict[str, Any]) -> Answer:
     history = turns(request["contents"])
     start = last_words(history)
     text = history[start].text
@@ -63,9 +102,9 @@ def answer(request: dict[str, Any]) -> Answer:
     mode = config.get("mode", "AUTO")
     if allowed := config.get("allowedFunctionNames"):
         functions = {name: functions[name] for name in allowed}
-    if request.get("continuationToken"):
-        return Answer(f"... and so on, to the end of: {text}")
     if match := _FINISH.search(text):
+        if request.get("continuationToken"):
+            return Answer(f"... and so on, to the end of: {text}")
         return Answer(finish=match[1])
     if "repeat the results" in text:
         return Answer(_told(_results(history)) or "There are no results yet.")

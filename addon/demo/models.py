@@ -46,4 +46,4 @@ def find(name: str) -> Model | None:
     if match is None:
         return None
     version = (int(match[1]), int(match[2] or 0))
-    return Model(name, version) if (2, 0) <= version < (4, 0) else None
+    return Model(name, version) if (2, 0) <= version < (5, 0) else None

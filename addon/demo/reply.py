@@ -19,6 +19,7 @@ from addon.demo.models import Model
 Json = dict[str, Any]
 
 _ALPHABET = string.ascii_lowercase + string.digits
+_WORDS = re.compile(r"\S+\s*|\s+")
 FINISH_MESSAGE = "Model generated function call(s)."
 
 
@@ -93,9 +94,19 @@ class Reply:
                 if last and self.model.three and not answer.calls:
                     last[0]["thoughtSignature"] = signatures.sign_text()
                 chunks.append(last)
+            given = 0
             for n, parts in enumerate(chunks):
                 final = answer if n == len(chunks) - 1 and not shape.no_finish else None
-                events.append(self._document([self._candidate(index, parts, final)], self._output_tokens()))
+                candidate = self._candidate(index, parts, final)
+                words = sum(
+                    len(_WORDS.findall(part["text"]))
+                    for part in parts or []
+                    if not part.get("thought") and "text" in part
+                )
+                given += words
+                if answer.checkpoint is not None and final is None and words:
+                    candidate["continuationToken"] = answer.checkpoint(given)
+                events.append(self._document([candidate], self._output_tokens()))
         if shape.usage:
             events.append(self._document(None, self._output_tokens()))
         return [self._envelope(event) for event in events]
@@ -156,8 +167,8 @@ class Reply:
             candidate["index"] = index
         if final is not None and any("functionCall" in part for part in parts or []) and "vertex" not in self.place:
             candidate["finishMessage"] = FINISH_MESSAGE
-        if final is not None and final.finish == "CONTINUATION":
-            candidate["continuationToken"] = signatures.continuation_token()
+        if final is not None and final.token is not None:
+            candidate["continuationToken"] = final.token
         return candidate
 
     def _output_tokens(self) -> int:
@@ -187,7 +198,7 @@ class Reply:
 
 def split(text: str, pieces: int) -> list[str]:
     """The text in up to ``pieces`` parts, cut between words where it can be."""
-    words = re.findall(r"\S+\s*|\s+", text)
+    words = _WORDS.findall(text)
     size = max(1, -(-len(words) // max(1, pieces)))
     return ["".join(words[n : n + size]) for n in range(0, len(words), size)]
 

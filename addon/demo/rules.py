@@ -61,8 +61,8 @@ def check(
     _check_tool_config(request.get("toolConfig") or {}, declared, model, stream)
     _check_output(request.get("generationConfig") or {}, bool(declared), model, place)
     token = request.get("continuationToken")
-    if token is not None and not signatures.is_continuation_token(token):
-        raise Refused("Invalid continuation token.")  # own words
+    if token is not None and signatures.continued_from(token, request) is None:
+        raise Refused("Invalid continuation token: it is for another request.")  # own words
     turns = history.turns(contents)
     history.check_order(turns, model)
     if options.check_declared:

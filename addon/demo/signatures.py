@@ -83,13 +83,22 @@ def made_up(signature: str) -> bool:
     return (decode_bytes(signature) or b"")[2:3] == _UNDECLARED
 
 
-def continuation_token() -> str:
-    """A token for a request that goes on with a cut answer."""
-    nonce = os.urandom(8)
-    return base64.urlsafe_b64encode(nonce + _mac(b"continue", nonce)).decode()
+def continuation_token(request: dict[str, Any], given: int) -> str:
+    """A token for the same request, which goes on behind so many pieces of its answer."""
+    head = os.urandom(8) + given.to_bytes(4)
+    return base64.b64encode(head + _mac(b"continue", head, _same(request))).decode()
 
 
-def is_continuation_token(token: str) -> bool:
-    """Whether this server gave the token out."""
+def continued_from(token: str, request: dict[str, Any]) -> int | None:
+    """How much of the answer this server gave out before it gave the token; None where it did not, for this request."""
     raw = decode_bytes(token) or b""
-    return len(raw) == 24 and hmac.compare_digest(raw[8:], _mac(b"continue", raw[:8]))
+    if len(raw) != 28 or not hmac.compare_digest(raw[12:], _mac(b"continue", raw[:12], _same(request))):
+        return None
+    return int.from_bytes(raw[8:12])
+
+
+def _same(request: dict[str, Any]) -> bytes:
+    """What must be the same in a request that goes on: all but the token, and how much there may be of it."""
+    config = {k: v for k, v in (request.get("generationConfig") or {}).items() if k != "maxOutputTokens"}
+    same = {k: v for k, v in request.items() if k not in ("continuationToken", "generationConfig")}
+    return json.dumps([plain(same), plain(config)], sort_keys=True).encode()

@@ -5,7 +5,8 @@ A shell that cannot do one of them (the store fails) tells the machine, and does
 
 from typing import NamedTuple
 
-from addon.core.answer import Answer, Captured
+from addon.core.answer import Captured
+from addon.graft.exchange import Paused
 from addon.graft.owners import Birth
 from store.models import Call, Turn
 
@@ -47,9 +48,10 @@ class Note(NamedTuple):
 
 
 class Pause(NamedTuple):
-    """Keep the answer until the client asks for the rest of it (finishReason CONTINUATION)."""
+    """Keep the answer until the client asks for the rest of it by this token."""
 
-    answer: Answer
+    token: str
+    paused: Paused
 
 
 class Start(NamedTuple):
@@ -66,9 +68,11 @@ class Wait(NamedTuple):
 
 
 class Send(NamedTuple):
-    """Send this request upstream; the machine is fed the answer."""
+    """Send this request upstream; the machine is fed the answer. `goes_on`: it asks for the rest of the answer before,
+    whose calls belong to the same step."""
 
     body: bytes
+    goes_on: bool = False
 
 
 class End(NamedTuple):

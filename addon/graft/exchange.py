@@ -3,12 +3,32 @@
 from dataclasses import dataclass, field
 
 from addon.core.answer import Answer, Naming
+from addon.core.documents import Document
 from addon.core.keys import Keys
 from addon.core.request import Request
 from addon.core.tools import Plan
 from addon.graft.scope import Scope
 from addon.surfaces.base import Target
 from addon.surfaces.wire import Wire
+from store.models import Step
+
+
+@dataclass(frozen=True, slots=True)
+class Paused:
+    """An answer whose rest the client may ask for. `added`, `mode` and `rounds` are of the last request that a loop
+    made for it, `steps` and `shown` what its rounds before came to."""
+
+    answer: Answer
+    added: tuple[Document, ...] = ()
+    mode: str | None = None
+    rounds: int = 1
+    steps: tuple[Step, ...] = ()
+    shown: tuple[Document, ...] = ()
+
+    @property
+    def has_calls(self) -> bool:
+        """Whether calls of the answer were left to others: no loop runs those that are still to come."""
+        return any(state.captured for state in self.answer.candidates.values())
 
 
 @dataclass(slots=True)
@@ -16,7 +36,7 @@ class Exchange:
     """A request that went upstream with grafted tools; its answer is captured with what is here.
 
     `request` is what the client sent: the ledger knows turns by what the client remembers, under these `keys`.
-    `resumes` is the answer that this request continues, after finishReason CONTINUATION. `notes`: turns without calls
+    `resumes` is the answer that this request continues, by its continuationToken. `notes`: turns without calls
     are noted, so that none is taken for one that hides some. `request_key` is by what the same request, sent again,
     finds this answer if it breaks off; `proxy_id` is the proxy that makes it.
     """
@@ -27,7 +47,7 @@ class Exchange:
     model: str
     request: Request
     keys: Keys
-    resumes: Answer | None = None
+    resumes: Paused | None = None
     notes: bool = True
     request_key: bytes = b""
     proxy_id: str | None = None

@@ -4,6 +4,7 @@ One `Grafter` serves the whole proxy. It suspends only in the store and while it
 """
 
 import asyncio
+import base64
 import functools
 import logging
 from collections import OrderedDict, deque
@@ -13,7 +14,6 @@ from typing import Literal
 import xxhash
 
 from addon.core import replies
-from addon.core.answer import Answer
 from addon.core.documents import Document, Malformed, decode, members, mended
 from addon.core.history import rewrite
 from addon.core.keys import Keys, asker_digest
@@ -22,7 +22,7 @@ from addon.core.steps import last_step
 from addon.core.tools import Plan, Toolbox, cannot_use_functions, generation
 from addon.core.turns import Turn
 from addon.graft.evidence import Miss
-from addon.graft.exchange import Abandoned, Exchange, Forward, Outcome, Reply
+from addon.graft.exchange import Abandoned, Exchange, Forward, Outcome, Paused, Reply
 from addon.graft.ledger import Hits, hits_of, take_answers
 from addon.graft.owners import ByHand, Owners
 from addon.graft.prefixes import Prefixes
@@ -39,6 +39,7 @@ from store.models import Call
 logger = logging.getLogger("toolgraft")
 
 _CONTINUATIONS = 128
+_STANDARD = str.maketrans("-_", "+/")
 _ANSWERED = (Operation.GENERATE, Operation.STREAM)
 _UNTOUCHED = Plan(None, None, False, {}, frozenset(), grafts=False)
 _NOTES = 1024
@@ -85,7 +86,7 @@ class Grafter:
         self.metrics = metrics
         self.scopes = Scopes(store, settings, shared)
         self.prefixes = Prefixes()
-        self.continuations: OrderedDict[tuple[str, str], Answer] = OrderedDict()
+        self._continuations: OrderedDict[tuple[str, bytes | str], Paused] = OrderedDict()
         self._warner = Warner()
         self._notes: deque[tuple[str, Sequence[bytes], bytes]] = deque(maxlen=_NOTES)
         self._misses: OrderedDict[tuple[str, bytes], None] = OrderedDict()
@@ -170,12 +171,15 @@ class Grafter:
             self.metrics.error("store")
             self.warn(f"the store failed, answers without calls are noted later: {error}")
 
-    def keep_continuation(self, session: str, answer: Answer) -> None:
-        """Remember an answer that paused until the client asks for the rest of it."""
-        assert answer.continuation is not None
-        self.continuations[session, answer.continuation] = answer
-        if len(self.continuations) > _CONTINUATIONS:
-            self.continuations.popitem(last=False)
+    def keep_continuation(self, session: str, token: str, paused: Paused) -> None:
+        """Remember an answer until the client asks for the rest of it."""
+        self._continuations[session, _token_bytes(token)] = paused
+        if len(self._continuations) > _CONTINUATIONS:
+            self._continuations.popitem(last=False)
+
+    def continuation(self, session: str, token: str) -> Paused | None:
+        """The answer that a continuationToken goes on with."""
+        return self._continuations.get((session, _token_bytes(token)))
 
     # --- the way ----------------------------------------------------------------------------------------------
 
@@ -222,7 +226,7 @@ class Grafter:
         if target.operation is Operation.COUNT or not plan.grafts:
             return Forward(rewritten, heard=exchange if exchange.notes else None)
         if token:
-            exchange.resumes = self.continuations.get((scope.session, token))
+            exchange.resumes = self.continuation(scope.session, token)
         return Forward(rewritten, exchange)
 
     def _may_hide(self, scope: Scope) -> bool:
@@ -374,6 +378,16 @@ def store_error(wire: Wire, error: StoreUnavailable) -> bytes:
 def _counts_tools(target: Target, request: Request) -> bool:
     """Whether a countTokens request has a place for tools, or can be given one."""
     return target.surface != "codeassist" or request.value("tools") is not None
+
+
+def _token_bytes(token: str) -> bytes | str:
+    """What a token stands for: clients send it back in the other alphabet of base64."""
+    try:
+        return base64.b64decode(
+            token.translate(_STANDARD).rstrip("=") + "=" * (-len(token.rstrip("=")) % 4), validate=True
+        )
+    except ValueError:
+        return token
 
 
 def _text_in(request: Request, name: str) -> str:

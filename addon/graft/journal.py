@@ -21,8 +21,9 @@ class TurnIds:
         self._first = ""
         self._given = False
 
-    def begin_answer(self) -> None:
-        self._given = False
+    def begin_answer(self, *, goes_on: bool) -> None:
+        """`goes_on`: its first turn has its id already."""
+        self._given = goes_on
 
     def resume(self, turn_id: str) -> None:
         self._first = turn_id
@@ -36,8 +37,9 @@ class TurnIds:
 
 
 class Journal:
-    """`steps` and `shown` are what the rounds before the present one came to. `clock` gives the time by the store's,
-    and `birth` what a call is when it is stored. `splice` knows what all rounds say of themselves."""
+    """`steps` and `shown` are what the rounds before the present one came to, and `given` what of that the client has
+    in answer to its present request. `clock` gives the time by the store's, and `birth` what a call is when it is
+    stored. `splice` knows what all rounds say of themselves."""
 
     def __init__(
         self,
@@ -50,8 +52,10 @@ class Journal:
         self.clock = clock
         self._birth = birth
         self._births: dict[str, Birth] = {}
-        self.steps: list[Step] = []
-        self.shown: list[Document] = []
+        before = exchange.resumes
+        self.steps: list[Step] = [*before.steps] if before is not None else []
+        self.shown: list[Document] = [*before.shown] if before is not None else []
+        self.given: list[Document] = []
         self.splice = splice
         self._saved: dict[int, tuple[int, bool]] = {}
         """Of the candidates of the present round: how many calls, and whether as a turn that has ended."""
@@ -64,7 +68,7 @@ class Journal:
         """The ids of the turns that can be found by what the client sees of them."""
         self._past: list[Candidate] = []
         """Of the rounds that are over."""
-        self._resumed: list[Document] = []
+        self._resumed: list[Document] = [*self.shown]
         self._turn_id = ""  # of the client's turn, once a round of it is complete
         self._taken_over = ""  # the id of the turn of an answer that broke off, which goes on here
 
@@ -79,6 +83,7 @@ class Journal:
         self._taken_over = resumption.turn_id
         self.steps, self.shown = list(resumption.steps), list(resumption.visible)
         self._resumed = list(resumption.visible)
+        self.given = list(resumption.visible)
         calls: list[tuple[Captured, Birth]] = []
         for call, anew in resumption.calls:
             birth = self._birth(call) if anew else Birth(begins=True, repeats=call.call_id)
@@ -106,6 +111,7 @@ class Journal:
                 self._turn_id = candidate.turn_id
                 self.steps += [step_of(candidate)] if candidate.captured else []
                 self.shown += candidate.shown
+                self.given += candidate.given
 
     def has_news(self, candidates: Sequence[Candidate]) -> bool:
         """Whether there may be anything to store: most events bring nothing."""

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from addon.core import replies
-from addon.core.answer import Candidate, Captured
+from addon.core.answer import Answer, Candidate, Captured
 from addon.core.arguments import Limits
 from addon.core.calls import calls_in
 from addon.core.documents import Document, Malformed, decode, encode, objects
@@ -72,6 +72,10 @@ class AnswerMachine:
         self._journal = Journal(exchange, clock, births, self._splice)
         self._markers = markers_of(exchange, loops=self._rounds.runs_calls)
         self._turn_ids = TurnIds()
+        self._before = exchange.resumes.answer if exchange.resumes is not None else None
+        """The answer that the present round goes on with, which was not all of it."""
+        if self._before is not None and 0 in self._before.candidates:
+            self._turn_ids.resume(self._before.candidates[0].turn_id)
         self.is_over = False
         self._told_end = False  # the last event by which the client's turn ends went out, or goes out next
         self._streams = False  # the client's answer is a stream, and has begun
@@ -99,6 +103,8 @@ class AnswerMachine:
     def resume(self, resumption: Resumption) -> list[Effect]:
         """In the place of `start`, or before `begin`: the answer goes on with what one that broke off has left."""
         self._births.resumption = resumption
+        if len(resumption.steps) > len(self._journal.steps):
+            self._before = None  # its rest has come
         self._turn_ids.resume(resumption.turn_id)
         calls = self._journal.resume(resumption)
         if not self._rounds.is_loop or not resumption.steps:
@@ -118,7 +124,7 @@ class AnswerMachine:
         """An answer with status 200 begins: the next one of the upstream's, or the same one anew."""
         if not self._rounds.is_loop:
             self._begin_round()
-        self._turn_ids.begin_answer()
+        self._turn_ids.begin_answer(goes_on=self._before is not None)
         self.reading = self._read(content_type)
         self._journal.begin_answer(self.reading.candidates)
         return self._framed()
@@ -203,7 +209,7 @@ class AnswerMachine:
 
     def _sent(self, body: bytes) -> list[Effect]:
         self._begin_round()
-        return [Send(body)]
+        return [Send(body, goes_on=self._before is not None and self.rounds > 1)]
 
     def _begin_round(self) -> None:
         self._splice.begin_round()
@@ -300,6 +306,8 @@ class AnswerMachine:
         try:
             visible = reading.taken(response, whole=whole)
             saves = self._saves()
+            if reading.answer is not None and (token := reading.answer.continuation) is not None:
+                saves = [*saves, *self._checkpoint(reading.answer, token, visible)]
         except Exception as error:
             if holds(encode(response), Wire.call_markers):
                 raise
@@ -350,6 +358,8 @@ class AnswerMachine:
             new_turn_id=self._turn_ids,
             kept_id=self._births.kept_id,
             goes_on=self._rounds.is_answered_here,
+            continues=self._rounds.continues,
+            before=self._before.resumed(anew=self.rounds <= 1) if self._before is not None else None,
             limits=Limits(self._settings.max_calls, self._settings.max_args),
             max_event=self._settings.max_event,
         )
@@ -362,6 +372,15 @@ class AnswerMachine:
         fresh = tuple(journal.fresh(candidates))
         saves: list[Effect] = [*journal.saves(candidates, complete=complete, cut=self.reading.is_cut)]
         return [*saves, Start(fresh)] if fresh else saves
+
+    def _checkpoint(self, answer: Answer, token: str, visible: Document | None) -> Iterator[Effect]:
+        """The client may come back with a token from the middle of a stream that breaks off."""
+        shown = objects(visible.get("candidates")) if visible is not None and self._streams else ()
+        if any(one.get("continuationToken") and one.get("finishReason") is None for one in shown):
+            yield self._paused(answer, token)
+
+    def _paused(self, answer: Answer, token: str) -> Pause:
+        return Pause(token, self._rounds.paused(answer, self._journal.steps, self._journal.shown))
 
     # --- the end of an answer ---------------------------------------------------------------------------------
 
@@ -382,14 +401,17 @@ class AnswerMachine:
         closing = reading.closing()
         if reading.goes_on:
             yield from self._saves()
-        match self._rounds.after(reading.candidates):
+        token = reading.answer.continuation if reading.answer is not None else None
+        match self._rounds.after(reading.candidates, token):
             case Over(outcome):
                 yield from self._concluded(outcome, closing)
             case RunTools(calls):
+                self._before = None
                 self._journal.took(reading.candidates)
                 yield self._journal.progress()
                 yield Wait(calls)
             case bytes(body):
+                self._before = reading.answer if reading.continues else None
                 self._journal.took(reading.candidates)
                 yield from self._sent(body)
 
@@ -423,9 +445,8 @@ class AnswerMachine:
         if answer is not None:
             for name in answer.unfinished:
                 yield Warn(f"{_CUT_SHORT} {name}: those that came were taken")
-            if answer.continuation is not None and self.rounds == 1:
-                answer.goes_on = _never
-                yield Pause(answer)
+            if answer.continuation is not None:
+                yield self._paused(answer, answer.continuation)
         yield from self._ended(outcome)
 
     def _ended(self, outcome: str) -> Iterator[Effect]:
@@ -450,9 +471,9 @@ class AnswerMachine:
             return self._last
         raw, response = self._last
         parts = None
-        if self.reading.framing is not Framing.JSON:
-            parts = [part for state in self.reading.candidates[:1] for part in state.shown]
-        merged = self._splice.merged(response, self._journal.shown, parts)
+        if self.reading.framing is not Framing.JSON or self._before is not None:
+            parts = [part for state in self.reading.candidates[:1] for part in state.given]
+        merged = self._splice.merged(response, self._journal.given, parts)
         return self.wire.whole(merged, raw if isinstance(raw, dict) and response is not None else None)
 
     def _over(self, outcome: str) -> End:
@@ -545,10 +566,6 @@ class _Births:
 def _note(splice: Splice, rounds: Rounds, response: Document) -> None:
     splice.note(response)
     rounds.note(response)
-
-
-def _never(state: Candidate) -> bool:
-    return False
 
 
 def _holds_error(document: object) -> bool:

@@ -62,11 +62,14 @@ class Reading:
         new_turn_id: Callable[[], str],
         kept_id: Callable[[str, Document], str | None],
         goes_on: Callable[[Candidate], bool],
+        continues: Callable[[str], bool],
         limits: Limits,
         max_event: int,
+        before: Answer | None = None,
     ) -> None:
+        """`before`: the answer that this one goes on with."""
         self.decoder = Decoder(content_type, max_event)
-        self.answer = exchange.resumes.resumed() if exchange.resumes is not None else None
+        self.answer = before
         self.is_plain = is_plain and self.answer is None
         self.has_responses = False
         self.is_cut = False
@@ -76,7 +79,11 @@ class Reading:
         self._new_turn_id = new_turn_id
         self._kept_id = kept_id
         self._goes_on = goes_on
+        self._continues = continues
         self._limits = limits
+        if before is not None:
+            before.goes_on, before.continues, before.new_turn_id = goes_on, continues, new_turn_id
+            before.call_id = lambda name, args: kept_id(name, args) or new_call_id()
         self._unread: list[bytes] = []
         self._hearing = Hearing(exchange) if self.is_plain and exchange.notes else None
         self._finished = self._hearing is None
@@ -99,6 +106,11 @@ class Reading:
                 if state.goes_on:
                     return True
         return False
+
+    @property
+    def continues(self) -> bool:
+        """Whether the proxy asks for the rest of it."""
+        return any(state.continues for state in self.candidates)
 
     @property
     def has_ended(self) -> bool:
@@ -198,6 +210,7 @@ class Reading:
             call_id=lambda name, args: kept(name, args) or new_call_id(),
             limits=self._limits,
             goes_on=self._goes_on,
+            continues=self._continues,
         )
         for response in self._responses():
             self._note(response)

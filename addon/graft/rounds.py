@@ -6,14 +6,17 @@ Without a request of a loop there is one round, the client's own, and no call is
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from addon.core.answer import Candidate, Captured
+from addon.core.answer import Answer, Candidate, Captured
 from addon.core.documents import Document, decode, get, objects
 from addon.core.request import Request
 from addon.core.toolloop import WRONG_CALLS, End, Ended, Round, RunTools, Send, tool_loop
-from addon.graft.exchange import Exchange
+from addon.graft.exchange import Exchange, Paused
 from addon.graft.owners import Owners
 from addon.graft.resumption import Resumption
+from store.models import Step
 
+_MAX_PIECES = 64
+"""How many further requests the rest of one answer may take: Gemini 4 gives a million tokens in 32 pieces."""
 _OUTCOMES = {End.ANSWERED: "answered", End.DELIVERED: "delivered", End.FAILED: "failed"}
 
 
@@ -37,6 +40,8 @@ class Rounds:
         self.has_one_candidate = _candidate_count(exchange.request) == 1
         self.runs_calls = request is not None and self.has_one_candidate and _runs_calls(exchange)
         self._asked: Send | RunTools | None = None
+        self._token = _token_in(exchange.request)  # of the client's request, which the first of a loop has as well
+        self._pieces = 0
         self._had_wrong_calls = False
 
     @property
@@ -48,6 +53,9 @@ class Rounds:
     def first(self) -> bytes:
         """The request of the first round."""
         assert self._loop is not None
+        if (before := self._exchange.resumes) is not None and not self.number:
+            self.number = before.rounds - 1
+            self._loop = tool_loop(self._exchange.scope.max_rounds, before.added, self.number, before.mode)
         asked = next(self._loop)
         assert isinstance(asked, Send)
         return self._sent(asked)
@@ -60,16 +68,20 @@ class Rounds:
             own = [calls[slot.call_id] for slot in step.slots if slot.call_id in calls]
             answered = {"role": "user", "parts": self._responses(own, responses)}
             before += [{**step.content, "parts": self._named(step.content.get("parts") or [])}, answered]
+        earlier = self._exchange.resumes
+        if len(resumption.steps) > (0 if earlier is None else len(earlier.steps)):
+            self._token = None  # what it asked for has come
         self.number = resumption.rounds
         self._loop = tool_loop(self._exchange.scope.max_rounds, before, resumption.rounds)
         return self.first()
 
-    def after(self, candidates: Sequence[Candidate]) -> RunTools | bytes | Over:
-        """What follows a round that came to this: calls that are waited for, another request, or nothing."""
+    def after(self, candidates: Sequence[Candidate], token: str | None = None) -> RunTools | bytes | Over:
+        """What follows a round that came to this: calls that are waited for, another request, or nothing. `token`: by
+        which the rest can be asked for."""
         if self._loop is None:
             return Over(_OUTCOMES[End.ANSWERED])
         try:
-            asked = self._loop.send(self._outcome(candidates))
+            asked = self._loop.send(self._outcome(candidates, token))
         except StopIteration as stop:
             ended: Ended = stop.value
             return Over(_OUTCOMES[ended.end])
@@ -98,8 +110,10 @@ class Rounds:
     def _sent(self, asked: Send) -> bytes:
         assert self._request is not None
         self._asked = asked
-        self.number += 1
-        return self._exchange.wire.next_request(self._request, asked.added, asked.mode)
+        token, self._token = asked.token or self._token, None
+        if asked.token is None:
+            self.number += 1
+        return self._exchange.wire.next_request(self._request, asked.added, asked.mode, token)
 
     # --- what a round comes to --------------------------------------------------------------------------------
 
@@ -112,6 +126,21 @@ class Rounds:
     def runs(self, call: Captured) -> bool:
         """Whether the call is run here; one that fails at once is answered so."""
         return self.runs_calls and (call.fault is not None or self._owners.can_run(self._exchange.scope, call.name))
+
+    def continues(self, token: str) -> bool:
+        """Whether the proxy asks for the rest of an answer itself, by this token."""
+        asked = self._asked
+        return (
+            isinstance(asked, Send) and self.has_one_candidate and self._pieces < _MAX_PIECES and asked.token != token
+        )
+
+    def paused(self, answer: Answer, steps: Sequence[Step], shown: Sequence[Document]) -> Paused:
+        """An answer whose rest the client may ask for; it asks for it once, or more often."""
+        asked, kept = self._asked, answer.resumed()
+        kept.goes_on, kept.continues = _never, _never
+        if not isinstance(asked, Send):
+            return Paused(kept)
+        return Paused(kept, asked.added, asked.mode, self.number, tuple(steps), tuple(shown))
 
     def is_answered_here(self, state: Candidate) -> bool:
         """Whether the proxy answers the step itself, and the client's turn goes on."""
@@ -126,10 +155,13 @@ class Rounds:
             and all(self.runs(call) for call in state.captured)
         )
 
-    def _outcome(self, candidates: Sequence[Candidate]) -> Round:
+    def _outcome(self, candidates: Sequence[Candidate], token: str | None) -> Round:
         state = next((one for one in candidates if one.index == 0), None)
         if state is None:
             return Round({}, (), runs=False, finish=None)
+        if state.continues:
+            self._pieces += 1
+            return Round({}, (), runs=False, finish=None, token=token)
         wrong = has_wrong_calls(state) and self.runs_calls
         self._had_wrong_calls = self._had_wrong_calls or wrong
         calls = tuple(call for one in candidates for call in one.captured)
@@ -155,8 +187,20 @@ def has_wrong_calls(state: Candidate) -> bool:
 
 
 def _runs_calls(exchange: Exchange) -> bool:
-    """An answer that was begun without a loop is ended without one."""
-    return exchange.scope.delivery in ("auto", "loop") and exchange.resumes is None
+    """An answer with calls that are not the loop's is ended without one."""
+    if exchange.resumes is not None and exchange.resumes.has_calls:
+        return False
+    return exchange.scope.delivery in ("auto", "loop")
+
+
+def _token_in(request: Request) -> str | None:
+    value = request.value("continuationToken")
+    token = decode(value) if value is not None else None
+    return token if isinstance(token, str) else None
+
+
+def _never(of: object) -> bool:
+    return False
 
 
 def _candidate_count(request: Request) -> float:

@@ -22,8 +22,8 @@ async def record(grafter: Grafter, machine: AnswerMachine, effect: Effect) -> li
                 await _save(grafter, effect)
             case Note(keys, chain):
                 await grafter.note(machine.exchange.scope.session, keys, chain)
-            case Pause(answer):
-                grafter.keep_continuation(machine.exchange.scope.session, answer)
+            case Pause(token, paused):
+                grafter.keep_continuation(machine.exchange.scope.session, token, paused)
             case Warn(text):
                 grafter.warn(text)
             case Mistake(error, passed=True):

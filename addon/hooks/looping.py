@@ -77,8 +77,10 @@ class Looping:
             return True
         if runtime is None or exchange.scope.delivery not in ("auto", "loop"):
             return False
-        if exchange.target.operation not in (Operation.GENERATE, Operation.STREAM) or exchange.resumes is not None:
-            return False  # an answer that was begun without a loop is ended without one
+        if exchange.target.operation not in (Operation.GENERATE, Operation.STREAM) or (
+            exchange.resumes is not None and exchange.resumes.has_calls
+        ):
+            return False  # an answer with calls that are not a loop's is ended without one
         return any(runtime.executors.can_run(exchange.scope, name) for name in exchange.plan.names)
 
     def divert(self, flow: http.HTTPFlow, exchange: Exchange, client: bytes, grafted: bytes) -> None:

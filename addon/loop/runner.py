@@ -100,8 +100,8 @@ class Runner:
                         yield out
                 following, self._next = self._next, None
                 match following:
-                    case Send(body):
-                        outputs = self._round(body)
+                    case Send(body, goes_on):
+                        outputs = self._round(body, goes_on=goes_on)
                     case Wait(calls):
                         outputs = self._tools(calls)
                     case None:
@@ -225,8 +225,10 @@ class Runner:
 
     # --- requests upstream ------------------------------------------------------------------------------------
 
-    async def _round(self, body: bytes) -> Output:
-        self.step, self._calls = Step(), []
+    async def _round(self, body: bytes, *, goes_on: bool) -> Output:
+        if not goes_on:
+            self.step, self._calls = Step(), []
+        begun = len(self._calls)
         is_first = self.machine.rounds == 1  # which is the client's own to repeat
         for attempt in range(1, _TRIES + 1):
             is_last = is_first or attempt == _TRIES
@@ -249,7 +251,7 @@ class Runner:
             except (httpx2.RequestError, BadAnswer) as error:
                 if is_first and not isinstance(error, httpx2.DecodingError):
                     raise
-                if is_last or self.machine.has_shown or self._calls:
+                if is_last or self.machine.has_shown or len(self._calls) > begun:
                     async for out in self._perform(self.machine.fail(*_trouble(error))):
                         yield out
                     return
@@ -274,7 +276,8 @@ class Runner:
                 yield out
         async for out in self._perform(machine.finish()):
             yield out
-        self.step.complete.set()
+        if not (isinstance(self._next, Send) and self._next.goes_on):
+            self.step.complete.set()
 
     # --- tools ------------------------------------------------------------------------------------------------
 

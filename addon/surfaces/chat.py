@@ -49,9 +49,11 @@ class ChatWire(Wire):
         spans = (span for index, span in enumerate(source.messages) if index not in told)
         return b",".join(source.body[start:end] for start, end in spans)
 
-    def next_request(self, request: Request, added: Sequence[Document], mode: str | None) -> bytes:
+    def next_request(
+        self, request: Request, added: Sequence[Document], mode: str | None, token: str | None = None
+    ) -> bytes:
         self._answers.begin()
-        return super().next_request(request, added, mode)
+        return super().next_request(request, added, mode, token)
 
     def unwrap(self, document: object) -> Document | None:
         return self._answers.read(document)

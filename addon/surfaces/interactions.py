@@ -15,6 +15,7 @@ from typing import Any
 
 from addon.core import interaction_tools
 from addon.core import interactions as own
+from addon.core.answer import CONTINUATION
 from addon.core.documents import Document, Malformed, camel, decode, encode, objects, parts_of
 from addon.core.interaction_stream import DONE, Stream, fit, framed, status_of
 from addon.core.json_array import ArrayItem
@@ -24,7 +25,13 @@ from addon.surfaces import developer, vertex
 from addon.surfaces.base import Framing, Operation, Surface, Target
 from addon.surfaces.wire import Wire
 
-_FINISH = {"completed": "STOP", "requires_action": "STOP", "incomplete": "MAX_TOKENS"}
+_FINISH = {
+    "completed": "STOP",
+    "requires_action": "STOP",
+    "incomplete": "MAX_TOKENS",
+    "budget_exceeded": "MAX_TOKENS",
+    "requires_continuation": CONTINUATION,
+}
 _SERVED = ("toolCall", "toolResponse")
 _NO_USAGE = {"total_tokens": 0, "total_input_tokens": 0, "total_output_tokens": 0}
 
@@ -43,6 +50,8 @@ class InteractionsWire(Wire):
         self._stream = Stream()
         self._done = DONE
         self._first = ""  # the interaction that an answer began with which broke off
+        self._last = ""  # the interaction that the service made last, if it keeps it
+        self._owner = ""  # the interaction whose rest is asked for
 
     # --- requests ---------------------------------------------------------------------------------------------
 
@@ -73,7 +82,11 @@ class InteractionsWire(Wire):
             new["generation_config"] = interaction_tools.with_choice(
                 outer.value("generationConfig"), replaced["toolConfig"]
             )
-        if contents is not None:
+        if "continuationToken" in replaced:
+            new["continuation_token"] = replaced["continuationToken"]
+        if self._owner:  # the service knows what the rest is of, and whose
+            new |= {"previous_interaction_id": encode(self._owner), "input": None}
+        elif contents is not None:
             previous, steps = self._told(request, contents)
             if previous != self._previous:
                 new["previous_interaction_id"] = encode(previous)
@@ -82,9 +95,12 @@ class InteractionsWire(Wire):
         present = {member.name for member in outer.members}
         return assemble(outer, {camel(k) if camel(k) in present else k: value for k, value in new.items()})
 
-    def next_request(self, request: Request, added: Sequence[Document], mode: str | None) -> bytes:
+    def next_request(
+        self, request: Request, added: Sequence[Document], mode: str | None, token: str | None = None
+    ) -> bytes:
         self._stream.rounds += 1
-        return super().next_request(request, added, mode)
+        self._owner = self._last if self._stream.rounds > 1 and token is not None else ""
+        return super().next_request(request, added, mode, token)
 
     @property
     def _previous(self) -> str | None:
@@ -152,7 +168,10 @@ class InteractionsWire(Wire):
     def _mark(self, interaction: Document) -> list[Document]:
         """The part that stands for an interaction from now on, if it is kept."""
         name = interaction.get("id")
-        return [own.mark(name)] if isinstance(name, str) and name and self._given.get("store") is not False else []
+        if not isinstance(name, str) or not name or self._given.get("store") is False:
+            return []
+        self._last = name
+        return [own.mark(name)]
 
     def passthrough_event(self, item: SseEvent | ArrayItem, document: object = None) -> bytes:
         if (item.data or b"").strip() == self.done:
@@ -236,6 +255,8 @@ def _response(parts: list[Document], ends: Document | None = None) -> Document:
     if ends is None:
         return {"candidates": [candidate]}
     candidate["finishReason"] = _FINISH.get(str(ends.get("status")), "OTHER")
+    if token := ends.get("continuation_token"):
+        candidate["continuationToken"] = token
     usage = {"usageMetadata": ends["usage"]} if isinstance(ends.get("usage"), dict) else {}
     return {"candidates": [candidate], **usage, "modelVersion": str(ends.get("model", ""))}
 

@@ -88,12 +88,19 @@ class Wire:
         held = b",".join(encode(name) + b":" + value for name, value in inner.items())
         return b"{" + b",".join([*outer, b'"generateContentRequest":{' + held + b"}"]) + b"}"
 
-    def next_request(self, request: Request, added: Sequence[Document], mode: str | None) -> bytes:
+    def next_request(
+        self, request: Request, added: Sequence[Document], mode: str | None, token: str | None = None
+    ) -> bytes:
         """A request of a loop: the one that was read last with these Contents behind its own, all that were added
-        since the loop began. `mode` is the function calling mode from now on: "NONE", "AUTO", or None to leave it."""
+        since the loop began. `mode` is the function calling mode from now on: "NONE", "AUTO", or None to leave it.
+        `token`: the request before is sent once more, for the rest of its answer."""
         pieces: list[Piece] = [span for turn in request.history.turns for span in turn.spans]
         pieces += [encode(content) for content in added]
-        return self.write(request, mode_set(request, mode), pieces if added else None)
+        replaced = mode_set(request, mode)
+        said = encode(token) if token is not None else None
+        if said != request.value("continuationToken"):
+            replaced["continuationToken"] = said
+        return self.write(request, replaced, pieces if added else None)
 
     def instruction(self, request: Request) -> bytes:
         """The system instruction of a request, as it came; b"" for none."""

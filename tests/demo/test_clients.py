@@ -51,6 +51,34 @@ def _parts(candidate: types.Candidate) -> list[types.Part]:
     return (candidate.content and candidate.content.parts) or []
 
 
+LONG = "say one two three four five six seven in 3 pieces"
+
+
+def long(url: str, words: str, *, streamed: bool) -> list[str]:
+    """A chat of two turns of which the first is long; what it said in each."""
+    client = genai.Client(api_key="k", http_options=types.HttpOptions(base_url=url))
+    session = client.chats.create(model="gemini-4-argon")
+    said = []
+    try:
+        for one in (words, "What is 2+2?"):
+            if streamed:
+                said.append("".join(chunk.text or "" for chunk in session.send_message_stream(one)))
+            else:
+                said.append(session.send_message(one).text or "")
+    finally:
+        client.close()
+    return said
+
+
+@pytest.mark.parametrize("streamed", [False, True], ids=["unary", "streamed"])
+async def test_a_client_asks_for_the_rest_of_a_long_answer(streamed: bool) -> None:
+    async with StrictGemini() as server:
+        said = await asyncio.to_thread(long, server.url, LONG, streamed=streamed)
+        assert said == ["one two three four five six seven", "2 + 2 = 4."]
+        assert [request["error"] for request in server.refused] == []
+        assert len(server.requests) == 4
+
+
 @pytest.mark.parametrize("model", ["gemini-2.5-flash", "gemini-3-flash-preview", "gemini-3.5-flash"])
 @pytest.mark.parametrize("streamed", [False, True], ids=["unary", "streamed"])
 @pytest.mark.parametrize("vertex", [False, True], ids=["developer", "vertex"])

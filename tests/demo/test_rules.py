@@ -370,7 +370,7 @@ REFUSED: list[tuple[str, Json, str]] = [
     ),
     ("nine candidates", {"generationConfig": {"candidateCount": 9}}, "must be in the range [1, 8], got 9."),
     ("too hot", {"generationConfig": {"temperature": 3}}, "temperature must be in the range [0.0, 2.0]."),
-    ("a made-up continuation", {"continuationToken": "abcd"}, "Invalid continuation token."),
+    ("a made-up continuation", {"continuationToken": "abcd"}, "Invalid continuation token"),
 ]
 
 
@@ -624,13 +624,24 @@ ACCEPTED: list[tuple[str, str, str, Json]] = [
         "developer",
         {"generationConfig": {"responseMimeType": "application/json"}},
     ),
-    ("a genuine continuation", "gemini-3-flash", "developer", {"continuationToken": signatures.continuation_token()}),
 ]
 
 
 @pytest.mark.parametrize(("model", "place", "body"), [row[1:] for row in ACCEPTED], ids=[row[0] for row in ACCEPTED])
 def test_accepts_what_the_service_accepts(model: str, place: str, body: Json) -> None:
     assert judge({"tools": TOOLS} | body, model, place) == 0
+
+
+def test_a_continuation_is_the_same_request_with_whatever_budget() -> None:
+    body: Json = {"tools": TOOLS, "contents": [USER], "generationConfig": {"maxOutputTokens": 10, "temperature": 1}}
+    token = signatures.continuation_token(read(body, "GenerateContentRequest", frozenset({"developer"})), 3)
+    url_safe = token.replace("+", "-").replace("/", "_").rstrip("=")
+    for one in (token, url_safe):
+        judge({**body, "continuationToken": one, "generationConfig": {"maxOutputTokens": 99, "temperature": 1}})
+    changes: list[Json] = [{"contents": [USER, MODEL, USER]}, {"generationConfig": {"temperature": 0}}, {"tools": []}]
+    for change in changes:
+        with pytest.raises(Refused, match="for another request"):
+            judge({**body, "continuationToken": token, **change})
 
 
 def test_a_signature_in_the_url_safe_alphabet_is_the_same_signature() -> None:

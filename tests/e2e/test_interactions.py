@@ -154,6 +154,18 @@ def test_a_loop_is_one_interaction_from_which_the_client_goes_on(
     assert gemini.errors == []
 
 
+@KINDS
+def test_a_long_answer_in_pieces_is_one_interaction(kind: str, looper: Proxy, bare: Session, gemini: Gemini) -> None:
+    chat = Interactions(kind, f"{looper.url}/@{bare.name}", model="gemini-4-argon")
+    answer = chat.say('say one two three call weather {"city": "Oslo"} in 4 pieces')
+    assert answer.startswith("one two three")
+    assert 'weather returned {"city": "Oslo", "celsius": 4}.' in answer
+    assert chat.answer["status"] == "completed"
+    assert "Oslo" in chat.say("repeat the results")
+    assert gemini.errors == []
+    assert any("continuation_token" in request["body"] for request in gemini.requests)
+
+
 def test_ten_turns_with_tools_in_each(looper: Proxy, bare: Session, gemini: Gemini) -> None:
     """Whatever form an answer came in, the next goes on from it."""
     interaction = None

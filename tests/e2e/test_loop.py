@@ -130,6 +130,31 @@ def test_a_chat_of_genai_for_javascript_is_answered_by_tools_of_the_proxy(
         converse(chat, gemini)
 
 
+LONG = f"say one two three {call('Oslo')} in 4 pieces"
+
+
+@pytest.mark.parametrize(
+    ("client", "kind"),
+    [(chats.python, "sync"), (chats.python, "stream"), (chats.node, "async"), (chats.node, "stream")],
+    ids=["google-genai", "google-genai stream", "@google/genai", "@google/genai stream"],
+)
+def test_a_long_answer_in_pieces_is_one_answer_to_a_chat(
+    client: Callable[..., Chat], kind: str, looper: Proxy, gemini: Gemini, tmp_path: Path
+) -> None:
+    """With a tool of the proxy between the pieces, and without any."""
+    session = new_session(looper, tools=False)
+    base = f"{looper.url}/@{session.name}"
+    with client(tmp_path, kind, model="gemini-4-argon", key=KEY, base_url=base) as chat:
+        assert chat.say(LONG) == f"one two three{weather_of('Oslo')}"
+        assert chat.say("say a b c d e f g in 3 pieces") == "a b c d e f g"
+        assert chat.say("repeat the results") == weather_of("Oslo")
+    assert gemini.errors == []
+    assert gemini.dummy_signatures == 0
+    tokens = [request["body"].get("continuationToken") for request in gemini.requests]
+    assert sum(token is not None for token in tokens) >= 5
+    assert [one["name"] for one in session.calls()] == ["weather"]
+
+
 class Curl:
     """A chat by curl: the history is kept as a script would keep it, whole answers or events as they came."""
 

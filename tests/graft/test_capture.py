@@ -726,6 +726,61 @@ async def test_a_stream_can_pause_and_go_on(graft: Graft) -> None:
     assert texts(then) == f"b\n\n{PLACEHOLDER}"
 
 
+def checkpoint(*said: Any, token: str) -> Document:
+    says = answer(*said, finish=None)
+    says["candidates"][0]["continuationToken"] = token
+    return says
+
+
+@pytest.mark.parametrize("token", ["+/A=", "-_A=", "-_A"])
+async def test_a_token_is_known_in_either_alphabet_of_base64(graft: Graft, token: str) -> None:
+    await graft.tools(WEATHER)
+    await whole(graft, paused(call(), token="+/A="))
+    assert (await graft.exchange({**ASKED, "continuationToken": token})).resumes is not None
+    assert (await graft.exchange({**ASKED, "continuationToken": "+/E="})).resumes is None
+
+
+async def test_an_answer_that_has_used_its_budget_is_a_turn_and_goes_on_all_the_same(graft: Graft) -> None:
+    await graft.tools(WEATHER)
+    spent = paused("Once ")
+    spent["candidates"][0]["finishReason"] = "MAX_TOKENS"
+    first = await whole(graft, spent)
+    assert first == spent
+    then = await whole(graft, answer("upon ", call()), continuationToken="t1")
+    assert texts([then]) == f"upon \n\n{PLACEHOLDER}"
+    for stored in await graft.calls():
+        await graft.store.answer(stored.session, stored.call_id, result=1)
+    out = await graft.contents([user("hi"), model(texts([first]), texts([then])), user("?")])
+    assert out[1] == model("Once upon ", call())
+
+
+async def test_a_step_that_has_used_its_budget_ends_with_its_placeholder_and_without_a_token(graft: Graft) -> None:
+    await graft.tools(WEATHER)
+    spent = paused("a", call())
+    spent["candidates"][0]["finishReason"] = "MAX_TOKENS"
+    seen = await whole(graft, spent)
+    assert texts([seen]) == f"a\n\n{PLACEHOLDER}"
+    assert seen["candidates"][0]["finishReason"] == "STOP"
+    assert "continuationToken" not in seen["candidates"][0]
+    assert (await graft.exchange({**ASKED, "continuationToken": "t1"})).resumes is None
+
+
+async def test_a_stream_that_breaks_off_goes_on_from_its_checkpoint(graft: Graft) -> None:
+    await graft.tools(WEATHER)
+    exchange = await graft.exchange(ASKED, STREAM)
+    capture = Capture(graft.grafter, exchange, kind(STREAM))
+    events = [answer("a ", finish=None), checkpoint("b ", call(args={"n": 1}), token="t1"), answer("lost", finish=None)]
+    seen = read(STREAM, capture.feed(framed(STREAM, events)))
+    assert "t1" in str(seen)
+    capture.hung_up()
+    then = await streamed(graft, [answer("c", call(args={"n": 2}), finish=None), answer("")], continuationToken="t1")
+    assert texts(then) == f"c\n\nTool call completed: get_weather, get_weather [{ID}]"
+    for stored in await graft.calls():
+        await graft.store.answer(stored.session, stored.call_id, result=1)
+    out = await graft.contents([user("hi"), model("a b ", texts(then)), user("?")])
+    assert out[1] == model("a b ", call(args={"n": 1}), "c", call(args={"n": 2}))
+
+
 # --- a store that fails ------------------------------------------------------------------------------------------
 
 

@@ -285,15 +285,6 @@ async def test_several_candidates_that_nobody_asked_for_end_the_loop(
     assert [one.status for one in await proxy.calls()] == [Status.DONE] * (number - 1) + [Status.PENDING] * 2
 
 
-async def test_a_round_that_pauses_is_left_to_the_client_to_continue(proxy: Proxy, gemini: StrictGemini) -> None:
-    proxy.tools.add("weather", weather)
-    await proxy.open()
-    played = await proxy.ask("finish CONTINUATION", framing=Framing.SSE)
-    assert played.finishes == ["CONTINUATION"]
-    token = played.documents[-1]["candidates"][0]["continuationToken"]
-    assert ("default", token) in proxy.grafter.continuations
-
-
 @pytest.mark.parametrize("framing", list(Framing))
 async def test_of_too_many_calls_in_a_step_some_run_and_the_model_is_told_of_the_others(framing: Framing) -> None:
     proxy = Proxy(max_calls=3)
