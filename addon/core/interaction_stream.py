@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from addon.core import interactions as own
-from addon.core.documents import Document, decode, encode, objects
+from addon.core.documents import Document, Malformed, decode, encode, objects
 from addon.core.json_array import ArrayItem
 from addon.core.sse import SseEvent
 
@@ -36,7 +36,7 @@ class Stream:
     # --- as Gemini's ------------------------------------------------------------------------------------------
 
     def read(self, document: Document) -> list[Document]:
-        """What an event adds to what the model says."""
+        """What an event adds to what the model says. Raises Malformed for a call that no later event could end."""
         self._hides = self._hides or bool(self._complete)  # nobody asked for it
         self._complete = {}
         match document:
@@ -47,6 +47,8 @@ class Stream:
                 if not own.is_tools(step):
                     return [part for part in own.parts_of_step(step) if part != own.thought("", None)]
                 self._open[index] = step
+            case {"event_type": "step.start", "step": dict(step)} if own.is_tools(step):
+                raise Malformed("a step of a tool without an index")
             case {"event_type": "step.delta", "index": int(index), "delta": dict(delta)}:
                 if index not in self._open:
                     return own.parts_of_delta(delta)

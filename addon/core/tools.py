@@ -19,7 +19,7 @@ MAX_VERTEX_NAME = 128
 Generation = tuple[int, int] | None
 """A model's major and minor version; None where the name does not tell, which is taken for the newest."""
 
-_GENERATION = re.compile(r"gemini-(?:live-)?(\d+)(?:\.(\d+))?")
+_GENERATION = re.compile(r"gemini-(?:live-)?(\d{1,3})(?:\.(\d{1,3}))?(?!\d)")
 _FLAG = "includeServerSideToolInvocations"
 _MEDIA_MODEL = re.compile(r"-image\b|-tts\b|^imagen|^veo|native-audio")
 

@@ -292,13 +292,13 @@ class AnswerMachine:
         reading = self.reading
         try:
             document = decode(data)
+            response = self.wire.unwrap(document)
         except Malformed as error:
             if whole and self.rounds > 1:
                 raise BadAnswer(f"its answer is not JSON: {error}") from None
             if holds(data, self.wire.call_markers):
                 return self._unreadable()
             return b"" if self.rounds > 1 and data.strip() != self.wire.done else self._passed(item)
-        response = self.wire.unwrap(document)
         if b'"error"' in data:
             reading.is_cut = reading.is_cut or _holds_error(document) or _holds_error(response)
         if response is None:

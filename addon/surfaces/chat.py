@@ -61,7 +61,8 @@ class ChatWire(Wire):
     def passthrough_event(self, item: SseEvent | ArrayItem, document: object = None) -> bytes:
         if (item.data or b"").strip() == self.done:
             return b""  # `end` gives the one that the whole answer has
-        renumbered = self._answers.passed()
+        # of an event that could not be read, what was read last is another's
+        renumbered = self._answers.passed() if document is not None else None
         return super().passthrough_event(item) if renumbered is None else self._framed(encode(renumbered))
 
     def event(self, seen: Document, came: Document | None = None) -> bytes:

@@ -180,7 +180,8 @@ class InteractionsWire(Wire):
         if document is None and item.data is not None:
             with contextlib.suppress(Malformed):
                 document = decode(item.data)
-        if isinstance(document, dict):
+        # what is no event was not read by the stream either, which would give out the call that it holds
+        if isinstance(document, dict) and isinstance(document.get("event_type"), str):
             return self._counted(self._stream.passthrough_event(document, item))
         return self._counted(item.raw)
 

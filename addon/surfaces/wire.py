@@ -127,7 +127,7 @@ class Wire:
 
     def unwrap(self, document: object) -> Document | None:
         """The Gemini response that a document of an answer holds, whole or one event's; None where there is none, as in
-        an error."""
+        an error. Raises Malformed where it may hold a call that cannot be read."""
         for key in self.target.response_path:
             document = document.get(key) if isinstance(document, dict) else None
         if isinstance(document, dict) and ("candidates" in document or "error" not in document):

@@ -1,0 +1,95 @@
+"""Bytes made wrong, as broken services, careless proxies and attackers make them."""
+
+import random
+
+_TOKENS = (
+    b"NaN",
+    b"-Infinity",
+    b"1e999",
+    b"9" * 5000,
+    b'"\\ud800"',
+    b'"\\u0000"',
+    b"\xff\xfe",
+    b"[" * 3000,
+    b'{"a":' * 1500,
+    b"null",
+    b"{}",
+    b"[]",
+    b'""',
+    b"true",
+    b"\r\n\r\n",
+    b"\n\ndata: ",
+    b"data: [DONE]\n\n",
+    b'{"error":{"code":500,"message":"m","status":"INTERNAL"}}',
+    b'"functionCall"',
+    b'"function_call":{"name":"hidden_tool","args":{}}',
+    b'"thought":true,',
+    b'"index":7,',
+    b'"index":-1,',
+    b'"index":"1",',
+    b'"finishReason":"STOP",',
+    b'"finishReason":{},',
+    b'"parts":{},',
+    b'"name":null,',
+    b'"args":[1],',
+)
+
+
+def mutated(data: bytes, rng: random.Random, most: int = 4) -> bytes:
+    """`data` with one to `most` changes."""
+    for _ in range(rng.randint(1, most)):
+        data = rng.choice(_CHANGES)(data, rng)
+    return data
+
+
+def _span(data: bytes, rng: random.Random, longest: int = 40) -> tuple[int, int]:
+    start = rng.randint(0, len(data))
+    return start, min(len(data), start + rng.randint(1, longest))
+
+
+def _flipped(data: bytes, rng: random.Random) -> bytes:
+    if not data:
+        return data
+    at = rng.randrange(len(data))
+    return data[:at] + bytes([data[at] ^ (1 << rng.randrange(8))]) + data[at + 1 :]
+
+
+def _cut(data: bytes, rng: random.Random) -> bytes:
+    start, end = _span(data, rng)
+    return data[:start] + data[end:]
+
+
+def _ended(data: bytes, rng: random.Random) -> bytes:
+    return data[: rng.randint(0, len(data))]
+
+
+def _repeated(data: bytes, rng: random.Random) -> bytes:
+    start, end = _span(data, rng, 400)
+    return data[:end] + data[start:end] + data[end:]
+
+
+def _inserted(data: bytes, rng: random.Random) -> bytes:
+    at = rng.randint(0, len(data))
+    return data[:at] + rng.choice(_TOKENS) + data[at:]
+
+
+def _replaced(data: bytes, rng: random.Random) -> bytes:
+    """A value, or what stands between two of JSON's signs, becomes another."""
+    signs = [at for at, byte in enumerate(data) if byte in b'{}[]:,"']
+    if len(signs) < 2:
+        return data
+    at = rng.randrange(len(signs) - 1)
+    return data[: signs[at] + 1] + rng.choice(_TOKENS) + data[signs[at + 1] :]
+
+
+_CHANGES = (_flipped, _cut, _ended, _repeated, _inserted, _replaced)
+
+
+def pieces(data: bytes, rng: random.Random) -> list[bytes]:
+    """The bytes in pieces, as a connection may give them."""
+    found: list[bytes] = []
+    while data:
+        size = rng.choice((1, 7, 60, 500, 5000, 100_000))
+        found.append(data[:size])
+        data = data[size:]
+    return found

@@ -1,0 +1,74 @@
+"""A moment of the fuzzer, and what it has found."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from addon.core.documents import Document, encode
+from addon.graft.capture import Capture
+from addon.graft.exchange import Forward
+from addon.surfaces import match
+from store.base import Store
+from store.factory import open_url
+from tests.fuzz.__main__ import TARGETS, fuzzed
+from tests.fuzz.targets import Answers
+
+
+@pytest.fixture
+async def store() -> AsyncIterator[Store]:
+    store = open_url("memory://", ttl=1e6)
+    await store.open()
+    yield store
+    await store.close()
+
+
+@pytest.mark.parametrize("name", TARGETS)
+async def test_no_bytes_are_too_odd(name: str) -> None:
+    tries, findings = await fuzzed(name, seed=1, tries=400)
+    assert findings == []
+    assert tries == 400
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "events"),
+    [
+        (
+            "/v1beta/openai/chat/completions",
+            {"model": "gemini-3-flash", "stream": True, "messages": [{"role": "user", "content": "hi"}]},
+            [
+                b'{"choices":[{"index":0,"delta":{"content":"a","tool_calls":[{"index":0,"id":"c","type":"function",'
+                b'"function":{"name":"hidden_tool","arguments":"{}"}}]}}]}',
+                b'{"choices":',
+            ],
+        ),
+        (
+            "/v1beta/interactions",
+            {"model": "gemini-3-flash", "stream": True, "input": "hi"},
+            [
+                b'{"event_type":"step.start","index":0,"step":{"type":"function_call","id":"c","name":"hidden_tool"}}',
+                b'{"event_type":"step.stop","index":0}',
+                b'{"hello":1}',
+            ],
+        ),
+        (
+            "/v1beta/interactions",
+            {"model": "gemini-3-flash", "stream": True, "input": "hi"},
+            [b'{"event_type":"step.start","step":{"type":"function_call","id":"c","name":"hidden_tool"}}'],
+        ),
+    ],
+    ids=["chat: half an event", "interaction: no event", "interaction: a step without an index"],
+)
+async def test_an_event_that_cannot_be_read_gives_out_no_call_before_it(
+    path: str, body: Document, events: list[bytes], store: Store
+) -> None:
+    answers = Answers(store)
+    await answers.open()
+    target, scope = match("POST", "generativelanguage.googleapis.com", path), await answers.grafter.scope("placeholder")
+    assert target is not None
+    assert scope is not None
+    outcome = await answers.grafter.request(target, scope, encode(body))
+    assert isinstance(outcome, Forward)
+    assert outcome.exchange is not None
+    capture = Capture(answers.grafter, outcome.exchange, "text/event-stream")
+    out = b"".join(capture.feed(b"data: %b\n\n" % event) for event in events) + capture.finish()
+    assert b"hidden_tool" not in out
