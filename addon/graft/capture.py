@@ -136,6 +136,8 @@ class Capture:
                 self.machine.resume(left)
         except StoreUnavailable as error:
             self.grafter.warn(f"the store failed, what an earlier answer has left is not known: {error}")
+        except Exception as error:
+            self.grafter.failed(error, "what an earlier answer has left could not be taken over")
 
     async def _remember_cache(self, body: bytes) -> None:
         try:

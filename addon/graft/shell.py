@@ -75,12 +75,15 @@ async def taken_over(grafter: Grafter, exchange: Exchange) -> Resumption | None:
 
 
 async def delivered(grafter: Grafter, machine: AnswerMachine) -> None:
-    """Note that the client has all of an answer that has come to its end: the same request asks for another one."""
+    """Note that the client has all of an answer that has come to its end: the same request asks for another one. Never
+    raises."""
     try:
         for turn_id in machine.complete:
             await grafter.store.delivered(machine.exchange.scope.session, turn_id)
     except StoreUnavailable as error:
         logger.warning("an answer that the client has is not noted so: %s", error)
+    except Exception as error:
+        grafter.failed(error, "an answer that the client has could not be noted so")
 
 
 async def kept(grafter: Grafter, machine: AnswerMachine) -> None:
@@ -94,10 +97,12 @@ async def kept(grafter: Grafter, machine: AnswerMachine) -> None:
 
 async def broke_off(grafter: Grafter, machine: AnswerMachine) -> None:
     """Note that an answer has ended and the client has not all of it: what it may have kept, and for the request to be
-    sent again."""
+    sent again. Never raises."""
     await kept(grafter, machine)
     try:
         for turn_id in machine.unsettled:
             await grafter.store.broke_off(machine.exchange.scope.session, turn_id)
     except StoreUnavailable as error:
         logger.warning("an answer that broke off cannot be taken over by a retry: %s", error)
+    except Exception as error:
+        grafter.failed(error, "an answer that broke off could not be left to a retry")

@@ -42,6 +42,11 @@ class Keeper:
         except StoreUnavailable as failure:
             logger.warning("the answer of a call is not stored yet: %s", failure)
             self._keep(call_id, lambda: self._answer(session, call_id, result, error))
+        except ValueError:  # what no store takes
+            raise
+        except Exception:  # the call was run: the model is not told that it was not
+            logger.exception("the answer of a call is not stored yet")
+            self._keep(call_id, lambda: self._answer(session, call_id, result, error))
         return response_of(result, error)
 
     async def settle(self, session: str, call_id: str, status: Status, error: str) -> None:
