@@ -1,6 +1,7 @@
 #!/bin/sh
 # Everything that must hold: lint, format, types, architecture, tests; stops at the first that fails.
-# With arguments it runs pytest alone, and they go to it: ./run_tests.sh tests/core -k sse
+# --long: what takes longer instead: simulations, fuzzing, kills and power failures.
+# With other arguments it runs pytest alone, and they go to it: ./run_tests.sh tests/core -k sse
 set -eu
 root=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd -P)
 . "$root/scripts/setup.sh"
@@ -20,6 +21,13 @@ step() {
     }
 }
 
+if [ "${1-}" = --long ]; then
+    step python -m tests.simulation --chats 300
+    step python -m tests.fuzz --seconds 60
+    step python -m tests.crash --kills 200 --quiet
+    step python -m tests.crash --kills 60 --power --quiet
+    exit
+fi
 if [ $# -eq 0 ]; then
     step ruff check --quiet .
     step ruff format --quiet --check .

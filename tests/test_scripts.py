@@ -46,7 +46,7 @@ case "$*" in
         [ -z "$FAKE_PIP_IS_KILLED" ] || kill -9 0
         [ -z "$FAKE_PIP_WAITS" ] || { echo >"$FAKE_PIP_WAITS.in"; cat "$FAKE_PIP_WAITS.out"; }
         ;;
-    *"-m addon"* | *"-m pytest"*) echo "$*" ;;
+    *"-m addon"* | *"-m pytest"* | *"-m tests."*) echo "$*" ;;
     *) exec '{real}' "$@" ;;
 esac
 """
@@ -450,6 +450,12 @@ def test_every_check_runs_and_pytest_has_the_last_word(made: Checkout) -> None:
         )
     ]
     assert out[-2:] == ["-m pytest --numprocesses auto -m not e2e --ignore tests/e2e", "-m pytest -m e2e"]
+
+
+def test_what_takes_longer_runs_where_it_is_asked_for(made: Checkout) -> None:
+    _, err = made.run("--long", script="run_tests.sh")
+    steps = [line.removeprefix("toolgraft: ") for line in err.splitlines() if "installing" not in line]
+    assert [step.split()[2] for step in steps] == ["tests.simulation", "tests.fuzz", "tests.crash", "tests.crash"]
 
 
 @pytest.mark.parametrize("check", ["ruff", "mypy", "lint-imports"])
