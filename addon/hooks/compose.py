@@ -6,6 +6,7 @@ from typing import Any
 import mitmproxy.proxy.layers  # noqa: F401 - makes the hooks of flows known
 from mitmproxy import hooks, http
 
+import addon.hooks.interim  # noqa: F401 - replaces what mitmproxy does not know of HTTP
 from addon.hooks.clients import Clients
 from addon.hooks.connections import Connections
 from addon.hooks.doorways import Doorways

@@ -1,0 +1,54 @@
+"""What HTTP/1.1 allows and mitmproxy does not know: heads of status 1xx before an answer, and trailers behind a chunked
+body. mitmproxy takes the first for the answer, and fails at the second: its clients wait for ever. Here both are
+dropped, as a proxy may do (RFC 9110, 6.5.1 and 15.2).
+
+For that one method and one function of mitmproxy's are replaced below.
+"""
+
+import re
+from collections.abc import Callable, Generator
+from typing import Any
+
+import h11
+from mitmproxy.proxy import commands, events
+from mitmproxy.proxy.layers.http import _http1
+from mitmproxy.proxy.layers.http._http1 import Http1Client
+
+from addon.hooks.onward import check
+
+_INTERIM = re.compile(rb"HTTP/1\.\d 1(?!01)\d\d\b")  # 101 is an answer
+
+check(Http1Client, "read_headers")
+_read_headers = Http1Client.read_headers
+_make_body_reader = _http1.make_body_reader
+
+
+def read_headers(self: Http1Client, event: events.ConnectionEvent) -> Generator[commands.Command, Any]:
+    """As mitmproxy's, but for heads that come before the answer's."""
+    if isinstance(event, events.DataReceived) and self.request:
+        while _INTERIM.match(bytes(self.buf)):
+            if self.buf.maybe_extract_lines() is None or not self.buf:
+                return
+    yield from _read_headers(self, event)
+
+
+class _WithoutTrailers:
+    """A reader of a body, whose end has no trailers."""
+
+    def __init__(self, reader: Any) -> None:
+        self.read_eof = reader.read_eof
+        self._read = reader
+
+    def __call__(self, buffer: Any) -> Any:
+        event = self._read(buffer)
+        return h11.EndOfMessage() if isinstance(event, h11.EndOfMessage) and event.headers else event
+
+
+def make_body_reader(expected_size: int | None) -> Callable[[Any], Any]:
+    """As mitmproxy's, but for the trailers of chunked bodies."""
+    reader = _make_body_reader(expected_size)
+    return _WithoutTrailers(reader) if expected_size is None else reader
+
+
+Http1Client.read_headers = read_headers  # type: ignore[method-assign]
+_http1.make_body_reader = make_body_reader  # type: ignore[assignment]
