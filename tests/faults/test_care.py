@@ -1,5 +1,6 @@
 """A copy of the store while it is used, what is wrong with it, and what can be saved of a damaged one."""
 
+import os
 import shutil
 import sqlite3
 from collections.abc import AsyncIterator
@@ -93,6 +94,32 @@ async def test_a_backup_of_a_store_in_use_is_whole_and_another_history(store: Sq
     await store.delete_session("other")
     now = await everything(store)
     assert kept == {**now, "turns": now["turns"][:-1], "calls": now["calls"][:-1]}
+
+
+async def test_a_backup_has_its_name_once_the_disk_has_it(
+    store: SqliteStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kill or a power failure leaves no half of one under its name."""
+    await fill(store)
+    copy = tmp_path / "copies" / "copy.db"
+    copy.parent.mkdir()
+    asked: list[str] = []
+    fsync, rename = os.fsync, os.rename
+
+    def note_fsync(file: int) -> None:
+        fsync(file)
+        asked.append("folder" if os.path.samestat(os.fstat(file), copy.parent.stat()) else "file")
+
+    def note_rename(*paths: Any) -> None:
+        assert care.check(paths[0]) == []
+        rename(*paths)
+        asked.append("name")
+
+    monkeypatch.setattr(os, "fsync", note_fsync)
+    monkeypatch.setattr(os, "rename", note_rename)
+    care.backup(store.path, copy)
+    assert asked == ["file", "name", "folder"]
+    assert files(copy.parent) == {"copy.db"}
 
 
 async def test_a_backup_takes_no_other_file_s_place(store: SqliteStore, tmp_path: Path) -> None:
