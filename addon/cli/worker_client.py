@@ -115,7 +115,8 @@ class Worker:
             condition = {"If-None-Match": "*"}
             try:
                 answer = await self._api.request("GET", path)
-                seen, condition = answer.json(), {"If-Match": answer.headers["etag"]}
+                if (shown := answer.json())["tools"] is not None:  # else the proxy's own are all that there are
+                    seen, condition = shown, {"If-Match": answer.headers["etag"]}
             except Refused as error:
                 if error.status != 404:
                     raise

@@ -92,7 +92,10 @@ class Bench:
     def __init__(self, store: Store, state: Path) -> None:
         self.store = store
         settings = Settings(state=state, max_body=4096)
-        app = create_app(store=store, settings=settings, token="t", metrics=Metrics(), version="1")
+        self.shared: list[dict[str, Any]] = []  # the proxy's own tools
+        app = create_app(
+            store=store, settings=settings, token="t", metrics=Metrics(), version="1", shared=lambda: self.shared
+        )
         self.line = Line(app)
         self.client = self.client_of("t")
 
@@ -526,6 +529,13 @@ async def test_a_worker_waits_for_the_proxy_and_registers_when_it_is_there(bench
         await served.until("serving")
         await bench.capture("c1")
         await bench.final("c1")
+
+
+async def test_a_worker_registers_beside_the_proxy_s_own_tools(bench: Bench) -> None:
+    bench.shared.append({"name": "own", "description": "The proxy's."})
+    async with asyncio.timeout(10), serve(bench, Functions(f=echo)):
+        (tool,) = await bench.tools()
+    assert [one["name"] for one in tool["functionDeclarations"]] == ["f"]
 
 
 async def test_a_worker_registers_anew_with_a_proxy_that_has_forgotten_it(
