@@ -87,14 +87,16 @@ class Pins:
         return [one for server in self._sources for one in self._held(server)]
 
     def accept(self, server: str, tool: str, digest: str) -> None:
-        """Take a tool as it is now, which is what `digest` says. Raises NotHeld, ChangedAgain."""
+        """Take a tool as it is now, which is what `digest` says. Raises NotHeld, ChangedAgain, and OSError where that
+        cannot be kept: the tool stays held back."""
         found = next((one for one in self.held() if (one.server, one.tool) == (server, tool)), None)
         if found is None:
             raise NotHeld(f"the tool {tool} of the MCP server {server} is not held back")
         if found.digest != digest:
             raise ChangedAgain(f"the tool {tool} of the MCP server {server} has changed again: look at it once more")
-        self._servers[server][tool] = found.after
-        self._save()
+        servers = {**self._servers, server: {**self._servers[server], tool: found.after}}
+        self._keep(servers)
+        self._servers = servers
         if (changed := self._sources[server].changed) is not None:
             changed()
 
@@ -117,9 +119,12 @@ class Pins:
 
     def _save(self) -> None:
         try:
-            self._write(self._path, json.dumps(self._servers, ensure_ascii=True, sort_keys=True))
+            self._keep(self._servers)
         except OSError as error:
             _log.warning("what MCP tools were accepted is not kept: %s", error)
+
+    def _keep(self, servers: Mapping[str, Mapping[str, Document]]) -> None:
+        self._write(self._path, json.dumps(servers, ensure_ascii=True, sort_keys=True))
 
 
 def digest_of(tool: Document) -> str:

@@ -1,6 +1,7 @@
 """A tool of an MCP server that has changed is not used until somebody has accepted it, and a destructive one asks."""
 
 import asyncio
+import errno
 import json
 import sys
 from collections.abc import Callable
@@ -146,6 +147,22 @@ def test_a_file_of_pins_that_cannot_be_read_stops_the_start(tmp_path: Path, text
     path.write_bytes(text.encode("latin-1"))
     with pytest.raises(SourceError, match="remove the file"):
         Pins(path, write_file)
+
+
+async def test_what_cannot_be_kept_is_not_accepted(tmp_path: Path) -> None:
+    def full(path: Path, text: str) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    pins = Pins(tmp_path / "pins.json", full)
+    key = pins.add("files")
+    pins.held_back(key, {"read": READ}, unheard)
+    (held,) = pins.held_back(key, {"read": EVIL}, unheard)
+    store, settings = MemoryStore(), Settings(state=tmp_path)
+    app = create_app(store=store, settings=settings, token=None, metrics=Metrics(), version="1", pins=pins)
+    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://127.0.0.1:8741") as client:
+        answer = await client.post("/v1/mcp/accept", json={"server": "files", "tool": "read", "digest": held.digest})
+    assert (answer.status_code, "stays held back: No space left" in answer.text) == (503, True)
+    assert pins.held() == [held]
 
 
 async def test_the_control_api_shows_and_accepts_them(tmp_path: Path) -> None:

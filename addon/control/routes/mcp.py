@@ -76,4 +76,6 @@ async def accept(api: Here, caller: Caller, accepted: Annotated[Accepted, Body()
         raise Problem(404, str(error)) from None
     except ChangedAgain as error:
         raise Problem(409, str(error)) from None
+    except OSError as error:
+        raise Problem(503, f"the tool stays held back: {error.strerror or error}") from None
     return Response(status_code=204)
