@@ -49,6 +49,13 @@ class Binding:
         return hashlib.blake2b(stated, digest_size=16).digest()
 
 
+def runs_of(scope: Scope, tools: Mapping[str, Tool], name: str) -> Runs:
+    """What runs the calls of a tool: all that is asked of each tool in each request."""
+    if name in scope.declared:
+        return _runs(scope.toolset.rules.get(name, _NO_RULES).executor)
+    return Runs.SOURCE if name in tools else Runs.NOBODY
+
+
 def binding(scope: Scope, tools: Mapping[str, Tool], name: str) -> Binding:
     """`tools` are those of the proxy's sources."""
     if name in scope.declared:
@@ -62,11 +69,6 @@ def binding(scope: Scope, tools: Mapping[str, Tool], name: str) -> Binding:
 def _declared(scope: Scope, name: str) -> Binding:
     given = scope.toolset.rules.get(name, _NO_RULES)
     declaration = next((d for d in scope.toolset.declarations if d["name"] == name), {})
-    executor = given.executor
-    if executor is None:
-        runs = Runs.NOBODY
-    else:
-        runs = Runs.WORKERS if executor.type == "worker" else Runs.ENDPOINT
     rules = Rules(
         timeout=given.timeout,
         retries=given.retries,
@@ -78,7 +80,14 @@ def _declared(scope: Scope, name: str) -> Binding:
         behavior=given.behavior,
         scheduling=given.scheduling,
     )
-    return Binding(name, runs, rules, declaration, _schema(declaration), executor)
+    executor = given.executor
+    return Binding(name, _runs(executor), rules, declaration, _schema(declaration), executor)
+
+
+def _runs(executor: Executor | None) -> Runs:
+    if executor is None:
+        return Runs.NOBODY
+    return Runs.WORKERS if executor.type == "worker" else Runs.ENDPOINT
 
 
 def _schema(declaration: Document) -> Document | None:

@@ -17,7 +17,7 @@ from addon.core.answer import Captured
 from addon.core.documents import Document
 from addon.graft.owners import Birth
 from addon.graft.scope import Scope
-from addon.loop.bindings import Binding, Runs, binding
+from addon.loop.bindings import Binding, Runs, binding, runs_of
 from addon.loop.call_run import CallRun, Means, misfit
 from addon.loop.clients import no_cookies
 from addon.loop.keeper import Keeper
@@ -115,7 +115,7 @@ class Executors:
 
     def can_run(self, scope: Scope, name: str) -> bool:
         """Whether a call of this name is run by the proxy, or by a worker of its, and need not be answered by hand."""
-        return self.binding(scope, name).runs is not Runs.NOBODY
+        return runs_of(scope, self.tools, name) is not Runs.NOBODY
 
     def binding(self, scope: Scope, name: str) -> Binding:
         return binding(scope, self.tools, name)
