@@ -81,7 +81,7 @@ class Candidate:
 
     @property
     def pieces(self) -> list[Document]:
-        """The same as it came, piece by piece, as far as that is known."""
+        """The same parts, split as they arrived, as far as the pieces are known."""
         return self._shown.pieces()
 
     @property

@@ -143,7 +143,7 @@ class Live:
         return Outcome(frame.data)
 
     def leave(self, frame: Frame) -> None:
-        """A frame of the client's went upstream as it came: where it declares tools, no others are declared now."""
+        """Record that a client's frame went upstream unchanged. If it declares tools, only those are declared now."""
         if _kind(frame)[0] in _DECLARING:
             self._names, self.strips = {}, False
 

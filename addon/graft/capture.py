@@ -153,8 +153,8 @@ class Capture:
 
 
 async def listen(grafter: Grafter, exchange: Exchange, content_type: str, body: bytes, *, whole: bool = True) -> None:
-    """Note what an answer says that is passed on as it came, and is all there; or else that any beginning of what is
-    there may have been kept. Never raises."""
+    """Note the turns of an answer that was passed on unchanged. `whole` False: it broke off, so the client may have
+    kept any beginning of it. Never raises."""
     try:
         hearing, decoder = Hearing(exchange), Decoder(content_type)
         items = [*decoder.feed(body), *decoder.flush()]

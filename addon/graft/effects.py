@@ -87,8 +87,7 @@ class Warn(NamedTuple):
 
 
 class Mistake(NamedTuple):
-    """Something that nothing foresaw. `passed`: what it concerns was passed on as it came, without its being looked
-    at."""
+    """An unexpected error. `passed`: the document it concerns was passed on unchanged and unread."""
 
     error: Exception
     passed: bool

@@ -112,8 +112,8 @@ def _depend(on: Touched, turn: Turn) -> None:
 def _remembered(
     store: Store, session: str, keys: Keys, history: History, revision: int | None
 ) -> tuple[Hits, list[int], Touched]:
-    """What is known of a history's model turns, which of them are to be looked up, and what those that are known depend
-    on, if that was worked out. A model turn that nothing stands before is none of ours."""
+    """Returns the known model turns of a history, the indices to look up, and the known turns' dependencies if they
+    were computed. A model turn at the start of a history is never looked up."""
     memo: Memo | None = history.memo
     turns = history.turns
     hits: Hits = {}

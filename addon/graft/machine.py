@@ -83,7 +83,7 @@ class AnswerMachine:
         self._is_told = False  # what the client may have kept
         self.reading = self._read("")
         self._tail = b""  # what stood behind an array
-        self._last: tuple[object, Document | None] | bytes = b""  # of an answer that is no stream: as it came, or read
+        self._last: tuple[object, Document | None] | bytes = b""  # an unstreamed answer: its bytes, or decoded
 
     # --- rounds -----------------------------------------------------------------------------------------------
 
@@ -502,8 +502,8 @@ class AnswerMachine:
         return self.fail(503, "UNAVAILABLE", f"the store does not answer: {error}")
 
     def refused(self, status: int, body: bytes) -> list[Effect]:
-        """The upstream's answer has another status than 200: it is the client's as it came, or in the form of a stream
-        that has begun. In a later round the client can do nothing with one that is no error."""
+        """Handle an upstream status other than 200. The client receives it unchanged, or as an error event if its
+        stream has begun. In a later round a status that is not an error is useless to the client, and becomes a 502."""
         if self.rounds > 1 and not 400 <= status < 600:
             return self.fail(502, "UNAVAILABLE", f"the model answered with status {status} in a tool loop")
         if not self._streams:
