@@ -13,27 +13,27 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from addon.core import replies
-from addon.core.answer import Answer, Candidate, Captured
+from addon.core.answer import Answer, Candidate
 from addon.core.arguments import Limits
 from addon.core.calls import calls_in
 from addon.core.documents import Document, Malformed, decode, encode, objects
 from addon.core.encoding import TooLong
-from addon.core.json_array import CLOSE, OPEN, ArrayItem
+from addon.core.json_array import ArrayItem
 from addon.core.request import Request
 from addon.core.sse import SseEvent
 from addon.core.toolloop import RunTools
+from addon.graft.births import Births
 from addon.graft.decoding import Item
-from addon.graft.effects import Begin, Effect, End, Mistake, Note, Pause, Refuse, Send, Show, Start, Wait, Warn
+from addon.graft.effects import Begin, Effect, End, Mistake, Note, Pause, Send, Show, Start, Wait, Warn
 from addon.graft.exchange import Exchange
 from addon.graft.hearing import FINISH
 from addon.graft.journal import Journal, TurnIds
-from addon.graft.owners import Birth, Owners
+from addon.graft.owners import Owners
 from addon.graft.reading import Reading, holds, markers_of
+from addon.graft.response_writer import ResponseWriter
 from addon.graft.resumption import Resumption
 from addon.graft.rounds import Over, Rounds
-from addon.graft.scope import Scope
-from addon.graft.splice import Splice, is_empty
+from addon.graft.splice import Splice
 from addon.settings import Settings
 from addon.surfaces.base import Framing
 from addon.surfaces.wire import Wire
@@ -50,8 +50,7 @@ class AnswerMachine:
     """`request` is what goes upstream in a loop; without one the answer is over with the upstream's first. `owners`
     says whose each call is. `clock` gives the time by the store's.
 
-    `framing` is how the client's answer is framed, None while that is not known: as the upstream's first is. `reading`
-    is the upstream's present answer. `has_shown`: the client was given something of the present round."""
+    `reading` is the upstream's present answer."""
 
     def __init__(
         self,
@@ -63,12 +62,11 @@ class AnswerMachine:
     ) -> None:
         self.exchange = exchange
         self.wire = exchange.wire
-        self.framing: Framing | None = None
-        self.has_shown = False
         self._settings = settings
         self._rounds = rounds = Rounds(exchange, request, owners)
         self._splice = Splice()
-        self._births = births = _Births(owners, rounds, exchange.scope)
+        self._writer = ResponseWriter(self.wire, self._splice, is_loop=rounds.is_loop)
+        self._births = births = Births(owners, rounds, exchange.scope)
         self._journal = Journal(exchange, clock, births, self._splice)
         self._markers = markers_of(exchange, loops=self._rounds.runs_calls)
         self._turn_ids = TurnIds()
@@ -77,13 +75,19 @@ class AnswerMachine:
         if self._before is not None and 0 in self._before.candidates:
             self._turn_ids.resume(self._before.candidates[0].turn_id)
         self.is_over = False
-        self._told_end = False  # the last event by which the client's turn ends went out, or goes out next
-        self._streams = False  # the client's answer is a stream, and has begun
         self._at_end: Sequence[Candidate] = ()  # of the present round, once the answer is over
         self._is_told = False  # what the client may have kept
         self.reading = self._read("")
-        self._tail = b""  # what stood behind an array
-        self._last: tuple[object, Document | None] | bytes = b""  # an unstreamed answer: its bytes, or decoded
+
+    @property
+    def framing(self) -> Framing | None:
+        """How the client's answer is framed; None until the upstream's first answer tells."""
+        return self._writer.framing
+
+    @property
+    def has_shown(self) -> bool:
+        """Whether the client was given something of the present round."""
+        return self._writer.has_written
 
     # --- rounds -----------------------------------------------------------------------------------------------
 
@@ -114,10 +118,7 @@ class AnswerMachine:
         effects: list[Effect] = []
         if anew := [call for call, birth in calls if birth.repeats is None]:
             effects.append(self._journal.progress(anew))
-        if self.exchange.target.framing is not Framing.JSON:
-            self.framing, self._streams = self.exchange.target.framing, True
-            self.wire.frame(self.framing)
-            effects += [Begin(), Show(self.wire.event(self._splice.made(resumption.visible)))]
+        effects += self._writer.resume(self.exchange.target.framing, resumption.visible)
         return [*effects, Start(tuple(calls)), Wait(tuple(call for call, _ in calls))]
 
     def begin(self, content_type: str = "") -> list[Effect]:
@@ -127,13 +128,13 @@ class AnswerMachine:
         self._turn_ids.begin_answer(goes_on=self._before is not None)
         self.reading = self._read(content_type)
         self._journal.begin_answer(self.reading.candidates)
-        return self._framed()
+        return self._writer.frame(self.reading.framing)
 
     def passes(self, chunk: bytes) -> bool:
         """Whether these bytes of a stream go out as they are: whole events without a call, as most are. They are not
         cut up, parsed or kept back then, and are not to be fed."""
         if self.reading.passes(chunk):
-            self.has_shown = True
+            self._writer.has_written = True
             return True
         return False
 
@@ -145,7 +146,7 @@ class AnswerMachine:
         shown: list[bytes] = []
         try:
             items = self.reading.decoder.feed(chunk)
-            if self.framing is None:
+            if self._writer.framing is None:
                 return self._done(lambda: self._items(items))
             for index, item in enumerate(items):
                 out = self._item(item)
@@ -157,7 +158,8 @@ class AnswerMachine:
         except Exception as error:
             return [Show(b"".join(shown)), *self._mistaken(error)] if any(shown) else self._mistaken(error)
         data = shown[0] if len(shown) == 1 else b"".join(shown)
-        self.has_shown = self.has_shown or bool(data)
+        if data:
+            self._writer.has_written = True
         return data
 
     def finish(self) -> Iterator[Effect]:
@@ -173,11 +175,11 @@ class AnswerMachine:
 
     def keepalive(self) -> bytes:
         """An event that clients ignore; b"" where there is no stream."""
-        return self.wire.event(self._splice.made([])) if self._streams else b""
+        return self._writer.keepalive()
 
     def hung_up(self) -> list[Effect]:
         """The client reads no more: its turn is complete if its end was shown, as those that stop there leave it."""
-        if self.is_over or not self._streams or not self._told_end:
+        if self.is_over or not self._writer.streams or not self._writer.has_written_end:
             return []
         effects = [*self._journal.saves(self.reading.candidates, complete=True, cut=self.reading.is_cut)]
         return [*effects, self._over("answered")]
@@ -185,7 +187,7 @@ class AnswerMachine:
     def beginnings(self) -> Iterator[Note]:
         """What is to be noted where the client does not read to the end, or is told of an error there: it may have kept
         any beginning of what it was sent, and goes on with that. Once. Nobody keeps a beginning of one document."""
-        if not self._streams or self._is_told:
+        if not self._writer.streams or self._is_told:
             return
         self._is_told = True
         yield from self.reading.beginnings()
@@ -213,7 +215,7 @@ class AnswerMachine:
 
     def _begin_round(self) -> None:
         self._splice.begin_round()
-        self.has_shown = False
+        self._writer.has_written = False
 
     def _done(self, step: Callable[[], Iterable[Effect]]) -> Iterator[Effect]:
         """The effects of a step, with the bytes of neighbours in one piece. Whatever nobody foresaw ends the answer
@@ -242,26 +244,17 @@ class AnswerMachine:
 
     # --- the present answer -----------------------------------------------------------------------------------
 
-    def _framed(self) -> list[Effect]:
-        """The head goes out as soon as it is known that the answer is a stream."""
-        if self.framing is not None or self.reading.framing is None:
-            return []
-        self.framing = self.reading.framing
-        self.wire.frame(self.framing)
-        self._streams = self.framing is not Framing.JSON
-        return [Begin()] if self._streams else []
-
     def _items(self, items: Sequence[Item]) -> Iterator[Effect]:
-        if self.framing is None:
-            yield from self._framed()
+        if self._writer.framing is None:
+            yield from self._writer.frame(self.reading.framing)
         for item in items:
             out = self._item(item)
-            yield from self._shown(out) if isinstance(out, bytes) else out
+            yield from self._writer.write(out) if isinstance(out, bytes) else out
             if self.is_over:
                 break
 
     def _rest(self, shown: Sequence[bytes], effects: Iterable[Effect], items: Sequence[Item]) -> Iterator[Effect]:
-        yield from self._shown(b"".join(shown))
+        yield from self._writer.write(b"".join(shown))
         yield from effects
         if not self.is_over:
             yield from self._items(items)
@@ -273,20 +266,16 @@ class AnswerMachine:
         if not self.reading.passes_item(item):
             return self._event(item, item.data)
         is_last = isinstance(item, SseEvent) and not self._rounds.is_loop
-        data = item.raw if is_last else self._passed(item)  # also where its last line is missing: nothing comes behind
+        # The last event may lack its last line: nothing comes behind it.
+        data = item.raw if is_last else self._writer.passthrough(item)
         notes = self.reading.heard() if FINISH in item.data else ()
-        return [*notes, *self._shown(data)] if notes else data
+        return [*notes, *self._writer.write(data)] if notes else data
 
     def _between(self, item: Item) -> bytes | Iterable[Effect]:
         """What is no event: blank lines, an array's end, what was cut off."""
         if holds(item.raw, self.wire.call_markers):
             return self._unreadable()
-        if self.rounds > 1 or not self._streams:
-            return b""
-        if isinstance(item, SseEvent):
-            return item.raw
-        self._tail += item.raw  # the whole answer has one end
-        return b""
+        return self._writer.between(item)
 
     def _event(self, item: Item, data: bytes, *, whole: bool = False) -> bytes | Iterable[Effect]:
         reading = self.reading
@@ -298,11 +287,11 @@ class AnswerMachine:
                 raise BadAnswer(f"its answer is not JSON: {error}") from None
             if holds(data, self.wire.call_markers):
                 return self._unreadable()
-            return b"" if self.rounds > 1 and data.strip() != self.wire.done else self._passed(item)
+            return b"" if self.rounds > 1 and data.strip() != self.wire.done else self._writer.passthrough(item)
         if b'"error"' in data:
             reading.is_cut = reading.is_cut or _holds_error(document) or _holds_error(response)
         if response is None:
-            return b"" if self.rounds > 1 and not document else self._passed(item, document)
+            return b"" if self.rounds > 1 and not document else self._writer.passthrough(item, document)
         try:
             visible = reading.taken(response, whole=whole)
             saves = self._saves()
@@ -312,41 +301,16 @@ class AnswerMachine:
             if holds(encode(response), Wire.call_markers):
                 raise
             visible, saves = response, [Mistake(error, passed=True)]
-        if self._streams and saves:
+        if self._writer.streams and saves:
             return self._stored_first(saves, item, document, response, visible)
-        if self._streams:
-            return self._seen(item, document, response, visible)
-        self._last = data if visible is response and self.rounds == 1 else (document, visible)
+        if self._writer.streams:
+            return self._writer.event(reading, item, document, response, visible)
+        self._writer.keep(data, document, response, visible)
         return saves
 
     def _stored_first(self, saves: Sequence[Effect], *event: Any) -> Iterator[Effect]:
         yield from saves
-        yield from self._shown(self._seen(*event))
-
-    def _seen(self, item: Item, document: Document, response: Document, visible: Document | None) -> bytes:
-        """What the client gets for an event of which it is to see this."""
-        reading = self.reading
-        self._told_end = reading.has_ended
-        if visible is None or (self.rounds > 1 and not reading.has_responses):
-            return b""
-        if self.rounds > 1 or (self._rounds.is_loop and reading.hides):
-            if reading.goes_on and all(is_empty(one) for one in objects(visible.get("candidates"))):
-                return b""
-            visible = self._splice.filled(self._splice.joined(visible))
-        return self._passed(item, document) if visible is response else self.wire.event(visible, document)
-
-    def _passed(self, item: Item, document: object = None) -> bytes:
-        """An event that needs no change."""
-        if self._streams:
-            return self.wire.passthrough_event(item, document)
-        self._last = item.data or b""
-        return b""
-
-    def _shown(self, data: bytes) -> Iterable[Effect]:
-        if not data:
-            return ()
-        self.has_shown = True
-        return (Show(data),)
+        yield from self._writer.write(self._writer.event(self.reading, *event))
 
     def _read(self, content_type: str) -> Reading:
         return Reading(
@@ -375,7 +339,7 @@ class AnswerMachine:
 
     def _checkpoint(self, answer: Answer, token: str, visible: Document | None) -> Iterator[Effect]:
         """The client may come back with a token from the middle of a stream that breaks off."""
-        shown = objects(visible.get("candidates")) if visible is not None and self._streams else ()
+        shown = objects(visible.get("candidates")) if visible is not None and self._writer.streams else ()
         if any(one.get("continuationToken") and one.get("finishReason") is None for one in shown):
             yield self._paused(answer, token)
 
@@ -387,7 +351,7 @@ class AnswerMachine:
     def _finished(self) -> Iterator[Effect]:
         reading = self.reading
         yield from self._items(reading.decoder.flush())
-        if not self.is_over and self._streams and (left := self.wire.left()) is not None:
+        if not self.is_over and self._writer.streams and (left := self.wire.left()) is not None:
             yield from self._left(left)
         if not self.is_over and reading.framing is Framing.JSON:
             yield from self._document(bytes(reading.decoder.body))
@@ -395,7 +359,7 @@ class AnswerMachine:
             return
         if self.rounds > 1 and not reading.has_responses and not reading.is_cut:
             raise BadAnswer("its answer holds nothing")
-        if reading.is_cut and self._streams:
+        if reading.is_cut and self._writer.streams:
             yield from self._ended("cut")
             return
         closing = reading.closing()
@@ -423,13 +387,13 @@ class AnswerMachine:
             self.reading.answer.unfinished.update(str(call.get("name")) for call in calls_in(said))
         yield from self._saves()
         if visible is not None:
-            yield from self._shown(self.wire.event(visible))
+            yield from self._writer.write(self.wire.event(visible))
 
     def _document(self, body: bytes) -> Iterable[Effect]:
         """An answer that is no stream: nothing of it is shown before all of it is over."""
         item = ArrayItem(body, b"", body)
-        out = self._passed(item) if self.reading.passes_body(body) else self._event(item, body, whole=True)
-        return self._shown(out) if isinstance(out, bytes) else out
+        out = self._writer.passthrough(item) if self.reading.passes_body(body) else self._event(item, body, whole=True)
+        return self._writer.write(out) if isinstance(out, bytes) else out
 
     def _concluded(self, outcome: str, closing: Document | None) -> Iterator[Effect]:
         """The clean end of the whole answer."""
@@ -438,9 +402,9 @@ class AnswerMachine:
         if is_unfinished:  # what came last may have been an error
             yield from self.beginnings()
         yield from self._saves(complete=True)
-        self._told_end = True
-        if closing is not None and self._streams:
-            yield from self._shown(self.wire.event(self._splice.filled(self._splice.joined(closing))))
+        self._writer.has_written_end = True
+        if closing is not None and self._writer.streams:
+            yield from self._writer.write(self._writer.closing(closing))
         answer = self.reading.answer
         if answer is not None:
             for name in answer.unfinished:
@@ -450,31 +414,19 @@ class AnswerMachine:
         yield from self._ended(outcome)
 
     def _ended(self, outcome: str) -> Iterator[Effect]:
-        if self._streams:
-            yield from self._shown(self._end())
+        if self._writer.streams:
+            yield from self._writer.write(self._writer.end(self.reading))
         else:
             yield Begin()
-            yield from self._shown(self._whole())
+            yield from self._writer.write(self._whole())
         yield self._over(outcome)
 
-    def _end(self) -> bytes:
-        """What stands behind the last event; of an array that did not change, what stood there."""
-        tail, sent = self._tail.lstrip(), self.wire.sent > 0
-        if self.framing is Framing.ARRAY and self.rounds == 1:
-            if tail.startswith(CLOSE if sent else OPEN) or self.reading.answer is None:
-                return self._tail
-        return self.wire.end()
-
     def _whole(self) -> bytes:
-        """The body of an answer that is no stream."""
-        if isinstance(self._last, bytes):
-            return self._last
-        raw, response = self._last
+        """The body of an answer that is not streamed."""
         parts = None
         if self.reading.framing is not Framing.JSON or self._before is not None:
             parts = [part for state in self.reading.candidates[:1] for part in state.given]
-        merged = self._splice.merged(response, self._journal.given, parts)
-        return self.wire.whole(merged, raw if isinstance(raw, dict) and response is not None else None)
+        return self._writer.whole(self._journal.given, parts)
 
     def _over(self, outcome: str) -> End:
         self.close()
@@ -484,10 +436,7 @@ class AnswerMachine:
 
     def fail(self, code: int, status: str, words: str) -> list[Effect]:
         """An error of the proxy's own ends the answer, in the form that it has by now."""
-        document = replies.error(code, status, f"toolgraft: {words}")
-        if self._streams:
-            return [Show(self.wire.error_event(document)), self._over("error")]
-        return [Refuse(code, self.wire.error(document)), self._over("error")]
+        return [self._writer.fail(code, status, words), self._over("error")]
 
     def too_long(self, words: str) -> list[Effect]:
         """There is more of the answer than may be: nothing of what is left of it is read."""
@@ -506,16 +455,7 @@ class AnswerMachine:
         stream has begun. In a later round a status that is not an error is useless to the client, and becomes a 502."""
         if self.rounds > 1 and not 400 <= status < 600:
             return self.fail(502, "UNAVAILABLE", f"the model answered with status {status} in a tool loop")
-        if not self._streams:
-            return [Refuse(status, body, own=False), self._over("refused")]
-        try:
-            document = next(objects(decode(body)), None)
-        except Malformed:
-            document = None
-        if document is None or "error" not in document:
-            text = body.decode("utf-8", "replace").strip()[:1000]
-            document = replies.error(status, "UNKNOWN", text or f"the model answered with status {status}")
-        return [Show(self.wire.error_event(document)), self._over("refused")]
+        return [self._writer.refuse(status, body), self._over("refused")]
 
     def _unreadable(self) -> Iterator[Effect]:
         """Bytes with a call in them that cannot be read: the client may know nothing of it."""
@@ -525,42 +465,6 @@ class AnswerMachine:
     def _mistaken(self, error: Exception) -> list[Effect]:
         words = f"{type(error).__name__} while the answer was captured"
         return [Mistake(error, passed=False), *self.fail(500, "INTERNAL", words)]
-
-
-class _Births:
-    """What each call of an answer is when it is stored. One that is identical to a call of an answer that broke off
-    does not run: it has that call's answer, and if that is given by hand, it is that call."""
-
-    def __init__(self, owners: Owners, rounds: Rounds, scope: Scope) -> None:
-        self.resumption: Resumption | None = None
-        self._owners = owners
-        self._rounds = rounds
-        self._scope = scope
-        self._taken: set[str] = set()
-
-    def kept_id(self, name: str, args: Document) -> str | None:
-        """The id of the identical call that is answered by hand; None: the call is another record."""
-        if self.resumption is None or not self._rounds.has_one_candidate:
-            return None
-        earlier = self.resumption.identical(name, args, self._taken)
-        if earlier is None or earlier.owner != "hand":
-            return None
-        self._taken.add(earlier.call_id)
-        return earlier.call_id
-
-    def __call__(self, call: Captured) -> Birth:
-        if not self._rounds.has_one_candidate:
-            return Birth(error=call.fault)
-        birth = self._owners.birth(self._scope, call, runs=self._rounds.runs(call))
-        if self.resumption is None or not birth.begins or birth.error is not None:
-            return birth
-        if call.call_id in self._taken:  # it has an executor by now
-            return birth._replace(repeats=call.call_id, approval=False)
-        earlier = self.resumption.identical(call.name, call.args, self._taken)
-        if earlier is None:
-            return birth
-        self._taken.add(earlier.call_id)
-        return birth._replace(repeats=earlier.call_id, approval=False)
 
 
 def _note(splice: Splice, rounds: Rounds, response: Document) -> None:

@@ -1,0 +1,44 @@
+"""Says for each call of an answer what it is when it is stored."""
+
+from addon.core.answer import Captured
+from addon.core.documents import Document
+from addon.graft.owners import Birth, Owners
+from addon.graft.resumption import Resumption
+from addon.graft.rounds import Rounds
+from addon.graft.scope import Scope
+
+
+class Births:
+    """What each call of an answer is when it is stored. One that is identical to a call of an answer that broke off
+    does not run: it has that call's answer, and if that is given by hand, it is that call."""
+
+    def __init__(self, owners: Owners, rounds: Rounds, scope: Scope) -> None:
+        self.resumption: Resumption | None = None
+        self._owners = owners
+        self._rounds = rounds
+        self._scope = scope
+        self._taken: set[str] = set()
+
+    def kept_id(self, name: str, args: Document) -> str | None:
+        """The id of the identical call that is answered by hand; None: the call is another record."""
+        if self.resumption is None or not self._rounds.has_one_candidate:
+            return None
+        earlier = self.resumption.identical(name, args, self._taken)
+        if earlier is None or earlier.owner != "hand":
+            return None
+        self._taken.add(earlier.call_id)
+        return earlier.call_id
+
+    def __call__(self, call: Captured) -> Birth:
+        if not self._rounds.has_one_candidate:
+            return Birth(error=call.fault)
+        birth = self._owners.birth(self._scope, call, runs=self._rounds.runs(call))
+        if self.resumption is None or not birth.begins or birth.error is not None:
+            return birth
+        if call.call_id in self._taken:  # it has an executor by now
+            return birth._replace(repeats=call.call_id, approval=False)
+        earlier = self.resumption.identical(call.name, call.args, self._taken)
+        if earlier is None:
+            return birth
+        self._taken.add(earlier.call_id)
+        return birth._replace(repeats=earlier.call_id, approval=False)

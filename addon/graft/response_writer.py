@@ -1,0 +1,144 @@
+"""Writes the client's answer: one stream or one document, made of all rounds of an answer.
+
+Bytes and documents in, bytes and effects out. The Wire knows the form of an event, and the Splice what the documents of
+several rounds have in common; this class knows how far the client's answer has come.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from addon.core import replies
+from addon.core.documents import Document, Malformed, decode, objects
+from addon.core.json_array import CLOSE, OPEN
+from addon.core.sse import SseEvent
+from addon.graft.decoding import Item
+from addon.graft.effects import Begin, Effect, Refuse, Show
+from addon.graft.reading import Reading
+from addon.graft.splice import Splice, is_empty
+from addon.surfaces.base import Framing
+from addon.surfaces.wire import Wire
+
+_MAX_ERROR_TEXT = 1000
+"""Characters of an upstream's error that is not JSON, as a client is told it in a stream."""
+
+
+class ResponseWriter:
+    """`framing`: how the client's answer is framed, None until the upstream's first answer tells. `streams`: the
+    client's answer is a stream, and has begun. `has_written`: the client was sent something of the present round.
+    `has_written_end`: the last event by which the client's turn ends was sent, or is sent next."""
+
+    def __init__(self, wire: Wire, splice: Splice, *, is_loop: bool) -> None:
+        self.framing: Framing | None = None
+        self.streams = False
+        self.has_written = False
+        self.has_written_end = False
+        self._wire = wire
+        self._splice = splice
+        self._is_loop = is_loop
+        self._tail = b""  # the bytes behind the upstream's array
+        self._last: tuple[object, Document | None] | bytes = b""  # an unstreamed answer: its bytes, or decoded
+
+    def frame(self, framing: Framing | None) -> list[Effect]:
+        """Take the framing of the upstream's answer, unless one is set. The head of a stream is sent at once."""
+        if self.framing is not None or framing is None:
+            return []
+        self.framing = framing
+        self._wire.frame(framing)
+        self.streams = framing is not Framing.JSON
+        return [Begin()] if self.streams else []
+
+    def resume(self, framing: Framing, visible: Sequence[Document]) -> list[Effect]:
+        """Begin an answer with the parts that the client has already been sent of one that broke off."""
+        if framing is Framing.JSON:
+            return []
+        return [*self.frame(framing), Show(self._wire.event(self._splice.made(visible)))]
+
+    # --- events -----------------------------------------------------------------------------------------------
+
+    def write(self, data: bytes) -> Iterable[Effect]:
+        if not data:
+            return ()
+        self.has_written = True
+        return (Show(data),)
+
+    def passthrough(self, item: Item, document: object = None) -> bytes:
+        """An event that needs no change."""
+        if self.streams:
+            return self._wire.passthrough_event(item, document)
+        self._last = item.data or b""
+        return b""
+
+    def event(
+        self, reading: Reading, item: Item, document: Document, response: Document, visible: Document | None
+    ) -> bytes:
+        """The event of a stream by which the client gets `visible`, its view of the upstream's `response`."""
+        self.has_written_end = reading.has_ended
+        is_later = self._splice.rounds > 1
+        if visible is None or (is_later and not reading.has_responses):
+            return b""
+        if is_later or (self._is_loop and reading.hides):
+            if reading.goes_on and all(is_empty(one) for one in objects(visible.get("candidates"))):
+                return b""
+            visible = self._splice.filled(self._splice.joined(visible))
+        return self.passthrough(item, document) if visible is response else self._wire.event(visible, document)
+
+    def between(self, item: Item) -> bytes:
+        """Bytes that are no event: blank lines, the end of an array, or an event that was cut off."""
+        if self._splice.rounds > 1 or not self.streams:
+            return b""
+        if isinstance(item, SseEvent):
+            return item.raw
+        self._tail += item.raw  # the whole answer has one end
+        return b""
+
+    def closing(self, response: Document) -> bytes:
+        """The event for what remains to be sent at the clean end of a stream."""
+        return self._wire.event(self._splice.filled(self._splice.joined(response)))
+
+    def keepalive(self) -> bytes:
+        """An event that clients ignore; b"" if the answer is not a stream."""
+        return self._wire.event(self._splice.made([])) if self.streams else b""
+
+    # --- documents --------------------------------------------------------------------------------------------
+
+    def keep(self, data: bytes, document: Document, response: Document, visible: Document | None) -> None:
+        """Keep a document of an answer that is not streamed: it is written when the answer ends."""
+        self._last = data if visible is response and self._splice.rounds == 1 else (document, visible)
+
+    # --- the end ----------------------------------------------------------------------------------------------
+
+    def end(self, reading: Reading) -> bytes:
+        """The bytes behind the last event; of an array that did not change, the upstream's own."""
+        tail, sent = self._tail.lstrip(), self._wire.sent > 0
+        if self.framing is Framing.ARRAY and self._splice.rounds == 1:
+            if tail.startswith(CLOSE if sent else OPEN) or reading.answer is None:
+                return self._tail
+        return self._wire.end()
+
+    def whole(self, before: Sequence[Document], parts: Sequence[Document] | None) -> bytes:
+        """The body of an answer that is not streamed. `before`: the client's parts of earlier rounds. `parts`: those of
+        the last round, if its answer came in pieces."""
+        if isinstance(self._last, bytes):
+            return self._last
+        raw, response = self._last
+        merged = self._splice.merged(response, before, parts)
+        return self._wire.whole(merged, raw if isinstance(raw, dict) and response is not None else None)
+
+    def fail(self, code: int, status: str, words: str) -> Effect:
+        """An error of the proxy's own, in the form that the client's answer has by now."""
+        document = replies.error(code, status, f"toolgraft: {words}")
+        if self.streams:
+            return Show(self._wire.error_event(document))
+        return Refuse(code, self._wire.error(document))
+
+    def refuse(self, status: int, body: bytes) -> Effect:
+        """An error of the upstream's: unchanged, or as an event if the client's stream has begun."""
+        if not self.streams:
+            return Refuse(status, body, own=False)
+        try:
+            document = next(objects(decode(body)), None)
+        except Malformed:
+            document = None
+        if document is None or "error" not in document:
+            text = body.decode("utf-8", "replace").strip()[:_MAX_ERROR_TEXT]
+            document = replies.error(status, "UNKNOWN", text or f"the model answered with status {status}")
+        return Show(self._wire.error_event(document))
