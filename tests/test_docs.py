@@ -27,7 +27,8 @@ from addon.graft.grafter import Grafter
 from addon.loop.executors import Executors
 from addon.loop.upstream import Upstream
 from addon.metrics import Metrics
-from addon.settings import OPTIONS, Settings
+from addon.options import OPTIONS
+from addon.settings import Settings
 from store.factory import open_url
 
 ROOT = Path(__file__).parents[1]

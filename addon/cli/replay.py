@@ -68,7 +68,8 @@ async def _replayed(
     from addon.cli.documents import read_json
     from addon.core.toolset import normalise
     from addon.hooks.replay import replay
-    from addon.settings import Settings, parse_options
+    from addon.options import parse_options
+    from addon.settings import Settings
     from addon.urls import shown
     from store.factory import open_url
     from store.models import Toolset

@@ -10,7 +10,7 @@ from typing import Any
 
 from mitmproxy.optmanager import OptManager
 
-from addon.settings import OPTIONS, Option, unknown_option
+from addon.options import OPTIONS, Option, unknown_option
 
 _NAMES = [option.name for option in OPTIONS]
 

@@ -20,7 +20,8 @@ from addon.hooks.clients import Clients
 from addon.hooks.deferred import check_misspelt, check_unprefixed, take_deferred
 from addon.hooks.draining import InFlight, drain
 from addon.hooks.runtime import Runtime
-from addon.settings import OPTIONS, Settings, explain
+from addon.options import OPTIONS
+from addon.settings import Settings, explain
 from addon.tools.base import SourceError
 from addon.tools.bounded import left_behind
 from store.base import StoreError

@@ -22,7 +22,7 @@ with warnings.catch_warnings():
     from addon.hooks.compose import Toolgraft
     from addon.hooks.lifecycle import Lifecycle
 
-from addon.settings import OPTIONS
+from addon.options import OPTIONS
 
 pytestmark = pytest.mark.filterwarnings("ignore::pyparsing.warnings.PyparsingDeprecationWarning")
 ROOT = Path(__file__).parents[2]

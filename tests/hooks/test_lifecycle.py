@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from mitmproxy import exceptions
 
-from addon.settings import OPTIONS, Settings
+from addon.options import OPTIONS
+from addon.settings import Settings
 from store.base import StoreUnavailable
 from tests.hooks.harness import LOCAL, PATH, Hooks, request
 
