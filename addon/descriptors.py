@@ -9,7 +9,7 @@ _ENOUGH = 65_536
 _RESERVED = 128  # descriptors for the store, tools, and what Python itself opens
 
 
-class Shares(NamedTuple):
+class ConnectionLimits(NamedTuple):
     """Of the descriptors, how many connections the control API's port may have, and how many all of the proxy's ports
     together: each of those has one to the upstream as well."""
 
@@ -17,7 +17,7 @@ class Shares(NamedTuple):
     proxy: int
 
 
-def raised() -> int:
+def raise_descriptor_limit() -> int:
     """How many descriptors the process may have, once its soft limit is as high as it can be."""
     try:
         import resource
@@ -34,7 +34,7 @@ def raised() -> int:
     return wanted
 
 
-def shares(most: int, descriptors: int) -> Shares:
+def connection_limits(most: int, descriptors: int) -> ConnectionLimits:
     """For `graft_max_connections` of `most`."""
     control = min(most, max(descriptors // 8, 4))
-    return Shares(control, min(most, max((descriptors - control - _RESERVED) // 2, 4)))
+    return ConnectionLimits(control, min(most, max((descriptors - control - _RESERVED) // 2, 4)))

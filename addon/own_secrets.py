@@ -28,7 +28,7 @@ class OwnSecrets:
     def redaction(self) -> Redaction:
         return self._redaction
 
-    def and_those(self, values: Iterable[str]) -> Redaction:
+    def combined_with(self, values: Iterable[str]) -> Redaction:
         """Together with the secrets of an exchange."""
         others = frozenset(values)
         if not others:

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from addon.core.egress import EgressRule, parse_rule
 from addon.options import OPTIONS
-from addon.urls import base_url, is_origin, shown
+from addon.urls import base_url, is_origin, redacted
 from store.models import SESSION_FORM, SESSION_NAME, SessionName
 
 
@@ -191,7 +191,9 @@ class Settings(BaseModel):
     def _origins(cls, origins: tuple[str, ...]) -> tuple[str, ...]:
         for origin in origins:
             if not is_origin(origin):
-                raise ValueError(f"{shown(origin)} must be an origin such as https://app.example:8443, without a path")
+                raise ValueError(
+                    f"{redacted(origin)} must be an origin such as https://app.example:8443, without a path"
+                )
         return tuple(origin.lower() for origin in origins)
 
     @field_validator("allow_hosts")
@@ -199,7 +201,7 @@ class Settings(BaseModel):
     def _hosts(cls, hosts: tuple[str, ...]) -> tuple[str, ...]:
         for host in hosts:
             if not is_host_name(host):
-                raise ValueError(f"{shown(host)} must be a plain host name, without scheme, port or path")
+                raise ValueError(f"{redacted(host)} must be a plain host name, without scheme, port or path")
         return tuple(host.lower() for host in hosts)
 
     @field_validator("state", mode="before")
@@ -229,13 +231,13 @@ def parse_redirect(text: str) -> Redirect:
     """`HOST=URL` with an http or https URL. Raises ValueError."""
     host, equals, url = text.partition("=")
     if not equals:
-        raise ValueError(f"{shown(text)} must be HOST=URL, such as {_EXAMPLE}")
+        raise ValueError(f"{redacted(text)} must be HOST=URL, such as {_EXAMPLE}")
     if not is_host_name(host):
-        raise ValueError(f"{shown(text)}: {shown(host)} must be a plain host name, without scheme, port or path")
+        raise ValueError(f"{redacted(text)}: {redacted(host)} must be a plain host name, without scheme, port or path")
     try:
         parts = base_url(url)
     except ValueError as error:
-        raise ValueError(f"{shown(text)}: the URL {error}") from None
+        raise ValueError(f"{redacted(text)}: the URL {error}") from None
     assert parts.hostname is not None
     return Redirect(
         host.lower(),
@@ -293,5 +295,5 @@ def explain(error: ValidationError) -> str:
     if fits is None and first["type"] == "literal_error":
         fits = "one of " + first["ctx"]["expected"].replace("'", "").replace(" or ", ", ")
     if isinstance(first["input"], str):
-        name += f"={'(not shown)' if name == 'token' else shown(first['input'])}"
+        name += f"={'(not shown)' if name == 'token' else redacted(first['input'])}"
     return f"graft_{name}: {f'must be {fits}' if fits else message}"

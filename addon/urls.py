@@ -29,8 +29,8 @@ def is_origin(url: str) -> bool:
     return url == f"{parts.scheme}://{parts.netloc}"
 
 
-def shown(value: object) -> str:
-    """A value for a message: without what may be a password or a key in a URL, and not longer than a line."""
+def redacted(value: object) -> str:
+    """A value for a message: passwords and keys in URLs are masked, and it is cut to one line."""
     if not isinstance(value, str):
         return repr(value)
     head, at, tail = value.rpartition("@")

@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from addon.settings import Settings, explain
-from addon.urls import shown
+from addon.urls import redacted
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_what_is_refused_is_shown_without_its_password(option: str, url: str) ->
         "control": {"graft_control": f"{url}:x"},
     }
     if option == "store":
-        assert SECRET not in shown(url)
+        assert SECRET not in redacted(url)
         return
     with pytest.raises(ValidationError) as refused:
         Settings.from_options(choices[option])
@@ -94,7 +94,7 @@ def test_what_is_refused_is_shown_without_its_password(option: str, url: str) ->
 
 @pytest.mark.parametrize("value", ["{names} done [{turn_id}", "two words", "a@b"])
 def test_what_is_refused_is_shown(value: str) -> None:
-    assert shown(value).endswith(f"{value[-3:]}'") or "@" in value
+    assert redacted(value).endswith(f"{value[-3:]}'") or "@" in value
 
 
 @pytest.mark.parametrize("url", ["https://gemini.example", "http://127.0.0.1:9912", "http://[::1]:9912/a/b"])

@@ -16,12 +16,12 @@ def session_name(value: str | None) -> str | None:
 
 def _http_url(value: str | None) -> str | None:
     if value is not None:
-        from addon.urls import base_url, shown
+        from addon.urls import base_url, redacted
 
         try:
             base_url(value)
         except ValueError as error:
-            raise typer.BadParameter(f"{shown(value)}: the control API's URL {error}") from None
+            raise typer.BadParameter(f"{redacted(value)}: the control API's URL {error}") from None
     return value
 
 

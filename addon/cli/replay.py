@@ -70,7 +70,7 @@ async def _replayed(
     from addon.hooks.replay import replay
     from addon.options import parse_options
     from addon.settings import Settings
-    from addon.urls import shown
+    from addon.urls import redacted
     from store.factory import open_url
     from store.models import Toolset
 
@@ -87,7 +87,7 @@ async def _replayed(
     try:
         store = open_url(url, ttl=settings.ttl, read_only=True)
     except ValueError as error:
-        raise ValueError(f"the store {shown(url)}: {error}") from None
+        raise ValueError(f"the store {redacted(url)}: {error}") from None
     await store.open()
     try:
         return [one async for one in replay(file, store, settings, session=session, toolset=toolset)]

@@ -54,7 +54,7 @@ async def _serve(source: Any, session: str, url: str | None, concurrency: int, l
     from addon.cli.control_client import Refused
     from addon.cli.worker_client import Worker
     from addon.exiting import exit_with_loop
-    from addon.tools.bounded import left_behind
+    from addon.tools.bounded import abandoned_calls
 
     base, arguments = access(url)
     stop, hurry = asyncio.Event(), asyncio.Event()
@@ -84,7 +84,7 @@ async def _serve(source: Any, session: str, url: str | None, concurrency: int, l
             lease=lease,
             report=report,
         )
-        stack.callback(exit_with_loop, left_behind)
+        stack.callback(exit_with_loop, abandoned_calls)
         try:
             await worker.run(stop, hurry)
         except Refused as error:

@@ -42,7 +42,7 @@ class Connections:
         runtime = self._lifecycle.runtime
         if runtime is None:
             return
-        if len(self._open) >= runtime.shares.proxy:
+        if len(self._open) >= runtime.connection_limits.proxy:
             client.error = "too many connections"
             self._warn(f"the proxy has {len(self._open)} connections, and takes no more (graft_max_connections)")
             return

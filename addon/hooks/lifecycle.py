@@ -23,7 +23,7 @@ from addon.hooks.runtime import Runtime
 from addon.options import OPTIONS
 from addon.settings import Settings, explain
 from addon.tools.base import SourceError
-from addon.tools.bounded import left_behind
+from addon.tools.bounded import abandoned_calls
 from store.base import StoreError
 
 logger = logging.getLogger("toolgraft")
@@ -126,7 +126,7 @@ class Lifecycle:
         runtime.end()
         if ctx.master.addons.get(self.name) is None:  # it was taken out, or is being loaded once more
             logger.error("toolgraft was taken out of mitmproxy, which would go on without it: the proxy ends")
-            exit_with_loop(left_behind)
+            exit_with_loop(abandoned_calls)
             sys.exit(1)
         path = runtime.settings.state / "proxy.json"
         try:
@@ -137,7 +137,7 @@ class Lifecycle:
         exits = ctx.master.should_exit.is_set()  # else this addon alone is taken out
         self._ended = asyncio.ensure_future(self._stop(runtime, exits))
         if exits:
-            exit_with_loop(left_behind)
+            exit_with_loop(abandoned_calls)
         return self._ended
 
     async def _stop(self, runtime: Runtime, exits: bool) -> None:

@@ -18,7 +18,7 @@ from addon.control.app import ControlApp, create_app
 from addon.control.connections import Bounds
 from addon.control.server import ControlServer, bind, url_of
 from addon.control.token import clear_address, hold_folder, make_folder, own_token, write_address, write_file
-from addon.descriptors import raised, shares
+from addon.descriptors import connection_limits, raise_descriptor_limit
 from addon.doors.mount import key_of, open_doors
 from addon.doors.outward import Outward
 from addon.graft.grafter import Grafter
@@ -33,7 +33,7 @@ from addon.tools.base import ToolSource
 from addon.tools.egress import Egress
 from addon.tools.mcp_pins import Pins
 from addon.tools.schema_checks import SchemaChecks
-from addon.urls import shown
+from addon.urls import redacted
 from store.base import Store, StoreError, run_now
 from store.factory import open_url
 
@@ -86,7 +86,7 @@ class Runtime:
         listening: Callable[[], Collection[int]],
     ) -> None:
         self.settings = settings
-        self.shares = shares(settings.max_connections, raised())
+        self.connection_limits = connection_limits(settings.max_connections, raise_descriptor_limit())
         self.store = store
         self.metrics = Metrics()
         self.proxy_id = f"proxy-{secrets.token_hex(8)}"
@@ -135,7 +135,7 @@ class Runtime:
             self._server = ControlServer(
                 self.control,
                 listener,
-                bounds=Bounds(self.shares.control, settings.max_headers, settings.header_timeout),
+                bounds=Bounds(self.connection_limits.control, settings.max_headers, settings.header_timeout),
             )
 
     @classmethod
@@ -151,9 +151,11 @@ class Runtime:
         try:
             store = open_url(settings.store_url, ttl=settings.ttl, durability=settings.durability)
         except ValueError as error:
-            raise ValueError(f"graft_store={shown(settings.store_url)}: {error}") from None
+            raise ValueError(f"graft_store={redacted(settings.store_url)}: {error}") from None
         if store.suspends:
-            raise ValueError(f"graft_store={shown(settings.store_url)}: must be a kind of store that answers at once")
+            raise ValueError(
+                f"graft_store={redacted(settings.store_url)}: must be a kind of store that answers at once"
+            )
         with ExitStack() as undo:
             held = bool(settings.control or not settings.store)
             if held:  # else nothing is there before `serve`

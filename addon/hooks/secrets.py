@@ -35,7 +35,7 @@ def redaction_of(flow: http.HTTPFlow) -> Redaction:
     found = secrets_in(flow.request.path, fields)
     if isinstance(signed_in := flow.metadata.get("proxyauth"), tuple | list):
         found.add(str(signed_in[-1]))  # the password by which the client uses the proxy
-    return own_secrets.and_those(found)
+    return own_secrets.combined_with(found)
 
 
 def clean(message: http.Message) -> None:

@@ -14,7 +14,7 @@ import msgspec
 from addon.core.documents import Document
 from addon.core.schema import to_json_schema
 from addon.graft.scope import Scope
-from addon.tools.base import Rules, Tool
+from addon.tools.base import RunRules, Tool
 from store.models import Executor, ToolRules
 
 _NO_RULES = ToolRules()
@@ -36,7 +36,7 @@ class Binding:
 
     name: str
     runs: Runs
-    rules: Rules
+    rules: RunRules
     declaration: Document | None = None
     schema: Document | None = None
     executor: Executor | None = None
@@ -62,14 +62,14 @@ def binding(scope: Scope, tools: Mapping[str, Tool], name: str) -> Binding:
         return _declared(scope, name)
     tool = tools.get(name)
     if tool is None:
-        return Binding(name, Runs.NOBODY, Rules())
+        return Binding(name, Runs.NOBODY, RunRules())
     return Binding(name, Runs.SOURCE, tool.rules, tool.declaration, tool.schema)
 
 
 def _declared(scope: Scope, name: str) -> Binding:
     given = scope.toolset.rules.get(name, _NO_RULES)
     declaration = next((d for d in scope.toolset.declarations if d["name"] == name), {})
-    rules = Rules(
+    rules = RunRules(
         timeout=given.timeout,
         retries=given.retries,
         after=tuple(given.after),

@@ -21,7 +21,7 @@ from addon.loop.keeper import Keeper
 from addon.loop.outside import Outside
 from addon.loop.shared_runs import RunKey, SharedRuns
 from addon.loop.steps import Step
-from addon.tools.base import ToolError, words_of
+from addon.tools.base import ToolError, error_text
 from addon.tools.schema_checks import SchemaChecks
 from store.base import NotPending, Store, StoreError
 from store.models import Call, Status
@@ -87,8 +87,8 @@ class CallRun:
             if self.birth.repeats is not None:
                 return await self._repeated(self.birth.repeats)
             if self.birth.unchecked and self.bound.schema is not None:
-                if faults := await self.means.checks.faults(self.bound.schema, call.args, self.timeout):
-                    return await self._keep(error=misfit(faults))
+                if problems := await self.means.checks.problems(self.bound.schema, call.args, self.timeout):
+                    return await self._keep(error=misfit(problems))
             await self.step.in_turn(call.call_id)
             if self.birth.approval and (denial := await self._unless_approved()) is not None:
                 return denial
@@ -175,7 +175,7 @@ class CallRun:
         if isinstance(error, ToolError):
             return await self._keep(error=str(error))
         if error is not None:
-            words = words_of(error)
+            words = error_text(error)
             logger.warning("the tool %s failed: %s", self.call.name, words)
             return await self._keep(error=words)
         return await self._keep(result=msgspec.json.decode(run.result()))
@@ -248,9 +248,9 @@ class CallRun:
         return await self.means.keeper.answer(self.session, self.call.call_id, result=result, error=error)
 
 
-def misfit(faults: Sequence[str]) -> str:
+def misfit(problems: Sequence[str]) -> str:
     """That arguments do not fit, in words for the model."""
-    return f"the arguments do not fit: {'; '.join(faults)}"
+    return f"the arguments do not fit: {'; '.join(problems)}"
 
 
 async def _ended(run: asyncio.Task[bytes]) -> None:

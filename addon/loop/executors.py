@@ -129,12 +129,12 @@ class Executors:
         if scope.delivery == "passthrough" and not runs:
             return Birth()  # the client runs it
         bound = self.binding(scope, call.name)
-        faults = [] if bound.schema is None else self._checks.at_once(bound.schema, call.args)
-        if faults:
-            return Birth(error=misfit(faults), begins=runs)
+        problems = [] if bound.schema is None else self._checks.quick_problems(bound.schema, call.args)
+        if problems:
+            return Birth(error=misfit(problems), begins=runs)
         rules = bound.rules
         if not runs and bound.runs is not Runs.WORKERS:
-            return Birth(approval=rules.approval, unchecked=faults is None)
+            return Birth(approval=rules.approval, unchecked=problems is None)
         return Birth(
             _OWNERS[bound.runs],
             approval=rules.approval,
@@ -142,7 +142,7 @@ class Executors:
             proxy_id=self.proxy_id,
             begins=True,
             detached=not runs,
-            unchecked=faults is None,
+            unchecked=problems is None,
         )
 
     def may_run_twice(self, scope: Scope, name: str) -> bool:
@@ -213,8 +213,8 @@ class Executors:
     async def _check(self, scope: Scope, call: Captured, bound: Binding) -> None:
         """The check of a call that nobody begins, where it takes long."""
         assert bound.schema is not None
-        if faults := await self._checks.faults(bound.schema, call.args):
-            await self._keeper.answer(scope.session, call.call_id, error=misfit(faults))
+        if problems := await self._checks.problems(bound.schema, call.args):
+            await self._keeper.answer(scope.session, call.call_id, error=misfit(problems))
 
     def _abandon(self, task: asyncio.Task[Any]) -> None:
         task.cancel()

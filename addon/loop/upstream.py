@@ -129,7 +129,7 @@ class Upstream:
         response = await self._response(outgoing)
         try:
             received = await exchange.answered(response.status_code, response.headers.raw)
-            secrets = own_secrets.and_those(secrets_in(outgoing.url, outgoing.headers))
+            secrets = own_secrets.combined_with(secrets_in(outgoing.url, outgoing.headers))
             plain = _redacted(_plain(response, most), RedactedStream(secrets))
             if received is None:
                 received = await exchange.whole(b"".join([chunk async for chunk in plain]))

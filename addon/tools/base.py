@@ -28,7 +28,7 @@ class ToolError(Exception):
         self.sent = sent
 
 
-def words_of(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """An exception as a model and the log are told of it: its type, and what it says if it says anything, less what no
     text can hold."""
     words = str(error)[:MAX_MESSAGE].encode("utf-8", "replace").decode()
@@ -41,7 +41,7 @@ class SourceError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class RunRules:
     """How calls of one tool are run. None: as the proxy's options say.
 
     `timeout` and `cache_ttl` are seconds, `retries` counts tries after the first, `after` names tools whose calls of
@@ -81,7 +81,7 @@ class Tool:
 
     declaration: Document
     schema: Document
-    rules: Rules = field(default_factory=Rules)
+    rules: RunRules = field(default_factory=RunRules)
 
     @property
     def name(self) -> str:

@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
-from addon.tools.base import ToolError, words_of
+from addon.tools.base import ToolError, error_text
 
 GRACE = 0.5  # seconds that a cancelled call has to come to its end
 _TIMES = 2  # that it is cancelled in these: a tool may swallow it once
@@ -33,7 +33,7 @@ async def bounded[T](call: Callable[[], Awaitable[T]], seconds: float | None, na
     return task.result()
 
 
-def left_behind() -> list[str]:
+def abandoned_calls() -> list[str]:
     """The names of the calls that were cancelled and still run."""
     return sorted({task.get_name() for task in _left})
 
@@ -44,7 +44,7 @@ async def _contained[T](call: Callable[[], Awaitable[T]]) -> T:
     except (Exception, asyncio.CancelledError, GeneratorExit):
         raise
     except BaseException as error:
-        raise ToolError(words_of(error)) from error
+        raise ToolError(error_text(error)) from error
 
 
 async def _end[T](task: asyncio.Task[T]) -> None:

@@ -26,7 +26,7 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails
 
-from addon.tools.base import MAX_NAME, Rules, SourceError
+from addon.tools.base import MAX_NAME, RunRules, SourceError
 from addon.tools.endpoint import Headers, HttpUrl
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
@@ -60,7 +60,7 @@ class Server(BaseModel):
     prefix: Prefix = ""
     tools: Selection = Selection()
     timeout: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    rules: dict[str, Rules] = Field(default_factory=dict)
+    rules: dict[str, RunRules] = Field(default_factory=dict)
     description: str = ""
     disabled: bool = False
     _decided: frozenset[str] = PrivateAttr(frozenset())
@@ -193,5 +193,5 @@ def _message(error: ErrorDetails) -> str:
 def _known(place: tuple[int | str, ...]) -> list[str]:
     """The fields of the object at this place: a server, its `tools`, or the rules of a tool."""
     if place[2:3] == ("rules",):
-        return [field.name for field in dataclasses.fields(Rules)]
+        return [field.name for field in dataclasses.fields(RunRules)]
     return list(Selection.model_fields if place[2:3] == ("tools",) else Server.model_fields)

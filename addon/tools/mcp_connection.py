@@ -21,7 +21,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from addon.tools.base import SourceError, ToolError
 from addon.tools.endpoint import origin_of, status_words
 from addon.tools.mcp_config import Server
-from addon.tools.mcp_errors import says_only_that_it_failed, words_of
+from addon.tools.mcp_errors import describe_failure, says_only_that_it_failed
 from addon.tools.mcp_transport import streams
 from addon.tools.mcp_watch import Watch
 
@@ -110,9 +110,9 @@ class Connection:
         if client is self._client and not asks and not self._watch.stopped:
             self._asking = asyncio.ensure_future(self._ask(client))
 
-    def words_of(self, error: BaseException) -> str:
+    def describe_failure(self, error: BaseException) -> str:
         """Why a call failed, or there is no connection."""
-        words = words_of(error)
+        words = describe_failure(error)
         if self.server.url and self._status and says_only_that_it_failed(words):
             return f"{origin_of(httpx2.URL(self.server.url))} answered {status_words(self._status)}"
         return words
@@ -164,7 +164,7 @@ class Connection:
                 self.error = f"it has not answered within {_CONNECT_TIMEOUT:g} s"
         except Exception as e:  # whatever a server or its transport may do
             cause = _cause(e)
-            self.error = self.words_of(cause)
+            self.error = self.describe_failure(cause)
             if isinstance(cause, SourceError):
                 self.refused = cause
         if not up:
@@ -184,7 +184,7 @@ class Connection:
                         await self._list_tools(client)
                 except (MCPError, TimeoutError, ValueError) as e:
                     if not self._watch.ended:
-                        _log.warning("%s: its tools stay as they were: %s", self.name, self.words_of(e))
+                        _log.warning("%s: its tools stay as they were: %s", self.name, self.describe_failure(e))
 
     async def _told(self, message: IncomingMessage) -> None:
         if isinstance(message, ToolListChangedNotification):
@@ -209,7 +209,7 @@ class Connection:
                 self._ended("it no longer answered")
                 self._attempted.cancel()
         except Exception as error:  # an answer as well; or the end of the connection, which is seen elsewhere
-            _log.debug("%s: %s", self.name, self.words_of(error))
+            _log.debug("%s: %s", self.name, self.describe_failure(error))
 
     def _lost(self) -> None:
         if self._client is not None:

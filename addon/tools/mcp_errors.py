@@ -24,7 +24,7 @@ _QUOTING = (
 """How messages of the SDK's begin that quote something, and what is said in their place."""
 
 
-def words_of(error: BaseException) -> str:
+def describe_failure(error: BaseException) -> str:
     """Why a server cannot be used, or has not answered a call."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]

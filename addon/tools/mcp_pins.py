@@ -18,7 +18,7 @@ Document = dict[str, Any]
 _log = logging.getLogger(__name__)
 
 
-class NotHeld(LookupError):
+class NotHeldBack(LookupError):
     """There is no such tool that is held back."""
 
 
@@ -27,7 +27,7 @@ class ChangedAgain(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldBackTool:
     """A tool that is held back. `before` is what was accepted, `after` what the server says now."""
 
     server: str
@@ -73,7 +73,7 @@ class Pins:
         self._sources[name] = _Source()
         return name
 
-    def held_back(self, server: str, tools: Mapping[str, Document], changed: Callable[[], None]) -> list[Held]:
+    def update(self, server: str, tools: Mapping[str, Document], changed: Callable[[], None]) -> list[HeldBackTool]:
         """Those of a server's tools that are not what they were. One that is new is taken as it is from now on.
         `changed` is called when one of them has been accepted."""
         self._sources[server] = _Source(tools, changed)
@@ -81,17 +81,17 @@ class Pins:
         if new := {name: tool for name, tool in tools.items() if name not in pinned}:
             pinned |= new
             self._save()
-        return self._held(server)
+        return self._held_back_of(server)
 
-    def held(self) -> list[Held]:
-        return [one for server in self._sources for one in self._held(server)]
+    def held_back(self) -> list[HeldBackTool]:
+        return [one for server in self._sources for one in self._held_back_of(server)]
 
     def accept(self, server: str, tool: str, digest: str) -> None:
-        """Take a tool as it is now, which is what `digest` says. Raises NotHeld, ChangedAgain, and OSError where that
-        cannot be kept: the tool stays held back."""
-        found = next((one for one in self.held() if (one.server, one.tool) == (server, tool)), None)
+        """Accept a tool as it is now, whose digest must be `digest`. Raises NotHeldBack, ChangedAgain, and OSError if
+        the file cannot be written: the tool then stays held back."""
+        found = next((one for one in self.held_back() if (one.server, one.tool) == (server, tool)), None)
         if found is None:
-            raise NotHeld(f"the tool {tool} of the MCP server {server} is not held back")
+            raise NotHeldBack(f"the tool {tool} of the MCP server {server} is not held back")
         if found.digest != digest:
             raise ChangedAgain(f"the tool {tool} of the MCP server {server} has changed again: look at it once more")
         servers = {**self._servers, server: {**self._servers[server], tool: found.after}}
@@ -100,10 +100,10 @@ class Pins:
         if (changed := self._sources[server].changed) is not None:
             changed()
 
-    def _held(self, server: str) -> list[Held]:
+    def _held_back_of(self, server: str) -> list[HeldBackTool]:
         pinned = self._servers.get(server, {})
         told = self._sources[server].told
-        return [Held(server, name, pinned[name], tool) for name, tool in told.items() if pinned[name] != tool]
+        return [HeldBackTool(server, name, pinned[name], tool) for name, tool in told.items() if pinned[name] != tool]
 
     def _read(self) -> dict[str, dict[str, Document]]:
         try:

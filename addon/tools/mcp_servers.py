@@ -130,11 +130,13 @@ class McpSource(ToolSource):
                 connection.end()
             lost = unknown or e.code in (CONNECTION_CLOSED, REQUEST_TIMEOUT)
             retryable = lost or self._retried(name)
-            raise ToolError(f"{self.name}: {connection.words_of(e)}", retryable=retryable, sent=not unknown) from e
+            raise ToolError(
+                f"{self.name}: {connection.describe_failure(e)}", retryable=retryable, sent=not unknown
+            ) from e
         except (anyio.ClosedResourceError, anyio.BrokenResourceError) as e:
             raise ToolError(f"{self.name}: the connection has ended", retryable=True) from e
         except (RuntimeError, ValueError) as e:  # an answer that is not as the protocol or the tool's schema says
-            raise ToolError(f"{self.name}: {connection.words_of(e)}", retryable=self._retried(name)) from e
+            raise ToolError(f"{self.name}: {connection.describe_failure(e)}", retryable=self._retried(name)) from e
         except asyncio.CancelledError:
             connection.doubt(client)
             raise
@@ -145,7 +147,7 @@ class McpSource(ToolSource):
         if result.is_error:
             raise ToolError(value if isinstance(value, str) else str(value), retryable=self._retried(name))
         schema = self._outputs.get(name)
-        if schema is not None and await self._checks.faults(schema, result.structured_content):
+        if schema is not None and await self._checks.problems(schema, result.structured_content):
             words = "its result does not fit the tool's outputSchema"
             raise ToolError(f"{self.name}: {words}", retryable=self._retried(name))
         return value
@@ -177,7 +179,7 @@ class McpSource(ToolSource):
 
     def _take(self) -> None:
         """Use the tools that are listed, but for those that are no longer what they were."""
-        held = self._pins.held_back(self._pinned_as, self._described, self._take) if self._pins is not None else []
+        held = self._pins.update(self._pinned_as, self._described, self._take) if self._pins is not None else []
         for one in held:
             self._say(
                 f"the tool {one.tool!r} is held back: its {', '.join(one.fields)} changed (now {one.digest[:12]}); "

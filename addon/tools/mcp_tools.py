@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from addon.core.documents import Malformed, decode
 from addon.core.toolset import BadTool, normalise
-from addon.tools.base import Rules, Tool
+from addon.tools.base import RunRules, Tool
 from addon.tools.mcp_config import Server
 
 _OUTPUT = "toolgraft/outputSchema"
@@ -130,7 +130,7 @@ def _tool(server: Server, tool: mcp_types.Tool) -> Tool:
     if (output := output_schema(tool)) is not None:
         document["outputSchema"] = output
     declaration = normalise({"tools": [document]}).declarations[0]
-    rules = server.rules.get(tool.name, Rules())
+    rules = server.rules.get(tool.name, RunRules())
     if rules.timeout is None:
         rules = replace(rules, timeout=server.timeout)
     if is_destructive(tool) and not server.decides_approval(tool.name):

@@ -18,10 +18,10 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any
 
-from addon.tools.base import SourceError, Tool, ToolError, ToolSource, words_of
+from addon.tools.base import SourceError, Tool, ToolError, ToolSource, error_text
 from addon.tools.rules import mark_of
 from addon.tools.signature import Function, line_of, read
-from addon.tools.threads import Busy, Threads
+from addon.tools.threads import DaemonPool, NoFreeThread
 
 _log = logging.getLogger(__name__)
 _numbers = itertools.count(1)
@@ -47,7 +47,7 @@ class PythonSource(ToolSource):
             self._functions[found.tool.name] = found
         if not self._functions:
             raise SourceError(f"{self.name} has no tools; a tool is a public function with a docstring")
-        self._threads = Threads(f"tools of {self.path.name}")
+        self._threads = DaemonPool(f"tools of {self.path.name}")
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -67,7 +67,7 @@ class PythonSource(ToolSource):
             return await result if inspect.isawaitable(result) else result
         except (ToolError, GeneratorExit):
             raise
-        except Busy as e:
+        except NoFreeThread as e:
             raise ToolError(f"{name} cannot be run now: {e}", retryable=True, sent=False) from e
         except asyncio.CancelledError:
             task = asyncio.current_task()
@@ -78,7 +78,7 @@ class PythonSource(ToolSource):
             _log.warning("%s: %s raised %s: %s", _place(e, self.path), name, type(e).__name__, e)
             asked = found.tool.rules.retries is not None
             raise ToolError(
-                words_of(e),
+                error_text(e),
                 retryable=asked or isinstance(e, ConnectionError | TimeoutError),
             ) from e
 

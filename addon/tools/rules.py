@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, overload
 
-from addon.tools.base import Behavior, Rules, Scheduling
+from addon.tools.base import Behavior, RunRules, Scheduling
 
 _MARK = "__toolgraft_tool__"
 
@@ -15,7 +15,7 @@ class Marked:
 
     name: str | None
     description: str | None
-    rules: Rules
+    rules: RunRules
 
 
 @overload
@@ -55,12 +55,12 @@ def tool(
 
     `@tool` or `@tool(timeout=5, …)`. `timeout` and `cache_ttl` are seconds. With `retries`, an idempotent tool is tried
     again after any exception but a ToolError, which says itself whether it is `retryable`; another tool only where the
-    function has not begun, or raises a ToolError with `retryable=True, sent=False`. The rest is as `Rules` has it.
+    function has not begun, or raises a ToolError with `retryable=True, sent=False`. The rest is as `RunRules` has it.
     Raises ValueError or TypeError for what cannot be.
     """
     if isinstance(after, str):
         raise TypeError(f"after is {after!r}; it is a list of names, such as [{after!r}]")
-    rules = Rules(
+    rules = RunRules(
         timeout=timeout,
         retries=retries,
         after=tuple(after),

@@ -30,12 +30,12 @@ class SchemaChecks:
         self._places = asyncio.Semaphore(_PROCESSES)
         self._idle: list[asyncio.subprocess.Process] = []
 
-    def at_once(self, schema: Mapping[str, Any], value: Any) -> list[str] | None:
-        """What `faults` says, where that is certain to be quick; None where it is not. Never raises."""
+    def quick_problems(self, schema: Mapping[str, Any], value: Any) -> list[str] | None:
+        """What `problems` says, where that is certain to be quick; None where it is not. Never raises."""
         written = _written(schema, value)
         return written if isinstance(written, list) else _quick(*written, value)
 
-    async def faults(self, schema: Mapping[str, Any], value: Any, seconds: float = MAX_SECONDS) -> list[str]:
+    async def problems(self, schema: Mapping[str, Any], value: Any, seconds: float = MAX_SECONDS) -> list[str]:
         """What keeps the value from fitting, as `addon.tools.arguments.check` says it. Never raises."""
         written = _written(schema, value)
         if isinstance(written, list):
@@ -43,8 +43,8 @@ class SchemaChecks:
         if (found := _quick(*written, value)) is not None:
             return found
         try:
-            faults: list[str] = await self._asked(*written, min(seconds, MAX_SECONDS))
-            return faults
+            problems: list[str] = await self._asked(*written, min(seconds, MAX_SECONDS))
+            return problems
         except _Unanswered as e:
             return [f"the arguments could not be checked against the tool's schema{e}"]
 

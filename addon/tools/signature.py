@@ -14,7 +14,7 @@ from pydantic.errors import PydanticUserError
 from pydantic.json_schema import GenerateJsonSchema
 
 from addon.core.toolset import BadTool, normalise
-from addon.tools.base import Document, Rules, SourceError, Tool, ToolError
+from addon.tools.base import Document, RunRules, SourceError, Tool, ToolError
 from addon.tools.rules import Marked
 
 _PROBLEMS = {"missing_keyword_only_argument": "is missing", "unexpected_keyword_argument": "is not known"}
@@ -63,7 +63,7 @@ def read(function: Callable[..., Any], mark: Marked | None, file: str) -> Functi
         ).declarations
     except BadTool as e:
         raise SourceError(f"{place}: {e.field.removeprefix('tools[0].')} {e.message}") from None
-    tool = Tool(declarations[0], schema, mark.rules if mark else Rules())
+    tool = Tool(declarations[0], schema, mark.rules if mark else RunRules())
     return Function(tool, function, inspect.iscoroutinefunction(function), arguments)
 
 

@@ -1,4 +1,4 @@
-"""Threads for tools that are plain functions: one that hangs keeps neither its caller nor the process.
+"""DaemonPool for tools that are plain functions: one that hangs keeps neither its caller nor the process.
 
 The standard library's pools wait for their threads when the process ends; these are daemons.
 """
@@ -11,17 +11,17 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from addon.tools.base import ToolError, words_of
+from addon.tools.base import ToolError, error_text
 
 MAX_IDLE = 16  # threads that wait for work; more are started as calls need them, and end with their call
 MAX_THREADS = 256
 
 
-class Busy(RuntimeError):
+class NoFreeThread(RuntimeError):
     """No thread is free: all are at work, most likely hanging, or closed."""
 
 
-class Threads:
+class DaemonPool:
     """Runs functions in daemon threads, as many at once as are asked for up to MAX_THREADS. For one event loop."""
 
     def __init__(self, name: str) -> None:
@@ -36,7 +36,7 @@ class Threads:
         """What the function returns or raises. Cancelling leaves it running, its outcome dropped.
 
         What is no Exception (SystemExit, KeyboardInterrupt) is raised as ToolError: it would end the event loop. Raises
-        Busy if there is no thread for it.
+        NoFreeThread if there is no thread for it.
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
@@ -61,7 +61,7 @@ class Threads:
                 except (Exception, asyncio.CancelledError) as e:
                     error = e
                 except BaseException as e:
-                    error = ToolError(words_of(e))
+                    error = ToolError(error_text(e))
                     error.__cause__ = e
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
                 loop.call_soon_threadsafe(settle, result, error)
@@ -79,13 +79,13 @@ class Threads:
     def _submit(self, work: Callable[[], None]) -> None:
         with self._lock:
             if self._closed:
-                raise Busy("they are closed")
+                raise NoFreeThread("they are closed")
             if self._idle:
                 self._idle -= 1
                 self._work.put(work)
                 return
             if self._count >= MAX_THREADS:
-                raise Busy(f"{self._count} calls are running in threads")
+                raise NoFreeThread(f"{self._count} calls are running in threads")
             self._count += 1
         threading.Thread(target=self._serve, args=(work,), name=self._name, daemon=True).start()
 

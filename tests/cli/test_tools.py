@@ -113,7 +113,7 @@ def test_a_file_that_is_not_there_is_named(cli: Cli, tmp_path: Path) -> None:
 def test_tools_that_are_held_back_are_shown_and_accepted(proxy: Proxy, cli: Cli) -> None:
     for word in ("one", "two\x1b[2J"):
         tools = {name: {"description": f"{name} {word}"} for name in ("read", "write")}
-        proxy.pins.held_back("files", tools, lambda: None)
+        proxy.pins.update("files", tools, lambda: None)
     shown = cli("tools", "held")
     assert '  - "description": "read one"\n  + "description": "read two\\u001b[2J"\n' in shown.stdout
     assert "2 tools are held back" in shown.stderr

@@ -19,7 +19,7 @@ from addon.loop.upstream import Address, Headers, Outgoing, Received, Upstream
 from addon.metrics import Metrics
 from addon.settings import Settings
 from addon.surfaces.base import Framing, Operation, Target
-from addon.tools.base import Rules, Tool, ToolSource
+from addon.tools.base import RunRules, Tool, ToolSource
 from store.backends.memory import MemoryStore
 from store.models import Call, Policy, ToolRules, Toolset, Turn
 
@@ -96,7 +96,7 @@ class Tools(ToolSource):
     def add(self, name: str, function: Function, schema: Document | None = None, **rules: Any) -> None:
         schema = schema or {"type": "object"}
         declaration = {"name": name, "description": name, "parametersJsonSchema": schema}
-        self.functions[name] = function, Tool(declaration, schema, Rules(**rules))
+        self.functions[name] = function, Tool(declaration, schema, RunRules(**rules))
 
     async def list_tools(self) -> Sequence[Tool]:
         return [tool for _, tool in self.functions.values()]

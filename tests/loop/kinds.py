@@ -17,7 +17,7 @@ from addon.control.app import create_app
 from addon.core.documents import Document
 from addon.metrics import Metrics
 from addon.settings import Settings
-from addon.tools.base import Rules, ToolSource
+from addon.tools.base import RunRules, ToolSource
 from addon.tools.mcp_config import Server
 from addon.tools.mcp_servers import McpSource
 from addon.tools.python import PythonSource
@@ -88,7 +88,7 @@ async def _mcp(acts: Acts, tools: Mapping[str, Mapping[str, Any]]) -> AsyncItera
         served = uvicorn.Server(config)
         served.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
         serving = asyncio.ensure_future(served.serve(sockets=[listener]))
-        rules = {name: Rules(**{**given, "after": tuple(given.get("after", ()))}) for name, given in tools.items()}
+        rules = {name: RunRules(**{**given, "after": tuple(given.get("after", ()))}) for name, given in tools.items()}
         try:
             yield McpSource("kinds", Server(url=url, rules=rules))
         finally:

@@ -83,4 +83,4 @@ async def test_the_time_of_a_tool_holds_whatever_it_does_with_its_cancellation(
     assert await responses(proxy, call("stubborn")) == [{"error": "stubborn took longer than 0.02 s"}]
     assert [one.error for one in await proxy.calls()] == ["stubborn took longer than 0.02 s"]
     over.set()
-    await until(lambda: not bounded.left_behind())
+    await until(lambda: not bounded.abandoned_calls())

@@ -12,7 +12,7 @@ import pytest
 from addon.control.app import create_app
 from addon.control.connections import Bounds
 from addon.control.server import ControlServer, bind
-from addon.descriptors import raised, shares
+from addon.descriptors import connection_limits, raise_descriptor_limit
 from addon.hooks.compose import Toolgraft
 from addon.hooks.connections import Connections as ProxyConnections
 from addon.metrics import Metrics
@@ -134,14 +134,14 @@ class TestSlow:
 def test_connections_leave_descriptors_for_everything_else(
     most: int, descriptors: int, control: int, proxy: int
 ) -> None:
-    assert shares(most, descriptors) == (control, proxy)
+    assert connection_limits(most, descriptors) == (control, proxy)
 
 
 def test_the_soft_limit_is_raised() -> None:
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(256, before[1]), before[1]))
-        assert raised() == resource.getrlimit(resource.RLIMIT_NOFILE)[0] == min(before[1], 65536)
+        assert raise_descriptor_limit() == resource.getrlimit(resource.RLIMIT_NOFILE)[0] == min(before[1], 65536)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
 

@@ -17,7 +17,7 @@ from addon.metrics import Metrics
 from addon.settings import Settings
 from addon.tools.base import SourceError, ToolError
 from addon.tools.mcp_config import Server
-from addon.tools.mcp_pins import ChangedAgain, NotHeld, Pins
+from addon.tools.mcp_pins import ChangedAgain, NotHeldBack, Pins
 from addon.tools.mcp_servers import McpSource
 from store.backends.memory import MemoryStore
 
@@ -78,7 +78,7 @@ async def test_a_changed_tool_is_held_back_until_it_is_accepted(
         with pytest.raises(ToolError, match="there is no tool 'read'"):
             await source.call("read", {}, call_id="c")
         assert "the tool 'read' is held back: its description changed" in caplog.text
-        (held,) = server.pins.held()
+        (held,) = server.pins.held_back()
         assert '\n- "description": "Reads a file.",\n+ "description"' in held.diff
         news: list[int] = []
         source.changed = lambda: news.append(1)
@@ -86,7 +86,7 @@ async def test_a_changed_tool_is_held_back_until_it_is_accepted(
         assert news == [1]
         assert await names(source) == ["renew", "read"]
         assert await source.call("read", {}, call_id="c") == "done"
-    assert server.pins.held() == []
+    assert server.pins.held_back() == []
 
 
 @pytest.mark.e2e
@@ -131,12 +131,12 @@ def test_what_is_accepted_is_what_was_looked_at(tmp_path: Path) -> None:
     pins = Pins(tmp_path / "pins.json", write_file)
     key = pins.add("files")
     assert pins.add("files") == "files#2"
-    assert pins.held_back(key, {"read": {"description": "a"}}, unheard) == []
-    (first,) = pins.held_back(key, {"read": {"description": "b"}}, unheard)
-    pins.held_back(key, {"read": {"description": "c"}}, unheard)
+    assert pins.update(key, {"read": {"description": "a"}}, unheard) == []
+    (first,) = pins.update(key, {"read": {"description": "b"}}, unheard)
+    pins.update(key, {"read": {"description": "c"}}, unheard)
     with pytest.raises(ChangedAgain, match="has changed again"):
         pins.accept("files", "read", first.digest)
-    with pytest.raises(NotHeld, match="is not held back"):
+    with pytest.raises(NotHeldBack, match="is not held back"):
         pins.accept("files", "write", first.digest)
     assert json.loads((tmp_path / "pins.json").read_text()) == {"files": {"read": {"description": "a"}}}
 
@@ -155,21 +155,21 @@ async def test_what_cannot_be_kept_is_not_accepted(tmp_path: Path) -> None:
 
     pins = Pins(tmp_path / "pins.json", full)
     key = pins.add("files")
-    pins.held_back(key, {"read": READ}, unheard)
-    (held,) = pins.held_back(key, {"read": EVIL}, unheard)
+    pins.update(key, {"read": READ}, unheard)
+    (held,) = pins.update(key, {"read": EVIL}, unheard)
     store, settings = MemoryStore(), Settings(state=tmp_path)
     app = create_app(store=store, settings=settings, token=None, metrics=Metrics(), version="1", pins=pins)
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://127.0.0.1:8741") as client:
         answer = await client.post("/v1/mcp/accept", json={"server": "files", "tool": "read", "digest": held.digest})
     assert (answer.status_code, "stays held back: No space left" in answer.text) == (503, True)
-    assert pins.held() == [held]
+    assert pins.held_back() == [held]
 
 
 async def test_the_control_api_shows_and_accepts_them(tmp_path: Path) -> None:
     pins = Pins(tmp_path / "pins.json", write_file)
     key = pins.add("files")
-    pins.held_back(key, {"read": READ}, unheard)
-    pins.held_back(key, {"read": EVIL}, unheard)
+    pins.update(key, {"read": READ}, unheard)
+    pins.update(key, {"read": EVIL}, unheard)
     store, settings = MemoryStore(), Settings(state=tmp_path)
     app = create_app(store=store, settings=settings, token=None, metrics=Metrics(), version="1", pins=pins)
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://127.0.0.1:8741") as client:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from addon.tools.base import Rules, Tool, ToolSource
+from addon.tools.base import RunRules, Tool, ToolSource
 
 type Until = Callable[[Callable[[], bool]], Awaitable[None]]
 
@@ -45,7 +45,7 @@ class FixedSource(ToolSource):
         self.closed += 1
 
     async def list_tools(self) -> Sequence[Tool]:
-        return [Tool({"name": name}, {"type": "object"}, Rules(after=self.after)) for name in self.tools]
+        return [Tool({"name": name}, {"type": "object"}, RunRules(after=self.after)) for name in self.tools]
 
     async def call(self, name: str, args: Mapping[str, Any], *, call_id: str) -> Any:
         self.calls.append((name, args, call_id))

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from addon.tools.base import MAX_MESSAGE, Rules, ToolError
+from addon.tools.base import MAX_MESSAGE, RunRules, ToolError
 
 
 @pytest.mark.parametrize(
@@ -15,7 +15,7 @@ from addon.tools.base import MAX_MESSAGE, Rules, ToolError
 )
 def test_rules_that_cannot_be_are_refused_by_name(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=f"^{next(iter(wrong))} is "):
-        Rules(**wrong)
+        RunRules(**wrong)
 
 
 def test_an_error_for_the_model_is_bounded() -> None:

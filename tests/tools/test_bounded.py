@@ -9,7 +9,7 @@ import pytest
 
 from addon.tools import bounded as module
 from addon.tools.base import ToolError
-from addon.tools.bounded import bounded, left_behind
+from addon.tools.bounded import abandoned_calls, bounded
 
 pytestmark = pytest.mark.usefixtures("eager")
 
@@ -40,14 +40,14 @@ class Stubborn:
 async def nothing_left(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
     monkeypatch.setattr(module, "GRACE", 0.05)
     yield
-    assert left_behind() == []
+    assert abandoned_calls() == []
 
 
 async def ended(call: Stubborn) -> None:
     call.over.set()
     async with asyncio.timeout(5):
         await call.ended.wait()
-        while left_behind():  # noqa: ASYNC110 - the task's own end has no event
+        while abandoned_calls():  # noqa: ASYNC110 - the task's own end has no event
             await asyncio.sleep(0)
 
 
@@ -109,7 +109,7 @@ async def test_a_call_that_swallows_its_cancellation_is_left_behind_after_its_ti
     async with asyncio.timeout(5):
         with pytest.raises(ToolError, match="took longer"):
             await bounded(call, 0.01, "f")
-    assert left_behind() == ["f"]
+    assert abandoned_calls() == ["f"]
     assert "a call of f goes on though it was cancelled" in caplog.text
     await ended(call)
 
@@ -125,7 +125,7 @@ async def test_a_caller_that_is_cancelled_waits_no_longer_for_such_a_call(again:
         caller.cancel()
     await asyncio.wait({caller}, timeout=5)
     assert caller.cancelled()
-    assert left_behind() == ["f"]
+    assert abandoned_calls() == ["f"]
     await ended(call)
 
 

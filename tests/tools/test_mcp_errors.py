@@ -16,7 +16,7 @@ from addon.tools import schema_checks
 from addon.tools.base import ToolError
 from addon.tools.mcp_bounds import McpBounds
 from addon.tools.mcp_config import Server
-from addon.tools.mcp_errors import MAX_WORDS, plain, words_of
+from addon.tools.mcp_errors import MAX_WORDS, describe_failure, plain
 from addon.tools.mcp_servers import McpSource
 
 
@@ -66,7 +66,7 @@ def invalid() -> ValidationError:
     ids=lambda value: type(value).__name__,
 )
 def test_an_error_is_told_in_words_without_what_was_sent_or_received(error: BaseException, words: str) -> None:
-    assert words_of(error) == words
+    assert describe_failure(error) == words
 
 
 def rpc(message: dict[str, Any], **more: Any) -> bytes:

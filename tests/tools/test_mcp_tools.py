@@ -6,7 +6,7 @@ from typing import Any
 import mcp_types
 import pytest
 
-from addon.tools.base import Rules, Tool
+from addon.tools.base import RunRules, Tool
 from addon.tools.mcp_config import Selection, Server
 from addon.tools.mcp_tools import declared, output_schema, result_of, screened, unknown_names
 
@@ -50,12 +50,12 @@ def test_the_configuration_selects_tools(selection: Selection, names: list[str])
 
 
 def test_rules_are_the_tools_own_with_the_servers_timeout() -> None:
-    server = Server(command="x", timeout=9, rules={"a": Rules(timeout=1), "b": Rules(retries=2)})
+    server = Server(command="x", timeout=9, rules={"a": RunRules(timeout=1), "b": RunRules(retries=2)})
     found = good(server, [tool(name) for name in "abc"])
     assert [found[name].rules for name in "abc"] == [
-        Rules(timeout=1),
-        Rules(timeout=9, retries=2),
-        Rules(timeout=9),
+        RunRules(timeout=1),
+        RunRules(timeout=9, retries=2),
+        RunRules(timeout=9),
     ]
 
 
@@ -64,8 +64,8 @@ def test_rules_are_the_tools_own_with_the_servers_timeout() -> None:
     [
         (Server(command="x", tools=Selection(include=["z"])), "tools.include names 'z', but its tools are a, b"),
         (Server(command="x", tools=Selection(exclude=["z"])), "tools.exclude names 'z', but its tools are a, b"),
-        (Server(command="x", rules={"z": Rules()}), "rules names 'z', but its tools are a, b"),
-        (Server(command="x", tools=Selection(include=["a"], exclude=["b"]), rules={"a": Rules()}), None),
+        (Server(command="x", rules={"z": RunRules()}), "rules names 'z', but its tools are a, b"),
+        (Server(command="x", tools=Selection(include=["a"], exclude=["b"]), rules={"a": RunRules()}), None),
     ],
     ids=str,
 )

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from addon.tools import tool
-from addon.tools.base import Rules
+from addon.tools.base import RunRules
 from addon.tools.rules import mark_of
 
 
@@ -29,7 +29,7 @@ def test_the_mark_keeps_what_is_said() -> None:
     mark = mark_of(function)
     assert mark is not None
     assert (mark.name, mark.description) == ("n", "d")
-    assert mark.rules == Rules(5, 2, ("a",), True, 60, True)
+    assert mark.rules == RunRules(5, 2, ("a",), True, 60, True)
 
     tool(behavior="NON_BLOCKING", scheduling="SILENT")(function)
     mark = mark_of(function)

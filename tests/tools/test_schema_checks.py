@@ -50,12 +50,12 @@ async def test_a_check_without_an_end_is_ended_and_the_event_loop_goes_on(name: 
             await asyncio.sleep(0.01)
 
     other = asyncio.ensure_future(others())
-    faults = await checks.faults(schema, value, 1)
+    problems = await checks.problems(schema, value, 1)
     other.cancel()
-    assert faults == ["the arguments could not be checked against the tool's schema within 1 s"]
+    assert problems == ["the arguments could not be checked against the tool's schema within 1 s"]
     assert turns > 10
-    assert checks.at_once(schema, value) is None
-    assert await checks.faults(of({"pattern": "^b"}), {"a": "b"}) == []
+    assert checks.quick_problems(schema, value) is None
+    assert await checks.problems(of({"pattern": "^b"}), {"a": "b"}) == []
 
 
 async def test_values_are_checked_alike_wherever_that_is(checks: SchemaChecks, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,9 +67,9 @@ async def test_values_are_checked_alike_wherever_that_is(checks: SchemaChecks, m
         ({"type": "strnig"}, {}),
         ({"$ref": "http://127.0.0.1:9/x"}, {}),
     ]
-    here = [await checks.faults(schema, value) for schema, value in cases]
+    here = [await checks.problems(schema, value) for schema, value in cases]
     monkeypatch.setattr(schema_checks, "_QUICK", 0)
-    assert [await checks.faults(schema, value) for schema, value in cases] == here
+    assert [await checks.problems(schema, value) for schema, value in cases] == here
 
 
 @pytest.mark.parametrize(
@@ -78,21 +78,21 @@ async def test_values_are_checked_alike_wherever_that_is(checks: SchemaChecks, m
 async def test_patterns_are_those_of_json_schema(checks: SchemaChecks, pattern: str, fits: str, misfits: str) -> None:
     schema = of({"pattern": pattern})
     assert await checks.schema_problem(schema) is None
-    assert await checks.faults(schema, {"a": fits}) == []
-    assert "does not match" in (await checks.faults(schema, {"a": misfits}))[0]
+    assert await checks.problems(schema, {"a": fits}) == []
+    assert "does not match" in (await checks.problems(schema, {"a": misfits}))[0]
     assert await checks.schema_problem(of({"pattern": "("}))
 
 
 @pytest.mark.parametrize("value", [{"a": 10**5000}, {"a": object()}])
 async def test_what_cannot_be_written_is_not_checked_and_does_not_fit(checks: SchemaChecks, value: Any) -> None:
-    assert "cannot be checked" in (await checks.faults({}, value))[0]
+    assert "cannot be checked" in (await checks.problems({}, value))[0]
 
 
 async def test_a_check_that_is_cancelled_leaves_no_process_behind(checks: SchemaChecks, until: Until) -> None:
     schema, value = ENDLESS["pattern"]
-    assert await checks.faults(of({"pattern": "^b"}), {"a": "b"}) == []
+    assert await checks.problems(of({"pattern": "^b"}), {"a": "b"}) == []
     (process,) = checks._idle
-    task = asyncio.ensure_future(checks.faults(schema, value))
+    task = asyncio.ensure_future(checks.problems(schema, value))
     await until(lambda: not checks._idle)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -102,7 +102,7 @@ async def test_a_check_that_is_cancelled_leaves_no_process_behind(checks: Schema
 
 async def test_more_checks_than_processes_wait_for_their_turn(checks: SchemaChecks) -> None:
     schema = of({"pattern": "^b"})
-    assert await asyncio.gather(*(checks.faults(schema, {"a": "b"}) for _ in range(10))) == [[]] * 10
+    assert await asyncio.gather(*(checks.problems(schema, {"a": "b"}) for _ in range(10))) == [[]] * 10
     assert len(checks._idle) <= schema_checks._PROCESSES
 
 

@@ -12,7 +12,7 @@ import pytest
 from pydantic import BaseModel, Field
 
 from addon.tools.arguments import check
-from addon.tools.base import Rules, SourceError, ToolError
+from addon.tools.base import RunRules, SourceError, ToolError
 from addon.tools.rules import mark_of, tool
 from addon.tools.signature import Function, read
 
@@ -248,7 +248,7 @@ def test_the_decorator_renames_describes_and_rules() -> None:
 
     found = read_tool(function).tool
     assert found.declaration == {"name": "other", "description": "Otherwise."}
-    assert found.rules == Rules(timeout=5, after=("login",))
+    assert found.rules == RunRules(timeout=5, after=("login",))
 
 
 def no_hint(a: int, city) -> None:  # type: ignore[no-untyped-def]

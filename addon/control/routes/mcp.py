@@ -9,7 +9,7 @@ from starlette.responses import Response
 from addon.control.describe import answers, body_example, group, nothing
 from addon.control.problems import Problem
 from addon.control.routing import Caller, Here, reply
-from addon.tools.mcp_pins import ChangedAgain, NotHeld
+from addon.tools.mcp_pins import ChangedAgain, NotHeldBack
 
 router = group("mcp")
 
@@ -46,7 +46,7 @@ _HELD = _EXAMPLE | {"fields": ["description"], "diff": '--- accepted\n+++ now\n-
 async def list_held(api: Here) -> Response:
     """A tool whose description, schemas or annotations are not those that were first seen is not shown to models, and
     not run, until it is accepted. With `graft_mcp_pin=off` there are none."""
-    found = api.pins.held() if api.pins is not None else []
+    found = api.pins.held_back() if api.pins is not None else []
     return reply(
         {
             "items": [
@@ -69,10 +69,10 @@ async def accept(api: Here, caller: Caller, accepted: Annotated[Accepted, Body()
     409."""
     try:
         if api.pins is None:
-            raise NotHeld("no tool is held back: graft_mcp_pin is off, or there is no graft_mcp")
+            raise NotHeldBack("no tool is held back: graft_mcp_pin is off, or there is no graft_mcp")
         with api.audit.action(caller, "tool.accept", **accepted.model_dump()):
             api.pins.accept(accepted.server, accepted.tool, accepted.digest)
-    except NotHeld as error:
+    except NotHeldBack as error:
         raise Problem(404, str(error)) from None
     except ChangedAgain as error:
         raise Problem(409, str(error)) from None
