@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 
-from addon.core.answer import Captured
+from addon.core.answer import CapturedCall
 from addon.graft.grafter import Grafter
 from addon.graft.owners import Birth
 from addon.graft.scope import Scope
@@ -84,7 +84,7 @@ async def _calls(executors: Executors, scope: Scope, name: str, count: int, numb
     return taken
 
 
-async def _captured(executors: Executors, name: str, number: int) -> Captured:
+async def _captured(executors: Executors, name: str, number: int) -> CapturedCall:
     """A call as a loop has it when it is run: stored, without an answer."""
     turn_id, call_id, now = f"turn_{number:016x}", f"call_{number:024x}", time.time()
     args = {"sent": now}
@@ -102,4 +102,4 @@ async def _captured(executors: Executors, name: str, number: int) -> Captured:
         call_id=call_id, session="default", name=name, args=args, turn_id=turn_id, created_at=now, updated_at=now
     )
     await executors.store.save_turn(turn, [record], [])
-    return Captured(call_id, name, args, "f1", 0)
+    return CapturedCall(call_id, name, args, "f1", 0)

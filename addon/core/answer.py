@@ -1,7 +1,7 @@
 """The model's answer, as it comes and as the client sees it: calls are captured, and replaced by a placeholder.
 
-An `Answer` is fed the response documents of one request, one for JSON or one an event of a stream. It keeps, for each
-candidate, what the model really said (`said`), what the client was shown (`shown`), and the calls.
+An `AnswerRewriter` is fed the response documents of one request: one for JSON, one for each event of a stream. For each
+candidate it keeps what the model really said (`said`), what the client was shown (`shown`), and the calls.
 """
 
 import copy
@@ -12,7 +12,7 @@ from addon.core.arguments import NO_LIMITS, Assembly, Bounds, Limits
 from addon.core.documents import Document, camel, get, listed, objects, parts_of
 from addon.core.parts import Parts
 from addon.core.placeholder import Placeholder
-from addon.core.steps import Slot
+from addon.core.steps import CallSlot
 
 CONTINUATION = "CONTINUATION"
 FILLER: Document = {"text": "", "thought": True}
@@ -21,7 +21,7 @@ FILLER: Document = {"text": "", "thought": True}
 _KEPT_OF_THOUGHTS = ("thoughtSignature", "functionCall", "toolCall", "toolResponse")
 
 
-class Naming(NamedTuple):
+class ToolNames(NamedTuple):
     """Whose a call is. `names`: the name used in the request → the toolset's. `all_grafted`: a name that is not among
     them is an unknown tool, not one of the client's own."""
 
@@ -29,7 +29,7 @@ class Naming(NamedTuple):
     all_grafted: bool
 
 
-class Captured(NamedTuple):
+class CapturedCall(NamedTuple):
     """A call of a grafted tool, and its place in its step. `fault`: why it fails at once, in words for the model."""
 
     call_id: str
@@ -57,8 +57,8 @@ class Candidate:
         self.index = index
         self.turn_id = turn_id
         self.bounds = Bounds(limits)
-        self.slots: list[Slot] = []
-        self.captured: list[Captured] = []
+        self.slots: list[CallSlot] = []
+        self.captured: list[CapturedCall] = []
         self.hides = False
         self.ended = False
         self.paused = False
@@ -122,10 +122,10 @@ class Candidate:
             self._given = Parts()
 
 
-class Answer:
+class AnswerRewriter:
     def __init__(
         self,
-        naming: Naming,
+        naming: ToolNames,
         placeholder: Placeholder,
         *,
         passthrough: bool,
@@ -157,7 +157,7 @@ class Answer:
         self._moved: Document = {}
         self._meta: Document = {}
 
-    def resumed(self, *, anew: bool = True) -> "Answer":
+    def resumed(self, *, anew: bool = True) -> "AnswerRewriter":
         """A copy that goes on where this one paused: the rest may be asked for more than once. `anew`: by the client,
         in another request."""
         again = copy.copy(self)
@@ -341,13 +341,13 @@ class Answer:
             call = {**call, "args": {}}
             part = {**part, "functionCall": call}
         if name is None:
-            state.slots.append(Slot(used, None))
+            state.slots.append(CallSlot(used, None))
             state.say(part)
             state.show(part)
             return True
         overflow = bounds.take()
         args = call["args"] if isinstance(call.get("args"), dict) else {}
-        captured = Captured(
+        captured = CapturedCall(
             call_id=self.call_id(name, args),
             name=name,
             args=args,
@@ -356,7 +356,7 @@ class Answer:
             fault=f"unknown tool: {name}" if used not in self.naming.names else overflow or fault,
         )
         state.captured.append(captured)
-        state.slots.append(Slot(name, captured.call_id))
+        state.slots.append(CallSlot(name, captured.call_id))
         state.say({**part, "functionCall": {**call, "name": name}})
         if self.passthrough:
             state.show(part)

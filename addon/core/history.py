@@ -14,9 +14,9 @@ from addon.core.calls import calls_in, echoed, flat, is_ordinary, responses_in, 
 from addon.core.documents import Document, encode, get, parts_of
 from addon.core.placeholder import Placeholder
 from addon.core.request import Piece
-from addon.core.steps import Slot, Step, TrueTurn, client_calls, last_step, response_to, segments
-from addon.core.tools import Generation, Plan, is_before
-from addon.core.turns import CALLS, RESPONSES, SERVER_TOOLS, History, Turn
+from addon.core.steps import CallSlot, TrueStep, TrueTurn, client_calls, last_step, response_to, segments
+from addon.core.tools import Generation, ToolPlan, is_before
+from addon.core.turns import CALLS, RESPONSES, SERVER_TOOLS, History, HistoryTurn
 
 _TOLD = CALLS | RESPONSES | SERVER_TOOLS
 """What a turn may hold that has to be put right even where nothing is known of it."""
@@ -26,13 +26,13 @@ DUMMY_SIGNATURE = "skip_thought_signature_validator"
 """Documented by Google for calls whose signature is not to be had. The last resort: it can make answers worse."""
 
 
-class Rules(NamedTuple):
+class RewriteRules(NamedTuple):
     """How one request is rewritten. `strip`: the client's own calls go too, as text, where nothing declares them.
     `keep_unanswered`: a last step none of whose calls has a result keeps its text. `ids`: calls have ids. `kept`: the
     service has the history itself, and waits for the responses to its calls, whatever is declared. `only_known`: a turn
     with a call that has no result yet keeps its visible form, wherever it stands, if that can stand by itself."""
 
-    plan: Plan
+    plan: ToolPlan
     strip: bool
     model: Generation
     placeholder: Placeholder
@@ -42,7 +42,7 @@ class Rules(NamedTuple):
     only_known: bool = False
 
 
-class Manner(NamedTuple):
+class StepFormat(NamedTuple):
     """All that a step which the client has no part in depends on when it is written, but for its own content."""
 
     names: Mapping[str, str]
@@ -51,7 +51,9 @@ class Manner(NamedTuple):
     ids: bool
 
 
-def rewrite(body: bytes, history: History, hits: Mapping[int, Sequence[TrueTurn]], rules: Rules) -> list[Piece] | None:
+def rewrite(
+    body: bytes, history: History, hits: Mapping[int, Sequence[TrueTurn]], rules: RewriteRules
+) -> list[Piece] | None:
     """The pieces of the new `contents`; None where nothing changes. `hits`: by index of the turn in the history, the
     true turns it stands for (several where placeholders were joined into one turn)."""
     if not hits and not (rules.strip and history.holds & _TOLD):
@@ -68,7 +70,9 @@ def rewrite(body: bytes, history: History, hits: Mapping[int, Sequence[TrueTurn]
 
 
 class _Writer:
-    def __init__(self, body: bytes, history: History, hits: Mapping[int, Sequence[TrueTurn]], rules: Rules) -> None:
+    def __init__(
+        self, body: bytes, history: History, hits: Mapping[int, Sequence[TrueTurn]], rules: RewriteRules
+    ) -> None:
         self.body = body
         self.turns = history.turns
         self.hits = hits
@@ -78,7 +82,7 @@ class _Writer:
         self.index = 0
         self.untouched = -1  # up to which turn the last piece goes as it came
         self.awaited: tuple[TrueTurn, list[Document | None]] | None = None  # what the next user turn has to answer
-        self.manner = Manner(rules.plan.names, rules.plan.server_tools, rules.model, rules.ids)
+        self.manner = StepFormat(rules.plan.names, rules.plan.server_tools, rules.model, rules.ids)
         self.depends_on_place = False
         self.kept_step = False
         self.seen: set[str] = set()
@@ -105,7 +109,7 @@ class _Writer:
             self.out.append((start, stop))
         self.untouched = end
 
-    def model_turn(self, turn: Turn) -> None:
+    def model_turn(self, turn: HistoryTurn) -> None:
         self.kept_step = False
         here = self.hits.get(self.index, ()) if self.out else ()
         found = [true for true in here if not self._keeps_text(turn, true)]
@@ -125,7 +129,7 @@ class _Writer:
         else:
             self._joined_turn(turn, {true.turn_id: true for true in found}, fresh)
 
-    def user_turn(self, turn: Turn) -> None:
+    def user_turn(self, turn: HistoryTurn) -> None:
         if self.awaited is not None:
             (true, asked), self.awaited = self.awaited, None
             self._answered_turn(turn, true, asked)
@@ -135,7 +139,7 @@ class _Writer:
             self.stay(self.index, self.index + 1)
         self.kept_step = False
 
-    def _keeps_text(self, turn: Turn, true: TrueTurn) -> bool:
+    def _keeps_text(self, turn: HistoryTurn, true: TrueTurn) -> bool:
         if not any(step.slots for step in true.steps) and not self.rules.plan.server_tools:
             return True  # nothing was hidden but parts that may not stand in this request
         if self.rules.only_known:
@@ -152,7 +156,7 @@ class _Writer:
 
     # --- model turns ------------------------------------------------------------------------------------------
 
-    def _own_turn(self, turn: Turn) -> None:
+    def _own_turn(self, turn: HistoryTurn) -> None:
         """A turn that the ledger does not know: as it is, or in strip mode without calls that nothing declares."""
         calls = bool(turn.holds & CALLS)
         flat_calls = self.rules.strip and calls and not self._is_whole_step(turn)
@@ -163,7 +167,7 @@ class _Writer:
         else:
             self.stay(self.index, self.index + 1)
 
-    def _is_whole_step(self, turn: Turn) -> bool:
+    def _is_whole_step(self, turn: HistoryTurn) -> bool:
         """Whether a step of the client's may stay: all declared, after a user turn, with its responses in order."""
         if not self.out or self.index + 1 >= len(self.turns):
             return False
@@ -172,7 +176,7 @@ class _Writer:
         answers = [get(answer, "name") for answer in responses_in(answered)]
         return responses_lead(answered) and calls == answers and all(name in self.rules.plan.declared for name in calls)
 
-    def _joined_turn(self, turn: Turn, found: Mapping[str, TrueTurn], fresh: dict[str, TrueTurn]) -> None:
+    def _joined_turn(self, turn: HistoryTurn, found: Mapping[str, TrueTurn], fresh: dict[str, TrueTurn]) -> None:
         """A turn in which placeholders stand among other text: each is told in its place, the other text stays. One
         that was told before goes, and where nothing else is left the user turns around it join. Calls of the client's
         own that follow in the same run come last, as their responses come next."""
@@ -204,17 +208,17 @@ class _Writer:
             true.written = (self.manner, pieces)
         return pieces
 
-    def _is_declared(self, step: Step) -> bool:
+    def _is_declared(self, step: TrueStep) -> bool:
         plan = self.rules.plan
         return self.rules.kept or all(
             slot.name in plan.names if slot.call_id is not None else not self.rules.strip or slot.name in plan.declared
             for slot in step.slots
         )
 
-    def _used(self, slot: Slot) -> str:
+    def _used(self, slot: CallSlot) -> str:
         return slot.name if slot.call_id is None else self.rules.plan.names.get(slot.name, slot.name)
 
-    def _said(self, step: Step) -> Document:
+    def _said(self, step: TrueStep) -> Document:
         """A step's model Content under this request's names, its first call signed where that is asked for."""
         parts: list[Document] = []
         slots = iter(step.slots)
@@ -246,7 +250,7 @@ class _Writer:
 
     # --- steps that the client has a part in --------------------------------------------------------------------
 
-    def _shared_turn(self, turn: Turn, true: TrueTurn) -> None:
+    def _shared_turn(self, turn: HistoryTurn, true: TrueTurn) -> None:
         """A mixed step, or one that was passed through: restored whole, unless it is right as it came."""
         *earlier, step = true.steps
         if earlier:
@@ -264,9 +268,9 @@ class _Writer:
         if self.index + 1 < len(self.turns):
             self.awaited = (true, asked)
         else:
-            self._answered_turn(Turn("user", (), 0), true, asked)
+            self._answered_turn(HistoryTurn("user", (), 0), true, asked)
 
-    def _answered_turn(self, turn: Turn, true: TrueTurn, asked: Sequence[Document | None]) -> None:
+    def _answered_turn(self, turn: HistoryTurn, true: TrueTurn, asked: Sequence[Document | None]) -> None:
         """The user turn after a shared step: responses of both sides in call order, then what else it holds."""
         step = true.steps[-1]
         contents = turn.contents(self.body)
@@ -288,7 +292,7 @@ class _Writer:
             self._write([flat({"role": "user", "parts": [{"functionResponse": one} for one in left]})])
 
     def _paired(
-        self, given: Sequence[Document], asked: Sequence[Document | None], step: Step, true: TrueTurn
+        self, given: Sequence[Document], asked: Sequence[Document | None], step: TrueStep, true: TrueTurn
     ) -> tuple[list[Document], list[Document]]:
         """The step's functionResponse parts in call order, and those of the client that belong to no call of it.
         `asked`: the calls as the client has them, by which it answers."""

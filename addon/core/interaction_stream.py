@@ -19,7 +19,7 @@ DONE = b"event: done\ndata: [DONE]\n\n"
 _ALIVE = frozenset({"in_progress", "queued"})
 
 
-class Stream:
+class InteractionStream:
     """`rounds` counts the answers of the service. `created` is the interaction that the client was told of."""
 
     def __init__(self) -> None:

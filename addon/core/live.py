@@ -1,6 +1,6 @@
 """One Live connection: what becomes of each frame, which calls are to be run, and when their answers go upstream. Pure.
 
-A `Live` is fed the frames of both sides and the answers of calls, and says what is to be done:
+A `LiveMachine` is fed the frames of both sides and the answers of calls, and says what is to be done:
 
 - the client's `setup` and `contextUpdate` declare the toolset's tools as well; no other frame of the client changes;
 - a `toolCall` loses the calls of grafted tools, which are to be run; the client sees what is left of it;
@@ -23,10 +23,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from addon.core.answer import Captured
+from addon.core.answer import CapturedCall
 from addon.core.arguments import NO_LIMITS, Bounds, Limits
 from addon.core.documents import Document, Malformed, camel, decode, encode, get, listed, members, mended, objects
-from addon.core.steps import Slot
+from addon.core.steps import CallSlot
 from addon.core.tools import Toolbox, generation, is_before
 
 BLOCKING, NON_BLOCKING = "BLOCKING", "NON_BLOCKING"
@@ -46,20 +46,20 @@ class Frame(NamedTuple):
     text: bool = True
 
 
-class Manner(NamedTuple):
+class ToolBehavior(NamedTuple):
     """How the model goes about a tool: `behavior` and `scheduling` as Gemini has them, None where nothing is said."""
 
     behavior: str | None = None
     scheduling: str | None = None
 
 
-class Called(NamedTuple):
+class LiveStep(NamedTuple):
     """A toolCall with grafted calls among its own: what the model said (calls under the toolset's names), whose each
     call is, and the grafted ones. `number` counts those of one turn of the model's, from 0."""
 
     parts: tuple[Document, ...]
-    slots: tuple[Slot, ...]
-    calls: tuple[Captured, ...]
+    slots: tuple[CallSlot, ...]
+    calls: tuple[CapturedCall, ...]
     number: int = 0
 
 
@@ -75,7 +75,7 @@ class Outcome(NamedTuple):
 
     passes: bytes | None = None
     send: tuple[Frame, ...] = ()
-    called: Called | None = None
+    called: LiveStep | None = None
     cancel: tuple[str, ...] = ()
     results: tuple[tuple[str, Document], ...] = ()
 
@@ -93,7 +93,7 @@ class _Waiting:
     is_stored: bool = True
 
 
-class Live:
+class LiveMachine:
     """`manners` are the tools', by the toolset's names. `shows`: the client is given the grafted calls as well, and
     answers them. `model` is the setup's, bare; "" before it. One whose name tells no version is taken for the
     newest."""
@@ -101,14 +101,14 @@ class Live:
     def __init__(
         self,
         toolbox: Toolbox,
-        manners: Mapping[str, Manner],
+        manners: Mapping[str, ToolBehavior],
         *,
         strips: bool,
         shows: bool,
         new_call_id: Callable[[], str],
         limits: Limits = NO_LIMITS,
     ) -> None:
-        declared = [_with_behavior(d, manners.get(d["name"], Manner())) for d in toolbox.declarations]
+        declared = [_with_behavior(d, manners.get(d["name"], ToolBehavior())) for d in toolbox.declarations]
         self.toolbox = Toolbox(declared, toolbox.builtins)
         self.manners = manners
         self.strips = strips
@@ -231,12 +231,12 @@ class Live:
         passes = data if seen is document else encode(seen) if seen else None
         return Outcome(passes, self._ready() + self._released(), called, cancelled)
 
-    def _called(self, document: Document) -> tuple[Document, Called | None]:
+    def _called(self, document: Document) -> tuple[Document, LiveStep | None]:
         key, inner = _member(document, "toolCall")
         own: list[Document] = []
         parts: list[Document] = []
-        slots: list[Slot] = []
-        captured: list[Captured] = []
+        slots: list[CallSlot] = []
+        captured: list[CapturedCall] = []
         blocked: list[str] = []
         bounds = Bounds(self.limits)
         for place, call in enumerate(objects(get(inner, "functionCalls"))):
@@ -250,18 +250,18 @@ class Live:
             said = call if fault is None else {**call, "args": {}}
             if is_own:
                 own.append(call)
-                slots.append(Slot(used, None))
+                slots.append(CallSlot(used, None))
                 if used not in self._free:
                     blocked.append(str(call.get("id")))
             else:
                 overflow = bounds.take()
                 unknown = f"unknown tool: {used}" if name is None else None
                 captured.append(self._capture(said, used, name, place, unknown or overflow or fault))
-                slots.append(Slot(name or used, captured[-1].call_id))
+                slots.append(CallSlot(name or used, captured[-1].call_id))
             parts.append({"functionCall": {**said, "name": name or used}})
         if not captured:
             return document, None
-        called = Called(tuple(parts), tuple(slots), tuple(captured), self._steps - self._before_turn)
+        called = LiveStep(tuple(parts), tuple(slots), tuple(captured), self._steps - self._before_turn)
         self._steps += 1
         if self.shows:
             return document, called
@@ -269,9 +269,9 @@ class Live:
             self._owed.update(blocked)
         return _replaced(document, key, _replaced(inner, _key(inner, "functionCalls"), own)), called
 
-    def _capture(self, call: Document, used: str, name: str | None, place: int, fault: str | None) -> Captured:
+    def _capture(self, call: Document, used: str, name: str | None, place: int, fault: str | None) -> CapturedCall:
         gemini_id, args = _id_of(call), call.get("args")
-        one = Captured(
+        one = CapturedCall(
             call_id=self.new_call_id(),
             name=name or used,
             args=args if isinstance(args, dict) else {},
@@ -286,10 +286,10 @@ class Live:
         return one
 
     def _awaited(self, gemini_id: str | None, used: str, name: str | None) -> _Waiting:
-        manner = self.manners.get(name or "", Manner())
+        manner = self.manners.get(name or "", ToolBehavior())
         return _Waiting(self._steps, gemini_id, used, self._blocks(manner.behavior), manner.scheduling)
 
-    def _refuse(self, call: Document, used: str, name: str | None, last: Captured) -> None:
+    def _refuse(self, call: Document, used: str, name: str | None, last: CapturedCall) -> None:
         """A call behind those that a step may have: it is not stored, and answered as the last of those was."""
         refused = self._awaited(_id_of(call), used, name)
         refused.response, refused.is_stored = {"error": last.fault}, False
@@ -376,7 +376,7 @@ def _id_of(call: Document) -> str | None:
     return None if gemini_id is None else str(gemini_id)
 
 
-def _with_behavior(declaration: Document, manner: Manner) -> Document:
+def _with_behavior(declaration: Document, manner: ToolBehavior) -> Document:
     return declaration if manner.behavior is None else {**declaration, "behavior": manner.behavior}
 
 

@@ -24,7 +24,7 @@ class Paired(NamedTuple):
     owed: list[Document]
 
 
-class Unknown(ValueError):
+class UnknownResponses(ValueError):
     """Function responses that answer no call which is open."""
 
     def __init__(self, responses: Sequence[Document]) -> None:
@@ -32,7 +32,7 @@ class Unknown(ValueError):
         self.responses = responses
 
 
-class Owed(ValueError):
+class MissingResponses(ValueError):
     """Something else was said while calls (their Parts) are still without an answer."""
 
     def __init__(self, parts: Sequence[Document]) -> None:
@@ -48,7 +48,7 @@ def pair(history: Sequence[Document], given: Sequence[Document]) -> Paired:
     first, last = turns[0], turns[-1] + 1
     before = _answered(history, given[:first]) if first else Paired(list(history), [], [])
     if before.owed:
-        raise Owed(before.owed)
+        raise MissingResponses(before.owed)
     after = _answered([*before.contents, *given[first:last]], given[last:])
     return Paired(after.contents, [*before.added, *given[first:last], *after.added], after.owed)
 
@@ -61,11 +61,11 @@ def _answered(history: Sequence[Document], given: Sequence[Document]) -> Paired:
     new = responses_in(given)
     taken = {id(part): response_to(get(part, "functionCall"), new) for part in owed}
     if new:
-        raise Unknown(new)
+        raise UnknownResponses(new)
     others = [part for content in given for part in parts_of(content) if get(part, "functionResponse") is None]
     still = [part for part in owed if taken[id(part)] is None]
     if still and (others or len(still) == len(owed)):
-        raise Owed(still)
+        raise MissingResponses(still)
     answers = [_named(part, answer) for part in owed if (answer := taken[id(part)]) is not None]
     added = list(given)
     if answers:

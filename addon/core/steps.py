@@ -10,22 +10,22 @@ from addon.core.request import Piece
 from addon.core.turns import CALLS, History
 
 
-class Slot(NamedTuple):
+class CallSlot(NamedTuple):
     """A call of a step: its name in the toolset (or the client's own), and the captured call, None for the client's."""
 
     name: str
     call_id: str | None
 
 
-class Step(NamedTuple):
+class TrueStep(NamedTuple):
     content: Document
-    slots: tuple[Slot, ...]
+    slots: tuple[CallSlot, ...]
 
 
-def mended(content: Document, slots: Sequence[Slot], made: Mapping[str, Document]) -> Step:
+def mended(content: Document, slots: Sequence[CallSlot], made: Mapping[str, Document]) -> TrueStep:
     """A step of an older record, which lacks the calls that the model had marked as thoughts: each is put back in its
     place, as `made` has it (functionCalls by call id). The slot of a call that nothing holds any more is left out."""
-    left, parts, found = list(parts_of(content)), list[Document](), list[Slot]()
+    left, parts, found = list(parts_of(content)), list[Document](), list[CallSlot]()
     for slot in slots:
         while left and get(left[0], "functionCall") is None:
             parts.append(left.pop(0))
@@ -37,10 +37,10 @@ def mended(content: Document, slots: Sequence[Slot], made: Mapping[str, Document
         else:
             continue
         found.append(slot)
-    return Step({**content, "parts": [*parts, *left]}, tuple(found))
+    return TrueStep({**content, "parts": [*parts, *left]}, tuple(found))
 
 
-def _is_call_of(slot: Slot, made: Document | None, call: Document) -> bool:
+def _is_call_of(slot: CallSlot, made: Document | None, call: Document) -> bool:
     return call.get("name") == slot.name and (made is None or (call.get("args") or {}) == made["args"])
 
 
@@ -57,7 +57,7 @@ class TrueTurn:
     def __init__(
         self,
         turn_id: str,
-        steps: Sequence[Step],
+        steps: Sequence[TrueStep],
         answers: Mapping[str, Document | None],
         *,
         visible_text: str = "",

@@ -12,7 +12,7 @@ import enum
 from collections.abc import Generator, Sequence
 from typing import NamedTuple
 
-from addon.core.answer import Captured
+from addon.core.answer import CapturedCall
 from addon.core.documents import Document
 
 WRONG_CALLS = frozenset({"MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL"})
@@ -31,7 +31,7 @@ class Send(NamedTuple):
 class RunTools(NamedTuple):
     """Run these calls; send the functionResponse parts, in the same order."""
 
-    calls: tuple[Captured, ...]
+    calls: tuple[CapturedCall, ...]
 
 
 class Round(NamedTuple):
@@ -39,7 +39,7 @@ class Round(NamedTuple):
     (all grafted, each with an executor), and the finishReason. `token`: that was not all, the rest is asked for."""
 
     content: Document
-    calls: tuple[Captured, ...]
+    calls: tuple[CapturedCall, ...]
     runs: bool
     finish: str | None
     token: str | None = None

@@ -7,7 +7,7 @@ request become, and under which names its grafted tools go.
 import re
 from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import xxhash
 
@@ -35,7 +35,7 @@ def is_before(model: Generation, version: tuple[int, int]) -> bool:
     return model is not None and model < version
 
 
-class Plan(NamedTuple):
+class ToolPlan(NamedTuple):
     """`tools` and `tool_config`: the member's new JSON, None to take it out; `changes` False leaves both alone.
 
     `names`: the toolset's name → the name used in this request, for every grafted tool that is declared. `declared`:
@@ -53,6 +53,21 @@ class Plan(NamedTuple):
     server_tools: bool = False
     dropped: str = ""
     grafts: bool = True
+
+    @classmethod
+    def untouched(cls) -> Self:
+        """The request stays as it is, and its answer holds no calls."""
+        return cls(None, None, False, {}, frozenset(), grafts=False)
+
+    @classmethod
+    def without_tools(cls) -> Self:
+        """All tools are taken out, and the answer holds no calls."""
+        return cls(None, None, True, {}, frozenset(), grafts=False)
+
+    @classmethod
+    def from_cache(cls, names: Mapping[str, str]) -> Self:
+        """The request names a cachedContent, which declares the grafted tools under these names."""
+        return cls(None, None, False, names, frozenset(names.values()), server_tools=True)
 
     @property
     def rewrites(self) -> bool:
@@ -91,9 +106,9 @@ class Toolbox:
         self.builtins = tuple(builtins)
         self.tool_config = tool_config
         self.names = {str(d["name"]): str(d["name"]) for d in declarations}
-        self._stripped: dict[tuple[bool, bool], Plan] = {}
+        self._stripped: dict[tuple[bool, bool], ToolPlan] = {}
 
-    def strip(self, model: Generation, *, vertex: bool = False) -> Plan:
+    def strip(self, model: Generation, *, vertex: bool = False) -> ToolPlan:
         """The client's tools out, the toolset's in. `vertex`, here and below: for Vertex AI."""
         key = is_before(model, (3, 0)), vertex
         plan = self._stripped.get(key)
@@ -101,13 +116,15 @@ class Toolbox:
             plan = self._stripped[key] = self._plan([], None, *key)
         return plan
 
-    def keep(self, tools: bytes | None, tool_config: bytes | None, model: Generation, *, vertex: bool = False) -> Plan:
+    def keep(
+        self, tools: bytes | None, tool_config: bytes | None, model: Generation, *, vertex: bool = False
+    ) -> ToolPlan:
         """The client's tools stay, the toolset's join them. Raises Malformed."""
         own = list(objects(decode(tools))) if tools else []
         config = decode(tool_config) if tool_config else None
         return self._plan(own, config if isinstance(config, dict) else None, is_before(model, (3, 0)), vertex)
 
-    def _plan(self, own: list[Document], own_config: Document | None, old: bool, vertex: bool) -> Plan:
+    def _plan(self, own: list[Document], own_config: Document | None, old: bool, vertex: bool) -> ToolPlan:
         own_names = [name for tool in own for name in declared_names(tool)]
         own_builtins = any(_is_builtin(tool) for tool in own)
         declarations, builtins, dropped = self.declarations, self.builtins, ""
@@ -129,7 +146,7 @@ class Toolbox:
         elif config and (vertex or (old and not asked)):
             config.pop(_FLAG, None)  # which such a model refuses, or such a service
         flagged = bool(config and config.get(_FLAG))
-        return Plan(
+        return ToolPlan(
             tools=encode(tools) if tools else None,
             tool_config=encode(config) if config else None,
             changes=not own or bool(declarations or builtins),

@@ -74,7 +74,7 @@ def _holds(head: _Head) -> int:
     return holds
 
 
-class Turn(msgspec.Struct, eq=False, gc=False):
+class HistoryTurn(msgspec.Struct, eq=False, gc=False):
     """A run of consecutive Contents of one side.
 
     `spans` are (start, end) in the body. `text` (of model turns), `digest` and `chain` are there after `identify`.
@@ -115,7 +115,7 @@ class History:
 
     __slots__ = ("end", "holds", "identified", "memo", "read", "remembered", "turns")
 
-    def __init__(self, turns: Sequence[Turn], end: int, holds: int = 0) -> None:
+    def __init__(self, turns: Sequence[HistoryTurn], end: int, holds: int = 0) -> None:
         self.turns = turns
         self.end = end
         self.holds = holds
@@ -152,13 +152,13 @@ class History:
             # Antigravity sends functionResponses under the role `model`.
             of: Side = "model" if head.role == "model" and not new & RESPONSES else "user"
             if run and of != side:
-                turns.append(last if last and len(last.spans) == len(run) else Turn(side, tuple(run), held))
+                turns.append(last if last and len(last.spans) == len(run) else HistoryTurn(side, tuple(run), held))
                 last, run, held = None, [], 0
             side = of
             run.append(span)
             held |= new
         if run:
-            turns.append(last if last and len(last.spans) == len(run) else Turn(side, tuple(run), held))
+            turns.append(last if last and len(last.spans) == len(run) else HistoryTurn(side, tuple(run), held))
         history = cls(turns, spans[-1][1] if spans else (known.end if known else 0), holds)
         if known is not None:
             same = len(known.turns)

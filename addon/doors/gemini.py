@@ -14,7 +14,7 @@ from addon.control.problems import Problem
 from addon.control.routing import Api, Here, parse
 from addon.core import sse
 from addon.core.documents import Document, encode, get
-from addon.core.pairing import Owed, Paired, Unknown, pair
+from addon.core.pairing import MissingResponses, Paired, UnknownResponses, pair
 from addon.doors.answers import Gathered, calls_of, ends, owed_answer
 from addon.doors.callers import caller_of
 from addon.doors.engine import Engine
@@ -160,11 +160,11 @@ def _paired(thread: Thread, asked: GeminiRequest) -> Paired:
     """Raises Problem (400)."""
     try:
         return pair(thread.contents, asked.given)
-    except Unknown as error:
+    except UnknownResponses as error:
         named = ", ".join(repr(one.get("id") or one.get("name")) for one in error.responses)
         words = f"input: no open call of the conversation has the functionResponse {named}"
         raise Problem(400, words, field="input") from None
-    except Owed as error:
+    except MissingResponses as error:
         calls = [get(part, "functionCall") for part in error.parts]
         named = ", ".join(
             f"{call.get('name')} ({call['id']})" if call.get("id") else call.get("name") for call in calls

@@ -4,14 +4,14 @@ from collections.abc import Sequence
 
 from addon.core.calls import responses_in
 from addon.core.documents import Document, get
-from addon.core.openai import Past, Wanted
+from addon.core.openai import Past, ResponsesRequest
 from addon.core.openai.items import Output
 from addon.core.steps import response_to
 from addon.doors.threads import Kept, Thread
 from store.base import Store, UnknownResponse
 
 
-async def past_of(store: Store, thread: Thread, wanted: Wanted) -> Past:
+async def past_of(store: Store, thread: Thread, wanted: ResponsesRequest) -> Past:
     """Raises StoreUnavailable."""
     given = await store.given_calls(thread.session, wanted.call_ids)
     step: dict[str, Document] = {}

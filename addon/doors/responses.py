@@ -15,7 +15,7 @@ from addon.control.describe import answers, body_example, group
 from addon.control.problems import Problem
 from addon.control.routing import Api, Here, parse
 from addon.core.documents import Document, encode
-from addon.core.openai import Invalid, Translator, Wanted, function_tools, input_page, kept_items, read, sse
+from addon.core.openai import Invalid, ResponsesRequest, Translator, function_tools, input_page, kept_items, read, sse
 from addon.core.pairing import tidy
 from addon.core.tools import declared_names
 from addon.doors.answers import ends
@@ -89,7 +89,7 @@ class _Turn:
     where it came with the request."""
 
     thread: Thread
-    wanted: Wanted
+    wanted: ResponsesRequest
     kept: Kept
     request: Document
     contents: list[Document]
@@ -178,7 +178,9 @@ class ResponsesDoor:
             raise Problem(404, f"Response with id '{response_id}' not found.", field="response_id")
         return response
 
-    async def _events(self, caller: Caller, wanted: Wanted, stopping: asyncio.Event) -> AsyncGenerator[Events]:
+    async def _events(
+        self, caller: Caller, wanted: ResponsesRequest, stopping: asyncio.Event
+    ) -> AsyncGenerator[Events]:
         """The events of a response, the first once nothing speaks against it. The conversation has moved on before the
         last, which holds the whole. Without a stream what fails on the way is raised (Failed), as there."""
         with self.threads.alone(caller.session, wanted.conversation):
@@ -208,7 +210,7 @@ class ResponsesDoor:
                     raise
                 yield turn.translator.fail(*google_error(ending()))
 
-    async def _turn(self, thread: Thread, wanted: Wanted) -> _Turn:
+    async def _turn(self, thread: Thread, wanted: ResponsesRequest) -> _Turn:
         """Raises Invalid."""
         past = await past_of(self.store, thread, wanted)
         added = wanted.add_to(past)

@@ -1,6 +1,6 @@
 """Says for each call of an answer what it is when it is stored."""
 
-from addon.core.answer import Captured
+from addon.core.answer import CapturedCall
 from addon.core.documents import Document
 from addon.graft.owners import Birth, Owners
 from addon.graft.resumption import Resumption
@@ -29,7 +29,7 @@ class Births:
         self._taken.add(earlier.call_id)
         return earlier.call_id
 
-    def __call__(self, call: Captured) -> Birth:
+    def __call__(self, call: CapturedCall) -> Birth:
         if not self._rounds.has_one_candidate:
             return Birth(error=call.fault)
         birth = self._owners.birth(self._scope, call, runs=self._rounds.runs(call))

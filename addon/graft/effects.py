@@ -5,7 +5,7 @@ A shell that cannot do one of them (the store fails) tells the machine, and does
 
 from typing import NamedTuple
 
-from addon.core.answer import Captured
+from addon.core.answer import CapturedCall
 from addon.graft.exchange import Paused
 from addon.graft.owners import Birth
 from store.models import Call, Turn
@@ -58,13 +58,13 @@ class Start(NamedTuple):
     """These calls are complete and stored: begin those that begin, while the answer goes on. They may come after the
     others."""
 
-    calls: tuple[tuple[Captured, Birth], ...]
+    calls: tuple[tuple[CapturedCall, Birth], ...]
 
 
 class Wait(NamedTuple):
     """Wait for these calls of the step; the machine is told their responses."""
 
-    calls: tuple[Captured, ...]
+    calls: tuple[CapturedCall, ...]
 
 
 class Send(NamedTuple):

@@ -12,8 +12,8 @@ import msgspec
 from addon.core.calls import calls_in, response_of, responses_in
 from addon.core.documents import Document, get, parts_of
 from addon.core.keys import marks_of
-from addon.core.steps import Slot, Step, TrueTurn, client_calls, mended, response_to
-from addon.core.turns import Turn, visible_digest
+from addon.core.steps import CallSlot, TrueStep, TrueTurn, client_calls, mended, response_to
+from addon.core.turns import HistoryTurn, visible_digest
 from store.models import Call, Found
 from store.models import Step as Recorded
 from store.models import Turn as Entry
@@ -55,12 +55,12 @@ class Place(NamedTuple):
     """A turn of a history, `marks` what the model marked it with: (kind, value), and the key of each."""
 
     body: bytes
-    turns: Sequence[Turn]
+    turns: Sequence[HistoryTurn]
     at: int
     marks: Mapping[tuple[str, bytes], bytes]
 
     @property
-    def turn(self) -> Turn:
+    def turn(self) -> HistoryTurn:
         return self.turns[self.at]
 
 
@@ -90,7 +90,7 @@ def _tells_its_steps(place: Place, entry: Entry) -> bool:
     return not earlier.isdisjoint(marks_of(place.turns[place.at - 2].contents(place.body)))
 
 
-def reads_as(turn: Turn, entry: Entry) -> bool:
+def reads_as(turn: HistoryTurn, entry: Entry) -> bool:
     """Whether a turn reads as the entry that the client was given."""
     return visible_digest(entry.visible) == turn.digest
 
@@ -165,7 +165,7 @@ def _plain(part: Document) -> Document:
 # --- words --------------------------------------------------------------------------------------------------------
 
 
-def says_enough(body: bytes, turns: Sequence[Turn]) -> bool:
+def says_enough(body: bytes, turns: Sequence[HistoryTurn]) -> bool:
     """Whether the words of these turns cannot have come together by chance."""
     words = 0
     for turn in reversed(turns):
@@ -250,10 +250,10 @@ def true_turn(entry: Entry, calls: Mapping[str, Call]) -> TrueTurn:
     )
 
 
-def _step(step: Recorded, calls: Mapping[str, Call]) -> Step:
-    slots = tuple(Slot(slot.name, slot.call_id) for slot in step.slots)
+def _step(step: Recorded, calls: Mapping[str, Call]) -> TrueStep:
+    slots = tuple(CallSlot(slot.name, slot.call_id) for slot in step.slots)
     if len(calls_in([step.content])) == len(slots):
-        return Step(step.content, slots)
+        return TrueStep(step.content, slots)
     made: dict[str, Document] = {}
     for slot in slots:
         if (call := calls.get(slot.call_id or "")) is not None:

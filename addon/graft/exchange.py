@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass, field
 
-from addon.core.answer import Answer, Naming
+from addon.core.answer import AnswerRewriter, ToolNames
 from addon.core.documents import Document
 from addon.core.keys import Keys
 from addon.core.request import Request
-from addon.core.tools import Plan
+from addon.core.tools import ToolPlan
 from addon.graft.scope import Scope
 from addon.surfaces.base import Target
 from addon.surfaces.wire import Wire
@@ -18,7 +18,7 @@ class Paused:
     """An answer whose rest the client may ask for. `added`, `mode` and `rounds` are of the last request that a loop
     made for it, `steps` and `shown` what its rounds before came to."""
 
-    answer: Answer
+    answer: AnswerRewriter
     added: tuple[Document, ...] = ()
     mode: str | None = None
     rounds: int = 1
@@ -43,7 +43,7 @@ class Exchange:
 
     wire: Wire
     scope: Scope
-    plan: Plan
+    plan: ToolPlan
     model: str
     request: Request
     keys: Keys
@@ -57,9 +57,9 @@ class Exchange:
         return self.wire.target
 
     @property
-    def naming(self) -> Naming:
+    def naming(self) -> ToolNames:
         """Made where it is needed: few answers hold calls."""
-        return Naming({used: name for name, used in self.plan.names.items()}, all_grafted=self.scope.strips)
+        return ToolNames({used: name for name, used in self.plan.names.items()}, all_grafted=self.scope.strips)
 
 
 @dataclass(frozen=True, slots=True)

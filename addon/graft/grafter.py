@@ -19,8 +19,8 @@ from addon.core.history import rewrite
 from addon.core.keys import Keys, asker_digest
 from addon.core.request import Request
 from addon.core.steps import last_step
-from addon.core.tools import Plan, Toolbox, cannot_use_functions, generation
-from addon.core.turns import Turn
+from addon.core.tools import Toolbox, ToolPlan, cannot_use_functions, generation
+from addon.core.turns import HistoryTurn
 from addon.graft.evidence import Miss
 from addon.graft.exchange import Abandoned, Exchange, Forward, Outcome, Paused, Reply
 from addon.graft.ledger import Hits, hits_of, take_answers
@@ -41,7 +41,6 @@ logger = logging.getLogger("toolgraft")
 _CONTINUATIONS = 128
 _STANDARD = str.maketrans("-_", "+/")
 _ANSWERED = (Operation.GENERATE, Operation.STREAM)
-_UNTOUCHED = Plan(None, None, False, {}, frozenset(), grafts=False)
 _NOTES = 1024
 """How many turns without calls wait at most for a store that fails."""
 
@@ -194,9 +193,9 @@ class Grafter:
         cached = _text_in(request, "cachedContent")
         plan = await self._cached_plan(scope, cached) if cached else _plan(target, scope, request, model)
         if plan is None and wire.keeps_history:
-            plan = _UNTOUCHED
+            plan = ToolPlan.untouched()
         keys = self._keys(wire, request, asker)
-        exchange = Exchange(wire, scope, plan or _UNTOUCHED, model, request, keys)
+        exchange = Exchange(wire, scope, plan or ToolPlan.untouched(), model, request, keys)
         exchange.notes = target.operation in _ANSWERED and self._may_hide(scope)
         if exchange.notes:
             request.history.identify(request.body)
@@ -233,13 +232,12 @@ class Grafter:
         """Whether answers of the session may hold what their clients are not shown, or did."""
         return scope.strips or bool(scope.toolbox.names) or scope.revision != 0
 
-    async def _cached_plan(self, scope: Scope, cached: str) -> Plan | None:
+    async def _cached_plan(self, scope: Scope, cached: str) -> ToolPlan | None:
         """What a request declares that names a cachedContent; None where it is not known here."""
         tools = await self.store.cached_tools(scope.session, cached)
         if tools is None:
             return None
-        names = tools.names
-        return Plan(None, None, False, names, frozenset(names.values()), server_tools=True)
+        return ToolPlan.from_cache(tools.names)
 
     # --- history ----------------------------------------------------------------------------------------------
 
@@ -288,7 +286,7 @@ class Grafter:
             self.store, scope.session, revision, keys, request.body, request.history, scope.placeholder, missed
         )
 
-    def _missed(self, scope: Scope, keys: Keys, turn: Turn, miss: Miss) -> None:
+    def _missed(self, scope: Scope, keys: Keys, turn: HistoryTurn, miss: Miss) -> None:
         """Count and tell of a turn that was not found though its words are known: once, however often it is sent."""
         key = scope.session, keys.history(turn.key, turn.chain)
         if key in self._misses:
@@ -345,12 +343,12 @@ class Grafter:
         return Reply(200, *wire.reply(answer))
 
 
-def _plan(target: Target, scope: Scope, request: Request, model: str) -> Plan | None:
+def _plan(target: Target, scope: Scope, request: Request, model: str) -> ToolPlan | None:
     """What the request declares; None where it is to be left alone."""
     toolbox = scope.toolbox
     if cannot_use_functions(request.value("generationConfig"), model):
         if scope.strips:
-            return Plan(None, None, True, {}, frozenset(), grafts=False)
+            return ToolPlan.without_tools()
         own = Toolbox().keep(request.value("tools"), None, generation(model))
         return own._replace(changes=False, grafts=False)
     if scope.strips:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 
-from addon.core.answer import Candidate, Captured
+from addon.core.answer import Candidate, CapturedCall
 from addon.core.documents import Document
 from addon.core.turns import prefix_digests_of, visible_digest
 from addon.graft.effects import Note, Save
@@ -45,7 +45,7 @@ class Journal:
         self,
         exchange: Exchange,
         clock: Callable[[], float],
-        birth: Callable[[Captured], Birth],
+        birth: Callable[[CapturedCall], Birth],
         splice: Splice,
     ) -> None:
         self.exchange = exchange
@@ -77,21 +77,21 @@ class Journal:
         """The ids of the turns that the client may not have to their end: all of them until that is known."""
         return list(dict.fromkeys([*([self._taken_over] if self._taken_over else []), *self._turns]))
 
-    def resume(self, resumption: Resumption) -> list[tuple[Captured, Birth]]:
+    def resume(self, resumption: Resumption) -> list[tuple[CapturedCall, Birth]]:
         """Go on with the turn of an answer that broke off. Returns its calls."""
         self._turn_id = resumption.turn_id
         self._taken_over = resumption.turn_id
         self.steps, self.shown = list(resumption.steps), list(resumption.visible)
         self._resumed = list(resumption.visible)
         self.given = list(resumption.visible)
-        calls: list[tuple[Captured, Birth]] = []
+        calls: list[tuple[CapturedCall, Birth]] = []
         for call, anew in resumption.calls:
             birth = self._birth(call) if anew else Birth(begins=True, repeats=call.call_id)
             self._births[call.call_id] = birth
             calls.append((call, birth))
         return calls
 
-    def progress(self, anew: Sequence[Captured] = ()) -> Save:
+    def progress(self, anew: Sequence[CapturedCall] = ()) -> Save:
         """All rounds so far are complete: a request that is sent again goes on behind them. `anew`: calls of theirs
         that are not stored yet."""
         turn = self._turn(self._turn_id, self.shown, self.steps)
@@ -120,12 +120,12 @@ class Journal:
                 return True
         return False
 
-    def fresh(self, candidates: Sequence[Candidate]) -> list[tuple[Captured, Birth]]:
+    def fresh(self, candidates: Sequence[Candidate]) -> list[tuple[CapturedCall, Birth]]:
         """The calls that are not stored yet, as they will be."""
         calls = [call for one in candidates for call in one.captured[self._saved.get(one.index, (0, False))[0] :]]
         return [(call, self._birth_of(call)) for call in calls]
 
-    def _birth_of(self, call: Captured) -> Birth:
+    def _birth_of(self, call: CapturedCall) -> Birth:
         birth = self._births.get(call.call_id)
         if birth is None:
             birth = self._births[call.call_id] = self._birth(call)
@@ -183,7 +183,7 @@ class Journal:
             self._noted[candidate.index] = digest
             yield Note(*plain_of(self.exchange, digest, shown))
 
-    def _save(self, candidate: Candidate, fresh: Sequence[Captured], *, ended: bool) -> Save:
+    def _save(self, candidate: Candidate, fresh: Sequence[CapturedCall], *, ended: bool) -> Save:
         """Only a turn that has ended can be found by what the client sees of it."""
         turn_id = candidate.turn_id
         shown, steps = [*self.shown, *candidate.shown], [*self.steps, step_of(candidate)]
@@ -206,5 +206,5 @@ class Journal:
         self._turns[turn_id] = turn
         return turn
 
-    def _call(self, turn_id: str, call: Captured, number: int) -> Call:
+    def _call(self, turn_id: str, call: CapturedCall, number: int) -> Call:
         return call_of(self.exchange, turn_id, call, self._birth_of(call), now=self.clock(), number=number)

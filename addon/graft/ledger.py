@@ -10,14 +10,14 @@ from typing import NamedTuple
 from addon.core.keys import Keys, marks_of
 from addon.core.placeholder import Placeholder
 from addon.core.steps import TrueTurn, given_answers
-from addon.core.turns import CALLS, SIGNATURES, WINDOWS, History, Turn, chain_key, windows
+from addon.core.turns import CALLS, SIGNATURES, WINDOWS, History, HistoryTurn, chain_key, windows
 from addon.graft import evidence
 from addon.graft.evidence import Miss, Place, Verdict, true_turns
 from store.base import AlreadyAnswered, Store, UnknownCall
 from store.models import Found, Touched
 
 Hits = dict[int, tuple[TrueTurn, ...]]
-Missed = Callable[[Turn, Miss], None]
+Missed = Callable[[HistoryTurn, Miss], None]
 """Is told of each turn that was missed, though the session knows its words."""
 
 _LINES = 3
@@ -33,7 +33,7 @@ class _Known(NamedTuple):
     turn_ids: frozenset[str] = frozenset()
     keys: frozenset[bytes] = frozenset()
 
-    def holds(self, turn: Turn, touched: Touched) -> bool:
+    def holds(self, turn: HistoryTurn, touched: Touched) -> bool:
         return (
             turn.key not in touched.keys
             and self.turn_ids.isdisjoint(touched.turn_ids)
@@ -101,7 +101,7 @@ async def hits_of(
     return dict(hits)
 
 
-def _depend(on: Touched, turn: Turn) -> None:
+def _depend(on: Touched, turn: HistoryTurn) -> None:
     known: _Known | None = turn.memo
     if known is not None:
         on.keys.add(turn.key)
@@ -148,7 +148,7 @@ class _Search:
         session: str,
         keys: Keys,
         body: bytes,
-        turns: Sequence[Turn],
+        turns: Sequence[HistoryTurn],
         placeholder: Placeholder,
         hits: Hits,
     ) -> None:
@@ -350,7 +350,7 @@ class _Search:
                 lines = [line, *lines[: _LINES - 1]]
         return found
 
-    def _tellers(self) -> Iterator[Turn]:
+    def _tellers(self) -> Iterator[HistoryTurn]:
         """Turns that may be known by their own words, though nothing is hidden in them."""
         for index, turn in enumerate(self.turns):
             if turn.side == "model" and index and index not in self.hits and index not in self._places:
@@ -441,7 +441,7 @@ class _Search:
         self._known[index] = _Known(under, verdict.true, frozenset(ids), frozenset(keys))
 
 
-def _extended(chain: bytes, turns: Sequence[Turn]) -> bytes:
+def _extended(chain: bytes, turns: Sequence[HistoryTurn]) -> bytes:
     for turn in turns:
         chain = chain_key(chain, turn.side, turn.digest)
     return chain

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from addon.core.answer import Answer, Candidate
+from addon.core.answer import AnswerRewriter, Candidate
 from addon.core.arguments import Limits
 from addon.core.calls import calls_in
 from addon.core.documents import Document, Malformed, decode, encode, objects
@@ -337,13 +337,13 @@ class AnswerMachine:
         saves: list[Effect] = [*journal.saves(candidates, complete=complete, cut=self.reading.is_cut)]
         return [*saves, Start(fresh)] if fresh else saves
 
-    def _checkpoint(self, answer: Answer, token: str, visible: Document | None) -> Iterator[Effect]:
+    def _checkpoint(self, answer: AnswerRewriter, token: str, visible: Document | None) -> Iterator[Effect]:
         """The client may come back with a token from the middle of a stream that breaks off."""
         shown = objects(visible.get("candidates")) if visible is not None and self._writer.streams else ()
         if any(one.get("continuationToken") and one.get("finishReason") is None for one in shown):
             yield self._paused(answer, token)
 
-    def _paused(self, answer: Answer, token: str) -> Pause:
+    def _paused(self, answer: AnswerRewriter, token: str) -> Pause:
         return Pause(token, self._rounds.paused(answer, self._journal.steps, self._journal.shown))
 
     # --- the end of an answer ---------------------------------------------------------------------------------

@@ -6,7 +6,7 @@
 from collections.abc import Collection
 from typing import NamedTuple, Protocol
 
-from addon.core.answer import Captured
+from addon.core.answer import CapturedCall
 from addon.graft.scope import Scope
 from store.models import Owner
 
@@ -35,7 +35,7 @@ class Birth(NamedTuple):
 class Background(Protocol):
     """The calls of a step that go on without a loop."""
 
-    def start(self, call: Captured, birth: Birth) -> None:
+    def start(self, call: CapturedCall, birth: Birth) -> None:
         """A call that does not begin is told of as well: others may come after it."""
         ...
 
@@ -54,7 +54,7 @@ class Owners(Protocol):
         """Whether a call of this name is run by the proxy, or by workers, and need not be answered by hand."""
         ...
 
-    def birth(self, scope: Scope, call: Captured, *, runs: bool) -> Birth:
+    def birth(self, scope: Scope, call: CapturedCall, *, runs: bool) -> Birth:
         """`runs`: a loop, or a Live connection, has the call run, and waits for it."""
         ...
 
@@ -70,7 +70,7 @@ class Owners(Protocol):
 
 
 class _Nothing:
-    def start(self, call: Captured, birth: Birth) -> None:
+    def start(self, call: CapturedCall, birth: Birth) -> None:
         assert not birth.begins
 
     def complete(self) -> None:
@@ -85,7 +85,7 @@ class ByHand:
     def can_run(self, scope: Scope, name: str) -> bool:
         return False
 
-    def birth(self, scope: Scope, call: Captured, *, runs: bool) -> Birth:
+    def birth(self, scope: Scope, call: CapturedCall, *, runs: bool) -> Birth:
         return Birth(error=call.fault)
 
     def may_run_twice(self, scope: Scope, name: str) -> bool:

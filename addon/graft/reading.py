@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 
-from addon.core.answer import Answer, Candidate
+from addon.core.answer import AnswerRewriter, Candidate
 from addon.core.arguments import Limits
 from addon.core.documents import Document, Malformed, decode, objects, parts_of
 from addon.core.interactions import marked
@@ -65,7 +65,7 @@ class Reading:
         continues: Callable[[str], bool],
         limits: Limits,
         max_event: int,
-        before: Answer | None = None,
+        before: AnswerRewriter | None = None,
     ) -> None:
         """`before`: the answer that this one goes on with."""
         self.decoder = Decoder(content_type, max_event)
@@ -188,7 +188,7 @@ class Reading:
             self._hearing.documents(pieces)
 
     def taken(self, response: Document, *, whole: bool) -> Document | None:
-        """What the client is to see of a response: see `Answer.feed`."""
+        """What the client is to see of a response: see `AnswerRewriter.feed`."""
         self.has_responses = self.has_responses or _says_something(response)
         answer = self.answer or self._read()
         self._note(response)
@@ -198,10 +198,10 @@ class Reading:
         """What is still to be seen at the clean end of a stream."""
         return self.answer.close() if self.answer is not None and self.framing is not Framing.JSON else None
 
-    def _read(self) -> Answer:
+    def _read(self) -> AnswerRewriter:
         """The answer is read from here on, and so is what passed unread."""
         exchange, kept = self._exchange, self._kept_id
-        answer = self.answer = Answer(
+        answer = self.answer = AnswerRewriter(
             exchange.naming,
             exchange.scope.placeholder,
             passthrough=exchange.scope.delivery == "passthrough",

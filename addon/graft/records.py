@@ -4,12 +4,11 @@ import secrets
 from collections.abc import Sequence
 from typing import Protocol
 
-from addon.core.answer import Candidate, Captured
+from addon.core.answer import Candidate, CapturedCall
 from addon.core.documents import Document
 from addon.core.keys import marks_of
-from addon.core.live import Called
-from addon.core.turns import WINDOWS, chain_key, visible_digest, windows
-from addon.core.turns import Turn as Visible
+from addon.core.live import LiveStep
+from addon.core.turns import WINDOWS, HistoryTurn, chain_key, visible_digest, windows
 from addon.graft.exchange import Exchange
 from addon.graft.owners import Birth
 from addon.graft.scope import Scope
@@ -105,7 +104,7 @@ def turn_of(
     )
 
 
-def live_turn_of(source: Source, turn_id: str, called: Called, *, now: float) -> Turn:
+def live_turn_of(source: Source, turn_id: str, called: LiveStep, *, now: float) -> Turn:
     """The entry of a toolCall of the Live API: its history is the service's, so it is never looked up."""
     slots = [Slot(name=slot.name, call_id=slot.call_id) for slot in called.slots]
     return Turn(
@@ -121,7 +120,7 @@ def live_turn_of(source: Source, turn_id: str, called: Called, *, now: float) ->
     )
 
 
-def call_of(source: Source, turn_id: str, call: Captured, birth: Birth, *, now: float, number: int = 0) -> Call:
+def call_of(source: Source, turn_id: str, call: CapturedCall, birth: Birth, *, now: float, number: int = 0) -> Call:
     """`number` is the round in which the call came."""
     return Call(
         call_id=call.call_id,
@@ -145,7 +144,7 @@ def call_of(source: Source, turn_id: str, call: Captured, birth: Birth, *, now: 
     )
 
 
-def _turns(exchange: Exchange) -> Sequence[Visible]:
+def _turns(exchange: Exchange) -> Sequence[HistoryTurn]:
     """The client's history up to the answer. Worked out once."""
     request = exchange.request
     request.history.identify(request.body)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from addon.core.answer import Captured
+from addon.core.answer import CapturedCall
 from addon.core.calls import exact
 from addon.core.documents import Document
 from addon.graft.records import new_call_id
@@ -19,7 +19,7 @@ from store.models import Call, Progress, Slot, Status, Step, Turn
 class Resumed(NamedTuple):
     """A call of a complete step; `anew`: under this id it is run once more."""
 
-    call: Captured
+    call: CapturedCall
     anew: bool
 
 
@@ -88,5 +88,5 @@ def _runs_anew(call: Call, may_run_twice: Callable[[str], bool]) -> bool:
     return call.status is Status.EXPIRED and (not has_begun(call) or may_run_twice(call.name))
 
 
-def _captured(call: Call, call_id: str) -> Captured:
-    return Captured(call_id, call.name, call.args, call.gemini_id, call.index)
+def _captured(call: Call, call_id: str) -> CapturedCall:
+    return CapturedCall(call_id, call.name, call.args, call.gemini_id, call.index)

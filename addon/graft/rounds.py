@@ -6,7 +6,7 @@ Without a request of a loop there is one round, the client's own, and no call is
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from addon.core.answer import Answer, Candidate, Captured
+from addon.core.answer import AnswerRewriter, Candidate, CapturedCall
 from addon.core.documents import Document, decode, get, objects
 from addon.core.request import Request
 from addon.core.toolloop import WRONG_CALLS, End, Ended, Round, RunTools, Send, tool_loop
@@ -98,7 +98,7 @@ class Rounds:
         assert isinstance(asked, Send)
         return self._sent(asked)
 
-    def _responses(self, calls: Sequence[Captured], responses: Mapping[str, Document]) -> list[Document]:
+    def _responses(self, calls: Sequence[CapturedCall], responses: Mapping[str, Document]) -> list[Document]:
         names = self._exchange.plan.names
         parts: list[Document] = []
         for call in calls:
@@ -123,7 +123,7 @@ class Rounds:
         if len(candidates) > 1 or any(one.get("index") for one in candidates):
             self.has_one_candidate = self.runs_calls = False
 
-    def runs(self, call: Captured) -> bool:
+    def runs(self, call: CapturedCall) -> bool:
         """Whether the call is run here; one that fails at once is answered so."""
         return self.runs_calls and (call.fault is not None or self._owners.can_run(self._exchange.scope, call.name))
 
@@ -134,7 +134,7 @@ class Rounds:
             isinstance(asked, Send) and self.has_one_candidate and self._pieces < _MAX_PIECES and asked.token != token
         )
 
-    def paused(self, answer: Answer, steps: Sequence[Step], shown: Sequence[Document]) -> Paused:
+    def paused(self, answer: AnswerRewriter, steps: Sequence[Step], shown: Sequence[Document]) -> Paused:
         """An answer whose rest the client may ask for; it asks for it once, or more often."""
         asked, kept = self._asked, answer.resumed()
         kept.goes_on, kept.continues = _never, _never

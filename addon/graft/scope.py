@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from addon.core.documents import Document
-from addon.core.history import Rules
+from addon.core.history import RewriteRules
 from addon.core.placeholder import Placeholder
-from addon.core.tools import Generation, Plan, Toolbox
+from addon.core.tools import Generation, Toolbox, ToolPlan
 from addon.settings import Settings
 from store.base import Store
 from store.models import Policy, Snapshot, Toolset
@@ -37,10 +37,12 @@ class Scope:
     def strips(self) -> bool:
         return self.client_tools == "strip"
 
-    def rules(self, plan: Plan, model: Generation, *, keep_unanswered: bool, ids: bool, kept: bool = False) -> Rules:
+    def rules(
+        self, plan: ToolPlan, model: Generation, *, keep_unanswered: bool, ids: bool, kept: bool = False
+    ) -> RewriteRules:
         strip, keep_unanswered = (self.strips or self.flattens) and not kept, keep_unanswered and not kept
         only_known = not plan.rewrites and not kept
-        return Rules(plan, strip, model, self.placeholder, keep_unanswered, ids, kept, only_known)
+        return RewriteRules(plan, strip, model, self.placeholder, keep_unanswered, ids, kept, only_known)
 
 
 def shared_with(toolset: Toolset | None, shared: Sequence[Document]) -> list[Document]:

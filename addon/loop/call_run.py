@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from addon.core.answer import Captured
+from addon.core.answer import CapturedCall
 from addon.core.calls import exact, response_of
 from addon.core.documents import Document
 from addon.graft.owners import Birth
@@ -39,7 +39,7 @@ class Means:
     outside: Outside
     shared: SharedRuns
     checks: SchemaChecks
-    invoke: Callable[[Binding, Captured], Awaitable[Any]]
+    invoke: Callable[[Binding, CapturedCall], Awaitable[Any]]
     abandon: Callable[[asyncio.Task[bytes]], None]
 
 
@@ -55,7 +55,7 @@ class CallRun:
         self,
         means: Means,
         scope: Scope,
-        call: Captured,
+        call: CapturedCall,
         birth: Birth,
         bound: Binding,
         step: Step,

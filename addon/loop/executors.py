@@ -13,7 +13,7 @@ from typing import Any
 
 import httpx2
 
-from addon.core.answer import Captured
+from addon.core.answer import CapturedCall
 from addon.core.documents import Document
 from addon.graft.owners import Birth
 from addon.graft.scope import Scope
@@ -120,7 +120,7 @@ class Executors:
     def binding(self, scope: Scope, name: str) -> Binding:
         return binding(scope, self.tools, name)
 
-    def birth(self, scope: Scope, call: Captured, *, runs: bool) -> Birth:
+    def birth(self, scope: Scope, call: CapturedCall, *, runs: bool) -> Birth:
         """What a call is when it is stored: checked, and owned by what will run it. `runs`: a loop, or a Live
         connection, has it run and waits for it; otherwise it is begun only if it is for workers. A call that the
         client is given to run is its alone."""
@@ -154,7 +154,7 @@ class Executors:
         return self.binding(scope, name).rules.after
 
     def start(
-        self, scope: Scope, call: Captured, birth: Birth, step: Step, limit: asyncio.Semaphore, loop_id: str
+        self, scope: Scope, call: CapturedCall, birth: Birth, step: Step, limit: asyncio.Semaphore, loop_id: str
     ) -> None:
         """Begin a call of a step. Its answer is the result of its task in `step`: the functionResponse's `response`.
         A call that nobody runs waits for its answer by hand. One that does not begin is answered without the step's
@@ -203,14 +203,14 @@ class Executors:
         rules = self.binding(scope, name).rules
         return rules.behavior, rules.scheduling
 
-    async def _invoke(self, bound: Binding, call: Captured) -> Any:
+    async def _invoke(self, bound: Binding, call: CapturedCall) -> Any:
         if bound.runs is Runs.SOURCE and self.source is not None:
             return await self.source.call(call.name, call.args, call_id=call.call_id)
         assert bound.executor is not None
         endpoint = HttpExecutor(bound.executor.model_dump(exclude_none=True), self._http)
         return await endpoint.call(call.name, call.args, call_id=call.call_id)
 
-    async def _check(self, scope: Scope, call: Captured, bound: Binding) -> None:
+    async def _check(self, scope: Scope, call: CapturedCall, bound: Binding) -> None:
         """The check of a call that nobody begins, where it takes long."""
         assert bound.schema is not None
         if problems := await self._checks.problems(bound.schema, call.args):
@@ -240,7 +240,7 @@ class BackgroundStep:
         self._limit = asyncio.Semaphore(scope.parallel)
         self._loop_id = secrets.token_hex(8)
 
-    def start(self, call: Captured, birth: Birth) -> None:
+    def start(self, call: CapturedCall, birth: Birth) -> None:
         self._executors.start(self._scope, call, birth, self._step, self._limit, self._loop_id)
 
     def complete(self) -> None:

@@ -7,11 +7,11 @@ import secrets
 from collections.abc import Callable, Coroutine
 from functools import partial
 
-from addon.core.answer import Captured
+from addon.core.answer import CapturedCall
 from addon.core.arguments import Limits
 from addon.core.calls import response_of
 from addon.core.documents import Document, Malformed
-from addon.core.live import Called, Frame, Live, Manner, Outcome
+from addon.core.live import Frame, LiveMachine, LiveStep, Outcome, ToolBehavior
 from addon.graft.grafter import Grafter, GraftFailed
 from addon.graft.owners import Birth
 from addon.graft.records import call_of, live_turn_of, new_call_id, new_turn_id
@@ -46,9 +46,9 @@ class LiveSession:
         self._tasks: set[asyncio.Task[None]] = set()
         self._storing: set[asyncio.Task[None]] = set()  # those of them whose calls are not all stored and begun
         names = [str(declaration["name"]) for declaration in scope.toolbox.declarations]
-        self._live = Live(
+        self._live = LiveMachine(
             scope.toolbox,
-            {name: Manner(*executors.behavior(scope, name)) for name in names},
+            {name: ToolBehavior(*executors.behavior(scope, name)) for name in names},
             strips=scope.strips,
             shows=scope.delivery == "passthrough",
             new_call_id=new_call_id,
@@ -128,7 +128,7 @@ class LiveSession:
 
     # --- calls ------------------------------------------------------------------------------------------------
 
-    async def _run(self, called: Called) -> None:
+    async def _run(self, called: LiveStep) -> None:
         """Store the calls, and begin them, but for those that the client is shown: it answers them itself."""
         now, turn_id = self.store.clock(), new_turn_id()
         try:
@@ -159,10 +159,10 @@ class LiveSession:
             step.tasks[call.call_id].add_done_callback(partial(self._answered, call.call_id))
         step.complete.set()
 
-    def _birth(self, call: Captured) -> Birth:
+    def _birth(self, call: CapturedCall) -> Birth:
         return self.executors.birth(self.scope, call, runs=self.scope.delivery != "passthrough")
 
-    async def _refuse(self, called: Called) -> None:
+    async def _refuse(self, called: LiveStep) -> None:
         """The model calls again and again without an answer: nothing is run any more before its next turn."""
         error = f"called {called.number} times in one turn without an answer: answer with what there is"
         for call in called.calls:

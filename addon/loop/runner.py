@@ -16,7 +16,7 @@ from typing import Any
 import httpx2
 
 from addon.core import replies
-from addon.core.answer import Captured
+from addon.core.answer import CapturedCall
 from addon.core.documents import Document
 from addon.core.usage import output_of, prompt_of
 from addon.graft.effects import Begin, Effect, End, Refuse, Save, Send, Show, Start, Wait
@@ -281,7 +281,7 @@ class Runner:
 
     # --- tools ------------------------------------------------------------------------------------------------
 
-    async def _tools(self, calls: Iterable[Captured]) -> Output:
+    async def _tools(self, calls: Iterable[CapturedCall]) -> Output:
         """Wait for the step's calls."""
         self.step.complete.set()
         if tasks := list(self.step.tasks.values()):

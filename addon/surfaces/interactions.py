@@ -17,7 +17,7 @@ from addon.core import interaction_tools
 from addon.core import interactions as own
 from addon.core.answer import CONTINUATION
 from addon.core.documents import Document, Malformed, camel, decode, encode, objects, parts_of
-from addon.core.interaction_stream import DONE, Stream, fit, framed, status_of
+from addon.core.interaction_stream import DONE, InteractionStream, fit, framed, status_of
 from addon.core.json_array import ArrayItem
 from addon.core.request import Piece, Prefix, Request, assemble, parse
 from addon.core.sse import SseEvent
@@ -47,7 +47,7 @@ class InteractionsWire(Wire):
         self._given: Document = {}
         self._input: list[Document] = []
         self._answers: list[Document] = []  # those that came whole
-        self._stream = Stream()
+        self._stream = InteractionStream()
         self._done = DONE
         self._first = ""  # the interaction that an answer began with which broke off
         self._last = ""  # the interaction that the service made last, if it keeps it

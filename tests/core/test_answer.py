@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from addon.core.answer import FILLER, Answer, Naming
+from addon.core.answer import FILLER, AnswerRewriter, ToolNames
 from addon.core.arguments import NO_LIMITS, Limits
 from addon.core.documents import Document
 from addon.core.placeholder import Placeholder
@@ -16,10 +16,12 @@ from addon.core.placeholder import Placeholder
 PLACEHOLDER = Placeholder("Tool call completed: {names} [{turn_id}]")
 
 
-def begun(*, strip: bool = True, passthrough: bool = False, hides: bool = False, limits: Limits = NO_LIMITS) -> Answer:
+def begun(
+    *, strip: bool = True, passthrough: bool = False, hides: bool = False, limits: Limits = NO_LIMITS
+) -> AnswerRewriter:
     turns, calls = itertools.count(), itertools.count()
-    return Answer(
-        Naming({"used": "f"}, strip),
+    return AnswerRewriter(
+        ToolNames({"used": "f"}, strip),
         PLACEHOLDER,
         passthrough=passthrough,
         hides_server_tools=hides,

@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from addon.core.documents import Document, decode, encode
-from addon.core.history import DUMMY_SIGNATURE, NO_RESULT, Rules, rewrite
+from addon.core.history import DUMMY_SIGNATURE, NO_RESULT, RewriteRules, rewrite
 from addon.core.placeholder import Placeholder
 from addon.core.request import assemble, parse
-from addon.core.steps import Slot, Step, TrueTurn
-from addon.core.tools import Generation, Plan
+from addon.core.steps import CallSlot, TrueStep, TrueTurn
+from addon.core.tools import Generation, ToolPlan
 from addon.core.turns import visible_digest
 
 TEMPLATE = Placeholder("Tool call completed: {names} [{turn_id}]")
@@ -41,19 +41,19 @@ def turn_id(n: int) -> str:
     return f"turn_{n:016x}"
 
 
-def plan(names: Mapping[str, str] = NAMES, own: Sequence[str] = (), *, server_tools: bool = False) -> Plan:
+def plan(names: Mapping[str, str] = NAMES, own: Sequence[str] = (), *, server_tools: bool = False) -> ToolPlan:
     declared = frozenset([*names.values(), *own])
-    return Plan(b"[]", None, True, names, declared, server_tools=server_tools)
+    return ToolPlan(b"[]", None, True, names, declared, server_tools=server_tools)
 
 
-def rules(model: Generation = (2, 5), *, strip: bool = True, ids: bool = True, **kwargs: Any) -> Rules:
-    return Rules(plan(**kwargs), strip, model, TEMPLATE, True, ids)
+def rules(model: Generation = (2, 5), *, strip: bool = True, ids: bool = True, **kwargs: Any) -> RewriteRules:
+    return RewriteRules(plan(**kwargs), strip, model, TEMPLATE, True, ids)
 
 
-def without_functions(*, strip: bool = True, own: Sequence[str] = ()) -> Rules:
+def without_functions(*, strip: bool = True, own: Sequence[str] = ()) -> RewriteRules:
     """Of a request that cannot use functions."""
-    nothing = Plan(None, None, strip, {}, frozenset(own), grafts=False)
-    return Rules(nothing, strip, (2, 5), TEMPLATE, only_known=True)
+    nothing = ToolPlan(None, None, strip, {}, frozenset(own), grafts=False)
+    return RewriteRules(nothing, strip, (2, 5), TEMPLATE, only_known=True)
 
 
 def true_turn(n: int, *parts: str | Document, answers: Sequence[Any] = (), **kwargs: Any) -> TrueTurn:
@@ -63,7 +63,7 @@ def true_turn(n: int, *parts: str | Document, answers: Sequence[Any] = (), **kwa
     calls = [part["functionCall"] for part in content["parts"] if "functionCall" in part]
     known = [*answers, *[{"result": c["name"]} for c in calls[len(answers) :]]]
     slots = [
-        Slot(c["name"], None if answer == "own" else f"call_{n}_{at}")
+        CallSlot(c["name"], None if answer == "own" else f"call_{n}_{at}")
         for at, (c, answer) in enumerate(zip(calls, known, strict=True))
     ]
     by_id = {slot.call_id: answer for slot, answer in zip(slots, known, strict=True) if slot.call_id}
@@ -71,7 +71,7 @@ def true_turn(n: int, *parts: str | Document, answers: Sequence[Any] = (), **kwa
         said = "".join(part.get("text", "") for part in content["parts"])
         kwargs["visible_text"] = TEMPLATE.after(said, [s.name for s in slots], turn_id(n))
         kwargs["visible_text"] = (said + kwargs["visible_text"]).strip()
-    return TrueTurn(turn_id(n), [Step(content, tuple(slots))], by_id, **kwargs)
+    return TrueTurn(turn_id(n), [TrueStep(content, tuple(slots))], by_id, **kwargs)
 
 
 def shown(true: TrueTurn) -> Document:
@@ -79,7 +79,7 @@ def shown(true: TrueTurn) -> Document:
 
 
 def rewritten(
-    contents: Sequence[Document], hits: Mapping[int, TrueTurn | Sequence[TrueTurn]], by: Rules | None = None
+    contents: Sequence[Document], hits: Mapping[int, TrueTurn | Sequence[TrueTurn]], by: RewriteRules | None = None
 ) -> list[Document]:
     request = parse(encode({"contents": list(contents)}))
     request.history.identify(request.body)
@@ -207,9 +207,9 @@ def test_without_functions_what_is_known_is_told_as_text_and_the_rest_stays_as_i
 @pytest.mark.parametrize("strip", [True, False])
 def test_without_functions_a_whole_loop_is_told_as_text(strip: bool) -> None:
     steps = [
-        Step(model("Hm.", call(args={"n": 1})), (Slot("get_weather", "a"),)),
-        Step(model(call("search")), (Slot("search", "b"),)),
-        Step(model("Cold."), ()),
+        TrueStep(model("Hm.", call(args={"n": 1})), (CallSlot("get_weather", "a"),)),
+        TrueStep(model(call("search")), (CallSlot("search", "b"),)),
+        TrueStep(model("Cold."), ()),
     ]
     true = TrueTurn(turn_id(1), steps, {"a": {"t": 1}, "b": {"s": 2}}, visible_text="Hm.Cold.")
     history = [user("hi"), model("Hm.Cold."), user("so?")]

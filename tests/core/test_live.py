@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from addon.core.arguments import NO_LIMITS, Limits
 from addon.core.documents import Malformed
-from addon.core.live import Frame, Live, Manner, Outcome
+from addon.core.live import Frame, LiveMachine, Outcome, ToolBehavior
 from addon.core.tools import Toolbox
 
 Json = dict[str, Any]
 
 DECLARED: list[Json] = [{"name": "look"}, {"name": "wait"}, {"name": "tell"}]
-FREE = Manner("NON_BLOCKING", "SILENT")
+FREE = ToolBehavior("NON_BLOCKING", "SILENT")
 SETUP: Json = {"setup": {"model": "models/gemini-live-2.5-flash-preview"}}
 AUDIO: Json = {"realtimeInput": {"audio": {"data": "AAAA", "mimeType": "audio/pcm;rate=16000"}}}
 WORDS: Json = {"clientContent": {"turns": [{"role": "user", "parts": [{"text": "hi"}]}], "turnComplete": True}}
@@ -33,11 +33,11 @@ def live(
     own: list[Json] | None = None,
     limits: Limits = NO_LIMITS,
     model: str = SETUP["setup"]["model"],
-    **manners: Manner,
-) -> Live:
+    **manners: ToolBehavior,
+) -> LiveMachine:
     """After its setup. The calls' ids are c1, c2, …"""
     numbers = itertools.count(1)
-    made = Live(
+    made = LiveMachine(
         Toolbox(DECLARED),
         manners,
         strips=strips,
@@ -158,7 +158,7 @@ def test_a_frame_that_declares_no_tools_is_the_bytes_that_came(given: bytes) -> 
 
 
 def test_an_empty_toolset_takes_the_tools_out_and_leaves_a_setup_without_any_alone() -> None:
-    empty = Live(Toolbox(), {}, strips=True, shows=False, new_call_id=str)
+    empty = LiveMachine(Toolbox(), {}, strips=True, shows=False, new_call_id=str)
     assert passed(empty.from_client(frame({"setup": {"model": "m", "tools": own_tools("own")}}))) == {
         "setup": {"model": "m"}
     }
@@ -167,13 +167,13 @@ def test_an_empty_toolset_takes_the_tools_out_and_leaves_a_setup_without_any_alo
 
 
 def test_tools_that_the_client_keeps_and_nothing_is_added_to_are_the_bytes_that_came() -> None:
-    empty = Live(Toolbox(), {}, strips=False, shows=False, new_call_id=str)
+    empty = LiveMachine(Toolbox(), {}, strips=False, shows=False, new_call_id=str)
     setup = frame({"setup": {"tools": own_tools("own")}})
     assert empty.from_client(setup).passes is setup.data
 
 
 def test_a_tools_behavior_is_declared() -> None:
-    made = Live(Toolbox(DECLARED), {"wait": FREE}, strips=True, shows=False, new_call_id=str)
+    made = LiveMachine(Toolbox(DECLARED), {"wait": FREE}, strips=True, shows=False, new_call_id=str)
     (tool,) = passed(made.from_client(frame(SETUP)))["setup"]["tools"]
     assert tool["functionDeclarations"] == [
         {"name": "look"},
@@ -287,8 +287,8 @@ def test_arguments_that_are_nested_too_deeply_are_left_out() -> None:
     assert passed(outcome) == {"toolCall": {"functionCalls": calls[1:]}}
 
 
-@pytest.mark.parametrize("manner", [Manner(), FREE])
-def test_of_too_many_calls_those_behind_the_limit_are_answered_and_not_kept(manner: Manner) -> None:
+@pytest.mark.parametrize("manner", [ToolBehavior(), FREE])
+def test_of_too_many_calls_those_behind_the_limit_are_answered_and_not_kept(manner: ToolBehavior) -> None:
     made = live(limits=Limits(2, 1000), look=manner)
     outcome = made.from_server(call(*["look"] * 6))
     assert outcome.called is not None
@@ -332,7 +332,7 @@ def test_arguments_that_are_too_long_are_left_out() -> None:
 
 
 def test_frames_with_half_a_surrogate_pair_are_understood() -> None:
-    made = Live(Toolbox(DECLARED), {}, strips=True, shows=False, new_call_id=lambda: "c1")
+    made = LiveMachine(Toolbox(DECLARED), {}, strips=True, shows=False, new_call_id=lambda: "c1")
     outcome = made.from_client(Frame(rb'{"setup": {"model": "models/m", "x": "\ud800"}}'))
     assert outcome.passes is not None
     assert b'"look"' in outcome.passes
@@ -521,7 +521,7 @@ def test_a_setup_that_is_held_goes_up_with_the_toolset() -> None:
 # --- models that wait for no call by themselves ----------------------------------------------------------------
 
 ASYNC = "models/gemini-3.8-live"
-WAITS = Manner("BLOCKING")
+WAITS = ToolBehavior("BLOCKING")
 
 
 @pytest.mark.parametrize(
@@ -545,8 +545,8 @@ def test_the_models_name_says_whether_an_undeclared_function_is_waited_for(model
     assert (made.from_client(frame(AUDIO)).passes is None) is holds
 
 
-@pytest.mark.parametrize("manner", [Manner(), FREE, WAITS], ids=["undeclared", "NON_BLOCKING", "BLOCKING"])
-def test_a_model_that_takes_input_at_any_time_gets_it_at_once(manner: Manner) -> None:
+@pytest.mark.parametrize("manner", [ToolBehavior(), FREE, WAITS], ids=["undeclared", "NON_BLOCKING", "BLOCKING"])
+def test_a_model_that_takes_input_at_any_time_gets_it_at_once(manner: ToolBehavior) -> None:
     made = live(model=ASYNC, look=manner)
     made.from_server(call("look"))
     assert made.from_client(frame(AUDIO)) == Outcome(frame(AUDIO).data)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from addon.core.documents import Document
-from addon.core.pairing import Owed, Unknown, pair, signed, tidy
+from addon.core.pairing import MissingResponses, UnknownResponses, pair, signed, tidy
 
 
 def call(name: str, call_id: str | None = None, signature: str | None = None) -> Document:
@@ -84,7 +84,7 @@ def test_alike_calls_are_told_by_their_ids() -> None:
 def test_answers_to_no_open_call_are_refused(
     history: list[Document], given: list[Document], unknown: list[str]
 ) -> None:
-    with pytest.raises(Unknown) as refused:
+    with pytest.raises(UnknownResponses) as refused:
         pair(history, given)
     assert [one["id"] for one in refused.value.responses] == unknown
 
@@ -103,7 +103,7 @@ def test_answers_to_no_open_call_are_refused(
 def test_words_wait_for_the_answers_that_are_owed(
     history: list[Document], given: list[Document], owed: list[Document]
 ) -> None:
-    with pytest.raises(Owed) as refused:
+    with pytest.raises(MissingResponses) as refused:
         pair(history, given)
     assert refused.value.parts == owed
 

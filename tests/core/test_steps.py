@@ -8,8 +8,8 @@ from addon.core.documents import Document, encode
 from addon.core.placeholder import Placeholder
 from addon.core.request import parse
 from addon.core.steps import (
-    Slot,
-    Step,
+    CallSlot,
+    TrueStep,
     TrueTurn,
     client_calls,
     given_answers,
@@ -37,9 +37,9 @@ def turn(n: int, *slots: str | None, passthrough: bool = False, lead: str = "", 
     said = content("model", *[call(f"tool{i}") for i in range(len(slots))])
     turn_id = f"turn_{n:016x}"
     shown = lead + TEMPLATE.after(lead, ["f"], turn_id)
-    named = tuple(Slot(f"tool{i}", slot) for i, slot in enumerate(slots))
+    named = tuple(CallSlot(f"tool{i}", slot) for i, slot in enumerate(slots))
     by_id = {slot: answers.get(slot) for slot in slots if slot}
-    return TrueTurn(turn_id, [Step(said, named)], by_id, visible_text=shown, passthrough=passthrough)
+    return TrueTurn(turn_id, [TrueStep(said, named)], by_id, visible_text=shown, passthrough=passthrough)
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ MADE: dict[str, Document] = {
     "b": {"name": "f", "args": {"n": 2}},
     "c": {"name": "g", "args": {}},
 }
-A, B, C = (Slot(str(one["name"]), call_id) for call_id, one in MADE.items())
+A, B, C = (CallSlot(str(one["name"]), call_id) for call_id, one in MADE.items())
 
 
 @pytest.mark.parametrize(
@@ -149,14 +149,19 @@ A, B, C = (Slot(str(one["name"]), call_id) for call_id, one in MADE.items())
         ([call(args={"n": 2})], [A, B], [{"functionCall": MADE["a"]}, call(args={"n": 2})], [A, B]),
         ([call(args={"n": 1}), "t"], [A, B], [call(args={"n": 1}), "t", {"functionCall": MADE["b"]}], [A, B]),
         (["t", call("g")], [A, C], ["t", {"functionCall": MADE["a"]}, call("g")], [A, C]),
-        ([call("own")], [Slot("own", None), A], [call("own"), {"functionCall": MADE["a"]}], [Slot("own", None), A]),
-        ([call("g")], [Slot("own", None), C], [call("g")], [C]),
-        (["t"], [Slot("f", "gone")], ["t"], []),
+        (
+            [call("own")],
+            [CallSlot("own", None), A],
+            [call("own"), {"functionCall": MADE["a"]}],
+            [CallSlot("own", None), A],
+        ),
+        ([call("g")], [CallSlot("own", None), C], [call("g")], [C]),
+        (["t"], [CallSlot("f", "gone")], ["t"], []),
     ],
     ids=["alone", "both", "first", "second", "text", "client's", "client's gone", "unknown"],
 )
 def test_calls_that_an_older_record_lacks_are_put_back_in_their_places(
-    held: Any, slots: list[Slot], whole: Any, left: list[Slot]
+    held: Any, slots: list[CallSlot], whole: Any, left: list[CallSlot]
 ) -> None:
     step = mended(content("model", *held), slots, MADE)
-    assert step == Step(content("model", *whole), tuple(left))
+    assert step == TrueStep(content("model", *whole), tuple(left))

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from addon.core.answer import Captured
+from addon.core.answer import CapturedCall
 from addon.core.documents import Document
 from addon.core.toolloop import End, Ended, Loop, Round, RunTools, Send, tool_loop
 
@@ -23,8 +23,8 @@ def drive(loop: Loop, send: Callable[[Send], Round], run: Callable[[RunTools], S
 CONTENT: Document = {"role": "model", "parts": [{"functionCall": {"name": "f"}}]}
 
 
-def call(n: int = 0) -> Captured:
-    return Captured(f"call_{n}", "f", {"n": n}, None, n)
+def call(n: int = 0) -> CapturedCall:
+    return CapturedCall(f"call_{n}", "f", {"n": n}, None, n)
 
 
 def calls(count: int = 1, *, runs: bool = True) -> Round:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from addon.core.documents import Document, decode, encode
-from addon.core.tools import Generation, Plan, Toolbox, cannot_use_functions, declared_names, generation, is_before
+from addon.core.tools import Generation, Toolbox, ToolPlan, cannot_use_functions, declared_names, generation, is_before
 
 F: Document = {"name": "f"}
 G: Document = {"name": "g"}
@@ -19,15 +19,15 @@ def calling(mode: str | None = None, *allowed: str) -> Document:
     return {"functionCallingConfig": {**config, **({"allowedFunctionNames": list(allowed)} if allowed else {})}}
 
 
-def tools_of(plan: Plan) -> Any:
+def tools_of(plan: ToolPlan) -> Any:
     return decode(plan.tools) if plan.tools is not None else None
 
 
-def config_of(plan: Plan) -> Any:
+def config_of(plan: ToolPlan) -> Any:
     return decode(plan.tool_config) if plan.tool_config is not None else None
 
 
-def kept(box: Toolbox, tools: Any, config: Any = None, model: Generation = NEW) -> Plan:
+def kept(box: Toolbox, tools: Any, config: Any = None, model: Generation = NEW) -> ToolPlan:
     return box.keep(encode(tools) if tools else None, encode(config) if config else None, model)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from addon.core import sse
-from addon.core.answer import Answer
+from addon.core.answer import AnswerRewriter
 from addon.core.documents import Document, decode, encode
 from addon.core.json_array import ArrayDecoder
 from addon.graft import journal, reading
@@ -596,7 +596,7 @@ async def test_a_part_that_is_no_media_does_not_break_the_answer(graft: Graft) -
 # --- what nobody foresaw -----------------------------------------------------------------------------------------
 
 
-def mistaken(monkeypatch: pytest.MonkeyPatch, name: str, of: type = Answer) -> None:
+def mistaken(monkeypatch: pytest.MonkeyPatch, name: str, of: type = AnswerRewriter) -> None:
     def mistake(*args: Any, **kwargs: Any) -> None:
         raise ZeroDivisionError("a mistake")
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from addon.core import sse
-from addon.core.answer import Captured
+from addon.core.answer import CapturedCall
 from addon.core.documents import Document, decode, encode
 from addon.graft import journal, reading
 from addon.graft.effects import Begin, Effect, End, Note, Refuse, Save, Send, Show, Start, Wait
@@ -37,7 +37,7 @@ class Runs(ByHand):
     def can_run(self, scope: Scope, name: str) -> bool:
         return True
 
-    def birth(self, scope: Scope, call: Captured, *, runs: bool) -> Birth:
+    def birth(self, scope: Scope, call: CapturedCall, *, runs: bool) -> Birth:
         return Birth(error=call.fault, begins=runs)
 
 

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from addon.core.answer import Candidate, Captured
+from addon.core.answer import Candidate, CapturedCall
 from addon.core.documents import Document
 from addon.core.interactions import kept, mark
 from addon.core.keys import marks_of
-from addon.core.steps import Slot
+from addon.core.steps import CallSlot
 from addon.graft.owners import Birth, ByHand
 from addon.graft.records import call_of, keys_of, step_of, turn_of
 from addon.surfaces import match_path
@@ -49,7 +49,7 @@ async def test_a_turn_holds_the_usage_of_each_request_that_it_took(graft: Graft)
 async def test_a_call_knows_its_place_and_one_of_an_unknown_tool_has_failed_already(graft: Graft) -> None:
     await graft.tools(WEATHER)
     exchange = await graft.exchange({"contents": [user("x")]})
-    known = Captured("call_1", "get_weather", {"a": 1}, "g1", 2)
+    known = CapturedCall("call_1", "get_weather", {"a": 1}, "g1", 2)
     record = call_of(
         exchange, "turn_1", known, Birth("loop", approval=True, redeliver=True, proxy_id="p"), now=5.0, number=3
     )
@@ -136,7 +136,7 @@ async def test_a_turn_that_the_service_keeps_is_found_by_each_of_its_ids_too(gra
 def test_a_step_is_what_the_model_said_and_whose_its_calls_are() -> None:
     candidate = Candidate(0, "turn_1")
     candidate.say({"text": "a"})
-    candidate.slots += [Slot("f", "call_1"), Slot("own", None)]
+    candidate.slots += [CallSlot("f", "call_1"), CallSlot("own", None)]
     step = step_of(candidate)
     assert step.content == {"role": "model", "parts": [{"text": "a"}]}
     assert step.slots == [SlotRecord(name="f", call_id="call_1"), SlotRecord(name="own", call_id=None)]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from addon.core.answer import Captured
+from addon.core.answer import CapturedCall
 from addon.core.documents import Document, decode
 from addon.graft.exchange import Abandoned, Forward, Outcome, Reply
 from addon.graft.owners import Birth, ByHand
@@ -24,7 +24,7 @@ class Owned(ByHand):
         self.births = births
         self.after = after or {}
 
-    def birth(self, scope: Scope, call: Captured, *, runs: bool) -> Birth:
+    def birth(self, scope: Scope, call: CapturedCall, *, runs: bool) -> Birth:
         return self.births.get(call.name, Birth())
 
     def comes_after(self, scope: Scope, name: str) -> Collection[str]:

@@ -6,7 +6,7 @@ import dataclasses
 import httpx2
 import pytest
 
-from addon.core.answer import Answer
+from addon.core.answer import AnswerRewriter
 from addon.core.documents import Document, encode
 from addon.core.sse import encode as sse_event
 from addon.graft.records import keys_of
@@ -324,7 +324,7 @@ async def test_an_answer_that_cannot_be_taken_in_passes_as_it_came(
     def fails(*_: object, **__: object) -> None:
         raise TypeError("odd")
 
-    monkeypatch.setattr(Answer, "feed", fails)
+    monkeypatch.setattr(AnswerRewriter, "feed", fails)
     odd = [says("done", finish="STOP", continuationToken="makes it looked at")]
     ready.upstream(Scripted(odd))
     assert (await ready.ask("x", framing=framing)).documents == odd
@@ -338,7 +338,7 @@ async def test_a_call_that_cannot_be_taken_in_is_not_let_out(
     def fails(*_: object, **__: object) -> None:
         raise TypeError("odd")
 
-    monkeypatch.setattr(Answer, "feed", fails)
+    monkeypatch.setattr(AnswerRewriter, "feed", fails)
     ready.upstream(Scripted([call("lookup")]))
     played = await ready.ask("x", framing=framing)
     assert "functionCall" not in str(played.documents)

@@ -1,14 +1,14 @@
 """The OpenAI Responses API in front of Gemini, as pure conversions: requests in, items, events and errors out.
 
-`read` understands a request, `Wanted.add_to` turns its input into what it adds to a history, a `Translator` tells the
-answer, and `error_document` what went wrong. No I/O, no clock.
+`read` parses a request, `ResponsesRequest.add_to` converts its input to the Contents that it adds to a history, a
+`Translator` writes the answer, and `error_document` the errors. No I/O, no clock.
 """
 
 from addon.core.openai.errors import error_document, error_status
 from addon.core.openai.input_items import input_page, kept_items
 from addon.core.openai.invalid import Invalid
 from addon.core.openai.past import Added, Past
-from addon.core.openai.request import Wanted, read
+from addon.core.openai.request import ResponsesRequest, read
 from addon.core.openai.tools import function_tools
 from addon.core.openai.translator import Translator, sse
 
@@ -16,8 +16,8 @@ __all__ = [
     "Added",
     "Invalid",
     "Past",
+    "ResponsesRequest",
     "Translator",
-    "Wanted",
     "error_document",
     "error_status",
     "function_tools",

@@ -28,7 +28,7 @@ _MODEL = re.compile(r"(?:(?:models|tunedModels)/)?[A-Za-z0-9][\w.-]{0,127}", re.
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ResponsesRequest:
     """A request that is understood. `given`: its input as it was given.
 
     `declarations`: the tools given with it, as Gemini's functionDeclarations; None where it gives none, and those of
@@ -76,7 +76,7 @@ class Wanted:
         return tools.tool_config(self.tool_choice, names)
 
 
-def read(body: object) -> Wanted:
+def read(body: object) -> ResponsesRequest:
     """The body of a request, as decoded JSON. Raises Invalid."""
     if not isinstance(body, dict):
         raise bad("the body", "must be a JSON object", "invalid_type")
@@ -101,7 +101,7 @@ def read(body: object) -> Wanted:
     parallel = given.get("parallel_tool_calls")
     if parallel is not None:
         boolean(parallel, "parallel_tool_calls")
-    wanted = Wanted(
+    wanted = ResponsesRequest(
         model=model,
         given=required(given, "input", ""),
         input=read_input(required(given, "input", "")),

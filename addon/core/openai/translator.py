@@ -14,7 +14,7 @@ from addon.core.documents import Document, camel, encode, get, listed, objects, 
 from addon.core.openai.errors import message_of
 from addon.core.openai.invalid import Object
 from addon.core.openai.output import Items
-from addon.core.openai.request import Wanted
+from addon.core.openai.request import ResponsesRequest
 
 type Event = Object
 
@@ -42,7 +42,7 @@ class Translator:
 
     def __init__(
         self,
-        wanted: Wanted,
+        wanted: ResponsesRequest,
         response_id: str,
         *,
         new_id: Callable[[str], str],

@@ -12,7 +12,7 @@ import openai
 from openai.types.responses import Response
 from pydantic import BaseModel
 
-from addon.core.openai import Past, Wanted, read
+from addon.core.openai import Past, ResponsesRequest, read
 from tests.core.openai.published import translated
 
 CALL = {"functionCall": {"id": "g1", "name": "GetWeather", "args": {"city": "Tokyo"}}, "thoughtSignature": "c2ln"}
@@ -31,7 +31,7 @@ class Answer(BaseModel):
 
 
 @contextmanager
-def client(parts: list[dict[str, Any]], sent: list[Wanted]) -> Iterator[openai.OpenAI]:
+def client(parts: list[dict[str, Any]], sent: list[ResponsesRequest]) -> Iterator[openai.OpenAI]:
     """A client to whom each request is answered with these parts of the model's. `sent` is what was understood."""
 
     def answer(request: httpx2.Request) -> httpx2.Response:
@@ -49,7 +49,7 @@ def client(parts: list[dict[str, Any]], sent: list[Wanted]) -> Iterator[openai.O
 
 
 def test_structured_output_and_tools_as_the_client_derives_them_from_models() -> None:
-    sent: list[Wanted] = []
+    sent: list[ResponsesRequest] = []
     tool = openai.pydantic_function_tool(GetWeather)["function"]
     with client([{"text": '{"celsius":21.5}'}], sent) as openai_client:
         response = openai_client.responses.parse(
@@ -67,7 +67,7 @@ def test_structured_output_and_tools_as_the_client_derives_them_from_models() ->
 
 
 def test_a_client_that_keeps_its_own_history_sends_the_output_items_back() -> None:
-    sent: list[Wanted] = []
+    sent: list[ResponsesRequest] = []
     said: list[dict[str, Any]] = [{"text": "hm", "thought": True}, {"text": "Let me see."}, CALL]
     with client(said, sent) as openai_client:
         first = openai_client.responses.create(model="gemini-3-flash", input="How warm is it?")
