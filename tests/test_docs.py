@@ -1,6 +1,6 @@
 """The documentation against the program: tables are complete, links and paths lead somewhere, the tour works.
 
-`python -m tests.test_docs` writes the README's tables anew.
+`python -m tests.test_docs` writes the tables anew.
 """
 
 import json
@@ -32,7 +32,7 @@ from addon.settings import Settings
 from store.factory import open_url
 
 ROOT = Path(__file__).parents[1]
-README = ROOT / "README.md"
+TOUR = ROOT / "docs" / "tour.md"
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("examples/*.md")])
 
 # --- tables ---------------------------------------------------------------------------------------------------------
@@ -85,14 +85,18 @@ def route_rows() -> Iterator[tuple[str, ...]]:
 
 
 TABLES = {
-    "options": (("option", "default", "what"), option_rows),
-    "commands": (("command", "what"), command_rows),
-    "routes": (("route", "what"), route_rows),
+    "options": ("options.md", ("option", "default", "what"), option_rows),
+    "commands": ("commands.md", ("command", "what"), command_rows),
+    "routes": ("control-api.md", ("route", "what"), route_rows),
 }
 
 
+def page_of(name: str) -> Path:
+    return ROOT / "docs" / TABLES[name][0]
+
+
 def table_of(name: str) -> str:
-    header, rows = TABLES[name]
+    _, header, rows = TABLES[name]
     lines = [header, ["---"] * len(header), *rows()]
     return "\n".join(f"| {' | '.join(cell.replace('|', '&#124;') for cell in line)} |" for line in lines)
 
@@ -102,23 +106,35 @@ def section(name: str) -> re.Pattern[str]:
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_the_readme_lists_all_there_is(name: str) -> None:
-    found = section(name).search(README.read_text())
+def test_the_tables_list_all_there_is(name: str) -> None:
+    found = section(name).search(page_of(name).read_text())
     assert found is not None
-    assert found[0].strip() == table_of(name), "python -m tests.test_docs brings the README up to date"
+    assert found[0].strip() == table_of(name), "python -m tests.test_docs brings the tables up to date"
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 250
 
 
 # --- links and paths ------------------------------------------------------------------------------------------------
 
 
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
 def test_links_between_pages_lead_somewhere() -> None:
-    links = [
-        (page.name, link)
-        for page in PAGES
-        for link in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text())
-        if "://" not in link and not (page.parent / link).exists()
-    ]
-    assert not links
+    broken = []
+    for page in PAGES:
+        for link, anchor in re.findall(r"\]\(([^)#\s]*)#?([^)\s]*)\)", page.read_text()):
+            target = page.parent / link if link else page
+            if "://" in link:
+                continue
+            if not target.exists() or (anchor and anchor not in anchors(target)):
+                broken.append((page.name, link, anchor))
+    assert not broken
 
 
 def test_files_that_pages_name_are_there() -> None:
@@ -193,7 +209,7 @@ def free_port() -> str:
 @pytest.mark.e2e
 @pytest.mark.skipif(shutil.which("curl") is None, reason="the tour's commands need curl")
 def test_the_tour_works_as_it_is_typed(checkout: Path) -> None:
-    """Word for word, but for the ports: those of the README may be taken."""
+    """Word for word, but for the ports: those of the tour may be taken."""
     home = checkout / "home"
     environment = {
         "PATH": os.environ["PATH"],
@@ -203,8 +219,8 @@ def test_the_tour_works_as_it_is_typed(checkout: Path) -> None:
         "PYTHONDONTWRITEBYTECODE": "1",
     }
     ports = {port: free_port() for port in ("9912", "8081", "8741")}
-    readme = re.sub("|".join(ports), lambda found: ports[found[0]], README.read_text())
-    blocks = BLOCK.findall(readme)
+    tour = re.sub("|".join(ports), lambda found: ports[found[0]], TOUR.read_text())
+    blocks = BLOCK.findall(tour)
     gemini, proxy = (script.strip() for background, script, _ in blocks if background)
     blocks = [(script, expected) for background, script, expected in blocks if not background]
     with ExitStack() as stack:
@@ -229,7 +245,6 @@ def test_the_tour_works_as_it_is_typed(checkout: Path) -> None:
 
 
 if __name__ == "__main__":
-    text = README.read_text()
     for name in TABLES:
-        text = section(name).sub(lambda _, name=name: table_of(name) + "\n", text)  # type: ignore[misc]
-    README.write_text(text)
+        page = page_of(name)
+        page.write_text(section(name).sub(lambda _, name=name: table_of(name) + "\n", page.read_text()))  # type: ignore[misc]

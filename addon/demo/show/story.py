@@ -25,7 +25,7 @@ OWN_TOOLS: list[Json] = [
         ]
     }
 ]
-NEXT = "./run_proxy.sh, and the tour in README.md."
+NEXT = "./run_proxy.sh, and docs/tour.md for a tour."
 CITY: Json = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 TOOLSET: Json = {
     "tools": [
