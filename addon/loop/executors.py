@@ -97,7 +97,7 @@ class Executors:
                 changed()
 
         self._refresher = Refresher(list_tools, "the tools of the proxy")
-        source.changed = self._refresher.ask
+        source.changed = self._refresher.request
         await source.__aenter__()
         async with self._refresher.lock:
             await list_tools()

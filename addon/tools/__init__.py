@@ -1,6 +1,6 @@
-"""Tool sources: what lists tools and runs their calls. One module a kind; imports surfaces and core, nothing above.
+"""Tool sources list tools and run calls; each kind is one module. Imports only surfaces and core.
 
-What a file of tools needs is here, and light: `from addon.tools import tool`.
+Tool files import `tool` and `ToolError` from here, so nothing heavy is imported.
 """
 
 from addon.tools.base import ToolError

@@ -1,4 +1,4 @@
-"""What a tool source is: something that lists tools and runs calls of them. One module a kind."""
+"""The interface of tool sources, and the records and errors that they share."""
 
 import abc
 import math
@@ -11,15 +11,15 @@ Document = dict[str, Any]
 Behavior = Literal["BLOCKING", "NON_BLOCKING"]
 Scheduling = Literal["SILENT", "WHEN_IDLE", "INTERRUPT"]
 
-MAX_MESSAGE = 4000  # characters of an error that a model is told
-MAX_NAME = 128  # characters of a tool's name, as Gemini has it; where a service takes fewer, requests shorten it
+MAX_MESSAGE = 4000  # characters of an error message for the model
+MAX_NAME = 128  # characters of a tool's name, Gemini's limit; for services that allow fewer, requests shorten it
 
 
 class ToolError(Exception):
-    """A call that failed, in words for the model.
+    """A failed call. The message is for the model.
 
-    `retryable`: the same call may well succeed if it is tried again. `sent`: the call may have reached what does the
-    work; False only where it certainly has not. A tool that is not `idempotent` is tried again only if it has not.
+    `retryable`: the same call may succeed if it is repeated. `sent`: the call may have reached the code that does the
+    work; False only if it certainly has not. A tool that is not `idempotent` is retried only if `sent` is False.
     """
 
     def __init__(self, message: str, *, retryable: bool = False, sent: bool = True) -> None:
@@ -29,26 +29,24 @@ class ToolError(Exception):
 
 
 def error_text(error: BaseException) -> str:
-    """An exception as a model and the log are told of it: its type, and what it says if it says anything, less what no
-    text can hold."""
-    words = str(error)[:MAX_MESSAGE].encode("utf-8", "replace").decode()
-    return f"{type(error).__name__}: {words}" if words else type(error).__name__
+    """An exception's type and message (if any), for the model and the log. Lone surrogates are replaced."""
+    message = str(error)[:MAX_MESSAGE].encode("utf-8", "replace").decode()
+    return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
 
 class SourceError(ValueError):
-    """A source that cannot be used: a file that does not import, a configuration that is wrong. The message names the
-    file and the line or the field, and says what would be right. Raised before or while it is opened, not by `call`."""
+    """A source that cannot be used: its file does not import, or its configuration is wrong. The message names the
+    file and the line or field, and says what is expected. Raised before or during opening, never by `call`."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunRules:
-    """How calls of one tool are run. None: as the proxy's options say.
+    """How calls of one tool are run. None: the proxy's option decides.
 
-    `timeout` and `cache_ttl` are seconds, `retries` counts tries after the first, `after` names tools whose calls of
-    the same step come first, `idempotent` says that a call may run more than once, and lets identical calls in flight
-    share one run, `redeliver` lets another worker have a call when the first is lost. `behavior` (BLOCKING,
-    NON_BLOCKING) and `scheduling` (SILENT, WHEN_IDLE, INTERRUPT) are for the Live API. Raises ValueError for a value
-    that cannot be.
+    `timeout` and `cache_ttl` are seconds. `retries` counts attempts after the first. `after` names tools whose calls in
+    the same step run first. `idempotent`: a call may run more than once, and identical calls in flight share one run.
+    `redeliver`: if a worker is lost, another worker may run its call. `behavior` (BLOCKING, NON_BLOCKING) and
+    `scheduling` (SILENT, WHEN_IDLE, INTERRUPT) are for the Live API. Raises ValueError for an invalid value.
     """
 
     timeout: float | None = None
@@ -64,20 +62,20 @@ class RunRules:
     def __post_init__(self) -> None:
         for name in ("timeout", "cache_ttl"):
             if (value := getattr(self, name)) is not None and not 0 < value < math.inf:
-                raise ValueError(f"{name} is {value}; it is a number of seconds above 0")
+                raise ValueError(f"{name} is {value}; it must be a number of seconds above 0")
         if self.retries is not None and self.retries < 0:
-            raise ValueError(f"retries is {self.retries}; it is 0 or more")
+            raise ValueError(f"retries is {self.retries}; it must be 0 or more")
         for name, words in (("behavior", get_args(Behavior)), ("scheduling", get_args(Scheduling))):
             if (value := getattr(self, name)) is not None and value not in words:
-                raise ValueError(f"{name} is {value!r}; it is one of {', '.join(words)}")
+                raise ValueError(f"{name} is {value!r}; it must be one of {', '.join(words)}")
         if self.scheduling is not None and self.behavior != "NON_BLOCKING":
-            raise ValueError("scheduling fits only beside behavior='NON_BLOCKING'")
+            raise ValueError("scheduling needs behavior='NON_BLOCKING'")
 
 
 @dataclass(frozen=True, slots=True)
 class Tool:
     """A tool of a source: its Gemini FunctionDeclaration (camelCase, `parameters` or `parametersJsonSchema`), the JSON
-    Schema its arguments must fit, and how it is run."""
+    Schema of its arguments, and its rules."""
 
     declaration: Document
     schema: Document
@@ -89,10 +87,9 @@ class Tool:
 
 
 class ToolSource(abc.ABC):
-    """Opened with `async with` in the proxy's event loop. `name` says where its tools come from, for messages.
+    """Opened with `async with` in the proxy's event loop. `name` says in messages where the tools come from.
 
-    `changed`, where whoever opens the source has set it before, is called in the event loop after the list of tools
-    has become another one.
+    `changed`, if set before the source is opened, is called in the event loop after the list of tools has changed.
     """
 
     name: str
@@ -108,12 +105,12 @@ class ToolSource(abc.ABC):
 
     @abc.abstractmethod
     async def list_tools(self) -> Sequence[Tool]:
-        """Its tools as they are now. They stay the same while it is open, unless `changed` is called."""
+        """The current tools. They stay the same while the source is open, unless `changed` is called."""
 
     @abc.abstractmethod
     async def call(self, name: str, args: Mapping[str, Any], *, call_id: str) -> Any:
-        """Run one call and return its result: anything; what is not JSON is made JSON by the caller.
+        """Run one call and return its result, of any type: the caller converts it to JSON.
 
-        Raises ToolError for what the model should know. Cancelling the task cancels the call. Arguments have been
-        checked against the tool's schema before.
+        Raises ToolError with a message for the model. Cancelling the task cancels the call. The arguments have already
+        been checked against the tool's schema.
         """

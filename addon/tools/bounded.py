@@ -1,4 +1,4 @@
-"""Calls within their time: one that does not let itself be cancelled is left behind, and keeps nobody waiting."""
+"""Runs calls with a time limit. A call that ignores its cancellation is abandoned, so that nothing waits for it."""
 
 import asyncio
 import logging
@@ -6,22 +6,22 @@ from collections.abc import Awaitable, Callable
 
 from addon.tools.base import ToolError, error_text
 
-GRACE = 0.5  # seconds that a cancelled call has to come to its end
-_TIMES = 2  # that it is cancelled in these: a tool may swallow it once
+GRACE = 0.5  # seconds that a cancelled call has to end
+_CANCELLATIONS = 2  # within GRACE: a tool may swallow the first
 
 _log = logging.getLogger(__name__)
-_left: set[asyncio.Task[object]] = set()
+_abandoned: set[asyncio.Task[object]] = set()
 
 
 async def bounded[T](call: Callable[[], Awaitable[T]], seconds: float | None, name: str) -> T:
-    """What the call returns or raises. Raises ToolError when it has taken `seconds`; None: it may take any time.
+    """Run a call and return its result. Raises ToolError if it takes longer than `seconds`; None: no limit.
 
-    The call has a task of its own, which is cancelled when its time is out, or its caller is cancelled. What is no
-    Exception (SystemExit, KeyboardInterrupt) is raised as ToolError: it would end the event loop.
+    The call runs in its own task, which is cancelled when its time is over or its caller is cancelled. SystemExit and
+    KeyboardInterrupt are raised as ToolError, because they would end the event loop.
     """
-    task = asyncio.ensure_future(_contained(call))
+    task = asyncio.ensure_future(_without_exits(call))
     task.set_name(name)
-    task.add_done_callback(_seen)
+    task.add_done_callback(_retrieve_exception)
     try:
         await asyncio.wait({task}, timeout=seconds)
     except asyncio.CancelledError:
@@ -34,11 +34,11 @@ async def bounded[T](call: Callable[[], Awaitable[T]], seconds: float | None, na
 
 
 def abandoned_calls() -> list[str]:
-    """The names of the calls that were cancelled and still run."""
-    return sorted({task.get_name() for task in _left})
+    """The names of calls that were cancelled and are still running."""
+    return sorted({task.get_name() for task in _abandoned})
 
 
-async def _contained[T](call: Callable[[], Awaitable[T]]) -> T:
+async def _without_exits[T](call: Callable[[], Awaitable[T]]) -> T:
     try:
         return await call()
     except (Exception, asyncio.CancelledError, GeneratorExit):
@@ -48,23 +48,23 @@ async def _contained[T](call: Callable[[], Awaitable[T]]) -> T:
 
 
 async def _end[T](task: asyncio.Task[T]) -> None:
-    """Cancel a call, and wait for its end, though not for long."""
+    """Cancel a call, and wait up to GRACE seconds for its end."""
     try:
-        for _ in range(_TIMES):
+        for _ in range(_CANCELLATIONS):
             if not task.done():
                 task.cancel()
-                await asyncio.wait({task}, timeout=GRACE / _TIMES)
+                await asyncio.wait({task}, timeout=GRACE / _CANCELLATIONS)
     except asyncio.CancelledError:
         task.cancel()
         raise
     finally:
         if not task.done():
-            _left.add(task)
-            task.add_done_callback(_left.discard)
-            _log.warning("a call of %s goes on though it was cancelled: it is not waited for", task.get_name())
+            _abandoned.add(task)
+            task.add_done_callback(_abandoned.discard)
+            _log.warning("a call of %s ignores its cancellation and is abandoned", task.get_name())
 
 
-def _seen[T](task: asyncio.Task[T]) -> None:
-    """Nobody may be left to ask how the call ended: asyncio would log that."""
+def _retrieve_exception[T](task: asyncio.Task[T]) -> None:
+    """asyncio logs exceptions that nothing retrieves, and the caller may be gone."""
     if not task.cancelled():
         task.exception()

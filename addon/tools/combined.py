@@ -1,4 +1,4 @@
-"""Several tool sources as one, and a source whose tools have a prefix. Wrappers only: they run nothing themselves."""
+"""Wrappers of tool sources: several sources as one, and a prefix for tool names."""
 
 import asyncio
 import logging
@@ -14,10 +14,10 @@ _log = logging.getLogger(__name__)
 
 
 class Combined(ToolSource):
-    """Opens its sources at once, closes all of them whatever happens, and sends each call to the source of its tool.
+    """Opens its sources concurrently, always closes all of them, and sends each call to the source of its tool.
 
-    Opening raises SourceError if two tools have one name. A name that comes to clash later stays with the source that
-    is listed first, with a warning.
+    Opening raises SourceError if two tools have the same name. If names clash later, the first source in the list keeps
+    the name, and a warning is logged.
     """
 
     def __init__(self, sources: Sequence[ToolSource], *, name: str = "tools") -> None:
@@ -29,9 +29,9 @@ class Combined(ToolSource):
 
     async def __aenter__(self) -> Self:
         for source in self._sources:
-            source.changed = self._refresher.ask
+            source.changed = self._refresher.request
         try:
-            for outcome in await _settled([self._open(source) for source in self._sources]):
+            for outcome in await _outcomes([self._open(source) for source in self._sources]):
                 if outcome is not None:
                     raise outcome
             async with self._refresher.lock:
@@ -67,10 +67,10 @@ class Combined(ToolSource):
     ) -> list[BaseException | None]:
         opened, self._opened, self._tools = self._opened, [], {}
         await self._refresher.close()
-        return await _settled([source.__aexit__(kind, error, trace) for source in opened], to_the_end=True)
+        return await _outcomes([source.__aexit__(kind, error, trace) for source in opened], uncancelled=True)
 
     async def _collect(self) -> tuple[dict[str, tuple[Tool, ToolSource]], list[str]]:
-        """The tools of all sources by name, and what is to be said of names that clash."""
+        """The tools of all sources by name, and a message for each clash of names."""
         tools: dict[str, tuple[Tool, ToolSource]] = {}
         clashes = []
         for source in self._sources:
@@ -87,7 +87,7 @@ class Combined(ToolSource):
 
     async def _refresh(self) -> None:
         if len(self._opened) < len(self._sources):
-            return  # still opening, and then the tools are collected anyway; or closed
+            return  # closed, or still opening: opening collects the tools itself
         self._tools, clashes = await self._collect()
         for clash in clashes:
             _log.warning("%s", clash)
@@ -96,13 +96,13 @@ class Combined(ToolSource):
 
 
 class Prefixed(ToolSource):
-    """A source whose tools are known under `prefix` and their own name. Made by `prefixed`."""
+    """A source whose tool names begin with `prefix`. Made by `prefixed`."""
 
     def __init__(self, source: ToolSource, prefix: str) -> None:
         self.name = source.name
         self._source = source
         self._prefix = prefix
-        self._left_out: set[str] = set()
+        self._omitted: set[str] = set()
 
     async def __aenter__(self) -> Self:
         self._source.changed = self._source_changed
@@ -130,8 +130,8 @@ class Prefixed(ToolSource):
 
     def _fits(self, name: str) -> bool:
         fits = len(self._prefix) + len(name) <= MAX_NAME
-        if not fits and name not in self._left_out:
-            self._left_out.add(name)
+        if not fits and name not in self._omitted:
+            self._omitted.add(name)
             _log.warning(
                 "%s: the tool %r is left out: with the prefix %r its name is longer than %d characters; "
                 "give it a shorter prefix",
@@ -146,19 +146,19 @@ class Prefixed(ToolSource):
 
 
 def prefixed(source: ToolSource, prefix: str) -> ToolSource:
-    """The source with `prefix` put before the names of its tools as it is (`gh_` makes `gh_search`); "" is none.
+    """The source with `prefix` before its tools' names (`gh_` makes `gh_search`); "" changes nothing.
 
-    Names in `after` that are the source's own go along. A tool whose name gets too long is left out, with a warning.
+    Names of its own tools in `after` are renamed too. A tool whose name becomes too long is left out, with a warning.
     """
     return Prefixed(source, prefix) if prefix else source
 
 
-async def _settled(
-    coroutines: Sequence[Coroutine[Any, Any, Any]], *, to_the_end: bool = False
+async def _outcomes(
+    coroutines: Sequence[Coroutine[Any, Any, Any]], *, uncancelled: bool = False
 ) -> list[BaseException | None]:
-    """Run all at once until all have ended: for each the exception that it raised, or None.
+    """Run all concurrently to their end. Returns for each the exception that it raised, or None.
 
-    Being cancelled cancels them; with `to_the_end` they still run to their end first.
+    Cancelling cancels them too; with `uncancelled` they run to their end first.
     """
     tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
     cancelled = False
@@ -167,7 +167,7 @@ async def _settled(
             await asyncio.wait(tasks)
         except asyncio.CancelledError:
             cancelled = True
-            if not to_the_end:
+            if not uncancelled:
                 for task in tasks:
                     task.cancel()
     if cancelled:

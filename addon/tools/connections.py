@@ -1,11 +1,11 @@
-"""Connections that HTTP clients keep, and what keeps one request's answer from being another's.
+"""Keep-alive connections of HTTP clients: no request may receive bytes of another request's answer.
 
-An upstream that sends more than its answer's length has put words into the next answer on the connection. So a
-connection on which more has come than was asked for is closed, whoever keeps it; and what comes too late to be seen is
-at least nobody else's: a connection is used again for the same credentials alone.
+If an upstream sends more bytes than its answer has, they would become the beginning of the next answer on that
+connection. Therefore a connection with surplus bytes is closed. Surplus that arrives too late to be noticed reaches
+only the same owner: a connection is reused only for the same credentials.
 
-httpcore2 has no option for either: two of its methods are replaced here, for all clients of the process. One that
-does not have them fails when this module is imported, so that the proxy does not start.
+httpcore2 has no option for either, so two of its methods are replaced here, for all clients of the process. If they are
+missing, importing this module fails and the proxy does not start.
 """
 
 import ssl
@@ -17,7 +17,7 @@ import httpcore2
 from httpcore2._async.http11 import AsyncHTTP11Connection
 
 OWNER = "toolgraft_owner"
-"""The extension of a request by which it says whose connections it goes by: anything that can be compared."""
+"""The request extension that names the owner of the connections to use: any comparable value."""
 
 
 def _check() -> None:
@@ -32,7 +32,7 @@ _handle = httpcore2.AsyncConnectionPool.handle_async_request
 
 
 async def response_closed(self: AsyncHTTP11Connection) -> None:
-    """As httpcore2's, but a connection on which more has come is closed."""
+    """httpcore2's method, except that a connection with surplus bytes is closed."""
     if _has_surplus(self):
         await self.aclose()
     else:
@@ -40,7 +40,7 @@ async def response_closed(self: AsyncHTTP11Connection) -> None:
 
 
 async def handle_async_request(self: httpcore2.AsyncConnectionPool, request: httpcore2.Request) -> httpcore2.Response:
-    """As httpcore2's, but for requests that say whose they are."""
+    """httpcore2's method, except that requests with an OWNER use only that owner's connections."""
     if (owner := request.extensions.get(OWNER)) is not None:
         request.url = _OwnedUrl(request.url, owner)
     return await _handle(self, request)
@@ -51,7 +51,7 @@ httpcore2.AsyncConnectionPool.handle_async_request = handle_async_request  # typ
 
 
 def _has_surplus(connection: AsyncHTTP11Connection) -> bool:
-    """What the system still has of a socket, httpcore2 asks for itself before it uses a connection again."""
+    """Whether bytes were read behind the answer. Unread bytes of the socket are httpcore2's own check, before reuse."""
     if connection._h11_state.trailing_data[0]:
         return True
     tls: Any = connection._network_stream.get_extra_info("ssl_object")
@@ -59,7 +59,7 @@ def _has_surplus(connection: AsyncHTTP11Connection) -> bool:
         return False
     try:
         return bool(tls.read(1))
-    except ssl.SSLError:  # nothing there, or an end of the connection, which whoever uses it next will see
+    except ssl.SSLError:  # nothing there, or the connection has ended, which its next use will notice
         return False
 
 

@@ -1,8 +1,8 @@
-"""Tools from a Python file: its public functions with a docstring.
+"""Tools from a Python file: its public functions that have a docstring.
 
-Plain functions run in threads, `async` ones in the event loop. `@tool` (`from addon.tools import tool`) sets how calls
-are run, and is not needed. A function without a docstring, one whose name starts with `_`, and one that was imported
-are no tools. While the file is imported, files beside it can be, after everything that is installed.
+Plain functions run in threads, `async` functions in the event loop. The optional decorator `@tool`
+(`from addon.tools import tool`) sets how calls are run. Functions without a docstring, imported functions, and names
+that start with `_` are not tools. The file can import modules beside it; installed packages come first.
 """
 
 import asyncio
@@ -28,9 +28,9 @@ _numbers = itertools.count(1)
 
 
 class PythonSource(ToolSource):
-    """The tools of one file, which is imported here. Raises SourceError with file and line of what is wrong.
+    """The tools of one file. The constructor imports it, and raises SourceError with the file and line of an error.
 
-    Cancelling a call of a plain function leaves its thread behind; neither the proxy nor other calls wait for it.
+    Cancelling a call of a plain function abandons its thread; neither the proxy nor other calls wait for it.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -42,11 +42,11 @@ class PythonSource(ToolSource):
             if (other := self._functions.get(found.tool.name)) is not None:
                 raise SourceError(
                     f"{self.name}:{line_of(function)}: {function.__name__}() is named {found.tool.name!r}, as is "
-                    f"{other.function.__name__}() in line {line_of(other.function)}; give one of them another name"
+                    f"{other.function.__name__}() in line {line_of(other.function)}: rename one of them"
                 )
             self._functions[found.tool.name] = found
         if not self._functions:
-            raise SourceError(f"{self.name} has no tools; a tool is a public function with a docstring")
+            raise SourceError(f"{self.name} has no tools: a tool is a public function with a docstring")
         self._threads = DaemonPool(f"tools of {self.path.name}")
 
     async def __aexit__(
@@ -84,23 +84,23 @@ class PythonSource(ToolSource):
 
 
 def _functions(module: ModuleType) -> Iterator[Callable[..., Any]]:
-    """The functions of a module that are to be tools, in their order."""
-    seen = set()
+    """The functions of a module that are tools, in the order of the module."""
+    found = set()
     for name, value in vars(module).items():
-        if not inspect.isfunction(value) or value.__module__ != module.__name__ or value in seen:
+        if not inspect.isfunction(value) or value.__module__ != module.__name__ or value in found:
             continue
         if mark_of(value) or (not name.startswith("_") and inspect.getdoc(value)):
-            seen.add(value)
+            found.add(value)
             yield value
 
 
 def _imported(path: Path) -> ModuleType:
     if not path.is_file():
-        raise SourceError(f"{path}: there is no such file")
+        raise SourceError(f"{path}: no such file")
     name = f"toolgraft_tools_{next(_numbers)}_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path.resolve())
     if spec is None or spec.loader is None:
-        raise SourceError(f"{path} is no Python file; its name ends in .py")
+        raise SourceError(f"{path} is not a Python file: its name must end in .py")
     module = importlib.util.module_from_spec(spec)
     folder = str(path.resolve().parent)
     sys.modules[name] = module  # dataclasses and pydantic look up types by their module
@@ -109,14 +109,14 @@ def _imported(path: Path) -> ModuleType:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as e:
         del sys.modules[name]
-        raise SourceError(f"{_place(e, path)}: {type(e).__name__}: {_words(e)}") from e
+        raise SourceError(f"{_place(e, path)}: {type(e).__name__}: {_message(e)}") from e
     finally:
         sys.path.remove(folder)
     return module
 
 
 def _place(error: BaseException, path: Path) -> str:
-    """The file and the line in it where an exception came from."""
+    """The tool file, and the line in it that raised the exception."""
     file = str(path.resolve())
     if isinstance(error, SyntaxError) and error.filename == file:
         return f"{path}:{error.lineno}"
@@ -124,5 +124,5 @@ def _place(error: BaseException, path: Path) -> str:
     return f"{path}:{lines[-1]}" if lines else str(path)
 
 
-def _words(error: BaseException) -> str:
+def _message(error: BaseException) -> str:
     return error.msg if isinstance(error, SyntaxError) else str(error)

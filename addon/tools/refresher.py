@@ -1,4 +1,4 @@
-"""Lists that are read again and again, one reading after the other, so that the newest is the one that stays."""
+"""Re-reads a list when it has changed. Reads never overlap, so that the newest result stays."""
 
 import asyncio
 import logging
@@ -8,27 +8,26 @@ _log = logging.getLogger(__name__)
 
 
 class Refresher:
-    """Reads a list with `refresh`, in a task of its own. `name` is for the log. Whoever reads the list otherwise holds
-    `lock`."""
+    """Reads a list with `refresh` in its own task. `name` is for the log. Other readers of the list hold `lock`."""
 
     def __init__(self, refresh: Callable[[], Awaitable[None]], name: str) -> None:
         self._refresh = refresh
         self._name = name
         self.lock = asyncio.Lock()
         self._stale = False
-        self._reads = False
+        self._is_running = False
         self._task: asyncio.Task[None] | None = None
 
-    def ask(self) -> None:
-        """The list has changed. While it is being read, it is read once more afterwards, however often this is said."""
+    def request(self) -> None:
+        """Ask for a read. Any number of requests during a read cause one more read."""
         self._stale = True
-        if not self._reads:
-            self._reads = True  # before the task is made, which may begin, and end, at once
+        if not self._is_running:
+            self._is_running = True  # set first: an eager task may run to its end when it is created
             self._task = asyncio.ensure_future(self._run())
             self._task.set_name(self._name)
 
     async def close(self) -> None:
-        """Read no more, and wait for what is being read to end."""
+        """Stop reading, and wait for the current read to end."""
         self._stale = False
         if self._task is not None:
             self._task.cancel()
@@ -42,6 +41,6 @@ class Refresher:
                     try:
                         await self._refresh()
                     except Exception as error:
-                        _log.warning("%s stay as they were: %s", self._name, error)
+                        _log.warning("%s stay unchanged: %s", self._name, error)
         finally:
-            self._reads = False
+            self._is_running = False

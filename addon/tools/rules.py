@@ -1,4 +1,4 @@
-"""`@tool`: how a function of a tools file is declared and run. Those files import it: it may import nothing heavy."""
+"""The decorator `@tool`, for functions of tool files. They import it, so nothing heavy is imported here."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ _MARK = "__toolgraft_tool__"
 
 @dataclass(frozen=True, slots=True)
 class Marked:
-    """What `@tool` says of a function. None: as the function itself says."""
+    """The arguments of `@tool`. None: the function's own name or docstring is used."""
 
     name: str | None
     description: str | None
@@ -51,15 +51,15 @@ def tool(
     behavior: Behavior | None = None,
     scheduling: Scheduling | None = None,
 ) -> Any:
-    """Mark a function as a tool and say how its calls are run; the function itself stays as it is.
+    """Mark a function as a tool and set how its calls are run; the function itself is unchanged.
 
-    `@tool` or `@tool(timeout=5, …)`. `timeout` and `cache_ttl` are seconds. With `retries`, an idempotent tool is tried
-    again after any exception but a ToolError, which says itself whether it is `retryable`; another tool only where the
-    function has not begun, or raises a ToolError with `retryable=True, sent=False`. The rest is as `RunRules` has it.
-    Raises ValueError or TypeError for what cannot be.
+    `@tool` or `@tool(timeout=5, …)`. `timeout` and `cache_ttl` are seconds. With `retries`, an idempotent tool is
+    retried after any exception; after a ToolError only if it is `retryable`. Any other tool is retried only if the
+    function has not begun, or raised a ToolError with `retryable=True, sent=False`. The other arguments are those of
+    `RunRules`. Raises ValueError or TypeError for invalid arguments.
     """
     if isinstance(after, str):
-        raise TypeError(f"after is {after!r}; it is a list of names, such as [{after!r}]")
+        raise TypeError(f"after is {after!r}; it must be a list of names, such as [{after!r}]")
     rules = RunRules(
         timeout=timeout,
         retries=retries,
@@ -81,6 +81,6 @@ def tool(
 
 
 def mark_of(function: Callable[..., Any]) -> Marked | None:
-    """What `@tool` has said of a function; None if it has not."""
+    """The arguments of the function's `@tool`; None without `@tool`."""
     mark = getattr(function, _MARK, None)
     return mark if isinstance(mark, Marked) else None

@@ -1,6 +1,6 @@
-"""A Python function as a tool: its declaration from signature, type hints and docstring, and arguments made to fit it.
+"""A Python function as a tool: the declaration from its signature, type hints and docstring, and argument validation.
 
-Types are whatever pydantic takes. Nothing is called here, and no file is read.
+All types that pydantic supports fit. No function is called and no file is read here.
 """
 
 import inspect
@@ -17,7 +17,7 @@ from addon.core.toolset import BadTool, normalise
 from addon.tools.base import Document, RunRules, SourceError, Tool, ToolError
 from addon.tools.rules import Marked
 
-_PROBLEMS = {"missing_keyword_only_argument": "is missing", "unexpected_keyword_argument": "is not known"}
+_PROBLEMS = {"missing_keyword_only_argument": "is missing", "unexpected_keyword_argument": "is unknown"}
 _SCHEMAS = ("items", "additionalProperties", "not", "propertyNames", "contains")
 _LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
 _OBJECTS = ("properties", "patternProperties")
@@ -25,7 +25,7 @@ _OBJECTS = ("properties", "patternProperties")
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A function that is a tool. `is_async`: it is awaited in the loop, others run in a thread."""
+    """A function that is a tool. `is_async`: awaited in the event loop; other functions run in a thread."""
 
     tool: Tool
     function: Callable[..., Any]
@@ -33,7 +33,7 @@ class Function:
     _arguments: TypeAdapter[dict[str, Any]]
 
     def arguments(self, args: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments in the types that the function asks for, defaults included. Raises ToolError."""
+        """The arguments converted to the function's types, with defaults. Raises ToolError."""
         try:
             return self._arguments.validate_python(dict(args))
         except ValidationError as e:
@@ -45,17 +45,17 @@ class Function:
 
 
 def read(function: Callable[..., Any], mark: Marked | None, file: str) -> Function:
-    """The tool that a function of that file is. Raises SourceError with file, line, function and parameter."""
+    """Read a function of a file as a tool. Raises SourceError with file, line, function and parameter."""
     place = f"{file}:{line_of(function)}: {function.__name__}()"
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise SourceError(f"{place} yields; a tool returns its result once, such as a list")
+        raise SourceError(f"{place} is a generator; a tool must return its result, for example as a list")
     signature = _signature(function, place)
     arguments = _arguments(signature)
     doc = docstring_parser.parse(inspect.getdoc(function) or "")
     schema = _schema(arguments, {param.arg_name: param.description or "" for param in doc.params})
     description = mark.description if mark and mark.description else _description(doc)
     if not description:
-        raise SourceError(f"{place} has no docstring; it tells the model what the tool is for")
+        raise SourceError(f"{place} has no docstring: the model needs one to know what the tool is for")
     name = mark.name if mark and mark.name else function.__name__
     try:
         declarations = normalise(
@@ -74,20 +74,20 @@ def line_of(function: Callable[..., Any]) -> int:
 
 
 def _signature(function: Callable[..., Any], place: str) -> inspect.Signature:
-    """The function's signature with every parameter by keyword and with its type."""
+    """The function's signature, with all parameters keyword-only and typed."""
     try:
         signature = inspect.signature(function, eval_str=True)
-    except Exception as e:  # the hints are code of the file, run here
+    except Exception as e:  # type hints are code of the file
         raise SourceError(f"{place}: its type hints cannot be read: {type(e).__name__}: {e}") from e
     parameters = []
     for parameter in signature.parameters.values():
         at = f"{place}: parameter `{parameter.name}`"
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-            raise SourceError(f"{at} takes any number of arguments; a tool names each of them")
+            raise SourceError(f"{at} takes any number of arguments; name each parameter")
         if parameter.kind is parameter.POSITIONAL_ONLY:
-            raise SourceError(f"{at} is positional-only; a model gives arguments by name, so leave out the `/`")
+            raise SourceError(f"{at} is positional-only; a model passes arguments by name, so remove the `/`")
         if parameter.annotation is parameter.empty:
-            raise SourceError(f"{at} has no type hint; give it one, such as `{parameter.name}: str`")
+            raise SourceError(f"{at} has no type hint; add one, such as `{parameter.name}: str`")
         _check_type(parameter.annotation, at)
         parameters.append(parameter.replace(kind=parameter.KEYWORD_ONLY))
     return inspect.Signature(parameters)
@@ -100,7 +100,7 @@ def _check_type(hint: Any, at: str) -> None:
         first = str(e).strip().partition("\n")[0]
         raise SourceError(
             f"{at} has a type that JSON cannot carry: {first}; str, int, float, bool, list, dict, Literal, Enum, date, "
-            "dataclasses, TypedDicts and pydantic models fit"
+            "dataclasses, TypedDicts and pydantic models are supported"
         ) from e
 
 
@@ -110,22 +110,22 @@ def _arguments(signature: inspect.Signature) -> TypeAdapter[dict[str, Any]]:
 
     vars(collect)["__signature__"] = signature
     collect.__annotations__ = {parameter.name: parameter.annotation for parameter in signature.parameters.values()}
-    hidden: Any = collect  # pydantic takes functions too, which its types do not say
+    hidden: Any = collect  # pydantic also accepts functions, which its type hints do not declare
     return TypeAdapter(hidden, config=ConfigDict(hide_input_in_errors=True))
 
 
 class _Untitled(GenerateJsonSchema):
-    """Without the titles that pydantic makes of the names: they only repeat them."""
+    """Omits the titles that pydantic generates: they only repeat the names."""
 
     def field_title_should_be_set(self, schema: Any) -> bool:
         return False
 
 
 def _schema(arguments: TypeAdapter[dict[str, Any]], documented: Mapping[str, str]) -> Document:
-    """The JSON Schema of the arguments, with what the docstring says of them.
+    """The JSON Schema of the arguments, with descriptions from the docstring.
 
-    The service knows neither `const` nor a `$ref` with something beside it: both are written out. What is not declared
-    is refused by `arguments`, so the schema does without the `additionalProperties` that old models do not know.
+    The service supports neither `const` nor a `$ref` with other keywords beside it: both are replaced. Older models do
+    not support `additionalProperties`, so it is removed; `arguments` refuses undeclared arguments anyway.
     """
     made = arguments.json_schema(schema_generator=_Untitled)
     definitions = made.pop("$defs", {})
@@ -134,33 +134,33 @@ def _schema(arguments: TypeAdapter[dict[str, Any]], documented: Mapping[str, str
         if description := " ".join(documented.get(name, "").split()):
             member.setdefault("description", description)
     try:
-        return _written_out(made, definitions, frozenset())
+        return _inlined(made, definitions, frozenset())
     except _Recursive:
         return made | {"$defs": definitions}
 
 
 class _Recursive(Exception):
-    """A schema that holds itself cannot be written out."""
+    """A schema that refers to itself cannot be inlined."""
 
 
-def _written_out(schema: Document, definitions: Document, within: frozenset[str]) -> Document:
-    def plain(member: Any) -> Any:
-        return _written_out(member, definitions, within) if isinstance(member, dict) else member
+def _inlined(schema: Document, definitions: Document, open_refs: frozenset[str]) -> Document:
+    def inline(member: Any) -> Any:
+        return _inlined(member, definitions, open_refs) if isinstance(member, dict) else member
 
     if "$ref" in schema:
         name = schema["$ref"].rpartition("/")[2]
-        if name in within:
+        if name in open_refs:
             raise _Recursive
         beside = {key: value for key, value in schema.items() if key != "$ref"}
-        return _written_out(definitions[name] | beside, definitions, within | {name})
+        return _inlined(definitions[name] | beside, definitions, open_refs | {name})
     result: Document = {}
     for key, value in schema.items():
         if key in _SCHEMAS:
-            result[key] = plain(value)
+            result[key] = inline(value)
         elif key in _LISTS:
-            result[key] = [plain(member) for member in value]
+            result[key] = [inline(member) for member in value]
         elif key in _OBJECTS:
-            result[key] = {name: plain(member) for name, member in value.items()}
+            result[key] = {name: inline(member) for name, member in value.items()}
         elif key == "const":
             result["enum"] = [value]
         elif key != "discriminator":

@@ -1,6 +1,6 @@
-"""DaemonPool for tools that are plain functions: one that hangs keeps neither its caller nor the process.
+"""Daemon threads for tools that are plain functions: a function that hangs blocks neither its caller nor the exit.
 
-The standard library's pools wait for their threads when the process ends; these are daemons.
+The standard library's pools wait for their threads when the process ends.
 """
 
 import asyncio
@@ -13,16 +13,16 @@ from typing import Any
 
 from addon.tools.base import ToolError, error_text
 
-MAX_IDLE = 16  # threads that wait for work; more are started as calls need them, and end with their call
+MAX_IDLE = 16  # idle threads that are kept; further threads end with their call
 MAX_THREADS = 256
 
 
 class NoFreeThread(RuntimeError):
-    """No thread is free: all are at work, most likely hanging, or closed."""
+    """All threads are busy, most likely hanging, or the pool is closed."""
 
 
 class DaemonPool:
-    """Runs functions in daemon threads, as many at once as are asked for up to MAX_THREADS. For one event loop."""
+    """Runs functions in up to MAX_THREADS daemon threads. For one event loop."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -33,10 +33,10 @@ class DaemonPool:
         self._closed = False
 
     async def run[T](self, function: Callable[[], T]) -> T:
-        """What the function returns or raises. Cancelling leaves it running, its outcome dropped.
+        """Run a function and return its result. Cancelling leaves the function running and drops its outcome.
 
-        What is no Exception (SystemExit, KeyboardInterrupt) is raised as ToolError: it would end the event loop. Raises
-        NoFreeThread if there is no thread for it.
+        SystemExit and KeyboardInterrupt are raised as ToolError, because they would end the event loop. Raises
+        NoFreeThread.
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
@@ -56,21 +56,21 @@ class DaemonPool:
             if not future.cancelled():
                 try:
                     result = context.run(function)
-                except StopIteration as e:  # no future takes one
+                except StopIteration as e:  # a future does not accept it
                     error = RuntimeError(f"StopIteration: {e}")
                 except (Exception, asyncio.CancelledError) as e:
                     error = e
                 except BaseException as e:
                     error = ToolError(error_text(e))
                     error.__cause__ = e
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nothing waits any longer
                 loop.call_soon_threadsafe(settle, result, error)
 
         self._submit(work)
         return await future
 
     def close(self) -> None:
-        """End the threads that are idle, and the others as soon as they come back. Waits for none."""
+        """End the idle threads now, and the others after their call. Does not wait."""
         with self._lock:
             self._closed = True
             for _ in range(self._count):
@@ -79,7 +79,7 @@ class DaemonPool:
     def _submit(self, work: Callable[[], None]) -> None:
         with self._lock:
             if self._closed:
-                raise NoFreeThread("they are closed")
+                raise NoFreeThread("the threads are closed")
             if self._idle:
                 self._idle -= 1
                 self._work.put(work)
@@ -92,7 +92,7 @@ class DaemonPool:
     def _serve(self, work: Callable[[], None] | None) -> None:
         while work is not None:
             work()
-            work = None  # what a call has held is not kept while waiting
+            work = None  # release what the call refers to
             with self._lock:
                 if self._closed or self._idle >= MAX_IDLE:
                     break

@@ -46,7 +46,7 @@ def test_problems_are_bounded_in_number_and_length() -> None:
 @pytest.mark.parametrize(
     ("schema", "words"),
     [
-        ({"type": "strnig"}, "no JSON Schema"),
+        ({"type": "strnig"}, "not a JSON Schema"),
         ({"$ref": "http://127.0.0.1:9/schema.json"}, "cannot be used"),
         ({"$ref": "#/$defs/missing"}, "cannot be used"),
     ],

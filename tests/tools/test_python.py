@@ -249,7 +249,7 @@ async def test_two_files_of_one_name_are_two_modules(tools_file: Write, tmp_path
         (
             "from addon.tools import tool\ndef f() -> None:\n    'F.'\n\n@tool(name='f')\ndef g() -> None:\n    'G.'\n",
             5,
-            "g() is named 'f', as is f() in line 2; give one of them another name",
+            "g() is named 'f', as is f() in line 2: rename one of them",
         ),
     ],
     ids=["import", "syntax", "call", "library", "exit", "decorator", "hint", "clash"],
@@ -264,8 +264,8 @@ def test_a_file_that_is_wrong_is_named_with_the_line(tools_file: Write, source: 
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
-        ("missing.py", None, "there is no such file"),
-        ("tools.txt", "", "is no Python file"),
+        ("missing.py", None, "no such file"),
+        ("tools.txt", "", "is not a Python file"),
         ("tools.py", "", "has no tools"),
     ],
 )

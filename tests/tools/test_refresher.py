@@ -34,16 +34,16 @@ async def test_what_is_asked_for_while_the_list_is_read_is_read_once_more() -> N
     read = Read()
     refresher = Refresher(read, "tools")
     for _ in range(3):
-        refresher.ask()
+        refresher.request()
     await asyncio.sleep(0)
     assert read.begun == 1
-    refresher.ask()
-    refresher.ask()
+    refresher.request()
+    refresher.request()
     for _ in range(5):
         read.go.release()
     await over(refresher)
     assert read.begun == 2
-    refresher.ask()
+    refresher.request()
     await over(refresher)
     assert read.begun == 3
 
@@ -53,7 +53,7 @@ async def test_a_reading_that_is_over_at_once_is_made_each_time_it_is_asked_for(
     refresher = Refresher(read, "tools")
     for count in range(1, 4):
         read.go.release()
-        refresher.ask()
+        refresher.request()
         await over(refresher)
         assert read.begun == count
 
@@ -61,21 +61,21 @@ async def test_a_reading_that_is_over_at_once_is_made_each_time_it_is_asked_for(
 async def test_a_reading_that_fails_is_a_warning_and_the_next_one_is_made(caplog: pytest.LogCaptureFixture) -> None:
     read = Read(fails=1)
     refresher = Refresher(read, "the tools of x")
-    refresher.ask()
+    refresher.request()
     await asyncio.sleep(0)
-    refresher.ask()
+    refresher.request()
     read.go.release()
     read.go.release()
     await over(refresher)
     assert read.begun == 2
-    assert [record.getMessage() for record in caplog.records] == ["the tools of x stay as they were: no list"]
+    assert [record.getMessage() for record in caplog.records] == ["the tools of x stay unchanged: no list"]
 
 
 async def test_who_reads_it_otherwise_is_not_disturbed() -> None:
     read = Read()
     refresher = Refresher(read, "tools")
     async with refresher.lock:
-        refresher.ask()
+        refresher.request()
         await asyncio.sleep(0)
         assert read.begun == 0
     read.go.release()
@@ -86,9 +86,9 @@ async def test_who_reads_it_otherwise_is_not_disturbed() -> None:
 async def test_closing_ends_what_is_read() -> None:
     read = Read()
     refresher = Refresher(read, "tools")
-    refresher.ask()
+    refresher.request()
     await asyncio.sleep(0)
-    refresher.ask()
+    refresher.request()
     await refresher.close()
     assert (read.begun, read.under_way) == (1, 0)
     await refresher.close()
@@ -96,5 +96,5 @@ async def test_closing_ends_what_is_read() -> None:
 
 async def over(refresher: Refresher) -> None:
     async with asyncio.timeout(5):
-        while refresher._reads:  # noqa: ASYNC110 - its end has no event
+        while refresher._is_running:  # noqa: ASYNC110 - its end has no event
             await asyncio.sleep(0)

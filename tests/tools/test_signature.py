@@ -231,7 +231,7 @@ def test_hints_in_quotes_are_read() -> None:
     [
         ({}, "`city`: is missing"),
         ({"city": 5}, "`city`: Input should be a valid string"),
-        ({"city": "x", "town": 1}, "`town`: is not known"),
+        ({"city": "x", "town": 1}, "`town`: is unknown"),
         ({"city": "x", "days": "many"}, "`days`: Input should be a valid integer"),
     ],
     ids=str,
@@ -296,14 +296,14 @@ def renamed() -> None:
 @pytest.mark.parametrize(
     ("function", "words"),
     [
-        (no_hint, "parameter `city` has no type hint; give it one, such as `city: str`"),
+        (no_hint, "parameter `city` has no type hint; add one, such as `city: str`"),
         (any_number, "parameter `cities` takes any number of arguments"),
         (any_names, "parameter `cities` takes any number of arguments"),
         (positional, "parameter `city` is positional-only"),
         (callback, "parameter `then` has a type that JSON cannot carry"),
         (foreign, "parameter `it` has a type that JSON cannot carry"),
         (unknown, "its type hints cannot be read: NameError: name 'Missing'"),
-        (yields, "yields; a tool returns its result once"),
+        (yields, "is a generator; a tool must return its result"),
         (bare, "has no docstring"),
         (renamed, "name is 'no spaces'; a name is a letter"),
     ],
