@@ -20,6 +20,7 @@ class Waiters:
     async def wait(self, keys: Collection[Key], timeout: float) -> bool:
         """True as soon as `wake` is told of one of the keys; False after `timeout` seconds, or where the store is
         closed first."""
+        keys = frozenset(keys)  # who waits may name one twice
         woken: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         for key in keys:
             self._waiting.setdefault(key, set()).add(woken)

@@ -138,6 +138,12 @@ async def test_a_lease_is_renewed_by_the_worker_that_has_it(store: Store, clock:
         await store.renew("one", "c-t1", "w1", -1.0)
 
 
+async def test_a_worker_may_name_a_tool_twice(store: Store) -> None:
+    assert not await store.wait_claimable("one", [*WEATHER, *WEATHER], 0.001)
+    await save(store, "t1")
+    assert await store.wait_claimable("one", [*WEATHER, *WEATHER], 60)
+
+
 async def test_a_call_is_given_back_with_a_lease_of_nothing(store: Store) -> None:
     call = await save(store, "t1")
     await claim(store, "w1")
