@@ -15,7 +15,7 @@ from fastapi.openapi.utils import get_openapi
 from pydantic.json_schema import models_json_schema
 from starlette.responses import Response
 
-from addon.control.describe import PUBLIC
+from addon.control.describe import PUBLIC, add_refusals
 from addon.control.problems import ProblemBody
 from addon.control.routing import DirectRoute, reply
 
@@ -49,6 +49,9 @@ _POLICY = "default-src 'self'; img-src 'self' data:; base-uri 'none'; form-actio
 def describe(routes: list[DirectRoute], version: str) -> dict[str, Any]:
     """The OpenAPI document of the routes."""
     document = get_openapi(title="toolgraft", version=version, description=_DESCRIPTION, routes=routes)
+    for operations in document["paths"].values():
+        for operation in operations.values():
+            add_refusals(operation)
     components = document.setdefault("components", {})
     _, problem = models_json_schema([(ProblemBody, "serialization")], ref_template="#/components/schemas/{model}")
     components.setdefault("schemas", {}).update(problem["$defs"])

@@ -17,6 +17,7 @@ from addon.core.documents import Document, encode, get
 from addon.core.pairing import MissingResponses, Paired, UnknownResponses, pair
 from addon.doors.answers import Gathered, calls_of, ends, owed_answer
 from addon.doors.callers import caller_of
+from addon.doors.describe import GEMINI_BODY, IN_GOOGLE_S_WORDS, UPSTREAM, parameters
 from addon.doors.engine import Engine
 from addon.doors.failures import Failed, google_error, in_google_s_words
 from addon.doors.gemini_request import GeminiRequest, read
@@ -75,8 +76,8 @@ class GeminiDoor:
         @router.post(
             PATH,
             summary="Ask Gemini, in its own form",
-            responses=answers(_ANSWER),
-            openapi_extra=body_example(_ASKED),
+            responses=answers(_ANSWER, refused=IN_GOOGLE_S_WORDS, **UPSTREAM),
+            openapi_extra=body_example(_ASKED, GEMINI_BODY) | parameters(key=True),
         )
         @needs("ask")
         async def ask_gemini(api: Here, request: Request) -> Response:

@@ -20,6 +20,7 @@ from addon.core.pairing import tidy
 from addon.core.tools import declared_names
 from addon.doors.answers import ends
 from addon.doors.callers import caller_of, session_of
+from addon.doors.describe import IN_OPENAI_S_WORDS, RESPONSES_BODY, UPSTREAM, parameters
 from addon.doors.engine import Engine
 from addon.doors.failures import Failed, google_error, in_openai_s_words, openai_error
 from addon.doors.outward import Caller
@@ -79,6 +80,12 @@ _LISTED = {
     "last_id": "msg_90cc",
     "has_more": False,
 }
+_LIST: dict[str, Document] = {
+    "limit": {"type": "integer", "minimum": 1, "maximum": 100, "default": 20},
+    "order": {"type": "string", "enum": ["asc", "desc"], "default": "desc"},
+    "after": {"type": "string", "description": "An item's id."},
+}
+_NONE = "No such response"
 _DELETED = {"id": "resp_5d0c2f", "object": "response", "deleted": True}
 
 
@@ -121,8 +128,8 @@ class ResponsesDoor:
         @router.post(
             PATH,
             summary="Ask Gemini as OpenAI's Responses API",
-            responses=answers(_ANSWER),
-            openapi_extra=body_example(_ASKED),
+            responses=answers(_ANSWER, refused=IN_OPENAI_S_WORDS, **UPSTREAM),
+            openapi_extra=body_example(_ASKED, RESPONSES_BODY) | parameters(key=True),
         )
         @needs("ask")
         async def create_response(api: Here, request: Request) -> Response:
@@ -136,7 +143,12 @@ class ResponsesDoor:
             events = self._events(caller, wanted, api.stopping)
             return await attended(request, api, lambda: _answered(api, events, stream=wanted.stream))
 
-        @router.get(f"{PATH}/{{response_id}}", summary="Show a response again", responses=answers(_ANSWER))
+        @router.get(
+            f"{PATH}/{{response_id}}",
+            summary="Show a response again",
+            responses=answers(_ANSWER, refused=IN_OPENAI_S_WORDS, p404=_NONE),
+            openapi_extra=parameters(),
+        )
         @needs("ask")
         async def show_response(api: Here, request: Request, response_id: str) -> Response:
             _check_query(request)
@@ -144,7 +156,12 @@ class ResponsesDoor:
             response = await self._response(session, response_id)
             return _json({name: value for name, value in (response.document or {}).items() if name != _INPUT})
 
-        @router.get(f"{PATH}/{{response_id}}/input_items", summary="List its input", responses=answers(_LISTED))
+        @router.get(
+            f"{PATH}/{{response_id}}/input_items",
+            summary="List its input",
+            responses=answers(_LISTED, refused=IN_OPENAI_S_WORDS, p404=_NONE),
+            openapi_extra=parameters(_LIST),
+        )
         @needs("ask")
         async def list_input_items(api: Here, request: Request, response_id: str) -> Response:
             """The items that the request gave, each with an id: the newest first, or with `order=asc` the oldest.
@@ -156,7 +173,12 @@ class ResponsesDoor:
             except Invalid as error:
                 return in_openai_s_words(error)
 
-        @router.delete(f"{PATH}/{{response_id}}", summary="Delete a response", responses=answers(_DELETED))
+        @router.delete(
+            f"{PATH}/{{response_id}}",
+            summary="Delete a response",
+            responses=answers(_DELETED, refused=IN_OPENAI_S_WORDS, p404=_NONE),
+            openapi_extra=parameters(),
+        )
         @needs("ask")
         async def delete_response(api: Here, request: Request, response_id: str) -> Response:
             """It cannot be shown or gone on from any more; what goes on from it already stays whole."""

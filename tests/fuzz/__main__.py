@@ -1,10 +1,9 @@
 """Feeds the proxy wrong bytes, and says what it did that it must never do: an error that nobody foresaw, a call of a
-grafted tool shown to a client, an event loop held up for more than a tenth of a second."""
+grafted tool shown to a client, an answer that its own OpenAPI document does not know, an event loop held up for more
+than a tenth of a second."""
 
 import argparse
 import asyncio
-import gc
-import logging
 import random
 import secrets
 import sys
@@ -12,38 +11,29 @@ import time
 from collections.abc import Sequence
 
 from store.factory import open_url
+from tests.fuzz.control import fuzzed_control
+from tests.fuzz.findings import FREEZE, watched
 from tests.fuzz.targets import Answers, Failure, Requests
 
-TARGETS: dict[str, type[Answers | Requests]] = {"answers": Answers, "requests": Requests}
-FREEZE = 0.1
-"""Seconds of this thread's own processor time: what other processes do does not count."""
+FED: dict[str, type[Answers | Requests]] = {"answers": Answers, "requests": Requests}
+TARGETS = (*FED, "control")
 
 
-class Errors(logging.Handler):
-    """What was logged as an error."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.ERROR)
-        self.found: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.found.append(logging.Formatter().format(record))
+def fuzzed(name: str, seed: int, seconds: float = 0, tries: int = 0) -> tuple[int, list[str]]:
+    """How often a target was tried, for so long or so often, and the findings. Of `tries` the time is not looked at."""
+    if name == "control":
+        return fuzzed_control(seed, seconds, tries)
+    return asyncio.run(_fed(FED[name], seed, seconds, tries))
 
 
-async def fuzzed(name: str, seed: int, seconds: float = 0, tries: int = 0) -> tuple[int, list[str]]:
-    """How often a target was tried, for so long or so often, and the findings."""
-    errors = Errors()
-    logger = logging.getLogger()
-    logger.addHandler(errors)
+async def _fed(kind: type[Answers | Requests], seed: int, seconds: float, tries: int) -> tuple[int, list[str]]:
     store = open_url("memory://", ttl=1e6)
     await store.open()
     done, findings = 0, list[str]()
-    try:
-        target = TARGETS[name](store)
-        await target.open()
-        ends = time.monotonic() + seconds
-        gc.collect()
-        gc.freeze()
+    target = kind(store)
+    await target.open()
+    ends = time.monotonic() + seconds
+    with watched() as errors:
         while len(findings) < 20 and (done < tries if tries else time.monotonic() < ends):
             rng, begun = random.Random(f"{seed} {done}"), time.thread_time()
             done += 1
@@ -54,31 +44,27 @@ async def fuzzed(name: str, seed: int, seconds: float = 0, tries: int = 0) -> tu
                 findings.append(f"try {done - 1}: {failure}")
             except Exception as error:
                 findings.append(f"try {done - 1}: raised {type(error).__name__}: {error}")
-            if (took := time.thread_time() - begun) > FREEZE:
+            if not tries and (took := time.thread_time() - begun) > FREEZE:
                 findings.append(f"try {done - 1}: took {took:.2f} s for {len(data)} bytes")
-            findings += [f"try {done - 1}: {text}" for text in errors.found]
-            errors.found.clear()
+            findings += [f"try {done - 1}: {text}" for text in errors.taken()]
             if done % 1000 == 0:  # or memory and look-ups grow with the session
                 for session in ("placeholder", "auto"):
                     await store.delete_session(session)
                 await target.open()
-    finally:
-        logger.removeHandler(errors)
-        gc.unfreeze()
-        await store.close()
+    await store.close()
     return done, findings
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
-    parser.add_argument("--targets", nargs="+", choices=TARGETS, default=list(TARGETS), help="what is fed (all)")
+    parser.add_argument("--targets", nargs="+", choices=TARGETS, default=TARGETS, help="what is fed (all)")
     parser.add_argument("--seconds", type=float, default=60, help="for each (60)")
     parser.add_argument("--seed", type=int, default=None, help="another one each time")
     given = parser.parse_args(argv)
     seed = secrets.randbelow(1 << 32) if given.seed is None else given.seed
     failed = False
     for name in given.targets:
-        done, findings = asyncio.run(fuzzed(name, seed, given.seconds))
+        done, findings = fuzzed(name, seed, given.seconds)
         print(f"{name}: {done} tries with seed {seed}, {len(findings)} findings", flush=True)
         for finding in findings:
             print(f"  {finding}")

@@ -1,6 +1,9 @@
 """Bytes made wrong, as broken services, careless proxies and attackers make them."""
 
 import random
+from collections.abc import Iterator
+from copy import deepcopy
+from typing import Any
 
 _TOKENS = (
     b"NaN",
@@ -93,3 +96,42 @@ def pieces(data: bytes, rng: random.Random) -> list[bytes]:
         found.append(data[:size])
         data = data[size:]
     return found
+
+
+_VALUES: tuple[Any, ...] = (
+    *(None, True, False, 0, -1, 1, 0.5, 1e308, 2**63, 2**70),
+    *("", "x", "\x00", "\u202e", "x" * 10_000, "\ud7ff\U0010ffff"),
+    *([], {}, [None], {"": None}, [[[[]]]], {"a": {"a": {}}}, ["default"], {"$ref": "#"}, {"type": "function"}),
+    *("default", "get_weather", "worker-1", "***", "http://127.0.0.1:9/x", "${HOME}", "../../x", "a b", "-"),
+)
+
+
+def altered(document: Any, rng: random.Random, most: int = 3) -> Any:
+    """A document with up to `most` values changed, left out, doubled or added. It stays JSON."""
+    document = deepcopy(document)
+    for _ in range(rng.randint(0, most)):
+        holders = list(_holders(document))
+        if not holders:
+            return rng.choice(_VALUES)
+        holder = rng.choice(holders)
+        key = rng.choice(list(holder) if isinstance(holder, dict) else range(len(holder)))
+        change = rng.randrange(4)
+        if change == 0:
+            holder[key] = deepcopy(rng.choice(_VALUES))
+        elif change == 1:
+            del holder[key]
+        elif isinstance(holder, list):
+            holder.append(deepcopy(holder[key] if change == 2 else rng.choice(_VALUES)))
+        elif change == 2:
+            holder[f"{key}_"] = deepcopy(holder[key])
+        else:
+            holder[key] = [holder[key]]
+    return document
+
+
+def _holders(value: Any) -> Iterator[Any]:
+    """The objects and lists in a value that are not empty."""
+    if isinstance(value, dict | list) and value:
+        yield value
+        for inner in list(value.values()) if isinstance(value, dict) else value:
+            yield from _holders(inner)

@@ -34,7 +34,7 @@ class CallsQuery(PageQuery):
 class Answer(BaseModel):
     """Exactly one of the two."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"minProperties": 1, "maxProperties": 1})
 
     result: Any = Field(None, description="What the tool returned: any JSON, kept as it is.")
     error: str = Field("", description="What went wrong, in words for the model.")

@@ -61,7 +61,9 @@ async def list_held(api: Here) -> Response:
     "/v1/mcp/accept",
     summary="Accept a tool of an MCP server as it is now",
     status_code=204,
-    responses=nothing("The tool is used as it is now."),
+    responses=nothing(
+        "The tool is used as it is now.", p404="No such tool is held back", p409="The tool has changed again since"
+    ),
     openapi_extra=body_example(_EXAMPLE),
 )
 async def accept(api: Here, caller: Caller, accepted: Annotated[Accepted, Body()]) -> Response:

@@ -64,7 +64,10 @@ async def change_session(
     "/v1/sessions/{session}",
     summary="Forget a session",
     status_code=204,
-    responses=nothing("The session is gone, with its tools, calls and turns; also where there was none."),
+    responses=nothing(
+        "The session is gone, with its tools, calls and turns; also where there was none.",
+        p412="The session is another by now",
+    ),
     openapi_extra={"parameters": [IF_MATCH]},
 )
 async def forget_session(api: Here, caller: Caller, request: Request, session: SessionName) -> Response:

@@ -80,7 +80,7 @@ async def list_tokens(api: Here, caller: Caller) -> Response:
     "/v1/tokens/{token_id}",
     summary="Revoke a token",
     status_code=204,
-    responses=nothing("Nobody gets in with it any more."),
+    responses=nothing("Nobody gets in with it any more.", p404="No such token"),
 )
 async def revoke_token(api: Here, caller: Caller, token_id: str) -> Response:
     _for_all(caller)

@@ -19,6 +19,19 @@ from store.models import Session, SessionName, ToolRules, Toolset
 
 router = group("tools")
 
+_BODY = {
+    "type": "object",
+    "properties": {
+        "tools": {"type": "array", "items": {"type": "object"}},
+        "tool_config": {"type": "object", "description": "Gemini's toolConfig."},
+        "toolConfig": {"type": "object", "description": "The same, in Gemini's spelling."},
+        "tool_choice": {"anyOf": [{"type": "string"}, {"type": "object"}], "description": "OpenAI's."},
+        "shared": {"description": "As `GET` shows it; ignored."},
+    },
+    "required": ["tools"],
+    "additionalProperties": False,
+}
+
 
 @router.get(
     "/v1/sessions/{session}/tools",
@@ -41,7 +54,7 @@ async def show_tools(api: Here, caller: Caller, session: SessionName) -> Respons
     "/v1/sessions/{session}/tools",
     summary="Set a session's tools",
     responses=answers(views.SHOWN_TOOLS, views.ToolsView, p412="The session is another by now"),
-    openapi_extra={**body_example(views.TOOLS), "parameters": [IF_MATCH, IF_NONE_MATCH]},
+    openapi_extra={**body_example(views.TOOLS, _BODY), "parameters": [IF_MATCH, IF_NONE_MATCH]},
 )
 @needs("worker")
 async def set_tools(
@@ -80,7 +93,11 @@ async def set_tools(
     "/v1/sessions/{session}/tools",
     summary="Clear a session's tools",
     status_code=204,
-    responses=nothing("The session has no toolset of its own. The proxy's files and servers may give it tools."),
+    responses=nothing(
+        "The session has no toolset of its own. The proxy's files and servers may give it tools.",
+        p412="The session is another by now",
+    ),
+    openapi_extra={"parameters": [IF_MATCH]},
 )
 async def clear_tools(api: Here, caller: Caller, request: Request, session: SessionName) -> Response:
     async def clear(kept: Session | None, version: int) -> None:
