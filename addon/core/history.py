@@ -38,7 +38,7 @@ class RewriteRules(NamedTuple):
     placeholder: Placeholder
     keep_unanswered: bool = True
     ids: bool = True
-    kept: bool = False
+    keeps_history: bool = False
     only_known: bool = False
 
 
@@ -119,7 +119,7 @@ class _Writer:
             self._own_turn(turn)
             return
         only = next(iter(fresh.values())) if len(fresh) == 1 else None
-        if only is not None and only.shares:
+        if only is not None and only.is_shared:
             self._shared_turn(turn, only)
             return
         self.changed = True
@@ -143,13 +143,13 @@ class _Writer:
         if not any(step.slots for step in true.steps) and not self.rules.plan.server_tools:
             return True  # nothing was hidden but parts that may not stand in this request
         if self.rules.only_known:
-            stands = not true.shares or self.rules.strip or self._is_whole_step(turn)
+            stands = not true.is_shared or self.rules.strip or self._is_whole_step(turn)
             return bool(true.pending) and stands
         return (
             self.rules.keep_unanswered
             and true is self.last
             and true.turn_id not in self.seen
-            and not true.shares
+            and not true.is_shared
             and bool(true.answers)
             and len(true.pending) == len(true.answers)
         )
@@ -210,7 +210,7 @@ class _Writer:
 
     def _is_declared(self, step: TrueStep) -> bool:
         plan = self.rules.plan
-        return self.rules.kept or all(
+        return self.rules.keeps_history or all(
             slot.name in plan.names if slot.call_id is not None else not self.rules.strip or slot.name in plan.declared
             for slot in step.slots
         )
@@ -264,7 +264,7 @@ class _Writer:
             self.stay(self.index, self.index + 1)
         else:
             self._write([said])
-        asked = client_calls(None if self.rules.kept else contents, true)
+        asked = client_calls(None if self.rules.keeps_history else contents, true)
         if self.index + 1 < len(self.turns):
             self.awaited = (true, asked)
         else:

@@ -73,7 +73,7 @@ class TrueTurn:
         self.written: tuple[object, list[Piece]] | None = None
 
     @property
-    def shares(self) -> bool:
+    def is_shared(self) -> bool:
         """Whether the client has a part in the last step: calls of its own, or all of them."""
         return bool(self.steps[-1].slots) and (
             self.passthrough or any(slot.call_id is None for slot in self.steps[-1].slots)

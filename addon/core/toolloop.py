@@ -40,7 +40,7 @@ class Round(NamedTuple):
 
     content: Document
     calls: tuple[CapturedCall, ...]
-    runs: bool
+    runnable: bool
     finish: str | None
     token: str | None = None
 
@@ -81,7 +81,7 @@ def tool_loop(max_rounds: int, before: Sequence[Document] = (), rounds: int = 0,
             continue
         if not reply.calls:
             return Ended(End.ANSWERED, number)
-        if not reply.runs or number == max_rounds:
+        if not reply.runnable or number == max_rounds:
             return Ended(End.DELIVERED, number)
         responses = yield RunTools(reply.calls)
         assert not isinstance(responses, Round)

@@ -46,11 +46,11 @@ class Usage:
             self._before = last
         self.rounds.append({})
 
-    def note(self, counts: Document) -> None:
+    def record(self, counts: Document) -> None:
         """What is said later of a request holds for all of it."""
         self.rounds[-1] = counts
 
-    def shown(self) -> Document:
+    def visible(self) -> Document:
         """What the client sees by now."""
         last = self.rounds[-1]
         if not last:

@@ -28,12 +28,12 @@ class Gathered:
                 continue
             content = candidate.get("content")
             for part in parts_of(content) if isinstance(content, dict) else ():
-                self._candidate.say(part)
+                self._candidate.add_true(part)
 
     @property
     def content(self) -> Document | None:
         """None where the model has said nothing that could be told again."""
-        parts = self._candidate.said
+        parts = self._candidate.true_parts
         return {"role": "model", "parts": parts} if parts else None
 
 

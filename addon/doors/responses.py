@@ -212,7 +212,7 @@ class ResponsesDoor:
             finished = not wanted.stream
             try:
                 if turn.owed:
-                    yield [*turn.translator.owe(turn.owed), *await self._end(turn)]
+                    yield [*turn.translator.repeat_calls(turn.owed), *await self._end(turn)]
                     return
                 async with self.engine.answer(caller, wanted.model, turn.request, stream=wanted.stream) as documents:
                     async for document in documents:
@@ -289,7 +289,7 @@ class ResponsesDoor:
 
     async def _keep(self, turn: _Turn) -> None:
         translator, wanted, thread = turn.translator, turn.wanted, turn.thread
-        said = translator.said
+        said = translator.content
         if translator.status == "failed" or (said is None and not turn.owed):
             return
         document = translator.document()
@@ -303,7 +303,7 @@ class ResponsesDoor:
                 thread, contents = Thread(thread.session), []
             await self.threads.add(thread, document["id"], contents, kept=turn.kept, calls=calls, document=None)
             return
-        document[_INPUT] = kept_items(wanted.given, turn.contents, _new_id)
+        document[_INPUT] = kept_items(wanted.raw_input, turn.contents, _new_id)
         await self.threads.add(thread, document["id"], contents, kept=turn.kept, calls=calls, document=document)
 
 

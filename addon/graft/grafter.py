@@ -335,7 +335,7 @@ class Grafter:
 
     def _blocked(self, wire: Wire, scope: Scope, request: Request, hits: Hits, model: str) -> Hits | Reply:
         true = last_step(request.history, hits, scope.placeholder)
-        if true is None or true.shares:
+        if true is None or true.is_shared:
             return hits
         names = [slot.name for slot in true.steps[-1].slots]
         text = scope.placeholder.text(names, true.turn_id)

@@ -106,12 +106,12 @@ class Journal:
     def took(self, candidates: Sequence[Candidate]) -> None:
         """The proxy answers what came of this round: the client's turn goes on."""
         for candidate in candidates:
-            if candidate.goes_on:
+            if candidate.answered_by_proxy:
                 self._past.append(candidate)
                 self._turn_id = candidate.turn_id
                 self.steps += [step_of(candidate)] if candidate.captured else []
-                self.shown += candidate.shown
-                self.given += candidate.given
+                self.shown += candidate.visible_parts
+                self.given += candidate.current_visible_parts
 
     def has_news(self, candidates: Sequence[Candidate]) -> bool:
         """Whether there may be anything to store: most events bring nothing."""
@@ -136,7 +136,7 @@ class Journal:
         calls that are new, and a turn that has ended, if only that there was one without calls. `complete`: the whole
         answer has come to its clean end; `cut`: it never will."""
         for state in candidates:
-            ends = (state.ended or complete) and not (state.goes_on or state.paused or cut)
+            ends = (state.ended or complete) and not (state.answered_by_proxy or state.paused or cut)
             stored, known = self._saved.get(state.index, (0, False))
             fresh = state.captured[stored:]
             if not fresh and (not ends or (known and not complete)):
@@ -163,8 +163,8 @@ class Journal:
         if not self.exchange.notes:
             return
         own = {visible_digest(self._turns[turn_id].visible) for turn_id in self._ended}
-        before = [*self._resumed, *(piece for one in self._past for piece in one.pieces)]
-        present = [one.pieces for one in candidates if one not in self._past]
+        before = [*self._resumed, *(piece for one in self._past for piece in one.visible_pieces)]
+        present = [one.visible_pieces for one in candidates if one not in self._past]
         for pieces in present or [[]]:
             if not (pieces := [*before, *pieces]):
                 continue
@@ -177,7 +177,7 @@ class Journal:
                 yield Note(*plain_of(self.exchange, whole, calls))
 
     def _notes(self, candidate: Candidate) -> Iterator[Note]:
-        shown = [*self.shown, *candidate.shown]
+        shown = [*self.shown, *candidate.visible_parts]
         digest = visible_digest(shown)
         if self._noted.get(candidate.index) != digest:
             self._noted[candidate.index] = digest
@@ -186,7 +186,7 @@ class Journal:
     def _save(self, candidate: Candidate, fresh: Sequence[CapturedCall], *, ended: bool) -> Save:
         """Only a turn that has ended can be found by what the client sees of it."""
         turn_id = candidate.turn_id
-        shown, steps = [*self.shown, *candidate.shown], [*self.steps, step_of(candidate)]
+        shown, steps = [*self.shown, *candidate.visible_parts], [*self.steps, step_of(candidate)]
         calls = [self._call(turn_id, call, len(self.steps)) for call in fresh]
         turn = self._turn(turn_id, shown, steps)
         if ended:

@@ -295,7 +295,7 @@ class AnswerMachine:
         try:
             visible = reading.taken(response, whole=whole)
             saves = self._saves()
-            if reading.answer is not None and (token := reading.answer.continuation) is not None:
+            if reading.answer is not None and (token := reading.answer.continuation_token) is not None:
                 saves = [*saves, *self._checkpoint(reading.answer, token, visible)]
         except Exception as error:
             if holds(encode(response), Wire.call_markers):
@@ -365,7 +365,7 @@ class AnswerMachine:
         closing = reading.closing()
         if reading.goes_on:
             yield from self._saves()
-        token = reading.answer.continuation if reading.answer is not None else None
+        token = reading.answer.continuation_token if reading.answer is not None else None
         match self._rounds.after(reading.candidates, token):
             case Over(outcome):
                 yield from self._concluded(outcome, closing)
@@ -384,7 +384,7 @@ class AnswerMachine:
         visible = self.reading.taken(response, whole=False)
         if self.reading.answer is not None:
             said = [candidate["content"] for candidate in objects(response["candidates"])]
-            self.reading.answer.unfinished.update(str(call.get("name")) for call in calls_in(said))
+            self.reading.answer.unfinished_calls.update(str(call.get("name")) for call in calls_in(said))
         yield from self._saves()
         if visible is not None:
             yield from self._writer.write(self.wire.event(visible))
@@ -407,10 +407,10 @@ class AnswerMachine:
             yield from self._writer.write(self._writer.closing(closing))
         answer = self.reading.answer
         if answer is not None:
-            for name in answer.unfinished:
+            for name in answer.unfinished_calls:
                 yield Warn(f"{_CUT_SHORT} {name}: those that came were taken")
-            if answer.continuation is not None:
-                yield self._paused(answer, answer.continuation)
+            if answer.continuation_token is not None:
+                yield self._paused(answer, answer.continuation_token)
         yield from self._ended(outcome)
 
     def _ended(self, outcome: str) -> Iterator[Effect]:
@@ -425,7 +425,7 @@ class AnswerMachine:
         """The body of an answer that is not streamed."""
         parts = None
         if self.reading.framing is not Framing.JSON or self._before is not None:
-            parts = [part for state in self.reading.candidates[:1] for part in state.given]
+            parts = [part for state in self.reading.candidates[:1] for part in state.current_visible_parts]
         return self._writer.whole(self._journal.given, parts)
 
     def _over(self, outcome: str) -> End:

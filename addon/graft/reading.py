@@ -82,7 +82,7 @@ class Reading:
         self._continues = continues
         self._limits = limits
         if before is not None:
-            before.goes_on, before.continues, before.new_turn_id = goes_on, continues, new_turn_id
+            before.proxy_answers, before.proxy_resumes, before.new_turn_id = goes_on, continues, new_turn_id
             before.call_id = lambda name, args: kept_id(name, args) or new_call_id()
         self._unread: list[bytes] = []
         self._hearing = Hearing(exchange) if self.is_plain and exchange.notes else None
@@ -103,25 +103,25 @@ class Reading:
         """Whether the proxy answers the step itself."""
         if self.answer is not None:
             for state in self.answer.candidates.values():  # any() with a generator costs more, here and below
-                if state.goes_on:
+                if state.answered_by_proxy:
                     return True
         return False
 
     @property
     def continues(self) -> bool:
         """Whether the proxy asks for the rest of it."""
-        return any(state.continues for state in self.candidates)
+        return any(state.resumed_by_proxy for state in self.candidates)
 
     @property
     def has_ended(self) -> bool:
         """Whether the client's turn has: each candidate has its finishReason."""
-        return bool(self.candidates) and all(state.ended and not state.goes_on for state in self.candidates)
+        return bool(self.candidates) and all(state.ended and not state.answered_by_proxy for state in self.candidates)
 
     @property
     def hides(self) -> bool:
         if self.answer is not None:
             for state in self.answer.candidates.values():
-                if state.hides:
+                if state.hides_parts:
                     return True
         return False
 
@@ -209,8 +209,8 @@ class Reading:
             new_turn_id=self._new_turn_id,
             call_id=lambda name, args: kept(name, args) or new_call_id(),
             limits=self._limits,
-            goes_on=self._goes_on,
-            continues=self._continues,
+            proxy_answers=self._goes_on,
+            proxy_resumes=self._continues,
         )
         for response in self._responses():
             self._note(response)

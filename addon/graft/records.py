@@ -67,7 +67,7 @@ def _mark_keys(exchange: Exchange, shown: Sequence[Document]) -> list[bytes]:
 def step_of(candidate: Candidate) -> Step:
     """What the model said, and whose its calls are."""
     return Step(
-        content={"role": "model", "parts": list(candidate.said)},
+        content={"role": "model", "parts": list(candidate.true_parts)},
         slots=[Slot(name=slot.name, call_id=slot.call_id) for slot in candidate.slots],
     )
 

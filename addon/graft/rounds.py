@@ -137,7 +137,7 @@ class Rounds:
     def paused(self, answer: AnswerRewriter, steps: Sequence[Step], shown: Sequence[Document]) -> Paused:
         """An answer whose rest the client may ask for; it asks for it once, or more often."""
         asked, kept = self._asked, answer.resumed()
-        kept.goes_on, kept.continues = _never, _never
+        kept.proxy_answers, kept.proxy_resumes = _never, _never
         if not isinstance(asked, Send):
             return Paused(kept)
         return Paused(kept, asked.added, asked.mode, self.number, tuple(steps), tuple(shown))
@@ -158,18 +158,18 @@ class Rounds:
     def _outcome(self, candidates: Sequence[Candidate], token: str | None) -> Round:
         state = next((one for one in candidates if one.index == 0), None)
         if state is None:
-            return Round({}, (), runs=False, finish=None)
-        if state.continues:
+            return Round({}, (), runnable=False, finish=None)
+        if state.resumed_by_proxy:
             self._pieces += 1
-            return Round({}, (), runs=False, finish=None, token=token)
+            return Round({}, (), runnable=False, finish=None, token=token)
         wrong = has_wrong_calls(state) and self.runs_calls
         self._had_wrong_calls = self._had_wrong_calls or wrong
         calls = tuple(call for one in candidates for call in one.captured)
-        return Round(self._content(state), calls, state.goes_on, str(state.finish) if wrong else None)
+        return Round(self._content(state), calls, state.answered_by_proxy, str(state.finish) if wrong else None)
 
     def _content(self, state: Candidate) -> Document:
         """What the model said, under this request's names."""
-        return {"role": "model", "parts": self._named(state.said)}
+        return {"role": "model", "parts": self._named(state.true_parts)}
 
     def _named(self, said: Sequence[Document]) -> list[Document]:
         names = self._exchange.plan.names

@@ -30,7 +30,7 @@ class Splice:
         """Go on behind rounds that used so much."""
         for counts in usage:
             self.begin_round()
-            self.usage.note(counts)
+            self.usage.record(counts)
         self.note(meta)
 
     def begin_round(self) -> None:
@@ -39,7 +39,7 @@ class Splice:
     def note(self, response: Document) -> None:
         """Take in what a response says of itself, whether it is shown or not."""
         if isinstance(usage := response.get("usageMetadata"), dict):
-            self.usage.note(usage)
+            self.usage.record(usage)
         if "modelVersion" in response:
             self._meta["modelVersion"] = response["modelVersion"]
         if "responseId" in response:
@@ -54,7 +54,7 @@ class Splice:
         joined = dict(response)
         if self._response_id is not None:
             joined["responseId"] = self._response_id
-        if ("usageMetadata" in joined or self._ends(joined)) and (usage := self.usage.shown()):
+        if ("usageMetadata" in joined or self._ends(joined)) and (usage := self.usage.visible()):
             joined["usageMetadata"] = usage
         return joined
 

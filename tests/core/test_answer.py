@@ -98,7 +98,7 @@ def test_places_count_the_clients_own_calls_too() -> None:
 def test_what_the_model_said(parts: list[Any], said: list[Any]) -> None:
     answer = begun(strip=False)
     answer.feed(event(*parts))
-    assert answer.candidates[0].said == [{"text": part} if isinstance(part, str) else part for part in said]
+    assert answer.candidates[0].true_parts == [{"text": part} if isinstance(part, str) else part for part in said]
 
 
 def test_an_event_emptied_of_its_calls_is_none_and_its_usage_moves_on() -> None:
@@ -136,7 +136,7 @@ def test_a_paused_answer_shows_no_placeholder_and_goes_on_in_a_copy() -> None:
     paused = event("a", call(), finish="CONTINUATION")
     paused["candidates"][0]["continuationToken"] = "t"
     answer.feed(paused, whole=True)
-    assert answer.continuation == "t"
+    assert answer.continuation_token == "t"
     assert answer.close() is None
     for _ in range(2):
         again = answer.resumed()
@@ -168,7 +168,7 @@ def test_the_arguments_of_a_call_may_come_at_once_with_its_last_piece() -> None:
     assert answer.feed(event({"functionCall": {"willContinue": True}})) is None
     answer.feed(event({"functionCall": {"args": {"a": 1}}, "thoughtSignature": "s"}, finish="STOP"))
     (state,) = answer.candidates.values()
-    assert state.said == [
+    assert state.true_parts == [
         {"functionCall": {"name": "f", "id": "i", "args": {"a": 1}}, "thoughtSignature": "s"},
     ]
     assert [call.args for call in state.captured] == [{"a": 1}]
@@ -194,7 +194,7 @@ def test_texts_and_pieces_of_arguments_are_joined_once() -> None:
         answer.feed(event({"functionCall": {"partialArgs": pieces, "willContinue": True}}))
     answer.feed(event({"functionCall": {}}, finish="STOP"))
     (state,) = answer.candidates.values()
-    assert state.said[1] == {"text": "aaa"}
+    assert state.true_parts[1] == {"text": "aaa"}
     assert [one.args for one in state.captured] == [{}, {"x": "bbb"}]
 
 
@@ -206,11 +206,11 @@ def test_calls_behind_the_limit_are_left_out_and_the_model_is_told(passthrough: 
     (state,) = answer.candidates.values()
     if passthrough:
         assert [slot.call_id for slot in state.slots] == ["call_0", "call_1", None, None, None]
-        assert len(state.said) == len(state.shown) == 5, "the client answers all of them"
+        assert len(state.true_parts) == len(state.visible_parts) == 5, "the client answers all of them"
         return
     assert [one.fault is None for one in state.captured] == [True, True, False]
     assert "more than 2 calls in one step" in str(state.captured[2].fault)
-    assert len(state.said) == len(state.slots) == 3
+    assert len(state.true_parts) == len(state.slots) == 3
     assert state.wants_placeholder
 
 
@@ -231,7 +231,7 @@ def test_arguments_that_are_too_long_are_left_out(in_pieces: bool) -> None:
     assert [one.args for one in state.captured] == [{}, {"a": "short"}]
     assert "more than 100 bytes of arguments" in str(state.captured[0].fault)
     assert state.captured[1].fault is None
-    assert state.said[0]["functionCall"]["args"] == {}
+    assert state.true_parts[0]["functionCall"]["args"] == {}
 
 
 PARTS = st.sampled_from(
@@ -275,6 +275,6 @@ def test_every_event_that_is_made_holds_a_part_and_no_grafted_call(
     closing = answer.close()
     assert closing is None or closing["candidates"][0]["content"]["parts"]
     for state in answer.candidates.values():
-        calls = [part for part in state.said if "functionCall" in part]
+        calls = [part for part in state.true_parts if "functionCall" in part]
         assert len(calls) == len(state.slots)
         assert [s.call_id for s in state.slots if s.call_id] == [c.call_id for c in state.captured]

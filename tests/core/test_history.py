@@ -344,7 +344,7 @@ def test_calls_in_a_history_that_the_service_keeps_get_their_responses_whatever_
     """The client's turn names what the service has: no call of it is there to be matched, or to become text."""
     named = [user(""), model("an id"), user(response("own", {"r": 1}, id="c2"), "and?")]
     mixed = true_turn(1, call("gone", id="c1"), call("own", id="c2"), answers=[None, "own"])
-    kept = rules(strip=False)._replace(keep_unanswered=False, kept=True)
+    kept = rules(strip=False)._replace(keep_unanswered=False, keeps_history=True)
     said, answered, words = rewritten(named, {1: mixed}, kept)[1:]
     assert said == mixed.steps[0].content
     assert answered["parts"] == [response("gone", NO_RESULT, id="c1"), response("own", {"r": 1}, id="c2")]

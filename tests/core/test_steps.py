@@ -47,7 +47,7 @@ def turn(n: int, *slots: str | None, passthrough: bool = False, lead: str = "", 
     [(["a"], False, False), (["a", None], False, True), (["a"], True, True), ([], False, False), ([None], False, True)],
 )
 def test_whether_the_client_has_a_part_in_a_step(slots: Any, passthrough: bool, shares: bool) -> None:
-    assert turn(1, *slots, passthrough=passthrough).shares is shares
+    assert turn(1, *slots, passthrough=passthrough).is_shared is shares
 
 
 def test_the_calls_without_an_answer() -> None:

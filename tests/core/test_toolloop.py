@@ -28,14 +28,14 @@ def call(n: int = 0) -> CapturedCall:
 
 
 def calls(count: int = 1, *, runs: bool = True) -> Round:
-    return Round(CONTENT, tuple(map(call, range(count))), runs=runs, finish="STOP")
+    return Round(CONTENT, tuple(map(call, range(count))), runnable=runs, finish="STOP")
 
 
-TEXT = Round({"role": "model", "parts": [{"text": "done"}]}, (), runs=False, finish="STOP")
+TEXT = Round({"role": "model", "parts": [{"text": "done"}]}, (), runnable=False, finish="STOP")
 
 
 def wrong(finish: str = "MALFORMED_FUNCTION_CALL") -> Round:
-    return Round({}, (), runs=False, finish=finish)
+    return Round({}, (), runnable=False, finish=finish)
 
 
 def responses(wanted: RunTools) -> Sequence[Document]:

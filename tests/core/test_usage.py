@@ -74,9 +74,9 @@ def test_the_last_prompt_with_all_output(rounds: list[dict[str, Any]], seen: dic
     usage = Usage()
     for counts in rounds:
         usage.begin_round()
-        usage.note({"totalTokenCount": 1})
-        usage.note(counts)
-    assert usage.shown() == seen
+        usage.record({"totalTokenCount": 1})
+        usage.record(counts)
+    assert usage.visible() == seen
     assert usage.rounds == rounds
 
 

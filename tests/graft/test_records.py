@@ -135,7 +135,7 @@ async def test_a_turn_that_the_service_keeps_is_found_by_each_of_its_ids_too(gra
 
 def test_a_step_is_what_the_model_said_and_whose_its_calls_are() -> None:
     candidate = Candidate(0, "turn_1")
-    candidate.say({"text": "a"})
+    candidate.add_true({"text": "a"})
     candidate.slots += [CallSlot("f", "call_1"), CallSlot("own", None)]
     step = step_of(candidate)
     assert step.content == {"role": "model", "parts": [{"text": "a"}]}

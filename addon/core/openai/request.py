@@ -38,7 +38,7 @@ class ResponsesRequest:
     """
 
     model: str
-    given: str | list[Object]
+    raw_input: str | list[Object]
     input: Input
     instructions: str | None
     declarations: list[Document] | None
@@ -103,7 +103,7 @@ def read(body: object) -> ResponsesRequest:
         boolean(parallel, "parallel_tool_calls")
     wanted = ResponsesRequest(
         model=model,
-        given=required(given, "input", ""),
+        raw_input=required(given, "input", ""),
         input=read_input(required(given, "input", "")),
         instructions=string(given["instructions"], "instructions") if "instructions" in given else None,
         declarations=declared,

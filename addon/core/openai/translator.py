@@ -66,7 +66,7 @@ class Translator:
         self._error: Object | None = None
         self._reason: str | None = None
         self._usage: Document = {}
-        self._said = Candidate(0, "")
+        self._candidate = Candidate(0, "")
         self._partial: tuple[Document, Assembly] | None = None  # a call that comes in pieces, and its args so far
         self._finish: str | None = None
         self._finish_message: str | None = None
@@ -77,14 +77,14 @@ class Translator:
         self._items = Items(self._emit, new_id)
 
     @property
-    def said(self) -> Document | None:
+    def content(self) -> Document | None:
         """The model's Content, for the history: signatures and all, without thoughts. None where it said nothing."""
-        return {"role": "model", "parts": parts} if (parts := self._said.said) else None
+        return {"role": "model", "parts": parts} if (parts := self._candidate.true_parts) else None
 
     def start(self) -> list[Event]:
         for kind in ("response.created", "response.in_progress"):
             self._emit(kind, {"response": self.document()})
-        return self._taken()
+        return self._take_events()
 
     def feed(self, document: Document) -> list[Event]:
         """A response document, or the error document that ends a stream. After an end nothing counts any more."""
@@ -100,15 +100,15 @@ class Translator:
         for candidate in objects(document.get("candidates")):
             if not candidate.get("index"):
                 self._take(candidate)
-        return self._taken()
+        return self._take_events()
 
-    def owe(self, calls: Mapping[str, Document]) -> list[Event]:
+    def repeat_calls(self, calls: Mapping[str, Document]) -> list[Event]:
         """Calls that were given out before and still wait for outputs: given out again under their ids. The model says
         nothing, so `end` may follow at once. `calls`: call id → the functionCall Part."""
         for call_id, part in calls.items():
             self._give(call_id, part)
         self._finish = "STOP"
-        return self._taken()
+        return self._take_events()
 
     def end(self) -> list[Event]:
         """The clean end of the answer."""
@@ -155,7 +155,7 @@ class Translator:
             if isinstance(call := get(part, "functionCall"), dict):
                 self._take_call(part, call)
                 continue
-            self._said.say(part)
+            self._candidate.add_true(part)
             if isinstance(text := part.get("text"), str):
                 self._take_text(text, thought=bool(part.get("thought")))
             else:
@@ -197,7 +197,7 @@ class Translator:
             self._called({**made, "functionCall": {**made["functionCall"], "args": args.done()}})
 
     def _called(self, part: Document) -> None:
-        self._said.say(part)
+        self._candidate.add_true(part)
         self._give(self._new_id("call"), part)
 
     def _give(self, call_id: str, part: Document) -> None:
@@ -213,7 +213,7 @@ class Translator:
             return f"Gemini ended its answer with {reason}{more}"
         if not self._items.items and self._unshown:
             return f"Gemini answered with {', '.join(sorted(self._unshown))} alone, which a response cannot show here"
-        if not reason and self.said is None:
+        if not reason and self.content is None:
             return "Gemini's answer was empty, without a word about why"
         return None
 
@@ -221,13 +221,13 @@ class Translator:
         self._items.close("completed" if self.status == "completed" else "incomplete")
         self._completed_at = int(self._now()) if self.status == "completed" else None
         self._emit(_ENDS[self.status], {"response": self.document()})
-        return self._taken()
+        return self._take_events()
 
     def _emit(self, kind: str, members: Object) -> None:
         self._events.append({"type": kind, "sequence_number": self._sequence, **members})
         self._sequence += 1
 
-    def _taken(self) -> list[Event]:
+    def _take_events(self) -> list[Event]:
         events, self._events = self._events, []
         return events
 

@@ -23,7 +23,7 @@ def told(items: Any, order: str = "asc") -> list[dict[str, Any]]:
     """Kept and listed, by way of JSON."""
     wanted = read({"model": "gemini-3-flash", "input": items})
     contents = wanted.add_to(Past(begun=True)).contents
-    kept = json.loads(json.dumps(kept_items(wanted.given, contents, counting())))
+    kept = json.loads(json.dumps(kept_items(wanted.raw_input, contents, counting())))
     page = input_page(kept, contents, [("order", order), ("limit", "100")])
     ResponseItemList.model_validate(page)
     found: list[dict[str, Any]] = page["data"]
@@ -115,8 +115,8 @@ def test_data_is_kept_once_also_in_outputs() -> None:
     wanted = read({"model": "gemini-3-flash", "input": [CALLED, output]})
     contents = wanted.add_to(Past(begun=True)).contents
 
-    assert PIXEL not in json.dumps(kept_items(wanted.given, contents, counting()))
-    assert PIXEL in json.dumps(kept_items(wanted.given, [], counting())), "but it is never lost"
+    assert PIXEL not in json.dumps(kept_items(wanted.raw_input, contents, counting()))
+    assert PIXEL in json.dumps(kept_items(wanted.raw_input, [], counting())), "but it is never lost"
     assert told([CALLED, output])[1]["output"][0]["image_url"] == url(PIXEL)
 
 

@@ -64,7 +64,7 @@ def test_a_text_is_told_step_by_step() -> None:
     assert [one["delta"] for one in events if one["type"] == "response.output_text.delta"] == ["Hello", " there"]
     assert events[-1]["response"] == done.document()
     assert done.status == "completed"
-    assert done.said == {"role": "model", "parts": [{"text": "Hello there"}]}
+    assert done.content == {"role": "model", "parts": [{"text": "Hello there"}]}
     assert done.calls == {}
 
 
@@ -119,7 +119,7 @@ def test_calls_come_out_with_string_arguments_and_are_kept_as_the_model_said_the
     ]
     assert events[2]["item"]["arguments"] == ""
     assert done.calls == {"call_1": CALL, "call_3": OTHER}
-    assert done.said == {"role": "model", "parts": [CALL, OTHER]}
+    assert done.content == {"role": "model", "parts": [CALL, OTHER]}
 
 
 def test_thoughts_are_shown_where_a_summary_was_asked_for() -> None:
@@ -140,7 +140,7 @@ def test_thoughts_are_shown_where_a_summary_was_asked_for() -> None:
         "response.reasoning_summary_part.done",
         "response.output_item.done",
     ]
-    assert done.said == {"role": "model", "parts": [{"text": "4"}]}
+    assert done.content == {"role": "model", "parts": [{"text": "4"}]}
 
 
 def test_thoughts_are_not_shown_else_and_do_not_cut_a_text() -> None:
@@ -183,7 +183,7 @@ def test_signatures_stay_where_they_were() -> None:
 
     done, _ = translated([event({"text": "a"}), event({"text": "b"}), answer(signed)])
 
-    assert done.said == {"role": "model", "parts": [{"text": "ab"}, signed]}
+    assert done.content == {"role": "model", "parts": [{"text": "ab"}, signed]}
 
 
 def test_arguments_that_come_in_pieces_are_put_together() -> None:
@@ -294,12 +294,12 @@ def test_an_answer_that_breaks_off_fails_with_what_is_known(status: int, code: s
 def test_calls_that_still_wait_are_given_out_again_under_their_ids() -> None:
     running = translator()
 
-    events = running.start() + running.owe({"call_b": OTHER}) + running.end()
+    events = running.start() + running.repeat_calls({"call_b": OTHER}) + running.end()
 
     (item,) = response_of(running.document()).output
     assert item.type == "function_call"
     assert (item.call_id, item.name, running.status) == ("call_b", "get_time", "completed")
-    assert (running.calls, running.said) == ({"call_b": OTHER}, None)
+    assert (running.calls, running.content) == ({"call_b": OTHER}, None)
     assert event_of(events[-1]).type == "response.completed"
 
 
@@ -320,13 +320,13 @@ def test_one_by_one_only_the_first_call_is_shown_and_all_are_kept(whole: bool) -
     assert shown.parallel_tool_calls is False
     assert [one["type"] for one in events].count("response.output_item.added") == 1
     assert list(running.calls.values()) == [CALL, OTHER]
-    assert running.said == {"role": "model", "parts": [CALL, OTHER]}
+    assert running.content == {"role": "model", "parts": [CALL, OTHER]}
 
 
 def test_one_by_one_the_first_of_the_calls_that_wait_is_given_out() -> None:
     running = one_by_one()
 
-    running.owe({"call_a": CALL, "call_b": OTHER})
+    running.repeat_calls({"call_a": CALL, "call_b": OTHER})
     running.end()
 
     assert [item["call_id"] for item in running.document()["output"]] == ["call_a"]
@@ -409,6 +409,6 @@ def test_however_an_answer_is_cut_into_events_the_response_is_the_same(
     streamed, events = translated([*stream, answer(usageMetadata=USAGE)], **fields)
 
     assert streamed.document() == whole.document()
-    assert (streamed.said, streamed.calls) == (whole.said, whole.calls)
+    assert (streamed.content, streamed.calls) == (whole.content, whole.calls)
     for one in events:
         event_of(one)
