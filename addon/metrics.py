@@ -5,19 +5,20 @@ someone reads the page. Labels are names of this program (surfaces, operations, 
 sent: nothing secret, and no more series than there is code for.
 """
 
+import asyncio
 from collections import Counter
 from collections.abc import Iterator
 
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 CONTENT_TYPE = "text/plain; version=1.0.0; charset=utf-8"
 
 
 class Metrics(Collector):
-    """Counters since the start of this process, in a registry of their own. `misses` are turns of the ledger's words
-    that stayed as the client has them, by why."""
+    """Counters since the start of this process, and what the process holds now, in a registry of their own. `misses`
+    are turns of the ledger's words that stayed as the client has them, by why."""
 
     def __init__(self) -> None:
         self._requests: Counter[tuple[str, str]] = Counter()
@@ -30,6 +31,7 @@ class Metrics(Collector):
         self.misses: Counter[str] = Counter()
         self.registry = CollectorRegistry()
         self.registry.register(self)
+        ProcessCollector(registry=self.registry)
 
     def request(self, surface: str, operation: str) -> None:
         """A client's request to a surface came in."""
@@ -69,7 +71,7 @@ class Metrics(Collector):
         """The page, in Prometheus' text format (`CONTENT_TYPE`)."""
         return generate_latest(self.registry)
 
-    def collect(self) -> Iterator[CounterMetricFamily]:
+    def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
         requests = CounterMetricFamily(
             "toolgraft_requests", "Requests to a Gemini surface.", labels=("surface", "operation")
         )
@@ -90,6 +92,7 @@ class Metrics(Collector):
             self.misses,
         )
         yield _by_label("toolgraft_errors", "Errors, by kind.", "kind", self._errors)
+        yield GaugeMetricFamily("toolgraft_tasks", "Tasks of the event loop that renders this page.", value=_tasks())
 
 
 def _by_label(name: str, documentation: str, label: str, values: Counter[str]) -> CounterMetricFamily:
@@ -97,3 +100,10 @@ def _by_label(name: str, documentation: str, label: str, values: Counter[str]) -
     for value, n in values.items():
         family.add_metric((value,), n)
     return family
+
+
+def _tasks() -> int:
+    try:
+        return len(asyncio.all_tasks())
+    except RuntimeError:  # no event loop runs here
+        return 0

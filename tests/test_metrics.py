@@ -1,3 +1,8 @@
+import asyncio
+import sys
+
+import pytest
+
 from addon.metrics import Metrics
 
 
@@ -35,3 +40,30 @@ def test_two_proxies_of_one_process_count_for_themselves() -> None:
     first, second = Metrics(), Metrics()
     first.ledger_hits()
     assert "toolgraft_ledger_hits_total 0.0" in second.render().decode()
+
+
+async def test_the_tasks_of_the_event_loop_are_counted() -> None:
+    metrics = Metrics()
+    before = _tasks(metrics)
+    async with asyncio.TaskGroup() as group:
+        waiting = group.create_task(asyncio.Event().wait())
+        assert _tasks(metrics) == before + 1
+        waiting.cancel()
+
+
+def test_without_an_event_loop_there_are_no_tasks() -> None:
+    assert _tasks(Metrics()) == 0
+
+
+def _tasks(metrics: Metrics) -> float:
+    value = metrics.registry.get_sample_value("toolgraft_tasks")
+    assert value is not None
+    return value
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells it")
+@pytest.mark.parametrize("name", ["process_resident_memory_bytes", "process_open_fds", "process_cpu_seconds_total"])
+def test_what_the_process_takes_is_on_the_page(name: str) -> None:
+    value = Metrics().registry.get_sample_value(name)
+    assert value is not None
+    assert value > 0
