@@ -1,6 +1,6 @@
 #!/bin/sh
 # Everything that must hold: lint, format, types, architecture, tests; stops at the first that fails.
-# --long: what takes longer instead: simulations, fuzzing, kills and power failures.
+# --long: what takes longer instead: simulations, fuzzing, a soak, kills and power failures.
 # With other arguments it runs pytest alone, and they go to it: ./run_tests.sh tests/core -k sse
 set -eu
 root=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd -P)
@@ -14,18 +14,24 @@ unset PYTHONDONTWRITEBYTECODE
 
 step() {
     say "$*"
+    began=$(date +%s)
     "$@" || {
         status=$?
         say "failed: $*"
         exit $status
     }
+    say "$(($(date +%s) - began)) s"
 }
 
+# Twice what it takes on a busy machine: what hangs fails.
+bounded() { "$venv/bin/python" -I scripts/bounded.py "$@"; }
+
 if [ "${1-}" = --long ]; then
-    step python -m tests.simulation --chats 300
-    step python -m tests.fuzz --seconds 60
-    step python -m tests.crash --kills 200 --quiet
-    step python -m tests.crash --kills 60 --power --quiet
+    step bounded 400 python -m tests.simulation --chats 300
+    step bounded 300 python -m tests.fuzz --seconds 60
+    step bounded 300 python -m tests.soak --seconds 60 --quiet
+    step bounded 2000 python -m tests.crash --kills 120 --quiet
+    step bounded 1000 python -m tests.crash --kills 40 --power --quiet
     exit
 fi
 if [ $# -eq 0 ]; then
@@ -34,7 +40,7 @@ if [ $# -eq 0 ]; then
     step mypy
     step lint-imports --no-logo
     step python -m pytest --numprocesses auto -m "not e2e" --ignore tests/e2e
-    set -- -m e2e # one after the other: they start processes of their own
-    say "python -m pytest $*"
+    step python -m pytest -m e2e # one after the other: they start processes of their own
+    exit
 fi
 exec "$venv/bin/python" -m pytest "$@"

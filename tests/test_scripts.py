@@ -19,7 +19,7 @@ from addon.cli.app import app
 
 pytestmark = pytest.mark.e2e
 ROOT = Path(__file__).parent.parent
-TOOLS = ("sh", "cat", "cksum", "dirname", "basename", "rm", "mkdir", "mv", "cp", "chmod", "head")
+TOOLS = ("sh", "cat", "cksum", "dirname", "basename", "rm", "mkdir", "mv", "cp", "chmod", "head", "date")
 BOUND = 30
 
 # An interpreter of some version: the scripts' own questions are answered by the real one.
@@ -435,27 +435,32 @@ def test_the_tests_add_the_dev_dependencies_to_the_same_venv_once(made: Checkout
     assert made.log.count("wants") == before
 
 
+def steps_of(said: str) -> list[str]:
+    """What was run, each with its time behind it."""
+    lines = [line.removeprefix("toolgraft: ") for line in said.splitlines() if "installing" not in line]
+    assert all(re.fullmatch(r"\d+ s", line) for line in lines[1::2]), lines
+    return lines[::2]
+
+
 def test_every_check_runs_and_pytest_has_the_last_word(made: Checkout) -> None:
     out, err = made.run(script="run_tests.sh")
-    steps = [line for line in err.splitlines() if "installing" not in line]
-    assert steps == [
-        f"toolgraft: {step}"
-        for step in (
-            "ruff check --quiet .",
-            "ruff format --quiet --check .",
-            "mypy",
-            "lint-imports --no-logo",
-            "python -m pytest --numprocesses auto -m not e2e --ignore tests/e2e",
-            "python -m pytest -m e2e",
-        )
+    assert steps_of(err) == [
+        "ruff check --quiet .",
+        "ruff format --quiet --check .",
+        "mypy",
+        "lint-imports --no-logo",
+        "python -m pytest --numprocesses auto -m not e2e --ignore tests/e2e",
+        "python -m pytest -m e2e",
     ]
     assert out[-2:] == ["-m pytest --numprocesses auto -m not e2e --ignore tests/e2e", "-m pytest -m e2e"]
 
 
 def test_what_takes_longer_runs_where_it_is_asked_for(made: Checkout) -> None:
     _, err = made.run("--long", script="run_tests.sh")
-    steps = [line.removeprefix("toolgraft: ") for line in err.splitlines() if "installing" not in line]
-    assert [step.split()[2] for step in steps] == ["tests.simulation", "tests.fuzz", "tests.crash", "tests.crash"]
+    steps = [step.split() for step in steps_of(err)]
+    modules = ["tests.simulation", "tests.fuzz", "tests.soak", "tests.crash", "tests.crash"]
+    assert [step[4] for step in steps] == modules
+    assert all(step[0] == "bounded" and int(step[1]) <= 2000 for step in steps), "a hang fails before CI gives up"
 
 
 @pytest.mark.parametrize("check", ["ruff", "mypy", "lint-imports"])
@@ -469,3 +474,20 @@ def test_the_first_check_that_fails_is_named_and_ends_it(made: Checkout, check: 
 def test_arguments_go_to_pytest_and_nothing_else_runs(made: Checkout) -> None:
     out, _ = made.run("tests/core", "-k", "sse", script="run_tests.sh")
     assert out == ["-m pytest tests/core -k sse"]
+
+
+def bounded(seconds: float, *command: str) -> subprocess.CompletedProcess[str]:
+    script = [sys.executable, "-I", str(ROOT / "scripts" / "bounded.py"), str(seconds), *command]
+    return subprocess.run(script, capture_output=True, text=True, timeout=BOUND, check=False)
+
+
+@pytest.mark.parametrize(("word", "status"), [("exit 0", 0), ("exit 3", 3), ("kill -9 $$", 137)])
+def test_a_command_that_is_over_in_time_has_its_own_status(word: str, status: int) -> None:
+    done = bounded(BOUND, "sh", "-c", f"echo done; {word}")
+    assert (done.stdout, done.stderr, done.returncode) == ("done\n", "", status)
+
+
+def test_a_command_that_hangs_is_ended_with_what_it_started() -> None:
+    done = bounded(0.5, "sh", "-c", "sleep 1000 & sleep 1000")  # whose pipes would be open for as long
+    assert done.returncode == 124
+    assert done.stderr == "not over after 0.5 s: sh -c sleep 1000 & sleep 1000\n"

@@ -19,7 +19,7 @@ def main() -> int:
     parser.add_argument(
         "--power", action="store_true", help="each kill is a power failure: the disk has what was flushed"
     )
-    parser.add_argument("--quiet", action="store_true", help="print the tables alone")
+    parser.add_argument("--quiet", action="store_true", help="print findings and the tables alone")
     given = parser.parse_args()
     seed = secrets.randbelow(1 << 32) if given.seed is None else given.seed
     print(f"seed {seed}", flush=True)

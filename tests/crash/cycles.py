@@ -191,7 +191,7 @@ def _check_runs(rig: Rig, askers: Sequence[Asker], lines: Sequence[runs.Run], be
 
 
 def run(folder: Path, seed: int, kills: int, *, cuts_power: bool = False, say: bool = False) -> Rig:
-    """Kill the proxy so often."""
+    """Kill the proxy so often. Findings are printed as they come; `say`: and how far it is."""
     began = time.monotonic()
     with Rig(folder, seed, cuts_power=cuts_power) as rig:
         cast = Cast(rig)
@@ -199,8 +199,8 @@ def run(folder: Path, seed: int, kills: int, *, cuts_power: bool = False, say: b
         while done < kills:
             known = len(rig.findings)
             done += cycle(rig, cast)
+            for finding in rig.findings[known:]:
+                print(f"  {finding.kind}: {finding.who}: {finding.words}", flush=True)
             if say:
-                for finding in rig.findings[known:]:
-                    print(f"  {finding.kind}: {finding.who}: {finding.words}", flush=True)
                 print(f"{done} of {kills} kills, {time.monotonic() - began:.0f} s", flush=True)
     return rig

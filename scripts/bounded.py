@@ -1,0 +1,31 @@
+"""Runs a command that may take so many seconds and no more: `bounded.py SECONDS COMMAND...`.
+
+What it has started and left running is ended with it. Exit status 124 where the time is up, else the command's own.
+Standard library only; for systems without `timeout`.
+"""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+
+
+def main(seconds: float, command: list[str]) -> int:
+    process = subprocess.Popen(command, start_new_session=True)
+    try:
+        status = process.wait(seconds)
+        return status if status >= 0 else 128 - status
+    except subprocess.TimeoutExpired:
+        print(f"not over after {seconds:g} s: {' '.join(command)}", file=sys.stderr)
+        return 124
+    except KeyboardInterrupt:
+        return 130
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+if __name__ == "__main__":
+    sys.exit(main(float(sys.argv[1]), sys.argv[2:]))

@@ -1,0 +1,13 @@
+"""The soak finds what leaks; `python -m tests.soak` runs it for as long as it is told to."""
+
+from pathlib import Path
+
+from tests.soak.__main__ import soaked
+from tests.soak.slopes import findings
+
+LEAKING = Path(__file__).parent / "scripts" / "leaking.py"
+
+
+def test_what_leaks_is_found(tmp_path: Path) -> None:
+    samples = soaked(tmp_path, seconds=0, seed=1, arguments=("-s", str(LEAKING)))
+    assert [sentence.partition(":")[0] for sentence in findings(samples)] == ["memory", "descriptors", "tasks"]

@@ -1,0 +1,101 @@
+"""Uses a proxy in every way that clients do, for so long, and says whether its memory, descriptors or tasks grow with
+what it has served: `python -m tests.soak --seconds 3600`.
+
+The exit status is 1 where one of them grows by more than fits.
+"""
+
+import argparse
+import asyncio
+import secrets
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.e2e.processes import free_port
+from tests.e2e.proxies import Proxy, looping_proxy
+from tests.e2e.upstreams import Gemini
+from tests.soak.slopes import LIMITS, PER, Sample, findings
+from tests.soak.traffic import Traffic
+
+VISITS = 40
+"""Visits between two samples."""
+AT_ONCE = 8
+BOUND = 120
+"""Seconds within which the visits between two samples are over."""
+WARM_UP = 0.3
+"""The share of the samples that comes first, and is left out."""
+LOOKS = 5
+"""Looks at what the proxy holds, of which the least counts: what ends in its own time, such as a tool whose client has
+left, may not be over in the first."""
+
+
+def sampled(proxy: Proxy, requests: int) -> Sample:
+    looks = []
+    for _ in range(LOOKS):
+        time.sleep(0.05)
+        page = proxy.control.http.get("/metrics").text
+        found = {one.name: one.value for family in text_string_to_metric_families(page) for one in family.samples}
+        looks.append((found["process_resident_memory_bytes"], found["process_open_fds"], found["toolgraft_tasks"]))
+    return Sample(requests, *map(min, zip(*looks, strict=True)))
+
+
+def soaked(
+    folder: Path,
+    seconds: float,
+    seed: int,
+    *,
+    arguments: tuple[str, ...] = (),
+    say: Callable[[str], None] = lambda _: None,
+) -> list[Sample]:
+    """Samples of a proxy that was used for so long, without those of its warm-up. `arguments` go to mitmdump. Raises
+    AssertionError where an answer is wrong, TimeoutError where none comes."""
+    samples: list[Sample] = []
+    with Gemini() as gemini:
+        nowhere = f"http://127.0.0.1:{free_port()}"
+        proxy = looping_proxy(folder, gemini.url, nowhere, arguments=arguments, upstream=gemini.url)
+        try:
+            traffic = Traffic(proxy, seed)
+            ends = time.monotonic() + seconds
+            while time.monotonic() < ends or len(samples) < 6:
+                asyncio.run(asyncio.wait_for(traffic.visit(VISITS, AT_ONCE), BOUND))
+                gemini.forget()
+                samples.append(sampled(proxy, traffic.requests))
+                say(told(samples[-1]))
+            assert "Traceback" not in proxy.log, proxy.log[-5000:]
+        finally:
+            proxy.stop()
+    return samples[int(len(samples) * WARM_UP) :]
+
+
+def told(one: Sample) -> str:
+    return (
+        f"{one.requests:8} requests {one.memory / 2**20:8.1f} MiB "
+        f"{one.descriptors:6.0f} descriptors {one.tasks:6.0f} tasks"
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=60, help="how long (60)")
+    parser.add_argument("--seed", type=int, default=None, help="of what is done when; default: another one each time")
+    parser.add_argument("--quiet", action="store_true", help="do not print each sample")
+    given = parser.parse_args(argv)
+    seed = secrets.randbelow(1 << 32) if given.seed is None else given.seed
+    print(f"seed {seed}", flush=True)
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        say = (lambda _: None) if given.quiet else (lambda words: print(words, flush=True))
+        samples = soaked(Path(folder), given.seconds, seed, say=say)
+    for limit in LIMITS:
+        print(f"{limit.of:12} {limit.slope(samples):8.2f} {limit.unit} per {PER} requests (at most {limit.most:g})")
+    found = findings(samples)
+    for sentence in found:
+        print(sentence)
+    return bool(found)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
