@@ -41,6 +41,9 @@ logger = logging.getLogger("toolgraft")
 _CONTINUATIONS = 128
 _STANDARD = str.maketrans("-_", "+/")
 _ANSWERED = (Operation.GENERATE, Operation.STREAM)
+type _Note = tuple[str, Sequence[bytes], bytes]
+"""What is told to `Store.save_plain`."""
+
 _NOTES = 1024
 """How many turns without calls wait at most for a store that fails."""
 
@@ -87,7 +90,7 @@ class Grafter:
         self.prefixes = Prefixes()
         self._continuations: OrderedDict[tuple[str, bytes | str], Paused] = OrderedDict()
         self._warner = Warner()
-        self._notes: deque[tuple[str, Sequence[bytes], bytes]] = deque(maxlen=_NOTES)
+        self._notes: deque[_Note] = deque()
         self._misses: OrderedDict[tuple[str, bytes], None] = OrderedDict()
 
     async def scope(self, session: str) -> Scope | None:
@@ -159,16 +162,28 @@ class Grafter:
         self._warner.warn(text)
 
     async def note(self, session: str, keys: Sequence[bytes], chain: bytes) -> None:
-        """Note a turn without calls. An answer does not fail because that cannot be done now: it is done later."""
-        self._notes.append((session, keys, chain))
+        """Note a turn without calls. An answer does not fail because that cannot be done now: it is done later, behind
+        the notes that come after it, so that one that fails each time keeps no other back."""
+        note: _Note | None = session, keys, chain
         try:
-            while self._notes:
-                note = self._notes.popleft()
+            while note is not None:
                 await self.store.save_plain(*note)
+                note = self._notes.popleft() if self._notes else None
         except StoreUnavailable as error:
-            self._notes.appendleft(note)
             self.metrics.error("store")
             self.warn(f"the store failed, answers without calls are noted later: {error}")
+        except Exception as error:
+            self.failed(error, "an answer without calls is noted later")
+        finally:
+            if note is not None:
+                self._note_later(note)
+
+    def _note_later(self, note: _Note) -> None:
+        if len(self._notes) == _NOTES:
+            self._notes.popleft()
+            self.metrics.error("store")
+            self.warn(f"more than {_NOTES} answers without calls wait to be noted: the oldest are never noted")
+        self._notes.append(note)
 
     def keep_continuation(self, session: str, token: str, paused: Paused) -> None:
         """Remember an answer until the client asks for the rest of it."""

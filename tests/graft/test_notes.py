@@ -1,5 +1,7 @@
 """Answers without calls are noted, however they come, so that no turn is taken for one that hides something."""
 
+import asyncio
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -208,4 +210,71 @@ async def test_a_store_that_fails_is_told_later(
     monkeypatch.setattr(store, "save_plain", works)
     await graft.ask([user("hi")], answer("three"))
     own = (await graft.exchange(ASKED)).keys.own
-    assert kept == [own(visible_digest([{"text": text}])) for text in ("one", "two", "three")]
+    assert sorted(kept) == sorted(own(visible_digest([{"text": text}])) for text in ("one", "two", "three"))
+
+
+@pytest.mark.parametrize(
+    "error", [TypeError("nobody foresaw this"), asyncio.CancelledError()], ids=["error", "cut off"]
+)
+async def test_a_note_that_fails_otherwise_is_told_and_not_lost_either(
+    error: BaseException,
+    graft: Graft,
+    store: Store,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    await graft.tools(WEATHER)
+    save_plain, kept = store.save_plain, list[tuple[bytes, ...]]()
+
+    async def fails_with_the_first(session: str, keys: Sequence[bytes], chain: bytes = b"") -> None:
+        if keys == [b"one"] and failing:
+            raise error
+        kept.append(tuple(keys))
+        await save_plain(session, keys, chain)
+
+    monkeypatch.setattr(store, "save_plain", fails_with_the_first)
+    failing = True
+    with contextlib.suppress(asyncio.CancelledError):
+        await graft.grafter.note("default", [b"one"], b"")
+    assert kept == []
+    if isinstance(error, TypeError):
+        assert "nobody foresaw this" in caplog.text
+        await graft.grafter.note("default", [b"two"], b"")
+        assert kept == [(b"two",)], "one that fails keeps no other back"
+    failing = False
+    await graft.grafter.note("default", [b"three"], b"")
+    assert kept[-2:] == [(b"three",), (b"one",)]
+
+
+async def test_an_answer_whose_note_fails_goes_out(graft: Graft, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    await graft.tools(WEATHER)
+
+    async def fails(session: str, keys: Sequence[bytes], chain: bytes = b"") -> None:
+        raise TypeError("nobody foresaw this")
+
+    monkeypatch.setattr(store, "save_plain", fails)
+    assert await graft.ask([user("hi")], answer("one")) == model("one")
+
+
+async def test_it_is_told_when_more_notes_wait_than_are_kept(
+    graft: Graft, store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def fails(session: str, keys: Sequence[bytes], chain: bytes = b"") -> None:
+        raise StoreUnavailable("disk full")
+
+    save_plain, kept = store.save_plain, list[Sequence[bytes]]()
+
+    async def works(session: str, keys: Sequence[bytes], chain: bytes = b"") -> None:
+        kept.append(keys)
+        await save_plain(session, keys, chain)
+
+    monkeypatch.setattr(store, "save_plain", fails)
+    for number in range(1024):
+        await graft.grafter.note("default", [b"%d" % number], b"")
+    assert "never noted" not in caplog.text
+    await graft.grafter.note("default", [b"last"], b"")
+    assert "never noted" in caplog.text
+    monkeypatch.setattr(store, "save_plain", works)
+    await graft.grafter.note("default", [b"more"], b"")
+    assert len(kept) == 1025
+    assert [b"0"] not in kept
