@@ -288,7 +288,8 @@ class Store(Calls, Responses):
     async def save_plain(self, session: str, keys: Sequence[bytes], chain: bytes = b"") -> None:
         """Note a turn without calls by its keys, so that no other is taken for it. `chain` goes with the first of them;
         where turns that are noted under it have different ones, b"" does. No event, and no record of it: it is known
-        for twice as long as records are kept."""
+        for twice as long as records are kept, or somewhat longer. A backend may write notes together and later, as long
+        as `look_up` finds them at once and a crash of the process takes none."""
 
     @abc.abstractmethod
     async def look_up(

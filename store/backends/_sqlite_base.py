@@ -17,10 +17,12 @@ import filelock
 
 from store.backends import _records as records
 from store.backends import _sqlite_file as files
+from store.backends import _sqlite_notes as notes
 from store.backends import _sqlite_schema as schema
 from store.backends._changes import Changes, deletions
 from store.backends._checkpoints import Checkpoints
 from store.backends._clocks import ClockNote, Clocks, Now
+from store.backends._note_log import NoteLog
 from store.backends._syncs import Syncs
 from store.backends._waiters import Waiters
 from store.backends._waits import Waits
@@ -31,6 +33,9 @@ Rows = list[tuple[Any, ...]]
 
 LONGEST_LEASE = 3600.0
 """Seconds. Longer ones are cut when the machine is started anew, which ends what they were measured by."""
+
+_PAGES = 4
+"""How many pages a small write makes the log grow by, about."""
 
 _CHANGES = 256
 """Of how many sessions the last changes are remembered."""
@@ -56,6 +61,7 @@ class SqliteBase(Waits):
         self._lock: filelock.FileLock | None = None
         self._checkpoints: Checkpoints | None = None
         self._syncs: Syncs | None = None
+        self._notes: NoteLog | None = None
         self._sessions: dict[str, Session] = {}  # all of them, written through
         self._unreadable: set[str] = set()  # sessions, whose tools nobody knows
         self._revisions: dict[str, int] = {}
@@ -92,9 +98,12 @@ class SqliteBase(Waits):
                 if found := files.damage(self._db):
                     raise ValueError(files.damaged(found))
                 files.begin_history(self._db)
-                self._files = {file: files.identity(file) for file in (self.path, files.wal_of(self.path))}
             meta: dict[str, Any] = dict(self._rows("SELECT name, value FROM meta"))
             self.secret, self.epoch = meta["secret"], meta["epoch"]
+            if not self.read_only:
+                self._notes = NoteLog(files.notes_of(self.path), self.secret)
+                beside = (files.wal_of(self.path), self._notes.path)
+                self._files = {file: files.identity(file) for file in (self.path, *beside)}
             self._go_on_with_time(meta.get("clock"))
             if not self.read_only:
                 for name, record in self._rows("SELECT name, record FROM session"):
@@ -148,13 +157,17 @@ class SqliteBase(Waits):
         if self._syncs:
             self._syncs.close()
         if self._checkpoints and self._db:
+            with contextlib.suppress(StoreUnavailable):  # the next start has them then
+                self._write_notes_now()
             self._checkpoints.close()
             files.end_history(self._db)
         if self._db:
             self._db.close()
+        if self._notes:
+            self._notes.close()
         if self._lock:
             self._lock.release()
-        self._checkpoints = self._syncs = self._db = self._lock = None
+        self._checkpoints = self._syncs = self._notes = self._db = self._lock = None
         self.busy_timeout = self.held_since = None
         self._files, self._gone, self._damage, self._last_change = {}, "", "", 0
         self._sessions.clear()
@@ -187,6 +200,7 @@ class SqliteBase(Waits):
         if not self.read_only:
             self._check_files()
         if self._syncs is not None and self.durability == "power":
+            await self._write_notes()
             await self._syncs.sync()
 
     def _changes(self) -> int:
@@ -228,10 +242,19 @@ class SqliteBase(Waits):
             self._last_change = changes
             # A page for each of the tables and indexes; the records twice, as what they are and as events. What leaves
             # no event is small, and frequent.
-            pages = 20 if tx.events else 4
+            pages = 20 if tx.events else _PAGES
             self._checkpoints.wrote(pages * schema.PAGE_SIZE + tx.size + sum(2 * len(event[3]) for event in tx.events))
         if self._waiters:
             self._wake({session for _, session, *_ in tx.events}, tx.calls, tx.changed)
+
+    async def _write_notes(self) -> None:
+        """Have the database hold all notes."""
+        self._write_notes_now()
+
+    def _write_notes_now(self) -> None:
+        if self._notes and self._notes.notes:
+            with Transaction(self, carries=False) as tx:
+                tx.carry(self._notes)
 
     def _note(self, session: str, turn_ids: Collection[str], keys: Collection[bytes]) -> None:
         """A write to the session's ledger concerned these turns and keys."""
@@ -264,17 +287,20 @@ class SqliteBase(Waits):
 
 
 class Transaction:
-    """All or nothing, with the events that tell of it. Waiters are woken once it is written.
+    """All or nothing, with the events that tell of it, and with the notes that are not in the database yet: whoever
+    writes finds them there, and what is written later is not kept without them. Waiters are woken once it is written.
 
     Raises StoreUnavailable or StoreBusy for what SQLite raises in it. A `return` in it commits, any exception rolls
     back.
     """
 
-    __slots__ = ("_store", "_touched", "calls", "changed", "db", "events", "now", "size")
+    __slots__ = ("_carried", "_carries", "_store", "_touched", "calls", "changed", "db", "events", "now", "size")
 
-    def __init__(self, store: SqliteBase) -> None:
+    def __init__(self, store: SqliteBase, *, carries: bool = True) -> None:
         store._check_writable()
         self._store = store
+        self._carries = carries
+        self._carried: NoteLog | None = None
         self.db = store._connection
         self.now = store.clock()
         self.events: list[tuple[int, str, str, str, float]] = []
@@ -299,11 +325,28 @@ class Transaction:
     def __enter__(self) -> Self:
         if self._store._checkpoints:
             self._store._checkpoints.begins()
+        self._begin()
+        if self._carries and (log := self._store._notes) and log.notes:
+            try:
+                self.carry(log)
+            except sqlite3.Error:  # they are tried again by themselves, and keep nothing else from being written
+                self._carried = None
+                self._roll_back()
+                self._begin()
+        return self
+
+    def carry(self, log: NoteLog) -> None:
+        """Write all notes that are not in the database yet."""
+        self._carried = log
+        for note in log.notes:
+            notes.save(self.db, note)
+        self.size += len(log.notes) * _PAGES * schema.PAGE_SIZE
+
+    def _begin(self) -> None:
         try:
             self.db.execute("BEGIN IMMEDIATE")
         except sqlite3.Error as error:
             self._store._fail(error)
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -320,6 +363,8 @@ class Transaction:
         except sqlite3.Error as failure:
             self._roll_back()
             self._store._fail(failure)
+        if self._carried:
+            self._carried.written()
         for session, turn_ids, keys in self._touched:
             self._store._note(session, turn_ids, keys)
         self._store._written(self)

@@ -55,6 +55,10 @@ def wal_of(path: Path) -> Path:
     return path.with_name(path.name + "-wal")
 
 
+def notes_of(path: Path) -> Path:
+    return path.with_name(path.name + "-notes")
+
+
 def size_of_log(path: Path) -> int:
     log = wal_of(path)
     return log.stat().st_size if log.exists() else 0

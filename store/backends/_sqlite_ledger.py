@@ -8,16 +8,14 @@ from store.backends import _records as records
 from store.backends import _rules as rules
 from store.backends import _sqlite_notes as notes
 from store.backends import _states as states
-from store.backends._sqlite_base import Rows, SqliteBase, Transaction, batches
+from store.backends._sqlite_base import Rows, Transaction, batches
+from store.backends._sqlite_noting import SqliteNoting
 from store.backends._sqlite_retries import note_request
-from store.base import BATCH, MATCHES
+from store.base import MATCHES
 from store.models import Call, Found, Page, Touched, Turn
 
-_HOUR = 3600
-"""Seconds. When a turn without calls was noted need not be known better."""
 
-
-class SqliteLedger(SqliteBase):
+class SqliteLedger(SqliteNoting):
     async def save_turn(self, turn: Turn, calls: Sequence[Call] = (), keys: Sequence[bytes] = ()) -> None:
         rules.check_calls(turn, calls)
         with Transaction(self) as tx:
@@ -63,11 +61,6 @@ class SqliteLedger(SqliteBase):
                     tx.record(call.session, "call.created", data)
             tx.touch(turn.session, [turn.turn_id], [*keys, turn.user_key])
 
-    async def save_plain(self, session: str, keys: Sequence[bytes], chain: bytes = b"") -> None:
-        with Transaction(self) as tx:
-            notes.save(tx, session, int(tx.now // _HOUR), keys, chain)
-            tx.touch(session, (), keys)
-
     async def look_up(
         self,
         session: str,
@@ -101,6 +94,7 @@ class SqliteLedger(SqliteBase):
                     if len(meant[key]) > MATCHES:
                         meant[key].pop()
                         found.crowded.add(key)
+        self._add_latest(session, keys, found.plain)
         rows: Rows = []
         for marks, some in batches(set(itertools.chain(*meant.values()))):
             rows += self._rows(f"SELECT seq, record FROM turn WHERE seq IN ({marks})", *some)
@@ -167,21 +161,6 @@ class SqliteLedger(SqliteBase):
             limit + 1,
         )
         return rules.page_of([(seq, records.read(Turn, record)) for seq, record in rows], "turn", limit)
-
-    def _expire_keys(self, tx: Transaction, turns: tuple[str]) -> int:
-        """The keys of turns that are about to expire (JSON: their `seq`) are known for as long again: those who said
-        the same later may still ask, and none of them is to be taken for another. Returns how many notes went."""
-        tx.db.execute(
-            "INSERT INTO plain_key SELECT session, key, ?, x'' FROM turn_key"
-            " WHERE turn IN (SELECT value FROM json_each(?))"
-            " ON CONFLICT DO UPDATE SET noted = excluded.noted, chain = x''",
-            (int(tx.now // _HOUR), *turns),
-        )
-        return tx.db.execute(
-            "DELETE FROM plain_key WHERE (session, key) IN"
-            " (SELECT session, key FROM plain_key WHERE noted < ? LIMIT ?)",
-            (int((tx.now - 2 * self.ttl) // _HOUR), 2 * BATCH),
-        ).rowcount
 
 
 def _add_keys(db: sqlite3.Connection, turn: Turn, seq: int | None, keys: Sequence[bytes]) -> None:

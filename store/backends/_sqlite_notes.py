@@ -5,9 +5,10 @@ come that begin the same, since the same words were said elsewhere, each key get
 stays, empty, to say so.
 """
 
+import sqlite3
 from collections.abc import Iterator, Sequence
 
-from store.backends._sqlite_base import Transaction
+from store.backends._note_log import Note
 
 HEAD = 6
 """How many bytes the keys of one turn have in common."""
@@ -25,8 +26,8 @@ LOOK_UP = (
 _NOTE = "INSERT INTO plain_key VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET noted = excluded.noted"
 
 
-def save(tx: Transaction, session: str, noted: int, keys: Sequence[bytes], chain: bytes) -> None:
-    """`noted`: in hours."""
+def save(db: sqlite3.Connection, note: Note) -> None:
+    session, noted, keys, chain = note
     head = keys[0][:HEAD]
     mine = [(keys[0], chain)]
     rows: list[tuple[bytes, bytes]] = []
@@ -34,14 +35,14 @@ def save(tx: Transaction, session: str, noted: int, keys: Sequence[bytes], chain
         (mine if len(key) == OTHER and key.startswith(head) else rows).append((key, b""))
     if len(keys[0]) == OWN:
         packed = _packed(mine)
-        there = tx.db.execute(f"{_NOTE} RETURNING chain", (session, head, noted, packed)).fetchone()[0]
+        there = db.execute(f"{_NOTE} RETURNING chain", (session, head, noted, packed)).fetchone()[0]
         if there == packed:
             mine = []
         elif there:
             rows += _unpacked(head, there)
-            tx.db.execute("UPDATE plain_key SET chain = x'' WHERE session = ? AND key = ?", (session, head))
+            db.execute("UPDATE plain_key SET chain = x'' WHERE session = ? AND key = ?", (session, head))
     if rows or mine:
-        tx.db.executemany(
+        db.executemany(
             f"{_NOTE}, chain = iif(chain = excluded.chain, chain, x'')",
             [(session, key, noted, own) for key, own in (*rows, *mine)],
         )

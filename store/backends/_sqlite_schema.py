@@ -107,6 +107,9 @@ MIGRATIONS = (
     ) WITHOUT ROWID;
     CREATE INDEX request_turn ON request (turn);
     """,
+    """
+    DROP INDEX IF EXISTS plain_key_noted;
+    """,
 )
 """The script at index n brings a database of `user_version` n to n + 1. `record` holds the whole record as JSON, and
 the other columns are what it is found by. `turn.seq` and `call.seq` are the order of saving. `call.claimable_at` is the
@@ -115,8 +118,8 @@ calls of the time before they had owners are the workers' if they were run by so
 loop waited for them, or if their turn was never delivered. `request` holds the turns that were not delivered and can be
 found by their request. A thread has the `seq` of its first response, and is a row of its own because a small one is
 written more cheaply. `response.record` is without `tools` and `document`, which are large, and which a history does not
-read. `plain_key` holds the keys of turns without calls (`_sqlite_notes`); `noted` is in hours, so that old ones are
-found in large portions."""
+read. `plain_key` holds the keys of turns without calls (`_sqlite_notes`); `noted` is in hours. What is old
+is found by going through the table: an index of it would make each note cost twice as much."""
 
 VERSION = len(MIGRATIONS)
 PAGE_SIZE = 2048

@@ -63,6 +63,7 @@ class SqliteSessions(SqliteBase):
         return kept
 
     async def delete_session(self, name: str, *, if_version: int | None = None) -> bool:
+        await self._write_notes()  # or a start after a kill would bring the session's notes back
         with Transaction(self) as tx:
             rules.check_version(self._sessions.get(name), name, if_version)
             gone = tx.db.execute("DELETE FROM session WHERE name = ?", (name,)).rowcount

@@ -25,7 +25,7 @@ PATIENT = frozenset(name for name in Store.__abstractmethods__ if inspect.iscoro
     "wait_call",
     "wait_claimable",
     "follow",
-} | {"_is_claimable"}
+} | {"_is_claimable", "_write_notes"}
 """The methods that read or write; those that wait are made of them."""
 
 

@@ -94,7 +94,7 @@ async def test_missing_folders_and_the_database_are_made_for_the_user_alone(tmp_
     await store.put_policy("one", Policy())
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in [folder, folder.parent, *folder.iterdir()]}
     assert modes.pop("state") == modes.pop("graft") == 0o700
-    assert modes.keys() == {"graft.db", "graft.db-wal", "graft.db-shm", "graft.db.lock"}
+    assert modes.keys() == {"graft.db", "graft.db-wal", "graft.db-shm", "graft.db-notes", "graft.db.lock"}
     assert set(modes.values()) == {0o600}
     await store.close()
 

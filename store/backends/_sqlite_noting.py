@@ -1,0 +1,111 @@
+"""Turns without calls in SQLite: noted at once, written to the database together a moment later, and expired. A mixin:
+`SqliteStore` is made of it."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Collection, Sequence
+
+from store.backends._note_log import Note
+from store.backends._sqlite_base import SqliteBase, Transaction
+from store.base import BATCH, StoreUnavailable
+
+logger = logging.getLogger(__name__)
+
+MOMENT = 0.05
+"""Seconds after which notes are written, if nothing else was written meanwhile, which takes them along."""
+
+MANY = 64
+"""How many notes are written without waiting any longer: as many as stall nobody."""
+
+MOST = 1024
+"""How many wait at most for a database that cannot be written."""
+
+_LONGEST = 5.0
+"""Seconds between two tries at most."""
+
+_HOUR = 3600
+"""Seconds. When a turn without calls was noted need not be known better."""
+
+_LOOKED_AT = 1024
+"""How many rows one `expire` looks at: where many are old, it is called again soon."""
+
+
+class SqliteNoting(SqliteBase):
+    _due: asyncio.TimerHandle | None = None
+    _pause = MOMENT
+    _looked_at: tuple[str, bytes] = ("", b"")  # the last row
+
+    async def save_plain(self, session: str, keys: Sequence[bytes], chain: bytes = b"") -> None:
+        self._check_writable()
+        log = self._notes
+        assert log is not None, "it is open"
+        if log.notes and not len(log.notes) % MANY:
+            try:
+                self._write_notes_now()
+            except StoreUnavailable:
+                if len(log.notes) >= MOST:
+                    raise
+        try:
+            log.add(Note(session, int(self.clock() // _HOUR), keys, chain))
+        except OSError as error:
+            raise StoreUnavailable(f"store {self.path}: {error}") from error
+        self._note(session, (), keys)
+        if self._due is None:
+            self._write_later()
+
+    async def close(self) -> None:
+        if self._due is not None:
+            self._due.cancel()
+        self._due, self._pause = None, MOMENT
+        await super().close()
+
+    def _write_later(self) -> None:
+        with contextlib.suppress(RuntimeError):  # without an event loop the next write takes them along
+            self._due = asyncio.get_running_loop().call_later(self._pause, self._write_due)
+
+    def _write_due(self) -> None:
+        self._due = None
+        try:
+            if self.busy_timeout:
+                self.set_busy_timeout(0)
+            self._write_notes_now()
+        except StoreUnavailable as error:
+            if self._pause == MOMENT:
+                logger.warning("notes of answers without calls are written later: %s", error)
+            self._pause = min(2 * self._pause, _LONGEST)
+            self._write_later()
+        else:
+            self._pause = MOMENT
+
+    def _add_latest(self, session: str, keys: Collection[bytes], plain: dict[bytes, bytes]) -> None:
+        """Add what is noted and not in the database yet to what was found there."""
+        if self._notes and (chains := self._notes.chains(session)):
+            for key in keys:
+                if (chain := chains.get(key)) is not None:
+                    plain[key] = chain if plain.get(key, chain) == chain else b""
+
+    def _expire_keys(self, tx: Transaction, turns: tuple[str]) -> int:
+        """The keys of turns that are about to expire (JSON: their `seq`) are known for as long again: those who said
+        the same later may still ask, and none of them is to be taken for another. Returns how many notes went."""
+        tx.db.execute(
+            "INSERT INTO plain_key SELECT session, key, ?, x'' FROM turn_key"
+            " WHERE turn IN (SELECT value FROM json_each(?))"
+            " ON CONFLICT DO UPDATE SET noted = excluded.noted, chain = x''",
+            (int(tx.now // _HOUR), *turns),
+        )
+        return self._expire_notes(tx, int((tx.now - 2 * self.ttl) // _HOUR))
+
+    def _expire_notes(self, tx: Transaction, horizon: int) -> int:
+        """Delete old notes of the next rows, of which each call looks at some, from the first to the last and again."""
+        statement = (
+            "SELECT session, key, noted FROM plain_key WHERE (session, key) > (?, ?) ORDER BY session, key LIMIT ?"
+        )
+        rows = tx.db.execute(statement, (*self._looked_at, _LOOKED_AT)).fetchall()
+        old = [(session, key) for session, key, noted in rows if noted < horizon][: 2 * BATCH]
+        if len(old) == 2 * BATCH:
+            self._looked_at = old[-1]
+        else:
+            self._looked_at = rows[-1][:2] if len(rows) == _LOOKED_AT else ("", b"")
+        tx.db.executemany("DELETE FROM plain_key WHERE session = ? AND key = ?", old)
+        return len(old)
