@@ -1,7 +1,7 @@
-"""The way out of HTTP tools: an HTTP client that connects to nothing but what `graft_egress` allows.
+"""The HTTP client of HTTP tools, which connects only to what `graft_egress` allows.
 
-The check is where a connection is made, with the address that is then connected to: a name that resolves to another
-address a moment later, or a redirect, does not get past it.
+Each connection checks the address that it then connects to, so neither a redirect nor a name that resolves to another
+address a moment later can bypass the check.
 """
 
 import asyncio
@@ -18,12 +18,12 @@ from addon.core.egress import EgressRule, egress_allowed, plain
 
 
 class EgressRefused(Exception):
-    """A connection that may not be made. The message is for the model: it names no address."""
+    """The connection is not allowed. The message is for the model and names no address."""
 
 
 class Egress(httpcore2.AsyncNetworkBackend):
-    """Makes connections, if they are allowed. `own_ports`: where the proxy itself listens now; these are never
-    connected to, on any address of this machine: a tool would have the proxy's own rights there."""
+    """Makes allowed connections. `own_ports`: the proxy's current listening ports. They are refused on every address of
+    this machine, because a tool would have the proxy's own rights there."""
 
     def __init__(self, rules: Sequence[EgressRule] = (), own_ports: Callable[[], Collection[int]] = frozenset) -> None:
         self._rules = rules
@@ -38,14 +38,14 @@ class Egress(httpcore2.AsyncNetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[Any] | None = None,
     ) -> httpcore2.AsyncNetworkStream:
-        """To the first of the host's addresses that answers. Raises EgressRefused, httpcore2.ConnectError,
-        httpcore2.ConnectTimeout."""
+        """Connect to the first of the host's allowed addresses that answers. Raises EgressRefused,
+        httpcore2.ConnectError, httpcore2.ConnectTimeout."""
         now = asyncio.get_running_loop().time
         deadline = None if timeout is None else now() + timeout
         addresses = await _addresses(host, port, timeout)
         allowed = [address for address in addresses if self._allows(host, address, port)]
         if not allowed:
-            raise EgressRefused("graft_egress does not allow to connect there")
+            raise EgressRefused("graft_egress does not allow this connection")
         for left in range(len(allowed), 0, -1):
             share = None if deadline is None else max(deadline - now(), 0) / left
             try:
@@ -67,7 +67,7 @@ class Egress(httpcore2.AsyncNetworkBackend):
 
 
 class EgressTransport(httpx2.AsyncHTTPTransport):
-    """httpx2's own, but for who makes the connections: httpx2 has no option for that."""
+    """httpx2's transport with its connections made by `egress`, for which httpx2 has no option."""
 
     def __init__(self, egress: Egress, **options: Any) -> None:
         super().__init__(**options)
@@ -77,7 +77,7 @@ class EgressTransport(httpx2.AsyncHTTPTransport):
 
 
 def is_own_address(host: str) -> bool:
-    """Whether an address literal is one of this machine's: only to those can a socket be bound."""
+    """Whether an address literal is this machine's: a socket can be bound only to those."""
     host = host.strip("[]")
     try:
         address = plain(host)

@@ -1,7 +1,7 @@
-"""Calls run by an HTTP endpoint: POST `{"call_id", "name", "args"}`, and its answer is the result.
+"""Calls run by an HTTP endpoint: it receives POST `{"call_id", "name", "args"}` and answers with the result.
 
-Only the headers that the configuration names are sent. Retries and timeouts of calls are the caller's. Errors name the
-endpoint's origin and its status: URLs and bodies may hold what neither a model nor a log is to see.
+Only configured headers are sent. The caller handles retries and timeouts. Errors name only the endpoint's origin and
+status: URLs and bodies may contain secrets.
 """
 
 from collections.abc import Mapping
@@ -34,18 +34,18 @@ def _http_url(value: str) -> str:
         fits = url.scheme in ("http", "https") and bool(url.host)
     except httpx2.InvalidURL:
         fits = False
-    if not fits:  # what was given may hold a key
-        raise ValueError("is no URL of an endpoint, such as https://tools.example/run: http or https, and a host")
+    if not fits:  # the given URL may contain a key
+        raise ValueError("must be an http or https URL with a host, such as https://tools.example/run")
     return value
 
 
 def origin_of(url: httpx2.URL) -> str:
-    """What of a URL may be shown to anybody."""
+    """The part of a URL without secrets: scheme, host and port."""
     return f"{url.scheme}://{url.netloc.decode()}"
 
 
 def status_words(status: int) -> str:
-    """A status by its number and its own name: a server may say anything else."""
+    """The status code with its standard name, because the server's reason phrase may be anything."""
     try:
         return f"{status} {HTTPStatus(status).phrase}"
     except ValueError:
@@ -54,13 +54,13 @@ def status_words(status: int) -> str:
 
 def _header_name(value: str) -> str:
     if not value.isascii() or not value.replace("-", "").replace("_", "").isalnum():
-        raise ValueError(f"{value!r} is no name of a header")
+        raise ValueError(f"{value!r} is not a header name")
     return value
 
 
 def _header_value(value: str) -> str:
     if not value.isprintable() or not value.isascii():
-        raise ValueError("a header's value is printable ASCII on one line")
+        raise ValueError("a header's value must be printable ASCII on one line")
     return value
 
 
@@ -69,7 +69,7 @@ Headers = dict[Annotated[str, AfterValidator(_header_name)], Annotated[str, Afte
 
 
 class Endpoint(BaseModel):
-    """`"executor": {"type": "http", "url": …, "headers": {…}}` of a declaration."""
+    """The executor of a declaration: `"executor": {"type": "http", "url": …, "headers": {…}}`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
@@ -79,9 +79,9 @@ class Endpoint(BaseModel):
 
 
 class HttpExecutor:
-    """Runs calls at one endpoint, by a client that the caller owns and may share.
+    """Runs calls at one endpoint, through an HTTP client that the caller owns and may share.
 
-    `executor` is the object of the declaration; SourceError names the field that does not fit.
+    `executor` is the declaration's object. Raises SourceError with the name of an invalid field.
     """
 
     def __init__(self, executor: Mapping[str, Any], client: httpx2.AsyncClient) -> None:
@@ -97,11 +97,11 @@ class HttpExecutor:
         self.name = origin_of(httpx2.URL(self._endpoint.url))
 
     async def call(self, name: str, args: Mapping[str, Any], *, call_id: str) -> Any:
-        """The endpoint's answer to one call: its JSON, or its text; None if it is empty.
+        """The endpoint's answer to one call: JSON or text; None if it is empty.
 
-        Raises ToolError for anything but a 2xx answer of at most MAX_ANSWER bytes; it is retryable for 408, 429, 5xx
-        and where the connection failed, and not `sent` where there was no connection. Redirects are followed on the
-        same scheme, host and port alone.
+        Raises ToolError for anything but a 2xx answer of at most MAX_ANSWER bytes. The error is retryable for 408, 429,
+        5xx and failed connections; `sent` is False if no connection was made. Redirects are followed only to the same
+        scheme, host and port.
         """
         request = self._client.build_request(
             "POST",
@@ -123,9 +123,9 @@ class HttpExecutor:
         except EgressRefused as e:
             raise ToolError(f"{self.name} was not asked: {e}", sent=False) from e
         except httpx2.DecodingError as e:
-            raise ToolError(f"{self.name} answered what cannot be decompressed") from e
+            raise ToolError(f"{self.name} sent an answer that cannot be decompressed") from e
         except httpx2.LocalProtocolError as e:
-            raise ToolError(f"{self.name} was not asked: HTTP does not take the executor's headers", sent=False) from e
+            raise ToolError(f"{self.name} was not asked: its headers are not valid in HTTP", sent=False) from e
         except httpx2.TransportError as e:
             sent = not isinstance(e, _NOT_SENT)
             raise ToolError(f"{self.name} cannot be reached: {_why(e)}", retryable=True, sent=sent) from e
@@ -134,7 +134,7 @@ class HttpExecutor:
     def _next(self, response: httpx2.Response) -> httpx2.Request:
         following, sent = response.next_request, response.request
         if following is None or following.method != "POST" or _origin(following.url) != _origin(sent.url):
-            raise ToolError(f"{self.name} answered {response.status_code} with a redirect that is not followed")
+            raise ToolError(f"{self.name} answered {response.status_code} with a redirect, which is not followed")
         return following
 
     async def _result(self, response: httpx2.Response) -> Any:
@@ -145,9 +145,9 @@ class HttpExecutor:
         try:
             body = await _read(response)
         except TooLong:
-            raise ToolError(f"{self.name} answered more than {MAX_ANSWER} bytes") from None
+            raise ToolError(f"{self.name} sent more than {MAX_ANSWER} bytes") from None
         except BadEncoding:
-            raise ToolError(f"{self.name} answered what cannot be decompressed") from None
+            raise ToolError(f"{self.name} sent an answer that cannot be decompressed") from None
         return self._decoded(body, response.headers.get("content-type", ""))
 
     def _decoded(self, body: bytes, content_type: str) -> Any:
@@ -159,18 +159,18 @@ class HttpExecutor:
                 return decode(body)
             except Malformed:
                 if kind:
-                    raise ToolError(f"{self.name} answered JSON that cannot be read") from None
+                    raise ToolError(f"{self.name} sent invalid JSON") from None
         try:
             return body.decode()
         except UnicodeDecodeError:
-            raise ToolError(f"{self.name} answered what is neither JSON nor UTF-8 text") from None
+            raise ToolError(f"{self.name} sent an answer that is neither JSON nor UTF-8 text") from None
 
 
 async def _read(response: httpx2.Response) -> bytes:
-    """The body, decompressed. Raises BadEncoding, TooLong for more than MAX_ANSWER bytes."""
+    """The decompressed body. Raises BadEncoding, and TooLong for more than MAX_ANSWER bytes."""
     decompress = decompressor(response.headers.get("content-encoding", ""), MAX_ANSWER)
     if decompress is None:
-        raise BadEncoding("its content encoding is not known")
+        raise BadEncoding("unknown content encoding")
     body = bytearray()
     async for chunk in response.aiter_raw():
         if chunk:
@@ -186,10 +186,10 @@ def _encoded(call: Mapping[str, Any]) -> bytes:
 
 
 def _why(error: httpx2.TransportError) -> str:
-    """Of other errors than a failed connection, the words may quote what was sent or received."""
+    """Only messages of failed connections are used: others may quote what was sent or received."""
     if isinstance(error, httpx2.ConnectError):
         return str(error) or "the connection failed"
-    return "there was no connection in time" if isinstance(error, _NOT_SENT) else "the connection broke"
+    return "no connection in time" if isinstance(error, _NOT_SENT) else "the connection broke"
 
 
 def _origin(url: httpx2.URL) -> tuple[str, str, int | None]:

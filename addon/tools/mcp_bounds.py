@@ -1,4 +1,4 @@
-"""How much an MCP server may say: the SDK reads lines, events and bodies of any length."""
+"""Limits the size of an MCP server's messages: the SDK reads lines, events and bodies of any length."""
 
 import contextvars
 import logging
@@ -13,12 +13,12 @@ from anyio.streams.text import TextReceiveStream
 _log = logging.getLogger(__name__)
 
 _BLANK_LINES = (b"\n\n", b"\r\n\r\n", b"\r\r")
-_LONGEST = 4
+_LONGEST_BLANK_LINE = 4
 
 
 @dataclass(frozen=True, slots=True)
 class McpBounds:
-    """Of one server: how many tools, how many bytes each of them, and how many bytes a message."""
+    """Limits of one server: number of tools, bytes of a tool, bytes of a message (a line)."""
 
     tools: int = 1000
     tool: int = 262_144
@@ -26,11 +26,11 @@ class McpBounds:
 
 
 longest_line = contextvars.ContextVar("longest_line", default=McpBounds().line)
-"""For the server whose process is started here."""
+"""Limit for the server whose process this context starts."""
 
 
 class _Text(TextReceiveStream):
-    """What a server's process writes: the connection ends where a line does not."""
+    """The stdout of a server's process. Ends the connection at a line that is too long."""
 
     _line = 0
 
@@ -46,16 +46,16 @@ class _Text(TextReceiveStream):
 
 
 if not hasattr(mcp.client.stdio, "TextReceiveStream"):
-    raise ImportError("this version of the MCP SDK reads lines in another way, and without a bound")
+    raise ImportError("this version of the MCP SDK reads lines in another way, without a limit")
 mcp.client.stdio.TextReceiveStream = _Text
 
 
 class BoundedTransport(httpx2.AsyncHTTPTransport):
-    """Answers have no compression, and no body, or event of a stream, that is longer than `most` bytes."""
+    """Refuses compressed answers, and bodies or stream events of more than `max_bytes`."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, max_bytes: int) -> None:
         super().__init__()
-        self._most = most
+        self._max_bytes = max_bytes
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         request.headers["accept-encoding"] = "identity"
@@ -63,16 +63,16 @@ class BoundedTransport(httpx2.AsyncHTTPTransport):
         assert isinstance(response.stream, httpx2.AsyncByteStream)
         if response.headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
             await response.aclose()
-            raise httpx2.ReadError("its answer is compressed, which was not asked for")
+            raise httpx2.ReadError("the answer is compressed, although identity was requested")
         events = response.headers.get("content-type", "").lower().startswith("text/event-stream")
-        response.stream = _Bounded(response.stream, self._most, events=events)
+        response.stream = _Bounded(response.stream, self._max_bytes, events=events)
         return response
 
 
 class _Bounded(httpx2.AsyncByteStream):
-    def __init__(self, stream: httpx2.AsyncByteStream, most: int, *, events: bool) -> None:
+    def __init__(self, stream: httpx2.AsyncByteStream, max_bytes: int, *, events: bool) -> None:
         self._stream = stream
-        self._most = most
+        self._max_bytes = max_bytes
         self._events = events
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
@@ -80,12 +80,12 @@ class _Bounded(httpx2.AsyncByteStream):
         async for chunk in self._stream:
             size += len(chunk)
             if self._events:
-                tail = tail[-_LONGEST + 1 :] + chunk
+                tail = tail[-_LONGEST_BLANK_LINE + 1 :] + chunk
                 end = max(tail.rfind(blank) for blank in _BLANK_LINES)
                 size = size if end < 0 else len(tail) - end
-            if size > self._most:
-                _log.warning("an MCP server sent a message of more than %d bytes (graft_max_line)", self._most)
-                raise httpx2.ReadError("its message is too long")
+            if size > self._max_bytes:
+                _log.warning("an MCP server sent a message of more than %d bytes (graft_max_line)", self._max_bytes)
+                raise httpx2.ReadError("the message is too long")
             yield chunk
 
     async def aclose(self) -> None:

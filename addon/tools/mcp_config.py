@@ -1,8 +1,8 @@
-"""The `mcpServers` file, as other MCP clients have it, read and checked; nothing is started here.
+"""Reads and checks the `mcpServers` file, in the form that other MCP clients use. Starts nothing.
 
-Beside the usual fields a server may have `prefix`, `tools` (which of its tools), `timeout` and `rules` (how they run).
-`${NAME}` and `${NAME:-default}` stand for environment variables, in `command`, `args`, `env`, `cwd`, `url` and
-`headers`: what is not named there never reaches a server.
+Besides the usual fields, a server may have `prefix`, `tools` (a selection), `timeout` and `rules` (how calls run).
+`${NAME}` and `${NAME:-default}` stand for environment variables in `command`, `args`, `env`, `cwd`, `url` and
+`headers`. Variables that are not named there never reach a server.
 """
 
 import dataclasses
@@ -37,7 +37,7 @@ Prefix = Annotated[str, StringConstraints(pattern=r"^([A-Za-z_][A-Za-z0-9_.:-]*)
 
 
 class Selection(BaseModel):
-    """Which tools of a server are used, by the names that the server gives them. `include` None: all."""
+    """The tools of a server to use, by the server's own names. `include` None: all."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -63,7 +63,7 @@ class Server(BaseModel):
     rules: dict[str, RunRules] = Field(default_factory=dict)
     description: str = ""
     disabled: bool = False
-    _decided: frozenset[str] = PrivateAttr(frozenset())
+    _sets_approval: frozenset[str] = PrivateAttr(frozenset())
 
     @model_validator(mode="before")
     @classmethod
@@ -74,17 +74,17 @@ class Server(BaseModel):
 
     @model_validator(mode="wrap")
     @classmethod
-    def _decisions(cls, value: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+    def _note_approval(cls, value: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
         server = handler(value)
         rules = value.get("rules") if isinstance(value, dict) else None
         if isinstance(rules, dict):
-            decided = (name for name, given in rules.items() if isinstance(given, dict) and "approval" in given)
-            server._decided = frozenset(decided)
+            names = (name for name, given in rules.items() if isinstance(given, dict) and "approval" in given)
+            server._sets_approval = frozenset(names)
         return server
 
     def decides_approval(self, tool: str) -> bool:
-        """Whether the configuration itself says whether calls of a tool need an approval."""
-        return tool in self._decided
+        """Whether the configuration sets `approval`, true or false, for a tool."""
+        return tool in self._sets_approval
 
     @model_validator(mode="after")
     def _one_transport(self) -> Self:
@@ -100,19 +100,19 @@ class Server(BaseModel):
 
 
 class _File(BaseModel):
-    """Other clients keep more in the same file: what is beside `mcpServers` is theirs."""
+    """Keys besides `mcpServers` belong to other clients and are ignored."""
 
     mcp_servers: dict[str, Server] = Field(alias="mcpServers")
 
 
 def read_servers(path: str | Path, environment: Mapping[str, str] = os.environ) -> dict[str, Server]:
-    """The servers of a file that are not disabled, by name. Raises SourceError naming the file and the field."""
+    """The enabled servers of a file, by name. Raises SourceError with the file and field."""
     try:
-        document = json.loads(Path(path).read_text(encoding="utf-8"), object_pairs_hook=_without_twins)
+        document = json.loads(Path(path).read_text(encoding="utf-8"), object_pairs_hook=_without_duplicates)
     except OSError as e:
         raise SourceError(f"{path}: {e.strerror or e}") from e
     except json.JSONDecodeError as e:
-        raise SourceError(f"{path}:{e.lineno}: {e.msg}; it must be JSON") from e
+        raise SourceError(f"{path}:{e.lineno}: not JSON: {e.msg}") from e
     except ValueError as e:
         raise SourceError(f"{path}: {e}") from e
     try:
@@ -127,7 +127,7 @@ def read_servers(path: str | Path, environment: Mapping[str, str] = os.environ) 
 
 
 class _Unset(Exception):
-    """A variable that is named but not set."""
+    """An environment variable that is not set."""
 
 
 def _expanded(document: Any, environment: Mapping[str, str]) -> Any:
@@ -163,12 +163,12 @@ def _expanded(document: Any, environment: Mapping[str, str]) -> Any:
     }
 
 
-def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     result = dict(pairs)
     if len(result) < len(pairs):
         names = [name for name, _ in pairs]
-        twin = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"the key {twin!r} is given twice in one object")
+        duplicate = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the key {duplicate!r} is given twice in one object")
     return result
 
 
@@ -177,10 +177,10 @@ def _field(location: tuple[int | str, ...]) -> str:
 
 
 def _message(error: ErrorDetails) -> str:
-    """What is wrong, and what fits."""
+    """The problem, and what is expected."""
     kind = error["type"]
     if kind in ("extra_forbidden", "unexpected_keyword_argument"):
-        return f"is not known here; what is known: {', '.join(_known(error['loc'][:-1]))}"
+        return f"is unknown; known fields: {', '.join(_known_fields(error['loc'][:-1]))}"
     if kind in ("model_type", "dict_type", "dataclass_type"):
         return "must be an object"
     if kind == "missing":
@@ -190,8 +190,8 @@ def _message(error: ErrorDetails) -> str:
     return error["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
 
 
-def _known(place: tuple[int | str, ...]) -> list[str]:
-    """The fields of the object at this place: a server, its `tools`, or the rules of a tool."""
+def _known_fields(place: tuple[int | str, ...]) -> list[str]:
+    """The fields of the object at this place: a server, its `tools`, or a tool's rules."""
     if place[2:3] == ("rules",):
         return [field.name for field in dataclasses.fields(RunRules)]
     return list(Selection.model_fields if place[2:3] == ("tools",) else Server.model_fields)

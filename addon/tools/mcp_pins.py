@@ -1,5 +1,5 @@
-"""What the tools of MCP servers said of themselves when they were first seen. A tool that says something else later is
-held back until somebody has looked at the difference: a description is an instruction to the model."""
+"""Pinned descriptions and schemas of MCP tools. A tool that has changed since it was first seen is held back until
+somebody has reviewed the difference: a description is an instruction to the model."""
 
 import difflib
 import hashlib
@@ -19,16 +19,16 @@ _log = logging.getLogger(__name__)
 
 
 class NotHeldBack(LookupError):
-    """There is no such tool that is held back."""
+    """No such tool is held back."""
 
 
 class ChangedAgain(ValueError):
-    """The tool is another one by now than the one that was looked at."""
+    """The tool has changed since it was reviewed."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeldBackTool:
-    """A tool that is held back. `before` is what was accepted, `after` what the server says now."""
+    """A tool that is held back. `before` is the accepted version, `after` the current one."""
 
     server: str
     tool: str
@@ -37,28 +37,28 @@ class HeldBackTool:
 
     @property
     def digest(self) -> str:
-        """Of what the server says now."""
+        """The digest of the current version."""
         return digest_of(self.after)
 
     @property
     def fields(self) -> list[str]:
-        """Those that are not what they were."""
+        """The names of the changed fields."""
         return sorted(name for name in {*self.before, *self.after} if self.before.get(name) != self.after.get(name))
 
     @property
     def diff(self) -> str:
-        before, after = (_text(one, indent=1).splitlines() for one in (self.before, self.after))
+        before, after = (_text(tool, indent=1).splitlines() for tool in (self.before, self.after))
         return "\n".join(difflib.unified_diff(before, after, "accepted", "now", n=1, lineterm=""))
 
 
 @dataclass(slots=True)
 class _Source:
-    told: Mapping[str, Document] = field(default_factory=dict)
+    tools: Mapping[str, Document] = field(default_factory=dict)
     changed: Callable[[], None] | None = None
 
 
 class Pins:
-    """Kept in a file, which `write` replaces as a whole. Raises SourceError where it is there and cannot be read."""
+    """Kept in a file, which `write` replaces as a whole. Raises SourceError if an existing file cannot be read."""
 
     def __init__(self, path: Path, write: Callable[[Path, str], None]) -> None:
         self._path = path
@@ -67,15 +67,15 @@ class Pins:
         self._sources: dict[str, _Source] = {}
 
     def add(self, server: str) -> str:
-        """The name under which the tools of one more server are kept: two files may use one name."""
+        """The name under which a server's tools are pinned. It is unique: two files may use the same server name."""
         names = (server if number == 1 else f"{server}#{number}" for number in itertools.count(1))
         name = next(name for name in names if name not in self._sources)
         self._sources[name] = _Source()
         return name
 
     def update(self, server: str, tools: Mapping[str, Document], changed: Callable[[], None]) -> list[HeldBackTool]:
-        """Those of a server's tools that are not what they were. One that is new is taken as it is from now on.
-        `changed` is called when one of them has been accepted."""
+        """Set a server's current tools, and return those to hold back. A new tool is pinned as it is. `changed` is
+        called when a held-back tool has been accepted."""
         self._sources[server] = _Source(tools, changed)
         pinned = self._servers.setdefault(server, {})
         if new := {name: tool for name, tool in tools.items() if name not in pinned}:
@@ -84,46 +84,46 @@ class Pins:
         return self._held_back_of(server)
 
     def held_back(self) -> list[HeldBackTool]:
-        return [one for server in self._sources for one in self._held_back_of(server)]
+        return [tool for server in self._sources for tool in self._held_back_of(server)]
 
     def accept(self, server: str, tool: str, digest: str) -> None:
         """Accept a tool as it is now, whose digest must be `digest`. Raises NotHeldBack, ChangedAgain, and OSError if
         the file cannot be written: the tool then stays held back."""
-        found = next((one for one in self.held_back() if (one.server, one.tool) == (server, tool)), None)
+        found = next((held for held in self.held_back() if (held.server, held.tool) == (server, tool)), None)
         if found is None:
             raise NotHeldBack(f"the tool {tool} of the MCP server {server} is not held back")
         if found.digest != digest:
-            raise ChangedAgain(f"the tool {tool} of the MCP server {server} has changed again: look at it once more")
+            raise ChangedAgain(f"the tool {tool} of the MCP server {server} has changed again: review it once more")
         servers = {**self._servers, server: {**self._servers[server], tool: found.after}}
-        self._keep(servers)
+        self._store(servers)
         self._servers = servers
         if (changed := self._sources[server].changed) is not None:
             changed()
 
     def _held_back_of(self, server: str) -> list[HeldBackTool]:
         pinned = self._servers.get(server, {})
-        told = self._sources[server].told
-        return [HeldBackTool(server, name, pinned[name], tool) for name, tool in told.items() if pinned[name] != tool]
+        tools = self._sources[server].tools
+        return [HeldBackTool(server, name, pinned[name], tool) for name, tool in tools.items() if pinned[name] != tool]
 
     def _read(self) -> dict[str, dict[str, Document]]:
         try:
-            kept = json.loads(self._path.read_text(encoding="utf-8"))
-            return {server: {name: dict(tool) for name, tool in tools.items()} for server, tools in kept.items()}
+            pins = json.loads(self._path.read_text(encoding="utf-8"))
+            return {server: {name: dict(tool) for name, tool in tools.items()} for server, tools in pins.items()}
         except FileNotFoundError:
             return {}
         except (OSError, ValueError, AttributeError, TypeError) as error:
             raise SourceError(
-                f"{self._path}: what MCP tools were accepted cannot be read ({type(error).__name__}); "
-                "remove the file to accept those that there are now"
+                f"{self._path}: the accepted MCP tools cannot be read ({type(error).__name__}); "
+                "remove the file to accept all current tools"
             ) from None
 
     def _save(self) -> None:
         try:
-            self._keep(self._servers)
+            self._store(self._servers)
         except OSError as error:
-            _log.warning("what MCP tools were accepted is not kept: %s", error)
+            _log.warning("the accepted MCP tools cannot be stored: %s", error)
 
-    def _keep(self, servers: Mapping[str, Mapping[str, Document]]) -> None:
+    def _store(self, servers: Mapping[str, Mapping[str, Document]]) -> None:
         self._write(self._path, json.dumps(servers, ensure_ascii=True, sort_keys=True))
 
 

@@ -1,5 +1,5 @@
-"""What an MCP server's process writes to stderr, as lines of the log: a terminal would obey it, and it may hold the
-secrets that the process was given."""
+"""Writes the stderr of an MCP server's process to the log. A terminal would obey its control sequences, and it may
+contain the secrets that the process was given."""
 
 import asyncio
 import os
@@ -10,19 +10,19 @@ from typing import TextIO
 
 import anyio
 
-_LONGEST = 2000  # bytes of a line
-_MOST = 50  # lines that are taken of what comes at once: a server that writes without end must stop nobody
-_LAST_WORDS = 0.5  # seconds in which what is still on its way comes
+_MAX_LINE = 2000  # bytes
+_MAX_LINES = 50  # of one read: endless output must not block the event loop
+_DRAIN_TIMEOUT = 0.5  # seconds for the last output
 
 
 @asynccontextmanager
-async def stderr(say: Callable[[str], None]) -> AsyncGenerator[TextIO]:
-    """A file for the process. `say` is told of each line."""
-    if sys.platform == "win32":  # its pipes cannot be waited for
+async def stderr(log_line: Callable[[str], None]) -> AsyncGenerator[TextIO]:
+    """A file for the process. `log_line` is called with each line."""
+    if sys.platform == "win32":  # asyncio cannot wait for its pipes
         yield sys.__stderr__ or sys.stderr
         return
     reading, writing = os.pipe()
-    lines = _Lines(say)
+    lines = _Lines(log_line)
     loop = asyncio.get_running_loop()
     with os.fdopen(writing, "w") as file:
         transport, _ = await loop.connect_read_pipe(lambda: lines, os.fdopen(reading, "rb", buffering=0))
@@ -30,31 +30,31 @@ async def stderr(say: Callable[[str], None]) -> AsyncGenerator[TextIO]:
             yield file
         finally:
             file.close()
-            with anyio.move_on_after(_LAST_WORDS, shield=True):  # a process that it has left behind may go on
-                await lines.over.wait()
+            with anyio.move_on_after(_DRAIN_TIMEOUT, shield=True):  # a child of the process may keep the pipe open
+                await lines.ended.wait()
             transport.close()
 
 
 class _Lines(asyncio.Protocol):
-    def __init__(self, say: Callable[[str], None]) -> None:
-        self.over = asyncio.Event()
-        self._say = say
-        self._begun = b""
+    def __init__(self, log_line: Callable[[str], None]) -> None:
+        self.ended = asyncio.Event()
+        self._log_line = log_line
+        self._partial = b""
 
     def data_received(self, data: bytes) -> None:
-        *lines, self._begun = (self._begun + data).split(b"\n")
-        if len(self._begun) > _LONGEST:
-            lines.append(self._begun)
-            self._begun = b""
-        for line in lines[:_MOST]:
-            self._tell(line)
-        if len(lines) > _MOST:
-            self._say(f"({len(lines) - _MOST} more lines)")
+        *lines, self._partial = (self._partial + data).split(b"\n")
+        if len(self._partial) > _MAX_LINE:
+            lines.append(self._partial)
+            self._partial = b""
+        for line in lines[:_MAX_LINES]:
+            self._log(line)
+        if len(lines) > _MAX_LINES:
+            self._log_line(f"({len(lines) - _MAX_LINES} more lines)")
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._tell(self._begun)
-        self.over.set()
+        self._log(self._partial)
+        self.ended.set()
 
-    def _tell(self, line: bytes) -> None:
-        if text := line[:_LONGEST].decode("utf-8", "replace").rstrip():
-            self._say(text)
+    def _log(self, line: bytes) -> None:
+        if text := line[:_MAX_LINE].decode("utf-8", "replace").rstrip():
+            self._log_line(text)

@@ -1,4 +1,4 @@
-"""MCP's tools and results in the proxy's words. No connections here."""
+"""Converts MCP's tools and results to the proxy's. No connections here."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -13,88 +13,87 @@ from addon.tools.base import RunRules, Tool
 from addon.tools.mcp_config import Server
 
 _OUTPUT = "toolgraft/outputSchema"
-_NONE: Mapping[str, str | None] = {}
+_NO_PROBLEMS: Mapping[str, str | None] = {}
 
 
-def declared(
+def usable_tools(
     server: Server,
-    found: Sequence[mcp_types.Tool],
+    listed: Sequence[mcp_types.Tool],
     left_out: Callable[[str, str], None],
-    problems: Mapping[str, str | None] = _NONE,
+    problems: Mapping[str, str | None] = _NO_PROBLEMS,
 ) -> dict[str, Tool]:
-    """The tools of a server that its configuration selects, by name and with their rules. `left_out` is told of each
-    tool that cannot be used: its name, and why, beginning with the field. `problems`: why the inputSchema of a tool
-    cannot be used."""
+    """The selected tools of a server, by name and with their rules. `left_out` is called for each unusable tool, with
+    its name and the reason, which begins with the field. `problems`: problems of inputSchemas, by tool name."""
     tools: dict[str, Tool] = {}
-    for one in found:
-        if not selected(server, one.name):
+    for tool in listed:
+        if not selected(server, tool.name):
             continue
-        if one.name in tools:
-            left_out(one.name, "name: another tool of the server has it too")
+        if tool.name in tools:
+            left_out(tool.name, "name: another tool of the server has the same name")
             continue
         try:
-            if problem := problems.get(one.name):
-                raise BadTool(one.name, "inputSchema:", problem)
-            tools[one.name] = _tool(server, one)
+            if problem := problems.get(tool.name):
+                raise BadTool(tool.name, "inputSchema:", problem)
+            tools[tool.name] = _convert(server, tool)
         except BadTool as e:
-            left_out(one.name, f"{e.field.removeprefix('tools[0].')} {e.message}")
+            left_out(tool.name, f"{e.field.removeprefix('tools[0].')} {e.message}")
     return tools
 
 
 def unknown_names(server: Server, names: Sequence[str]) -> str | None:
-    """What of the configuration names a tool that is not among these, in words."""
+    """A message about a tool name in the configuration that is not among `names`; None if all are."""
     fields: list[tuple[str, Iterable[str]]] = [
         ("tools.include", server.tools.include or ()),
         ("tools.exclude", server.tools.exclude),
         ("rules", server.rules),
     ]
-    for field, wanted in fields:
-        for name in wanted:
+    for field, configured in fields:
+        for name in configured:
             if name not in names:
                 return f"{field} names {name!r}, but its tools are {', '.join(names) or 'none'}"
     return None
 
 
-def screened(result: Any, left_out: Callable[[str, str], None]) -> None:
-    """Take out of a listing (the result of `tools/list`, which is changed) what is no MCP tool: the SDK would refuse
-    the whole listing. An outputSchema is put aside: the SDK would check results in the event loop, for any time."""
+def drop_invalid_tools(result: Any, left_out: Callable[[str, str], None]) -> None:
+    """Remove invalid tools from a result of `tools/list`, in place: the SDK would refuse the whole result. Move each
+    outputSchema to `_meta`: the SDK would check results in the event loop, for any length of time."""
     tools = result.get("tools") if isinstance(result, dict) else None
     if not isinstance(tools, list):
         return
-    kept = []
+    valid = []
     for number, tool in enumerate(tools):
         try:
             mcp_types.Tool.model_validate(tool, by_name=False)
             if schema := tool.pop("outputSchema", None):
                 tool["_meta"] = (tool.get("_meta") or {}) | {_OUTPUT: schema}
-            kept.append(tool)
+            valid.append(tool)
         except ValidationError as e:
             name = tool.get("name") if isinstance(tool, dict) else None
             first = e.errors(include_url=False, include_input=False)[0]
             place = ".".join(str(part) for part in first["loc"])
             left_out(name if isinstance(name, str) else f"number {number}", f"{place}: {first['msg']}".lstrip(": "))
-    result["tools"] = kept
+    result["tools"] = valid
 
 
 def output_schema(tool: mcp_types.Tool) -> Any:
-    """What the tool's results have to fit; None where it does not say."""
+    """The schema of the tool's results, if it has one."""
     return (tool.meta or {}).get(_OUTPUT, tool.output_schema)
 
 
-def described(tool: mcp_types.Tool) -> dict[str, Any]:
-    """What a tool says of itself: what the model is told, and what its results and its approval go by."""
+def description_of(tool: mcp_types.Tool) -> dict[str, Any]:
+    """The fields of a tool to pin: those that the model sees, and those that decide on results and approval."""
     annotations = tool.annotations.model_dump(by_alias=True, exclude_none=True) if tool.annotations else None
-    said = {
+    fields = {
         "description": tool.description,
         "inputSchema": tool.input_schema,
         "outputSchema": output_schema(tool),
         "annotations": annotations,
     }
-    return {name: value for name, value in said.items() if value}
+    return {name: value for name, value in fields.items() if value}
 
 
 def is_destructive(tool: mcp_types.Tool) -> bool:
-    """Whether the server says so. By the protocol a tool of which nothing is said may be, which is most tools."""
+    """Whether the server marks the tool as destructive. By the protocol, unmarked tools, which are most, may be too."""
     return tool.annotations is not None and tool.annotations.destructive_hint is True
 
 
@@ -117,12 +116,12 @@ def result_of(result: mcp_types.CallToolResult) -> Any:
 
 
 def selected(server: Server, name: str) -> bool:
-    """Whether the configuration wants a tool."""
+    """Whether the configuration selects a tool."""
     include = server.tools.include
     return (include is None or name in include) and name not in server.tools.exclude
 
 
-def _tool(server: Server, tool: mcp_types.Tool) -> Tool:
+def _convert(server: Server, tool: mcp_types.Tool) -> Tool:
     """Raises BadTool."""
     document: dict[str, Any] = {"name": tool.name, "inputSchema": tool.input_schema}
     if tool.description is not None:

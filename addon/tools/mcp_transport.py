@@ -1,4 +1,4 @@
-"""The way to an MCP server: a process of the proxy's own, or streamable HTTP. Nothing is asked of it here."""
+"""The transport to an MCP server: a child process (stdio) or streamable HTTP."""
 
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
@@ -11,29 +11,33 @@ from mcp.client.streamable_http import streamable_http_client
 from addon.tools.mcp_bounds import BoundedTransport, longest_line
 from addon.tools.mcp_config import Server
 from addon.tools.mcp_stderr import stderr
-from addon.tools.mcp_watch import Watch
+from addon.tools.mcp_watch import ConnectionWatch
 
-_TIMEOUT = httpx2.Timeout(30, read=None)  # callers bound their calls
+_TIMEOUT = httpx2.Timeout(30, read=None)  # callers set their own timeouts
 
 
 @asynccontextmanager
 async def streams(
-    server: Server, watch: Watch, refused: Callable[[int], None], say: Callable[[str], None], most: int
+    server: Server,
+    watch: ConnectionWatch,
+    on_error_status: Callable[[int], None],
+    on_stderr_line: Callable[[str], None],
+    max_bytes: int,
 ) -> AsyncGenerator[TransportStreams]:
-    """The two streams that the SDK's client talks over. `watch` is told of their end, `refused` of HTTP statuses that
-    are errors, `say` of each line that a process writes to stderr. A message has `most` bytes at most: they end with a
-    longer one."""
+    """The two streams for the SDK's client. `watch` is told of their end. `on_error_status` is called with each HTTP
+    error status, `on_stderr_line` with each line of the process's stderr. A message of more than `max_bytes` ends the
+    streams."""
     if server.command is not None:
-        longest_line.set(most)
+        longest_line.set(max_bytes)
         parameters = StdioServerParameters(command=server.command, args=server.args, env=server.env, cwd=server.cwd)
-        async with stderr(say) as errlog, stdio_client(parameters, errlog=errlog) as (read, write):
-            yield watch.over(read), write
+        async with stderr(on_stderr_line) as errlog, stdio_client(parameters, errlog=errlog) as (read, write):
+            yield watch.wrap(read), write
         return
     assert server.url is not None
 
     async def answered(response: httpx2.Response) -> None:
         if response.is_error:
-            refused(response.status_code)
+            on_error_status(response.status_code)
 
     hooks = {"response": [answered]}
     async with (
@@ -42,8 +46,8 @@ async def streams(
             timeout=_TIMEOUT,
             trust_env=False,
             event_hooks=hooks,
-            transport=BoundedTransport(most),
+            transport=BoundedTransport(max_bytes),
         ) as http,
         streamable_http_client(server.url, http_client=http) as (read, write),
     ):
-        yield watch.over(read), write
+        yield watch.wrap(read), write

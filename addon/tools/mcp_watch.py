@@ -1,4 +1,4 @@
-"""What the SDK does not tell: that a connection has ended. And its logging, made fit for a proxy."""
+"""Notices the end of a connection, which the SDK does not report, and adapts the SDK's logging to the proxy."""
 
 import asyncio
 import logging
@@ -10,78 +10,78 @@ from mcp.client._transport import ReadStream
 from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCResponse
 
-from addon.tools.mcp_errors import plain
-from addon.tools.mcp_tools import screened
+from addon.tools.mcp_errors import clean
+from addon.tools.mcp_tools import drop_invalid_tools
 
 _LOGGERS = ("client", "mcp.client.stdio", "mcp.client.streamable_http", "mcp.shared.jsonrpc_dispatcher")
 
 
-class Watch:
-    """The end of a connection, and news of its tools, for the one task that waits for both.
+class ConnectionWatch:
+    """The end of a connection and changes of its tools, for the one task that waits for both.
 
-    `lost` is called at the end itself, before that task gets to run: no call shall meet a connection that is gone.
-    `left_out` is told of what is no tool in a listing.
+    `on_end` is called at the end itself, before that task runs, so that no call uses a connection that is gone.
+    `on_invalid_tool` is called with the name of an invalid tool in a listing, and the reason.
     """
 
-    def __init__(self, lost: Callable[[], None], left_out: Callable[[str, str], None]) -> None:
-        self.left_out = left_out
+    def __init__(self, on_end: Callable[[], None], on_invalid_tool: Callable[[str, str], None]) -> None:
+        self.on_invalid_tool = on_invalid_tool
         self.stopped = False
         self.ended = False
-        self._lost = lost
-        self._news = False
+        self._on_end = on_end
+        self._tools_changed = False
         self._event = asyncio.Event()
 
     def begin(self) -> None:
-        """A new connection: what was told of the last one is past."""
-        self.ended = self._news = False
+        """Reset for a new connection."""
+        self.ended = self._tools_changed = False
 
     def end(self) -> None:
         self.ended = True
         self._event.set()
-        self._lost()
+        self._on_end()
 
     def stop(self) -> None:
-        """End this connection, and have no other."""
+        """End this connection, and do not reconnect."""
         self.stopped = True
         self._event.set()
 
     def changed(self) -> None:
-        self._news = True
+        self._tools_changed = True
         self._event.set()
 
     async def wait(self) -> bool:
-        """True when there is news of the tools, False when the connection has ended or is to end."""
+        """Returns True if the tools have changed, False if the connection has ended or must end."""
         while not (self.ended or self.stopped):
-            if self._news:
-                self._news = False
+            if self._tools_changed:
+                self._tools_changed = False
                 return True
             self._event.clear()
             await self._event.wait()
         return False
 
-    def over(self, stream: ReadStream[SessionMessage | Exception]) -> "WatchedStream":
-        """The stream, whose end is told here."""
+    def wrap(self, stream: ReadStream[SessionMessage | Exception]) -> "WatchedStream":
+        """The stream, with its end reported here."""
         return WatchedStream(stream, self)
 
 
 class WatchedStream:
-    """A read stream of a transport that tells of its end."""
+    """A transport's read stream that reports its end."""
 
-    def __init__(self, stream: ReadStream[SessionMessage | Exception], watch: Watch) -> None:
+    def __init__(self, stream: ReadStream[SessionMessage | Exception], watch: ConnectionWatch) -> None:
         self._stream = stream
         self._watch = watch
 
     @property
     def last_context(self) -> Any:
-        """The sender's context, where the transport keeps it; the SDK asks for it."""
+        """The sender's context, if the transport has it; the SDK asks for it."""
         return getattr(self._stream, "last_context", None)
 
     async def receive(self) -> SessionMessage | Exception:
-        return self._screened(await self._stream.receive())
+        return self._checked(await self._stream.receive())
 
-    def _screened(self, message: SessionMessage | Exception) -> SessionMessage | Exception:
+    def _checked(self, message: SessionMessage | Exception) -> SessionMessage | Exception:
         if isinstance(message, SessionMessage) and isinstance(message.message, JSONRPCResponse):
-            screened(message.message.result, self._watch.left_out)
+            drop_invalid_tools(message.message.result, self._watch.on_invalid_tool)
         return message
 
     async def aclose(self) -> None:
@@ -92,7 +92,7 @@ class WatchedStream:
 
     async def __anext__(self) -> SessionMessage | Exception:
         try:
-            return self._screened(await self._stream.__anext__())
+            return self._checked(await self._stream.__anext__())
         except Exception:  # StopAsyncIteration among them
             self._watch.end()
             raise
@@ -107,14 +107,14 @@ class WatchedStream:
 
 
 class _Warning(logging.Filter):
-    """Makes errors warnings, without their stack: an ERROR while mitmproxy starts would end it. URLs, ids and messages
-    are kept out of the log, and so is all that is less than a warning."""
+    """Turns errors into warnings without a stack trace, because an ERROR while mitmproxy starts would end it. Removes
+    URLs, ids and messages, and drops everything below a warning."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         if record.levelno < logging.WARNING:
             return False
         record.levelno, record.levelname = logging.WARNING, "WARNING"
-        record.msg, record.args = plain(record.getMessage()), ()
+        record.msg, record.args = clean(record.getMessage()), ()
         record.exc_info = record.exc_text = None
         return True
 
@@ -123,7 +123,7 @@ _warning = _Warning()
 
 
 def quiet_sdk() -> None:
-    """Have the SDK's clients log warnings alone, and its HTTP client no URLs. May be called any number of times."""
+    """Let the SDK log only warnings, and its HTTP client no URLs. May be called repeatedly."""
     for name in _LOGGERS:
         logging.getLogger(name).addFilter(_warning)
     for name in ("httpx2", "httpcore2"):

@@ -1,7 +1,7 @@
-"""Values checked against JSON Schemas without keeping the event loop.
+"""Checks values against JSON Schemas without blocking the event loop.
 
-A pattern or a few nested choices can make a check take for ever. What is certain to be quick is checked at once;
-everything else in a process of its own, which is killed when its time is out.
+A pattern or a few nested choices can make a check take forever. A check that is certainly quick runs at once; any other
+runs in a separate process, which is killed after a time limit.
 """
 
 import asyncio
@@ -15,41 +15,41 @@ from addon.tools.arguments import check_text, schema_problem
 from addon.tools.schema_weight import weight
 
 MAX_SECONDS = 5.0
-"""How long one check may take, where the tool's own time is not shorter."""
+"""Time limit of one check, unless the tool's own timeout is shorter."""
 
-_QUICK = 16_384  # places in a value, times how often each is looked at: a few milliseconds
-_PROCESSES = 2  # that check at the same time
-_LINE = 1024 * 1024
+_QUICK = 16_384  # characters of a value, times visits of each: a few milliseconds
+_PROCESSES = 2  # concurrent checks
+_MAX_LINE = 1024 * 1024
 _MAIN = "import sys; sys.path[:] = sys.argv[1:]; from addon.tools.schema_process import main; main()"
 
 
 class SchemaChecks:
-    """Used by everything that runs tools in one event loop. `close` ends its processes, which start anew if needed."""
+    """Shared by everything that runs tools in one event loop. `close` ends idle processes; new ones may start."""
 
     def __init__(self) -> None:
-        self._places = asyncio.Semaphore(_PROCESSES)
+        self._slots = asyncio.Semaphore(_PROCESSES)
         self._idle: list[asyncio.subprocess.Process] = []
 
     def quick_problems(self, schema: Mapping[str, Any], value: Any) -> list[str] | None:
-        """What `problems` says, where that is certain to be quick; None where it is not. Never raises."""
-        written = _written(schema, value)
-        return written if isinstance(written, list) else _quick(*written, value)
+        """The result of `problems` if the check is certainly quick, else None. Never raises."""
+        texts = _as_json(schema, value)
+        return texts if isinstance(texts, list) else _quick(*texts, value)
 
     async def problems(self, schema: Mapping[str, Any], value: Any, seconds: float = MAX_SECONDS) -> list[str]:
-        """What keeps the value from fitting, as `addon.tools.arguments.check` says it. Never raises."""
-        written = _written(schema, value)
-        if isinstance(written, list):
-            return written
-        if (found := _quick(*written, value)) is not None:
+        """The problems of the value, as `addon.tools.arguments.check` words them. Never raises."""
+        texts = _as_json(schema, value)
+        if isinstance(texts, list):
+            return texts
+        if (found := _quick(*texts, value)) is not None:
             return found
         try:
-            problems: list[str] = await self._asked(*written, min(seconds, MAX_SECONDS))
+            problems: list[str] = await self._ask_process(*texts, min(seconds, MAX_SECONDS))
             return problems
-        except _Unanswered as e:
+        except _NoAnswer as e:
             return [f"the arguments could not be checked against the tool's schema{e}"]
 
     async def schema_problem(self, schema: Mapping[str, Any]) -> str | None:
-        """Why nothing can be checked against a schema, in words; None if it is a JSON Schema. Never raises."""
+        """Why the schema cannot be used; None if it is a JSON Schema. Never raises."""
         try:
             text = json.dumps(schema)
         except (RecursionError, ValueError, TypeError):
@@ -57,41 +57,41 @@ class SchemaChecks:
         if weight(text) is not None:
             return schema_problem(text)
         try:
-            problem: str | None = await self._asked(text, None, MAX_SECONDS)
+            problem: str | None = await self._ask_process(text, None, MAX_SECONDS)
             return problem
-        except _Unanswered as e:
+        except _NoAnswer as e:
             return f"it could not be read{e}"
 
     async def close(self) -> None:
-        """End the processes that check nothing."""
+        """End the idle processes."""
         while self._idle:
-            await _killed(self._idle.pop())
+            await _kill(self._idle.pop())
 
-    async def _asked(self, schema: str, value: str | None, seconds: float) -> Any:
-        """The answer of a process. Raises _Unanswered."""
+    async def _ask_process(self, schema: str, value: str | None, seconds: float) -> Any:
+        """Ask a process. Raises _NoAnswer."""
         line = json.dumps((seconds, schema, value)).encode() + b"\n"
         try:
-            async with asyncio.timeout(seconds), self._places:
-                process = self._idle.pop() if self._idle else await _started()
+            async with asyncio.timeout(seconds), self._slots:
+                process = self._idle.pop() if self._idle else await _start_process()
                 try:
-                    answer = await _answer(process, line)
+                    answer = await _exchange(process, line)
                 except BaseException:
-                    await _killed(process)
+                    await _kill(process)
                     raise
                 self._idle.append(process)
                 return answer
         except TimeoutError:
-            raise _Unanswered(f" within {seconds:g} s") from None
-        except (OSError, ValueError):  # it could not be started, or has ended: it takes no more memory than it may
-            raise _Unanswered("") from None
+            raise _NoAnswer(f" within {seconds:g} s") from None
+        except (OSError, ValueError):  # it did not start, or ended, for example at its memory limit
+            raise _NoAnswer("") from None
 
 
-class _Unanswered(Exception):
-    """A check without an outcome."""
+class _NoAnswer(Exception):
+    """The check has no result. The message is the reason, if known."""
 
 
-def _written(schema: Mapping[str, Any], value: Any) -> tuple[str, str] | list[str]:
-    """Both as text, or why that cannot be."""
+def _as_json(schema: Mapping[str, Any], value: Any) -> tuple[str, str] | list[str]:
+    """Both as JSON text, or the problem that prevents it."""
     try:
         return json.dumps(schema), json.dumps(value)
     except RecursionError:
@@ -101,23 +101,23 @@ def _written(schema: Mapping[str, Any], value: Any) -> tuple[str, str] | list[st
 
 
 def _quick(schema: str, text: str, value: Any) -> list[str] | None:
-    looks = weight(schema)
-    return check_text(schema, value) if looks is not None and looks * len(text) <= _QUICK else None
+    visits = weight(schema)
+    return check_text(schema, value) if visits is not None and visits * len(text) <= _QUICK else None
 
 
-async def _started() -> asyncio.subprocess.Process:
-    """In a session of its own: what a terminal sends to the proxy is not for it."""
+async def _start_process() -> asyncio.subprocess.Process:
+    """In its own session, so that it does not receive the terminal's signals to the proxy."""
     return await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", _MAIN, *sys.path),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.DEVNULL,
         start_new_session=True,
-        limit=_LINE,
+        limit=_MAX_LINE,
     )
 
 
-async def _answer(process: asyncio.subprocess.Process, line: bytes) -> Any:
+async def _exchange(process: asyncio.subprocess.Process, line: bytes) -> Any:
     assert process.stdin is not None
     assert process.stdout is not None
     process.stdin.write(line)
@@ -125,7 +125,7 @@ async def _answer(process: asyncio.subprocess.Process, line: bytes) -> Any:
     return json.loads(await process.stdout.readline())
 
 
-async def _killed(process: asyncio.subprocess.Process) -> None:
+async def _kill(process: asyncio.subprocess.Process) -> None:
     with contextlib.suppress(ProcessLookupError):
         process.kill()
     await process.wait()

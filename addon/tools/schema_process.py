@@ -1,7 +1,8 @@
-"""The process in which values are checked where that may take any time: see `addon.tools.schema_checks`.
+"""The process for checks that may take arbitrarily long: see `addon.tools.schema_checks`.
 
-A line of JSON in, `[seconds, schema, value]` with both as text; a line of JSON out: what is wrong. Without a value the
-schema itself is checked. It ends by itself when its time is out, also where nobody is left to end it.
+Input: a line of JSON, `[seconds, schema, value]`, where schema and value are JSON text. Output: a line of JSON with the
+problems. If the value is null, the schema itself is checked. The process ends itself after `seconds`, even if its
+parent is gone.
 """
 
 import contextlib
@@ -20,24 +21,24 @@ import regex
 
 from addon.tools.arguments import check_text, schema_problem
 
-_MEMORY = 1024 * 1024 * 1024
-_KINDS = (
+_MAX_MEMORY = 1024 * 1024 * 1024
+_VALIDATORS = (
     *(jsonschema.Draft3Validator, jsonschema.Draft4Validator, jsonschema.Draft6Validator, jsonschema.Draft7Validator),
     *(jsonschema.Draft201909Validator, jsonschema.Draft202012Validator),
 )
 
 
 def _prepare() -> None:
-    """Patterns are read as JSON Schema's are, which know `\\p{L}`; and nothing here may take all of the memory."""
+    """Use `regex` for patterns, because JSON Schema allows `\\p{L}`, and limit the process's memory."""
     for module in (jsonschema._keywords, jsonschema._legacy_keywords, jsonschema._utils):
         module.re = regex  # type: ignore[attr-defined]
-    for kind in _KINDS:
-        kind.FORMAT_CHECKER.checks("regex", raises=regex.error)(_is_pattern)
+    for validator in _VALIDATORS:
+        validator.FORMAT_CHECKER.checks("regex", raises=regex.error)(_is_pattern)
     with contextlib.suppress(ImportError, ValueError, OSError):
         import resource
 
         os.nice(5)
-        resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
+        resource.setrlimit(resource.RLIMIT_AS, (_MAX_MEMORY, _MAX_MEMORY))
 
 
 def _is_pattern(value: object) -> bool:

@@ -106,24 +106,24 @@ async def test_an_answer_is_json_or_text(server: Server, executor: HttpExecutor,
         (answer(b"", status="503 Busy"), "answered 503 Service Unavailable", True),
         (None, "cannot be reached: the connection broke", True),
         (b"secret\r\n\r\n", "cannot be reached: the connection broke", True),
-        (answer(b'{"secret', "application/json"), "answered JSON that cannot be read", False),
-        (answer(b"[" * 100_000, "application/json"), "answered JSON that cannot be read", False),
-        (answer(b"secret\xff", "image/secret"), "answered what is neither JSON nor UTF-8 text", False),
-        (answer(b"secret", Content_Encoding="gzip"), "answered what cannot be decompressed", False),
-        (answer(b"x" * (MAX_ANSWER + 1), "text/plain"), f"answered more than {MAX_ANSWER} bytes", False),
+        (answer(b'{"secret', "application/json"), "sent invalid JSON", False),
+        (answer(b"[" * 100_000, "application/json"), "sent invalid JSON", False),
+        (answer(b"secret\xff", "image/secret"), "sent an answer that is neither JSON nor UTF-8 text", False),
+        (answer(b"secret", Content_Encoding="gzip"), "sent an answer that cannot be decompressed", False),
+        (answer(b"x" * (MAX_ANSWER + 1), "text/plain"), f"sent more than {MAX_ANSWER} bytes", False),
         (
             answer(gzip.compress(b" " * (MAX_ANSWER + 1)), Content_Encoding="gzip"),
-            f"answered more than {MAX_ANSWER} bytes",
+            f"sent more than {MAX_ANSWER} bytes",
             False,
         ),
         (
             answer(b"", status="307 secret", Location="http://secret.example/secret"),
-            "answered 307 with a redirect that is not followed",
+            "answered 307 with a redirect, which is not followed",
             False,
         ),
         (
             answer(b"", status="307 secret", Location="http://["),
-            "answered 307 with a redirect that is not followed",
+            "answered 307 with a redirect, which is not followed",
             False,
         ),
     ],
@@ -148,7 +148,7 @@ async def test_headers_that_http_does_not_take_are_not_shown(server: Server, cli
     executor = HttpExecutor({"type": "http", "url": url, "headers": {"authorization": "Bearer secret "}}, client)
     with pytest.raises(ToolError) as raised:
         await executor.call("t", {}, call_id="c")
-    assert "HTTP does not take the executor's headers" in str(raised.value)
+    assert "its headers are not valid in HTTP" in str(raised.value)
     assert "secret" not in str(raised.value)
     assert (raised.value.retryable, raised.value.sent) == (False, False)
 
@@ -193,7 +193,7 @@ async def test_no_other_redirect_is_followed(
     server: Server, executor: HttpExecutor, status: str, location: str
 ) -> None:
     server.answers = [answer(b"", status=status, Location=location.format(port=server.port))]
-    with pytest.raises(ToolError, match="redirect that is not followed"):
+    with pytest.raises(ToolError, match="redirect, which is not followed"):
         await executor.call("t", {}, call_id="c")
     assert len(server.requests) == 1
 
@@ -208,9 +208,12 @@ async def test_redirects_without_end_are_an_error(server: Server, executor: Http
     ("wrong", "words"),
     [
         ({"type": "http"}, "executor.url: Field required"),
-        ({"type": "http", "url": "ftp://x/"}, "executor.url: is no URL of an endpoint, such as https://"),
-        ({"type": "http", "url": "tools/run"}, "executor.url: is no URL of an endpoint"),
-        ({"type": "http", "url": "http://secret:secret"}, "executor.url: is no URL of an endpoint"),
+        (
+            {"type": "http", "url": "ftp://x/"},
+            "executor.url: must be an http or https URL with a host, such as https://",
+        ),
+        ({"type": "http", "url": "tools/run"}, "executor.url: must be an http or https URL with a host"),
+        ({"type": "http", "url": "http://secret:secret"}, "executor.url: must be an http or https URL with a host"),
         ({"type": "grpc", "url": "http://x/"}, "executor.type: "),
         ({"type": "http", "url": "http://x/", "retries": 1}, "executor.retries: "),
         ({"type": "http", "url": "http://x/", "headers": {"A": "b\r\nC: d"}}, "executor.headers.A: "),

@@ -74,23 +74,23 @@ def test_variables_are_filled_in_where_they_are_named(tmp_path: Path) -> None:
         ({"url": "http://x/", "env": {"A": "b"}}, "mcpServers.s: env does not go with url"),
         ({"url": "http://x/", "type": "stdio"}, "mcpServers.s: type 'stdio' does not go with url"),
         ({"url": "http://x/", "type": "sse"}, "mcpServers.s.type: "),
-        ({"url": "x.example"}, "mcpServers.s.url: is no URL of an endpoint, such as https://"),
+        ({"url": "x.example"}, "mcpServers.s.url: must be an http or https URL with a host, such as https://"),
         ({"command": "x", "args": "y"}, "mcpServers.s.args: "),
         ({"command": "x", "args": [1]}, "mcpServers.s.args.0: "),
         ({"command": "x", "env": {"A": 1}}, "mcpServers.s.env.A: "),
         (
             {"command": "x", "comand": "y"},
-            "mcpServers.s.comand: is not known here; what is known: type, command, args, ",
+            "mcpServers.s.comand: is unknown; known fields: type, command, args, ",
         ),
         ({"command": "x", "prefix": "a b"}, "mcpServers.s.prefix: must be letters, digits"),
         ({"command": "x", "timeout": 0}, "mcpServers.s.timeout: must be greater than 0"),
         (
             {"command": "x", "tools": {"only": []}},
-            "mcpServers.s.tools.only: is not known here; what is known: include, exclude",
+            "mcpServers.s.tools.only: is unknown; known fields: include, exclude",
         ),
         (
             {"command": "x", "rules": {"t": {"retry": 1}}},
-            "mcpServers.s.rules.t.retry: is not known here; what is known: timeout, retries, ",
+            "mcpServers.s.rules.t.retry: is unknown; known fields: timeout, retries, ",
         ),
         ({"command": "x", "rules": {"t": {"retries": -1}}}, "mcpServers.s.rules.t: retries is -1"),
         ({"command": "x", "env": {"A": "${NOT_SET}"}}, "mcpServers.s.env.A: the environment variable NOT_SET"),
@@ -137,6 +137,6 @@ def test_values_are_kept_out_of_messages(tmp_path: Path) -> None:
 
 def test_a_url_is_kept_out_of_messages(tmp_path: Path) -> None:
     path = written(tmp_path, {"mcpServers": {"s": {"url": "htps://x.example/${KEY}?key=${KEY}"}}})
-    with pytest.raises(SourceError, match="is no URL of an endpoint") as raised:
+    with pytest.raises(SourceError, match="must be an http or https URL with a host") as raised:
         read_servers(path, {"KEY": "hidden"})
     assert "hidden" not in str(raised.value)

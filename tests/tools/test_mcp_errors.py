@@ -16,7 +16,7 @@ from addon.tools import schema_checks
 from addon.tools.base import ToolError
 from addon.tools.mcp_bounds import McpBounds
 from addon.tools.mcp_config import Server
-from addon.tools.mcp_errors import MAX_WORDS, describe_failure, plain
+from addon.tools.mcp_errors import MAX_CHARACTERS, clean, describe_failure
 from addon.tools.mcp_servers import McpSource
 
 
@@ -27,18 +27,18 @@ from addon.tools.mcp_servers import McpSource
         ("two\n  lines", "two lines"),
         ("see https://user:secret@host.example:8/secret?key=secret now", "see https://host.example:8 now"),
         ("'http://h/secret' and http://h#secret", "'http://h' and http://h"),
-        ("Redirect to https://other/secret not followed", "it redirects to elsewhere"),
-        ("Failed to parse JSON response: secret", "what it answered is no MCP message"),
-        ("Unexpected content type: text/secret", "what it answered is no MCP message"),
+        ("Redirect to https://other/secret not followed", "it redirects to another URL"),
+        ("Failed to parse JSON response: secret", "its answer is not an MCP message"),
+        ("Unexpected content type: text/secret", "its answer is not an MCP message"),
         ("Invalid structured content returned by tool t: secret", "its result does not fit the tool's outputSchema"),
         ("half \ud800", "half ?"),
-        ("x" * 10_000, "x" * (MAX_WORDS - 1) + "…"),
+        ("x" * 10_000, "x" * (MAX_CHARACTERS - 1) + "…"),
     ],
 )
 def test_a_message_is_one_line_without_anything_that_may_be_secret(message: str, words: str) -> None:
-    assert plain(message).startswith(words)
-    assert len(plain(message)) <= MAX_WORDS
-    assert "secret" not in plain(message)
+    assert clean(message).startswith(words)
+    assert len(clean(message)) <= MAX_CHARACTERS
+    assert "secret" not in clean(message)
 
 
 def invalid() -> ValidationError:
@@ -56,11 +56,11 @@ def invalid() -> ValidationError:
         (httpx2.RemoteProtocolError("illegal status line: bytearray(b'secret')"), "the connection broke"),
         (FileNotFoundError(2, "No such file or directory", "/secret/run"), "No such file or directory: run"),
         (PermissionError(13, "Permission denied"), "Permission denied"),
-        (TimeoutError(), "it has not answered in time"),
+        (TimeoutError(), "it did not answer in time"),
         (RuntimeError("No mutually supported version"), "No mutually supported version"),
         (RuntimeError(), "RuntimeError"),
         (LookupError("secret"), "LookupError"),
-        (invalid(), "what it answered is no MCP message"),
+        (invalid(), "its answer is not an MCP message"),
         (ExceptionGroup("secret", [ExceptionGroup("secret", [MCPError(code=-1, message="this")])]), "this"),
     ],
     ids=lambda value: type(value).__name__,
@@ -79,9 +79,9 @@ BAD: dict[str, tuple[bytes, str]] = {
         b"500 secret\r\ncontent-type: application/json",
         "http://127.0.0.1:{port} answered 500 Internal Server Error",
     ),
-    "redirect": (b"307 secret\r\nlocation: https://other.example/secret?key=secret", "it redirects to elsewhere, "),
-    "no MCP": (b"200 OK\r\ncontent-type: application/json", "what it answered is no MCP message"),
-    "kind": (b"200 OK\r\ncontent-type: text/html; secret", "what it answered is no MCP message"),
+    "redirect": (b"307 secret\r\nlocation: https://other.example/secret?key=secret", "it redirects to another URL, "),
+    "no MCP": (b"200 OK\r\ncontent-type: application/json", "its answer is not an MCP message"),
+    "kind": (b"200 OK\r\ncontent-type: text/html; secret", "its answer is not an MCP message"),
 }
 
 

@@ -132,7 +132,7 @@ async def test_a_server_of_the_older_protocol_is_followed_too(caplog: pytest.Log
         await asyncio.wait_for(told.wait(), 5)
         assert await names(source) == ["one", "two"]
         assert await call(source, "two") == "two"
-    noise = [record for record in caplog.records if "no MCP message" in record.getMessage()]
+    noise = [record for record in caplog.records if "not an MCP message" in record.getMessage()]
     assert [record.levelno for record in noise] == [logging.WARNING]
 
 
@@ -181,7 +181,7 @@ async def test_a_server_that_hangs_is_ended_and_its_other_calls_are_errors(
         assert (await call(source, "about"))["pid"] != pid
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
-    assert "MCP server 's' no longer answers: it is ended, and started again by the next call" in caplog.text
+    assert "MCP server 's' no longer answers: it is stopped, and the next call starts it again" in caplog.text
 
 
 async def test_a_connection_over_http_that_hangs_is_ended_too(
@@ -214,7 +214,7 @@ async def test_a_server_that_answers_is_not_ended_for_one_slow_tool(
         pid = (await call(source, "about"))["pid"]
         with pytest.raises(ToolError, match="took longer"):
             await bounded(lambda: source.call("hang", {"file": str(file)}, call_id="c"), 0.2, "hang")
-        await until(lambda: source._connection._asking is not None and source._connection._asking.done())
+        await until(lambda: source._connection._probe_task is not None and source._connection._probe_task.done())
         assert (await call(source, "about"))["pid"] == pid
     assert "no longer answers" not in caplog.text
 

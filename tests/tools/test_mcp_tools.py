@@ -8,7 +8,7 @@ import pytest
 
 from addon.tools.base import RunRules, Tool
 from addon.tools.mcp_config import Selection, Server
-from addon.tools.mcp_tools import declared, output_schema, result_of, screened, unknown_names
+from addon.tools.mcp_tools import drop_invalid_tools, output_schema, result_of, unknown_names, usable_tools
 
 TEXT = mcp_types.TextContent
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
@@ -24,7 +24,7 @@ def good(server: Server, found: list[mcp_types.Tool]) -> dict[str, Tool]:
     def left_out(name: str, why: str) -> None:
         raise AssertionError(f"{name}: {why}")
 
-    return declared(server, found, left_out)
+    return usable_tools(server, found, left_out)
 
 
 def test_a_tool_is_declared_with_its_schemas() -> None:
@@ -79,14 +79,16 @@ def test_names_in_the_configuration_are_tools(server: Server, words: str | None)
         (tool("no spaces"), "name is 'no spaces'"),
         (tool("bad", {"type": "object"}), "inputSchema: because"),
         (tool("t", {"type": "array"}), "inputSchema.type is 'array'"),
-        (tool("good"), "name: another tool of the server has it too"),
+        (tool("good"), "name: another tool of the server has the same name"),
     ],
     ids=str,
 )
 def test_a_tool_that_cannot_be_used_is_left_out_with_its_field(bad: mcp_types.Tool, why: str) -> None:
     told: list[tuple[str, str]] = []
     server = Server(command="x")
-    found = declared(server, [tool("good"), bad, tool("other")], lambda *words: told.append(words), {"bad": "because"})
+    found = usable_tools(
+        server, [tool("good"), bad, tool("other")], lambda *words: told.append(words), {"bad": "because"}
+    )
     assert list(found) == ["good", "other"]
     ((name, words),) = told
     assert name == bad.name
@@ -111,7 +113,7 @@ def test_what_is_no_tool_is_taken_out_of_a_listing(entry: Any, name: str, why: s
     told: list[tuple[str, str]] = []
     fine = {"name": "fine", "inputSchema": {"type": "object"}}
     result = {"tools": [fine, entry, {**fine, "more": 1}], "nextCursor": "c"}
-    screened(result, lambda *words: told.append(words))
+    drop_invalid_tools(result, lambda *words: told.append(words))
     assert result == {"tools": [fine, {**fine, "more": 1}], "nextCursor": "c"}
     assert told == [(name, why)]
 
@@ -119,7 +121,7 @@ def test_what_is_no_tool_is_taken_out_of_a_listing(entry: Any, name: str, why: s
 def test_the_sdk_is_not_shown_what_results_have_to_fit() -> None:
     """It would check them in the event loop, for as long as that takes."""
     listing = {"tools": [{"name": "t", "inputSchema": {}, "outputSchema": SCHEMA, "_meta": {"other": 1}}]}
-    screened(listing, lambda *_: pytest.fail("nothing is left out"))
+    drop_invalid_tools(listing, lambda *_: pytest.fail("nothing is left out"))
     found = mcp_types.Tool.model_validate(listing["tools"][0], by_name=False)
     assert found.output_schema is None
     assert output_schema(found) == SCHEMA
@@ -129,7 +131,7 @@ def test_the_sdk_is_not_shown_what_results_have_to_fit() -> None:
 @pytest.mark.parametrize("result", [{"content": []}, {"tools": "all"}, {"tools": []}, None, 3])
 def test_what_is_no_listing_is_left_alone(result: Any) -> None:
     before = copy.deepcopy(result)
-    screened(result, lambda *_: pytest.fail("nothing is left out"))
+    drop_invalid_tools(result, lambda *_: pytest.fail("nothing is left out"))
     assert result == before
 
 
