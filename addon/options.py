@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 
 class Option(NamedTuple):
-    """One option of the proxy: `--set graft_NAME=VALUE`. Types are those mitmproxy knows."""
+    """One option of the proxy, set with `--set graft_NAME=VALUE`. `typespec` is a type that mitmproxy supports."""
 
     name: str
     typespec: Any
@@ -18,12 +18,12 @@ class Option(NamedTuple):
 
 
 OPTIONS: tuple[Option, ...] = (
-    Option("graft_session", str, "default", "The session of requests that name none."),
+    Option("graft_session", str, "default", "The session of requests that do not name one."),
     Option(
         "graft_client_tools",
         str,
         "strip",
-        "What becomes of the client's own tools: `strip` removes them, `keep` adds the session's tools to them.",
+        "How to treat the client's own tools: `strip` removes them, `keep` adds the session's tools to them.",
     ),
     Option(
         "graft_delivery",
@@ -36,22 +36,22 @@ OPTIONS: tuple[Option, ...] = (
         "graft_on_pending",
         str,
         "pass",
-        "What happens to a request whose last step has calls without results: `pass` sends it as it stands, `wait` "
-        "waits for the results, `block` answers with the placeholder again and sends nothing.",
+        "How to treat a request whose last step has calls without results: `pass` sends it unchanged, `wait` "
+        "waits for the results, `block` sends nothing and answers with the placeholder again.",
     ),
-    Option("graft_pending_timeout", str, "30", "How long `wait` waits, in seconds (0 to 3600)."),
+    Option("graft_pending_timeout", str, "30", "How many seconds `wait` waits (0 to 3600)."),
     Option(
         "graft_placeholder",
         str,
         "Tool call completed: {names} [{turn_id}]",
-        "The text that stands in the client's history for calls. Holds {turn_id}, by which it is found again; "
-        "{names} are the tools' names.",
+        "The text that replaces calls in the client's history. It must contain {turn_id}, by which the proxy "
+        "recognises it; {names} are the tools' names.",
     ),
     Option(
         "graft_tools",
         Sequence[str],
         (),
-        "A Python file whose public functions are tools of every session, run by the proxy. Repeatable.",
+        "A Python file whose public functions are tools of every session. The proxy runs them. Repeatable.",
     ),
     Option(
         "graft_mcp",
@@ -63,176 +63,177 @@ OPTIONS: tuple[Option, ...] = (
         "graft_mcp_pin",
         str,
         "on",
-        "Whether a tool of an MCP server whose description or schema has changed since it was first seen is held back "
-        "until `toolgraft tools accept`: `on`, or `off`.",
+        "`on` holds back a tool of an MCP server if its description or schema has changed since it was first seen, "
+        "until `toolgraft tools accept`; `off` does not.",
     ),
     Option(
         "graft_max_rounds",
         str,
         "10",
-        "How many requests a tool loop sends upstream at most (1 to 100); the last one forbids calls.",
+        "How many requests a tool loop may send upstream (1 to 100). The last one forbids calls.",
     ),
-    Option("graft_parallel", str, "8", "How many calls of one loop run at once (1 to 64)."),
+    Option("graft_parallel", str, "8", "How many calls of one loop may run at once (1 to 64)."),
     Option(
         "graft_max_calls",
         str,
         "128",
-        "How many calls of one step are taken (1 to 10000); the model is told that the others were left out.",
+        "How many calls one step may have (1 to 10000). More are left out, and the model is told so.",
     ),
     Option(
         "graft_max_args",
         str,
         "4194304",
-        "How many bytes the arguments of one step's calls may have together (1024 or more); beyond them a call fails, "
-        "and the model is told why.",
+        "How many bytes the arguments of all calls of one step may have together (1024 or more). A call beyond the "
+        "limit fails, and the model is told why.",
     ),
     Option(
         "graft_max_answer",
         str,
         "67108864",
-        "How many bytes an answer of the model's may have, decompressed (1024 or more); a longer one is an error.",
+        "How many bytes an answer of the model may have after decompression (1024 or more). A longer one is an error.",
     ),
     Option(
         "graft_max_event",
         str,
         "33554432",
-        "How many bytes one event of a stream may have (1024 or more); a longer one is an error.",
+        "How many bytes one event of a stream may have (1024 or more). A longer one is an error.",
     ),
-    Option("graft_tool_timeout", str, "30", "How long a call may take, in seconds (more than 0, at most 3600)."),
+    Option("graft_tool_timeout", str, "30", "How many seconds a call may take (more than 0, at most 3600)."),
     Option(
         "graft_approval_timeout",
         str,
         "300",
-        "How long a call that needs approval waits for it, in seconds (0 to 86400).",
+        "How many seconds a call waits for its approval (0 to 86400).",
     ),
     Option(
         "graft_retry_window",
         str,
         "60",
-        "For how many seconds a request that is sent again goes on where its answer broke off, and keeps the results "
-        "of its tools (0 to 3600); 0: never.",
+        "For how many seconds after an answer broke off a repeated request continues it and keeps the results of its "
+        "tools (0 to 3600); 0: never.",
     ),
     Option(
         "graft_keepalive",
         str,
         "10",
-        "After how many seconds of waiting for tools a stream is sent an event that clients ignore; 0: never.",
+        "After how many seconds of waiting for tools a stream gets an event that clients ignore (0 to 3600); 0: never.",
     ),
     Option(
         "graft_stream",
         str,
         "on",
-        "Whether answers stream: `on`, or `off` for whole answers, which the `response` hooks of scripts can change. "
-        "Answers that a `modify_body` rule may match come whole in any case.",
+        "`on` streams answers; `off` delivers whole answers, which the `response` hooks of scripts can change. Answers "
+        "that a `modify_body` rule may match are always delivered whole.",
     ),
     Option(
         "graft_drain_timeout",
         str,
         "5",
-        "How long requests in flight may take to finish when the proxy is told to end, in seconds (0 to 3600). New "
-        "connections are refused meanwhile; a second signal ends the wait.",
+        "How many seconds requests in flight have to finish when the proxy is told to stop (0 to 3600). New "
+        "connections are refused meanwhile. A second signal ends the wait.",
     ),
-    Option("graft_filter", str, "", "A mitmproxy flow filter: only requests that match it are grafted at all."),
+    Option("graft_filter", str, "", "A mitmproxy flow filter: only matching requests are grafted."),
     Option(
         "graft_redirect",
         Sequence[str],
         (),
-        "HOST=URL: send the requests for a Gemini host to another base URL; recorded URLs stay true. Repeatable.",
+        "HOST=URL: send the requests for a Gemini host to another base URL. Recordings keep the original URL. "
+        "Repeatable.",
     ),
     Option(
         "graft_upstream",
         str,
         "https://generativelanguage.googleapis.com",
-        "Where the front doors (/v1/responses, /v1/gemini) send their requests: the base URL of a Gemini API.",
+        "The base URL of the Gemini API that the front doors (/v1/responses, /v1/gemini) use.",
     ),
     Option(
         "graft_control",
         str,
         "127.0.0.1:8741",
-        "Where the control API listens, host:port; `off` for none.",
+        "The address of the control API, host:port; `off` disables it.",
     ),
     Option(
         "graft_token",
         str,
         "",
-        "The control API's bearer token; empty: the one in the environment variable TOOLGRAFT_TOKEN, else one that is "
-        "made at the first start and kept in the state folder. `off` asks for none (loopback only).",
+        "The control API's bearer token. Empty: the environment variable TOOLGRAFT_TOKEN, else a token that the first "
+        "start creates in the state folder. `off` requires no token (loopback only).",
     ),
     Option(
         "graft_allow_origins",
         Sequence[str],
         (),
-        "An origin (https://app.example) whose web pages may use the proxy and the control API. Repeatable.",
+        "An origin, such as https://app.example, whose web pages may use the proxy and the control API. Repeatable.",
     ),
     Option(
         "graft_allow_hosts",
         Sequence[str],
         (),
-        "A host name besides localhost and plain IP addresses under which clients may address the reverse proxy and "
-        "the control API. Repeatable.",
+        "A host name, besides localhost and IP addresses, by which clients may address the reverse proxy and the "
+        "control API. Repeatable.",
     ),
     Option(
         "graft_egress",
         Sequence[str],
         (),
-        "A host that HTTP tools may call, and then no other: tools.example, *.tools.example, 192.168.1.7, 10.0.0.0/8, "
-        "`public`, `loopback`, each with :PORT or without. Empty: public hosts and this machine, but no private or "
-        "link-local addresses. The proxy's own ports never. Repeatable.",
+        "A host that HTTP tools may call; all other hosts are then refused. Examples: tools.example, *.tools.example, "
+        "192.168.1.7, 10.0.0.0/8, `public`, `loopback`, each with or without :PORT. Empty: public hosts and this "
+        "machine, but no private or link-local addresses. The proxy's own ports are always refused. Repeatable.",
     ),
     Option(
         "graft_session_access",
         Sequence[str],
         (),
-        "SESSION=USER,USER: users besides its own who may use a session; `*` for all. It counts where users sign in "
-        "(mitmproxy's `proxyauth`): there a session belongs to the user of its name. Repeatable.",
+        "SESSION=USER,USER: further users who may use a session; `*` for all. It applies if users sign in (mitmproxy's "
+        "`proxyauth`): a session then belongs to the user of the same name. Repeatable.",
     ),
     Option(
         "graft_store",
         str,
         "",
-        "Where calls and turns are kept: sqlite:///PATH or memory://; empty: toolgraft.db in the state folder.",
+        "Where calls and turns are stored: sqlite:///PATH or memory://. Empty: toolgraft.db in the state folder.",
     ),
     Option(
         "graft_durability",
         str,
         "power",
-        "What the control API's acknowledgements survive: `power` waits until the disk has what they tell of, "
-        "`process` does not, and a power failure may take the last of it.",
+        "What acknowledged writes of the control API survive: with `power`, a power failure, because acknowledgements "
+        "wait for the disk; with `process`, only a crash of the process: a power failure may lose the last writes.",
     ),
-    Option("graft_state", str, "", "The state folder; empty: TOOLGRAFT_HOME, else the user's own (XDG) one."),
-    Option("graft_ttl", str, "604800", "How long records are kept, in seconds (60 or more)."),
+    Option("graft_state", str, "", "The state folder. Empty: TOOLGRAFT_HOME, else the user's (XDG) state folder."),
+    Option("graft_ttl", str, "604800", "How many seconds records are kept (60 or more)."),
     Option(
         "graft_on_store_error",
         str,
         "fail",
-        "What a client gets when the store fails, or the proxy itself with a request: `fail` answers with an error "
-        "(503, or 500), `pass` forwards the request untouched.",
+        "What happens to a request if the store (or the proxy) fails: `fail` answers with the error 503 (or 500), "
+        "`pass` forwards the request unchanged.",
     ),
     Option(
         "graft_max_tools",
         str,
         "1000",
-        "How many tools of one MCP server are taken (1 to 100000); the others are left out, with a warning.",
+        "How many tools of one MCP server are used (1 to 100000). More are left out, with a warning.",
     ),
     Option(
         "graft_max_tool",
         str,
         "262144",
-        "How many bytes a tool of an MCP server may have, description and schemas (1024 or more); a larger one is left "
-        "out, with a warning.",
+        "How many bytes the description and schemas of an MCP server's tool may have (1024 or more). A larger tool is "
+        "left out, with a warning.",
     ),
     Option(
         "graft_max_line",
         str,
         "4194304",
-        "How many bytes a message of an MCP server may have (1024 or more); a longer one ends its connection.",
+        "How many bytes a message of an MCP server may have (1024 or more). A longer one ends its connection.",
     ),
     Option(
         "graft_max_connections",
         str,
         "4096",
-        "How many connections the control API's port may have at once, and all ports of the proxy together (8 or "
-        "more); fewer where there are not enough file descriptors.",
+        "How many connections the control API may have at once, and all ports of the proxy together (8 or more). Fewer "
+        "if there are not enough file descriptors.",
     ),
     Option(
         "graft_max_headers",
@@ -244,19 +245,20 @@ OPTIONS: tuple[Option, ...] = (
         "graft_header_timeout",
         str,
         "10",
-        "How long the headers of a request to the control API may take, in seconds (more than 0, at most 3600).",
+        "How many seconds the headers of a request to the control API may take (more than 0, at most 3600).",
     ),
     Option(
         "graft_max_body",
         str,
         "67108864",
-        "The largest body that the control API takes, in bytes, and what a compressed request to the model may hold.",
+        "How many bytes a request to the control API may have, and a compressed request to the model after "
+        "decompression.",
     ),
     Option(
         "graft_record",
         str,
         "",
-        "A file to write grafted exchanges to, in mitmproxy's format, without secrets.",
+        "A file for recordings of grafted exchanges, in mitmproxy's format, without secrets.",
     ),
 )
 

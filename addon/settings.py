@@ -19,17 +19,17 @@ from store.models import SESSION_FORM, SESSION_NAME, SessionName
 
 
 def state_folder(configured: str = "") -> Path:
-    """The folder of the database, the token and the running proxy's address: the one given, else TOOLGRAFT_HOME,
-    else the user's state folder of the platform. Raises ValueError where the user has no home folder."""
+    """The folder of the database, the token and the running proxy's address: `configured`, else TOOLGRAFT_HOME, else
+    the platform's state folder of the user. Raises ValueError if the user has no home folder."""
     chosen = configured or os.environ.get("TOOLGRAFT_HOME") or platformdirs.user_state_dir("toolgraft")
     found = os.path.expanduser(chosen)
     if found.startswith("~"):
-        raise ValueError(f"the state folder {chosen}: there is no home folder of this user")
+        raise ValueError(f"the state folder {chosen}: this user has no home folder")
     return Path(found)
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host name or address literal can only mean this machine."""
+    """Whether a host name or address literal always means this machine."""
     host = host.strip("[]").rstrip(".").lower()
     if host == "localhost" or host.endswith(".localhost"):
         return True
@@ -40,7 +40,7 @@ def is_loopback(host: str) -> bool:
 
 
 def is_host_name(text: str) -> bool:
-    """Whether this is a host name alone: no scheme, port or path."""
+    """Whether this is a plain host name, without scheme, port or path."""
     return bool(text) and set(text.lower()) <= set("abcdefghijklmnopqrstuvwxyz0123456789.-")
 
 
@@ -53,7 +53,7 @@ class Redirect(NamedTuple):
 
 
 class SessionAccess(NamedTuple):
-    """Who shares a session with the user of its name; `*` among the users for everyone."""
+    """Further users of a session, besides the user of the same name; `*` for everyone."""
 
     session: str
     users: frozenset[str]
@@ -113,12 +113,12 @@ class Settings(BaseModel):
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> Self:
-        """From the options by their full names. Raises ValidationError; `explain` puts it in words."""
+        """Parse options, given by full name. Raises ValidationError, for `explain`."""
         values = {o.name.removeprefix("graft_"): options[o.name] for o in OPTIONS if o.name in options}
         return cls.model_validate(values)
 
     def may_use(self, user: str, session: str) -> bool:
-        """Whether a user who has signed in may use a session: the one of that name, and those that are shared."""
+        """Whether a signed-in user may use a session: the session of the same name, or a shared one."""
         return user == session or any(
             session == shared.session and not shared.users.isdisjoint((user, "*")) for shared in self.session_access
         )
@@ -138,12 +138,12 @@ class Settings(BaseModel):
     @classmethod
     def _placeholder_is_recognisable(cls, text: str) -> str:
         if text.count("{turn_id}") != 1:
-            raise ValueError("must hold {turn_id} exactly once: the turn is found again by it")
+            raise ValueError("must contain {turn_id} exactly once, to identify the turn")
         rest = text.replace("{turn_id}", "").replace("{names}", "")
         if "{" in rest or "}" in rest or text.count("{names}") > 1:
-            raise ValueError("may hold {turn_id} and {names}, and no other braces")
+            raise ValueError("may contain {turn_id} and {names} (once), but no other braces")
         if sum(character.isalpha() for character in rest) < 3:
-            raise ValueError("must have words of its own, of three letters or more, beside {turn_id} and {names}")
+            raise ValueError("must contain three letters or more besides {turn_id} and {names}")
         return text
 
     @field_validator("redirect", mode="before")
@@ -176,7 +176,9 @@ class Settings(BaseModel):
             return None
         host, colon, port = value.rpartition(":")
         if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
-            raise ValueError("must be host:port (127.0.0.1:8741, [::1]:8741, port 0 for a free one) or `off`")
+            raise ValueError(
+                "must be host:port, such as 127.0.0.1:8741 or [::1]:8741 (port 0: any free port), or `off`"
+            )
         return host.strip("[]"), int(port)
 
     @field_validator("token")
@@ -212,17 +214,17 @@ class Settings(BaseModel):
     @field_validator("*", mode="before")
     @classmethod
     def _no_nul(cls, value: Any) -> Any:
-        """The last of the validators here, which pydantic calls first."""
+        """Defined last, because pydantic calls it first."""
         texts = value if isinstance(value, list | tuple) else [value]
         if any(isinstance(text, str) and "\0" in text for text in texts):
-            raise ValueError("must not hold a NUL character")
+            raise ValueError("must not contain a NUL character")
         return value
 
     @model_validator(mode="after")
-    def _no_open_door(self) -> Self:
+    def _no_token_only_on_loopback(self) -> Self:
         if self.token == "off" and self.control is not None and not is_loopback(self.control[0]):
             raise ValueError(
-                f"graft_token: `off` fits only a loopback graft_control, and {self.control[0]} is not loopback"
+                f"graft_token: `off` needs a loopback graft_control, and {self.control[0]} is not loopback"
             )
         return self
 
@@ -259,7 +261,7 @@ def parse_session_access(text: str) -> SessionAccess:
 
 _EXAMPLE = "generativelanguage.googleapis.com=http://127.0.0.1:9912"
 
-_FITS = {
+_EXPECTED = {
     "session": SESSION_FORM,
     "max_tools": "a number from 1 to 100000",
     "max_tool": "a number of bytes, 1024 or more",
@@ -285,15 +287,15 @@ _FITS = {
 
 
 def explain(error: ValidationError) -> str:
-    """The first mistake in plain words: the option, its value, and what fits."""
+    """Message for the first error: the option, its value, and what is expected."""
     first = error.errors()[0]
     message = first["msg"].removeprefix("Value error, ")
     if not first["loc"]:
         return message
     name = str(first["loc"][0])
-    fits = _FITS.get(name)
-    if fits is None and first["type"] == "literal_error":
-        fits = "one of " + first["ctx"]["expected"].replace("'", "").replace(" or ", ", ")
+    expected = _EXPECTED.get(name)
+    if expected is None and first["type"] == "literal_error":
+        expected = "one of " + first["ctx"]["expected"].replace("'", "").replace(" or ", ", ")
     if isinstance(first["input"], str):
         name += f"={'(not shown)' if name == 'token' else redacted(first['input'])}"
-    return f"graft_{name}: {f'must be {fits}' if fits else message}"
+    return f"graft_{name}: {f'must be {expected}' if expected else message}"

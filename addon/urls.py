@@ -1,4 +1,4 @@
-"""URLs as users give them: what fits as a base URL, and how a value is shown in a message without its secrets."""
+"""URLs from users: checks base URLs, and masks secrets of values in messages."""
 
 import re
 from urllib.parse import SplitResult, urlsplit
@@ -7,13 +7,13 @@ _SHOWN = 120  # characters of a value in a message
 
 
 def base_url(url: str) -> SplitResult:
-    """The parts of a base URL of an HTTP service. Raises ValueError, in words that do not repeat the URL."""
+    """The parts of a base URL of an HTTP service. Raises ValueError, whose message does not repeat the URL."""
     try:
         parts = urlsplit(url)
-        fits = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        is_valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
-        fits = False
-    if not fits or not url.isascii() or not url.isprintable() or " " in url or "\\" in url:
+        is_valid = False
+    if not is_valid or not url.isascii() or not url.isprintable() or " " in url or "\\" in url:
         raise ValueError("must be an http or https URL, such as http://127.0.0.1:9912")
     if "@" in parts.netloc or "?" in url or "#" in url:
         raise ValueError("may have a path, but no query, fragment, user name or password")
@@ -21,7 +21,7 @@ def base_url(url: str) -> SplitResult:
 
 
 def is_origin(url: str) -> bool:
-    """Whether this is an origin of web pages, such as https://app.example:8443."""
+    """Whether this is a web origin, such as https://app.example:8443."""
     try:
         parts = base_url(url)
     except ValueError:

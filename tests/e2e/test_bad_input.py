@@ -55,7 +55,7 @@ WRONG = [
     ("client_tools", "drop", "graft_client_tools='drop': must be one of strip, keep"),
     ("delivery", "fax", "graft_delivery='fax': must be one of auto, placeholder, loop, passthrough"),
     ("pending_timeout", "soon", "graft_pending_timeout='soon': must be a number of seconds from 0 to 3600"),
-    ("placeholder", "done", "graft_placeholder='done': must hold {turn_id} exactly once"),
+    ("placeholder", "done", "graft_placeholder='done': must contain {turn_id} exactly once"),
     ("filter", "~~(", "graft_filter='~~(': must be a mitmproxy flow filter"),
     ("redirect", "nowhere", "'nowhere' must be HOST=URL, such as generativelanguage.googleapis.com=http://"),
     ("upstream", "gemini.example", "graft_upstream='gemini.example': must be an http or https URL"),
