@@ -108,6 +108,7 @@ def problem_of(error: Exception) -> Problem:
                 headers={"Retry-After": "1"},
             )
         case StoreUnavailable():
+            _log.warning("the store failed: %s", error)
             return Problem(503, "the store cannot be used now; nothing was changed", headers={"Retry-After": "1"})
     _log.error("the control API failed", exc_info=error)
     return Problem(500, "the control API failed; the proxy's log has more")

@@ -72,6 +72,10 @@ class Forward:
     heard: Exchange | None = field(default=None, compare=False)
 
 
+STORE_FAILED = "the store does not answer; the proxy's log has more"
+"""All that clients and models are told: what a store says names files of the user's."""
+
+
 @dataclass(frozen=True, slots=True)
 class Reply:
     """Is answered here; nothing goes upstream."""

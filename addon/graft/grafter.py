@@ -22,7 +22,7 @@ from addon.core.steps import last_step
 from addon.core.tools import Toolbox, ToolPlan, cannot_use_functions, generation
 from addon.core.turns import HistoryTurn
 from addon.graft.evidence import Miss
-from addon.graft.exchange import Abandoned, Exchange, Forward, Outcome, Paused, Reply
+from addon.graft.exchange import STORE_FAILED, Abandoned, Exchange, Forward, Outcome, Paused, Reply
 from addon.graft.ledger import Hits, hits_of, take_answers
 from addon.graft.owners import ByHand, Owners
 from addon.graft.prefixes import Prefixes
@@ -385,7 +385,7 @@ def _is_pending(scope: Scope, request: Request, hits: Hits) -> bool:
 def store_error(wire: Wire, error: StoreUnavailable) -> bytes:
     if isinstance(error, GraftFailed):
         return wire.error(replies.error(500, "INTERNAL", f"toolgraft: {error}"))
-    return wire.error(replies.error(503, "UNAVAILABLE", f"toolgraft: the store does not answer: {error}"))
+    return wire.error(replies.error(503, "UNAVAILABLE", f"toolgraft: {STORE_FAILED}"))
 
 
 def _counts_tools(target: Target, request: Request) -> bool:

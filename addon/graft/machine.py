@@ -25,7 +25,7 @@ from addon.core.toolloop import RunTools
 from addon.graft.births import Births
 from addon.graft.decoding import Item
 from addon.graft.effects import Begin, Effect, End, Mistake, Note, Pause, Send, Show, Start, Wait, Warn
-from addon.graft.exchange import Exchange
+from addon.graft.exchange import STORE_FAILED, Exchange
 from addon.graft.hearing import FINISH
 from addon.graft.journal import Journal, TurnIds
 from addon.graft.owners import Owners
@@ -37,7 +37,6 @@ from addon.graft.splice import Splice
 from addon.settings import Settings
 from addon.surfaces.base import Framing
 from addon.surfaces.wire import Wire
-from store.base import StoreUnavailable
 
 _CUT_SHORT = "an answer ended within the arguments of a call of"
 
@@ -442,13 +441,13 @@ class AnswerMachine:
         """There is more of the answer than may be: nothing of what is left of it is read."""
         return self.fail(502, "UNAVAILABLE", words)
 
-    def store_failed(self, error: StoreUnavailable) -> list[Effect] | None:
+    def store_failed(self) -> list[Effect] | None:
         """What is to be done instead of a Save that failed and of all behind it; None: go on, as the settings say. The
         client gets no call that it does not know either way: its turn is not found again, and nothing else is lost."""
         self._journal.lost()
         if self._settings.on_store_error == "pass":
             return None
-        return self.fail(503, "UNAVAILABLE", f"the store does not answer: {error}")
+        return self.fail(503, "UNAVAILABLE", STORE_FAILED)
 
     def refused(self, status: int, body: bytes) -> list[Effect]:
         """Handle an upstream status other than 200. The client receives it unchanged, or as an error event if its

@@ -54,7 +54,7 @@ async def _save(grafter: Grafter, save: Save) -> None:
 def store_failed(grafter: Grafter, machine: AnswerMachine, error: StoreUnavailable) -> list[Effect] | None:
     """The same for whatever else an answer needs of the store."""
     grafter.metrics.error("store")
-    instead = machine.store_failed(error)
+    instead = machine.store_failed()
     if instead is None:
         grafter.warn(f"the store failed, an answer is not remembered: {error}")
     else:

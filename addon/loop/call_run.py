@@ -13,6 +13,7 @@ import msgspec
 from addon.core.answer import CapturedCall
 from addon.core.calls import exact, response_of
 from addon.core.documents import Document
+from addon.graft.exchange import STORE_FAILED
 from addon.graft.owners import Birth
 from addon.graft.scope import Scope
 from addon.loop.attempts import attempt
@@ -23,7 +24,7 @@ from addon.loop.shared_runs import RunKey, SharedRuns
 from addon.loop.steps import Step
 from addon.tools.base import ToolError, error_text
 from addon.tools.schema_checks import SchemaChecks
-from store.base import NotPending, Store, StoreError
+from store.base import NotPending, Store, StoreError, StoreUnavailable
 from store.models import Call, Status
 
 logger = logging.getLogger("toolgraft")
@@ -97,7 +98,9 @@ class CallRun:
             async with self.limit:
                 return await self._run()
         except StoreError as error:
-            return await self._keep(error=f"the call could not be run: {error}")
+            logger.warning("a call could not be run: %s", error)
+            why = STORE_FAILED if isinstance(error, StoreUnavailable) else error
+            return await self._keep(error=f"the call could not be run: {why}")
         except (asyncio.CancelledError, GeneratorExit):
             raise
         except BaseException as error:

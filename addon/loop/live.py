@@ -12,6 +12,7 @@ from addon.core.arguments import Limits
 from addon.core.calls import response_of
 from addon.core.documents import Document, Malformed
 from addon.core.live import Frame, LiveMachine, LiveStep, Outcome, ToolBehavior
+from addon.graft.exchange import STORE_FAILED
 from addon.graft.grafter import Grafter, GraftFailed
 from addon.graft.owners import Birth
 from addon.graft.records import call_of, live_turn_of, new_call_id, new_turn_id
@@ -144,7 +145,7 @@ class LiveSession:
             self.grafter.metrics.error("store")
             logger.warning("the store failed, a Live call was not run: %s", error)
             for call in called.calls:
-                self._told(call.call_id, response_of(None, f"the call could not be stored: {error}"))
+                self._told(call.call_id, response_of(None, f"the call could not be stored: {STORE_FAILED}"))
             return
         self.grafter.metrics.captured(len(called.calls))
         step = Step()

@@ -35,19 +35,21 @@ from tests.hooks.harness import GOOGLE, PATH, Hooks, request, response
 from tests.loop.conftest import Proxy, until
 
 TOOL = "get_weather"
+PLACE = "/home/alice/graft.db"
+"""Where the database is: for the log, and for nobody else."""
 QUESTION = "say Wait. call get_weather {}"
 
 
 def no_space() -> Exception:
-    return StoreUnavailable("the disk is full")
+    return StoreUnavailable(f"store {PLACE}: the disk is full")
 
 
 def busy() -> Exception:
-    return StoreBusy("another program holds it")
+    return StoreBusy(f"store {PLACE}: another program holds it")
 
 
 def unforeseen() -> Exception:
-    return sqlite3.OperationalError("disk I/O error")
+    return sqlite3.OperationalError(f"{PLACE}: disk I/O error")
 
 
 class Fault(NamedTuple):
@@ -407,7 +409,9 @@ def check_told(contents: list[Document], *, times: int = 1, ran: bool = True) ->
         assert told["response"] == {"celsius": 3} or (not ran and "could not be run" in told["response"]["error"]), told
 
 
-def check_log(records: list[logging.LogRecord], raised: list[Exception]) -> None:
+def check_log(records: list[logging.LogRecord], raised: list[Exception], refused: list[str]) -> None:
+    messages = "".join(logging.Formatter().format(record) for record in records)
+    assert PLACE in messages or not refused, "the log says where"
     for record in records:
         if record.exc_info:
             assert record.exc_info[1] in raised, record.getMessage()
@@ -421,6 +425,7 @@ def check_log(records: list[logging.LogRecord], raised: list[Exception]) -> None
 async def test_what_was_answered_is_in_the_next_turn_wherever_the_store_fails(
     kind: type[Chat], policy: str, faults: list[Fault], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.DEBUG, "toolgraft")  # what was said before is told there alone
     async with chat_of(kind, tmp_path, policy) as chat:
         await run(chat)
         check_told(chat.told())
@@ -434,7 +439,7 @@ async def test_what_was_answered_is_in_the_next_turn_wherever_the_store_fails(
                 await run(chat)
                 assert bool(chat.store.raised) == (fault is not SLOW), "the call has come"
                 check(chat, policy)
-                check_log(caplog.records, chat.store.raised)
+                check_log(caplog.records, chat.store.raised, chat.refused)
             except Exception as error:
                 error.add_note(f"call {at} of the store: {chat.store.called[at:][:1]}, {fault}")
                 raise
@@ -443,6 +448,8 @@ async def test_what_was_answered_is_in_the_next_turn_wherever_the_store_fails(
 def check(chat: Chat, policy: str) -> None:
     raised = chat.store.raised
     assert not any("functionCall" in one or "function_call" in one for one in chat.shown)
+    assert not any(PLACE in one for one in chat.shown)
+    assert PLACE not in json.dumps([one["body"] for one in chat.app.log.requests])
     assert not [one for one in chat.app.log.requests if one["status"] >= 400]
     if policy == "fail" or not raised:
         check_told(chat.told(), times=chat.times, ran=chat.store.failed != "start")

@@ -806,7 +806,7 @@ async def test_a_store_that_fails_in_a_stream_ends_it_with_an_error(
     assert seen[: len(lead)] == lead
     assert len(seen) == len(lead) + 1
     assert seen[-1]["error"]["status"] == "UNAVAILABLE"
-    assert "disk full" in seen[-1]["error"]["message"]
+    assert "the store does not answer" in seen[-1]["error"]["message"]
 
 
 @FRAMINGS
