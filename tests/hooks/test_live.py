@@ -287,7 +287,7 @@ async def test_a_call_that_cannot_be_read_ends_the_connection(socket: Callable[.
     assert event.message.content == b"toolgraft: a message of the model's may hold a call, and cannot be read"
 
 
-@pytest.mark.parametrize("where", ["addon.core.live.Live._tools", "addon.loop.live.Live"])
+@pytest.mark.parametrize("where", ["addon.core.live.LiveMachine._tools", "addon.loop.live.LiveMachine"])
 async def test_a_mistake_in_a_setup_ends_the_connection_with_a_reason(
     make: Callable[..., Hooks], monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
@@ -319,8 +319,10 @@ async def test_with_the_pass_policy_a_mistake_lets_the_clients_frame_go_on_with_
     if kind != "setup":
         await made.frame(SETUP)
     with monkeypatch.context() as patch:
-        patch.setattr("addon.core.live.Live._declared" if kind != "realtimeInput" else "addon.core.live.Frame", broken)
-        patch.setattr("addon.core.live.Live.is_blocked", property(broken))
+        patch.setattr(
+            "addon.core.live.LiveMachine._declared" if kind != "realtimeInput" else "addon.core.live.Frame", broken
+        )
+        patch.setattr("addon.core.live.LiveMachine.is_blocked", property(broken))
         given = json.dumps({kind: {"tools": [{"functionDeclarations": [{"name": "own"}]}]}}).encode()
         assert is_untouched(await made.frame(given), given)
     own = {"toolCall": {"functionCalls": [{"id": "f1", "name": "own", "args": {}}]}}
