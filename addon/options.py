@@ -132,6 +132,12 @@ OPTIONS: tuple[Option, ...] = (
         "How many seconds requests in flight have to finish when the proxy is told to stop (0 to 3600). New "
         "connections are refused meanwhile. A second signal ends the wait.",
     ),
+    Option(
+        "graft_fast",
+        str,
+        "on",
+        "`on` calls the hooks of addons faster than mitmproxy does, with the same result; `off` leaves it to mitmproxy.",
+    ),
     Option("graft_filter", str, "", "A mitmproxy flow filter: only matching requests are grafted."),
     Option(
         "graft_redirect",

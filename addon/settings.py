@@ -88,6 +88,7 @@ class Settings(BaseModel):
     keepalive: Seconds = 10.0
     drain_timeout: Seconds = 5.0
     stream: Literal["on", "off"] = "on"
+    fast: Literal["on", "off"] = "on"
     filter: str = ""
     redirect: tuple[Redirect, ...] = ()
     upstream: str = "https://generativelanguage.googleapis.com"

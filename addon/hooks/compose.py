@@ -9,6 +9,7 @@ from mitmproxy import hooks, http
 import addon.hooks.interim  # noqa: F401 - replaces what mitmproxy does not know of HTTP
 from addon.hooks.clients import Clients
 from addon.hooks.connections import Connections
+from addon.hooks.dispatch import Dispatch
 from addon.hooks.doorways import Doorways
 from addon.hooks.draining import InFlight
 from addon.hooks.grafting import Grafting
@@ -112,4 +113,4 @@ def build_addons() -> list[object]:
     living = Living(lifecycle, routing)
     recording = Recording(lifecycle, routing, grafting, watching)
     first = [Stdout(), lifecycle, Connections(lifecycle), Masking(), clients, doorways]
-    return [Toolgraft([*first, looping, routing, grafting, living, recording, in_flight])]
+    return [Toolgraft([*first, looping, routing, grafting, living, recording, in_flight, Dispatch(lifecycle)])]

@@ -1,0 +1,187 @@
+"""The hooks of each event, worked out once.
+
+mitmproxy asks each of its 36 addons for the hooks of about twenty events a request, and few addons have any given hook:
+that is half of its time. Here the hooks of an event are kept in a table, as long as every addon is mitmproxy's own or
+toolgraft's, whose hooks do not change. A script may change hooks and `addons`, its own and those of others, whenever it
+runs. Where a script is loaded, each addon is asked at each event, in mitmproxy's way but without its preparations.
+
+Two methods of mitmproxy's are replaced, `trigger_event` and `handle_lifecycle`, and two are wrapped to know when the
+table is out of date: in one AddonManager and never in the class. They are left alone where mitmproxy's own are not what
+this was written for. `trigger` and `invoke_addon_sync` are mitmproxy's in any case.
+"""
+
+import inspect
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from importlib.metadata import version
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from mitmproxy import ctx, exceptions, flow, hooks
+from mitmproxy.addonmanager import AddonManager, cut_traceback, safecall, traverse
+
+from addon.hooks.lifecycle import Lifecycle
+from addon.hooks.written_for import source_hash
+
+logger = logging.getLogger("toolgraft")
+
+Hook = Callable[..., Any]
+Table = tuple[tuple[Hook, ...], ...]
+"""The hooks of one event. Those of an addon and of the addons below it are a group, which ends with one that raises."""
+
+WRITTEN_FOR = "bada7e535a579aba"
+
+_OWN = __name__.rpartition(".")[0]
+_ENTRY = Path(__file__).resolve().parent.parent / "entry.py"
+
+
+def fits() -> bool:
+    """Whether mitmproxy's own way is the one that this module knows."""
+    replaced = (AddonManager.trigger_event, AddonManager.handle_lifecycle, AddonManager.register, AddonManager.remove)
+    used = (AddonManager.invoke_addon, AddonManager._iter_hooks, traverse, safecall, cut_traceback)
+    return source_hash(*replaced, *used, AddonManager.add, AddonManager.clear) == WRITTEN_FOR
+
+
+class Dispatch:
+    """Dispatches the events of the mitmproxy that the addon is loaded in, while `graft_fast` is on. It stands last."""
+
+    def __init__(self, lifecycle: Lifecycle) -> None:
+        self.lifecycle = lifecycle
+        self._is_on = False
+        self._dispatcher: Dispatcher | None = None
+
+    def configure(self, updated: set[str]) -> None:
+        runtime = self.lifecycle.runtime
+        on = runtime is not None and not runtime.ending and runtime.settings.fast == "on"
+        if on == self._is_on:
+            return
+        self.done()
+        self._is_on = on
+        if not on:
+            return
+        manager = ctx.master.addons
+        if fits() and type(manager) is AddonManager and not Dispatcher.METHODS & vars(manager).keys():
+            self._dispatcher = Dispatcher(manager)
+        else:
+            logger.warning(
+                f"graft_fast: mitmproxy {version('mitmproxy')} calls hooks in a way of its own: left as it is"
+            )
+
+    def running(self) -> None:
+        if self._dispatcher is not None:
+            self._dispatcher.forget()  # toolgraft sets hooks of the dumper's when it begins to run
+
+    def done(self) -> None:
+        self._is_on = False
+        if self._dispatcher is not None:
+            self._dispatcher.uninstall()
+            self._dispatcher = None
+
+
+class Dispatcher:
+    """Dispatches the events of one AddonManager, from its making until `uninstall`."""
+
+    METHODS = frozenset({"trigger_event", "handle_lifecycle", "register", "remove"})
+
+    def __init__(self, manager: AddonManager) -> None:
+        self._manager = manager
+        self._chain: list[Any] = []
+        """The addons that the tables were made for."""
+        self._are_known = True
+        self._tables: dict[str, Table | None] = {}
+        """By event; None where an addon's hook is none, which mitmproxy logs at each event."""
+        vars(manager).update({name: getattr(self, name) for name in self.METHODS})
+
+    def uninstall(self) -> None:
+        for name in self.METHODS:
+            if vars(self._manager).get(name) == getattr(self, name):  # a script may have put its own there
+                del vars(self._manager)[name]
+
+    def register(self, addon: Any) -> Any:
+        try:
+            return AddonManager.register(self._manager, addon)
+        finally:
+            self.forget()
+
+    def remove(self, addon: Any) -> None:
+        try:
+            AddonManager.remove(self._manager, addon)
+        finally:
+            self.forget()
+
+    def forget(self) -> None:
+        self._chain = []
+
+    async def handle_lifecycle(self, event: hooks.Hook) -> None:
+        message = event.args()[0]
+        await self._manager.trigger_event(event)
+        if isinstance(message, flow.Flow) and self._table("update") != ():
+            await self._manager.trigger_event(hooks.UpdateHook([message]))
+
+    async def trigger_event(self, event: hooks.Hook) -> None:
+        table = self._table(event.name)
+        for group in self._groups(event.name) if table is None else table:
+            try:
+                await invoke_addon(group, event)
+            except exceptions.AddonHalt:
+                return
+            except Exception:
+                with safecall():
+                    raise
+
+    def _table(self, name: str) -> Table | None:
+        """None where each addon has to be asked."""
+        if self._chain != self._manager.chain:
+            self._chain = list(self._manager.chain)
+            self._are_known = all(map(_is_known, traverse(self._chain)))
+            self._tables = {}
+        if not self._are_known:
+            return None
+        if name not in self._tables:
+            try:
+                groups = (tuple(_iter_hooks(top, name)) for top in self._chain)
+                self._tables[name] = tuple(group for group in groups if group)
+            except exceptions.AddonManagerError:
+                self._tables[name] = None
+        return self._tables[name]
+
+    def _groups(self, name: str) -> Iterator[Iterator[Hook]]:
+        """Those of the addons that have something to be called. What is asked for is asked when its turn comes: a hook
+        may have changed it."""
+        for top in self._manager.chain:
+            try:
+                nothing = not getattr(top, name, None) and not hasattr(top, "addons")
+            except Exception:
+                nothing = False  # it raises once more where that is logged
+            if not nothing:
+                yield _iter_hooks(top, name)
+
+
+async def invoke_addon(found: Iterable[Hook], event: hooks.Hook) -> None:
+    """As mitmproxy's, and of the same name: tracebacks in the log begin below it."""
+    for hook in found:
+        result = hook(*event.args())
+        if result is not None and inspect.isawaitable(result):
+            await result
+
+
+def _iter_hooks(addon: Any, name: str) -> Iterator[Hook]:
+    """Those of an addon and of the addons below it, as mitmproxy's `_iter_hooks`."""
+    found = getattr(addon, name, None)
+    if found:
+        if callable(found):
+            yield found
+        elif not isinstance(found, ModuleType):
+            raise exceptions.AddonManagerError(f"Addon handler {name} ({addon}) not callable")
+    if hasattr(addon, "addons"):
+        for part in addon.addons:
+            yield from _iter_hooks(part, name)
+
+
+def _is_known(addon: Any) -> bool:
+    """Whether its hooks and its `addons` are what they were, unless an addon is registered or removed."""
+    if isinstance(addon, ModuleType):
+        return Path(getattr(addon, "__file__", None) or "").resolve() == _ENTRY
+    defined_in = type(addon).__module__
+    return defined_in.partition(".")[0] == "mitmproxy" or defined_in.rpartition(".")[0] == _OWN
