@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from addon.core.arguments import NO_LIMITS, Assembly, Bounds, Limits
-from addon.core.documents import Document, camel, get, listed, objects, parts_of
+from addon.core.documents import Document, as_list, camel, get, objects, parts_of
 from addon.core.parts import Parts
 from addon.core.placeholder import Placeholder
 from addon.core.steps import CallSlot
@@ -298,7 +298,7 @@ class AnswerRewriter:
 
     def _record_call(self, state: Candidate, part: Document, call: Document) -> bool:
         """Record a call, or a piece of a call. Returns whether the client gets the part."""
-        pieces = listed(get(call, "partialArgs"))
+        pieces = as_list(get(call, "partialArgs"))
         goes_on = bool(get(call, "willContinue"))
         if state.partial is None and not pieces and not goes_on:
             return self._capture(state, part, call)

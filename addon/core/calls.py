@@ -13,7 +13,7 @@ _OWN = ("functionCall", "functionResponse")
 _SERVER = ("toolCall", "toolResponse")
 
 
-def decoded(signature: Any) -> bytes | None:
+def decoded_signature(signature: Any) -> bytes | None:
     """A thoughtSignature by value: clients send it back in the URL-safe alphabet. None for none; what is not base64
     is taken as it is."""
     if not isinstance(signature, str):
@@ -40,7 +40,7 @@ def echoed(contents: Sequence[Document]) -> list[tuple[Any, ...]]:
     found: list[tuple[Any, ...]] = []
     for content in contents:
         for part in parts_of(content):
-            signature = decoded(get(part, "thoughtSignature"))
+            signature = decoded_signature(get(part, "thoughtSignature"))
             if isinstance(call := get(part, "functionCall"), dict):
                 found.append((call.get("name"), canonical(get(call, "args") or {}), call.get("id"), signature))
             found += [
@@ -51,7 +51,7 @@ def echoed(contents: Sequence[Document]) -> list[tuple[Any, ...]]:
     return found
 
 
-def is_ordinary(contents: Sequence[Document]) -> bool:
+def has_user_content(contents: Sequence[Document]) -> bool:
     """Whether a user turn holds anything but functionResponses."""
     return any(get(part, "functionResponse") is None for content in contents for part in parts_of(content))
 
@@ -62,7 +62,7 @@ def responses_lead(contents: Sequence[Document]) -> bool:
     return kinds == sorted(kinds, reverse=True)
 
 
-def flat(content: Document, *, calls: bool = True, server: bool = True) -> Document:
+def as_text(content: Document, *, calls: bool = True, server: bool = True) -> Document:
     """A Content with its calls and responses told as text, so that it stands without any tool being declared.
     Responses that stay go first: text may not come before them. What tells responses has the role `user`, whichever the
     client gave it: it is no answer of the model's. The same object where there is nothing to tell."""
@@ -110,6 +110,6 @@ def response_of(result: Any, error: str | None) -> Document:
     return {"result": result}
 
 
-def exact(args: Mapping[str, Any]) -> bytes:
+def args_key(args: Mapping[str, Any]) -> bytes:
     """Arguments as a key: their order does not matter, and 1, 1.0 and true differ, as do integers of any size."""
     return json.dumps(args, sort_keys=True, separators=(",", ":")).encode()

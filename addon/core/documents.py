@@ -54,11 +54,11 @@ def camel(name: str) -> str:
 
 
 def decode(data: bytes | memoryview) -> Any:
-    """Any JSON value. What of its texts is no Unicode is replaced: see `mended`. Raises Malformed."""
+    """Any JSON value. What of its texts is no Unicode is replaced: see `replace_invalid_text`. Raises Malformed."""
     try:
         return _any_decoder.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        good = mended(bytes(data))
+        good = replace_invalid_text(bytes(data))
         if good == data:
             raise Malformed(str(error)) from None
     try:
@@ -67,17 +67,17 @@ def decode(data: bytes | memoryview) -> Any:
         raise Malformed(str(error)) from None
 
 
-def mended(data: bytes) -> bytes:
+def replace_invalid_text(data: bytes) -> bytes:
     """JSON with U+FFFD for what of its texts is no Unicode: halves of surrogate pairs, which some languages' strings
     hold and JSON can tell, and bytes that are no UTF-8. What is none of these stays as it is, good JSON or not."""
     try:
         data.decode()
     except UnicodeDecodeError:
         data = data.decode("utf-8", "replace").encode()
-    return _ESCAPE.sub(_mended, data) if b"\\u" in data else data
+    return _ESCAPE.sub(_replace_half, data) if b"\\u" in data else data
 
 
-def _mended(escape: re.Match[bytes]) -> bytes:
+def _replace_half(escape: re.Match[bytes]) -> bytes:
     return b"\\ufffd" if escape["half"] is not None else escape[0]
 
 
@@ -153,7 +153,7 @@ def snake(name: str) -> str:
     return re.sub(r"[A-Z]", lambda m: "_" + m.group(0).lower(), name)
 
 
-def listed(value: Any) -> list[Any]:
+def as_list(value: Any) -> list[Any]:
     """Proto JSON takes a single value where a list is due: always the list, [] for None."""
     if value is None:
         return []
@@ -162,9 +162,9 @@ def listed(value: Any) -> list[Any]:
 
 def parts_of(content: Mapping[str, Any]) -> list[Document]:
     """A Content's parts that are objects."""
-    return [part for part in listed(content.get("parts")) if isinstance(part, dict)]
+    return [part for part in as_list(content.get("parts")) if isinstance(part, dict)]
 
 
 def objects(value: Any) -> Iterator[Document]:
     """The objects of a list (or the single object)."""
-    return (item for item in listed(value) if isinstance(item, dict))
+    return (item for item in as_list(value) if isinstance(item, dict))

@@ -58,13 +58,13 @@ DEFAULT = (EgressRule(PUBLIC, None, None), EgressRule(LOOPBACK, None, None))
 def egress_allowed(rules: Sequence[EgressRule], host: str, address: str, port: int) -> bool:
     """Whether a connection to this address and port may be made for a URL of this host. Without rules: to public
     addresses and to this machine, and to no private or link-local one. A host that is named may have any address."""
-    host, found = host.strip("[]").lower().removesuffix("."), plain(address)
+    host, found = host.strip("[]").lower().removesuffix("."), unwrap_address(address)
     return any(
         rule.port in (None, port) and _fits(rule, host, found, public=_is_public(found)) for rule in rules or DEFAULT
     )
 
 
-def plain(address: str) -> Address:
+def unwrap_address(address: str) -> Address:
     """An address as it is without what wraps it: IPv4 in IPv6."""
     found = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(found, ipaddress.IPv6Address):

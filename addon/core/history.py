@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from addon.core.calls import calls_in, echoed, flat, is_ordinary, responses_in, responses_lead
+from addon.core.calls import as_text, calls_in, echoed, has_user_content, responses_in, responses_lead
 from addon.core.documents import Document, encode, get, parts_of
 from addon.core.placeholder import Placeholder
 from addon.core.request import Piece
@@ -134,7 +134,7 @@ class _Writer:
             (true, asked), self.awaited = self.awaited, None
             self._answered_turn(turn, true, asked)
         elif self.rules.strip and turn.holds & RESPONSES and not self.kept_step:
-            self._write([flat(content) for content in turn.contents(self.body)])
+            self._write([as_text(content) for content in turn.contents(self.body)])
         else:
             self.stay(self.index, self.index + 1)
         self.kept_step = False
@@ -163,7 +163,7 @@ class _Writer:
         flat_server = self.rules.strip and bool(turn.holds & SERVER_TOOLS) and not self.rules.plan.server_tools
         self.kept_step = calls and not flat_calls
         if flat_calls or flat_server:
-            self._write([flat(c, calls=flat_calls, server=flat_server) for c in turn.contents(self.body)])
+            self._write([as_text(c, calls=flat_calls, server=flat_server) for c in turn.contents(self.body)])
         else:
             self.stay(self.index, self.index + 1)
 
@@ -189,7 +189,7 @@ class _Writer:
         if calls := [part for part in parts if get(part, "functionCall") is not None]:
             self.kept_step = not self.rules.strip or self._is_whole_step(turn)
             step: Document = {"role": "model", "parts": calls}
-            self._write([step if self.kept_step else flat(step)])
+            self._write([step if self.kept_step else as_text(step)])
 
     def _told(self, true: TrueTurn) -> list[Piece]:
         """A true turn of which the client has no part, responses included."""
@@ -202,7 +202,7 @@ class _Writer:
             if step.slots:
                 contents.append({"role": "user", "parts": self._paired([], [], step, true)[0]})
             if not self._is_declared(step):
-                contents = [flat(content, server=False) for content in contents]
+                contents = [as_text(content, server=False) for content in contents]
             pieces += [encode(content) for content in contents if content["parts"]]
         if not self.depends_on_place:
             true.written = (self.manner, pieces)
@@ -235,7 +235,7 @@ class _Writer:
                 unsigned = False
             parts.append(part)
         said: Document = {**step.content, "parts": parts}
-        return said if self.rules.plan.server_tools else flat(said, calls=False)
+        return said if self.rules.plan.server_tools else as_text(said, calls=False)
 
     def _must_be_signed(self) -> bool:
         """Whether Gemini refuses an unsigned call here: from 3.5 on anywhere, from 3 on in the current turn. A model
@@ -246,7 +246,7 @@ class _Writer:
             return True
         self.depends_on_place = True
         later = self.turns[self.index + 1 :]
-        return not any(turn.side == "user" and is_ordinary(turn.contents(self.body)) for turn in later)
+        return not any(turn.side == "user" and has_user_content(turn.contents(self.body)) for turn in later)
 
     # --- steps that the client has a part in --------------------------------------------------------------------
 
@@ -259,7 +259,7 @@ class _Writer:
         said = self._said(step)
         contents = turn.contents(self.body)
         if not self._is_declared(step):
-            self._write([flat(said, server=False)])
+            self._write([as_text(said, server=False)])
         elif not earlier and echoed(contents) == echoed([said]):
             self.stay(self.index, self.index + 1)
         else:
@@ -281,7 +281,7 @@ class _Writer:
             self.stay(self.index, self.index + 1)
             return
         responses: Document = {"role": "user", "parts": paired}
-        self._write([responses if declared else flat(responses)])
+        self._write([responses if declared else as_text(responses)])
         for content, span in zip(contents, turn.spans, strict=True):
             others = [part for part in parts_of(content) if get(part, "functionResponse") is None]
             if not responses_in([content]):
@@ -289,7 +289,7 @@ class _Writer:
             elif others:
                 self._write([{**content, "role": "user", "parts": others}])
         if left:
-            self._write([flat({"role": "user", "parts": [{"functionResponse": one} for one in left]})])
+            self._write([as_text({"role": "user", "parts": [{"functionResponse": one} for one in left]})])
 
     def _paired(
         self, given: Sequence[Document], asked: Sequence[Document | None], step: TrueStep, true: TrueTurn

@@ -6,7 +6,7 @@ A client's own tools come back as they came: a function under its own keys, anyt
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from addon.core.documents import Document, Malformed, camel, decode, encode, get, listed, objects, snake
+from addon.core.documents import Document, Malformed, as_list, camel, decode, encode, get, objects, snake
 from addon.core.schema import to_json_schema
 
 _TOOLS = {
@@ -23,7 +23,7 @@ _ONLY_GEMINI = frozenset({"behavior", "response", "responseJsonSchema"})
 """What a declaration may say to Gemini, and a function tool may not."""
 
 
-def gemini_tools(tools: Any) -> list[Document]:
+def to_gemini_tools(tools: Any) -> list[Document]:
     """Tools as Gemini's."""
     return [_gemini_tool(tool) for tool in objects(tools)]
 
@@ -37,12 +37,12 @@ def _gemini_tool(tool: Document) -> Document:
     return {"functionDeclarations": [declaration]}
 
 
-def own_tools(tools: Sequence[Document]) -> list[Document]:
-    """Gemini's tools as they are here. Those that there are not here are left out (`formless`)."""
+def to_interaction_tools(tools: Sequence[Document]) -> list[Document]:
+    """Gemini's tools as they are here. Those that there are not here are left out (`unsupported_tools`)."""
     return [one for tool in tools for one in _own_tool(tool)]
 
 
-def formless(tools: Sequence[Document]) -> list[str]:
+def unsupported_tools(tools: Sequence[Document]) -> list[str]:
     """The names of Gemini's tools that there are not here."""
     known = {*_TOOLS, "functionDeclarations", "tool"}
     return [key for tool in tools for key in tool if camel(key) not in known]
@@ -72,7 +72,7 @@ def _function(declaration: Document) -> Document:
     return function
 
 
-def calling_of(choice: Any) -> Document | None:
+def calling_config(choice: Any) -> Document | None:
     """A `tool_choice` as a functionCallingConfig; None where it says nothing."""
     if isinstance(choice, str):
         return {"mode": choice.upper()}
@@ -80,15 +80,15 @@ def calling_of(choice: Any) -> Document | None:
     if not isinstance(allowed, dict):
         return None
     calling: Document = {"mode": str(allowed.get("mode", "auto")).upper()}
-    if names := listed(allowed.get("tools")):
+    if names := as_list(allowed.get("tools")):
         calling["allowedFunctionNames"] = names
     return calling
 
 
-def choice_of(calling: Document | None) -> Any:
+def tool_choice(calling: Document | None) -> Any:
     """A functionCallingConfig as a `tool_choice`; None where it says nothing."""
     mode = str(get(calling or {}, "mode") or "").lower()
-    names = listed(get(calling or {}, "allowedFunctionNames"))
+    names = as_list(get(calling or {}, "allowedFunctionNames"))
     if names:
         return {"allowed_tools": {"mode": mode or "auto", "tools": names}}
     return mode or None
@@ -100,7 +100,7 @@ def with_choice(config: bytes | None, tool_config: bytes | None) -> bytes | None
     if not isinstance(given, dict):
         raise Malformed("generation_config is not an object")
     new = {key: value for key, value in given.items() if key != "tool_choice"}
-    choice = choice_of(get(decode(tool_config), "functionCallingConfig")) if tool_config is not None else None
+    choice = tool_choice(get(decode(tool_config), "functionCallingConfig")) if tool_config is not None else None
     if choice is not None:
         new["tool_choice"] = choice
     return encode(new) if new else None

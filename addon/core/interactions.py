@@ -1,19 +1,20 @@
-"""Interactions as Gemini's documents, and back: requests, steps and Contents.
+"""Converts requests, steps and Contents between the Interactions API and Gemini's form.
 
-A step is a Content: what the user gives and the results of calls are the user's, all else is the model's. What Gemini
-has no word for goes along under the key `step` or `content` of a part, as it came, and comes back so.
+A step becomes a Content: the user's if it is input or the result of a call, else the model's. What Gemini has no form
+for travels unchanged under the key `step` or `content` of a part.
 
-An interaction that the service keeps is named by its id. Here it is a part of a model Content (`mark`), a thought, so
-that it is remembered, and told again, with what the model said, and never shown: the service knows all up to it.
+An interaction that the service keeps is named by its id. The id is stored as a thought part of a model Content
+(`mark_part`): it stays with the model's parts in the ledger and is never visible. The service knows everything up to
+that interaction.
 """
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from addon.core.calls import response_of
-from addon.core.documents import Document, Malformed, camel, decode, encode, get, listed, objects, parts_of
+from addon.core.documents import Document, Malformed, as_list, camel, decode, encode, get, objects, parts_of
 from addon.core.history import DUMMY_SIGNATURE
-from addon.core.interaction_tools import calling_of, gemini_tools
+from addon.core.interaction_tools import calling_config, to_gemini_tools
 
 MEDIA = frozenset({"image", "audio", "video", "document"})
 _USERS = frozenset({"user_input", "function_result"})
@@ -24,31 +25,31 @@ _PIECES = " pieces"  # a key that no step has
 # --- ids ------------------------------------------------------------------------------------------------------
 
 
-def mark(interaction_id: str) -> Document:
+def mark_part(interaction_id: str) -> Document:
     """The part that stands for an interaction that the service keeps."""
     return {"thought": True, "thoughtSignature": interaction_id, _ID: interaction_id}
 
 
-def marked(content: Document) -> str | None:
+def marked_id(content: Document) -> str | None:
     """The interaction that a Content is the last of, if the service keeps it. One answer may take several."""
     return next((part[_ID] for part in reversed(parts_of(content)) if isinstance(part.get(_ID), str)), None)
 
 
-def called(content: Document) -> dict[str, str]:
+def call_names(content: Document) -> dict[str, str]:
     """The names that the calls of a Content had when they were made, by id: the service has them under these."""
     calls = [call for part in parts_of(content) if isinstance(call := get(part, "functionCall"), dict)]
     return {call["id"]: call[_CALLED] for call in calls if isinstance(call.get("id"), str) and call.get(_CALLED)}
 
 
-def renamed(step: Document, names: Mapping[str, str]) -> Document:
+def with_call_name(step: Document, names: Mapping[str, str]) -> Document:
     """A result under the name that its call had."""
     name = names.get(call_id) if isinstance(call_id := step.get("call_id"), str) else None
     return step if name is None else {**step, "name": name}
 
 
-def kept(interaction_id: str) -> list[Document]:
+def kept_history(interaction_id: str) -> list[Document]:
     """A history that the service keeps, as Contents: its model turn is known by the id alone."""
-    said = {"role": "model", "parts": [{"text": interaction_id}, mark(interaction_id)]}
+    said = {"role": "model", "parts": [{"text": interaction_id}, mark_part(interaction_id)]}
     return [{"role": "user", "parts": [{"text": ""}]}, said]
 
 
@@ -61,7 +62,7 @@ def input_steps(given: Any) -> list[Document]:
         return []
     if isinstance(given, str):
         given = {"type": "text", "text": given}
-    items = listed(given)
+    items = as_list(given)
     if not all(isinstance(item, dict) for item in items):
         raise Malformed("an input holds what is neither a step nor a content")
     if any(is_step(item) for item in items):
@@ -83,7 +84,7 @@ def is_step(item: Document) -> bool:
     return kind in ("user_input", "model_output", "thought") or kind.endswith(("_call", "_result"))
 
 
-def is_tools(step: Document) -> bool:
+def is_tool_step(step: Document) -> bool:
     """Whether a step is a call, or a part of what a tool did: the client may not get it."""
     return kind_of(step).endswith(("_call", "_result"))
 
@@ -208,7 +209,7 @@ def parts_of_delta(delta: Document) -> list[Document]:
     return []
 
 
-def grown(step: Document, delta: Document) -> Document:
+def with_delta(step: Document, delta: Document) -> Document:
     """A step with a piece added: the arguments of a function_call are pieces of JSON. They are joined at its end, so
     the step that is given goes on in the one that comes back."""
     if delta.get("type") == "arguments_delta" and isinstance(piece := delta.get("arguments") or "", str):
@@ -219,7 +220,7 @@ def grown(step: Document, delta: Document) -> Document:
     return step | {key: value for key, value in delta.items() if key != "type"}
 
 
-def complete(step: Document) -> Document:
+def completed_step(step: Document) -> Document:
     """A step that has all its pieces. Arguments that are no object stand under a name that no tool knows."""
     whole = {key: value for key, value in step.items() if key != _PIECES}
     if pieces := "".join(step.get(_PIECES, ())):
@@ -247,15 +248,15 @@ def gemini_config(given: Document) -> Document:
     return config
 
 
-def shadow(given: Document, previous: str | None, steps: Sequence[Document]) -> bytes:
+def gemini_request(given: Document, previous: str | None, steps: Sequence[Document]) -> bytes:
     """A request in Gemini's form. Its Contents are those of the interaction before it, where there is one, and one for
     each of its steps."""
     config = given.get("generation_config")
-    calling = calling_of(config.get("tool_choice") if isinstance(config, dict) else None)
-    contents = [*(kept(previous) if previous is not None else []), *map(content_of, steps)]
+    calling = calling_config(config.get("tool_choice") if isinstance(config, dict) else None)
+    contents = [*(kept_history(previous) if previous is not None else []), *map(content_of, steps)]
     document: Document = {"contents": contents, "model": given.get("model", "")}
     if given.get("tools") is not None:
-        document["tools"] = gemini_tools(given["tools"])
+        document["tools"] = to_gemini_tools(given["tools"])
     tool_config: Document = {} if calling is None else {"functionCallingConfig": calling}
     if any("functionDeclarations" not in tool for tool in document.get("tools", ())):
         tool_config["includeServerSideToolInvocations"] = True  # here, who has built-in tools sees what they do

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 
-from addon.core.documents import listed
-from addon.core.schema import Unfit, join
+from addon.core.documents import as_list
+from addon.core.schema import Unfit, join_path
 
 type Schema = dict[str, Any]
 type _Place = tuple[str, str | int | None]
@@ -46,7 +46,7 @@ class _Edge:
     at: str
 
 
-def fitted(schema: Schema) -> Schema:
+def fit_schema(schema: Schema) -> Schema:
     """The schema in words that the service takes. Raises Unfit, with the path, where there are none.
 
     - A `$ref` that is the whole schema gives way to what it names.
@@ -80,8 +80,8 @@ def _members(schema: Schema) -> Iterator[tuple[_Place, Any]]:
 def _path(path: str, place: _Place) -> str:
     key, name = place
     if name is None:
-        return join(path, key)
-    return f"{join(path, key)}[{name}]" if isinstance(name, int) else join(join(path, key), name)
+        return join_path(path, key)
+    return f"{join_path(path, key)}[{name}]" if isinstance(name, int) else join_path(join_path(path, key), name)
 
 
 def _mapped(schema: Any, change: Callable[[Schema], Schema]) -> Any:
@@ -109,13 +109,13 @@ def _check(schema: Any, path: str, root: Schema) -> None:
         raise Unfit(path, "must be a schema: an object, or true or false")
     for key, value in schema.items():
         if key in _MAPS and not isinstance(value, dict):
-            raise Unfit(join(path, key), "must be an object of schemas")
+            raise Unfit(join_path(path, key), "must be an object of schemas")
         if key in _LISTS and not isinstance(value, list):
-            raise Unfit(join(path, key), "must be a list of schemas")
+            raise Unfit(join_path(path, key), "must be a list of schemas")
         if key in _NUMBERS and (isinstance(value, bool) or not isinstance(value, int | float)):
-            raise Unfit(join(path, key), "must be a number" + ("; true is of draft 4" if value is True else ""))
+            raise Unfit(join_path(path, key), "must be a number" + ("; true is of draft 4" if value is True else ""))
     if "$ref" in schema and _named(schema["$ref"], root) is None:
-        raise Unfit(join(path, "$ref"), f"is {schema['$ref']!r}, which names nothing inside of this schema")
+        raise Unfit(join_path(path, "$ref"), f"is {schema['$ref']!r}, which names nothing inside of this schema")
     for place, member in _members(schema):
         _check(member, _path(path, place), root)
 
@@ -203,7 +203,7 @@ def _needed(schema: Schema, root: Schema, path: str) -> Iterator[_Edge]:
         yield _Edge(schema, None, named, unquote(schema["$ref"]).lstrip("#/").replace("/", "."), path)
     empty = schema.get("type") == "array" and not schema.get("minItems")
     for (key, name), member in _members(schema):
-        required = key == "properties" and name in listed(schema.get("required"))
+        required = key == "properties" and name in as_list(schema.get("required"))
         held = key in (*_LISTS, "additionalProperties") or (key == "items" and not empty)
         if isinstance(member, dict) and (required or held):
             inner = _path(path, (key, name))
@@ -226,4 +226,4 @@ def _opened(root: Schema, circle: list[_Edge]) -> Schema:
 
 
 def _may_be_null(schema: Schema) -> bool:
-    return "null" in listed(schema.get("type")) or {"type": "null"} in listed(schema.get("anyOf"))
+    return "null" in as_list(schema.get("type")) or {"type": "null"} in as_list(schema.get("anyOf"))

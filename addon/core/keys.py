@@ -7,17 +7,17 @@ and looked up, is made here: each key says of which kind it is and, but for `mar
 import hashlib
 from collections.abc import Sequence
 
-from addon.core.calls import decoded
+from addon.core.calls import decoded_signature
 from addon.core.documents import Document, get, parts_of
 from addon.core.history import DUMMY_SIGNATURE
-from addon.core.interactions import marked
+from addon.core.interactions import marked_id
 
 SIZE = 16
 
 _HEAD = 6
 """Bytes that the keys of a turn's words have in common: a store keeps them together so, or packs them."""
 
-_DUMMIES = {decoded(dummy) for dummy in (DUMMY_SIGNATURE, "context_engineering_is_the_way_to_go")}
+_DUMMIES = {decoded_signature(dummy) for dummy in (DUMMY_SIGNATURE, "context_engineering_is_the_way_to_go")}
 """Signatures that clients put where there is none: they tell nothing."""
 
 
@@ -88,12 +88,12 @@ def marks_of(contents: Sequence[Document]) -> list[tuple[str, bytes]]:
     found: dict[tuple[str, bytes], None] = {}
     for content in contents:
         for part in parts_of(content):
-            if (interaction := marked({"parts": [part]})) is not None:
+            if (interaction := marked_id({"parts": [part]})) is not None:
                 found["interaction", interaction.encode("utf-8", "surrogatepass")] = None
                 continue
             if isinstance(call := get(part, "functionCall"), dict) and isinstance(call_id := call.get("id"), str):
                 found["call", call_id.encode("utf-8", "surrogatepass")] = None
-            signature = decoded(get(part, "thoughtSignature"))
+            signature = decoded_signature(get(part, "thoughtSignature"))
             if signature and signature not in _DUMMIES:
                 found["signature", signature] = None
     return list(found)

@@ -25,7 +25,18 @@ from typing import Any, NamedTuple
 
 from addon.core.answer import CapturedCall
 from addon.core.arguments import NO_LIMITS, Bounds, Limits
-from addon.core.documents import Document, Malformed, camel, decode, encode, get, listed, members, mended, objects
+from addon.core.documents import (
+    Document,
+    Malformed,
+    as_list,
+    camel,
+    decode,
+    encode,
+    get,
+    members,
+    objects,
+    replace_invalid_text,
+)
 from addon.core.steps import CallSlot
 from addon.core.tools import Toolbox, generation, is_before
 
@@ -63,7 +74,7 @@ class LiveStep(NamedTuple):
     number: int = 0
 
 
-def concerns(data: bytes) -> bool:
+def is_relevant(data: bytes) -> bool:
     """Whether there may be a call in a frame of the service's, or the end of a turn."""
     return _CONCERNS.search(data) is not None or any(escape in data for escape in _ESCAPES)
 
@@ -73,9 +84,9 @@ class Outcome(NamedTuple):
     upstream behind it; `called` is to be run; `cancel` are ids of calls that nobody waits for any more; `results` are
     the client's own answers to calls that it was shown, by call id."""
 
-    passes: bytes | None = None
+    forward: bytes | None = None
     send: tuple[Frame, ...] = ()
-    called: LiveStep | None = None
+    step: LiveStep | None = None
     cancel: tuple[str, ...] = ()
     results: tuple[tuple[str, Document], ...] = ()
 
@@ -101,29 +112,29 @@ class LiveMachine:
     def __init__(
         self,
         toolbox: Toolbox,
-        manners: Mapping[str, ToolBehavior],
+        behaviors: Mapping[str, ToolBehavior],
         *,
         strips: bool,
-        shows: bool,
+        passthrough: bool,
         new_call_id: Callable[[], str],
         limits: Limits = NO_LIMITS,
     ) -> None:
-        declared = [_with_behavior(d, manners.get(d["name"], ToolBehavior())) for d in toolbox.declarations]
+        declared = [_with_behavior(d, behaviors.get(d["name"], ToolBehavior())) for d in toolbox.declarations]
         self.toolbox = Toolbox(declared, toolbox.builtins)
-        self.manners = manners
+        self.behaviors = behaviors
         self.strips = strips
-        self.shows = shows
+        self.passthrough = passthrough
         self.new_call_id = new_call_id
         self.limits = limits
         self.model = ""
         self._names: dict[str, str] = {}  # the name that is used upstream → the toolset's
         self._free: set[str] = set()  # the client's tools that the model does not wait for
         self._waiting: dict[str, _Waiting] = {}
-        self._owed: set[str] = set()  # ids of the client's calls that the model waits for beside grafted ones
-        self._shown: dict[str, str] = {}  # ids of grafted calls that the client answers → call ids
+        self._client_calls: set[str] = set()  # ids of the client's calls that the model waits for beside grafted ones
+        self._client_answers: dict[str, str] = {}  # ids of grafted calls that the client answers → call ids
         self._steps = 0
         self._before_turn = 0  # what `_steps` was when the model's turn began
-        self._held: deque[Frame] = deque()
+        self._held_frames: deque[Frame] = deque()
         self._unsent = 0
 
     # --- the client's frames ----------------------------------------------------------------------------------
@@ -131,30 +142,30 @@ class LiveMachine:
     def from_client(self, frame: Frame) -> Outcome:
         kind, frame = _kind(frame)
         if kind in _DECLARING:
-            frame = Frame(self._declared(frame.data), frame.text)
+            frame = Frame(self._declare_tools(frame.data), frame.text)
         elif kind == "toolResponse":
-            return Outcome(frame.data, results=self._taken(frame.data), send=self._released())
-        if self._held or (kind == "realtimeInput" and self.is_blocked):
-            self._held.append(frame)
+            return Outcome(frame.data, results=self._record_answers(frame.data), send=self._release_held())
+        if self._held_frames or (kind == "realtimeInput" and self.is_blocked):
+            self._held_frames.append(frame)
             return Outcome()
         if self._unsent:
             self._unsent += 1
             return Outcome(send=(frame,))
         return Outcome(frame.data)
 
-    def leave(self, frame: Frame) -> None:
+    def record_unchanged(self, frame: Frame) -> None:
         """Record that a client's frame went upstream unchanged. If it declares tools, only those are declared now."""
         if _kind(frame)[0] in _DECLARING:
             self._names, self.strips = {}, False
 
-    def sent(self) -> None:
+    def confirm_sent(self) -> None:
         """One of the frames of a `send` has gone upstream."""
         self._unsent -= 1
 
     @property
     def is_blocked(self) -> bool:
         """Whether the model waits for a call, and takes no input."""
-        return not self._is_async and (bool(self._owed) or any(one.blocks for one in self._waiting.values()))
+        return not self._is_async and (bool(self._client_calls) or any(one.blocks for one in self._waiting.values()))
 
     @property
     def _is_async(self) -> bool:
@@ -166,7 +177,7 @@ class LiveMachine:
         declared = _behavior(behavior)
         return declared == BLOCKING if self._is_async else declared != NON_BLOCKING
 
-    def _declared(self, data: bytes) -> bytes:
+    def _declare_tools(self, data: bytes) -> bytes:
         """A setup or contextUpdate with the toolset's tools. One that says nothing of tools updates none."""
         document: Document = decode(data)
         outer = next(iter(document))
@@ -200,17 +211,17 @@ class LiveMachine:
             if not self._blocks(declaration.get("behavior"))
         }
         self._names = {used: name for name, used in plan.names.items()}
-        return None if tools == listed(own) else tools
+        return None if tools == as_list(own) else tools
 
-    def _taken(self, data: bytes) -> tuple[tuple[str, Document], ...]:
+    def _record_answers(self, data: bytes) -> tuple[tuple[str, Document], ...]:
         """The client has answered calls: its own, and those that it was shown."""
         results: list[tuple[str, Document]] = []
         for one in objects(get(_member(decode(data), "toolResponse")[1], "functionResponses")):
             gemini_id = str(one.get("id"))
-            self._owed.discard(gemini_id)
-            if gemini_id in self._shown and not get(one, "willContinue"):
+            self._client_calls.discard(gemini_id)
+            if gemini_id in self._client_answers and not get(one, "willContinue"):
                 response = one.get("response")
-                results.append((self._shown.pop(gemini_id), response if isinstance(response, dict) else {}))
+                results.append((self._client_answers.pop(gemini_id), response if isinstance(response, dict) else {}))
         return tuple(results)
 
     # --- the service's frames ---------------------------------------------------------------------------------
@@ -218,20 +229,20 @@ class LiveMachine:
     def from_server(self, frame: Frame) -> Outcome:
         """Raises Malformed for a frame that may hold a call, and cannot be read."""
         data = frame.data
-        if not concerns(data):
+        if not is_relevant(data):
             return Outcome(data)
         document = decode(data)
         if not isinstance(document, dict):
             return Outcome(data)
         if get(_member(document, "serverContent")[1], "turnComplete"):
             self._before_turn = self._steps
-            self._owed.clear()  # whatever the client never answered: the model has gone on
-        seen, called = self._called(document)
-        seen, cancelled = self._cancelled(seen)
+            self._client_calls.clear()  # whatever the client never answered: the model has gone on
+        seen, called = self._split_calls(document)
+        seen, cancelled = self._cancel(seen)
         passes = data if seen is document else encode(seen) if seen else None
-        return Outcome(passes, self._ready() + self._released(), called, cancelled)
+        return Outcome(passes, self._take_ready() + self._release_held(), called, cancelled)
 
-    def _called(self, document: Document) -> tuple[Document, LiveStep | None]:
+    def _split_calls(self, document: Document) -> tuple[Document, LiveStep | None]:
         key, inner = _member(document, "toolCall")
         own: list[Document] = []
         parts: list[Document] = []
@@ -242,7 +253,7 @@ class LiveMachine:
         for place, call in enumerate(objects(get(inner, "functionCalls"))):
             used = str(call.get("name"))
             name = self._names.get(used)
-            is_own = (name is None and not self.strips) or (self.shows and bounds.are_full)
+            is_own = (name is None and not self.strips) or (self.passthrough and bounds.are_full)
             if not is_own and bounds.are_exceeded:
                 self._refuse(call, used, name, captured[-1])
                 continue
@@ -263,10 +274,10 @@ class LiveMachine:
             return document, None
         called = LiveStep(tuple(parts), tuple(slots), tuple(captured), self._steps - self._before_turn)
         self._steps += 1
-        if self.shows:
+        if self.passthrough:
             return document, called
         if any(self._waiting[call.call_id].blocks for call in captured):
-            self._owed.update(blocked)
+            self._client_calls.update(blocked)
         return _replaced(document, key, _replaced(inner, _key(inner, "functionCalls"), own)), called
 
     def _capture(self, call: Document, used: str, name: str | None, place: int, fault: str | None) -> CapturedCall:
@@ -279,14 +290,14 @@ class LiveMachine:
             place=place,
             fault=fault,
         )
-        if self.shows:
-            self._shown[str(gemini_id)] = one.call_id
+        if self.passthrough:
+            self._client_answers[str(gemini_id)] = one.call_id
         else:
             self._waiting[one.call_id] = self._awaited(gemini_id, used, name)
         return one
 
     def _awaited(self, gemini_id: str | None, used: str, name: str | None) -> _Waiting:
-        manner = self.manners.get(name or "", ToolBehavior())
+        manner = self.behaviors.get(name or "", ToolBehavior())
         return _Waiting(self._steps, gemini_id, used, self._blocks(manner.behavior), manner.scheduling)
 
     def _refuse(self, call: Document, used: str, name: str | None, last: CapturedCall) -> None:
@@ -295,17 +306,17 @@ class LiveMachine:
         refused.response, refused.is_stored = {"error": last.fault}, False
         self._waiting[f"{last.call_id}+{len(self._waiting)}"] = refused
 
-    def _cancelled(self, document: Document) -> tuple[Document, tuple[str, ...]]:
+    def _cancel(self, document: Document) -> tuple[Document, tuple[str, ...]]:
         """A toolCallCancellation: the client is told of its own calls, and of those that it was shown."""
         key, inner = _member(document, "toolCallCancellation")
-        ids = [str(one) for one in listed(get(inner, "ids"))]
+        ids = [str(one) for one in as_list(get(inner, "ids"))]
         wanted = frozenset(ids)
         cancelled = [call_id for call_id, one in self._waiting.items() if one.gemini_id in wanted]
         gone = {call_id: self._waiting.pop(call_id) for call_id in cancelled}
         hidden = {one.gemini_id for one in gone.values()}
         cancelled = [call_id for call_id, one in gone.items() if one.is_stored]
-        self._owed.difference_update(ids)
-        cancelled += [self._shown.pop(one) for one in ids if one in self._shown]
+        self._client_calls.difference_update(ids)
+        cancelled += [self._client_answers.pop(one) for one in ids if one in self._client_answers]
         if not hidden:
             return document, tuple(cancelled)
         kept = [one for one in ids if one not in hidden]
@@ -317,23 +328,23 @@ class LiveMachine:
         """Whether the call is still to be answered."""
         return call_id in self._waiting
 
-    def answered(self, call_id: str, response: Document) -> Outcome:
+    def answer(self, call_id: str, response: Document) -> Outcome:
         """A call has its answer, a functionResponse's `response`. One that was cancelled in the meantime has none."""
         if (one := self._waiting.get(call_id)) is None:
             return Outcome()
         one.response = response
-        return Outcome(send=self._ready() + self._released())
+        return Outcome(send=self._take_ready() + self._release_held())
 
     def close(self) -> Outcome:
         """The connection is no more: nothing is waited for, and what was held goes nowhere."""
-        left = (*(call_id for call_id, one in self._waiting.items() if one.is_stored), *self._shown.values())
+        left = (*(call_id for call_id, one in self._waiting.items() if one.is_stored), *self._client_answers.values())
         self._waiting.clear()
-        self._shown.clear()
-        self._owed.clear()
-        self._held.clear()
+        self._client_answers.clear()
+        self._client_calls.clear()
+        self._held_frames.clear()
         return Outcome(cancel=left)
 
-    def _ready(self) -> tuple[Frame, ...]:
+    def _take_ready(self) -> tuple[Frame, ...]:
         """The answers that can go upstream."""
         open_steps = {one.step for one in self._waiting.values() if one.blocks and one.response is None}
         ready: dict[object, list[str]] = {}
@@ -344,12 +355,12 @@ class LiveMachine:
         self._unsent += len(frames)
         return frames
 
-    def _released(self) -> tuple[Frame, ...]:
+    def _release_held(self) -> tuple[Frame, ...]:
         """The held frames, as soon as nothing blocks them."""
         if self.is_blocked:
             return ()
-        frames = tuple(self._held)
-        self._held.clear()
+        frames = tuple(self._held_frames)
+        self._held_frames.clear()
         self._unsent += len(frames)
         return frames
 
@@ -360,7 +371,7 @@ def _kind(frame: Frame) -> tuple[str, Frame]:
     try:
         return _first(frame.data), frame
     except Malformed:
-        good = Frame(mended(frame.data), frame.text)
+        good = Frame(replace_invalid_text(frame.data), frame.text)
     try:
         return _first(good.data), good
     except Malformed:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from itertools import takewhile
 from typing import NamedTuple
 
-from addon.core.calls import calls_in, is_ordinary, responses_in
+from addon.core.calls import calls_in, has_user_content, responses_in
 from addon.core.documents import Document, get, parts_of
 from addon.core.history import DUMMY_SIGNATURE
 from addon.core.steps import response_to
@@ -70,10 +70,10 @@ def _answered(history: Sequence[Document], given: Sequence[Document]) -> Paired:
     added = list(given)
     if answers:
         added = [{"role": "user", "parts": [*answers, *others]}]
-    return Paired(tidy([*history, *added]), added, still)
+    return Paired(join_responses([*history, *added]), added, still)
 
 
-def tidy(contents: Sequence[Document]) -> list[Document]:
+def join_responses(contents: Sequence[Document]) -> list[Document]:
     """The Contents with the answers of each step in one Content, in the order of its calls."""
     tidied: list[Document] = []
     at = 0
@@ -86,7 +86,7 @@ def tidy(contents: Sequence[Document]) -> list[Document]:
     return tidied
 
 
-def signed(contents: Sequence[Document], model: str) -> list[Document]:
+def with_dummy_signatures(contents: Sequence[Document], model: str) -> list[Document]:
     """The Contents with the documented stand-in on the first call of each step that has no signature, as one that an
     older model made, or whose first call was not the client's. From Gemini 3.5 on all steps need one, from 3 on those
     of the current turn."""
@@ -94,7 +94,7 @@ def signed(contents: Sequence[Document], model: str) -> list[Document]:
     if is_before(version, (3, 0)):
         return list(contents)
     if is_before(version, (3, 5)):
-        said = (at for at, content in enumerate(contents) if not _is_model(content) and is_ordinary([content]))
+        said = (at for at, content in enumerate(contents) if not _is_model(content) and has_user_content([content]))
         first = max(said, default=0)
     told: list[Document] = []
     begun = False  # a step: its calls may be in several Contents

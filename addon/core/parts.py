@@ -13,7 +13,7 @@ class Parts:
     def __init__(self) -> None:
         self._parts: list[Document] = []
         self._texts: list[str] = []  # of the last part, where it is plain text
-        self._joints: list[tuple[int, int]] = []  # the part, and the characters of it that were there before
+        self._joins: list[tuple[int, int]] = []  # the part, and the characters of it that were there before
 
     def __bool__(self) -> bool:
         return bool(self._parts)
@@ -26,8 +26,8 @@ class Parts:
         if isinstance(text, str) and len(part) == 1:
             if not self._texts:
                 self._parts.append(part)
-            elif len(self._joints) < _PIECES:
-                self._joints.append((len(self._parts) - 1, sum(map(len, self._texts))))
+            elif len(self._joins) < _PIECES:
+                self._joins.append((len(self._parts) - 1, sum(map(len, self._texts))))
             self._texts.append(text)
             return
         self._join()
@@ -42,7 +42,7 @@ class Parts:
     def pieces(self) -> list[Document]:
         """The same with the first texts as they came."""
         inside: defaultdict[int, list[int]] = defaultdict(list)
-        for at, joint in self._joints:
+        for at, joint in self._joins:
             inside[at].append(joint)
         pieces: list[Document] = []
         for at, part in enumerate(self.read()):

@@ -27,25 +27,25 @@ class Prefix(NamedTuple):
     `end` is not known yet.
     """
 
-    seen: xxhash.xxh3_128
+    hasher: xxhash.xxh3_128
     digest: bytes
-    last: bytes
+    tail: bytes
     end: int
     start: int
-    around: tuple[frozenset[str], ...]
+    outer_names: tuple[frozenset[str], ...]
     before: tuple[Member, ...]
     history: History
 
-    def begins(self, body: bytes) -> bool:
+    def is_start_of(self, body: bytes) -> bool:
         """Whether the body begins with these bytes, and goes on."""
-        if len(body) <= self.end or not body.startswith(self.last, self.end - len(self.last)):
+        if len(body) <= self.end or not body.startswith(self.tail, self.end - len(self.tail)):
             return False
         return xxhash.xxh3_128_digest(memoryview(body)[: self.end]) == self.digest
 
     @property
     def size(self) -> int:
         """About the bytes of memory that it takes, most of them for the turns."""
-        return 1024 + 512 * len(self.history.turns) + self.history.read
+        return 1024 + 512 * len(self.history.turns) + self.history.text_size
 
 
 class Request(NamedTuple):
@@ -55,10 +55,10 @@ class Request(NamedTuple):
     body: bytes
     start: int
     end: int
-    around: tuple[frozenset[str], ...]
+    outer_names: tuple[frozenset[str], ...]
     members: tuple[Member, ...]
     history: History
-    known: Prefix | None = None
+    known_prefix: Prefix | None = None
 
     def value(self, name: str) -> bytes | None:
         """The raw value of a member by its camelCase name; None where it is absent or null."""
@@ -78,16 +78,16 @@ class Request(NamedTuple):
         if turns[-1].side == "user" and len(turns) > 1:
             turns = turns[:-1]
         end = turns[-1].spans[-1][1]
-        known = self.known
+        known = self.known_prefix
         if known is not None and end <= known.end:
             return known
-        seen = xxhash.xxh3_128() if known is None else known.seen.copy()
+        seen = xxhash.xxh3_128() if known is None else known.hasher.copy()
         seen.update(memoryview(self.body)[known.end if known else 0 : end])
         holds = functools.reduce(lambda held, turn: held | turn.holds, turns, 0) if self.history.holds else 0
         history = History(turns, end, holds)
-        history.goes_on(self.history, len(turns))
+        history.inherit(self.history, len(turns))
         last = self.body[max(0, end - _LAST) : end]
-        return Prefix(seen, seen.digest(), last, end, self.start, self.around, self.members[: at + 1], history)
+        return Prefix(seen, seen.digest(), last, end, self.start, self.outer_names, self.members[: at + 1], history)
 
 
 def parse(body: bytes, path: Sequence[str] = (), known: Prefix | None = None) -> Request:
@@ -139,7 +139,7 @@ def _resume(body: bytes, path: Sequence[str], known: Prefix) -> Request:
     opening = b"".join(b'{"%s":' % name.encode() for name in path) + b'{"contents":[{}'
     tail = opening + body[known.end :]
     shift = known.end - len(opening)
-    start, end, _ = _descend(tail, path, known.around)
+    start, end, _ = _descend(tail, path, known.outer_names)
     contents, *rest = members(tail, start, end)
     spans = [(a + shift, b + shift) for a, b in elements(tail, contents.start, contents.end)[1:]]
     array = memoryview(tail)[contents.start : contents.end]
@@ -149,7 +149,7 @@ def _resume(body: bytes, path: Sequence[str], known: Prefix) -> Request:
     if len({m.name for m in found}) != len(found):
         raise Malformed("an object names a key twice")
     history = History.of(array, spans, known.history)
-    return Request(body, known.start, end + shift, known.around, tuple(found), history, known)
+    return Request(body, known.start, end + shift, known.outer_names, tuple(found), history, known)
 
 
 def assemble(request: Request, replaced: Mapping[str, bytes | None], contents: Sequence[Piece] | None = None) -> bytes:

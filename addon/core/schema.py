@@ -145,7 +145,7 @@ def gemini_schema(schema: Schema, path: str = "") -> Schema:
         raise Unfit(path, "must be an object (a Schema)")
     result: Schema = {}
     for key, value in schema.items():
-        name, at = camel(key), join(path, key)
+        name, at = camel(key), join_path(path, key)
         if name not in FIELDS:
             raise Unfit(at, f"is no field of a Gemini Schema; it knows {', '.join(sorted(FIELDS))}")
         if name in result:
@@ -166,7 +166,7 @@ def _gemini_value(name: str, value: Any, at: str) -> Any:
     if name == "properties":
         if not isinstance(value, dict):
             raise Unfit(at, "must be an object of Schemas")
-        return {key: gemini_schema(member, join(at, key)) for key, member in value.items()}
+        return {key: gemini_schema(member, join_path(at, key)) for key, member in value.items()}
     if name == "anyOf":
         if not isinstance(value, list):
             raise Unfit(at, "must be a list of Schemas")
@@ -186,13 +186,13 @@ def _converted(schema: Any, path: str) -> Schema:
     kind, nullable = _type(schema, path)
     result: Schema = {"type": kind}
     for key, value in schema.items():
-        at = join(path, key)
+        at = join_path(path, key)
         if key in ("type", "nullable"):
             continue
         if key == "items":
             result[key] = _converted(value, at)
         elif key == "properties" and isinstance(value, dict):
-            result[key] = {name: _converted(member, join(at, name)) for name, member in value.items()}
+            result[key] = {name: _converted(member, join_path(at, name)) for name, member in value.items()}
         elif key == "enum":
             result[key] = _enum(value, nullable, at)
         elif key == "const" and "enum" not in schema:
@@ -212,10 +212,10 @@ def _type(schema: Schema, path: str) -> tuple[str, bool]:
     kinds = value if isinstance(value, list) else [value]
     others = [kind for kind in kinds if kind != "null"]
     if len(others) != 1 or not isinstance(others[0], str) or others[0].upper() not in TYPES:
-        raise Unfit(join(path, "type"), "must be one type, with or without null")
+        raise Unfit(join_path(path, "type"), "must be one type, with or without null")
     nullable = schema.get("nullable", False)
     if not isinstance(nullable, bool):
-        raise Unfit(join(path, "nullable"), "must be true or false")
+        raise Unfit(join_path(path, "nullable"), "must be true or false")
     return others[0].upper(), nullable or "null" in kinds
 
 
@@ -224,7 +224,7 @@ def _converted_choice(schema: Schema, path: str) -> Schema:
 
     Vertex refuses other fields beside `anyOf`, `nullable` too.
     """
-    at = join(path, "anyOf")
+    at = join_path(path, "anyOf")
     choices = schema["anyOf"]
     if not isinstance(choices, list):
         raise Unfit(at, "must be a list")
@@ -234,7 +234,7 @@ def _converted_choice(schema: Schema, path: str) -> Schema:
         result = _converted(others[0], at)
         if beside.keys() & result.keys():
             raise Unfit(at, "says again what is said beside it")
-        result |= {key: _plain(key, value, join(path, key)) for key, value in beside.items()}
+        result |= {key: _plain(key, value, join_path(path, key)) for key, value in beside.items()}
         return result | {"nullable": True} if len(choices) > 1 else result
     if beside or len(others) != len(choices) or not choices:
         raise Unfit(at, "must stand alone, and without null")
@@ -264,7 +264,7 @@ def _close_bounds(result: Schema, schema: Schema, path: str) -> None:
             name, step, closer = _EXCLUSIVE[key]
             bound = schema[key]
             if isinstance(bound, bool) or not isinstance(bound, int):
-                raise Unfit(join(path, key), "must be a whole number")
+                raise Unfit(join_path(path, key), "must be a whole number")
             result[name] = closer(bound + step, result.get(name, bound + step))
 
 
@@ -302,5 +302,5 @@ def _back(schema: Any) -> Any:
     return to_json_schema(schema) if isinstance(schema, dict) else schema
 
 
-def join(path: str, key: str) -> str:
+def join_path(path: str, key: str) -> str:
     return f"{path}.{key}" if path else key

@@ -22,7 +22,7 @@ class TrueStep(NamedTuple):
     slots: tuple[CallSlot, ...]
 
 
-def mended(content: Document, slots: Sequence[CallSlot], made: Mapping[str, Document]) -> TrueStep:
+def with_restored_calls(content: Document, slots: Sequence[CallSlot], made: Mapping[str, Document]) -> TrueStep:
     """A step of an older record, which lacks the calls that the model had marked as thoughts: each is put back in its
     place, as `made` has it (functionCalls by call id). The slot of a call that nothing holds any more is left out."""
     left, parts, found = list(parts_of(content)), list[Document](), list[CallSlot]()

@@ -11,7 +11,7 @@ from typing import NamedTuple, Self
 
 import xxhash
 
-from addon.core.documents import Document, camel, decode, encode, get, listed, objects
+from addon.core.documents import Document, as_list, camel, decode, encode, get, objects
 
 MAX_NAME = 64
 """Characters of a function's name, where no source shows that a service takes more."""
@@ -90,7 +90,9 @@ def cannot_use_functions(generation_config: bytes | None, model: str) -> bool:
         return True
     if any(key in config for key in ("responseSchema", "responseJsonSchema", "responseFormat")):
         return True
-    return any(str(m).upper() not in ("TEXT", "MODALITY_UNSPECIFIED") for m in listed(config.get("responseModalities")))
+    return any(
+        str(m).upper() not in ("TEXT", "MODALITY_UNSPECIFIED") for m in as_list(config.get("responseModalities"))
+    )
 
 
 class Toolbox:
@@ -218,7 +220,7 @@ def _calling(config: Document | None) -> Document:
     if not isinstance(calling, dict):
         return {}
     return {
-        camel(k): ([str(n) for n in listed(v)] if camel(k) == "allowedFunctionNames" else v)
+        camel(k): ([str(n) for n in as_list(v)] if camel(k) == "allowedFunctionNames" else v)
         for k, v in calling.items()
         if v is not None
     }

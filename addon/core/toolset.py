@@ -23,9 +23,9 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from addon.core.documents import camel, listed
+from addon.core.documents import as_list, camel
 from addon.core.execution import RULES, BadRule, cycle_in_order, rules_of, unknown_in_order
-from addon.core.json_schema import fitted
+from addon.core.json_schema import fit_schema
 from addon.core.schema import Unfit, gemini_schema, is_gemini_form, says_nothing, to_declaration_schema
 
 type Object = dict[str, Any]
@@ -211,7 +211,7 @@ def _declaration(value: object, at: _At) -> tuple[_At, Object]:
             raise (place / full).bad(f"is given beside {plain}; only one of them fits")
         else:
             _check_arguments(fields[full], full, place / full)
-            result[full] = _said(fitted, fields[full], place / full)
+            result[full] = _said(fit_schema, fields[full], place / full)
     return place, result
 
 
@@ -252,7 +252,7 @@ def _schema(fields: Object, source: str, target: str, at: _At) -> Object:
         return {}
     if converted[0] == "parameters":
         return {target: converted[1]}
-    return {f"{target}JsonSchema": _said(fitted, converted[1], at)}
+    return {f"{target}JsonSchema": _said(fit_schema, converted[1], at)}
 
 
 def _said(form: Callable[[Object], Object], schema: Object, at: _At, hint: str = "") -> Object:
@@ -268,7 +268,7 @@ def _check_arguments(schema: object, target: str, at: _At) -> None:
     if not isinstance(schema, dict):
         raise at.bad("must be an object (a JSON Schema)")
     kind = schema.get("type")
-    kinds = [str(item).lower() for item in listed(kind)]
+    kinds = [str(item).lower() for item in as_list(kind)]
     if target.startswith("parameters") and kinds and "object" not in kinds:
         raise (at / "type").bad(f"is {_shown(kind)}; arguments are an object, so only 'object' fits")
 

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import msgspec
 import xxhash
 
-from addon.core.documents import Document, Malformed, camel, decode, encode, get, listed, parts_of
+from addon.core.documents import Document, Malformed, as_list, camel, decode, encode, get, parts_of
 
 Side = Literal["user", "model"]
 
@@ -59,7 +59,7 @@ _PLAIN = _PartHead()
 
 def _holds(head: _Head) -> int:
     holds = 0
-    for part in listed(head.parts):
+    for part in as_list(head.parts):
         if part == _PLAIN:
             continue
         for bit, raws in (
@@ -113,21 +113,21 @@ class History:
     have `read` characters, and `memo` is the ledger's to remember what it found for the first `remembered`.
     """
 
-    __slots__ = ("end", "holds", "identified", "memo", "read", "remembered", "turns")
+    __slots__ = ("end", "holds", "identified", "memo", "remembered", "text_size", "turns")
 
     def __init__(self, turns: Sequence[HistoryTurn], end: int, holds: int = 0) -> None:
         self.turns = turns
         self.end = end
         self.holds = holds
         self.identified = 0
-        self.read = 0
+        self.text_size = 0
         self.memo: Any = None
         self.remembered = 0
 
-    def goes_on(self, known: "History", turns: int) -> None:
+    def inherit(self, known: "History", turns: int) -> None:
         """This history has its first `turns` turns in common with one that is known."""
         self.identified = min(known.identified, turns)
-        self.read = known.read
+        self.text_size = known.text_size
         self.memo = known.memo
         self.remembered = min(known.remembered, turns)
 
@@ -162,7 +162,7 @@ class History:
         history = cls(turns, spans[-1][1] if spans else (known.end if known else 0), holds)
         if known is not None:
             same = len(known.turns)
-            history.goes_on(known, same if same and turns[same - 1] is known.turns[-1] else max(0, same - 1))
+            history.inherit(known, same if same and turns[same - 1] is known.turns[-1] else max(0, same - 1))
         return history
 
     def identify(self, body: bytes) -> None:
@@ -177,7 +177,7 @@ class History:
                 turn.text = text if turn.side == "model" else ""
                 turn.chain = chain_key(chain, turn.side, turn.digest)
             chain = turn.chain
-            self.read += len(turn.text)
+            self.text_size += len(turn.text)
         self.identified = len(self.turns)
 
 
@@ -185,7 +185,7 @@ def _identity(body: bytes, spans: Iterable[tuple[int, int]]) -> tuple[str, bytes
     """The text and the digest of a run. What cannot be read is known by its bytes, and nothing else equals it."""
     pieces = [memoryview(body)[start:end] for start, end in spans]
     try:
-        return visible(part for piece in pieces for part in listed(_contents.decode(piece).parts))
+        return visible_form(part for piece in pieces for part in as_list(_contents.decode(piece).parts))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, Malformed):
         return "", xxhash.xxh3_128_digest(b"unread" + b"".join(pieces))
 
@@ -213,7 +213,7 @@ def windows(before: Sequence[bytes], digest: bytes) -> list[bytes]:
 
 def visible_digest(parts: Iterable[Document]) -> bytes:
     """The digest of a turn made of these (decoded) parts, as `History.identify` would find it."""
-    return visible(_raw_parts.decode(encode(list(parts))))[1]
+    return visible_form(_raw_parts.decode(encode(list(parts))))[1]
 
 
 PREFIXES = 64
@@ -234,8 +234,8 @@ def prefix_digests(parts: Sequence[dict[str, msgspec.Raw]]) -> list[bytes]:
         size += sum(len(memoryview(value)) for value in raw.values())
         if size > _SHORT:
             break
-        found[visible(seen[:count])[1]] = None
-    whole = visible(seen)[1]
+        found[visible_form(seen[:count])[1]] = None
+    whole = visible_form(seen)[1]
     found.pop(whole, None)
     return [*found, whole]
 
@@ -249,7 +249,7 @@ _EXACT, _LARGEST = 2**53, 2**1000
 _UNSEEN = frozenset({"text", "thought", "thoughtSignature", "functionCall", "functionResponse"})
 
 
-def visible(parts: Iterable[dict[str, msgspec.Raw]]) -> tuple[str, bytes]:
+def visible_form(parts: Iterable[dict[str, msgspec.Raw]]) -> tuple[str, bytes]:
     """The joined text of a turn, trimmed, and the hash of its visible form."""
     texts: list[str] = []
     digest = xxhash.xxh3_128()

@@ -41,7 +41,7 @@ class Usage:
         if self.rounds and (last := self.rounds[-1]):
             for name, value in last.items():
                 if camel(name) in _OUTPUT:
-                    self._outputs[name] = added(self._outputs.get(name), value)
+                    self._outputs[name] = add_counts(self._outputs.get(name), value)
             self._given_out += output_of(last)
             self._before = last
         self.rounds.append({})
@@ -55,7 +55,7 @@ class Usage:
         last = self.rounds[-1]
         if not last:
             return {**self._before, **self._outputs, **self._totals(self._before, output_of(self._before))}
-        outputs = {name: added(value, last.get(name)) for name, value in self._outputs.items()}
+        outputs = {name: add_counts(value, last.get(name)) for name, value in self._outputs.items()}
         return {**last, **outputs, **self._totals(last, 0)}
 
     def _totals(self, counts: Document, counted: int) -> Document:
@@ -82,7 +82,7 @@ def prompt_of(counts: Document) -> int:
     return sum(by_name.get(name, 0) for names in _TOTALS.values() for name in names)
 
 
-def added[T](one: T, other: T) -> T | int | list[Document]:
+def add_counts[T](one: T, other: T) -> T | int | list[Document]:
     """Two counts, or two lists of counts by modality (or by tool). What is none is left out."""
     if isinstance(one, int) and isinstance(other, int) and not isinstance(other, bool):
         return one + other
@@ -91,7 +91,7 @@ def added[T](one: T, other: T) -> T | int | list[Document]:
         for item in other:
             if isinstance(item, dict):
                 held = by_kind.get(_kind(item), {})
-                by_kind[_kind(item)] = {**item, **{k: added(held.get(k), v) for k, v in item.items()}}
+                by_kind[_kind(item)] = {**item, **{k: add_counts(held.get(k), v) for k, v in item.items()}}
         return list(by_kind.values())
     return one if other is None else other
 

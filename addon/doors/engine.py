@@ -11,7 +11,7 @@ import httpx2
 from addon.control.problems import Problem
 from addon.core.asker import asker_with
 from addon.core.documents import Document, Malformed, decode, encode, objects
-from addon.core.pairing import signed
+from addon.core.pairing import with_dummy_signatures
 from addon.core.sse import SseDecoder
 from addon.doors.failures import Failed
 from addon.doors.outward import Caller, Outward
@@ -60,7 +60,10 @@ class Engine:
     async def _output(
         self, caller: Caller, model: str, request: Document, runners: list[Runner], *, stream: bool
     ) -> Output:
-        grafter, body = self._grafter(), encode({**request, "contents": signed(request["contents"], model)})
+        grafter, body = (
+            self._grafter(),
+            encode({**request, "contents": with_dummy_signatures(request["contents"], model)}),
+        )
         target = _target(model, stream=stream)
         try:
             scope = await _scope(grafter, caller.session)

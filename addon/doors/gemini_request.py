@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from addon.control.problems import Problem
-from addon.core.documents import Document, camel, get, listed, parts_of
+from addon.core.documents import Document, as_list, camel, get, parts_of
 from addon.doors.engine import check_model
 from addon.doors.threads import conversation_name
 
@@ -82,14 +82,14 @@ def _more(fields: Mapping[str, Any]) -> Document:
             raise _wrong("systemInstruction", "must be a text or a Content")
         more["systemInstruction"] = instruction
     if (safety := fields.get("safetySettings")) is not None:
-        if not all(isinstance(one, dict) for one in listed(safety)):
+        if not all(isinstance(one, dict) for one in as_list(safety)):
             raise _wrong("safetySettings", "must be a list of objects")
         more["safetySettings"] = safety
     return more
 
 
 def _tools(value: Any) -> list[Document]:
-    tools = listed(value)
+    tools = as_list(value)
     if not all(isinstance(tool, dict) for tool in tools):
         raise _wrong("tools", 'must be a list of Tools, such as {"functionDeclarations": […]}')
     return tools
@@ -99,7 +99,7 @@ def _contents(value: Any) -> list[Document]:
     """A text, a Part, a Content, or a list of Parts (and texts) or of Contents."""
     if value is None:
         raise _wrong("input", "missing")
-    items = listed(value)
+    items = as_list(value)
     if not items:
         raise _wrong("input", "must not be empty")
     if all(isinstance(item, dict) and "parts" in item for item in items):
@@ -113,7 +113,7 @@ def _contents(value: Any) -> list[Document]:
 
 
 def _parts(value: Any, where: str) -> list[Document]:
-    items = listed(value)
+    items = as_list(value)
     if not items:
         raise _wrong(where, "must hold at least one part")
     parts = [{"text": item} if isinstance(item, str) else item for item in items]

@@ -4,23 +4,23 @@ from collections.abc import Sequence
 
 from addon.core.calls import responses_in
 from addon.core.documents import Document, get
-from addon.core.openai import Past, ResponsesRequest
-from addon.core.openai.items import Output
+from addon.core.openai import ResponsesRequest, StoredCalls
+from addon.core.openai.items import CallOutput
 from addon.core.steps import response_to
 from addon.doors.threads import Kept, Thread
 from store.base import Store, UnknownResponse
 
 
-async def past_of(store: Store, thread: Thread, wanted: ResponsesRequest) -> Past:
+async def past_of(store: Store, thread: Thread, wanted: ResponsesRequest) -> StoredCalls:
     """Raises StoreUnavailable."""
     given = await store.given_calls(thread.session, wanted.call_ids)
     step: dict[str, Document] = {}
     last = wanted.input.items[-1] if wanted.input.items else None
-    if isinstance(last, Output) and last.call_id in given and last.call_id not in thread.calls:
+    if isinstance(last, CallOutput) and last.call_id in given and last.call_id not in thread.calls:
         step = await _given_one_by_one(store, thread.session, given[last.call_id].response_id)
     answers = _answers(thread)
     unanswered = [call_id for call_id in thread.calls if call_id not in answers]
-    return Past(
+    return StoredCalls(
         calls={**{call_id: one.part for call_id, one in given.items()}, **step, **thread.calls},
         steps={call_id: one.response_id for call_id, one in given.items()},
         waiting=list(thread.calls),

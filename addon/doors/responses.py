@@ -15,8 +15,17 @@ from addon.control.describe import answers, body_example, group
 from addon.control.problems import Problem
 from addon.control.routing import Api, Here, parse
 from addon.core.documents import Document, encode
-from addon.core.openai import Invalid, ResponsesRequest, Translator, function_tools, input_page, kept_items, read, sse
-from addon.core.pairing import tidy
+from addon.core.openai import (
+    Invalid,
+    ResponsesRequest,
+    Translator,
+    function_tools,
+    input_page,
+    read_request,
+    sse,
+    stored_items,
+)
+from addon.core.pairing import join_responses
 from addon.core.tools import declared_names
 from addon.doors.answers import ends
 from addon.doors.callers import caller_of, session_of
@@ -137,7 +146,7 @@ class ResponsesDoor:
             items; the session's tools are run here."""
             try:
                 caller = caller_of(request, api.settings.session, self.key)
-                wanted = read(parse(await request.body()))
+                wanted = read_request(parse(await request.body()))
             except Invalid as error:
                 return in_openai_s_words(error)
             events = self._events(caller, wanted, api.stopping)
@@ -246,7 +255,7 @@ class ResponsesDoor:
         )
         declared = [one for tool in kept.tools or () for one in tool.get("functionDeclarations", ())]
         names = [name for tool in kept.tools or () for name in declared_names(tool)]
-        request: Document = {"contents": tidy([*thread.contents, *added.contents])}
+        request: Document = {"contents": join_responses([*thread.contents, *added.contents])}
         members = {
             "tools": kept.tools,
             "toolConfig": wanted.tool_config(names),
@@ -303,7 +312,7 @@ class ResponsesDoor:
                 thread, contents = Thread(thread.session), []
             await self.threads.add(thread, document["id"], contents, kept=turn.kept, calls=calls, document=None)
             return
-        document[_INPUT] = kept_items(wanted.raw_input, turn.contents, _new_id)
+        document[_INPUT] = stored_items(wanted.raw_input, turn.contents, _new_id)
         await self.threads.add(thread, document["id"], contents, kept=turn.kept, calls=calls, document=document)
 
 

@@ -12,7 +12,7 @@ import msgspec
 from addon.core.calls import calls_in, response_of, responses_in
 from addon.core.documents import Document, get, parts_of
 from addon.core.keys import marks_of
-from addon.core.steps import CallSlot, TrueStep, TrueTurn, client_calls, mended, response_to
+from addon.core.steps import CallSlot, TrueStep, TrueTurn, client_calls, response_to, with_restored_calls
 from addon.core.turns import HistoryTurn, visible_digest
 from store.models import Call, Found
 from store.models import Step as Recorded
@@ -259,4 +259,4 @@ def _step(step: Recorded, calls: Mapping[str, Call]) -> TrueStep:
         if (call := calls.get(slot.call_id or "")) is not None:
             head = {} if call.gemini_id is None else {"id": call.gemini_id}
             made[call.call_id] = {**head, "name": call.name, "args": call.args}
-    return mended(step.content, slots, made)
+    return with_restored_calls(step.content, slots, made)

@@ -14,7 +14,7 @@ from typing import Literal
 import xxhash
 
 from addon.core import replies
-from addon.core.documents import Document, Malformed, decode, members, mended
+from addon.core.documents import Document, Malformed, decode, members, replace_invalid_text
 from addon.core.history import rewrite
 from addon.core.keys import Keys, asker_digest
 from addon.core.request import Request
@@ -122,7 +122,7 @@ class Grafter:
             try:
                 outcome = await self._request(target, scope, body, asker, takes_ids, hangup)
             except Malformed:
-                if (good := mended(body)) == body:
+                if (good := replace_invalid_text(body)) == body:
                     raise
                 outcome = await self._request(target, scope, good, asker, takes_ids, hangup)
             if isinstance(outcome, Forward) and outcome.exchange is not None and target.operation in _ANSWERED:
@@ -289,7 +289,7 @@ class Grafter:
         return await self._wait(scope, look_up, request, waited, hangup, scope.pending_timeout)
 
     def _keys(self, wire: Wire, request: Request, asker: str | bytes) -> Keys:
-        secret, (project, name) = self.store.secret, wire.chat(request)
+        secret, (project, name) = self.store.secret, wire.project_and_chat(request)
         if not isinstance(asker, bytes):
             asker = asker_digest(secret, asker or (f"project:{project}" if project else ""))
         return Keys(secret, asker, name, xxhash.xxh3_128_digest(wire.instruction(request)))

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from addon.core.documents import Document, Malformed, decode, encode, listed, mended
+from addon.core.documents import Document, Malformed, as_list, decode, encode, replace_invalid_text
 from addon.core.sse import SseDecoder
-from addon.core.turns import prefix_digests, visible
+from addon.core.turns import prefix_digests, visible_form
 from addon.graft.effects import Note
 from addon.graft.exchange import Exchange
 from addon.graft.records import plain_of
@@ -75,7 +75,7 @@ class Hearing:
                 try:
                     self._hear(self._response(data))
                 except _UNREAD:
-                    self._hear(self._response(mended(data)))
+                    self._hear(self._response(replace_invalid_text(data)))
             except (*_UNREAD, Malformed):
                 continue
 
@@ -86,7 +86,7 @@ class Hearing:
         self._is_new = False
         for index, parts in self._parts.items():
             try:
-                _, digest = visible(parts)
+                _, digest = visible_form(parts)
                 marked = [_decoded(part) for part in parts if "thoughtSignature" in part]
             except (*_UNREAD, Malformed):
                 continue
@@ -130,7 +130,7 @@ class Hearing:
             parts = self._parts.setdefault(candidate.index, [])
             if candidate.content is not None:
                 self._is_new = True
-                parts += listed(candidate.content.parts)
+                parts += as_list(candidate.content.parts)
 
 
 def _decoded(part: dict[str, msgspec.Raw]) -> Document:

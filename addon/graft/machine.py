@@ -350,7 +350,7 @@ class AnswerMachine:
     def _finished(self) -> Iterator[Effect]:
         reading = self.reading
         yield from self._items(reading.decoder.flush())
-        if not self.is_over and self._writer.streams and (left := self.wire.left()) is not None:
+        if not self.is_over and self._writer.streams and (left := self.wire.unfinished_response()) is not None:
             yield from self._left(left)
         if not self.is_over and reading.framing is Framing.JSON:
             yield from self._document(bytes(reading.decoder.body))

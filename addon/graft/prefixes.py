@@ -33,7 +33,7 @@ class Prefixes:
         siblings = self._by_head.get((session, tuple(path), body[:SMALLEST]), [])
         for number in reversed(siblings):
             prefix = self._entries[number][1]
-            if (best is None or prefix.end > best[1].end) and prefix.begins(body):
+            if (best is None or prefix.end > best[1].end) and prefix.is_start_of(body):
                 best = number, prefix
         if best is None:
             return None
@@ -45,7 +45,7 @@ class Prefixes:
     def keep(self, session: str, path: Sequence[str], request: Request) -> None:
         """Remember the request's beginning, in place of the shorter one that it was read with."""
         prefix = request.prefix() if request.history.end >= SMALLEST else None
-        if prefix is None or prefix is request.known or prefix.end < SMALLEST:
+        if prefix is None or prefix is request.known_prefix or prefix.end < SMALLEST:
             return
         size = prefix.size
         if size > self.capacity // 2:
@@ -53,7 +53,7 @@ class Prefixes:
         key = (session, tuple(path), request.body[:SMALLEST])
         siblings = self._by_head.setdefault(key, [])
         for number in siblings:
-            if self._entries[number][1] is request.known:
+            if self._entries[number][1] is request.known_prefix:
                 self._forget(number)
                 break
         while len(siblings) >= _SIBLINGS:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from addon.core.answer import AnswerRewriter, Candidate
 from addon.core.arguments import Limits
 from addon.core.documents import Document, Malformed, decode, objects, parts_of
-from addon.core.interactions import marked
+from addon.core.interactions import marked_id
 from addon.core.sse import SseDecoder, SseEvent
 from addon.core.toolloop import WRONG_CALLS
 from addon.graft.decoding import Decoder, Item
@@ -244,4 +244,4 @@ def _says_something(response: Document) -> bool:
 
 
 def _is_said(part: Document) -> bool:
-    return any(value for key, value in part.items() if key != "thought") and marked({"parts": [part]}) is None
+    return any(value for key, value in part.items() if key != "thought") and marked_id({"parts": [part]}) is None

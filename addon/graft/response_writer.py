@@ -42,7 +42,7 @@ class ResponseWriter:
         if self.framing is not None or framing is None:
             return []
         self.framing = framing
-        self._wire.frame(framing)
+        self._wire.set_framing(framing)
         self.streams = framing is not Framing.JSON
         return [Begin()] if self.streams else []
 
@@ -108,7 +108,7 @@ class ResponseWriter:
 
     def end(self, reading: Reading) -> bytes:
         """The bytes behind the last event; of an array that did not change, the upstream's own."""
-        tail, sent = self._tail.lstrip(), self._wire.sent > 0
+        tail, sent = self._tail.lstrip(), self._wire.events_sent > 0
         if self.framing is Framing.ARRAY and self._splice.rounds == 1:
             if tail.startswith(CLOSE if sent else OPEN) or reading.answer is None:
                 return self._tail
@@ -121,7 +121,7 @@ class ResponseWriter:
             return self._last
         raw, response = self._last
         merged = self._splice.merged(response, before, parts)
-        return self._wire.whole(merged, raw if isinstance(raw, dict) and response is not None else None)
+        return self._wire.whole_body(merged, raw if isinstance(raw, dict) and response is not None else None)
 
     def fail(self, code: int, status: str, words: str) -> Effect:
         """An error of the proxy's own, in the form that the client's answer has by now."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from addon.core.answer import CapturedCall
-from addon.core.calls import exact
+from addon.core.calls import args_key
 from addon.core.documents import Document
 from addon.graft.records import new_call_id
 from store.models import Call, Progress, Slot, Status, Step, Turn
@@ -40,9 +40,9 @@ class Resumption:
     def identical(self, name: str, args: Document, taken: Collection[str]) -> Call | None:
         """The call of the broken round whose answer is also that of a call with this name and these arguments; None:
         that call has to run. `taken` are those that stand for another already."""
-        wanted = exact(args)
+        wanted = args_key(args)
         for one in self.left:
-            if one.call_id not in taken and one.name == name and exact(one.args) == wanted:
+            if one.call_id not in taken and one.name == name and args_key(one.args) == wanted:
                 return one
         return None
 

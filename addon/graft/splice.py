@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from addon.core.answer import FILLER
-from addon.core.documents import Document, listed, objects, parts_of
+from addon.core.documents import Document, as_list, objects, parts_of
 from addon.core.usage import Usage
 
 _ORDINARY = (None, "STOP", 1, "MAX_TOKENS", 2)
@@ -61,7 +61,7 @@ class Splice:
     def filled(self, response: Document) -> Document:
         """The response with a part in each candidate: a chat forgets a turn that has an event without one. One that
         the model or the service broke off stays as it is, and so counts as that with the client."""
-        candidates = listed(response.get("candidates"))
+        candidates = as_list(response.get("candidates"))
         if len(candidates) == 1 and isinstance(candidates[0], dict) and not is_empty(candidates[0]):
             return response  # as most are
         if not candidates and "promptFeedback" not in response:
@@ -89,7 +89,9 @@ class Splice:
         return {**response, "candidates": candidates}
 
     def _ends(self, response: Document) -> bool:
-        return any(c.get("finishReason") is not None for c in listed(response.get("candidates")) if isinstance(c, dict))
+        return any(
+            c.get("finishReason") is not None for c in as_list(response.get("candidates")) if isinstance(c, dict)
+        )
 
     def made(self, parts: Sequence[Document], finish: str | None = None) -> Document:
         """A response document of the proxy's own."""

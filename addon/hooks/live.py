@@ -25,7 +25,7 @@ from wsproto.connection import ConnectionState
 from wsproto.events import CloseConnection
 from wsproto.frame_protocol import CloseReason, Opcode
 
-from addon.core.live import Frame, concerns
+from addon.core.live import Frame, is_relevant
 from addon.core.redaction import Redaction
 from addon.graft.exchange import Reply
 from addon.graft.grafter import GraftFailed
@@ -168,7 +168,7 @@ class Living:
         except Exception:
             logger.exception("a Live frame was not understood")
             # what may hold a call is no client's to see
-            passes = None if not message.from_client and concerns(frame.data) else frame.data
+            passes = None if not message.from_client and is_relevant(frame.data) else frame.data
         if passes is None:
             message.drop()
         elif passes is not message.content:

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from addon.core.answer import CapturedCall
-from addon.core.calls import exact, response_of
+from addon.core.calls import args_key, response_of
 from addon.core.documents import Document
 from addon.graft.exchange import STORE_FAILED
 from addon.graft.owners import Birth
@@ -189,7 +189,7 @@ class CallRun:
         run = self._worked if self.bound.runs is Runs.WORKERS else self._invoked
         if not rules.idempotent and not rules.cache_ttl:
             return await run()
-        key = RunKey(self.session, call.name, self.bound.version, exact(call.args))
+        key = RunKey(self.session, call.name, self.bound.version, args_key(call.args))
         while True:
             try:
                 return await self.means.shared.result(

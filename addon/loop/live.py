@@ -51,7 +51,7 @@ class LiveSession:
             scope.toolbox,
             {name: ToolBehavior(*executors.behavior(scope, name)) for name in names},
             strips=scope.strips,
-            shows=scope.delivery == "passthrough",
+            passthrough=scope.delivery == "passthrough",
             new_call_id=new_call_id,
             limits=Limits(grafter.settings.max_calls, grafter.settings.max_args),
         )
@@ -73,13 +73,13 @@ class LiveSession:
             return self._done(self._live.from_client(frame))
         except Malformed as error:
             self.grafter.warn(f"a Live frame was passed on as it came: {error}")
-            self._live.leave(frame)
+            self._live.record_unchanged(frame)
             return frame.data
         except Exception as error:
             failure = self.grafter.failed(error, "a Live frame could not be rewritten")
             if self.grafter.settings.on_store_error != "pass":
                 raise failure from error
-            self._live.leave(frame)
+            self._live.record_unchanged(frame)
             return frame.data
 
     def from_server(self, frame: Frame) -> bytes | None:
@@ -91,7 +91,7 @@ class LiveSession:
             raise GraftFailed("a message of the model's may hold a call, and cannot be read") from None
 
     def sent(self) -> None:
-        self._live.sent()
+        self._live.confirm_sent()
 
     def close(self) -> None:
         """The connection is no more: what runs is cancelled, and nothing more is sent."""
@@ -106,15 +106,15 @@ class LiveSession:
     def _done(self, outcome: Outcome) -> bytes | None:
         for frame in outcome.send:
             self._send(frame)
-        if outcome.called is not None:
-            task = self._spawn(self._run(outcome.called))
+        if outcome.step is not None:
+            task = self._spawn(self._run(outcome.step))
             self._storing.add(task)
             task.add_done_callback(self._storing.discard)
         if outcome.cancel:
             self._spawn(self._cancel(outcome.cancel))
         for call_id, response in outcome.results:
             self._spawn(self._given(call_id, response))
-        return outcome.passes
+        return outcome.forward
 
     def _spawn(self, coroutine: Coroutine[None, None, None]) -> asyncio.Task[None]:
         task = asyncio.ensure_future(coroutine)
@@ -176,7 +176,7 @@ class LiveSession:
             self._told(call_id, task.result())
 
     def _told(self, call_id: str, response: Document) -> None:
-        self._done(self._live.answered(call_id, response))
+        self._done(self._live.answer(call_id, response))
 
     async def _cancel(self, call_ids: tuple[str, ...]) -> None:
         await self._stored()

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from addon.core.documents import mended
+from addon.core.documents import replace_invalid_text
 from addon.tools.base import ToolError
 
 MAX_RESULT = 1024 * 1024
@@ -22,7 +22,7 @@ def plain(result: Any) -> bytes:
         try:
             data = msgspec.json.encode(result)
         except UnicodeEncodeError:  # half a surrogate pair, as a tool may read it from a file name
-            data = mended(json.dumps(msgspec.to_builtins(result)).encode())
+            data = replace_invalid_text(json.dumps(msgspec.to_builtins(result)).encode())
     except (TypeError, ValueError, RecursionError, OverflowError, msgspec.MsgspecError) as error:
         raise ToolError(f"the tool returned what is not JSON: {error}") from None
     if len(data) > MAX_RESULT:

@@ -1,6 +1,6 @@
 """The OpenAI-compatible surface: chat completions, on the Developer API's host and on Vertex AI's.
 
-What is translated, and how, is in `core.chat`.
+The conversion is in `core.chat`.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ import re
 from collections.abc import Mapping, Sequence
 
 from addon.core.chat.completions import Completions
-from addon.core.chat.contents import translated
-from addon.core.chat.messages import written
+from addon.core.chat.contents import translate
+from addon.core.chat.messages import write_body
 from addon.core.documents import Document, camel, decode, encode, objects
 from addon.core.json_array import ArrayItem
 from addon.core.request import Piece, Prefix, Request, parse
@@ -23,7 +23,7 @@ _DONE = b"[DONE]"
 
 
 class ChatWire(Wire):
-    """The history is the client's own, as in Gemini's language: only its form is another."""
+    """Chat completions. The client sends its history itself, as with Gemini."""
 
     native = False
     call_markers = (b'"tool_calls"', b'"function_call"')
@@ -34,7 +34,7 @@ class ChatWire(Wire):
         self._answers = Completions()
 
     def read(self, body: bytes, known: Prefix | None = None) -> Request:
-        self._source = translated(body)
+        self._source = translate(body)
         if self._source.member("stream") is True:
             self.target = self.target.streamed()
         return parse(self._source.gemini, (), known)
@@ -42,17 +42,17 @@ class ChatWire(Wire):
     def write(self, request: Request, replaced: Mapping[str, bytes | None], contents: Sequence[Piece] | None) -> bytes:
         if any(camel(key) != "functionDeclarations" for tool in objects(_tools(replaced)) for key in tool):
             self.dropped = "built-in tools, which chat completions have no form for"
-        return written(self._source, replaced, contents)
+        return write_body(self._source, replaced, contents)
 
     def instruction(self, request: Request) -> bytes:
-        source, told = self._source, set(self._source.origins)
-        spans = (span for index, span in enumerate(source.messages) if index not in told)
+        source, contents = self._source, set(self._source.origins)
+        spans = (span for index, span in enumerate(source.messages) if index not in contents)
         return b",".join(source.body[start:end] for start, end in spans)
 
     def next_request(
         self, request: Request, added: Sequence[Document], mode: str | None, token: str | None = None
     ) -> bytes:
-        self._answers.begin()
+        self._answers.begin_round()
         return super().next_request(request, added, mode, token)
 
     def unwrap(self, document: object) -> Document | None:
@@ -60,22 +60,22 @@ class ChatWire(Wire):
 
     def passthrough_event(self, item: SseEvent | ArrayItem, document: object = None) -> bytes:
         if (item.data or b"").strip() == self.done:
-            return b""  # `end` gives the one that the whole answer has
-        # of an event that could not be read, what was read last is another's
-        renumbered = self._answers.passed() if document is not None else None
+            return b""  # `end` writes the only one
+        # an event that could not be read is not the one that was read last
+        renumbered = self._answers.forward() if document is not None else None
         return super().passthrough_event(item) if renumbered is None else self._framed(encode(renumbered))
 
-    def event(self, seen: Document, came: Document | None = None) -> bytes:
-        return self._framed(encode(self._answers.written(seen, came, "chat.completion.chunk")))
+    def event(self, visible: Document, raw: Document | None = None) -> bytes:
+        return self._framed(encode(self._answers.write(visible, raw, "chat.completion.chunk")))
 
     def end(self) -> bytes:
         return b"data: %b\n\n" % _DONE
 
-    def whole(self, seen: Document, came: Document | None = None) -> bytes:
-        return encode(self._answers.written(seen, came, "chat.completion"))
+    def whole_body(self, visible: Document, raw: Document | None = None) -> bytes:
+        return encode(self._answers.write(visible, raw, "chat.completion"))
 
     def _framed(self, body: bytes) -> bytes:
-        self.sent += 1
+        self.events_sent += 1
         return b"data: %b\n\n" % body
 
 

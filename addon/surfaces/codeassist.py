@@ -12,7 +12,7 @@ from addon.surfaces.wire import Wire
 
 
 class CodeAssistWire(Wire):
-    def chat(self, request: Request) -> tuple[str, str]:
+    def project_and_chat(self, request: Request) -> tuple[str, str]:
         around = decode(request.body[: request.start] + b"null" + request.body[request.end :])
         project, name = get(around, "project"), decode(request.value("sessionId") or b"null")
         return project if isinstance(project, str) else "", name if isinstance(name, str) else ""

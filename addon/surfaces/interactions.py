@@ -1,9 +1,9 @@
 """The Interactions API: a request names the interaction before it, and the service keeps what was said.
 
 The Wire reads steps as Contents and a stream of steps as Gemini's responses. Each answer that the service keeps begins
-with a part that holds its id (`core.interactions.mark`): whatever Contents are to go upstream, those up to the last
-such part are there already, and its id stands for them. So a loop goes on by id, an id that the client holds is mapped
-to the last one of its turn, and a client that sends its whole history itself is served as on other surfaces.
+with a part that holds its id (`core.interactions.mark_part`). The service already has all Contents up to the last such
+part, so the request sends that id instead of them. Thus a loop continues by id, an id that the client holds is mapped
+to the last id of its turn, and a client that sends its whole history is served as on other surfaces.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from addon.core import interaction_tools
 from addon.core import interactions as own
 from addon.core.answer import CONTINUATION
 from addon.core.documents import Document, Malformed, camel, decode, encode, objects, parts_of
-from addon.core.interaction_stream import DONE, InteractionStream, fit, framed, status_of
+from addon.core.interaction_stream import DONE, InteractionStream, reusable_bytes, sse_event, status_of
 from addon.core.json_array import ArrayItem
 from addon.core.request import Piece, Prefix, Request, assemble, parse
 from addon.core.sse import SseEvent
@@ -44,14 +44,14 @@ class InteractionsWire(Wire):
     def __init__(self, target: Target) -> None:
         super().__init__(target)
         self._body = b""
-        self._given: Document = {}
+        self._request: Document = {}
         self._input: list[Document] = []
-        self._answers: list[Document] = []  # those that came whole
+        self._answers: list[Document] = []  # complete answers, not streamed
         self._stream = InteractionStream()
         self._done = DONE
-        self._first = ""  # the interaction that an answer began with which broke off
-        self._last = ""  # the interaction that the service made last, if it keeps it
-        self._owner = ""  # the interaction whose rest is asked for
+        self._first = ""  # the first interaction of an answer that broke off
+        self._last = ""  # the last interaction that the service made and keeps
+        self._unfinished = ""  # the interaction whose rest is requested
 
     # --- requests ---------------------------------------------------------------------------------------------
 
@@ -61,33 +61,33 @@ class InteractionsWire(Wire):
             raise Malformed("the body is not an object")
         for name in ("agent", "background"):
             if given.get(name):
-                raise Malformed(f"no tools go where there is {name!r}")
-        self._body, self._given = body, given
+                raise Malformed(f"tools cannot be grafted into a request with {name!r}")
+        self._body, self._request = body, given
         self._input = own.input_steps(given.get("input"))
         self.keeps_history = bool(self._previous)
         if given.get("stream"):
             self.target = self.target.streamed()
-        return parse(own.shadow(given, self._previous, self._input))
+        return parse(own.gemini_request(given, self._previous, self._input))
 
     def write(self, request: Request, replaced: Mapping[str, bytes | None], contents: Sequence[Piece] | None) -> bytes:
         outer = parse(self._body)
         new: dict[str, bytes | None] = {}
         if "tools" in replaced:
             tools = decode(replaced["tools"] or b"[]")
-            listed = interaction_tools.own_tools(tools)
-            new["tools"] = encode(listed) if listed else None
-            if formless := interaction_tools.formless(tools):
-                self.dropped = f"{', '.join(formless)}: the Interactions API has no such tool"
+            converted = interaction_tools.to_interaction_tools(tools)
+            new["tools"] = encode(converted) if converted else None
+            if unsupported := interaction_tools.unsupported_tools(tools):
+                self.dropped = f"{', '.join(unsupported)}: the Interactions API has no such tool"
         if "toolConfig" in replaced:
             new["generation_config"] = interaction_tools.with_choice(
                 outer.value("generationConfig"), replaced["toolConfig"]
             )
         if "continuationToken" in replaced:
             new["continuation_token"] = replaced["continuationToken"]
-        if self._owner:  # the service knows what the rest is of, and whose
-            new |= {"previous_interaction_id": encode(self._owner), "input": None}
+        if self._unfinished:  # its id is enough: the service has the input
+            new |= {"previous_interaction_id": encode(self._unfinished), "input": None}
         elif contents is not None:
-            previous, steps = self._told(request, contents)
+            previous, steps = self._split_history(request, contents)
             if previous != self._previous:
                 new["previous_interaction_id"] = encode(previous)
             if steps != self._input:
@@ -99,16 +99,16 @@ class InteractionsWire(Wire):
         self, request: Request, added: Sequence[Document], mode: str | None, token: str | None = None
     ) -> bytes:
         self._stream.rounds += 1
-        self._owner = self._last if self._stream.rounds > 1 and token is not None else ""
+        self._unfinished = self._last if self._stream.rounds > 1 and token is not None else ""
         return super().next_request(request, added, mode, token)
 
     @property
     def _previous(self) -> str | None:
-        previous = self._given.get("previous_interaction_id")
+        previous = self._request.get("previous_interaction_id")
         return previous if isinstance(previous, str) and previous else None
 
-    def _told(self, request: Request, contents: Sequence[Piece]) -> tuple[str | None, list[Document]]:
-        """The interaction that Contents go on from, and the steps that are new to the service."""
+    def _split_history(self, request: Request, contents: Sequence[Piece]) -> tuple[str | None, list[Document]]:
+        """The interaction that the Contents continue, and the steps that are new to the service."""
         spans = [span for turn in request.history.turns for span in turn.spans]
         kept = len(spans) - len(self._input)
         previous: str | None = None
@@ -117,10 +117,10 @@ class InteractionsWire(Wire):
         for piece in contents:
             if isinstance(piece, bytes):
                 content = decode(piece)
-                if (interaction := own.marked(content)) is not None:
-                    previous, names, steps = interaction, own.called(content), []
+                if (interaction := own.marked_id(content)) is not None:
+                    previous, names, steps = interaction, own.call_names(content), []
                 else:
-                    steps += [own.renamed(step, names) for step in own.steps_of(content)]
+                    steps += [own.with_call_name(step, names) for step in own.steps_of(content)]
                 continue
             for number, (start, end) in enumerate(spans):
                 if piece[0] <= start and end <= piece[1]:
@@ -131,13 +131,13 @@ class InteractionsWire(Wire):
         return previous, steps
 
     def instruction(self, request: Request) -> bytes:
-        return encode(self._given.get("system_instruction") or "")
+        return encode(self._request.get("system_instruction") or "")
 
     # --- answers ----------------------------------------------------------------------------------------------
 
     def resume(self, rounds: int, visible: Sequence[Document]) -> None:
         self._stream.rounds = rounds
-        self._first = next((name for part in visible if (name := own.marked({"parts": [part]})) is not None), "")
+        self._first = next((name for part in visible if (name := own.marked_id({"parts": [part]})) is not None), "")
         if text := _text(list(visible)):
             self._answers.append({"steps": [{"type": "model_output", "content": [{"type": "text", "text": text}]}]})
 
@@ -161,84 +161,84 @@ class InteractionsWire(Wire):
                 return _response(said, interaction)
         return _response(said) if said else None
 
-    def left(self) -> Document | None:
-        parts = self._stream.left()
+    def unfinished_response(self) -> Document | None:
+        parts = self._stream.unfinished_parts()
         return _response(parts) if parts else None
 
     def _mark(self, interaction: Document) -> list[Document]:
-        """The part that stands for an interaction from now on, if it is kept."""
+        """The part that stands for an interaction, if the service keeps the interaction."""
         name = interaction.get("id")
-        if not isinstance(name, str) or not name or self._given.get("store") is False:
+        if not isinstance(name, str) or not name or self._request.get("store") is False:
             return []
         self._last = name
-        return [own.mark(name)]
+        return [own.mark_part(name)]
 
     def passthrough_event(self, item: SseEvent | ArrayItem, document: object = None) -> bytes:
         if (item.data or b"").strip() == self.done:
-            self._done = fit(item) or DONE
+            self._done = reusable_bytes(item) or DONE
             return b""
         if document is None and item.data is not None:
             with contextlib.suppress(Malformed):
                 document = decode(item.data)
-        # what is no event was not read by the stream either, which would give out the call that it holds
+        # the stream has not read a document that is no event, so it could release a held call
         if isinstance(document, dict) and isinstance(document.get("event_type"), str):
             return self._counted(self._stream.passthrough_event(document, item))
         return self._counted(item.raw)
 
-    def event(self, seen: Document, came: Document | None = None) -> bytes:
-        if came is not None and came.get("event_type") != "interaction.completed":
-            return self._counted(self._stream.passed(came))
-        return self._counted(b"".join(self._told_here(seen, came)))
+    def event(self, visible: Document, raw: Document | None = None) -> bytes:
+        if raw is not None and raw.get("event_type") != "interaction.completed":
+            return self._counted(self._stream.forward(raw))
+        return self._counted(b"".join(self._proxy_events(visible, raw)))
 
-    def _told_here(self, seen: Document, came: Document | None) -> Iterator[bytes]:
-        """The end of an interaction, or what the proxy says itself: a text, an end, or that it is still there."""
-        stream, parts = self._stream, _parts(seen)
-        yield from stream.begun(self._head())
-        yield from stream.late(_calls(parts))
+    def _proxy_events(self, visible: Document, raw: Document | None) -> Iterator[bytes]:
+        """The end of an interaction, and the proxy's own events: a text, an end, or a keepalive."""
+        stream, parts = self._stream, _parts(visible)
+        yield from stream.start_events(self._head())
+        yield from stream.late_call_events(_calls(parts))
         if text := _text(parts):
-            yield from stream.said(text)
-        if any(candidate.get("finishReason") is not None for candidate in objects(seen.get("candidates"))):
-            yield stream.ended(came, seen.get("usageMetadata") if stream.rounds else _NO_USAGE)
+            yield from stream.text_events(text)
+        if any(candidate.get("finishReason") is not None for candidate in objects(visible.get("candidates"))):
+            yield stream.end_event(raw, visible.get("usageMetadata") if stream.rounds else _NO_USAGE)
         elif not text:
-            yield stream.alive()
+            yield stream.keepalive_event()
 
-    def whole(self, seen: Document, came: Document | None = None) -> bytes:
-        parts = _parts(seen)
+    def whole_body(self, visible: Document, raw: Document | None = None) -> bytes:
+        parts = _parts(visible)
         calls = _calls(parts)
         used = [one.get("step") for part in parts for kind in _SERVED if isinstance(one := part.get(kind), dict)]
 
         def is_shown(step: Document) -> bool:
             if own.kind_of(step) == "function_call":
                 return step.get("id") in calls
-            return not own.is_tools(step) or step in used
+            return not own.is_tool_step(step) or step in used
 
         rounds = [[step for step in objects(answer.get("steps")) if is_shown(step)] for answer in self._answers]
         steps = [step for of_round in rounds for step in of_round]
-        told = "".join(_text(own.parts_of_step(step)) for step in steps)
-        if made := _text(parts).removeprefix(told):
-            steps.append({"type": "model_output", "content": [{"type": "text", "text": made}]})
+        upstream_text = "".join(_text(own.parts_of_step(step)) for step in steps)
+        if own_text := _text(parts).removeprefix(upstream_text):
+            steps.append({"type": "model_output", "content": [{"type": "text", "text": own_text}]})
         if not self._answers:
             return encode({**self._head(), "status": "completed", "usage": _NO_USAGE, "steps": steps})
         last = {**self._answers[-1], "steps": steps}
-        if "usageMetadata" in seen:
-            last["usage"] = seen["usageMetadata"]
+        if "usageMetadata" in visible:
+            last["usage"] = visible["usageMetadata"]
         last["status"] = status_of(last, calls=any(own.kind_of(step) == "function_call" for step in rounds[-1]))
         return encode(last)
 
     def _head(self) -> Document:
-        """An interaction of the proxy's own: to go on from it is to go on from the one before it, or from the first of
-        an answer that broke off."""
+        """The members of the proxy's own interaction. Its id is that of the interaction before it, or of the first one
+        of an answer that broke off: to continue it is to continue that one."""
         return {
             "id": self._first or self._previous or "",
             "object": "interaction",
-            "model": self._given.get("model", ""),
+            "model": self._request.get("model", ""),
         }
 
     def end(self) -> bytes:
         return self._done if self.target.framing is Framing.SSE else b""
 
     def _counted(self, events: bytes) -> bytes:
-        self.sent += bool(events)
+        self.events_sent += bool(events)
         return events
 
     # --- errors -----------------------------------------------------------------------------------------------
@@ -247,11 +247,11 @@ class InteractionsWire(Wire):
         return encode({"error": _error(document)})
 
     def error_event(self, document: Document) -> bytes:
-        return self._counted(framed({"error": _error(document), "event_type": "error"})) + self.end()
+        return self._counted(sse_event({"error": _error(document), "event_type": "error"})) + self.end()
 
 
 def _response(parts: list[Document], ends: Document | None = None) -> Document:
-    """Parts as a Gemini response. `ends`: the interaction that they are the last of."""
+    """Parts as a Gemini response. `ends`: the interaction that ends with these parts, if any."""
     candidate: Document = {"content": {"parts": parts, "role": "model"}, "index": 0}
     if ends is None:
         return {"candidates": [candidate]}
@@ -272,12 +272,12 @@ def _text(parts: Sequence[Document]) -> str:
 
 
 def _calls(parts: Sequence[Document]) -> list[Any]:
-    """The ids of the calls among parts."""
+    """The ids of the calls in these parts."""
     return [call.get("id") for part in parts if isinstance(call := part.get("functionCall"), dict)]
 
 
 def _error(document: Document) -> Document:
-    """An error with a word for its code; Google's own shape has a number."""
+    """An error whose code is a word; in Google's own form the code is a number."""
     error = document.get("error")
     error = error if isinstance(error, dict) else {}
     if "status" not in error:

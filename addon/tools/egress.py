@@ -14,7 +14,7 @@ from typing import Any
 import httpcore2
 import httpx2
 
-from addon.core.egress import EgressRule, egress_allowed, plain
+from addon.core.egress import EgressRule, egress_allowed, unwrap_address
 
 
 class EgressRefused(Exception):
@@ -80,7 +80,7 @@ def is_own_address(host: str) -> bool:
     """Whether an address literal is this machine's: a socket can be bound only to those."""
     host = host.strip("[]")
     try:
-        address = plain(host)
+        address = unwrap_address(host)
         if address.is_loopback or address.is_unspecified:
             return True
         family = socket.AF_INET6 if ipaddress.ip_address(host).version == 6 else socket.AF_INET

@@ -4,7 +4,16 @@ from typing import Any
 
 import pytest
 
-from addon.core.calls import calls_in, decoded, echoed, flat, is_ordinary, response_of, responses_in, responses_lead
+from addon.core.calls import (
+    as_text,
+    calls_in,
+    decoded_signature,
+    echoed,
+    has_user_content,
+    response_of,
+    responses_in,
+    responses_lead,
+)
 from addon.core.documents import Document
 
 CALL: Document = {"functionCall": {"name": "f", "args": {"a": 1}, "id": "x"}}
@@ -31,7 +40,7 @@ def content(*parts: Any) -> Document:
     ],
 )
 def test_signatures_are_compared_by_value(one: Any, other: Any, same: bool) -> None:
-    assert (decoded(one) == decoded(other)) is same
+    assert (decoded_signature(one) == decoded_signature(other)) is same
 
 
 def test_calls_and_responses_in_order_and_in_either_spelling() -> None:
@@ -72,7 +81,7 @@ def test_server_tool_parts_must_come_back_too_and_text_need_not() -> None:
     ],
 )
 def test_what_a_user_turn_holds(contents: list[Document], ordinary: bool, lead: bool) -> None:
-    assert (is_ordinary(contents), responses_lead(contents)) == (ordinary, lead)
+    assert (has_user_content(contents), responses_lead(contents)) == (ordinary, lead)
 
 
 @pytest.mark.parametrize(
@@ -89,21 +98,21 @@ def test_what_a_user_turn_holds(contents: list[Document], ordinary: bool, lead: 
 )
 def test_told_as_text(given: Document, options: Any, texts: list[Any]) -> None:
     before = str(given)
-    assert flat(given, **options)["parts"] == content(*texts)["parts"]
+    assert as_text(given, **options)["parts"] == content(*texts)["parts"]
     assert str(given) == before
 
 
 @pytest.mark.parametrize("role", ["model", "function", "user"])
 def test_responses_told_as_text_are_the_users(role: str) -> None:
-    assert flat({**content(ANSWER, "a"), "role": role})["role"] == "user"
-    assert flat({**content(CALL, "a"), "role": role})["role"] == role
-    assert flat({**content(USED, ANSWER), "role": role}, calls=False)["role"] == role
+    assert as_text({**content(ANSWER, "a"), "role": role})["role"] == "user"
+    assert as_text({**content(CALL, "a"), "role": role})["role"] == role
+    assert as_text({**content(USED, ANSWER), "role": role}, calls=False)["role"] == role
 
 
 def test_a_content_with_nothing_to_tell_is_the_same_object() -> None:
     for parts in (content("a"), content(), content(CALL, ANSWER)):
-        assert flat(parts, calls=False) is parts
-    assert flat({"role": "user"}) == {"role": "user"}
+        assert as_text(parts, calls=False) is parts
+    assert as_text({"role": "user"}) == {"role": "user"}
 
 
 @pytest.mark.parametrize(

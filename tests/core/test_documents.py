@@ -9,16 +9,16 @@ from hypothesis import strategies as st
 
 from addon.core.documents import (
     Malformed,
+    as_list,
     camel,
     decode,
     elements,
     encode,
     get,
-    listed,
     members,
-    mended,
     objects,
     parts_of,
+    replace_invalid_text,
     snake,
 )
 
@@ -122,7 +122,7 @@ def test_a_value_under_either_spelling_of_its_name() -> None:
 
 def test_a_single_value_stands_for_a_list_of_one() -> None:
     values: list[Any] = [None, 1, [1, 2], {}]
-    assert [listed(value) for value in values] == [[], [1], [1, 2], [{}]]
+    assert [as_list(value) for value in values] == [[], [1], [1, 2], [{}]]
     assert list(objects([{"a": 1}, 2, None])) == [{"a": 1}]
     assert parts_of({"parts": {"text": "a"}}) == [{"text": "a"}]
     assert parts_of({"parts": [1, {"text": "a"}]}) == [{"text": "a"}]
@@ -144,7 +144,7 @@ def test_a_single_value_stands_for_a_list_of_one() -> None:
 )
 def test_texts_that_are_no_unicode_are_replaced(data: bytes, value: Any) -> None:
     assert decode(data) == value
-    assert decode(mended(data)) == value
+    assert decode(replace_invalid_text(data)) == value
 
 
 @pytest.mark.parametrize("data", [b"", b"{", rb'"\ud83d', rb'{"a": "\ud8', b"\xff", rb'"\q"', rb'["\udc00",]'])
@@ -156,4 +156,4 @@ def test_what_is_no_json_is_none_whatever_its_texts_are(data: bytes) -> None:
 @given(st.text())
 def test_good_texts_stay_as_they_are(text: str) -> None:
     for data in (json.dumps(text).encode(), encode(text)):
-        assert mended(data) == data
+        assert replace_invalid_text(data) == data

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from addon.core.documents import Malformed, decode, encode
-from addon.core.interaction_tools import calling_of, choice_of, gemini_tools, own_tools, with_choice
+from addon.core.interaction_tools import calling_config, to_gemini_tools, to_interaction_tools, tool_choice, with_choice
 
 Json = dict[str, Any]
 
@@ -19,11 +19,11 @@ OWN = [
 
 
 def test_the_clients_tools_come_back_as_they_came() -> None:
-    assert own_tools(gemini_tools(OWN)) == OWN
+    assert to_interaction_tools(to_gemini_tools(OWN)) == OWN
 
 
 def test_functions_are_declarations_and_the_rest_are_built_in() -> None:
-    first, second, *others = gemini_tools(OWN)
+    first, second, *others = to_gemini_tools(OWN)
     (declaration,) = first["functionDeclarations"]
     assert declaration == {"name": "f", "description": "d", "parametersJsonSchema": SCHEMA, "defer_loading": True}
     assert second == {"functionDeclarations": [{"name": "g"}]}
@@ -63,7 +63,7 @@ TOOLSETS: dict[str, tuple[Json, list[Json]]] = {
 
 @pytest.mark.parametrize(("tool", "tools"), TOOLSETS.values(), ids=TOOLSETS)
 def test_a_toolsets_tools(tool: Json, tools: list[Json]) -> None:
-    assert own_tools([tool]) == tools
+    assert to_interaction_tools([tool]) == tools
 
 
 CHOICES: list[tuple[Any, Json]] = [
@@ -77,15 +77,15 @@ CHOICES: list[tuple[Any, Json]] = [
 
 @pytest.mark.parametrize(("choice", "calling"), CHOICES)
 def test_a_choice_and_the_way_back(choice: Any, calling: Json) -> None:
-    assert calling_of(choice) == calling
-    assert choice_of(calling) == choice
+    assert calling_config(choice) == calling
+    assert tool_choice(calling) == choice
 
 
 def test_what_says_nothing() -> None:
-    assert calling_of(None) is None
-    assert calling_of({"other": 1}) is None
-    assert choice_of(None) is None
-    assert choice_of({}) is None
+    assert calling_config(None) is None
+    assert calling_config({"other": 1}) is None
+    assert tool_choice(None) is None
+    assert tool_choice({}) is None
 
 
 CONFIGS: list[tuple[Json | None, Json | None, Json | None]] = [

@@ -146,9 +146,9 @@ def test_an_input_of_something_else_is_malformed() -> None:
 
 
 def test_what_stands_for_an_interaction_is_never_shown() -> None:
-    mark = own.mark("v1_x")
-    assert own.marked({"role": "model", "parts": [{"text": "a"}, mark]}) == "v1_x"
-    assert own.marked({"role": "model", "parts": [{"text": "a"}]}) is None
+    mark = own.mark_part("v1_x")
+    assert own.marked_id({"role": "model", "parts": [{"text": "a"}, mark]}) == "v1_x"
+    assert own.marked_id({"role": "model", "parts": [{"text": "a"}]}) is None
     assert own.steps_of({"role": "model", "parts": [mark]}) == []
     assert visible_digest([mark, {"text": "a"}]) == visible_digest([{"text": "a"}])
 
@@ -156,13 +156,13 @@ def test_what_stands_for_an_interaction_is_never_shown() -> None:
 def test_the_names_that_calls_had() -> None:
     content = own.content_of({"type": "function_call", "id": "c1", "name": "f_g2", "arguments": {}})
     content["parts"][0]["functionCall"]["name"] = "f"
-    assert own.called(content) == {"c1": "f_g2"}
-    assert own.called({"role": "model", "parts": [{"functionCall": {"name": "f"}}]}) == {}
+    assert own.call_names(content) == {"c1": "f_g2"}
+    assert own.call_names({"role": "model", "parts": [{"functionCall": {"name": "f"}}]}) == {}
 
 
 def test_a_kept_history_is_known_by_its_id_alone() -> None:
     def chain(interaction: str) -> bytes:
-        request = parse(encode({"contents": own.kept(interaction)}))
+        request = parse(encode({"contents": own.kept_history(interaction)}))
         request.history.identify(request.body)
         return request.history.turns[-1].chain
 
@@ -184,13 +184,15 @@ def test_the_arguments_of_a_call_come_in_pieces(deltas: list[Json], arguments: J
     step: Json = {"type": "function_call", "id": "c1", "name": "f", "arguments": {}}
     begun = dict(step)
     for delta in deltas:
-        step = own.grown(step, delta)
-    assert own.complete(step) == {**begun, "arguments": arguments}
+        step = own.with_delta(step, delta)
+    assert own.completed_step(step) == {**begun, "arguments": arguments}
 
 
 def test_the_pieces_of_a_built_in_tools_step_are_its_members() -> None:
-    step = own.grown({"type": "google_search_call", "id": "s1"}, {"type": "google_search_call", "arguments": {"q": 1}})
-    assert own.complete(step) == {"type": "google_search_call", "id": "s1", "arguments": {"q": 1}}
+    step = own.with_delta(
+        {"type": "google_search_call", "id": "s1"}, {"type": "google_search_call", "arguments": {"q": 1}}
+    )
+    assert own.completed_step(step) == {"type": "google_search_call", "id": "s1", "arguments": {"q": 1}}
 
 
 DELTAS: list[tuple[Json, list[Json]]] = [
@@ -225,7 +227,7 @@ CONFIGS: list[tuple[Json, Json | None]] = [
 
 @pytest.mark.parametrize(("given", "config"), CONFIGS)
 def test_what_excludes_functions_is_told(given: Json, config: Json | None) -> None:
-    assert decode(own.shadow(given, None, [])).get("generationConfig") == config
+    assert decode(own.gemini_request(given, None, [])).get("generationConfig") == config
 
 
 def test_a_request_in_geminis_form() -> None:
@@ -236,8 +238,8 @@ def test_a_request_in_geminis_form() -> None:
         "cached_content": "cachedContents/c",
     }
     steps = own.input_steps("hi")
-    assert decode(own.shadow(given, "v1_x", steps)) == {
-        "contents": [*own.kept("v1_x"), {"role": "user", "parts": [{"text": "hi"}]}],
+    assert decode(own.gemini_request(given, "v1_x", steps)) == {
+        "contents": [*own.kept_history("v1_x"), {"role": "user", "parts": [{"text": "hi"}]}],
         "model": "m",
         "tools": [{"functionDeclarations": [{"name": "f", "parametersJsonSchema": {"type": "object"}}]}],
         "toolConfig": {"functionCallingConfig": {"mode": "ANY"}},
@@ -248,9 +250,9 @@ def test_a_request_in_geminis_form() -> None:
 def test_pieces_of_arguments_are_joined_at_the_end_of_their_step() -> None:
     step: Document = {"type": "function_call", "id": "c", "name": "f"}
     given = dict(step)
-    growing = own.grown(step, {"type": "arguments_delta", "arguments": '{"a": "'})
+    growing = own.with_delta(step, {"type": "arguments_delta", "arguments": '{"a": "'})
     assert step == given, "what is given is not changed"
     for _ in range(3):
-        assert own.grown(growing, {"type": "arguments_delta", "arguments": "x"}) is growing
-    whole = own.complete(own.grown(growing, {"type": "arguments_delta", "arguments": '"}'}))
+        assert own.with_delta(growing, {"type": "arguments_delta", "arguments": "x"}) is growing
+    whole = own.completed_step(own.with_delta(growing, {"type": "arguments_delta", "arguments": '"}'}))
     assert whole == {**step, "arguments": {"a": "xxx"}}

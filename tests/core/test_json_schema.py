@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from addon.core.json_schema import fitted
+from addon.core.json_schema import fit_schema
 from addon.core.schema import Unfit
 
 STR = {"type": "string"}
@@ -56,7 +56,7 @@ STAYS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", STAYS)
 def test_what_the_service_takes_stays_as_it_is(name: str) -> None:
-    assert fitted(STAYS[name]) is STAYS[name]
+    assert fit_schema(STAYS[name]) is STAYS[name]
 
 
 # as given → as it is said to the service
@@ -104,9 +104,9 @@ SAID: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 def test_what_can_be_said_in_another_way_is(name: str) -> None:
     schema, expected = SAID[name]
     before = copy.deepcopy(schema)
-    assert fitted(schema) == expected
+    assert fit_schema(schema) == expected
     assert schema == before
-    assert fitted(expected) is expected
+    assert fit_schema(expected) is expected
 
 
 # as given → where it is, a word of the message
@@ -162,7 +162,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
 def test_what_cannot_be_said_is_refused_with_its_path(name: str) -> None:
     schema, path, word = REFUSED[name]
     with pytest.raises(Unfit) as caught:
-        fitted(schema)
+        fit_schema(schema)
     assert caught.value.path == path
     assert word in caught.value.message
 
@@ -172,14 +172,14 @@ def test_a_schema_that_is_nested_without_end_is_refused() -> None:
     for _ in range(5000):
         schema = {"items": schema}
     with pytest.raises(Unfit, match="nested too deeply"):
-        fitted(schema)
+        fit_schema(schema)
 
 
 def test_a_long_way_of_references_is_no_circle_and_no_trouble() -> None:
     names = [f"A{n}" for n in range(2000)]
     defs = {a: of("next", next=ref(b)) for a, b in itertools.pairwise(names)}
     schema = {**of("a", a=ref("A0")), "$defs": {**defs, names[-1]: STR}}
-    assert fitted(schema) is schema
+    assert fit_schema(schema) is schema
 
 
 _json: st.SearchStrategy[Any] = st.recursive(
@@ -201,9 +201,9 @@ _json: st.SearchStrategy[Any] = st.recursive(
 def test_no_document_breaks_it(schema: dict[str, Any]) -> None:
     before = copy.deepcopy(schema)
     try:
-        said = fitted(schema)
+        said = fit_schema(schema)
     except Unfit:
         return
     finally:
         assert schema == before
-    assert fitted(said) is said
+    assert fit_schema(said) is said

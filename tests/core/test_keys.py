@@ -1,6 +1,6 @@
 """Keys: each of its kind, each for who asks, and none without the secret."""
 
-from addon.core.interactions import mark
+from addon.core.interactions import mark_part
 from addon.core.keys import Keys, asker_digest, marks_of
 
 SECRET, CHAIN, OWN = b"s" * 32, b"c" * 16, b"o" * 16
@@ -51,8 +51,8 @@ def test_marks_are_ids_of_calls_signatures_by_value_and_interactions() -> None:
         {"functionCall": {"name": "f"}, "thought_signature": "+/8"},
         {"text": "a", "thoughtSignature": "skip_thought_signature_validator"},
         {"text": "", "thoughtSignature": "c2ln"},
-        mark("v1_a"),
-        mark("v1_b"),
+        mark_part("v1_a"),
+        mark_part("v1_b"),
     ]
     assert marks_of([{"parts": parts}]) == [
         ("call", b"x1"),

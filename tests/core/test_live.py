@@ -41,7 +41,7 @@ def live(
         Toolbox(DECLARED),
         manners,
         strips=strips,
-        shows=shows,
+        passthrough=shows,
         new_call_id=lambda: f"c{next(numbers)}",
         limits=limits,
     )
@@ -65,7 +65,7 @@ def cancellation(*ids: str) -> Frame:
 
 
 def passed(outcome: Outcome) -> Any:
-    return None if outcome.passes is None else json.loads(outcome.passes)
+    return None if outcome.forward is None else json.loads(outcome.forward)
 
 
 def told(outcome: Outcome) -> list[list[Json]]:
@@ -158,22 +158,22 @@ def test_a_frame_that_declares_no_tools_is_the_bytes_that_came(given: bytes) -> 
 
 
 def test_an_empty_toolset_takes_the_tools_out_and_leaves_a_setup_without_any_alone() -> None:
-    empty = LiveMachine(Toolbox(), {}, strips=True, shows=False, new_call_id=str)
+    empty = LiveMachine(Toolbox(), {}, strips=True, passthrough=False, new_call_id=str)
     assert passed(empty.from_client(frame({"setup": {"model": "m", "tools": own_tools("own")}}))) == {
         "setup": {"model": "m"}
     }
     plain = frame(SETUP)
-    assert empty.from_client(plain).passes is plain.data
+    assert empty.from_client(plain).forward is plain.data
 
 
 def test_tools_that_the_client_keeps_and_nothing_is_added_to_are_the_bytes_that_came() -> None:
-    empty = LiveMachine(Toolbox(), {}, strips=False, shows=False, new_call_id=str)
+    empty = LiveMachine(Toolbox(), {}, strips=False, passthrough=False, new_call_id=str)
     setup = frame({"setup": {"tools": own_tools("own")}})
-    assert empty.from_client(setup).passes is setup.data
+    assert empty.from_client(setup).forward is setup.data
 
 
 def test_a_tools_behavior_is_declared() -> None:
-    made = LiveMachine(Toolbox(DECLARED), {"wait": FREE}, strips=True, shows=False, new_call_id=str)
+    made = LiveMachine(Toolbox(DECLARED), {"wait": FREE}, strips=True, passthrough=False, new_call_id=str)
     (tool,) = passed(made.from_client(frame(SETUP)))["setup"]["tools"]
     assert tool["functionDeclarations"] == [
         {"name": "look"},
@@ -191,20 +191,20 @@ def test_a_name_that_clashes_is_mapped_there_and_back() -> None:
     made = live(strips=False, own=own_tools("look"))
     outcome = made.from_server(call("look", "look_g2"))
     assert [one["name"] for one in passed(outcome)["toolCall"]["functionCalls"]] == ["look"]
-    assert outcome.called is not None
-    assert [(one.call_id, one.name, one.gemini_id) for one in outcome.called.calls] == [("c1", "look", "f2")]
-    assert [part["functionCall"]["name"] for part in outcome.called.parts] == ["look", "look"]
-    assert [(slot.name, slot.call_id) for slot in outcome.called.slots] == [("look", None), ("look", "c1")]
-    assert told(made.answered("c1", {"a": 1})) == [[answer("f2", "look_g2", {"a": 1})]]
+    assert outcome.step is not None
+    assert [(one.call_id, one.name, one.gemini_id) for one in outcome.step.calls] == [("c1", "look", "f2")]
+    assert [part["functionCall"]["name"] for part in outcome.step.parts] == ["look", "look"]
+    assert [(slot.name, slot.call_id) for slot in outcome.step.slots] == [("look", None), ("look", "c1")]
+    assert told(made.answer("c1", {"a": 1})) == [[answer("f2", "look_g2", {"a": 1})]]
 
 
 def test_a_context_update_changes_whose_a_name_is() -> None:
     made = live(strips=False)
-    assert made.from_server(call("look")).called is not None
+    assert made.from_server(call("look")).step is not None
     made.from_client(frame({"contextUpdate": {"tools": {"tools": own_tools("look")}}}))
     own = call("look", start=2)
     assert made.from_server(own) == Outcome(own.data)
-    assert told(made.answered("c1", {})) == [[answer("f1", "look", {})]]
+    assert told(made.answer("c1", {})) == [[answer("f1", "look", {})]]
 
 
 # --- calls ----------------------------------------------------------------------------------------------------
@@ -212,10 +212,10 @@ def test_a_context_update_changes_whose_a_name_is() -> None:
 
 def test_the_client_sees_nothing_of_a_grafted_call() -> None:
     outcome = live().from_server(call("look"))
-    assert outcome.passes is None
-    assert outcome.called is not None
-    assert outcome.called.calls[0].args == {"n": 1}
-    assert outcome.called.calls[0].fault is None
+    assert outcome.forward is None
+    assert outcome.step is not None
+    assert outcome.step.calls[0].args == {"n": 1}
+    assert outcome.step.calls[0].fault is None
 
 
 @pytest.mark.parametrize("spelling", ["toolCall", "tool_call"])
@@ -263,15 +263,15 @@ def test_a_frame_that_may_hold_a_call_and_cannot_be_read_is_no_clients_to_see(ke
 @pytest.mark.parametrize("key", ["toolCall", "tool_call", "tool\\u0043all", "\\u0074oolCall"])
 def test_a_call_is_known_however_its_key_is_written(key: str) -> None:
     outcome = live().from_server(Frame(f'{{"{key}": {{"functionCalls": [{{"name": "x", "id": "1"}}]}}}}'.encode()))
-    assert outcome.passes is None
-    assert outcome.called is not None
+    assert outcome.forward is None
+    assert outcome.step is not None
 
 
 def test_a_call_of_an_undeclared_tool_is_the_proxys_where_the_clients_are_stripped() -> None:
     outcome = live(own=own_tools("own")).from_server(call("own"))
-    assert outcome.passes is None
-    assert outcome.called is not None
-    assert outcome.called.calls[0].fault == "unknown tool: own"
+    assert outcome.forward is None
+    assert outcome.step is not None
+    assert outcome.step.calls[0].fault == "unknown tool: own"
 
 
 def test_arguments_that_are_nested_too_deeply_are_left_out() -> None:
@@ -280,10 +280,10 @@ def test_arguments_that_are_nested_too_deeply_are_left_out() -> None:
         deep = [deep]
     calls = [{"id": f"f{n}", "name": name, "args": {"a": deep}} for n, name in enumerate(("look", "own"))]
     outcome = live(strips=False).from_server(frame({"toolCall": {"functionCalls": calls}}))
-    assert outcome.called is not None
-    assert "nested more than" in str(outcome.called.calls[0].fault)
-    assert outcome.called.calls[0].args == {}
-    assert [part["functionCall"]["args"] for part in outcome.called.parts] == [{}, {}]
+    assert outcome.step is not None
+    assert "nested more than" in str(outcome.step.calls[0].fault)
+    assert outcome.step.calls[0].args == {}
+    assert [part["functionCall"]["args"] for part in outcome.step.parts] == [{}, {}]
     assert passed(outcome) == {"toolCall": {"functionCalls": calls[1:]}}
 
 
@@ -291,14 +291,14 @@ def test_arguments_that_are_nested_too_deeply_are_left_out() -> None:
 def test_of_too_many_calls_those_behind_the_limit_are_answered_and_not_kept(manner: ToolBehavior) -> None:
     made = live(limits=Limits(2, 1000), look=manner)
     outcome = made.from_server(call(*["look"] * 6))
-    assert outcome.called is not None
-    first, second, third = outcome.called.calls
+    assert outcome.step is not None
+    first, second, third = outcome.step.calls
     assert (first.fault, second.fault) == (None, None)
     assert "more than 2 calls in one step" in str(third.fault)
-    assert len(outcome.called.parts) == len(outcome.called.slots) == 3
+    assert len(outcome.step.parts) == len(outcome.step.slots) == 3
     sent = list(outcome.send)
-    for one in outcome.called.calls:
-        sent += made.answered(one.call_id, {"error": one.fault} if one.fault else {"n": 1}).send
+    for one in outcome.step.calls:
+        sent += made.answer(one.call_id, {"error": one.fault} if one.fault else {"n": 1}).send
     answers = [a for one in sent for a in json.loads(one.data)["toolResponse"]["functionResponses"]]
     assert sorted(a["id"] for a in answers) == [f"f{n}" for n in range(1, 7)]
     assert [a["id"] for a in answers if "error" not in a["response"]] == ["f1", "f2"]
@@ -311,40 +311,40 @@ def test_a_cancelled_call_behind_the_limit_is_nobodys_to_end() -> None:
     made.from_server(call(*["look"] * 4))
     outcome = made.from_server(frame({"toolCallCancellation": {"ids": ["f1", "f2", "f3", "f4"]}}))
     assert outcome.cancel == ("c1", "c2")
-    assert outcome.passes is None
+    assert outcome.forward is None
 
 
 def test_a_client_that_answers_the_calls_itself_is_given_all_and_only_some_are_kept() -> None:
     made = live(limits=Limits(2, 1000), shows=True)
     given = call(*["look"] * 4)
     outcome = made.from_server(given)
-    assert outcome.passes == given.data
-    assert outcome.called is not None
-    assert [slot.call_id for slot in outcome.called.slots] == ["c1", "c2", None, None]
+    assert outcome.forward == given.data
+    assert outcome.step is not None
+    assert [slot.call_id for slot in outcome.step.slots] == ["c1", "c2", None, None]
 
 
 def test_arguments_that_are_too_long_are_left_out() -> None:
     calls = [{"id": "f1", "name": "look", "args": {"a": "x" * 200}}]
     outcome = live(limits=Limits(9, 100)).from_server(frame({"toolCall": {"functionCalls": calls}}))
-    assert outcome.called is not None
-    assert "more than 100 bytes of arguments" in str(outcome.called.calls[0].fault)
-    assert outcome.called.parts[0]["functionCall"]["args"] == outcome.called.calls[0].args == {}
+    assert outcome.step is not None
+    assert "more than 100 bytes of arguments" in str(outcome.step.calls[0].fault)
+    assert outcome.step.parts[0]["functionCall"]["args"] == outcome.step.calls[0].args == {}
 
 
 def test_frames_with_half_a_surrogate_pair_are_understood() -> None:
-    made = LiveMachine(Toolbox(DECLARED), {}, strips=True, shows=False, new_call_id=lambda: "c1")
+    made = LiveMachine(Toolbox(DECLARED), {}, strips=True, passthrough=False, new_call_id=lambda: "c1")
     outcome = made.from_client(Frame(rb'{"setup": {"model": "models/m", "x": "\ud800"}}'))
-    assert outcome.passes is not None
-    assert b'"look"' in outcome.passes
+    assert outcome.forward is not None
+    assert b'"look"' in outcome.forward
     named = rb'{"toolCall": {"functionCalls": [{"id": "f1", "name": "look", "args": {"a": "\ud800"}}]}}'
     outcome = made.from_server(Frame(named))
-    assert outcome.passes is None
-    assert outcome.called is not None
-    assert outcome.called.calls[0].args == {"a": "\ufffd"}
+    assert outcome.forward is None
+    assert outcome.step is not None
+    assert outcome.step.calls[0].args == {"a": "\ufffd"}
     own = live(strips=False, own=own_tools("own"))
     own.from_server(call("look", "own"))
     answered = Frame(rb'{"toolResponse": {"functionResponses": [{"id": "f2", "response": {"a": "\ud800"}}]}}')
-    own.answered("c1", {"a": 1})
+    own.answer("c1", {"a": 1})
     assert own.is_blocked
     own.from_client(answered)
     assert not own.is_blocked
@@ -355,8 +355,8 @@ def test_the_tool_calls_of_a_turn_of_the_models_are_counted() -> None:
 
     def number() -> int:
         outcome = made.from_server(call("look"))
-        assert outcome.called is not None
-        return outcome.called.number
+        assert outcome.step is not None
+        return outcome.step.number
 
     assert [number(), number(), number()] == [0, 1, 2]
     complete = frame({"serverContent": {"turnComplete": True}})
@@ -373,30 +373,30 @@ def test_the_tool_calls_of_a_turn_of_the_models_are_counted() -> None:
 def test_what_the_model_waits_for_is_answered_at_once_and_in_call_order() -> None:
     made = live()
     made.from_server(call("look", "tell"))
-    assert made.answered("c2", {"b": 2}) == Outcome()
-    assert told(made.answered("c1", {"a": 1})) == [[answer("f1", "look", {"a": 1}), answer("f2", "tell", {"b": 2})]]
-    assert made.answered("c1", {"late": True}) == Outcome()
+    assert made.answer("c2", {"b": 2}) == Outcome()
+    assert told(made.answer("c1", {"a": 1})) == [[answer("f1", "look", {"a": 1}), answer("f2", "tell", {"b": 2})]]
+    assert made.answer("c1", {"late": True}) == Outcome()
 
 
 def test_what_the_model_does_not_wait_for_is_answered_as_it_comes_with_its_scheduling() -> None:
     made = live(wait=FREE)
     made.from_server(call("look", "wait", "wait"))
-    assert told(made.answered("c3", {})) == [[answer("f3", "wait", {}, scheduling="SILENT")]]
-    assert told(made.answered("c1", {})) == [[answer("f1", "look", {})]]
-    assert told(made.answered("c2", {})) == [[answer("f2", "wait", {}, scheduling="SILENT")]]
+    assert told(made.answer("c3", {})) == [[answer("f3", "wait", {}, scheduling="SILENT")]]
+    assert told(made.answer("c1", {})) == [[answer("f1", "look", {})]]
+    assert told(made.answer("c2", {})) == [[answer("f2", "wait", {}, scheduling="SILENT")]]
 
 
 def test_steps_are_answered_apart() -> None:
     made = live()
     made.from_server(call("look"))
     made.from_server(call("tell", start=2))
-    assert told(made.answered("c2", {})) == [[answer("f2", "tell", {})]]
+    assert told(made.answer("c2", {})) == [[answer("f2", "tell", {})]]
 
 
 def test_a_call_without_an_id_is_answered_without_one() -> None:
     made = live()
     made.from_server(frame({"toolCall": {"functionCalls": [{"name": "look"}]}}))
-    assert told(made.answered("c1", {})) == [[{"name": "look", "response": {}}]]
+    assert told(made.answer("c1", {})) == [[{"name": "look", "response": {}}]]
 
 
 def test_a_cancelled_call_is_ended_and_never_answered() -> None:
@@ -404,13 +404,13 @@ def test_a_cancelled_call_is_ended_and_never_answered() -> None:
     made.from_server(call("look"))
     assert made.from_server(cancellation("f1")) == Outcome(None, cancel=("c1",))
     assert not made.waits_for("c1")
-    assert made.answered("c1", {}) == Outcome()
+    assert made.answer("c1", {}) == Outcome()
 
 
 def test_the_rest_of_a_step_goes_when_the_last_open_call_is_cancelled() -> None:
     made = live()
     made.from_server(call("look", "tell"))
-    made.answered("c1", {})
+    made.answer("c1", {})
     assert told(made.from_server(cancellation("f2"))) == [[answer("f1", "look", {})]]
 
 
@@ -427,7 +427,7 @@ def test_a_connection_that_ends_leaves_nothing_behind() -> None:
     made.from_server(call("look", "tell"))
     made.from_client(frame(AUDIO))
     assert made.close() == Outcome(cancel=("c1", "c2"))
-    assert made.answered("c1", {}) == Outcome()
+    assert made.answer("c1", {}) == Outcome()
 
 
 # --- held frames ----------------------------------------------------------------------------------------------
@@ -439,7 +439,7 @@ def test_input_waits_while_the_model_waits_for_a_call_and_follows_its_answer_in_
     held = [frame(AUDIO), Frame(b'{ "realtime_input": {"activityEnd": {}} }', text=False), frame(WORDS)]
     for one in held:
         assert made.from_client(one) == Outcome()
-    sent = made.answered("c1", {}).send
+    sent = made.answer("c1", {}).send
     assert json.loads(sent[0].data)["toolResponse"]
     assert list(sent[1:]) == held
 
@@ -462,11 +462,11 @@ def test_what_the_client_sends_stays_behind_what_is_still_on_its_way() -> None:
     made = live()
     made.from_server(call("look"))
     made.from_client(frame(AUDIO))
-    assert len(made.answered("c1", {}).send) == 2
-    made.sent()
+    assert len(made.answer("c1", {}).send) == 2
+    made.confirm_sent()
     assert made.from_client(frame(WORDS)) == Outcome(send=(frame(WORDS),))
-    made.sent()
-    made.sent()
+    made.confirm_sent()
+    made.confirm_sent()
     assert made.from_client(frame(WORDS)) == Outcome(frame(WORDS).data)
 
 
@@ -481,7 +481,7 @@ def test_input_waits_for_the_clients_own_answer_in_a_mixed_step_which_itself_nev
     made = live(strips=False, own=own_tools("own"))
     made.from_server(call("look", "own"))
     made.from_client(frame(AUDIO))
-    assert len(made.answered("c1", {}).send) == 1
+    assert len(made.answer("c1", {}).send) == 1
     assert made.from_client(frame(AUDIO)) == Outcome()
     given = frame({"tool_response": {"function_responses": [{"id": "f2", "name": "own", "response": {}}]}})
     assert made.from_client(given) == Outcome(given.data, send=(frame(AUDIO), frame(AUDIO)))
@@ -491,7 +491,7 @@ def test_input_goes_on_when_the_model_does_so_without_the_clients_own_answer() -
     made = live(strips=False, own=own_tools("own"))
     made.from_server(call("look", "own"))
     made.from_client(frame(AUDIO))
-    made.answered("c1", {})
+    made.answer("c1", {})
     complete = frame({"serverContent": {"turnComplete": True}})
     assert made.from_server(complete) == Outcome(complete.data, send=(frame(AUDIO),))
 
@@ -501,13 +501,13 @@ def test_input_does_not_wait_for_the_clients_own_call_that_the_model_does_not_wa
     made = live(strips=False, own=own_tools("own", behavior=behavior))
     made.from_server(call("look", "own"))
     made.from_client(frame(AUDIO))
-    assert len(made.answered("c1", {}).send) == 2
+    assert len(made.answer("c1", {}).send) == 2
 
 
 def test_the_clients_own_calls_alone_hold_nothing_back() -> None:
     made = live(strips=False, own=own_tools("own"))
     made.from_server(call("own"))
-    assert made.from_client(frame(AUDIO)).passes is not None
+    assert made.from_client(frame(AUDIO)).forward is not None
 
 
 def test_a_setup_that_is_held_goes_up_with_the_toolset() -> None:
@@ -515,7 +515,7 @@ def test_a_setup_that_is_held_goes_up_with_the_toolset() -> None:
     made.from_server(call("look"))
     made.from_client(frame(AUDIO))
     made.from_client(frame({"contextUpdate": {"tools": {"tools": []}}}))
-    assert b"look" in made.answered("c1", {}).send[-1].data
+    assert b"look" in made.answer("c1", {}).send[-1].data
 
 
 # --- models that wait for no call by themselves ----------------------------------------------------------------
@@ -542,7 +542,7 @@ WAITS = ToolBehavior("BLOCKING")
 def test_the_models_name_says_whether_an_undeclared_function_is_waited_for(model: str, holds: bool) -> None:
     made = live(model=model)
     made.from_server(call("look"))
-    assert (made.from_client(frame(AUDIO)).passes is None) is holds
+    assert (made.from_client(frame(AUDIO)).forward is None) is holds
 
 
 @pytest.mark.parametrize("manner", [ToolBehavior(), FREE, WAITS], ids=["undeclared", "NON_BLOCKING", "BLOCKING"])
@@ -550,17 +550,17 @@ def test_a_model_that_takes_input_at_any_time_gets_it_at_once(manner: ToolBehavi
     made = live(model=ASYNC, look=manner)
     made.from_server(call("look"))
     assert made.from_client(frame(AUDIO)) == Outcome(frame(AUDIO).data)
-    assert len(made.answered("c1", {"a": 1}).send) == 1
+    assert len(made.answer("c1", {"a": 1}).send) == 1
 
 
 def test_undeclared_calls_of_such_a_model_are_answered_as_they_come_and_blocking_ones_together() -> None:
     made = live(model=ASYNC)
     made.from_server(call("look", "tell"))
-    assert told(made.answered("c2", {})) == [[answer("f2", "tell", {})]]
+    assert told(made.answer("c2", {})) == [[answer("f2", "tell", {})]]
     made = live(model=ASYNC, look=WAITS, tell=WAITS)
     made.from_server(call("look", "tell"))
-    assert told(made.answered("c2", {})) == []
-    assert told(made.answered("c1", {})) == [[answer("f1", "look", {}), answer("f2", "tell", {})]]
+    assert told(made.answer("c2", {})) == []
+    assert told(made.answer("c1", {})) == [[answer("f1", "look", {}), answer("f2", "tell", {})]]
 
 
 def test_a_blocking_call_that_input_takes_back_is_ended_and_never_answered() -> None:
@@ -568,14 +568,14 @@ def test_a_blocking_call_that_input_takes_back_is_ended_and_never_answered() -> 
     made.from_server(call("look"))
     made.from_client(frame(AUDIO))
     assert made.from_server(cancellation("f1")) == Outcome(None, cancel=("c1",))
-    assert made.answered("c1", {}) == Outcome()
+    assert made.answer("c1", {}) == Outcome()
 
 
 @pytest.mark.parametrize("behavior", ["BLOCKING", "UNSPECIFIED", 1, 0, None])
 def test_the_clients_own_calls_hold_nothing_back_from_such_a_model(behavior: Any) -> None:
     made = live(model=ASYNC, strips=False, own=own_tools("own", behavior=behavior), look=WAITS)
     made.from_server(call("look", "own"))
-    assert made.from_client(frame(AUDIO)).passes is not None
+    assert made.from_client(frame(AUDIO)).forward is not None
 
 
 # --- passthrough ----------------------------------------------------------------------------------------------
@@ -585,10 +585,10 @@ def test_a_client_that_is_shown_the_calls_answers_them_and_the_answer_is_known()
     made = live(shows=True)
     calls = call("look", "tell")
     outcome = made.from_server(calls)
-    assert outcome.passes == calls.data
-    assert outcome.called is not None
-    assert [one.call_id for one in outcome.called.calls] == ["c1", "c2"]
-    assert made.from_client(frame(AUDIO)).passes is not None
+    assert outcome.forward == calls.data
+    assert outcome.step is not None
+    assert [one.call_id for one in outcome.step.calls] == ["c1", "c2"]
+    assert made.from_client(frame(AUDIO)).forward is not None
     given = frame({"toolResponse": {"functionResponses": [answer("f1", "look", {"a": 1})]}})
     assert made.from_client(given) == Outcome(given.data, results=(("c1", {"a": 1}),))
     assert made.from_server(cancellation("f2")) == Outcome(cancellation("f2").data, cancel=("c2",))
@@ -637,12 +637,12 @@ class Service:
             assert not self.blocks, "the service would close the connection"
 
     def do(self, outcome: Outcome, *, from_client: bool) -> None:
-        if from_client and outcome.passes is not None:
-            self.leave(outcome.passes)
-            self.upstream.append(json.loads(outcome.passes))
+        if from_client and outcome.forward is not None:
+            self.leave(outcome.forward)
+            self.upstream.append(json.loads(outcome.forward))
         if not from_client:
-            assert b"look" not in (outcome.passes or b"")
-            assert b'"wait"' not in (outcome.passes or b"")
+            assert b"look" not in (outcome.forward or b"")
+            assert b'"wait"' not in (outcome.forward or b"")
         for one in outcome.send:
             self.leave(one.data)
         self.on_the_way += outcome.send
@@ -657,7 +657,7 @@ class Service:
     def call(self, names: list[str]) -> None:
         calls = [{"id": f"f{next(self.numbers)}", "name": name} for name in names]
         outcome = self.made.from_server(frame({"toolCall": {"functionCalls": calls}}))
-        captured = {c.gemini_id: c.call_id for c in outcome.called.calls} if outcome.called else {}
+        captured = {c.gemini_id: c.call_id for c in outcome.step.calls} if outcome.step else {}
         mixed = any(name != "own" for name in names)
         for one in calls:
             self.names[one["id"]] = one["name"]
@@ -680,13 +680,13 @@ class Service:
             case "call":
                 self.call(given)
             case "sent" if self.on_the_way:
-                self.made.sent()
+                self.made.confirm_sent()
                 self.upstream.append(json.loads(self.on_the_way.pop(0).data))
             case "own answer" if chosen := self.pick(given, own=True):
                 self.client({"toolResponse": {"functionResponses": [answer(chosen, "own", {})]}})
             case "answer" if chosen := self.pick(given, own=False):
                 self.ended.add(chosen)
-                self.do(self.made.answered(self.open[chosen], {}), from_client=False)
+                self.do(self.made.answer(self.open[chosen], {}), from_client=False)
             case "cancel" if chosen := self.pick(given, own=False):
                 call_id = self.open.pop(chosen)
                 self.blocks.discard(chosen)
@@ -739,7 +739,7 @@ def test_no_document_is_too_odd(documents: list[tuple[bool, Any]]) -> None:
     for from_client, document in documents:
         given = Frame(json.dumps(document).encode())
         outcome = made.from_client(given) if from_client else made.from_server(given)
-        if outcome.passes is not None:
-            json.loads(outcome.passes)
-        for one in outcome.called.calls if outcome.called else ():
-            made.answered(one.call_id, {})
+        if outcome.forward is not None:
+            json.loads(outcome.forward)
+        for one in outcome.step.calls if outcome.step else ():
+            made.answer(one.call_id, {})

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from addon.core.documents import Document
-from addon.core.pairing import MissingResponses, UnknownResponses, pair, signed, tidy
+from addon.core.pairing import MissingResponses, UnknownResponses, join_responses, pair, with_dummy_signatures
 
 
 def call(name: str, call_id: str | None = None, signature: str | None = None) -> Document:
@@ -121,12 +121,12 @@ def test_a_whole_history_may_come_with_the_request() -> None:
 def test_a_content_that_answers_the_whole_step_holds_what_came_before_it() -> None:
     alike = model(call("a"), call("a"))
     whole = user(answer("a", value=1), answer("a", value=2), "on")
-    assert tidy([alike, user(answer("a", value=2)), whole]) == [alike, whole]
+    assert join_responses([alike, user(answer("a", value=2)), whole]) == [alike, whole]
 
 
 @pytest.mark.parametrize("contents", [[], [user("a"), model("b")], [model("a"), user("b"), user("c")]])
 def test_what_needs_nothing_stays(contents: Sequence[Document]) -> None:
-    assert tidy(contents) == contents
+    assert join_responses(contents) == contents
     assert pair(contents, [user("on")]).contents == [*contents, user("on")]
 
 
@@ -153,5 +153,5 @@ def test_a_step_that_no_model_has_signed_gets_the_stand_in_where_it_is_asked_for
     name: str, given: list[Document], expected: list[Document] | None
 ) -> None:
     before = copy.deepcopy(given)
-    assert signed(given, name) == (given if expected is None else expected)
+    assert with_dummy_signatures(given, name) == (given if expected is None else expected)
     assert given == before

@@ -47,7 +47,7 @@ def test_read_on_from_any_beginning_is_read_anew(
     for cut in [*cuts, len(contents)]:
         body = body_of(contents[:cut], before, after if data.draw(st.booleans()) else {}, path, separators)
         cold = parse(body, path)
-        assert known is None or known.begins(body)
+        assert known is None or known.is_start_of(body)
         warm = parse(body, path, known)
         assert told(warm) == told(cold)
         known = warm.prefix() or known
@@ -60,9 +60,9 @@ def test_a_beginning_ends_with_the_last_model_turn() -> None:
     prefix = parse(of("user", "model", "user", "user")).prefix()
     assert prefix is not None
     assert [turn.side for turn in prefix.history.turns] == ["user", "model"]
-    assert prefix.begins(of("user", "model", "model"))
-    assert not prefix.begins(of("user", "model")[: prefix.end])
-    assert not prefix.begins(of("user", "user", "model"))
+    assert prefix.is_start_of(of("user", "model", "model"))
+    assert not prefix.is_start_of(of("user", "model")[: prefix.end])
+    assert not prefix.is_start_of(of("user", "user", "model"))
     alone = parse(of("user")).prefix()
     assert alone is not None
     assert len(alone.history.turns) == 1

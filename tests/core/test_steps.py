@@ -14,8 +14,8 @@ from addon.core.steps import (
     client_calls,
     given_answers,
     last_step,
-    mended,
     segments,
+    with_restored_calls,
 )
 
 TEMPLATE = Placeholder("Tool call completed: {names} [{turn_id}]")
@@ -163,5 +163,5 @@ A, B, C = (CallSlot(str(one["name"]), call_id) for call_id, one in MADE.items())
 def test_calls_that_an_older_record_lacks_are_put_back_in_their_places(
     held: Any, slots: list[CallSlot], whole: Any, left: list[CallSlot]
 ) -> None:
-    step = mended(content("model", *held), slots, MADE)
+    step = with_restored_calls(content("model", *held), slots, MADE)
     assert step == TrueStep(content("model", *whole), tuple(left))

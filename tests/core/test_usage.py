@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from addon.core.usage import Usage, added, output_of, prompt_of
+from addon.core.usage import Usage, add_counts, output_of, prompt_of
 
 TEXT, IMAGE = {"modality": "TEXT", "tokenCount": 4}, {"modality": "IMAGE", "tokenCount": 5}
 
@@ -81,9 +81,9 @@ def test_the_last_prompt_with_all_output(rounds: list[dict[str, Any]], seen: dic
 
 
 def test_counts_that_are_none_are_left_out() -> None:
-    assert added(None, 3) == 3
-    assert added(3, None) == 3
-    assert added([TEXT, "x"], [IMAGE, None]) == [TEXT, IMAGE]
+    assert add_counts(None, 3) == 3
+    assert add_counts(3, None) == 3
+    assert add_counts([TEXT, "x"], [IMAGE, None]) == [TEXT, IMAGE]
 
 
 @pytest.mark.parametrize(

@@ -461,7 +461,7 @@ async def test_what_an_answer_told_is_not_remembered_for_another_answer(store: S
         hits = await hits_of(store, request)
         prefixes.keep("s", (), request)
         assert [true.turn_id for true in hits[1]] == [turn_id(n)]
-    assert request.known is not None
+    assert request.known_prefix is not None
 
 
 async def test_what_begins_a_history_is_not_looked_for(store: Store) -> None:

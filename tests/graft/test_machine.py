@@ -154,7 +154,7 @@ async def test_a_loop_is_the_same_whole_byte_by_byte_and_cut_anywhere(
         monkeypatch.setattr(journal, "new_turn_id", lambda: f"turn_{next(turns):016x}")
         monkeypatch.setattr(reading, "new_call_id", lambda: f"call_{next(calls)}")
         driven = Driven(exchange, cut)
-        exchange.wire.sent = 0
+        exchange.wire.events_sent = 0
         driven.feed(STEP if form != "json" else [answer("Wait. ", call(args={"city": "Oslo"}, id="x"))])
         driven.answer({"celsius": 3})
         driven.feed(REST if form != "json" else [answer("done")])

@@ -25,13 +25,13 @@ LONG = "x" * SMALLEST
 def test_a_chat_that_grows_is_read_on_from_where_it_was() -> None:
     prefixes = Prefixes()
     first = asked(prefixes, body(LONG, "a"))
-    assert first.known is None
+    assert first.known_prefix is None
     second = asked(prefixes, body(LONG, "a", "?", "b"))
-    assert second.known is not None
+    assert second.known_prefix is not None
     assert second.history.turns[0] is first.history.turns[0]
     third = asked(prefixes, body(LONG, "a", "?", "b", "?", "c"))
-    assert third.known is not None
-    assert third.known.end > second.known.end
+    assert third.known_prefix is not None
+    assert third.known_prefix.end > second.known_prefix.end
 
 
 def test_the_longest_beginning_is_found() -> None:
@@ -85,7 +85,7 @@ def test_the_least_recently_used_go_first_and_the_size_stays_within_its_bound() 
     asked(prefixes, chats[0])
     for chat in chats[1:]:
         asked(prefixes, chat)
-        assert asked(prefixes, chats[0]).known is not None
+        assert asked(prefixes, chats[0]).known_prefix is not None
         assert 0 < prefixes.size <= 10_000
     kept = [chat for chat in chats if prefixes.find("s", (), chat) is not None]
     assert 1 < len(kept) < len(chats)
@@ -111,7 +111,7 @@ def test_a_very_long_chat_is_found_turn_after_turn() -> None:
     for n in range(150):
         texts += ["?", f"answer {n}"]
         request = asked(prefixes, body(*texts))
-        assert request.known is not None
+        assert request.known_prefix is not None
         assert len(request.history.turns) == len(texts) + 1
     assert prefixes.size < 1000 * len(texts)
 
@@ -120,7 +120,7 @@ def test_what_is_kept_of_an_image_is_small() -> None:
     prefixes = Prefixes(capacity=100_000)
     data = body("y" * 1_000_000, "a")
     asked(prefixes, data)
-    assert asked(prefixes, data).known is not None
+    assert asked(prefixes, data).known_prefix is not None
     assert prefixes.size < 10_000
 
 
@@ -131,5 +131,5 @@ def test_texts_that_were_read_count() -> None:
     prefixes.keep("s", (), request)
     assert 30_000 < prefixes.size < 40_000  # the user's are not needed again
     grown = asked(prefixes, body("y" * 50_000, "z" * 30_000, "?", "b"))
-    assert grown.known is not None
+    assert grown.known_prefix is not None
     assert 30_000 < prefixes.size < 40_000

@@ -6,7 +6,7 @@ import pytest
 
 from addon.core.answer import Candidate, CapturedCall
 from addon.core.documents import Document
-from addon.core.interactions import kept, mark
+from addon.core.interactions import kept_history, mark_part
 from addon.core.keys import marks_of
 from addon.core.steps import CallSlot
 from addon.graft.owners import Birth, ByHand
@@ -125,11 +125,11 @@ async def test_a_turn_that_the_service_keeps_is_found_by_each_of_its_ids_too(gra
     target = match_path("POST", "/v1beta/interactions")
     assert target is not None
     exchange = await graft.exchange({"model": "m", "input": "hi"}, target)
-    shown = [mark("v1_a"), {"text": "said"}, mark("v1_b")]
+    shown = [mark_part("v1_a"), {"text": "said"}, mark_part("v1_b")]
     keys = keys_of(exchange, shown)
     assert len(set(keys)) == 6
     for interaction in ("v1_a", "v1_b"):
-        (named,) = marks_of(kept(interaction))
+        (named,) = marks_of(kept_history(interaction))
         assert exchange.keys.mark(*named) in keys
 
 

@@ -320,7 +320,7 @@ async def test_with_the_pass_policy_a_mistake_lets_the_clients_frame_go_on_with_
         await made.frame(SETUP)
     with monkeypatch.context() as patch:
         patch.setattr(
-            "addon.core.live.LiveMachine._declared" if kind != "realtimeInput" else "addon.core.live.Frame", broken
+            "addon.core.live.LiveMachine._declare_tools" if kind != "realtimeInput" else "addon.core.live.Frame", broken
         )
         patch.setattr("addon.core.live.LiveMachine.is_blocked", property(broken))
         given = json.dumps({kind: {"tools": [{"functionDeclarations": [{"name": "own"}]}]}}).encode()

@@ -163,7 +163,7 @@ def test_recorded_exchanges_stay_what_they_are() -> None:
             assert decode(whole) == given
             response = speaks.unwrap(answer)
             assert response is not None
-            assert decode(speaks.whole(response, answer)) == answer
+            assert decode(speaks.whole_body(response, answer)) == answer
             seen += 1
     assert seen == 2
 

@@ -49,7 +49,7 @@ def written(body: Json, replaced: dict[str, Any] | None = None, contents: list[J
 
 
 def said(interaction: str, *parts: Json) -> Json:
-    return {"role": "model", "parts": [own.mark(interaction), *parts]}
+    return {"role": "model", "parts": [own.mark_part(interaction), *parts]}
 
 
 def response(call_id: str) -> Json:
@@ -125,7 +125,7 @@ def test_a_stream_is_asked_for_in_the_body() -> None:
 
 @pytest.mark.parametrize("given", [{"agent": "a"}, {"background": True}])
 def test_agents_and_what_runs_in_the_background_are_left_alone(given: Json) -> None:
-    with pytest.raises(Malformed, match="no tools go where there is"):
+    with pytest.raises(Malformed, match="tools cannot be grafted"):
         wire(**given)
 
 
@@ -227,7 +227,7 @@ def test_an_answer_is_a_response_that_begins_with_its_id() -> None:
     answer = {"id": "v1_a", "status": "requires_action", "steps": [TEXT, CALL], "usage": {"total_tokens": 3}}
     seen = wire().unwrap(answer)
     assert seen is not None
-    assert parts_of(seen)[0] == own.mark("v1_a")
+    assert parts_of(seen)[0] == own.mark_part("v1_a")
     text, call = parts_of(seen)[1:]
     assert text == {"text": "so"}
     assert {"id": "c1", "name": "f", "args": {"a": 1}}.items() <= call["functionCall"].items()
@@ -259,9 +259,9 @@ def test_a_placeholder_stands_in_the_place_of_calls() -> None:
     speaks = wire()
     answer = {"id": "v1_a", "status": "requires_action", "steps": [TEXT, CALL], "future": 1}
     speaks.unwrap(answer)
-    seen = {"candidates": [{"content": {"parts": [own.mark("v1_a"), {"text": "so\n\nplaceholder"}]}}]}
+    seen = {"candidates": [{"content": {"parts": [own.mark_part("v1_a"), {"text": "so\n\nplaceholder"}]}}]}
     made = {"type": "model_output", "content": [{"type": "text", "text": "\n\nplaceholder"}]}
-    assert decode(speaks.whole(seen, answer)) == {**answer, "status": "completed", "steps": [TEXT, made]}
+    assert decode(speaks.whole_body(seen, answer)) == {**answer, "status": "completed", "steps": [TEXT, made]}
 
 
 def test_an_answer_without_a_status_is_read_by_its_steps() -> None:
@@ -271,7 +271,7 @@ def test_an_answer_without_a_status_is_read_by_its_steps() -> None:
     assert parts_of(seen)[2]["functionCall"]["name"] == "f"
     made = {"type": "model_output", "content": [{"type": "text", "text": "placeholder"}]}
     shown = {"candidates": [{"content": {"parts": [*own.parts_of_step(TEXT), *own.parts_of_step(made)]}}]}
-    assert decode(speaks.whole(shown, answer))["status"] == "completed"
+    assert decode(speaks.whole_body(shown, answer))["status"] == "completed"
 
 
 def test_the_clients_calls_stay_as_they_came_and_wait_for_it() -> None:
@@ -280,7 +280,7 @@ def test_the_clients_calls_stay_as_they_came_and_wait_for_it() -> None:
     seen = speaks.unwrap(answer)
     assert seen is not None
     kept = {"candidates": [{"content": {"parts": [parts_of(seen)[2]]}}]}
-    assert decode(speaks.whole(kept, answer)) == {**answer, "steps": [OWN]}
+    assert decode(speaks.whole_body(kept, answer)) == {**answer, "steps": [OWN]}
 
 
 def test_the_answer_of_a_loop_has_the_steps_of_all_rounds_and_the_id_of_the_last() -> None:
@@ -290,7 +290,11 @@ def test_the_answer_of_a_loop_has_the_steps_of_all_rounds_and_the_id_of_the_last
     last = {"id": "v1_b", "status": "completed", "steps": [TEXT], "usage": {"total_tokens": 2}}
     whole(speaks, first, last)
     seen = {"candidates": [{"content": {"parts": [{"text": "soso"}]}}], "usageMetadata": {"total_tokens": 3}}
-    assert decode(speaks.whole(seen, last)) == {**last, "steps": [signed, TEXT, TEXT], "usage": {"total_tokens": 3}}
+    assert decode(speaks.whole_body(seen, last)) == {
+        **last,
+        "steps": [signed, TEXT, TEXT],
+        "usage": {"total_tokens": 3},
+    }
 
 
 def test_what_a_built_in_tool_did_is_seen_by_who_asked_for_it() -> None:
@@ -300,7 +304,7 @@ def test_what_a_built_in_tool_did_is_seen_by_who_asked_for_it() -> None:
         answer = {"id": "v1_a", "status": "completed", "steps": [search, TEXT]}
         speaks.unwrap(answer)
         seen = {"candidates": [{"content": {"parts": [*parts, {"text": "so"}]}}]}
-        assert decode(speaks.whole(seen, answer))["steps"] == steps
+        assert decode(speaks.whole_body(seen, answer))["steps"] == steps
 
 
 def test_who_has_built_in_tools_has_asked_for_what_they_do() -> None:
@@ -555,7 +559,7 @@ def test_an_odd_answer_is_told_all_the_same(data: st.DataObject) -> None:
     speaks = wire()
     document = changed(ANSWER, data.draw(st.sampled_from(places(ANSWER))), data.draw(JUNK))
     if (seen := speaks.unwrap(document)) is not None:
-        speaks.whole(seen, document)
+        speaks.whole_body(seen, document)
 
 
 @given(st.data())

@@ -78,7 +78,7 @@ def test_an_event_is_read_back_as_what_it_was_written(surface: str, framing: Fra
     answers: list[dict[str, Any]] = [{"candidates": [], "responseId": f"r{n}"} for n in range(3)]
     came = {"response": {}, "traceId": "t"} if surface == "codeassist" else None
     if framing is Framing.JSON:
-        assert speaks.unwrap(decode(speaks.whole(answers[0], came))) == answers[0]
+        assert speaks.unwrap(decode(speaks.whole_body(answers[0], came))) == answers[0]
         return
     decoder = SseDecoder() if framing is Framing.SSE else ArrayDecoder()
     stream = b"".join(speaks.event(answer, came) for answer in answers) + speaks.end()

@@ -1,11 +1,10 @@
-"""Chat completions, answers: OpenAI's choices as Gemini's candidates, and the way back.
+"""Chat completions, answers: converts OpenAI's choices to Gemini's candidates and back.
 
-A `Completions` is fed the documents of one answer, one for JSON or one an event of a stream, and says what each is as
-a Gemini response; `written` makes a document of chat completions of a response as it is to be seen, out of the one it
-came in. Gemini gives a call whole in one event, without an index or always under the same; others send its arguments
-piece by piece. A call is complete when its arguments are, or where another begins, or the answer ends. In a stream the
-client puts calls together by their index, so each gets its place among those that the client is given.
-"""
+A `Completions` is fed the documents of one answer: one for JSON, one for each event of a stream. `read` returns the
+Gemini response, `write` the document of chat completions for a visible response. Gemini sends a call whole in one
+event, without an index or always with the same one; other services send its arguments in pieces. A call is complete if
+its arguments are, if another call begins, or if the answer ends. In a stream clients assemble calls by their index, so
+each call gets an index among the client's calls."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from addon.core.chat.contents import call_part, signature_of, signed, tool_call
+from addon.core.chat.contents import call_part, signature_member, signature_of, tool_call
 from addon.core.documents import Document, Malformed, decode, get, objects, parts_of
 from addon.core.json_array import ArrayDecoder
 
@@ -35,24 +34,24 @@ _COUNTS = {
 _ALWAYS = ("prompt_tokens", "completion_tokens", "total_tokens")
 
 
-class _Open:
-    """A call whose arguments are still to come. `is_whole`: an object has come, to its last bracket."""
+class _OpenCall:
+    """A call whose arguments may be incomplete. `is_whole`: the arguments' object has arrived to its last bracket."""
 
     def __init__(self, entry: Document) -> None:
         self.entry = entry
-        self.told = False  # its beginning was
-        self.place: int | None = None  # among the calls that the client was given
+        self.announced = False  # whether its beginning was passed on as a part
+        self.place: int | None = None  # its index among the client's calls
         self.is_whole = False
         self._texts: list[str] = []
         self._brackets = ArrayDecoder()
         self._take(entry)
 
     def add(self, entry: Document) -> None:
-        self.entry = {**entry, **self.entry}  # what came late is there too
+        self.entry = {**entry, **self.entry}  # keeps members that arrive late
         self._take(entry)
 
     def is_continued(self, entry: Document) -> bool:
-        """Whether this is more of the same call, and not another."""
+        """Whether the entry continues this call."""
         others = (("id", entry.get("id")), ("index", entry.get("index")))
         return not any(value not in (None, "", self.entry.get(key)) for key, value in others)
 
@@ -77,57 +76,57 @@ class _Open:
 
 class _Choice:
     def __init__(self) -> None:
-        self.open: _Open | None = None
-        self.shown = 0  # the calls that the client was given
-        self.began = False  # the client was told whose message it is
+        self.open: _OpenCall | None = None
+        self.visible_calls = 0  # how many calls the client got
+        self.has_role = False  # whether the client got the message's role
 
 
-class _Came(NamedTuple):
-    """A part that was read: the call that it is of, and what of the document it was made of, None for nothing."""
+class _ReadPart(NamedTuple):
+    """A part that was read, its call, and the entry of the document that it was made from, if any."""
 
     choice: _Choice
-    call: _Open
+    call: _OpenCall
     part: Document
     entry: Document | None
 
-    def given(self, *, numbered: bool) -> Document | None:
-        """What the client is given for it, with the call's place where that is asked for."""
+    def client_entry(self, *, numbered: bool) -> Document | None:
+        """The entry for the client. `numbered`: with the call's index."""
         if self.call.place is None:
-            self.call.place = self.choice.shown
-            self.choice.shown += 1
+            self.call.place = self.choice.visible_calls
+            self.choice.visible_calls += 1
         if self.entry is None or not numbered or self.entry.get("index") == self.call.place:
             return self.entry
         return {**self.entry, "index": self.call.place}
 
 
 class Completions:
-    """One answer, and all the answers of a loop that are joined to one for the client: `begin` starts the next."""
+    """One answer for the client, of one or several answers of a loop: `begin_round` starts the next one."""
 
     def __init__(self) -> None:
         self._choices: dict[int, _Choice] = {}
-        self._document: Document = {}  # the last that was read
-        self._came: list[_Came] = []  # its calls
+        self._document: Document = {}  # the last document that was read
+        self._read_parts: list[_ReadPart] = []  # its call parts
         self._head: Document = {}
 
-    def begin(self) -> None:
+    def begin_round(self) -> None:
         for choice in self._choices.values():
             choice.open = None
 
-    def passed(self) -> Document | None:
-        """The client is given what was read last: the document with its calls under other indexes, and without pieces
-        of no call; None where it stays as it came."""
-        given = {id(one.entry): one.given(numbered=True) for one in self._came}
+    def forward(self) -> Document | None:
+        """Forward the document that was read last. Returns the document with new indexes for its calls, and without
+        pieces that belong to no call; None if the document stays unchanged."""
+        given = {id(one.entry): one.client_entry(numbered=True) for one in self._read_parts}
         for choice in objects(self._document.get("choices")):
-            self._choices[_index(choice)].began = True
+            self._choices[_index(choice)].has_role = True
         choices = [_numbered(choice, given) for choice in objects(self._document.get("choices"))]
-        document, self._document, self._came = self._document, {}, []
+        document, self._document, self._read_parts = self._document, {}, []
         return {**document, "choices": choices} if choices != document.get("choices", []) else None
 
     # --- OpenAI → Gemini ----------------------------------------------------------------------------------------
 
     def read(self, document: object) -> Document | None:
-        """The Gemini response that a document is; None where it is none, as an error."""
-        self._document, self._came = {}, []
+        """The document as a Gemini response; None if it is none, such as an error."""
+        self._document, self._read_parts = {}, []
         if not isinstance(document, dict) or not isinstance(document.get("choices"), list):
             return None
         self._document = document
@@ -138,7 +137,7 @@ class Completions:
             if isinstance(value, str):
                 response[name] = value
         if isinstance(usage := document.get("usage"), dict):
-            response["usageMetadata"] = _counted(usage)
+            response["usageMetadata"] = _gemini_usage(usage)
         return response
 
     def _candidate(self, choice: Document) -> Document:
@@ -163,73 +162,73 @@ class Completions:
         return candidate
 
     def _take(self, state: _Choice, entry: Document) -> list[Document]:
-        """A call, or a piece of one, as the parts that it comes to."""
+        """The parts for a call, or for a piece of a call."""
         parts: list[Document] = []
         if state.open is None or not state.open.is_continued(entry):
             name = _function(entry).get("name")
             if not isinstance(name, str) or not name:
                 return []
             parts += self._close(state, None)
-            state.open = _Open(entry)
+            state.open = _OpenCall(entry)
         else:
             state.open.add(entry)
         call = state.open
         if call.is_whole:
             return parts + self._close(state, entry)
         head: Document = {"willContinue": True}
-        if not call.told:
+        if not call.announced:
             head |= {k: v for k, v in (("id", call.entry.get("id")), ("name", _function(entry)["name"])) if v}
-        call.told = True
+        call.announced = True
         return [*parts, self._part(state, call, {"functionCall": head}, entry)]
 
     def _close(self, state: _Choice, entry: Document | None) -> list[Document]:
-        """The call that is open, which is complete; `entry` is what completed it, None where that was no piece."""
+        """Complete the open call. `entry`: the piece that completed it, if any."""
         call, state.open = state.open, None
         if call is None:
             return []
         part = call_part(call.closed())
-        if call.told:
+        if call.announced:
             part = {**part, "functionCall": {"args": part["functionCall"]["args"]}}
         return [self._part(state, call, part, entry)]
 
-    def _part(self, state: _Choice, call: _Open, part: Document, entry: Document | None) -> Document:
-        self._came.append(_Came(state, call, part, entry))
+    def _part(self, state: _Choice, call: _OpenCall, part: Document, entry: Document | None) -> Document:
+        self._read_parts.append(_ReadPart(state, call, part, entry))
         return part
 
     # --- Gemini → OpenAI ----------------------------------------------------------------------------------------
 
-    def written(self, seen: Document, came: Document | None, kind: str) -> Document:
-        """A response as it is to be seen; `kind` is the document's object: chat.completion or chat.completion.chunk.
-        `came` is the document that was read last, None for a response of the proxy's own."""
-        head = {k: v for k, v in (came or self._head).items() if k not in ("choices", "usage")}
+    def write(self, visible: Document, raw: Document | None, kind: str) -> Document:
+        """The document for a visible response. `kind`: its `object`, chat.completion or chat.completion.chunk. `raw`:
+        the document that was read last; None for the proxy's own response."""
+        head = {k: v for k, v in (raw or self._head).items() if k not in ("choices", "usage")}
         made: Document = {"id": "", "object": kind, "created": 0, "model": ""} | head | {"object": kind}
         made["created"] = self._head.get("created", made["created"])
-        made["id"] = seen.get("responseId") or made["id"]
-        made["model"] = made["model"] or seen.get("modelVersion", "")
-        choices = {_index(one): one for one in objects((came or {}).get("choices"))}
-        candidates = list(objects(seen.get("candidates")))
-        if came is not None and not choices and not any("finishReason" in one for one in candidates):
-            candidates = []  # it tells of usage alone
+        made["id"] = visible.get("responseId") or made["id"]
+        made["model"] = made["model"] or visible.get("modelVersion", "")
+        choices = {_index(one): one for one in objects((raw or {}).get("choices"))}
+        candidates = list(objects(visible.get("candidates")))
+        if raw is not None and not choices and not any("finishReason" in one for one in candidates):
+            candidates = []  # only usage
         field = "message" if kind == "chat.completion" else "delta"
         made["choices"] = [self._choice(one, choices.get(_index(one), {}), field) for one in candidates]
-        usage = seen.get("usageMetadata")
+        usage = visible.get("usageMetadata")
         if isinstance(usage, dict) and usage:
-            given = (came or {}).get("usage")
+            given = (raw or {}).get("usage")
             given = given if isinstance(given, dict) else {}
-            made["usage"] = given if _counted(given) == usage else _told(usage, given)
+            made["usage"] = given if _gemini_usage(given) == usage else _openai_usage(usage, given)
         return made
 
-    def _choice(self, candidate: Document, came: Document, field: str) -> Document:
+    def _choice(self, candidate: Document, raw: Document, field: str) -> Document:
         index = _index(candidate)
         state = self._choices.setdefault(index, _Choice())
-        before = came.get(field)
+        before = raw.get(field)
         before = before if isinstance(before, dict) else {}
         said = {k: v for k, v in before.items() if k not in ("content", "tool_calls", "extra_content")}
-        if field == "message" or not (came or state.began):
+        if field == "message" or not (raw or state.has_role):
             said = {"role": "assistant"} | said
-        elif state.began:
-            said.pop("role", None)  # clients join what several events say of it, as they do with text
-        state.began = True
+        elif state.has_role:
+            said.pop("role", None)  # clients concatenate repeated roles, as they do with text
+        state.has_role = True
         parts = parts_of(candidate.get("content") or {})
         text = "".join(str(part.get("text", "")) for part in parts if not part.get("thought"))
         calls = [part for part in parts if get(part, "functionCall") is not None]
@@ -239,20 +238,24 @@ class Completions:
             said["tool_calls"] = entries
         signature = [get(part, "thoughtSignature") for part in parts if get(part, "functionCall") is None]
         if last := [one for one in signature if one is not None]:
-            said |= {"extra_content": before["extra_content"]} if "extra_content" in before else signed(last[-1])
-        choice: Document = {"index": index, **came, field: said}
-        choice["finish_reason"] = _finish(candidate, came.get("finish_reason"), state.shown)
+            said |= (
+                {"extra_content": before["extra_content"]} if "extra_content" in before else signature_member(last[-1])
+            )
+        choice: Document = {"index": index, **raw, field: said}
+        choice["finish_reason"] = _finish(candidate, raw.get("finish_reason"), state.visible_calls)
         return choice
 
     def _calls(self, parts: Sequence[Document], *, numbered: bool) -> list[Document]:
-        """The calls that the client is given, each as it came."""
-        came = {id(one.part): one for one in self._came}
-        given = [came[id(part)].given(numbered=numbered) if id(part) in came else tool_call(part) for part in parts]
-        return [entry for entry in given if entry is not None]
+        """The entries of the client's calls, each as the service sent it."""
+        read = {id(one.part): one for one in self._read_parts}
+        entries = [
+            read[id(part)].client_entry(numbered=numbered) if id(part) in read else tool_call(part) for part in parts
+        ]
+        return [entry for entry in entries if entry is not None]
 
 
 def _numbered(choice: Document, given: Mapping[int, Document | None]) -> Document:
-    """A choice of a stream with what the client is given for each entry of its calls."""
+    """A choice of a stream with the client's entry for each of its calls."""
     delta = choice.get("delta")
     if not isinstance(delta, dict) or not isinstance(delta.get("tool_calls"), list):
         return choice
@@ -272,20 +275,20 @@ def _index(document: Document) -> int:
 
 
 def _reason(finish: str) -> str:
-    """A finish_reason as Gemini's. What OpenAI does not know is Gemini's own, with or without a word before it."""
+    """A finish_reason as Gemini's. A reason that OpenAI does not define is Gemini's own, perhaps after a prefix."""
     return _REASONS.get(finish) or finish.rpartition(":")[2].strip().upper()
 
 
-def _finish(candidate: Document, came: Any, shown: int) -> Any:
+def _finish(candidate: Document, raw: Any, shown: int) -> Any:
     reason = candidate.get("finishReason")
     if reason is None:
         return None
-    if isinstance(came, str) and _reason(came) == reason and (shown or came not in ("tool_calls", "function_call")):
-        return came
+    if isinstance(raw, str) and _reason(raw) == reason and (shown or raw not in ("tool_calls", "function_call")):
+        return raw
     return "tool_calls" if shown and reason == "STOP" else _FINISHES.get(str(reason), reason)
 
 
-def _counted(usage: Document) -> Document:
+def _gemini_usage(usage: Document) -> Document:
     """`usage` as Gemini's usageMetadata."""
     counts: Document = {}
     for name, path in _COUNTS.items():
@@ -297,8 +300,8 @@ def _counted(usage: Document) -> Document:
     return counts
 
 
-def _told(counts: Document, given: Document) -> Document:
-    """usageMetadata as `usage`, on top of what else the given one says."""
+def _openai_usage(counts: Document, given: Document) -> Document:
+    """usageMetadata as `usage`. Other members of the given `usage` stay."""
     usage: Document = {**dict.fromkeys(_ALWAYS, 0), **given}
     for name, path in _COUNTS.items():
         if name not in counts:

@@ -1,6 +1,6 @@
 """Chat completions, requests: OpenAI's messages, tools and choice among tools as Gemini's documents.
 
-`translated` makes of a body the request that it would be in Gemini's own form, as far as anything depends on it, and
+`translate` makes of a body the request that it would be in Gemini's own form, as far as anything depends on it, and
 remembers where each message lies; `core.chat.messages` goes the way back. System and developer messages are no
 Contents. A thoughtSignature is `extra_content.google.thought_signature` of a call, or of a message for its text.
 """
@@ -32,7 +32,7 @@ _raw_parts = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
 _raw_list = msgspec.json.Decoder(list[msgspec.Raw])
 
 
-class Translated(NamedTuple):
+class TranslatedRequest(NamedTuple):
     """`gemini` is the request in Gemini's form. `contents` are the starts of its Contents, and `origins` the index of
     the message that each was. `messages` are the spans of all messages in `body`, `calls` the name and id of each call
     of those that hold some."""
@@ -50,7 +50,7 @@ class Translated(NamedTuple):
         return next((decode(self.body[m.start : m.end]) for m in self.members if m.name == name), None)
 
 
-def translated(body: bytes) -> Translated:
+def translate(body: bytes) -> TranslatedRequest:
     """A body of chat completions in Gemini's form. Raises Malformed, also for what has no form there: functions as
     they were given before there were tools, calls of tools that are no functions."""
     found = tuple(members(body))
@@ -82,7 +82,7 @@ def translated(body: bytes) -> Translated:
     for name, value in _members(values).items():
         out += b',"%b":%b' % (name.encode(), value)
     out += b"}"
-    return Translated(body, bytes(out), found, messages, tuple(starts), tuple(origins), calls)
+    return TranslatedRequest(body, bytes(out), found, messages, tuple(starts), tuple(origins), calls)
 
 
 class _Content(NamedTuple):
@@ -169,7 +169,7 @@ def tool_call(part: Document) -> Document:
     call = get(part, "functionCall")
     function = {"name": call.get("name", ""), "arguments": encode(get(call, "args") or {}).decode()}
     made: Document = {"id": call.get("id") or "", "type": "function", "function": function}
-    return made if (signature := get(part, "thoughtSignature")) is None else made | signed(signature)
+    return made if (signature := get(part, "thoughtSignature")) is None else made | signature_member(signature)
 
 
 def signature_of(document: Document) -> str | None:
@@ -180,7 +180,7 @@ def signature_of(document: Document) -> str | None:
     return signature if isinstance(signature, str) and signature else None
 
 
-def signed(signature: Any) -> Document:
+def signature_member(signature: Any) -> Document:
     """The member by which a message or a call is signed."""
     return {"extra_content": {"google": {"thought_signature": signature}}}
 

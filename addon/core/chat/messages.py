@@ -10,7 +10,7 @@ import bisect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from addon.core.chat.contents import CLIENT, Translated, config_of, signature_of, signed, tool_call
+from addon.core.chat.contents import CLIENT, TranslatedRequest, config_of, signature_member, signature_of, tool_call
 from addon.core.documents import Document, camel, decode, elements, encode, get, objects, parts_of
 from addon.core.history import DUMMY_SIGNATURE
 from addon.core.request import Piece
@@ -20,7 +20,9 @@ _CHOICES = {"AUTO": "auto", "VALIDATED": "auto", "ANY": "required", "NONE": "non
 _TOLD = ("[Called ", "[Used ")
 
 
-def written(source: Translated, replaced: Mapping[str, bytes | None], contents: Sequence[Piece] | None) -> bytes:
+def write_body(
+    source: TranslatedRequest, replaced: Mapping[str, bytes | None], contents: Sequence[Piece] | None
+) -> bytes:
     """The body with `tools` and `toolConfig` replaced (Gemini's JSON, None to take them out), and its messages made of
     these pieces, which are spans of `source.gemini` or new Contents. The same object where nothing is to change."""
     new: dict[str, bytes | None] = {}
@@ -37,7 +39,7 @@ def written(source: Translated, replaced: Mapping[str, bytes | None], contents: 
     return _assembled(source, new)
 
 
-def _assembled(source: Translated, new: Mapping[str, bytes | None]) -> bytes:
+def _assembled(source: TranslatedRequest, new: Mapping[str, bytes | None]) -> bytes:
     values = {camel(name): value for name, value in new.items()}
     present = {member.name for member in source.members}
     if not any(name in present or value is not None for name, value in values.items()):
@@ -56,7 +58,7 @@ def _assembled(source: Translated, new: Mapping[str, bytes | None]) -> bytes:
     return b"{" + b",".join(out) + b"}"
 
 
-def _tools(source: Translated, tools: bytes | None) -> bytes | None:
+def _tools(source: TranslatedRequest, tools: bytes | None) -> bytes | None:
     """Gemini Tools as OpenAI's: the client's own as it gave them. Built-in tools have no form here."""
     own = next((m for m in source.members if m.name == "tools"), None)
     spans = elements(source.body, own.start, own.end) if own is not None and tools and b'"client"' in tools else []
@@ -82,7 +84,7 @@ def _tool(declaration: Document) -> Document:
 _SAME = object()
 
 
-def _choice(source: Translated, config: bytes | None) -> Any:
+def _choice(source: TranslatedRequest, config: bytes | None) -> Any:
     """A toolConfig as a tool_choice: None for none, `_SAME` where it is what the client chose."""
     document = decode(config or b"{}")
     calling = get(document, "functionCallingConfig") or {}
@@ -98,7 +100,7 @@ def _choice(source: Translated, config: bytes | None) -> Any:
     return choice
 
 
-def _messages(source: Translated, contents: Sequence[Piece]) -> bytes:
+def _messages(source: TranslatedRequest, contents: Sequence[Piece]) -> bytes:
     body, spans = source.body, source.messages
     speaker, out = _Speaker(), list[bytes]()
     others = sorted({*range(len(spans))} - {*source.origins}, reverse=True)  # the system's, which stay, the first last
@@ -160,9 +162,9 @@ class _Speaker:
             elif signature is not None and calls and not part.get("text"):
                 late = signature
             elif signature is not None:
-                message |= signed(signature)
+                message |= signature_member(signature)
         if late is not None and signature_of(calls[0]) in (None, DUMMY_SIGNATURE):
-            calls[0] |= signed(late)  # it came after the call that it belongs to
+            calls[0] |= signature_member(late)  # it came after the call that it belongs to
         if calls:
             message["tool_calls"] = calls
             self.open = [(call["function"]["name"], call["id"]) for call in calls]

@@ -15,7 +15,7 @@ _DATA = ("image_url", "file_data")
 _LIMIT, _MOST = 20, 100
 
 
-def kept_items(
+def stored_items(
     given: str | Sequence[Object], contents: Sequence[Document], new_id: Callable[[str], str]
 ) -> list[Object]:
     """What to keep of an input that was read without fault. `contents`: what the history grows by, kept beside it.

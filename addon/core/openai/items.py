@@ -22,7 +22,7 @@ _BASE64 = f"{characters.ascii_letters}{characters.digits}+/".encode()
 _OUTPUT_PARTS = ("input_text", "input_image", "input_file")
 
 
-class Said(NamedTuple):
+class Message(NamedTuple):
     """What was said on one side. `at` is its place in the request."""
 
     side: Literal["user", "model"]
@@ -30,14 +30,14 @@ class Said(NamedTuple):
     at: str
 
 
-class Call(NamedTuple):
+class FunctionCall(NamedTuple):
     call_id: str
     name: str
     args: Document
     at: str
 
 
-class Output(NamedTuple):
+class CallOutput(NamedTuple):
     """The result of a call: a functionResponse's `response`, and its `parts` if there are any."""
 
     call_id: str
@@ -46,7 +46,7 @@ class Output(NamedTuple):
     at: str
 
 
-type Item = Said | Call | Output
+type Item = Message | FunctionCall | CallOutput
 
 
 class Input(NamedTuple):
@@ -61,7 +61,7 @@ def read_input(value: object) -> Input:
     if isinstance(value, str):
         if not value:
             raise bad("input", "is empty; it is a text, or a list of items")
-        return Input([Said("user", [{"text": value}], "input")], [])
+        return Input([Message("user", [{"text": value}], "input")], [])
     if not isinstance(value, list):
         raise bad("input", f"must be a string or a list of items, not {shown(value)}", "invalid_type")
     read = Input([], [])
@@ -71,7 +71,7 @@ def read_input(value: object) -> Input:
         one = _item(item, at, read.system)
         if one is None:
             continue
-        if not isinstance(one, Said):
+        if not isinstance(one, Message):
             before = places.setdefault((type(one), one.call_id), at)
             if before != at:
                 raise bad(f"{at}.call_id", f"is that of {before} too; each call is there once, and so is its output")
@@ -98,7 +98,7 @@ def _item(value: object, at: str, system: list[Part]) -> Item | None:
     raise bad(f"{at}.type", f"is {shown(kind)}; what fits is {', '.join(_TYPES)}")
 
 
-def _message(value: Document, at: str, system: list[Part]) -> Said | None:
+def _message(value: Document, at: str, system: list[Part]) -> Message | None:
     message = fields(value, ("type", "role", "content", "id", "status", "phase"), at)
     role = one_of(required(message, "role", at), _ROLES, f"{at}.role")
     content = required(message, "content", at)
@@ -112,7 +112,7 @@ def _message(value: Document, at: str, system: list[Part]) -> Said | None:
         return None
     if role == "user" and not parts:
         raise bad(f"{at}.content", "is empty; a user's message says something")
-    return Said("user" if role == "user" else "model", parts, at) if parts else None
+    return Message("user" if role == "user" else "model", parts, at) if parts else None
 
 
 def _parts(content: list[Any], kinds: Mapping[str, Any], at: str) -> list[Part]:
@@ -186,7 +186,7 @@ def _is_base64(data: str) -> bool:
     return len(data) % 4 == 0 and padding in (b"", b"=", b"==") and data.endswith(padding.decode())
 
 
-def _call(value: Document, at: str) -> Call:
+def _call(value: Document, at: str) -> FunctionCall:
     known = ("type", "call_id", "name", "arguments", "id", "status", "async")
     call = fields(value, known, at)
     if boolean(call.get("async", False), f"{at}.async"):
@@ -194,7 +194,7 @@ def _call(value: Document, at: str) -> Call:
     name = string(required(call, "name", at), f"{at}.name")
     if not name:
         raise bad(f"{at}.name", "is empty")
-    return Call(_call_id(call, at), name, _args(required(call, "arguments", at), f"{at}.arguments"), at)
+    return FunctionCall(_call_id(call, at), name, _args(required(call, "arguments", at), f"{at}.arguments"), at)
 
 
 def _call_id(item: Document, at: str) -> str:
@@ -215,11 +215,11 @@ def _args(value: object, at: str) -> Document:
     return args
 
 
-def _output(value: Document, at: str) -> Output:
+def _output(value: Document, at: str) -> CallOutput:
     output = fields(value, ("type", "call_id", "output", "id", "status", "name"), at)
     call_id, result = _call_id(output, at), required(output, "output", at)
     if isinstance(result, str):
-        return Output(call_id, response_of(result, None), [], at)
+        return CallOutput(call_id, response_of(result, None), [], at)
     if not isinstance(result, list):
         message = f"must be a string (JSON is taken as such), or a list of {', '.join(_OUTPUT_PARTS)} parts"
         raise bad(f"{at}.output", message, "invalid_type")
@@ -227,7 +227,7 @@ def _output(value: Document, at: str) -> Output:
     texts = [part["text"] for part in parts if "text" in part]
     blobs = [part for part in parts if "text" not in part]
     response = response_of("\n".join(texts), None) if texts or not blobs else {}
-    return Output(call_id, response, blobs, at)
+    return CallOutput(call_id, response, blobs, at)
 
 
 _INPUT_PARTS = {"input_text": _text, "output_text": _text, "input_image": _image, "input_file": _file}

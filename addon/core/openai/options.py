@@ -8,7 +8,7 @@ import re
 from typing import Any
 
 from addon.core.documents import Document
-from addon.core.json_schema import fitted
+from addon.core.json_schema import fit_schema
 from addon.core.openai.invalid import (
     Object,
     bad,
@@ -121,7 +121,7 @@ def _format(text: Object) -> Document:
     if "description" in given:
         schema = {"description": string(given["description"], f"{at}.description"), **schema}
     try:
-        return {"responseMimeType": "application/json", "responseJsonSchema": fitted(schema)}
+        return {"responseMimeType": "application/json", "responseJsonSchema": fit_schema(schema)}
     except Unfit as e:
         raise bad(f"{at}.schema.{e.path}".rstrip("."), e.message) from None
 

@@ -1,10 +1,8 @@
-"""Input items and what is known of the calls in them → the Contents that a request adds to a history.
+"""Converts input items to the Contents that a request adds to a history.
 
-The conversion knows no store: `Past` says what of it matters. What comes out keeps Gemini's order: the calls of one
-step in one Content, as the model made them, and their responses, in the order of the calls, before any other words of
-the turn after them. Calls of a step may be *hidden*: the client is given them one by one, and does not know of them
-yet. Pure.
-"""
+`StoredCalls` holds what the conversion needs from the store. The Contents keep Gemini's order: the calls of one step
+are in one Content, as the model made them; their responses follow in call order, before anything else of the next turn.
+Calls of a step may be *hidden*: the client gets calls one by one and does not know the hidden ones yet. Pure."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,14 +11,14 @@ from typing import NamedTuple
 from addon.core.documents import Document, get
 from addon.core.history import DUMMY_SIGNATURE
 from addon.core.openai.invalid import Invalid, bad
-from addon.core.openai.items import Call, Item, Output, Part, Said
+from addon.core.openai.items import CallOutput, FunctionCall, Item, Message, Part
 from addon.core.tools import generation, is_before
 
 _THREE = (3, 0)
 
 
 @dataclass(frozen=True)
-class Past:
+class StoredCalls:
     """What is stored of the calls in a request and of the history that it goes on with.
 
     `calls`: call id → the functionCall Part as the model said it; `steps`: call id → anything that is the same for the
@@ -40,7 +38,7 @@ class Past:
     begun: bool = False
 
 
-class Added(NamedTuple):
+class AddedContents(NamedTuple):
     """What a request adds. `missing`: the calls that still have no output; then there is nothing to send, and the
     functionResponse Parts in `contents` each say whose they are, also where the model gave its calls no ids."""
 
@@ -48,9 +46,9 @@ class Added(NamedTuple):
     missing: list[str]
 
 
-def add(items: Sequence[Item], past: Past, model: str) -> Added:
+def add_items(items: Sequence[Item], past: StoredCalls, model: str) -> AddedContents:
     """Raises Invalid for outputs of calls that nobody knows, calls without outputs, and an order without sense."""
-    outputs = {item.call_id: item for item in items if isinstance(item, Output)}
+    outputs = {item.call_id: item for item in items if isinstance(item, CallOutput)}
     _check_outputs(items, outputs, past)
     answers = dict(past.answers)
     for call_id in past.waiting:
@@ -62,13 +60,13 @@ def add(items: Sequence[Item], past: Past, model: str) -> Added:
             answers[call_id] = answer
     missing = [call_id for call_id in past.waiting if call_id not in answers]
     waiting = set(past.waiting)
-    rest = [item for item in items if isinstance(item, Said) or item.call_id not in waiting]
+    rest = [item for item in items if isinstance(item, Message) or item.call_id not in waiting]
     if missing:
         if rest and (known := [call_id for call_id in missing if call_id not in past.hidden]):
             raise _no_output(known)
         new = {call_id: answer for call_id, answer in answers.items() if call_id not in past.answers}
         parts = [*_named(new), *_users_words(rest)]
-        return Added([{"role": "user", "parts": parts}] if parts else [], missing)
+        return AddedContents([{"role": "user", "parts": parts}] if parts else [], missing)
     builder = _Builder(past, outputs, model)
     builder.parts = [answers[call_id] for call_id in past.waiting]
     for item in rest:
@@ -76,15 +74,15 @@ def add(items: Sequence[Item], past: Past, model: str) -> Added:
     return builder.end()
 
 
-def _check_outputs(items: Sequence[Item], outputs: Mapping[str, Output], past: Past) -> None:
+def _check_outputs(items: Sequence[Item], outputs: Mapping[str, CallOutput], past: StoredCalls) -> None:
     """Each output answers a call of the history's last turn, or one that stands before it in the input."""
     called = set(past.waiting)
     unknown: list[str] = []
     elsewhere: list[str] = []
     for item in items:
-        if isinstance(item, Call):
+        if isinstance(item, FunctionCall):
             called.add(item.call_id)
-        elif isinstance(item, Output) and item.call_id not in called:
+        elif isinstance(item, CallOutput) and item.call_id not in called:
             (elsewhere if item.call_id in past.calls else unknown).append(item.call_id)
     if unknown:
         ids = f"call_id {unknown[0]}" if len(unknown) == 1 else f"call_ids {', '.join(unknown)}"
@@ -107,13 +105,13 @@ def _users_words(items: Sequence[Item]) -> list[Part]:
     """What is said beside outputs while hidden calls wait: it is kept, for the client knows of no call that does."""
     parts: list[Part] = []
     for item in items:
-        if not isinstance(item, Said) or item.side != "user":
+        if not isinstance(item, Message) or item.side != "user":
             raise bad(item.at, "comes in the middle of the model's turn; only outputs and a user's words fit here")
         parts += item.parts
     return parts
 
 
-def _response(call: Part, output: Output, model: str) -> Part:
+def _response(call: Part, output: CallOutput, model: str) -> Part:
     """The functionResponse Part that answers a functionCall Part."""
     made = get(call, "functionCall") or {}
     response: Document = {"id": made["id"]} if made.get("id") else {}
@@ -128,23 +126,23 @@ def _response(call: Part, output: Output, model: str) -> Part:
 class _Builder:
     """Items one by one → Contents. `parts` are those of the turn that is being gathered."""
 
-    def __init__(self, past: Past, outputs: Mapping[str, Output], model: str) -> None:
+    def __init__(self, past: StoredCalls, outputs: Mapping[str, CallOutput], model: str) -> None:
         self.past = past
         self.outputs = outputs
         self.model = model
         self.contents: list[Document] = []
         self.side = "user"
         self.parts: list[Part] = []
-        self.calls: list[Call] = []  # those of the turn
+        self.calls: list[FunctionCall] = []  # those of the turn
         self.answered = False  # whether an output came after them
         self.missing: list[str] = []
         self.last = "input"
 
     def take(self, item: Item) -> None:
-        if isinstance(item, Output):
+        if isinstance(item, CallOutput):
             self.answered = True
             return
-        if isinstance(item, Call):
+        if isinstance(item, FunctionCall):
             self._take_call(item)
         else:
             if item.side != self.side or (self.calls and self.answered):
@@ -152,7 +150,7 @@ class _Builder:
             self.parts += item.parts
         self.last = item.at
 
-    def _take_call(self, item: Call) -> None:
+    def _take_call(self, item: FunctionCall) -> None:
         if self.side != "model" or (self.calls and self.answered and not self._is_parallel(item)):
             self._turn("model")
         if not self.contents and not self.past.begun:
@@ -164,7 +162,7 @@ class _Builder:
         self.parts.append(part if signed else {**part, "thoughtSignature": DUMMY_SIGNATURE})
         self.calls.append(item)
 
-    def _is_parallel(self, item: Call) -> bool:
+    def _is_parallel(self, item: FunctionCall) -> bool:
         step = self.past.steps.get(item.call_id)
         return step is not None and step == self.past.steps.get(self.calls[-1].call_id)
 
@@ -188,7 +186,7 @@ class _Builder:
         elif responses:
             self.contents.append({"role": "user", "parts": responses})
 
-    def end(self) -> Added:
+    def end(self) -> AddedContents:
         told = {call.call_id for call in self.calls}
         if (hidden := [call_id for call_id in self.past.step if call_id not in told]) and told & self.past.step.keys():
             return self._end_amid(hidden)
@@ -202,9 +200,9 @@ class _Builder:
             self.contents.append({"role": "user", "parts": self.parts})
         if not self.contents:
             raise bad("input", "holds nothing that the model could answer")
-        return Added(self.contents, [])
+        return AddedContents(self.contents, [])
 
-    def _end_amid(self, hidden: list[str]) -> Added:
+    def _end_amid(self, hidden: list[str]) -> AddedContents:
         """The input ends with a step of which the client does not know all calls."""
         missing = [*self.missing, *(call.call_id for call in self.calls if call.call_id not in self.outputs)]
         if missing:
@@ -215,4 +213,4 @@ class _Builder:
             for part, call in zip(made, self.calls, strict=True)
         }
         step = {"role": "model", "parts": [*self.parts, *(self.past.step[call_id] for call_id in hidden)]}
-        return Added([*self.contents, step, {"role": "user", "parts": _named(answers)}], hidden)
+        return AddedContents([*self.contents, step, {"role": "user", "parts": _named(answers)}], hidden)

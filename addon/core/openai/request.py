@@ -1,7 +1,7 @@
-"""A Responses API request → what Gemini is to be asked, and what its response has to show of it.
+"""Parses a Responses API request: the fields for the Gemini request, and the fields that the response repeats.
 
-`read` checks the whole body and raises Invalid for the first field that is wrong or cannot be honoured. Nothing is
-dropped in silence: what is not here is refused. Pure: the body is never changed.
+`read_request` checks the whole body and raises Invalid for the first field that is wrong or not supported. No field is
+ignored silently: unknown fields are refused. Pure: the body is never changed.
 """
 
 import re
@@ -12,7 +12,7 @@ from typing import Any
 from addon.core.documents import Document
 from addon.core.openai import options, past, tools
 from addon.core.openai.invalid import Object, bad, boolean, fields, required, shown, string
-from addon.core.openai.items import Call, Input, Output, Part, read_input
+from addon.core.openai.items import CallOutput, FunctionCall, Input, Part, read_input
 from addon.core.tools import generation, is_before
 
 _READ = (
@@ -56,12 +56,12 @@ class ResponsesRequest:
     @property
     def call_ids(self) -> list[str]:
         """The calls that the input speaks of, in order: what to look up for `add_to`."""
-        named = (item.call_id for item in self.input.items if isinstance(item, Call | Output))
+        named = (item.call_id for item in self.input.items if isinstance(item, FunctionCall | CallOutput))
         return list(dict.fromkeys(named))
 
-    def add_to(self, known: past.Past) -> past.Added:
+    def add_to(self, known: past.StoredCalls) -> past.AddedContents:
         """The Contents that this adds to a history. Raises Invalid."""
-        return past.add(self.input.items, known, self.model)
+        return past.add_items(self.input.items, known, self.model)
 
     def system_instruction(self, earlier: Sequence[Part] = ()) -> Document | None:
         """`instructions`, then system and developer messages: those of earlier requests of the history (their
@@ -76,7 +76,7 @@ class ResponsesRequest:
         return tools.tool_config(self.tool_choice, names)
 
 
-def read(body: object) -> ResponsesRequest:
+def read_request(body: object) -> ResponsesRequest:
     """The body of a request, as decoded JSON. Raises Invalid."""
     if not isinstance(body, dict):
         raise bad("the body", "must be a JSON object", "invalid_type")

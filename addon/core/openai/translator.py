@@ -10,7 +10,7 @@ from typing import Literal
 
 from addon.core.answer import Candidate
 from addon.core.arguments import NO_LIMITS, Assembly
-from addon.core.documents import Document, camel, encode, get, listed, objects, parts_of
+from addon.core.documents import Document, as_list, camel, encode, get, objects, parts_of
 from addon.core.openai.errors import message_of
 from addon.core.openai.invalid import Object
 from addon.core.openai.output import Items
@@ -172,7 +172,7 @@ class Translator:
 
     def _take_call(self, part: Document, call: Document) -> None:
         """A call, or a piece of one: Vertex can stream arguments."""
-        pieces, goes_on = listed(get(call, "partialArgs")), bool(get(call, "willContinue"))
+        pieces, goes_on = as_list(get(call, "partialArgs")), bool(get(call, "willContinue"))
         if call.get("name"):
             self._assembled()  # another call begins: the one before it has come to its end
         if self._partial is None and not pieces and not goes_on:

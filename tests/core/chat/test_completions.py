@@ -181,7 +181,7 @@ def test_why_it_ended(finish: str, reason: str) -> None:
     assert response is not None
     assert response["candidates"][0]["finishReason"] == reason
     if finish not in ("tool_calls", "function_call"):
-        assert completions.written(response, came, came["object"]) == came
+        assert completions.write(response, came, came["object"]) == came
 
 
 @pytest.mark.parametrize("document", [None, [], "text", {"error": {"code": 400}}, [{"error": {}}], {"choices": None}])
@@ -217,7 +217,7 @@ def test_what_is_seen_whole_is_written_as_it_came(came: Json) -> None:
     completions = Completions()
     response = completions.read(came)
     assert response is not None
-    assert completions.written(response, came, came["object"]) == came
+    assert completions.write(response, came, came["object"]) == came
 
 
 def test_hidden_calls_leave_nothing_behind() -> None:
@@ -229,7 +229,7 @@ def test_hidden_calls_leave_nothing_behind() -> None:
     (candidate,) = seen["candidates"]
     text, _, last = candidate["content"]["parts"]
     mixed = {**candidate, "content": {"parts": [text, last]}}
-    (choice,) = completions.written({**seen, "candidates": [mixed]}, came, came["object"])["choices"]
+    (choice,) = completions.write({**seen, "candidates": [mixed]}, came, came["object"])["choices"]
     assert choice["message"] == {"role": "assistant", "content": "a", "tool_calls": [own]}
     assert choice["finish_reason"] == "tool_calls"
 
@@ -239,7 +239,7 @@ def test_a_placeholder_ends_as_an_answer_in_words_does() -> None:
     came = whole({"tool_calls": [{"id": "y", **entry("hidden", "{}")}]}, "tool_calls")
     completions.read(came)
     seen = {"candidates": [{"content": {"parts": [{"text": "done"}]}, "finishReason": "STOP", "index": 0}]}
-    written = completions.written(seen, came, came["object"])
+    written = completions.write(seen, came, came["object"])
     (choice,) = written["choices"]
     assert (choice["message"], choice["finish_reason"]) == ({"role": "assistant", "content": "done"}, "stop")
     assert (written["id"], written["later"]) == ("c1", {"a": 1})
@@ -248,11 +248,11 @@ def test_a_placeholder_ends_as_an_answer_in_words_does() -> None:
 def test_a_stream_that_showed_a_call_ends_as_it_came() -> None:
     completions = Completions()
     completions.read(chunk({"tool_calls": [{"id": "x", **entry("own", "{}")}]}))
-    completions.passed()
+    completions.forward()
     end = chunk({}, "tool_calls")
     seen = completions.read(end)
     assert seen is not None
-    assert completions.written({**seen, "responseId": "c0"}, end, end["object"])["choices"] == end["choices"]
+    assert completions.write({**seen, "responseId": "c0"}, end, end["object"])["choices"] == end["choices"]
 
 
 def given(hidden: str, *documents: Json) -> list[Json]:
@@ -269,10 +269,10 @@ def given(hidden: str, *documents: Json) -> list[Json]:
             hides = part["functionCall"].get("name", hidden if hides else "") == hidden
             shown += [] if hides else [part]
         if shown == candidate["content"]["parts"]:
-            document = completions.passed() or came
+            document = completions.forward() or came
         else:
             content = {**candidate["content"], "parts": shown}
-            document = completions.written({**seen, "candidates": [{**candidate, "content": content}]}, came, "chunk")
+            document = completions.write({**seen, "candidates": [{**candidate, "content": content}]}, came, "chunk")
         found += document["choices"][0]["delta"].get("tool_calls", [])
     return found
 
@@ -323,10 +323,10 @@ def test_the_calls_of_a_stream_are_numbered_as_the_client_is_given_them(
 def test_a_call_that_the_end_completes_adds_nothing_to_the_event_that_ends() -> None:
     completions = Completions()
     completions.read(chunk({"tool_calls": [{"id": "x", "index": 0, **entry("own", "")}]}))
-    completions.passed()
+    completions.forward()
     seen = completions.read(end := chunk({}, "stop"))
     assert seen is not None
-    assert completions.written({**seen, "responseId": "c0"}, end, end["object"])["choices"] == end["choices"]
+    assert completions.write({**seen, "responseId": "c0"}, end, end["object"])["choices"] == end["choices"]
 
 
 def test_counts_go_there_and_back() -> None:
@@ -349,7 +349,7 @@ def test_counts_go_there_and_back() -> None:
         "cachedContentTokenCount": 3,
     }
     twice = {**seen, "usageMetadata": {name: 2 * count for name, count in seen["usageMetadata"].items()}}
-    assert completions.written(twice, came, came["object"])["usage"] == {
+    assert completions.write(twice, came, came["object"])["usage"] == {
         "prompt_tokens": 10,
         "completion_tokens": 4,
         "total_tokens": 18,
@@ -361,10 +361,10 @@ def test_counts_go_there_and_back() -> None:
 def test_what_the_proxy_says_itself_goes_under_the_answer_s_head() -> None:
     completions = Completions()
     completions.read(chunk({"content": "a"}))
-    completions.begin()
+    completions.begin_round()
     completions.read({**chunk({"content": "b"}), "id": "c2", "created": 9})
     seen = {"candidates": [{"content": {"parts": [{"text": "", "thought": True}]}, "index": 0}], "responseId": "c1"}
-    assert completions.written(seen, None, "chat.completion.chunk") == {
+    assert completions.write(seen, None, "chat.completion.chunk") == {
         **chunk({"role": "assistant"}),
     }
 
@@ -373,12 +373,12 @@ def test_what_is_written_of_a_stream_says_once_whose_message_it_is() -> None:
     filler: Json = {"candidates": [{"content": {"parts": [{"text": "", "thought": True}]}, "index": 0}]}
     kind = "chat.completion.chunk"
     completions = Completions()
-    events = [completions.written(filler, None, kind), completions.written(filler, None, kind)]
+    events = [completions.write(filler, None, kind), completions.write(filler, None, kind)]
     for _ in range(2):
-        completions.begin()
+        completions.begin_round()
         seen = completions.read(came := chunk({"role": "assistant", "content": "a"}))
         assert seen is not None
-        events.append(completions.written(seen, came, kind))
+        events.append(completions.write(seen, came, kind))
     assert [event["choices"][0]["delta"] for event in events] == [
         {"role": "assistant"},
         {},
@@ -390,9 +390,9 @@ def test_what_is_written_of_a_stream_says_once_whose_message_it_is() -> None:
 def test_what_goes_behind_events_that_passed_does_not_say_again_whose_message_it_is() -> None:
     completions = Completions()
     completions.read(chunk({"role": "assistant", "content": "a"}))
-    completions.passed()
+    completions.forward()
     seen = {"candidates": [{"content": {"parts": [{"text": "done"}]}, "finishReason": "STOP", "index": 0}]}
-    (choice,) = completions.written(seen, None, "chat.completion.chunk")["choices"]
+    (choice,) = completions.write(seen, None, "chat.completion.chunk")["choices"]
     assert choice["delta"] == {"content": "done"}
 
 
@@ -403,7 +403,7 @@ def test_an_answer_without_any_upstream_is_complete() -> None:
         "modelVersion": "m",
         "responseId": "turn_1",
     }
-    assert Completions().written(answer, None, "chat.completion") == {
+    assert Completions().write(answer, None, "chat.completion") == {
         "id": "turn_1",
         "object": "chat.completion",
         "created": 0,

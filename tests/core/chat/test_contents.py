@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from addon.core.chat.contents import translated
+from addon.core.chat.contents import translate
 from addon.core.documents import Malformed, decode, encode
 from addon.core.request import parse
 
@@ -13,7 +13,7 @@ Json = dict[str, Any]
 
 
 def gemini(*messages: Json, **more: Any) -> Any:
-    return decode(translated(encode({"model": "m", "messages": messages, **more})).gemini)
+    return decode(translate(encode({"model": "m", "messages": messages, **more})).gemini)
 
 
 def call(name: str, arguments: Any, call_id: str = "x", **more: Any) -> Json:
@@ -117,7 +117,7 @@ def test_a_tool_message_without_an_id_answers_by_its_name() -> None:
 
 
 def test_the_system_s_messages_are_no_contents() -> None:
-    source = translated(
+    source = translate(
         encode(
             {
                 "messages": [
@@ -215,11 +215,11 @@ def test_the_client_s_tools_are_known_by_name_and_place() -> None:
 )
 def test_what_has_no_form_in_gemini_s_language_is_told(body: bytes, words: str) -> None:
     with pytest.raises(Malformed, match=words):
-        translated(body)
+        translate(body)
 
 
 def test_media_are_not_decoded() -> None:
     image = "data:image/png;base64," + base64.b64encode(bytes(range(256)) * 64).decode()
     raw = b'{"type": "image_url",  "image_url": {"url": "%b"}}' % image.encode()
     body = b'{"messages":[{"role":"user","content":[%b]}]}' % raw
-    assert raw in translated(body).gemini
+    assert raw in translate(body).gemini

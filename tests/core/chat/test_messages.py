@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from addon.core.chat.contents import translated
-from addon.core.chat.messages import written
+from addon.core.chat.contents import translate
+from addon.core.chat.messages import write_body
 from addon.core.documents import decode, encode
 from addon.core.request import Piece
 
@@ -27,7 +27,7 @@ BODY = HEAD + b" ,".join([SYSTEM, USER, ASKED, ANSWER, LAST]) + b" ]," + TOOLS +
 
 def pieces(body: bytes) -> list[tuple[int, int]]:
     """The spans of the Contents."""
-    source = translated(body)
+    source = translate(body)
     stop = source.gemini.index(b'],"', source.contents[-1]) if b'],"' in source.gemini else len(source.gemini) - 2
     ends = [start - 1 for start in source.contents[1:]] + [stop]
     return list(zip(source.contents, ends, strict=True))
@@ -50,18 +50,18 @@ def user(*parts: Json) -> bytes:
 
 
 def messages(body: bytes, contents: list[Piece]) -> Any:
-    return decode(written(translated(body), {}, contents))["messages"]
+    return decode(write_body(translate(body), {}, contents))["messages"]
 
 
 def test_what_is_not_to_change_is_the_same_object() -> None:
-    assert written(translated(BODY), {}, None) is BODY
-    assert written(translated(HEAD + b"]}"), {"tools": None, "toolConfig": None}, None) == HEAD + b"]}"
+    assert write_body(translate(BODY), {}, None) is BODY
+    assert write_body(translate(HEAD + b"]}"), {"tools": None, "toolConfig": None}, None) == HEAD + b"]}"
 
 
 def test_a_member_is_replaced_however_its_key_is_written() -> None:
     body = rb'{"mess\u0061ges":[{"role":"user","content":"a"}],"to\u006fls":[],"toolChoice":"auto"}'
     tools = encode([{"functionDeclarations": [{"name": "f"}]}])
-    sent = written(translated(body), {"tools": tools, "toolConfig": None}, [user({"text": "b"})])
+    sent = write_body(translate(body), {"tools": tools, "toolConfig": None}, [user({"text": "b"})])
     assert decode(sent) == {
         "messages": [{"role": "user", "content": "b"}],
         "tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}],
@@ -71,12 +71,12 @@ def test_a_member_is_replaced_however_its_key_is_written() -> None:
 def test_messages_that_stay_are_the_bytes_that_came() -> None:
     spans = pieces(BODY)
     whole = (spans[0][0], spans[-1][1])
-    source = translated(BODY)
-    sent = written(source, {}, [whole])
+    source = translate(BODY)
+    sent = write_body(source, {}, [whole])
     assert b'"messages": [' + SYSTEM + b"," + b" ,".join([USER, ASKED, ANSWER, LAST]) + b"]" in sent
     assert sent.startswith(b'{"model" : "m","temperature":1.0,"later": {"a": [1,  2]},"messages": [')
     for at, message in enumerate([USER, ASKED, ANSWER, LAST]):
-        assert b'"messages": [' + SYSTEM + b"," + message + b"]" in written(source, {}, [spans[at]])
+        assert b'"messages": [' + SYSTEM + b"," + message + b"]" in write_body(source, {}, [spans[at]])
 
 
 @pytest.mark.parametrize(
@@ -189,7 +189,7 @@ TOOL = {"name": "h", "description": "d", "parameters": {"type": "OBJECT", "prope
 
 def sent(tools: Any = None, config: Any = None, body: bytes = BODY) -> Any:
     replaced = {"tools": tools and encode(tools), "toolConfig": config and encode(config)}
-    return decode(written(translated(body), replaced, None))
+    return decode(write_body(translate(body), replaced, None))
 
 
 @pytest.mark.parametrize(
@@ -266,7 +266,7 @@ def test_the_choice_among_tools(config: Json, choice: Any) -> None:
 )
 def test_what_the_client_chose_stays_where_nothing_else_is_to_be(choice: Any) -> None:
     body = encode({"messages": [], "tools": [], "tool_choice": choice})
-    config = decode(translated(body).gemini)["toolConfig"]
+    config = decode(translate(body).gemini)["toolConfig"]
     assert sent([{"functionDeclarations": [TOOL]}], config, body)["tool_choice"] == choice
     forbidden = {**config, "functionCallingConfig": {"mode": "NONE"}}
     assert sent([{"functionDeclarations": [TOOL]}], forbidden, body)["tool_choice"] == "none"

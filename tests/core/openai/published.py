@@ -13,7 +13,7 @@ from openai.types.responses import Response
 from openai.types.responses import ResponseStreamEvent as RawEvent
 from pydantic import BaseModel, TypeAdapter
 
-from addon.core.openai import Translator, read, sse
+from addon.core.openai import Translator, read_request, sse
 
 _EVENTS: TypeAdapter[Any] = TypeAdapter(RawEvent)
 # The service says whether a response was stored, and the package's type does not know it.
@@ -52,7 +52,7 @@ def counting() -> Callable[[str], str]:
 
 
 def translator(**fields: Any) -> Translator:
-    wanted = read({"model": "gemini-3-flash", "input": "hi", **fields})
+    wanted = read_request({"model": "gemini-3-flash", "input": "hi", **fields})
     return Translator(wanted, "resp_1", new_id=counting(), now=lambda: 1767225600.5)
 
 

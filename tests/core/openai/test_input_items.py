@@ -11,7 +11,7 @@ from openai.types.responses import ResponseItem
 from openai.types.responses.response_item_list import ResponseItemList
 from pydantic import TypeAdapter
 
-from addon.core.openai import Invalid, Past, input_page, kept_items, read
+from addon.core.openai import Invalid, StoredCalls, input_page, read_request, stored_items
 from tests.core.openai.published import counting
 
 PIXEL, OTHER = "iVBORw0KGgo=", "R0lGODlh"
@@ -21,9 +21,9 @@ CALLED = {"type": "function_call", "call_id": "call_a", "name": "f", "arguments"
 
 def told(items: Any, order: str = "asc") -> list[dict[str, Any]]:
     """Kept and listed, by way of JSON."""
-    wanted = read({"model": "gemini-3-flash", "input": items})
-    contents = wanted.add_to(Past(begun=True)).contents
-    kept = json.loads(json.dumps(kept_items(wanted.raw_input, contents, counting())))
+    wanted = read_request({"model": "gemini-3-flash", "input": items})
+    contents = wanted.add_to(StoredCalls(begun=True)).contents
+    kept = json.loads(json.dumps(stored_items(wanted.raw_input, contents, counting())))
     page = input_page(kept, contents, [("order", order), ("limit", "100")])
     ResponseItemList.model_validate(page)
     found: list[dict[str, Any]] = page["data"]
@@ -112,11 +112,11 @@ def test_data_is_kept_once_also_in_outputs() -> None:
         "call_id": "call_a",
         "output": [{"type": "input_image", "image_url": url(PIXEL)}],
     }
-    wanted = read({"model": "gemini-3-flash", "input": [CALLED, output]})
-    contents = wanted.add_to(Past(begun=True)).contents
+    wanted = read_request({"model": "gemini-3-flash", "input": [CALLED, output]})
+    contents = wanted.add_to(StoredCalls(begun=True)).contents
 
-    assert PIXEL not in json.dumps(kept_items(wanted.raw_input, contents, counting()))
-    assert PIXEL in json.dumps(kept_items(wanted.raw_input, [], counting())), "but it is never lost"
+    assert PIXEL not in json.dumps(stored_items(wanted.raw_input, contents, counting()))
+    assert PIXEL in json.dumps(stored_items(wanted.raw_input, [], counting())), "but it is never lost"
     assert told([CALLED, output])[1]["output"][0]["image_url"] == url(PIXEL)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from addon.core.openai import Invalid, Past, read
+from addon.core.openai import Invalid, StoredCalls, read_request
 
 PNG = {"mimeType": "image/png", "data": "aGk="}
 PNG_URL = "data:image/png;base64,aGk="
@@ -25,7 +25,7 @@ def model(*parts: Any) -> dict[str, Any]:
 def contents(items: Any) -> list[dict[str, Any]]:
     body = {"model": "gemini-3-flash", "input": items}
     before = copy.deepcopy(body)
-    added = read(body).add_to(Past())
+    added = read_request(body).add_to(StoredCalls())
     assert body == before
     return added.contents
 
@@ -261,10 +261,10 @@ def test_what_gemini_cannot_be_given_is_refused_with_its_place(items: Any, param
 
 def test_models_before_gemini_3_take_no_images_as_results() -> None:
     output = {**OUTPUT, "output": [{"type": "input_image", "image_url": PNG_URL}]}
-    wanted = read({"model": "gemini-2.5-flash", "input": [HI, CALL, output]})
+    wanted = read_request({"model": "gemini-2.5-flash", "input": [HI, CALL, output]})
 
     with pytest.raises(Invalid, match="text alone") as caught:
-        wanted.add_to(Past())
+        wanted.add_to(StoredCalls())
 
     assert caught.value.param == "input[2].output"
 

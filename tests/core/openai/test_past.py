@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from addon.core.history import DUMMY_SIGNATURE
-from addon.core.openai import Added, Invalid, Past, read
+from addon.core.openai import AddedContents, Invalid, StoredCalls, read_request
 from addon.demo import history as strict
 from addon.demo.models import find
 
@@ -17,8 +17,8 @@ A = {"functionCall": {"id": "g1", "name": "a", "args": {"n": 1}}, "thoughtSignat
 B = {"functionCall": {"id": "g2", "name": "b", "args": {}}}
 ANSWER_B = {"functionResponse": {"id": "g2", "name": "b", "response": {"result": "done"}}}
 CALLS: dict[str, Any] = {"call_a": A, "call_b": B}
-WAITING = Past(calls=CALLS, waiting=["call_a", "call_b"], begun=True)
-HALF = Past(calls=CALLS, waiting=["call_a", "call_b"], answers={"call_b": ANSWER_B}, begun=True)
+WAITING = StoredCalls(calls=CALLS, waiting=["call_a", "call_b"], begun=True)
+HALF = StoredCalls(calls=CALLS, waiting=["call_a", "call_b"], answers={"call_b": ANSWER_B}, begun=True)
 HI = {"role": "user", "content": "hi"}
 DUMMY = {"thoughtSignature": DUMMY_SIGNATURE}
 
@@ -36,8 +36,8 @@ def answer(part: Any, result: str = "done") -> dict[str, Any]:
     return {"functionResponse": {**named, "response": {"result": result}}}
 
 
-def add(items: Any, past: Past = WAITING, model: str = "gemini-3-flash") -> Added:
-    return read({"model": model, "input": items}).add_to(past)
+def add(items: Any, past: StoredCalls = WAITING, model: str = "gemini-3-flash") -> AddedContents:
+    return read_request({"model": model, "input": items}).add_to(past)
 
 
 def user(*parts: Any) -> dict[str, Any]:
@@ -49,7 +49,7 @@ def model(*parts: Any) -> dict[str, Any]:
 
 
 def test_the_calls_that_an_input_speaks_of_are_listed_once_each() -> None:
-    wanted = read({"model": "gemini-3-flash", "input": [HI, call("a"), call("b"), output("b"), output("a")]})
+    wanted = read_request({"model": "gemini-3-flash", "input": [HI, call("a"), call("b"), output("b"), output("a")]})
 
     assert wanted.call_ids == ["call_a", "call_b"]
 
@@ -57,18 +57,18 @@ def test_the_calls_that_an_input_speaks_of_are_listed_once_each() -> None:
 def test_outputs_of_waiting_calls_go_in_the_order_of_the_calls_before_other_words() -> None:
     added = add([HI, output("b"), output("a")])
 
-    assert added == Added([user(answer(A), answer(B), {"text": "hi"})], [])
+    assert added == AddedContents([user(answer(A), answer(B), {"text": "hi"})], [])
 
 
 def test_some_outputs_leave_the_others_missing_and_nothing_to_send() -> None:
     added = add([output("b")])
 
-    assert added == Added([user(answer(B))], ["call_a"])
+    assert added == AddedContents([user(answer(B))], ["call_a"])
 
 
 def test_an_output_that_is_kept_says_whose_it_is_where_the_model_gave_no_id() -> None:
     anonymous = {"functionCall": {"name": "b", "args": {}}}
-    past = Past(calls={"call_a": A, "call_b": anonymous}, waiting=["call_a", "call_b"], begun=True)
+    past = StoredCalls(calls={"call_a": A, "call_b": anonymous}, waiting=["call_a", "call_b"], begun=True)
 
     (kept,) = add([output("b")], past).contents
 
@@ -82,7 +82,7 @@ def test_outputs_one_by_one_end_as_if_they_had_come_at_once() -> None:
 
 
 def test_an_output_may_be_given_again_but_not_changed() -> None:
-    assert add([output("b")], HALF) == Added([], ["call_a"])
+    assert add([output("b")], HALF) == AddedContents([], ["call_a"])
     assert add([output("b"), output("a")], HALF) == add([output("a"), output("b")])
     with pytest.raises(Invalid, match="before") as caught:
         add([output("b", "other"), output("a")], HALF)
@@ -90,9 +90,9 @@ def test_an_output_may_be_given_again_but_not_changed() -> None:
 
 
 def test_words_beside_an_output_are_kept_while_calls_wait_that_the_client_does_not_know_of() -> None:
-    past = Past(calls=CALLS, waiting=["call_a", "call_b"], hidden=["call_b"], begun=True)
+    past = StoredCalls(calls=CALLS, waiting=["call_a", "call_b"], hidden=["call_b"], begun=True)
 
-    assert add([HI, output("a")], past) == Added([user(answer(A), {"text": "hi"})], ["call_b"])
+    assert add([HI, output("a")], past) == AddedContents([user(answer(A), {"text": "hi"})], ["call_b"])
     with pytest.raises(Invalid, match=r"for function call call_a\."):
         add([HI], past)
     with pytest.raises(Invalid, match="middle of the model's turn") as caught:
@@ -100,13 +100,13 @@ def test_words_beside_an_output_are_kept_while_calls_wait_that_the_client_does_n
     assert caught.value.param == "input[1]"
 
 
-SINGLE = Past(calls=CALLS, steps=dict.fromkeys(CALLS, "resp_1"), step=CALLS)
+SINGLE = StoredCalls(calls=CALLS, steps=dict.fromkeys(CALLS, "resp_1"), step=CALLS)
 
 
 def test_an_input_that_ends_amid_a_step_is_given_the_rest_of_its_calls() -> None:
     added = add([HI, call("a"), output("a")], SINGLE)
 
-    assert added == Added([user({"text": "hi"}), model(A, B), user(answer(A))], ["call_b"])
+    assert added == AddedContents([user({"text": "hi"}), model(A, B), user(answer(A))], ["call_b"])
 
 
 @pytest.mark.parametrize("after", [[HI], [call("b"), output("b")]], ids=["words", "the other call"])
@@ -115,7 +115,7 @@ def test_an_input_that_went_on_from_a_step_or_knows_all_of_it_goes_up(after: lis
 
 
 def test_an_input_that_ends_amid_a_step_still_has_all_outputs_of_what_it_knows() -> None:
-    past = Past(calls=CALLS, steps=SINGLE.steps, step={**CALLS, "call_c": B})
+    past = StoredCalls(calls=CALLS, steps=SINGLE.steps, step={**CALLS, "call_c": B})
 
     with pytest.raises(Invalid, match=r"for function call call_b\."):
         add([HI, call("a"), call("b"), output("a")], past)
@@ -143,19 +143,19 @@ def test_outputs_of_unknown_calls_are_refused_naming_all() -> None:
 
 def test_one_unknown_call_is_told_as_openai_does() -> None:
     with pytest.raises(Invalid) as caught:
-        add([output("xxx")], Past())
+        add([output("xxx")], StoredCalls())
 
     assert caught.value.message == "No tool call found for function call output with call_id call_xxx."
 
 
 def test_an_output_before_its_call_is_refused() -> None:
     with pytest.raises(Invalid, match="No tool call found"):
-        add([HI, output("a"), call("a")], Past())
+        add([HI, output("a"), call("a")], StoredCalls())
 
 
 def test_an_output_of_a_call_that_does_not_wait_is_refused() -> None:
     with pytest.raises(Invalid, match="call_a does not wait") as caught:
-        add([HI, output("a")], Past(calls=CALLS, begun=True))
+        add([HI, output("a")], StoredCalls(calls=CALLS, begun=True))
 
     assert caught.value.param == "input[1].call_id"
 
@@ -195,13 +195,13 @@ KEPT: dict[str, tuple[list[Any], list[Any]]] = {
 
 @pytest.mark.parametrize(("items", "contents"), KEPT.values(), ids=KEPT)
 def test_calls_in_a_clients_own_history_go_up_as_the_model_made_them(items: list[Any], contents: list[Any]) -> None:
-    past = Past(calls=CALLS, steps={"call_a": "resp_1", "call_b": "resp_1"})
+    past = StoredCalls(calls=CALLS, steps={"call_a": "resp_1", "call_b": "resp_1"})
 
     assert add(items, past).contents == contents
 
 
 def test_steps_that_follow_one_another_stay_apart() -> None:
-    past = Past(calls=CALLS, steps={"call_a": "resp_1", "call_b": "resp_2"})
+    past = StoredCalls(calls=CALLS, steps={"call_a": "resp_1", "call_b": "resp_2"})
 
     added = add([HI, call("a"), output("a"), call("b"), output("b")], past)
 
@@ -217,8 +217,8 @@ def test_steps_that_follow_one_another_stay_apart() -> None:
 def test_a_call_that_nobody_knows_is_told_as_the_client_tells_it_with_the_documented_stand_in() -> None:
     x, y = {"functionCall": {"name": "x", "args": {"n": 1}}}, {"functionCall": {"name": "y", "args": {}}}
 
-    added = add([HI, call("x", '{"n":1}'), call("y"), output("x"), output("y")], Past())
-    old = add([HI, call("x", '{"n":1}'), output("x")], Past(), "gemini-2.5-flash")
+    added = add([HI, call("x", '{"n":1}'), call("y"), output("x"), output("y")], StoredCalls())
+    old = add([HI, call("x", '{"n":1}'), output("x")], StoredCalls(), "gemini-2.5-flash")
 
     assert added.contents[1:] == [model(x | DUMMY, y), user(answer(x), answer(y))]
     assert old.contents[1] == model(x)
@@ -226,11 +226,11 @@ def test_a_call_that_nobody_knows_is_told_as_the_client_tells_it_with_the_docume
 
 def test_calls_without_outputs_are_refused_naming_all() -> None:
     with pytest.raises(Invalid, match=r"No tool output found for function calls call_a, call_x\."):
-        add([HI, call("a"), call("b"), output("b"), HI, call("x")], Past())
+        add([HI, call("a"), call("b"), output("b"), HI, call("x")], StoredCalls())
 
 
 def test_calls_may_come_first_where_a_history_went_before() -> None:
-    assert add([call("x"), output("x")], Past(begun=True)).contents[0]["role"] == "model"
+    assert add([call("x"), output("x")], StoredCalls(begun=True)).contents[0]["role"] == "model"
 
 
 NAMES = ["a", "b", "x", "y", "z"]
@@ -254,7 +254,7 @@ def test_whatever_order_a_client_tells_its_steps_in_the_service_takes_it(steps: 
     gemini = find("gemini-3.5-flash")
     assert gemini is not None
 
-    contents = add(items, Past(), gemini.name).contents
+    contents = add(items, StoredCalls(), gemini.name).contents
 
     strict.check_contents(contents, gemini, frozenset())
     turns = strict.turns(contents)

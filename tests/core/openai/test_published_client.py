@@ -12,7 +12,7 @@ import openai
 from openai.types.responses import Response
 from pydantic import BaseModel
 
-from addon.core.openai import Past, ResponsesRequest, read
+from addon.core.openai import ResponsesRequest, StoredCalls, read_request
 from tests.core.openai.published import translated
 
 CALL = {"functionCall": {"id": "g1", "name": "GetWeather", "args": {"city": "Tokyo"}}, "thoughtSignature": "c2ln"}
@@ -36,7 +36,7 @@ def client(parts: list[dict[str, Any]], sent: list[ResponsesRequest]) -> Iterato
 
     def answer(request: httpx2.Request) -> httpx2.Response:
         body = json.loads(request.content)
-        sent.append(read(body))
+        sent.append(read_request(body))
         candidate = {"content": {"role": "model", "parts": parts}, "finishReason": "STOP"}
         done, _ = translated([{"candidates": [candidate], "usageMetadata": {"promptTokenCount": 1}}], **SUMMARY)
         return httpx2.Response(200, json=done.document())
@@ -78,7 +78,7 @@ def test_a_client_that_keeps_its_own_history_sends_the_output_items_back() -> No
 
     for wanted in sent[1:]:
         (call_id,) = wanted.call_ids
-        added = wanted.add_to(Past(calls={call_id: CALL}))
+        added = wanted.add_to(StoredCalls(calls={call_id: CALL}))
         assert added.contents == [
             {"role": "user", "parts": [{"text": "How warm is it?"}]},
             {"role": "model", "parts": [{"text": "Let me see."}, CALL]},

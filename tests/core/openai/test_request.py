@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from openai.types.responses import response_create_params as params
 
-from addon.core.openai import Invalid, Past, Translator, read
+from addon.core.openai import Invalid, StoredCalls, Translator, read_request
 from addon.core.openai.request import FIELDS
 from addon.demo import fields, rules
 from addon.demo.models import find
@@ -94,7 +94,7 @@ def test_how_to_answer_becomes_a_generation_config(given: dict[str, Any], config
     whole = body(**given)
     before = copy.deepcopy(whole)
 
-    wanted = read(whole)
+    wanted = read_request(whole)
 
     assert wanted.generation_config == config
     assert wanted.shows_thoughts == ("includeThoughts" in config.get("thinkingConfig", {}))
@@ -120,18 +120,18 @@ NEUTRAL: dict[str, Any] = {
 
 @pytest.mark.parametrize(("name", "value"), NEUTRAL.items(), ids=NEUTRAL)
 def test_what_changes_no_answer_is_taken(name: str, value: Any) -> None:
-    wanted = read(body(**{name: value}))
+    wanted = read_request(body(**{name: value}))
 
     assert wanted.generation_config == {}
 
 
 @pytest.mark.parametrize("name", sorted(set(FIELDS) - {"model", "input"}))
 def test_null_is_unset(name: str) -> None:
-    assert read(body(**{name: None})) == read(body())
+    assert read_request(body(**{name: None})) == read_request(body())
 
 
 def test_a_stream_may_say_that_it_wants_no_padding() -> None:
-    wanted = read(body(stream=True, stream_options={"include_obfuscation": False}))
+    wanted = read_request(body(stream=True, stream_options={"include_obfuscation": False}))
 
     assert wanted.stream is True
 
@@ -178,7 +178,7 @@ FIELDS_READ: dict[str, tuple[dict[str, Any], str, Any]] = {
 
 @pytest.mark.parametrize(("given", "name", "value"), FIELDS_READ.values(), ids=FIELDS_READ)
 def test_fields_are_read(given: dict[str, Any], name: str, value: Any) -> None:
-    assert getattr(read(body(**given)), name) == value
+    assert getattr(read_request(body(**given)), name) == value
 
 
 CHOICES: dict[str, tuple[Any, dict[str, Any] | None]] = {
@@ -202,12 +202,12 @@ CHOICES: dict[str, tuple[Any, dict[str, Any] | None]] = {
 def test_a_choice_becomes_a_tool_config(choice: Any, calling: dict[str, Any] | None) -> None:
     config = None if calling is None else {"functionCallingConfig": calling}
 
-    assert read(body(tools=[TOOL], tool_choice=choice)).tool_config(["f"]) == config
-    assert read(body(tool_choice=choice)).tool_config(["f", "g"]) == config, "of a conversation's tools"
+    assert read_request(body(tools=[TOOL], tool_choice=choice)).tool_config(["f"]) == config
+    assert read_request(body(tool_choice=choice)).tool_config(["f", "g"]) == config, "of a conversation's tools"
 
 
 def test_a_choice_is_checked_against_the_conversations_tools_once_they_are_known() -> None:
-    wanted = read(body(tool_choice={"type": "function", "name": "f"}))
+    wanted = read_request(body(tool_choice={"type": "function", "name": "f"}))
 
     with pytest.raises(Invalid, match="'f'") as caught:
         wanted.tool_config(["g"])
@@ -216,7 +216,7 @@ def test_a_choice_is_checked_against_the_conversations_tools_once_they_are_known
 
 
 def test_instructions_come_before_system_messages_and_earlier_ones_before_new_ones() -> None:
-    wanted = read(
+    wanted = read_request(
         body(
             instructions="one",
             input=[
@@ -234,7 +234,7 @@ def test_instructions_come_before_system_messages_and_earlier_ones_before_new_on
 
 
 def test_without_instructions_there_is_no_system_instruction() -> None:
-    assert read(body(instructions="")).system_instruction() is None
+    assert read_request(body(instructions="")).system_instruction() is None
 
 
 LONG = "x" * 513
@@ -382,7 +382,7 @@ def test_what_cannot_be_honoured_is_refused_with_its_name(given: dict[str, Any],
     before = copy.deepcopy(whole)
 
     with pytest.raises(Invalid) as caught:
-        read(whole)
+        read_request(whole)
 
     assert (caught.value.param, word in caught.value.message) == (param, True), caught.value.message
     assert whole == before
@@ -439,9 +439,9 @@ def test_whatever_stands_anywhere_is_understood_or_refused_with_a_message() -> N
     for at in places(FULL):
         for odd in ODD:
             try:
-                wanted = read(with_odd(at, odd))
+                wanted = read_request(with_odd(at, odd))
                 wanted.tool_config(["f"])
-                wanted.add_to(Past())
+                wanted.add_to(StoredCalls())
             except Invalid as error:
                 refused.append(error)
             else:
@@ -452,7 +452,7 @@ def test_whatever_stands_anywhere_is_understood_or_refused_with_a_message() -> N
 
 def test_a_body_that_is_no_object_is_refused() -> None:
     with pytest.raises(Invalid, match="object"):
-        read([])
+        read_request([])
 
 
 NESTED_CHOICES: dict[str, tuple[Any, Any]] = {
@@ -469,7 +469,7 @@ NESTED_CHOICES: dict[str, tuple[Any, Any]] = {
 
 @pytest.mark.parametrize(("choice", "shown"), NESTED_CHOICES.values(), ids=NESTED_CHOICES)
 def test_a_choice_in_chats_form_is_shown_in_that_of_responses(choice: Any, shown: Any) -> None:
-    assert read(body(tools=[TOOL], tool_choice=choice)).echo["tool_choice"] == shown
+    assert read_request(body(tools=[TOOL], tool_choice=choice)).echo["tool_choice"] == shown
 
 
 ASKED = [given for given, _ in CONFIGS.values()]
@@ -478,8 +478,8 @@ ASKED += [{"tools": [TOOL], "tool_choice": choice} for choice, _ in CHOICES.valu
 
 @pytest.mark.parametrize("given", ASKED, ids=[*CONFIGS, *CHOICES])
 def test_the_strict_local_gemini_takes_it_and_the_published_types_take_its_echo(given: dict[str, Any]) -> None:
-    wanted = read(body(**given))
-    contents = wanted.add_to(Past()).contents
+    wanted = read_request(body(**given))
+    contents = wanted.add_to(StoredCalls()).contents
     request: dict[str, Any] = {"contents": contents, "generationConfig": wanted.generation_config}
     if wanted.declarations:
         request["tools"] = [{"functionDeclarations": wanted.declarations}]
@@ -493,7 +493,7 @@ def test_the_strict_local_gemini_takes_it_and_the_published_types_take_its_echo(
 
 
 def test_the_echo_says_what_was_asked_for() -> None:
-    wanted = read(
+    wanted = read_request(
         body(
             instructions="be brief",
             temperature=0.5,
@@ -527,6 +527,6 @@ def test_the_echo_says_what_was_asked_for() -> None:
 
 @pytest.mark.parametrize("given", [None, True, False])
 def test_whether_calls_may_come_together_is_read_and_shown(given: bool | None) -> None:
-    wanted = read(body(parallel_tool_calls=given))
+    wanted = read_request(body(parallel_tool_calls=given))
 
     assert (wanted.parallel, wanted.echo["parallel_tool_calls"]) == (given, given is not False)

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from addon.core.openai import function_tools, read
+from addon.core.openai import function_tools, read_request
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": ["string", "null"]}}, "required": ["city"]}
 FULL = {**SCHEMA, "additionalProperties": False}
@@ -17,6 +17,6 @@ FULL = {**SCHEMA, "additionalProperties": False}
 )
 def test_kept_tools_are_shown_as_they_were_given(parameters: Any, shown: Any) -> None:
     tool = {"type": "function", "name": "f", "description": "d", "parameters": parameters, "strict": False}
-    declared = read({"model": "gemini-3-flash", "input": "hi", "tools": [tool]}).declarations
+    declared = read_request({"model": "gemini-3-flash", "input": "hi", "tools": [tool]}).declarations
 
     assert function_tools(declared or []) == [{**tool, "parameters": shown}]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from addon.core.openai import Translator, function_tools, read, sse
+from addon.core.openai import Translator, function_tools, read_request, sse
 from tests.core.openai.published import accumulated, counting, event_of, response_of, translated, translator
 
 CALL = {"functionCall": {"id": "g1", "name": "get_weather", "args": {"city": "Tokyo"}}, "thoughtSignature": "c2ln"}
@@ -304,7 +304,7 @@ def test_calls_that_still_wait_are_given_out_again_under_their_ids() -> None:
 
 
 def one_by_one() -> Translator:
-    wanted = read({"model": "gemini-3-flash", "input": "hi"})
+    wanted = read_request({"model": "gemini-3-flash", "input": "hi"})
     return Translator(wanted, "resp_1", new_id=counting(), now=lambda: 0.0, one_by_one=True)
 
 
@@ -334,7 +334,7 @@ def test_one_by_one_the_first_of_the_calls_that_wait_is_given_out() -> None:
 
 def test_tools_of_the_conversation_are_shown_where_the_request_gave_none() -> None:
     shown = function_tools([{"name": "f"}])
-    wanted = read({"model": "gemini-3-flash", "input": "hi"})
+    wanted = read_request({"model": "gemini-3-flash", "input": "hi"})
     running = Translator(wanted, "resp_1", new_id=str, now=lambda: 0.0, tools=shown)
 
     assert response_of(running.document()).tools[0].type == "function"
