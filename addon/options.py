@@ -136,7 +136,7 @@ OPTIONS: tuple[Option, ...] = (
         "graft_fast",
         str,
         "on",
-        "`on` calls the hooks of addons faster than mitmproxy does, with the same result; `off` leaves it to mitmproxy.",
+        "`on` calls addons' hooks faster than mitmproxy does, with the same result; `off` leaves that to mitmproxy.",
     ),
     Option("graft_filter", str, "", "A mitmproxy flow filter: only matching requests are grafted."),
     Option(
