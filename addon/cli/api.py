@@ -1,4 +1,4 @@
-"""The control API as the commands see it. Whatever goes wrong ends the command with one line that says what to do."""
+"""The commands' client of the control API. An error ends the command with one line that says what to do."""
 
 import json
 import os
@@ -22,7 +22,7 @@ class Event(NamedTuple):
 
 
 def own_token() -> str:
-    """This machine's token: TOOLGRAFT_TOKEN, else the state folder's, made where there is none."""
+    """This machine's token: TOOLGRAFT_TOKEN, else the state folder's, which is created if missing."""
     try:
         return load_token(Settings(), os.environ) or "off"
     except (OSError, ValueError) as error:
@@ -30,36 +30,36 @@ def own_token() -> str:
 
 
 UNKNOWN_TOKEN = (
-    "the proxy does not know this token. Its own is that of its option graft_token, else of its variable "
-    "TOOLGRAFT_TOKEN, else the one in its state folder (TOOLGRAFT_HOME): set TOOLGRAFT_TOKEN to it here"
+    "the proxy does not know this token. The proxy's token is its option graft_token, else its environment variable "
+    "TOOLGRAFT_TOKEN, else the one in its state folder (TOOLGRAFT_HOME). Set TOOLGRAFT_TOKEN to it here"
 )
 
 
-def access(url: str | None) -> tuple[str, dict[str, Any]]:
-    """The control API's URL, without a slash at its end, and what a client of httpx2 needs for it: the token above all.
+def client_arguments(url: str | None) -> tuple[str, dict[str, Any]]:
+    """The control API's URL, without a slash at its end, and the arguments of an httpx2 client for it, with the token.
 
-    `url` None means the proxy that runs here.
+    `url` None: the proxy on this machine.
     """
-    base = (url or _running()).rstrip("/")
+    base = (url or _local_url()).rstrip("/")
     local = url is None or is_loopback(urlsplit(url).hostname or "")
     headers = {"User-Agent": "toolgraft"}
-    # this machine's own token is for this machine: another one gets only what the user gave for it
+    # this machine's token never goes to another machine, only a token that the user gave for it
     token = own_token() if local else os.environ.get("TOOLGRAFT_TOKEN")
     if token and token != "off":
         headers["Authorization"] = f"Bearer {token}"
     return base, {
         "headers": headers,
         "timeout": 30,
-        "trust_env": not local,  # a proxy in the environment (this one, even) is not the way to a local port
-        "verify": base.startswith("https:"),  # loading the CAs takes longer than all the rest, and HTTP has none
+        "trust_env": not local,  # no environment proxy (maybe this very proxy) for a local port
+        "verify": base.startswith("https:"),  # loading the CAs is slow, and plain HTTP does not need them
     }
 
 
 class Api:
-    """`with Api(url) as api`: `url` None means the proxy that runs here. Paths begin with a slash."""
+    """`with Api(url) as api`. `url` None: the proxy on this machine. Paths begin with a slash."""
 
     def __init__(self, url: str | None) -> None:
-        self.url, arguments = access(url)
+        self.url, arguments = client_arguments(url)
         self.token: str | None = arguments["headers"].get("Authorization", "").removeprefix("Bearer ") or None
         self._client = httpx2.Client(**arguments)
 
@@ -79,7 +79,7 @@ class Api:
         try:
             return self._client.get(self.url + path).status_code != 403
         except httpx2.HTTPError as error:
-            self._unreachable(error)
+            self._fail_as_unreachable(error)
 
     def put(self, path: str, document: Any) -> Any:
         return self._request("PUT", path, document=document)
@@ -101,71 +101,73 @@ class Api:
                 return
 
     def events(self, **query: str | None) -> Generator[Event | None]:
-        """What happens from now on; the first item is None, and says that nothing can be missed any more.
-        Never returns: a stream that ends ends the command."""
+        """The events from now on. The first item is None: from then on no event is missed. The end of the stream ends
+        the command."""
         try:
-            with self._client.stream("GET", self.url + "/v1/events", params=_given(query), timeout=_FOLLOW) as answer:
+            with self._client.stream(
+                "GET", self.url + "/v1/events", params=_without_none(query), timeout=_EVENTS_TIMEOUT
+            ) as answer:
                 if answer.is_error:
                     answer.read()
-                    self._refused(answer)
+                    self._fail_as_refused(answer)
                 yield None
                 yield from _decode(answer.iter_lines())
         except httpx2.HTTPError as error:
-            self._unreachable(error)
-        fail(f"{self.url} has ended the stream of events: the proxy was stopped")
+            self._fail_as_unreachable(error)
+        fail(f"{self.url} ended the stream of events: the proxy was stopped")
 
     def _request(
         self, method: str, path: str, *, query: dict[str, str | None] | None = None, document: Any = None
     ) -> Any:
-        arguments: dict[str, Any] = {"params": _given(query or {})}
+        arguments: dict[str, Any] = {"params": _without_none(query or {})}
         if method in ("PUT", "POST"):
             arguments["json"] = document
         try:
             answer = self._client.request(method, self.url + path, **arguments)
         except httpx2.HTTPError as error:
-            self._unreachable(error)
+            self._fail_as_unreachable(error)
         if answer.is_error:
-            self._refused(answer)
+            self._fail_as_refused(answer)
         if answer.status_code == 204:
             return None
         try:
             return answer.json()
         except ValueError:
-            self._stranger(answer)
+            self._fail_as_stranger(answer)
 
-    def _unreachable(self, error: httpx2.HTTPError) -> NoReturn:
+    def _fail_as_unreachable(self, error: httpx2.HTTPError) -> NoReturn:
         if isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout):
             fail(f"nothing answers at {self.url}: is the proxy running? Start it with ./run_proxy.sh")
         fail(f"{self.url}: {str(error) or type(error).__name__}")
 
-    def _refused(self, answer: httpx2.Response) -> NoReturn:
+    def _fail_as_refused(self, answer: httpx2.Response) -> NoReturn:
         try:
             detail = answer.json()["detail"]
         except (ValueError, TypeError, KeyError):
-            self._stranger(answer)
+            self._fail_as_stranger(answer)
         if answer.status_code == 401:
             fail(UNKNOWN_TOKEN)
         fail(str(detail))
 
-    def _stranger(self, answer: httpx2.Response) -> NoReturn:
+    def _fail_as_stranger(self, answer: httpx2.Response) -> NoReturn:
         fail(
-            f"{self.url} answers {answer.status_code}, and not as the control API does: "
+            f"{self.url} answers {answer.status_code}, but not as the control API would: "
             "does another program listen there?"
         )
 
 
 # an event stream is silent for at most 15 s
-_FOLLOW = httpx2.Timeout(30, read=60)
+_EVENTS_TIMEOUT = httpx2.Timeout(30, read=60)
 
 
-def _running() -> str:
+def _local_url() -> str:
     try:
         return read_address(state_folder()) or DEFAULT_URL
     except (OSError, ValueError) as error:
         fail(str(error))
 
 
-def _given(query: dict[str, str | None]) -> dict[str, str]:
+def _without_none(query: dict[str, str | None]) -> dict[str, str]:
     return {name: value for name, value in query.items() if value is not None}
 
 

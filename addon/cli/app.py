@@ -1,6 +1,6 @@
-"""The command line's one list of commands. `main` is what the entry point `toolgraft` and `python -m addon` run.
+"""The list of all commands. The entry point `toolgraft` and `python -m addon` run `main`.
 
-A command's module may import only what is quick at its top; the rest is imported where it is used.
+To start quickly, a command's module imports slow modules only inside its functions.
 """
 
 import io
@@ -36,5 +36,5 @@ app.command("demo")(demo.show)
 def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # a terminal that is not UTF-8 is no reason for a traceback
+            stream.reconfigure(errors="backslashreplace")  # no traceback on terminals that are not UTF-8
     app(prog_name="toolgraft")

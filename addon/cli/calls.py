@@ -1,4 +1,4 @@
-"""`toolgraft calls` and `toolgraft result`: see what the model asked for, and answer it."""
+"""`toolgraft calls` and `toolgraft result`: list captured calls, and answer them."""
 
 import time
 from collections.abc import Iterator
@@ -21,10 +21,10 @@ _STYLES = {"pending": "yellow", "running": "cyan", "done": "green"}
 
 
 def show(
-    status: Annotated[Status | None, typer.Option(help="Only calls of this status.")] = None,
+    status: Annotated[Status | None, typer.Option(help="Only calls with this status.")] = None,
     name: Annotated[str | None, typer.Option(help="Only calls of this tool.", metavar="TOOL")] = None,
     watch: Annotated[
-        bool, typer.Option("--watch", "-w", help="Go on, and show calls as they come and change.")
+        bool, typer.Option("--watch", "-w", help="Keep running, and show calls as they arrive and change.")
     ] = False,
     session: options.AnySession = None,
     url: options.Url = None,
@@ -32,7 +32,7 @@ def show(
 ) -> None:
     """List captured calls, newest last.
 
-    With --watch each new call, and each change of one, is a line; with --json as well, one JSON document a line.
+    With --watch, each new or changed call is one line; with --json too, one JSON document per line.
     """
     from addon.cli.api import Api
 
@@ -48,18 +48,18 @@ def show(
 
 
 def answer(
-    call_id: Annotated[str, typer.Argument(help="The call, as `toolgraft calls` shows it.", metavar="CALL_ID")],
+    call_id: Annotated[str, typer.Argument(help="The call's ID, from `toolgraft calls`.", metavar="CALL_ID")],
     result: Annotated[
-        str | None, typer.Argument(help="What the tool returned, as JSON; - reads stdin.", metavar="JSON")
+        str | None, typer.Argument(help="The tool's result, as JSON; - reads stdin.", metavar="JSON")
     ] = None,
     error: Annotated[
-        str | None, typer.Option("--error", help="Say instead what went wrong, in words for the model.", metavar="TEXT")
+        str | None, typer.Option("--error", help="Answer with this error for the model instead.", metavar="TEXT")
     ] = None,
     session: options.AnySession = None,
     url: options.Url = None,
     as_json: options.Json = False,
 ) -> None:
-    """Answer a call. With --session, only where it is a call of that session."""
+    """Answer a call. With --session, only if the call belongs to that session."""
     from addon.cli.api import Api
     from addon.cli.documents import parse_json, read_json
 
@@ -71,7 +71,7 @@ def answer(
     elif result == "-":
         body = {"result": read_json("-")}
     else:
-        hint = "; a plain text is written '\"in quotes\"'"
+        hint = "; write plain text as '\"in quotes\"'"
         body = {"result": parse_json((result or "").encode("utf-8", "surrogateescape"), "the result", hint)}
     path = f"/v1/calls/{quote(call_id, safe='')}"
     with Api(url) as api:
@@ -86,7 +86,7 @@ def answer(
 
 def _follow(api: "Api", session: str | None, status: str | None, name: str | None, as_json: bool) -> None:
     console = output.console()
-    for call in _as_they_come(api, session):
+    for call in _current_and_new(api, session):
         if status not in (None, call["status"]) or name not in (None, call["name"]):
             continue
         if as_json:
@@ -96,20 +96,20 @@ def _follow(api: "Api", session: str | None, status: str | None, name: str | Non
             console.print(*row[:-1], row[-1], sep="  ", soft_wrap=True)
 
 
-def _as_they_come(api: "Api", session: str | None) -> Iterator[Any]:
-    """The calls there are, then each that comes or changes. Never ends by itself."""
-    shown: dict[str, str] = {}
+def _current_and_new(api: "Api", session: str | None) -> Iterator[Any]:
+    """The current calls, then each new or changed one. Never ends by itself."""
+    statuses: dict[str, str] = {}
     with closing(api.events(session=session)) as events:
-        next(events)  # listening before listing: what comes in between is seen, and shown once
+        next(events)  # listen before listing, so that no call is missed or shown twice
         for call in api.items("/v1/calls", session=session):
-            shown[call["call_id"]] = call["status"]
+            statuses[call["call_id"]] = call["status"]
             yield call
         for event in events:
             if event is None or not event.type.startswith("call."):
                 continue
             call = event.data
-            if shown.get(call["call_id"]) != call["status"]:
-                shown[call["call_id"]] = call["status"]
+            if statuses.get(call["call_id"]) != call["status"]:
+                statuses[call["call_id"]] = call["status"]
                 yield call
 
 

@@ -1,7 +1,7 @@
 """`toolgraft env` and `toolgraft run`: point unmodified clients at the running proxy.
 
-Base URLs send a client to the reverse proxy, in plain HTTP. With `--proxy` a client keeps its own hosts and goes
-through the regular proxy, whose CA it is told to trust. With `--openai` a client of OpenAI's goes to the front door.
+Base URLs send a client to the reverse proxy, over plain HTTP. With `--proxy`, a client keeps its own URLs, uses the
+regular proxy, and trusts its CA. With `--openai`, an OpenAI client uses the front door.
 """
 
 import json
@@ -21,25 +21,23 @@ DEFAULTS = {"reverse": "http://127.0.0.1:8081", "regular": "http://127.0.0.1:808
 BASE_URLS = ("GOOGLE_GEMINI_BASE_URL", "GOOGLE_VERTEX_BASE_URL", "CODE_ASSIST_ENDPOINT")
 CA_FILES = ("SSL_CERT_FILE", "NODE_EXTRA_CA_CERTS", "REQUESTS_CA_BUNDLE")
 
-Proxy = Annotated[
-    bool, typer.Option("--proxy", help="Go through the regular proxy and its CA, instead of by base URLs.")
-]
+Proxy = Annotated[bool, typer.Option("--proxy", help="Use the regular proxy and its CA, instead of base URLs.")]
 OpenAI = Annotated[
-    bool, typer.Option("--openai", help="For OpenAI's clients: to the front door, and a token for it as their key.")
+    bool, typer.Option("--openai", help="For OpenAI clients: use the front door, with a token as the key.")
 ]
 
 
 def env(
-    shell: Annotated[Shell | None, typer.Option(help="The shell to write for; without it, that of $SHELL.")] = None,
+    shell: Annotated[Shell | None, typer.Option(help="The shell to write for. Default: $SHELL.")] = None,
     proxy: Proxy = False,
     openai: OpenAI = False,
     session: options.Session = "default",
     url: options.Url = None,
     as_json: options.Json = False,
 ) -> None:
-    """Print the variables that point clients at the proxy: eval "$(toolgraft env)".
+    """Print the environment variables that point clients at the proxy: eval "$(toolgraft env)".
 
-    The ports are those of the proxy that runs here; where --url names another machine, the default ones on it.
+    The ports are those of the proxy on this machine. If --url names another machine, they are the default ports.
     """
     found = variables(session=session, proxy=proxy, openai=openai, url=url)
     if as_json:
@@ -56,11 +54,11 @@ def run(
     session: options.Session = "default",
     url: options.Url = None,
 ) -> None:
-    """Start a client that goes through the proxy: toolgraft run -- gemini -p hello. Its exit status is passed on."""
+    """Run a client that uses the proxy: toolgraft run -- gemini -p hello. Exits with the client's status."""
     try:
         found = variables(session=session, proxy=proxy, openai=openai, url=url)
         if openai:
-            os.environ.pop("TOOLGRAFT_TOKEN", None)  # it may do more than the one that the client is given
+            os.environ.pop("TOOLGRAFT_TOKEN", None)  # the client's own token has fewer rights
         os.execvpe(command[0], command, os.environ | found)
     except OSError as error:
         output.note(f"{command[0]}: {error.strerror}")
@@ -68,27 +66,27 @@ def run(
 
 
 def variables(*, session: str, proxy: bool = False, openai: bool = False, url: str | None = None) -> dict[str, str]:
-    """The variables by name. Ends the command where the running proxy has no port of the wanted kind."""
+    """The variables by name. Ends the command if the running proxy has no port of the required kind."""
     if openai:
         if proxy:
-            output.fail("--openai and --proxy are two different ways: choose one")
+            output.fail("--openai and --proxy exclude each other: choose one")
         return _front_door(session, url)
     if not proxy:
-        base = _listening("reverse", url)
+        base = _address_of("reverse", url)
         if session != "default":
             base += f"/@{session}"
         return dict.fromkeys(BASE_URLS, base)
-    address = _listening("regular", url)
+    address = _address_of("regular", url)
     if session != "default":
         address = address.replace("://", f"://{session}:x@", 1)
     ca = _ca(url)
     if not ca.exists():
-        output.note(f"{ca} is not there yet: the proxy makes it at its first start")
+        output.note(f"{ca} does not exist yet: the proxy creates it at its first start")
     return {"HTTPS_PROXY": address} | dict.fromkeys(CA_FILES, str(ca))
 
 
 def _front_door(session: str, url: str | None) -> dict[str, str]:
-    """A session is named by a header: in an address of OpenAI's there is no place for it."""
+    """A header names the session, because OpenAI's URLs have no place for it."""
     from addon.cli.ask_token import ask_token
 
     base, token = ask_token(session, url)
@@ -122,34 +120,35 @@ def _own_shell() -> Shell:
     return "bash"
 
 
-def _listening(kind: Literal["reverse", "regular"], url: str | None) -> str:
-    """The first address of a kind that the proxy here wrote to the state folder; without one, or for a proxy
-    elsewhere, the default port."""
-    host = _elsewhere(url)
+def _address_of(kind: Literal["reverse", "regular"], url: str | None) -> str:
+    """The first address of a kind in the state folder's proxy file. Without that file, or for a proxy on another
+    machine, the default port."""
+    host = _remote_host(url)
     if host is not None:
-        shown = f"[{host}]" if ":" in host else host
-        return f"http://{shown}:{urlsplit(DEFAULTS[kind]).port}"
-    addresses = _written().get(kind, [DEFAULTS[kind]])
+        literal = f"[{host}]" if ":" in host else host
+        return f"http://{literal}:{urlsplit(DEFAULTS[kind]).port}"
+    addresses = _read_proxy_file().get(kind, [DEFAULTS[kind]])
     if not addresses:
-        output.fail(f"the running proxy has no {kind} port: start it with one, or use the other way (--proxy or not)")
+        hint = "without --proxy" if kind == "regular" else "with --proxy"
+        output.fail(f"the running proxy has no {kind} port: start it with one, or run this command {hint}")
     return str(addresses[0])
 
 
 def _ca(url: str | None) -> Path:
-    """The CA's file as the proxy here wrote it down; without that, or for a proxy elsewhere, mitmproxy's usual one."""
-    written = _written().get("ca") if _elsewhere(url) is None else None
+    """The CA file named in the proxy file. Without it, or for a proxy on another machine, mitmproxy's usual path."""
+    written = _read_proxy_file().get("ca") if _remote_host(url) is None else None
     return Path(written) if isinstance(written, str) else Path.home() / ".mitmproxy" / "mitmproxy-ca-cert.pem"
 
 
-def _elsewhere(url: str | None) -> str | None:
-    """The host of a proxy that runs on another machine; None for the one here."""
+def _remote_host(url: str | None) -> str | None:
+    """The host of a proxy on another machine; None for this machine."""
     from addon.settings import is_loopback
 
     host = urlsplit(url).hostname if url else None
     return None if host is None or is_loopback(host) else host
 
 
-def _written() -> dict[str, Any]:
+def _read_proxy_file() -> dict[str, Any]:
     from addon.control.token import check_folder
     from addon.settings import state_folder
 

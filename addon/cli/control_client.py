@@ -1,4 +1,4 @@
-"""Requests of a worker to the control API, and what can come of them."""
+"""A worker's requests to the control API, and their errors."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,11 +10,11 @@ type Document = dict[str, Any]
 
 
 class Unreachable(Exception):
-    """The proxy does not answer now, or cannot: it is worth trying again."""
+    """The proxy does not answer, or not successfully; trying again may help."""
 
 
 class Refused(Exception):
-    """The proxy understood, and said no: `status` and its words. 0: it was not even asked."""
+    """The proxy refused the request, with this HTTP status and message. Status 0: it was not asked."""
 
     def __init__(self, detail: str, status: int = 0) -> None:
         super().__init__(detail)
@@ -22,7 +22,7 @@ class Refused(Exception):
 
 
 class ControlClient:
-    """`client` has the control API's base URL and token."""
+    """`client` must have the control API's base URL and token."""
 
     def __init__(self, client: httpx2.AsyncClient) -> None:
         self._client = client
@@ -36,7 +36,7 @@ class ControlClient:
         timeout: float = 30,
         headers: Mapping[str, str] | None = None,
     ) -> httpx2.Response:
-        """The answer, if it is a success. Raises Unreachable, Refused."""
+        """Send a request and return the successful answer. Raises Unreachable, Refused."""
         content = json_of(body) if isinstance(body, dict) else body
         given = {"Content-Type": "application/json", **(headers or {})}
         try:
@@ -48,7 +48,7 @@ class ControlClient:
         try:
             detail = str(answer.json()["detail"])
         except (ValueError, TypeError, KeyError):
-            detail = f"it answers {answer.status_code}, and not as the control API does"
+            detail = f"it answers {answer.status_code}, but not as the control API would"
         if answer.status_code >= 500 or answer.status_code == 429:
             raise Unreachable(detail)
         raise Refused(detail, answer.status_code)

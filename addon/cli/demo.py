@@ -1,4 +1,4 @@
-"""`toolgraft demo`: everything at once, without a key and without a network."""
+"""`toolgraft demo`: shows a proxied chat without a key and without a network."""
 
 from typing import Annotated, Literal
 
@@ -7,7 +7,8 @@ import typer
 from addon.cli import options
 
 Part = Annotated[
-    Literal["chat", "loop"], typer.Argument(help="What is shown: a chat, or tools that run.", metavar="PART")
+    Literal["chat", "loop"],
+    typer.Argument(help="`chat`: placeholders and results by hand. `loop`: the proxy runs the tools.", metavar="PART"),
 ]
 
 
@@ -17,10 +18,10 @@ def show(
     url: options.Url = None,
     as_json: options.Json = False,
 ) -> None:
-    """Run a chat through a proxy of its own before a local Gemini, and show both sides of it; `loop`: tools that run.
+    """Run a chat through a temporary proxy and a local Gemini, and show both sides; `loop`: with tools that run.
 
-    Needs no key and no network, and leaves nothing behind. Exit status 1 where something that it shows does not hold.
-    The proxy is the demo's own: --url changes nothing here.
+    Needs no key and no network, and leaves nothing behind. Exit status 1 if a check of the demo fails. --url has no
+    effect here.
     """
     from addon.demo.show import run
 

@@ -1,4 +1,4 @@
-"""JSON that a user hands to a command, read with messages that say where it is wrong."""
+"""Reads users' JSON, with messages that name the place of an error."""
 
 import json
 import sys
@@ -9,7 +9,7 @@ from addon.cli.output import fail
 
 
 def read_json(source: str) -> Any:
-    """The JSON document of a file, or of stdin for `-`. Ends the command where there is none."""
+    """The JSON document of a file, or of stdin for `-`. Ends the command on an error."""
     if source == "-":
         return parse_json(sys.stdin.buffer.read(), "stdin")
     try:
@@ -19,13 +19,13 @@ def read_json(source: str) -> Any:
 
 
 def parse_json(text: bytes, where: str, hint: str = "") -> Any:
-    """A strict parse (no NaN, no Infinity). `where` names the text in messages, `hint` ends them."""
+    """Parse strictly (no NaN, no Infinity). `where` begins error messages, `hint` ends them."""
     try:
         return json.loads(text.decode("utf-8-sig"), parse_constant=_not_json)
     except json.JSONDecodeError as error:
         fail(f"{where}, line {error.lineno}, column {error.colno}: not JSON: {error.msg}{hint}")
     except UnicodeDecodeError as error:
-        fail(f"{where}: not UTF-8, from byte {error.start} on")
+        fail(f"{where}: not UTF-8 at byte {error.start}")
     except RecursionError:
         fail(f"{where}: nested too deeply")
     except ValueError as error:
@@ -33,4 +33,4 @@ def parse_json(text: bytes, where: str, hint: str = "") -> Any:
 
 
 def _not_json(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is no JSON number")
+    raise ValueError(f"{constant} is not a JSON number")

@@ -1,4 +1,4 @@
-"""The options that commands share, as types of their parameters."""
+"""Shared options of commands, as parameter types."""
 
 from typing import Annotated
 
@@ -38,7 +38,7 @@ AnySession = Annotated[
         "-s",
         envvar="TOOLGRAFT_SESSION",
         callback=session_name,
-        help="Only this session's; without it, those of all sessions.",
+        help="Only this session. Default: all sessions.",
         metavar="NAME",
     ),
 ]
@@ -48,8 +48,8 @@ Url = Annotated[
         "--url",
         envvar="TOOLGRAFT_URL",
         callback=_http_url,
-        help="The control API's URL; without it, that of the proxy that runs here.",
+        help="The control API's URL. Default: the proxy on this machine.",
         metavar="URL",
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print plain JSON.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]

@@ -1,4 +1,4 @@
-"""What commands print: JSON and tables on stdout; on stderr, one line where something went wrong."""
+"""The commands' output: JSON and tables on stdout, one line per error on stderr."""
 
 import json
 import sys
@@ -25,7 +25,7 @@ def note(message: str) -> None:
 
 
 def plain(text: str) -> str:
-    """The text on one line, with what is not printable spelled out: names and arguments come from a model."""
+    """The text on one line, with unprintable characters escaped: names and arguments come from a model."""
     return printable(text)
 
 
@@ -38,7 +38,7 @@ def compact(document: Any) -> str:
 
 
 def console() -> "Console":
-    """For stdout. In a pipe nothing is wrapped or cut, so that a line stays a line."""
+    """A console for stdout. In a pipe, lines are neither wrapped nor cut."""
     from rich.console import Console
 
     width = None if sys.stdout.isatty() else 1_000_000
@@ -46,7 +46,7 @@ def console() -> "Console":
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence["str | Text"]]) -> None:
-    """A table of one line a row; on a terminal the last column is cut where it does not fit."""
+    """A table with one line per row. On a terminal, a last column that is too wide is cut."""
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="bold")

@@ -1,4 +1,4 @@
-"""`toolgraft replay`: what today's rewriting would make of recorded requests."""
+"""`toolgraft replay`: applies the current rewriting to recorded requests."""
 
 import asyncio
 import difflib
@@ -12,27 +12,27 @@ from addon.cli import options, output
 
 
 def show(
-    file: Annotated[Path, typer.Argument(help="A flow file: of graft_record, or of mitmproxy's -w.", metavar="FILE")],
+    file: Annotated[Path, typer.Argument(help="A flow file, from graft_record or mitmproxy's -w.", metavar="FILE")],
     session: options.AnySession = None,
     tools: Annotated[
-        str | None, typer.Option("--tools", help="A tools file to use instead of the session's tools.", metavar="FILE")
+        str | None, typer.Option("--tools", help="Use the tools of this file instead of the session's.", metavar="FILE")
     ] = None,
     store: Annotated[
-        str | None, typer.Option("--store", help="The store to look turns up in; default: the proxy's.", metavar="URL")
+        str | None, typer.Option("--store", help="The store with the turns. Default: the proxy's.", metavar="URL")
     ] = None,
-    chosen: Annotated[
+    option_texts: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", help="An option of the proxy, as it was started with; repeatable.", metavar="graft_NAME=VALUE"
+            "--set", help="An option that the proxy was started with. Repeatable.", metavar="graft_NAME=VALUE"
         ),
     ] = None,
     url: options.Url = None,
     as_json: options.Json = False,
 ) -> None:
-    """Push recorded client requests through today's rewriting, offline, and show what would go upstream instead.
+    """Rewrite recorded client requests again, offline, and show what would now go upstream.
 
-    Nothing is sent and nothing is stored; the proxy need not run, and --url is not used. A line that begins with -
-    was sent when it was recorded, one with + would be sent now.
+    Nothing is sent or stored. The proxy need not run, and --url has no effect. Lines with - were sent when recorded;
+    lines with + would be sent now.
     """
     from pydantic import ValidationError
 
@@ -41,29 +41,29 @@ def show(
     from store.base import StoreError
 
     async def collect() -> list[Replayed]:
-        return await _replayed(file, session, tools, store, chosen or [])
+        return await _replay(file, session, tools, store, option_texts or [])
 
     try:
-        found = asyncio.run(collect())
+        requests = asyncio.run(collect())
     except ValidationError as error:
         output.fail(explain(error))
     except (OSError, ValueError, StoreError) as error:
         output.fail(str(error))
     if as_json:
-        output.print_json([_as_json(one) for one in found])
+        output.print_json([_as_json(request) for request in requests])
         return
-    for one in found:
-        same = "" if one.changed else ": as recorded"
-        print(output.plain(f"{one.method} {one.url} (session {one.session}){same}"))
-        if one.note:
-            print(output.plain(f"  {one.note}"))
-        for line in _diff(one.before, one.after):
+    for request in requests:
+        unchanged = "" if request.changed else ": as recorded"
+        print(output.plain(f"{request.method} {request.url} (session {request.session}){unchanged}"))
+        if request.note:
+            print(output.plain(f"  {request.note}"))
+        for line in _diff(request.before, request.after):
             print(output.plain(line))
-    output.note(f"{len(found)} requests, {sum(one.changed for one in found)} of them changed")
+    output.note(f"{len(requests)} requests, {sum(request.changed for request in requests)} of them changed")
 
 
-async def _replayed(
-    file: Path, session: str | None, tools: str | None, url: str | None, chosen: list[str]
+async def _replay(
+    file: Path, session: str | None, tools: str | None, url: str | None, option_texts: list[str]
 ) -> list[Any]:
     from addon.cli.documents import read_json
     from addon.core.toolset import normalise
@@ -74,30 +74,32 @@ async def _replayed(
     from store.factory import open_url
     from store.models import Toolset
 
-    settings = Settings.from_options(parse_options(chosen))
+    settings = Settings.from_options(parse_options(option_texts))
     toolset = None
     if tools is not None:
         document = read_json(tools)
-        made = normalise({"tools": document} if isinstance(document, list) else document)
-        toolset = Toolset(declarations=made.declarations, builtins=made.builtins, tool_config=made.tool_config)
+        normalised = normalise({"tools": document} if isinstance(document, list) else document)
+        toolset = Toolset(
+            declarations=normalised.declarations, builtins=normalised.builtins, tool_config=normalised.tool_config
+        )
     url = url or settings.store or None
     if url is None:
-        kept = settings.state / "toolgraft.db"
-        url = f"sqlite:///{kept}" if kept.exists() else "memory://"
+        database = settings.state / "toolgraft.db"
+        url = f"sqlite:///{database}" if database.exists() else "memory://"
     try:
         store = open_url(url, ttl=settings.ttl, read_only=True)
     except ValueError as error:
         raise ValueError(f"the store {redacted(url)}: {error}") from None
     await store.open()
     try:
-        return [one async for one in replay(file, store, settings, session=session, toolset=toolset)]
+        return [request async for request in replay(file, store, settings, session=session, toolset=toolset)]
     finally:
         await store.close()
 
 
-def _as_json(one: Any) -> dict[str, Any]:
+def _as_json(request: Any) -> dict[str, Any]:
     fields = ("method", "url", "session", "changed", "before", "after", "note")
-    return {name: getattr(one, name) for name in fields}
+    return {name: getattr(request, name) for name in fields}
 
 
 def _diff(before: Any, after: Any) -> list[str]:

@@ -1,4 +1,4 @@
-"""The care of the store: `toolgraft backup`, `check`, `recover` and `store …`."""
+"""Maintenance of the store: `toolgraft backup`, `check`, `recover` and `store …`."""
 
 from pathlib import Path
 from typing import Annotated
@@ -7,29 +7,29 @@ import typer
 
 from addon.cli import options, output
 
-app = typer.Typer(help="Look after the store.", no_args_is_help=True)
+app = typer.Typer(help="Maintain the running proxy's store.", no_args_is_help=True)
 
 
 @app.callback()
 def group() -> None:
-    """Look after the store."""
+    """Maintain the running proxy's store."""
 
 
 StoreUrl = Annotated[
     str | None,
-    typer.Option("--store", help="The store; default: that of the state folder.", metavar="URL"),
+    typer.Option("--store", help="The store. Default: the one in the state folder.", metavar="URL"),
 ]
 
 
 def backup(
-    file: Annotated[Path, typer.Argument(help="The copy to make: a new file.", metavar="FILE")],
+    file: Annotated[Path, typer.Argument(help="The new file.", metavar="FILE")],
     store: StoreUrl = None,
     as_json: options.Json = False,
 ) -> None:
-    """Copy the store as it is at one moment to a new file, also while the proxy runs.
+    """Copy the store to a new file, consistently, even while the proxy runs.
 
-    It holds what a copy of the database's file alone would lack: what is in its log. To go on with it, stop the proxy,
-    and put it in the place of the store's file, with none of the name and -wal beside it.
+    Unlike a plain copy of the database file, it includes the data in the log. To restore it, stop the proxy, replace
+    the store's file with it, and delete the old -wal file beside it.
     """
     from store import care
     from store.base import StoreError
@@ -42,11 +42,11 @@ def backup(
     if as_json:
         output.print_json({"store": str(path), "backup": str(file.absolute())})
     else:
-        print(output.plain(f"{path} is copied to {file}"))
+        print(output.plain(f"copied {path} to {file}"))
 
 
 def check(store: StoreUrl = None, as_json: options.Json = False) -> None:
-    """Say what is wrong with the store's file; the status is 1 if anything is. The proxy may run."""
+    """Check the store's file for damage; exit status 1 if there is any. The proxy may run."""
     from store import care
     from store.base import StoreError
 
@@ -65,7 +65,7 @@ def check(store: StoreUrl = None, as_json: options.Json = False) -> None:
 
 
 def recover(store: StoreUrl = None, as_json: options.Json = False) -> None:
-    """Save what can be read of a damaged store. The proxy must not run; the damaged file is kept beside the new one."""
+    """Recover the readable records of a damaged store. Stop the proxy first. The damaged file is kept."""
     from store import care
     from store.base import StoreError
 
@@ -93,10 +93,10 @@ def _path(url: str | None) -> Path:
 
 @app.command("trust-clock")
 def trust_clock(url: options.Url = None, as_json: options.Json = False) -> None:
-    """Say that the machine's clock is right, so that old records expire again.
+    """Confirm that the machine's clock is right, so that old records expire again.
 
-    Nothing expires after the clock made a step of more than an hour against the machine's uptime, or against what the
-    store noted last. What is older than graft_ttl by the clock as it is goes within a minute from then on.
+    Expiry stops if the clock jumps by more than an hour, compared with the machine's uptime or the time that the store
+    noted last. After this command, records older than graft_ttl are deleted within a minute.
     """
     from addon.cli.api import Api
 
@@ -105,4 +105,10 @@ def trust_clock(url: options.Url = None, as_json: options.Json = False) -> None:
     if as_json:
         output.print_json(answer)
     else:
-        print(output.plain(f"trusted from now on: {answer['doubt']}" if answer["doubt"] else "it was trusted already"))
+        print(
+            output.plain(
+                f"the clock is trusted from now on: {answer['doubt']}"
+                if answer["doubt"]
+                else "the clock was trusted already"
+            )
+        )

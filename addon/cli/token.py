@@ -1,4 +1,4 @@
-"""`toolgraft token`: the control API's bearer tokens, the proxy's own and those that are made beside it."""
+"""`toolgraft token`: the control API's bearer tokens, the proxy's own and further ones."""
 
 import enum
 from datetime import datetime
@@ -10,7 +10,7 @@ from addon.cli import options, output
 
 
 class Right(enum.StrEnum):
-    """What a token may do. Typer takes no list of a Literal."""
+    """The rights of a token. An enum, because Typer does not support a list of a Literal."""
 
     ASK = "ask"
     READ = "read"
@@ -20,7 +20,7 @@ class Right(enum.StrEnum):
 
 
 app = typer.Typer(
-    help="Print the control API's token, or make, list and revoke others.",
+    help="Print the control API's token, or make, list and revoke further tokens.",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
@@ -29,10 +29,10 @@ app = typer.Typer(
 def show(
     context: typer.Context, session: options.AnySession = None, url: options.Url = None, as_json: options.Json = False
 ) -> None:
-    """Print the control API's own token; one is made where there is none yet.
+    """Print the control API's own token, which is created if missing.
 
-    It may do everything. All sessions share it, and it is this machine's: --session and --url change nothing here.
-    Tokens that may do less are made by `toolgraft token new`.
+    It has all rights in all sessions of this machine's proxy: --session and --url have no effect here. `toolgraft token
+    new` makes tokens with fewer rights.
     """
     if context.invoked_subcommand is not None:
         return
@@ -47,25 +47,25 @@ def show(
 
 @app.command("new")
 def make(
-    scope: Annotated[list[Right], typer.Option(help="What it may do: ask, read, approve, worker, admin. Repeatable.")],
+    scope: Annotated[list[Right], typer.Option(help="A right: ask, read, approve, worker or admin. Repeatable.")],
     session: Annotated[
         str | None,
         typer.Option(
             "--session",
             "-s",
             callback=options.session_name,
-            help="Only this session; else all of them.",
+            help="Only for this session. Default: all sessions.",
             metavar="NAME",
         ),
     ] = None,
-    name: Annotated[str, typer.Option(help="What it is for, in your words.", metavar="TEXT")] = "",
+    name: Annotated[str, typer.Option(help="A note on its purpose.", metavar="TEXT")] = "",
     url: options.Url = None,
     as_json: options.Json = False,
 ) -> None:
-    """Make a token and print it: it is not shown again.
+    """Make a token and print it. It is not shown again.
 
-    ask: the front doors alone. read: everything that is shown. approve: decide on calls. worker: register workers'
-    tools, claim calls, answer them. admin: everything.
+    ask: use the front doors. read: read everything. approve: decide on calls. worker: register workers' tools, claim
+    calls and answer them. admin: everything.
     """
     from addon.cli.api import Api
 
@@ -79,7 +79,7 @@ def make(
 
 @app.command("list")
 def show_all(url: options.Url = None, as_json: options.Json = False) -> None:
-    """List the tokens that were made, without what their owners send."""
+    """List the tokens that were made, without their secrets."""
     from addon.cli.api import Api
 
     with Api(url) as api:
@@ -89,23 +89,23 @@ def show_all(url: options.Url = None, as_json: options.Json = False) -> None:
         return
     rows = [
         (
-            one["id"],
-            ", ".join(one["scopes"]),
-            one["session"] or "(all)",
-            datetime.fromtimestamp(one["created_at"]).strftime("%Y-%m-%d %H:%M"),
-            output.plain(one["name"]),
+            token["id"],
+            ", ".join(token["scopes"]),
+            token["session"] or "(all)",
+            datetime.fromtimestamp(token["created_at"]).strftime("%Y-%m-%d %H:%M"),
+            output.plain(token["name"]),
         )
-        for one in found
+        for token in found
     ]
-    output.print_table(("ID", "MAY", "SESSION", "MADE", "NAME"), rows)
+    output.print_table(("ID", "RIGHTS", "SESSION", "MADE", "NAME"), rows)
 
 
 @app.command("revoke")
 def revoke(
-    token_id: Annotated[str, typer.Argument(help="The token's id, as `token list` shows it.", metavar="ID")],
+    token_id: Annotated[str, typer.Argument(help="The token's ID, from `toolgraft token list`.", metavar="ID")],
     url: options.Url = None,
 ) -> None:
-    """Revoke a token: nobody gets in with it any more."""
+    """Revoke a token, which is then no longer accepted."""
     from addon.cli.api import Api
 
     with Api(url) as api:

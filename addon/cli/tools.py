@@ -1,4 +1,4 @@
-"""`toolgraft tools …`: the toolset of a session."""
+"""`toolgraft tools …`: a session's toolset, and changed tools of MCP servers."""
 
 from typing import Annotated, Any
 
@@ -20,10 +20,10 @@ def set_tools(
     url: options.Url = None,
     as_json: options.Json = False,
 ) -> None:
-    """Replace the session's tools by those of a file.
+    """Replace the session's tools with those of a file.
 
-    The file holds {"tools": […]}, with "tool_config" or "tool_choice" where wanted, or just the list of tools. Each
-    tool may be in Gemini's, OpenAI's or MCP's form, or a bare function declaration.
+    The file contains {"tools": […]}, optionally with "tool_config" or "tool_choice", or only the list of tools. Each
+    tool is in Gemini's, OpenAI's or MCP's form, or a bare function declaration.
     """
     from addon.cli.api import Api
     from addon.cli.documents import read_json
@@ -34,13 +34,13 @@ def set_tools(
     if as_json:
         output.print_json(answer)
     else:
-        names = ", ".join(name for name, _ in _described(answer))
-        print(output.plain(f"session {session}: {names or 'no tools, and the clients keep none'}"))
+        names = ", ".join(name for name, _ in _summaries(answer))
+        print(output.plain(f"session {session}: {names or 'no tools; clients keep none of their own'}"))
 
 
 @app.command("show")
 def show_tools(session: options.Session = "default", url: options.Url = None, as_json: options.Json = False) -> None:
-    """Show the session's tools, with those that the proxy's files and MCP servers give it."""
+    """Show the session's tools, including those of the proxy's tool files and MCP servers."""
     from addon.cli.api import Api
 
     with Api(url) as api:
@@ -48,14 +48,14 @@ def show_tools(session: options.Session = "default", url: options.Url = None, as
     if as_json:
         output.print_json(answer)
         return
-    output.print_table(("TOOL", "DESCRIPTION"), _described(answer))
+    output.print_table(("TOOL", "DESCRIPTION"), _summaries(answer))
     if config := answer.get("tool_config"):
         print(f"tool config: {output.compact(config)}")
 
 
 @app.command("clear")
 def clear_tools(session: options.Session = "default", url: options.Url = None, as_json: options.Json = False) -> None:
-    """Remove the session's own tools; those of the proxy's files and MCP servers stay."""
+    """Remove the session's own tools. Those of the proxy's tool files and MCP servers stay."""
     from addon.cli.api import Api
 
     with Api(url) as api:
@@ -68,7 +68,7 @@ def clear_tools(session: options.Session = "default", url: options.Url = None, a
 
 @app.command("held")
 def show_held(url: options.Url = None, as_json: options.Json = False) -> None:
-    """Show the tools of MCP servers that are held back, and what has changed in them since they were accepted."""
+    """Show the tools of MCP servers that are held back, and how they differ from the accepted ones."""
     from addon.cli.api import Api
 
     with Api(url) as api:
@@ -78,27 +78,29 @@ def show_held(url: options.Url = None, as_json: options.Json = False) -> None:
         return
     for held in items:
         _show_difference(held)
-    output.note(f"{len(items)} tools are held back{'; toolgraft tools accept SERVER/TOOL takes one' if items else ''}")
+    output.note(
+        f"{len(items)} tools are held back{'; toolgraft tools accept SERVER/TOOL accepts one' if items else ''}"
+    )
 
 
 @app.command("accept")
 def accept_tools(
     tools: Annotated[
-        list[str] | None, typer.Argument(help="As `toolgraft tools held` shows them.", metavar="SERVER/TOOL")
+        list[str] | None, typer.Argument(help="The tools' names, from `toolgraft tools held`.", metavar="SERVER/TOOL")
     ] = None,
-    every: Annotated[bool, typer.Option("--all", help="All that are held back.")] = False,
+    accept_all: Annotated[bool, typer.Option("--all", help="All tools that are held back.")] = False,
     url: options.Url = None,
 ) -> None:
-    """Take tools of MCP servers as they are now, after showing what has changed in them."""
+    """Show how tools of MCP servers have changed, and accept them as they are now."""
     from addon.cli.api import Api
 
-    if bool(tools) == every:
+    if bool(tools) == accept_all:
         raise typer.BadParameter("name tools as SERVER/TOOL, or give --all")
     with Api(url) as api:
         held = {f"{one['server']}/{one['tool']}": one for one in api.get(_HELD)["items"]}
-        for name in list(held) if every else tools or ():
+        for name in list(held) if accept_all else tools or ():
             if name not in held:
-                output.fail(f"{name} is not held back: held are {', '.join(held) or 'none'}")
+                output.fail(f"{name} is not held back; held back: {', '.join(held) or 'none'}")
             _show_difference(held[name])
             api.post("/v1/mcp/accept", {field: held[name][field] for field in ("server", "tool", "digest")})
             print(output.plain(f"{name}: accepted"))
@@ -114,8 +116,8 @@ def _path(session: str) -> str:
     return f"/v1/sessions/{session}/tools"
 
 
-def _described(answer: Any) -> list[tuple[str, str]]:
-    """Name and first line of the description of each tool; built-in tools by the name of their field."""
+def _summaries(answer: Any) -> list[tuple[str, str]]:
+    """Each tool's name and the first line of its description; for built-in tools, the field's name."""
     found: list[tuple[str, str]] = []
     for tool in [*(answer["tools"] or ()), {"functionDeclarations": answer["shared"]}]:
         for declaration in tool.get("functionDeclarations", ()):

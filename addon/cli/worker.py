@@ -1,4 +1,4 @@
-"""`toolgraft worker`: run a Python file's functions for a proxy, here or elsewhere."""
+"""`toolgraft worker`: runs a Python file's functions for a proxy on any machine."""
 
 import asyncio
 import os
@@ -13,26 +13,29 @@ from addon.cli import options, output
 
 
 def serve(
-    file: Annotated[str, typer.Argument(help="A Python file: its public functions are the tools.", metavar="FILE.py")],
+    file: Annotated[str, typer.Argument(help="A Python file; its public functions are the tools.", metavar="FILE.py")],
     session: options.Session = "default",
     url: options.Url = None,
     concurrency: Annotated[int, typer.Option(min=1, max=256, help="How many calls may run at once.", metavar="N")] = 4,
     lease: Annotated[
         float,
         typer.Option(
-            min=1, max=3600, help="After this many seconds without a word another worker may have a call.", metavar="S"
+            min=1,
+            max=3600,
+            help="Seconds without contact after which another worker may take over a call.",
+            metavar="S",
         ),
     ] = 10,
     as_json: options.Json = False,
 ) -> None:
-    """Run the tools of a Python file for a session, until it is stopped.
+    """Run the tools of a Python file for a session, until stopped.
 
-    The tools are registered beside those that the session has. Any number of workers may share the work. Each call is
-    a line; with --json each event is one, as JSON.
+    The tools are added to the session's. Any number of workers may share the calls. Prints one line per call; with
+    --json, one JSON line per event.
     """
     source = _source(file)
-    if why := asyncio.run(_serve(source, session, url, concurrency, lease, as_json)):
-        output.fail(why)
+    if error := asyncio.run(_serve(source, session, url, concurrency, lease, as_json)):
+        output.fail(error)
 
 
 def _source(file: str) -> Any:
@@ -45,21 +48,21 @@ def _source(file: str) -> Any:
 
 
 async def _serve(source: Any, session: str, url: str | None, concurrency: int, lease: float, as_json: bool) -> str:
-    """Serve until a signal comes; why the worker could not go on, or nothing."""
+    """Serve until a signal arrives. Returns why the worker could not continue, or ""."""
     import secrets
 
     import httpx2
 
-    from addon.cli.api import UNKNOWN_TOKEN, access
+    from addon.cli.api import UNKNOWN_TOKEN, client_arguments
     from addon.cli.control_client import Refused
     from addon.cli.worker_client import Worker
     from addon.exiting import exit_with_loop
     from addon.tools.bounded import abandoned_calls
 
-    base, arguments = access(url)
+    base, arguments = client_arguments(url)
     stop, hurry = asyncio.Event(), asyncio.Event()
 
-    def stopped() -> None:
+    def on_signal() -> None:
         if stop.is_set():
             hurry.set()
         stop.set()
@@ -68,11 +71,11 @@ async def _serve(source: Any, session: str, url: str | None, concurrency: int, l
         if as_json:
             output.print_json(event, indent=None)
         else:
-            _show(event, base)
+            _print_event(event, base)
 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stopped)
+        loop.add_signal_handler(number, on_signal)
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(httpx2.AsyncClient(base_url=base, **arguments))
         worker = Worker(
@@ -92,21 +95,21 @@ async def _serve(source: Any, session: str, url: str | None, concurrency: int, l
     return ""
 
 
-def _show(event: dict[str, Any], base: str) -> None:
+def _print_event(event: dict[str, Any], base: str) -> None:
     match event["event"]:
         case "serving":
             output.note(f"session {event['session']}: serving {', '.join(event['tools'])} for {base}")
         case "unreachable":
-            output.note(f"{base} does not answer ({event['error']}); trying again until it does")
+            output.note(f"{base} does not answer ({event['error']}); retrying")
         case "answered":
-            _line(event, f"{event['status']}, {event['seconds']:.3f} s")
+            _print_call(event, f"{event['status']}, {event['seconds']:.3f} s")
         case "lost":
-            _line(event, f"lost: {event['error']}")
+            _print_call(event, f"lost: {event['error']}")
         case "abandoned":
-            _line(event, "not finished: the call may have run")
+            _print_call(event, "not finished; the call may have run")
         case "returned":
-            _line(event, "given back")
+            _print_call(event, "returned for another worker")
 
 
-def _line(event: dict[str, Any], what: str) -> None:
+def _print_call(event: dict[str, Any], what: str) -> None:
     print(output.plain(f"{event['call_id']} {event['name']}: {what}"), flush=True)

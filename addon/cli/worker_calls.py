@@ -1,4 +1,4 @@
-"""One call in a worker's hands: run, kept by its lease, and answered. Nothing here claims calls."""
+"""One claimed call of a worker: runs it, renews its lease, and sends its answer."""
 
 import asyncio
 import time
@@ -10,22 +10,22 @@ import tenacity
 from addon.cli.control_client import ControlClient, Document, Refused, Unreachable, json_of
 from addon.tools.bounded import bounded
 
-PATIENCE = 300.0  # seconds for which an answer is sent again while the proxy does not take it
+PATIENCE = 300.0  # seconds for repeated attempts to send an answer
 FIRST_DELAY, MAX_DELAY = 0.2, 5.0  # seconds between attempts while the proxy does not answer
-_LAST_WORD = 2.0  # seconds for the last request of a worker that stops
+_STOP_TIMEOUT = 2.0  # seconds for the last request when the worker stops
 _STOPPED = "the worker was stopped while it ran this call: the call may have run"
 _ERROR = b'{"error":'
 
 
 class Source(Protocol):
-    """Runs calls: tools with `declaration` and `rules`, listed once. `call` raises what the model is told."""
+    """Lists tools with `declaration` and `rules` (once), and runs calls. Exceptions of `call` are for the model."""
 
     async def list_tools(self) -> Sequence[Any]: ...
     async def call(self, name: str, args: Mapping[str, Any], *, call_id: str) -> Any: ...
 
 
 class WorkerCall:
-    """`rules` are those of the call's tool. `lease` is in seconds. `report` is told of each event."""
+    """`rules`: those of the call's tool. `lease`: seconds. `report` is called with each event."""
 
     def __init__(
         self,
@@ -49,33 +49,33 @@ class WorkerCall:
         self._report = report
 
     async def handle(self) -> None:
-        """Run the call until the proxy has taken its answer, or the call is lost: `settled` says which. A cancelled
-        call is given back if it may run twice; otherwise its answer says that it may have run."""
+        """Run the call until the proxy has accepted its answer (`settled`), or the call is lost. When cancelled, the
+        call is returned to the proxy if it may run twice; otherwise its answer says that it may have run."""
         began = time.monotonic()
-        self._tell("claimed", args=self._call["args"])
+        self._report_event("claimed", args=self._call["args"])
         work = asyncio.ensure_future(self._answer())
-        keeping = asyncio.ensure_future(self._keep())
+        renewal = asyncio.ensure_future(self._renew_repeatedly())
         try:
-            await asyncio.wait((work, keeping), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((work, renewal), return_when=asyncio.FIRST_COMPLETED)
             if not work.done():
-                keeping.result()  # raises Refused: the call is no longer this worker's
+                renewal.result()  # raises Refused: the call is no longer this worker's
             status = await self._post(work.result())
             self.settled = True
-            self._tell("answered", status=status, seconds=round(time.monotonic() - began, 3))
+            self._report_event("answered", status=status, seconds=round(time.monotonic() - began, 3))
         except (Refused, Unreachable) as error:
-            self._tell("lost", error=str(error))
+            self._report_event("lost", error=str(error))
         except asyncio.CancelledError:
             await self._stop(work)
             raise
         finally:
-            keeping.cancel()
+            renewal.cancel()
             work.cancel()
-            await asyncio.wait((keeping,))
-            if not keeping.cancelled():
-                keeping.exception()  # the answer is what counts
+            await asyncio.wait((renewal,))
+            if not renewal.cancelled():
+                renewal.exception()  # only the answer matters
 
-    async def _keep(self) -> None:
-        """Renew the lease until the call is answered. Raises Refused if the call is another worker's, or final."""
+    async def _renew_repeatedly(self) -> None:
+        """Renew the lease until cancelled. Raises Refused if another worker has the call, or it is final."""
         pause = self._lease / 2
         while True:
             await asyncio.sleep(pause)
@@ -90,58 +90,58 @@ class WorkerCall:
         await self._api.request("POST", f"/v1/calls/{self.call_id}/renew", body, timeout=timeout)
 
     async def _stop(self, work: asyncio.Future[bytes]) -> None:
-        """The worker stops: hand the call on, or answer it."""
+        """The worker stops: return the call, or answer it."""
         work.cancel()
         await asyncio.wait((work,), timeout=1)
         try:
             if work.done() and not work.cancelled():
-                await self._result(work.result(), timeout=_LAST_WORD)
-                self._tell("answered", status="done", seconds=0.0)
+                await self._result(work.result(), timeout=_STOP_TIMEOUT)
+                self._report_event("answered", status="done", seconds=0.0)
             elif self._rules.idempotent or self._rules.redeliver:
-                await self.renew(0, timeout=_LAST_WORD)
-                self._tell("returned")
+                await self.renew(0, timeout=_STOP_TIMEOUT)
+                self._report_event("returned")
             else:
-                await self._result(json_of({"error": _STOPPED}), timeout=_LAST_WORD)
-                self._tell("abandoned")
+                await self._result(json_of({"error": _STOPPED}), timeout=_STOP_TIMEOUT)
+                self._report_event("abandoned")
         except (Refused, Unreachable) as error:
-            self._tell("lost", error=str(error))
+            self._report_event("lost", error=str(error))
 
     async def _answer(self) -> bytes:
-        """Run the call; the body of its answer, whatever comes of it."""
+        """Run the call. Returns the body of its answer, a result or an error."""
         name, rules = self._call["name"], self._rules
 
-        async def called() -> Any:
+        async def run() -> Any:
             return await self._source.call(name, self._call["args"], call_id=self.call_id)
 
-        async def once() -> Any:
-            return await bounded(called, rules.timeout, name)
+        async def attempt() -> Any:
+            return await bounded(run, rules.timeout, name)
 
-        def again(error: BaseException) -> bool:
+        def should_retry(error: BaseException) -> bool:
             safe = rules.idempotent or not getattr(error, "sent", True)
             return safe and getattr(error, "retryable", False)
 
         retries = tenacity.AsyncRetrying(
             stop=tenacity.stop_after_attempt(1 + (rules.retries or 0)),
             wait=tenacity.wait_random_exponential(multiplier=0.1, max=5),
-            retry=tenacity.retry_if_exception(again),
+            retry=tenacity.retry_if_exception(should_retry),
             reraise=True,
         )
         try:
-            return json_of({"result": await retries(once)})
+            return json_of({"result": await retries(attempt)})
         except Exception as error:
-            words = str(error) or type(error).__name__
-            return json_of({"error": words.encode(errors="replace").decode()})
+            message = str(error) or type(error).__name__
+            return json_of({"error": message.encode(errors="replace").decode()})
 
     async def _post(self, body: bytes) -> str:
-        """Send the answer, for PATIENCE seconds while the proxy is away; the status that the proxy gives the call.
-        Raises Refused, Unreachable."""
+        """Send the answer, with retries for PATIENCE seconds. Returns the call's new status. Raises Refused,
+        Unreachable."""
         delay, deadline = FIRST_DELAY, time.monotonic() + PATIENCE
         while True:
             try:
                 return await self._result(body, timeout=30)
             except Unreachable as error:
                 if time.monotonic() + delay > deadline:
-                    raise Unreachable(f"the answer was not taken in {PATIENCE:g} s: {error}") from None
+                    raise Unreachable(f"the answer was not accepted within {PATIENCE:g} s: {error}") from None
                 await asyncio.sleep(delay)
                 delay = min(2 * delay, MAX_DELAY)
             except Refused as error:
@@ -153,5 +153,5 @@ class WorkerCall:
         answer = await self._api.request("POST", f"/v1/calls/{self.call_id}/result", body, timeout=timeout)
         return str(answer.json()["status"])
 
-    def _tell(self, event: str, **fields: Any) -> None:
+    def _report_event(self, event: str, **fields: Any) -> None:
         self._report({"event": event, "call_id": self.call_id, "name": self._call["name"], **fields})

@@ -53,7 +53,7 @@ def test_through_the_proxy_a_session_is_the_user_name_and_the_ca_is_mitmproxy_s(
         "NODE_EXTRA_CA_CERTS": ca,
         "REQUESTS_CA_BUNDLE": ca,
     }
-    assert f"{ca} is not there yet" in result.stderr
+    assert f"{ca} does not exist yet" in result.stderr
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ def kept(state: Path) -> Path:
 
 
 def test_a_clock_in_doubt_is_trusted(cli: Cli, proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert cli("store", "trust-clock").stdout == "it was trusted already\n"
+    assert cli("store", "trust-clock").stdout == "the clock was trusted already\n"
     clock = proxy.store.clock
     monkeypatch.setattr(proxy.store, "clock", lambda: clock() + 8 * 24 * 3600)
     assert proxy.run(proxy.store.expire()) == 0

@@ -83,8 +83,8 @@ def test_the_session_comes_from_the_environment_too(cli: Cli, proxy: Proxy, monk
     [
         (b'{"tools": [\n  {"name": }\n]}', "line 2, column 12: not JSON"),
         (b"", "line 1, column 1: not JSON"),
-        (b'{"tools": NaN}', "NaN is no JSON number"),
-        (b'{"tools": "\xff"}', "not UTF-8, from byte 11 on"),
+        (b'{"tools": NaN}', "NaN is not a JSON number"),
+        (b'{"tools": "\xff"}', "not UTF-8 at byte 11"),
         (b"[" * 200_000, "nested too deeply"),
     ],
     ids=["a slip", "nothing", "NaN", "bytes", "depth"],
@@ -119,7 +119,7 @@ def test_tools_that_are_held_back_are_shown_and_accepted(proxy: Proxy, cli: Cli)
     assert "2 tools are held back" in shown.stderr
     assert [one["tool"] for one in json.loads(cli("tools", "held", "--json").stdout)] == ["read", "write"]
     assert "files/read: accepted" in cli("tools", "accept", "files/read").stdout
-    assert "held are files/write" in cli("tools", "accept", "files/read", status=1).stderr
+    assert "held back: files/write" in cli("tools", "accept", "files/read", status=1).stderr
     cli("tools", "accept", status=2)
     assert "files/write: accepted" in cli("tools", "accept", "--all").stdout
     assert "0 tools are held back" in cli("tools", "held").stderr

@@ -193,7 +193,7 @@ def test_a_file_that_is_no_tools_file_is_refused_with_its_place(
 def test_a_name_that_is_taken_is_told_and_nothing_is_changed(cli: Cli, proxy: Proxy, file: Path) -> None:
     cli("tools", "set", "-", stdin='[{"name": "get_weather"}]')
     before = proxy.run(proxy.store.session("default"))
-    assert "a tool get_weather already" in cli("worker", str(file), status=1).stderr
+    assert "already has a tool get_weather" in cli("worker", str(file), status=1).stderr
     assert proxy.run(proxy.store.session("default")) == before
 
 

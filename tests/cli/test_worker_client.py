@@ -12,7 +12,7 @@ import pytest
 
 from addon.cli import worker_calls, worker_client
 from addon.cli.control_client import Refused
-from addon.cli.worker_client import Worker, declared, with_tools
+from addon.cli.worker_client import Worker, with_tools, worker_declaration
 from addon.control.app import create_app
 from addon.metrics import Metrics
 from addon.settings import Settings
@@ -211,7 +211,7 @@ async def for_ever(args: dict[str, Any]) -> Any:
 )
 def test_a_tool_is_declared_with_its_rules(rules: Rules, said: dict[str, Any]) -> None:
     declaration = {"name": "f", "description": "d"}
-    assert declared(Tool(declaration, rules)) == {**declaration, "executor": {"type": "worker"}, **said}
+    assert worker_declaration(Tool(declaration, rules)) == {**declaration, "executor": {"type": "worker"}, **said}
 
 
 async def test_tools_are_registered_beside_those_of_others(bench: Bench) -> None:
@@ -273,7 +273,7 @@ async def test_workers_that_start_at_once_all_get_their_tools_in(bench: Bench) -
 @pytest.mark.parametrize("executor", [None, {"type": "http", "url": "https://a.example"}])
 def test_a_name_that_is_another_tool_s_is_refused(executor: Any) -> None:
     taken = {"name": "f"} if executor is None else {"name": "f", "executor": executor}
-    with pytest.raises(Refused, match="a tool f already"):
+    with pytest.raises(Refused, match="already has a tool f"):
         with_tools({"tools": [{"functionDeclarations": [taken]}]}, [{"name": "f", "executor": {"type": "worker"}}])
 
 
@@ -512,7 +512,7 @@ async def test_a_result_that_the_proxy_does_not_take_is_given_up_in_the_end(
         bench.line.cut_path = "/result"
         await bench.capture("c1")
         told = await served.until("lost", call_id="c1")
-        assert "not taken" in told["error"]
+        assert "not accepted" in told["error"]
         bench.line.cut_path = None
     call = await bench.store.call("default", "c1")
     assert (call.status, call.worker) == (Status.RUNNING, "w1"), "it has run, and is not given back"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from addon.cli.api import access
+from addon.cli.api import client_arguments
 from addon.cli.clients import variables
 from addon.control.token import check_folder, hold_folder, load_token
 from addon.settings import Settings
@@ -97,7 +97,11 @@ def test_a_folder_behind_a_link_is_looked_at_where_it_is(state: Path, tmp_path: 
 
 @pytest.mark.parametrize(
     "command",
-    [lambda: access(None), lambda: variables(session="default"), lambda: variables(session="default", proxy=True)],
+    [
+        lambda: client_arguments(None),
+        lambda: variables(session="default"),
+        lambda: variables(session="default", proxy=True),
+    ],
     ids=["token and address", "base URLs", "proxy and CA"],
 )
 def test_the_command_line_sends_nothing_to_an_address_that_others_could_have_left(
