@@ -82,7 +82,7 @@ def create_app(
         metrics=metrics,
         version=version,
         tokens=Tokens(settings.state),
-        audit=Audit(settings.state),
+        audit=Audit(settings.state, durable=settings.durability == "power"),
         pins=pins,
         shared=shared,
     )

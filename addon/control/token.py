@@ -169,7 +169,7 @@ def _read(path: Path) -> str | None:
         raise OSError(f"{path}: cannot be read: {error.strerror}") from error
 
 
-def _flush_names(folder: Path) -> None:
+def flush_names(folder: Path) -> None:
     """The disk knows what the folder's files are called: a power failure takes a new name as well."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -189,7 +189,7 @@ def write_file(path: Path, text: str) -> None:
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(temporary, path)
-            _flush_names(path.parent)
+            flush_names(path.parent)
         except BaseException:
             Path(temporary).unlink(missing_ok=True)
             raise

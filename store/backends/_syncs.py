@@ -5,21 +5,13 @@ loop would stand still. Whoever has something to acknowledge awaits `sync`, and 
 """
 
 import asyncio
-import fcntl
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from store import disk
 from store.base import NotDurable
-
-
-def flush(file: int) -> None:
-    """Have the disk take what was written to the file. Raises OSError."""
-    if full := getattr(fcntl, "F_FULLFSYNC", None):  # macOS: an fsync leaves it in the disk's own memory
-        fcntl.fcntl(file, full)
-    else:
-        os.fdatasync(file)
 
 
 class Syncs:
@@ -59,7 +51,7 @@ class Syncs:
     def _flush_log(self) -> None:
         if self._file is None:
             self._file = os.open(self._log, os.O_RDONLY | os.O_CLOEXEC)
-        flush(self._file)
+        disk.flush(self._file)
 
     def close(self) -> None:
         self._thread.shutdown()

@@ -1,7 +1,10 @@
 """What the control API acknowledged survives a power failure: by count and order of what the kernel is asked."""
 
 import asyncio
+import errno
+import json
 import os
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +16,7 @@ from addon.control.app import create_app
 from addon.control.token import write_file
 from addon.metrics import Metrics
 from addon.settings import Settings
-from store.backends import _syncs
+from store import disk
 from store.base import Durability
 from store.factory import open_url
 from tests.control.conftest import ADDRESS, TOKEN, Capture
@@ -28,18 +31,23 @@ class Proxy:
         self.store = open_url(f"sqlite:///{folder}/graft.db", ttl=3600.0, durability=durability)
         self.capture = Capture(self.store)
         app = create_app(
-            store=self.store, settings=Settings(state=folder), token=TOKEN, metrics=Metrics(), version="test"
+            store=self.store,
+            settings=Settings(state=folder, durability=durability),
+            token=TOKEN,
+            metrics=Metrics(),
+            version="test",
         )
         headers = {"Authorization": f"Bearer {TOKEN}"}
         self.client = httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url=ADDRESS, headers=headers)
         self.flushed = 0
-        flush = _syncs.flush
+        log = folder / "graft.db-wal"
+        flush = disk.flush
 
         def counted(file: int) -> None:
             flush(file)
-            self.flushed += 1
+            self.flushed += os.path.samestat(os.fstat(file), log.stat())
 
-        monkeypatch.setattr(_syncs, "flush", counted)
+        monkeypatch.setattr(disk, "flush", counted)
 
     async def answer(self, number: int) -> int:
         """Returns how often the log had been flushed when the answer came."""
@@ -74,6 +82,110 @@ async def test_results_at_the_same_time_share_a_flush(proxy: Proxy) -> None:
 @pytest.mark.parametrize("proxy", ["process"], indirect=True)
 async def test_what_survives_the_process_alone_is_not_flushed(proxy: Proxy) -> None:
     assert {await proxy.answer(number) for number in range(COUNT)} == {0}
+
+
+class AuditLog:
+    """What becomes of the audit log, and of the store behind it, in order."""
+
+    def __init__(self, proxy: Proxy, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.path = folder / "audit.jsonl"
+        self.told: list[str] = []
+        flush, put_policy = disk.flush, proxy.store.put_policy
+
+        fsync = os.fsync
+
+        def noted(file: int) -> None:
+            flush(file)
+            if os.path.samestat(os.fstat(file), self.path.stat()):
+                self.told.append(f"{len(self.path.read_bytes().splitlines())} lines safe")
+
+        def noted_folder(file: int) -> None:
+            fsync(file)
+            assert os.path.samestat(os.fstat(file), folder.stat())
+            self.told.append("folder safe")
+
+        async def done(*arguments: Any, **named: Any) -> Any:
+            self.told.append("done")
+            return await put_policy(*arguments, **named)
+
+        monkeypatch.setattr(disk, "flush", noted)
+        monkeypatch.setattr(os, "fsync", noted_folder)
+        monkeypatch.setattr(proxy.store, "put_policy", done)
+
+
+async def change(proxy: Proxy, number: int = 0) -> None:
+    answer = await proxy.client.patch(f"/v1/sessions/s{number}", json={"delivery": "placeholder"})
+    assert answer.status_code == 200
+
+
+async def test_a_line_of_the_audit_log_is_safe_before_what_it_tells_of_is_done(
+    proxy: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = AuditLog(proxy, tmp_path, monkeypatch)
+    await change(proxy)
+    await change(proxy)
+    assert log.told == ["1 lines safe", "folder safe", "done", "2 lines safe", "done"]
+
+
+async def test_lines_of_the_audit_log_share_a_flush(
+    proxy: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = AuditLog(proxy, tmp_path, monkeypatch)
+    await asyncio.gather(*(change(proxy, number) for number in range(COUNT)))
+    assert log.told.count("done") == COUNT
+    assert len(log.told) < 2 * COUNT
+    assert len(log.path.read_bytes().splitlines()) == COUNT
+
+
+async def test_what_cannot_be_flushed_to_the_audit_log_is_not_done(
+    proxy: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = AuditLog(proxy, tmp_path, monkeypatch)
+
+    def fails(file: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(disk, "flush", fails)
+        answer = await proxy.client.patch("/v1/sessions/s", json={"delivery": "placeholder"})
+        assert answer.status_code == 503
+        assert log.told == []
+    await change(proxy)
+    assert log.told[-1] == "done"
+
+
+async def test_whoever_leaves_before_the_line_is_safe_has_done_nothing(
+    proxy: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, begun, may_end = AuditLog(proxy, tmp_path, monkeypatch), asyncio.Event(), threading.Event()
+    loop = asyncio.get_running_loop()
+
+    def slow(file: int) -> None:
+        loop.call_soon_threadsafe(begun.set)
+        assert may_end.wait(5)
+
+    monkeypatch.setattr(disk, "flush", slow)
+    leaves = asyncio.ensure_future(change(proxy))
+    await asyncio.wait_for(begun.wait(), 5)
+    leaves.cancel()
+    may_end.set()
+    with pytest.raises(asyncio.CancelledError):
+        await leaves
+    await change(proxy, 1)
+    assert log.told == ["done"]
+    first, refused, _ = map(json.loads, log.path.read_text().splitlines())
+    assert refused["refused"] == "CancelledError"
+    assert first["id"] == refused["id"]
+
+
+@pytest.mark.parametrize("proxy", ["process"], indirect=True)
+async def test_the_audit_log_waits_for_no_disk_where_nothing_does(
+    proxy: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = AuditLog(proxy, tmp_path, monkeypatch)
+    await change(proxy)
+    assert log.told == ["done"]
+    assert len(log.path.read_bytes().splitlines()) == 1
 
 
 def test_a_file_of_the_state_folder_is_there_with_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from store.backends import _syncs
 from store.backends.sqlite import SqliteStore
 from store.base import NotDurable, Store, StoreUnavailable
 from store.factory import open_url
@@ -52,7 +51,7 @@ async def store(tmp_path: Path) -> AsyncIterator[SqliteStore]:
 @pytest.fixture
 def disk(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> Disk:
     disk = Disk(store.path.with_name("graft.db-wal"))
-    monkeypatch.setattr(_syncs, "flush", disk.flush)
+    monkeypatch.setattr("store.disk.flush", disk.flush)
     assert store._db
     store._db.set_trace_callback(lambda text: disk.told.append("commit") if text == "COMMIT" else None)
     return disk
@@ -159,7 +158,7 @@ async def test_durability_of_the_process_alone_does_not_wait_for_the_disk(
     store = open_url(f"sqlite:///{tmp_path}/graft.db", ttl=TTL, durability="process")
     await store.open()
     disk = Disk(tmp_path / "graft.db-wal")
-    monkeypatch.setattr(_syncs, "flush", disk.flush)
+    monkeypatch.setattr("store.disk.flush", disk.flush)
     await store.put_policy("one", Policy())
     await store.sync()
     assert disk.begun == 0

@@ -35,7 +35,7 @@ _DENIAL = Denial(reason="")
 async def approve_call(api: Here, caller: Caller, call_id: str) -> Response:
     """It is run from now on. The same again changes nothing and is fine."""
     before = await api.store.find_call(call_id)
-    with api.audit.action(caller, "call.approve", session=before.session, call_id=call_id, tool=before.name):
+    async with api.audit.action(caller, "call.approve", session=before.session, call_id=call_id, tool=before.name):
         call = await api.store.decide(before.session, call_id, True)
     await api.store.sync()
     return reply(call)
@@ -51,7 +51,7 @@ async def approve_call(api: Here, caller: Caller, call_id: str) -> Response:
 async def deny_call(api: Here, caller: Caller, call_id: str, denial: Annotated[Denial, Body()] = _DENIAL) -> Response:
     """It is never run, and the model is told so. The same again changes nothing and is fine."""
     before = await api.store.find_call(call_id)
-    with api.audit.action(caller, "call.deny", session=before.session, call_id=call_id, tool=before.name):
+    async with api.audit.action(caller, "call.deny", session=before.session, call_id=call_id, tool=before.name):
         call = await api.store.decide(before.session, call_id, False, reason=denial.reason)
     if call.status != before.status:
         api.metrics.answered(call.status)

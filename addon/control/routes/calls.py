@@ -102,11 +102,12 @@ async def answer_call(api: Here, caller: Caller, call_id: str, answer: Annotated
     if before.owner == "loop":
         caller.check("admin")  # a worker has no say in what the proxy itself runs
     session = before.session
-    with api.audit.action(caller, "call.answer", session=session, call_id=call_id, tool=before.name), kept_as_json():
-        if "error" in answer.model_fields_set:
-            call, changed = await api.store.answer(session, call_id, error=answer.error)
-        else:
-            call, changed = await api.store.answer(session, call_id, result=answer.result)
+    async with api.audit.action(caller, "call.answer", session=session, call_id=call_id, tool=before.name):
+        with kept_as_json():
+            if "error" in answer.model_fields_set:
+                call, changed = await api.store.answer(session, call_id, error=answer.error)
+            else:
+                call, changed = await api.store.answer(session, call_id, result=answer.result)
     if changed:
         api.metrics.answered(call.status)
     await api.store.sync()

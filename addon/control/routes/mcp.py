@@ -72,7 +72,7 @@ async def accept(api: Here, caller: Caller, accepted: Annotated[Accepted, Body()
     try:
         if api.pins is None:
             raise NotHeldBack("no tool is held back: graft_mcp_pin is off, or there is no graft_mcp")
-        with api.audit.action(caller, "tool.accept", **accepted.model_dump()):
+        async with api.audit.action(caller, "tool.accept", **accepted.model_dump()):
             api.pins.accept(accepted.server, accepted.tool, accepted.digest)
     except NotHeldBack as error:
         raise Problem(404, str(error)) from None

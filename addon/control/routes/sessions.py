@@ -55,7 +55,7 @@ async def change_session(
         merged = (before.policy if before else Policy()).model_copy(update=changes)
         return await api.store.put_policy(session, merged, if_version=version)
 
-    with api.audit.action(caller, "session.change", session=session, policy=sorted(changes)):
+    async with api.audit.action(caller, "session.change", session=session, policy=sorted(changes)):
         after = await changed(api, request, session, change)
     return tagged(reply(SessionView.of(session, after, api.settings)), api, after.version)
 
@@ -74,6 +74,6 @@ async def forget_session(api: Here, caller: Caller, request: Request, session: S
     async def forget(_: Session | None, version: int) -> None:
         await api.store.delete_session(session, if_version=version)
 
-    with api.audit.action(caller, "session.forget", session=session):
+    async with api.audit.action(caller, "session.forget", session=session):
         await changed(api, request, session, forget)
     return Response(status_code=204)

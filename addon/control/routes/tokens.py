@@ -64,7 +64,7 @@ async def make_token(api: Here, caller: Caller, new: Annotated[NewToken, Body()]
     workers' tools, claims calls and answers them, `admin` does everything."""
     _for_all(caller)
     session = new.session or (api.settings.session if new.own_session else None)
-    with api.audit.action(caller, "token.make", scopes=new.scopes, session=session, for_name=new.name):
+    async with api.audit.action(caller, "token.make", scopes=new.scopes, session=session, for_name=new.name):
         made, token = _kept(lambda: api.tokens.make(new.scopes, session, new.name))
     return reply(MadeToken(**made.model_dump(), token=token))
 
@@ -84,7 +84,7 @@ async def list_tokens(api: Here, caller: Caller) -> Response:
 )
 async def revoke_token(api: Here, caller: Caller, token_id: str) -> Response:
     _for_all(caller)
-    with api.audit.action(caller, "token.revoke", revoked=token_id):
+    async with api.audit.action(caller, "token.revoke", revoked=token_id):
         if not _kept(lambda: api.tokens.revoke(token_id)):
             raise Problem(404, "there is no such token")
     return Response(status_code=204)

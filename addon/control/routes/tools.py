@@ -46,7 +46,7 @@ async def show_tools(api: Here, caller: Caller, session: SessionName) -> Respons
     toolset, shared = record.toolset if record is not None else None, api.shared()
     if toolset is None and not shared:
         raise Problem(404, f"session {session} has no toolset: its traffic is not touched")
-    with api.audit.action(caller, "tools.read", session=session):
+    async with api.audit.action(caller, "tools.read", session=session):
         return tagged(reply(views.tools_view(toolset, shared)), api, version)
 
 
@@ -83,7 +83,9 @@ async def set_tools(
             _check_worker(before or Toolset(), whole)
         return await api.store.put_toolset(session, whole, if_version=version)
 
-    with api.audit.action(caller, "tools.set", session=session, tools=[one["name"] for one in toolset.declarations]):
+    async with api.audit.action(
+        caller, "tools.set", session=session, tools=[one["name"] for one in toolset.declarations]
+    ):
         after = await changed(api, request, session, replace)
     assert after.toolset is not None
     return tagged(reply(views.tools_view(after.toolset, api.shared())), api, after.version)
@@ -104,7 +106,7 @@ async def clear_tools(api: Here, caller: Caller, request: Request, session: Sess
         if kept is not None and kept.toolset is not None:
             await api.store.put_toolset(session, None, if_version=version)
 
-    with api.audit.action(caller, "tools.clear", session=session):
+    async with api.audit.action(caller, "tools.clear", session=session):
         await changed(api, request, session, clear)
     return Response(status_code=204)
 
