@@ -288,6 +288,15 @@ class Response(Record):
     created_at: float
 
 
+class Asked(NamedTuple):
+    """The request that a response answers, until its client has the answer. `key` tells it from every other, so that
+    the same request, sent again, is given `answer`. `proxy_id` is the proxy that hands it over."""
+
+    key: bytes
+    proxy_id: str
+    answer: Document
+
+
 class GivenCall(NamedTuple):
     """A call that a client of a front door was given: the Part as the model said it, and in which response."""
 

@@ -1,5 +1,7 @@
 """What a turn's answer comes to: the model's Content, as a Gemini client would have kept it."""
 
+from collections.abc import Sequence
+
 from addon.core.answer import Candidate
 from addon.core.documents import Document, get, objects, parts_of
 from addon.core.replies import text_answer
@@ -19,9 +21,11 @@ class Gathered:
 
     def __init__(self) -> None:
         self.finished = False
+        self.documents: list[Document] = []
         self._candidate = Candidate(0, "")
 
     def take(self, document: Document) -> None:
+        self.documents.append(document)
         self.finished = self.finished or ends(document)
         for candidate in objects(document.get("candidates")):
             if candidate.get("index") not in (None, 0):
@@ -35,6 +39,26 @@ class Gathered:
         """None where the model has said nothing that could be told again."""
         parts = self._candidate.true_parts
         return {"role": "model", "parts": parts} if parts else None
+
+
+def joined(documents: Sequence[Document]) -> Document:
+    """The response documents of a stream as one: the parts one after the other, of the rest the latest."""
+    if len(documents) == 1:
+        return documents[0]
+    whole: Document = {}
+    candidates: dict[int, Document] = {}
+    parts: dict[int, list[Document]] = {}
+    for document in documents:
+        whole |= document
+        for one in objects(document.get("candidates")):
+            index = one["index"] if isinstance(one.get("index"), int) else 0
+            candidates[index] = {**candidates.get(index, {}), **one}
+            content = one.get("content")
+            parts.setdefault(index, []).extend(parts_of(content) if isinstance(content, dict) else ())
+    for index, candidate in candidates.items():
+        if parts[index]:
+            candidate["content"] = {"role": "model", "parts": parts[index]}
+    return whole | ({"candidates": [candidates[index] for index in sorted(candidates)]} if candidates else {})
 
 
 def owed_answer(parts: list[Document], model: str, response_id: str) -> Document:

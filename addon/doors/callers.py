@@ -2,6 +2,7 @@
 
 from starlette.requests import Request
 
+from addon.control.access import Access
 from addon.control.problems import Problem
 from addon.doors.outward import Caller
 from store.models import SESSION_FORM, SESSION_NAME
@@ -21,6 +22,12 @@ def session_of(request: Request, default: str) -> str:
     if not SESSION_NAME.fullmatch(session):
         raise Problem(400, f"{SESSION_HEADER}: {session!r} must be {SESSION_FORM}", field=SESSION_HEADER)
     return session
+
+
+def access_of(request: Request) -> Access:
+    """What the guard has found out about the caller."""
+    access: Access = request.scope["access"]
+    return access
 
 
 def caller_of(request: Request, session: str, key: str) -> Caller:

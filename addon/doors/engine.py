@@ -7,13 +7,16 @@ from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import aclosing, asynccontextmanager
 
 import httpx2
+import xxhash
 
 from addon.control.problems import Problem
 from addon.core.asker import asker_with
 from addon.core.documents import Document, Malformed, decode, encode, objects
+from addon.core.keys import Keys, asker_digest
 from addon.core.pairing import with_dummy_signatures
 from addon.core.sse import SseDecoder
 from addon.doors.failures import Failed
+from addon.doors.handover import Handover
 from addon.doors.outward import Caller, Outward
 from addon.graft.capture import listen
 from addon.graft.exchange import Abandoned, Forward, Reply
@@ -41,24 +44,29 @@ class Engine:
 
     @asynccontextmanager
     async def answer(
-        self, caller: Caller, model: str, request: Document, *, stream: bool
+        self, caller: Caller, model: str, request: Document, handover: Handover, *, stream: bool
     ) -> AsyncGenerator[AsyncGenerator[Document]]:
         """The GenerateContentResponses of an answer: one, or those of a stream as they come. Leaving it early, as when
-        the client hangs up, ends what runs; an answer is the client's where it is left without an error. Raises Failed,
+        the client hangs up, ends what runs; an answer that is left with an error is not handed over. Raises Failed,
         StoreUnavailable."""
-        runners: list[Runner] = []
-        whole = False
         try:
-            async with aclosing(self._output(caller, model, request, runners, stream=stream)) as output:
+            async with aclosing(self._output(caller, model, request, handover, stream=stream)) as output:
                 async with aclosing(_documents(output)) as documents:
                     yield documents
-            whole = True
-        finally:
-            for runner in runners:
-                await runner.handed_over(whole)
+        except BaseException:
+            await handover.settle(whole=False)
+            raise
+
+    def handover(self, caller: Caller, path: str, access: str, body: bytes) -> Handover:
+        """Of the answer to this request at a door: its path, who stands there (the id of a token), and its body."""
+        grafter = self._grafter()
+        store, settings = grafter.store, grafter.settings
+        keys = Keys(store.secret, asker_digest(store.secret, asker_with(caller.key)))
+        sent = b"".join(map(xxhash.xxh3_128_digest, (path.encode(), access.encode(), body)))
+        return Handover(store, caller.session, keys.request(sent), grafter.owners.proxy_id, settings.retry_window)
 
     async def _output(
-        self, caller: Caller, model: str, request: Document, runners: list[Runner], *, stream: bool
+        self, caller: Caller, model: str, request: Document, handover: Handover, *, stream: bool
     ) -> Output:
         grafter, body = (
             self._grafter(),
@@ -82,7 +90,7 @@ class Engine:
                     yield out
             return
         runner = Runner(grafter, self._executors, upstream, outcome.exchange, address, outcome.body)
-        runners.append(runner)
+        handover.runners.append(runner)
         async with aclosing(runner.output()) as output:
             async for out in output:
                 yield out

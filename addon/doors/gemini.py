@@ -15,12 +15,13 @@ from addon.control.routing import Api, Here, parse
 from addon.core import sse
 from addon.core.documents import Document, encode, get
 from addon.core.pairing import MissingResponses, Paired, UnknownResponses, pair
-from addon.doors.answers import Gathered, calls_of, ends, owed_answer
-from addon.doors.callers import caller_of
+from addon.doors.answers import Gathered, calls_of, ends, joined, owed_answer
+from addon.doors.callers import access_of, caller_of
 from addon.doors.describe import GEMINI_BODY, IN_GOOGLE_S_WORDS, UPSTREAM, parameters
 from addon.doors.engine import Engine
 from addon.doors.failures import Failed, google_error, in_google_s_words
 from addon.doors.gemini_request import GeminiRequest, read
+from addon.doors.handover import Handover
 from addon.doors.outward import Caller
 from addon.doors.serving import Stream, attended, ending
 from addon.doors.threads import Thread, Threads, new_response_id
@@ -83,10 +84,11 @@ class GeminiDoor:
         async def ask_gemini(api: Here, request: Request) -> Response:
             """`input` is a text, Parts or Contents. functionCall parts come back; functionResponse parts go in. With
             `conversation` (or `previousResponseId`) the history is kept here; with `stream` the answer is SSE."""
-            caller = caller_of(request, api.settings.session, self.key)
-            asked = read(parse(await request.body()))
-            documents = self._documents(caller, asked)
-            return await attended(request, api, lambda: self._answered(api, documents, asked))
+            caller, body = caller_of(request, api.settings.session, self.key), await request.body()
+            asked = read(parse(body))
+            handover = self.engine.handover(caller, PATH, access_of(request).token, body)
+            documents = self._documents(caller, asked, handover)
+            return await attended(request, api, handover, lambda: self._answered(api, documents, asked))
 
         return router
 
@@ -101,34 +103,45 @@ class GeminiDoor:
             pass  # there is one: the client has it
         return Response(encode(first), media_type="application/json; charset=UTF-8")
 
-    async def _documents(self, caller: Caller, asked: GeminiRequest) -> AsyncGenerator[Document]:
+    async def _documents(self, caller: Caller, asked: GeminiRequest, handover: Handover) -> AsyncGenerator[Document]:
         """The answer's documents. The conversation has moved on before the one with the finishReason goes out."""
         with self.threads.alone(caller.session, asked.conversation):
+            if (earlier := await handover.earlier()) is not None:
+                yield earlier
+                return
             thread = await self.threads.find(caller.session, asked.conversation, asked.previous)
             paired = _paired(thread, asked)
             tools = thread.kept.tools if asked.tools is None else asked.tools
             kept = thread.kept._replace(tools=tools, one_by_one=None)
             response_id = new_response_id()
 
-            async def keep(content: Document | None) -> None:
+            async def keep(content: Document | None, answer: Document) -> None:
                 contents = paired.added if content is None else [*paired.added, content]
                 document = {"responseId": response_id}
                 await self.threads.add(
-                    thread, response_id, contents, kept=kept, calls=calls_of(content), document=document
+                    thread,
+                    response_id,
+                    contents,
+                    kept=kept,
+                    calls=calls_of(content),
+                    document=document,
+                    answer=answer,
+                    handover=handover,
                 )
 
             if paired.owed:
-                await keep(None)
-                yield owed_answer(paired.owed, asked.model, response_id)
+                answer = owed_answer(paired.owed, asked.model, response_id)
+                await keep(None, answer)
+                yield answer
                 return
             request = {"contents": paired.contents, **asked.more}
             if kept.tools is not None:
                 request["tools"] = kept.tools
             gathered, held = Gathered(), list[Document]()
-            async with self.engine.answer(caller, asked.model, request, stream=asked.stream) as documents:
+            async with self.engine.answer(caller, asked.model, request, handover, stream=asked.stream) as documents:
                 async for document in documents:
-                    gathered.take(document)
                     document = {**document, "responseId": response_id}
+                    gathered.take(document)
                     if gathered.finished or not asked.stream:
                         held.append(document)
                     else:
@@ -136,7 +149,7 @@ class GeminiDoor:
                 if asked.stream and not gathered.finished:
                     raise Failed(502, "toolgraft: the model's answer broke off: it has no finishReason")
                 if gathered.content is not None:
-                    await keep(gathered.content)
+                    await keep(gathered.content, joined(gathered.documents))
                 for document in held:
                     yield document
 

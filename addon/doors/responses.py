@@ -19,6 +19,7 @@ from addon.core.openai import (
     Invalid,
     ResponsesRequest,
     Translator,
+    events_of,
     function_tools,
     input_page,
     read_request,
@@ -28,10 +29,11 @@ from addon.core.openai import (
 from addon.core.pairing import join_responses
 from addon.core.tools import declared_names
 from addon.doors.answers import ends
-from addon.doors.callers import caller_of, session_of
+from addon.doors.callers import access_of, caller_of, session_of
 from addon.doors.describe import IN_OPENAI_S_WORDS, RESPONSES_BODY, UPSTREAM, parameters
 from addon.doors.engine import Engine
 from addon.doors.failures import Failed, google_error, in_openai_s_words, openai_error
+from addon.doors.handover import Handover
 from addon.doors.outward import Caller
 from addon.doors.recall import past_of
 from addon.doors.serving import Stream, attended, ending
@@ -112,6 +114,7 @@ class _Turn:
     owed: dict[str, Document]
     step: dict[str, Document]
     translator: Translator
+    handover: Handover
 
 
 class _NotKept(Exception):
@@ -145,12 +148,13 @@ class ResponsesDoor:
             """What OpenAI's clients send, streamed or not. The client's own functions come back as `function_call`
             items; the session's tools are run here."""
             try:
-                caller = caller_of(request, api.settings.session, self.key)
-                wanted = read_request(parse(await request.body()))
+                caller, body = caller_of(request, api.settings.session, self.key), await request.body()
+                wanted = read_request(parse(body))
             except Invalid as error:
                 return in_openai_s_words(error)
-            events = self._events(caller, wanted, api.stopping)
-            return await attended(request, api, lambda: _answered(api, events, stream=wanted.stream))
+            handover = self.engine.handover(caller, PATH, access_of(request).token, body)
+            events = self._events(caller, wanted, handover, api.stopping)
+            return await attended(request, api, handover, lambda: _answered(api, events, stream=wanted.stream))
 
         @router.get(
             f"{PATH}/{{response_id}}",
@@ -210,20 +214,25 @@ class ResponsesDoor:
         return response
 
     async def _events(
-        self, caller: Caller, wanted: ResponsesRequest, stopping: asyncio.Event
+        self, caller: Caller, wanted: ResponsesRequest, handover: Handover, stopping: asyncio.Event
     ) -> AsyncGenerator[Events]:
         """The events of a response, the first once nothing speaks against it. The conversation has moved on before the
         last, which holds the whole. Without a stream what fails on the way is raised (Failed), as there."""
         with self.threads.alone(caller.session, wanted.conversation):
+            if (earlier := await handover.earlier()) is not None:
+                yield events_of(earlier)
+                return
             thread = await self.threads.find(caller.session, wanted.conversation, wanted.previous_response_id)
-            turn = await self._turn(thread, wanted)
+            turn = await self._turn(thread, wanted, handover)
             yield turn.translator.start()
             finished = not wanted.stream
             try:
                 if turn.owed:
                     yield [*turn.translator.repeat_calls(turn.owed), *await self._end(turn)]
                     return
-                async with self.engine.answer(caller, wanted.model, turn.request, stream=wanted.stream) as documents:
+                async with self.engine.answer(
+                    caller, wanted.model, turn.request, handover, stream=wanted.stream
+                ) as documents:
                     async for document in documents:
                         finished = finished or ends(document)
                         yield turn.translator.feed(document)
@@ -241,7 +250,7 @@ class ResponsesDoor:
                     raise
                 yield turn.translator.fail(*google_error(ending()))
 
-    async def _turn(self, thread: Thread, wanted: ResponsesRequest) -> _Turn:
+    async def _turn(self, thread: Thread, wanted: ResponsesRequest, handover: Handover) -> _Turn:
         """Raises Invalid."""
         past = await past_of(self.store, thread, wanted)
         added = wanted.add_to(past)
@@ -279,6 +288,7 @@ class ResponsesDoor:
             {call_id: past.calls[call_id] for call_id in added.missing},
             dict(past.step),
             translator,
+            handover,
         )
 
     async def _end(self, turn: _Turn) -> Events:
@@ -301,7 +311,8 @@ class ResponsesDoor:
         said = translator.content
         if translator.status == "failed" or (said is None and not turn.owed):
             return
-        document = translator.document()
+        answer = translator.document()
+        document: Document | None = None
         calls = turn.step if turn.owed else translator.calls
         contents = turn.contents if said is None else [*turn.contents, said]
         if not wanted.store:
@@ -310,10 +321,18 @@ class ResponsesDoor:
                     return
                 # a client that keeps its own history: only the calls, for their signatures
                 thread, contents = Thread(thread.session), []
-            await self.threads.add(thread, document["id"], contents, kept=turn.kept, calls=calls, document=None)
-            return
-        document[_INPUT] = stored_items(wanted.raw_input, turn.contents, _new_id)
-        await self.threads.add(thread, document["id"], contents, kept=turn.kept, calls=calls, document=document)
+        else:
+            document = answer | {_INPUT: stored_items(wanted.raw_input, turn.contents, _new_id)}
+        await self.threads.add(
+            thread,
+            answer["id"],
+            contents,
+            kept=turn.kept,
+            calls=calls,
+            document=document,
+            answer=answer,
+            handover=turn.handover,
+        )
 
 
 async def _answered(api: Api, events: AsyncGenerator[Events], *, stream: bool) -> Response:

@@ -11,13 +11,14 @@ from starlette.types import Receive, Scope, Send
 from addon.control.audience import Audience
 from addon.control.problems import Problem
 from addon.control.routing import Api
+from addon.doors.handover import Handed, Handover
 
 logger = logging.getLogger("toolgraft")
 
 _NOBODY = Response(status_code=499)
 
 
-async def attended(request: Request, api: Api, work: Callable[[], Awaitable[Response]]) -> Response:
+async def attended(request: Request, api: Api, handover: Handover, work: Callable[[], Awaitable[Response]]) -> Response:
     """The answer that the work comes to; it is cancelled where the client hangs up, or the proxy stops. Raises Problem
     (503) in that case, and where the proxy is about to: the client may ask again, whatever the work failed with on its
     way out."""
@@ -29,12 +30,16 @@ async def attended(request: Request, api: Api, work: Callable[[], Awaitable[Resp
         answers.append(await work())
         return True
 
-    with _counted(api):
-        async with Audience(request.receive, api.stopping) as audience:
-            await audience.wait(run())
+    try:
+        with _counted(api):
+            async with Audience(request.receive, api.stopping) as audience:
+                await audience.wait(run())
+    finally:
+        if not answers:
+            await handover.settle(whole=False)
     if api.stopping.is_set() and (not answers or answers[0].status_code >= 500):
         raise ending()
-    return answers[0] if answers else _NOBODY
+    return Handed(answers[0], handover) if answers else _NOBODY
 
 
 @contextmanager
@@ -67,11 +72,11 @@ class Stream(Response):
             async with aclosing(self._events):
                 async for event in self._events:
                     await send({"type": "http.response.body", "body": event, "more_body": True})
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
             return True
 
         with _counted(self._api):
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
             async with Audience(receive, self._api.stopping) as audience:
-                if await audience.wait(write()):
-                    await send({"type": "http.response.body", "body": b"", "more_body": False})
+                await audience.wait(write())
             await self._events.aclose()  # where it was left before it had begun

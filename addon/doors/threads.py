@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from addon.control.problems import Problem
 from addon.core.documents import Document
+from addon.doors.handover import Handover
 from store.base import ConversationMoved, Store, UnknownResponse
 from store.models import Response
 
@@ -101,8 +102,11 @@ class Threads:
         kept: Kept,
         calls: dict[str, Document],
         document: Document | None,
+        answer: Document,
+        handover: Handover,
     ) -> None:
-        """The thread goes on with a response. Raises Problem (409), StoreUnavailable."""
+        """The thread goes on with a response; `answer` is what its client is given. Raises Problem (409),
+        StoreUnavailable."""
         response = Response(
             response_id=response_id,
             session=thread.session,
@@ -115,12 +119,19 @@ class Threads:
             created_at=self.store.clock(),
         )
         try:
-            await self.store.add_response(response, head=thread.previous if thread.name is not None else None)
+            await self.store.add_response(
+                response, head=thread.previous if thread.name is not None else None, asked=handover.asked(answer)
+            )
         except ConversationMoved:
             raise _locked(str(thread.name), "another proxy has moved it on: ask again") from None
         except UnknownResponse:
             raise _not_found(str(thread.previous)) from None
-        await self.store.sync()
+        await handover.kept(response_id)
+        try:
+            await self.store.sync()
+        except Exception:
+            await handover.settle(whole=False)  # the client is told so instead
+            raise
 
 
 def _not_found(response_id: str) -> Problem:

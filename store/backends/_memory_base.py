@@ -12,7 +12,7 @@ from store.backends._clocks import Clocks
 from store.backends._waiters import Waiters
 from store.backends._waits import Waits
 from store.base import StoreUnavailable
-from store.models import CachedTools, Call, Session, Turn
+from store.models import Asked, CachedTools, Call, Session, Turn
 
 
 @dataclass
@@ -76,6 +76,15 @@ class KeptEvent(NamedTuple):
     created_at: float
 
 
+@dataclass
+class KeptAnswer:
+    """One that was not handed over yet."""
+
+    asked: Asked
+    kept_at: float
+    broke_off: float | None = None
+
+
 class MemoryBase(Waits):
     suspends: ClassVar[bool] = False
 
@@ -91,6 +100,7 @@ class MemoryBase(Waits):
         self._clocks = Clocks(lambda: self.clock(), lambda: self.uptime())  # both may be replaced
         self._leases: dict[str, float] = {}  # of proxies: when they run out, in steady time
         self._seen: dict[str, float] = {}  # when each proxy was last alive
+        self._unsent: dict[tuple[str, str], KeptAnswer] = {}  # by session and response
         self._events: list[KeptEvent] = []
         self._event_bytes = 0
         self._last_event = self._lost_event = 0

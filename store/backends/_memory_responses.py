@@ -4,10 +4,12 @@ import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
+import pydantic_core
+
 from store.backends import _rules as rules
-from store.backends._memory_base import MemoryBase
+from store.backends._memory_base import KeptAnswer, MemoryBase
 from store.base import ConversationMoved
-from store.models import GivenCall, Response
+from store.models import Asked, GivenCall, Response
 
 
 @dataclass
@@ -58,7 +60,7 @@ class MemoryResponses(MemoryBase):
             return kept
         raise rules.unknown_response(session, response_id)
 
-    async def add_response(self, response: Response, *, head: str | None = None) -> None:
+    async def add_response(self, response: Response, *, head: str | None = None, asked: Asked | None = None) -> None:
         rules.check_head(response, head)
         response = Response.model_validate_json(response.model_dump_json())
         session, name = response.session, response.conversation
@@ -81,6 +83,9 @@ class MemoryResponses(MemoryBase):
         for call_id, part in response.calls.items():
             mine.given[call_id] = GivenCall(part, response.response_id)
         self._responses[session] = mine
+        if asked is not None:
+            answer = pydantic_core.from_json(pydantic_core.to_json(asked.answer, inf_nan_mode="null"))
+            self._unsent[session, response.response_id] = KeptAnswer(asked._replace(answer=answer), now)
 
     async def response(self, session: str, response_id: str) -> Response:
         return self._kept(session, response_id).response
@@ -104,6 +109,7 @@ class MemoryResponses(MemoryBase):
         if kept.response.document is None:
             raise rules.unknown_response(session, response_id)
         kept.response = kept.response.model_copy(update={"document": None})
+        self._unsent.pop((session, response_id), None)
         mine = self._responses[session]
         while not kept.needed and kept.response.document is None:
             mine.drop(kept.response)
@@ -123,4 +129,6 @@ class MemoryResponses(MemoryBase):
             mine.heads = {name: head for name, head in mine.heads.items() if head in mine.kept}
             if not mine.kept:
                 del self._responses[session]
+        kept_at = max(horizon, self.clock() - rules.ANSWERS_KEPT)
+        self._unsent = {name: one for name, one in self._unsent.items() if one.kept_at >= kept_at}
         return gone

@@ -1,10 +1,12 @@
 """Answers that broke off, in memory, for the requests that are sent again. A mixin: `MemoryStore` is made of it."""
 
+from typing import Any
+
 from store.backends import _rules as rules
 from store.backends import _states as states
 from store.backends._memory_base import KeptTurn, Ledger
 from store.backends._memory_calls import MemoryCalls
-from store.models import Call, Turn
+from store.models import Call, Document, Turn
 
 
 class MemoryRetries(MemoryCalls):
@@ -37,6 +39,31 @@ class MemoryRetries(MemoryCalls):
             if rules.can_be_taken_over(entry.turn, proxies=proxies, seen=self._seen, window=window, steady=now.steady):
                 turn = self._put_turn(entry, rules.taken_over(entry.turn, proxy_id))
                 return turn, [self._taken_over(call_id, proxies | {proxy_id}, proxy_id) for call_id in entry.calls]
+        return None
+
+    async def handed_over(self, session: str, response_id: str) -> None:
+        self._check_open()
+        self._unsent.pop((session, response_id), None)
+
+    async def not_handed_over(self, session: str, response_id: str) -> None:
+        self._check_open()
+        kept = self._unsent.get((session, response_id))
+        if kept is not None and kept.broke_off is None:
+            kept.broke_off = self._clocks.steady()
+
+    async def take_answer(
+        self, session: str, key: bytes, *, window: float, proxy_id: str
+    ) -> tuple[str, Document] | None:
+        self._check_open()
+        steady = self._clocks.steady()
+        times: dict[str, Any] = {"proxies": self._proxies(steady), "seen": self._seen, "window": window}
+        for (owner, response_id), kept in reversed(self._unsent.items()):
+            asked = kept.asked
+            if (owner, asked.key) != (session, key):
+                continue
+            if rules.is_left(kept.broke_off, asked.proxy_id, **times, steady=steady):
+                kept.asked, kept.broke_off = asked._replace(proxy_id=proxy_id), None
+                return response_id, rules.plain_json(asked.answer)
         return None
 
     def _taken_over(self, call_id: str, proxies: set[str], proxy_id: str) -> Call:

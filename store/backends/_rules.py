@@ -72,13 +72,30 @@ def delivered(turn: Turn) -> Turn | None:
 def can_be_taken_over(
     turn: Turn, *, proxies: Container[str], seen: Mapping[str, float], window: float, steady: float
 ) -> bool:
-    """`proxies` are those that have a lease; `seen`: when each was last alive."""
-    if turn.delivered:
-        return False
-    ended = turn.broke_off
-    if ended is None and turn.proxy_id is not None and turn.proxy_id not in proxies:
-        ended = seen.get(turn.proxy_id)
-    return ended is not None and steady - ended <= window
+    """As `is_left`, of a turn."""
+    return not turn.delivered and is_left(
+        turn.broke_off, turn.proxy_id, proxies=proxies, seen=seen, window=window, steady=steady
+    )
+
+
+ANSWERS_KEPT = 3600.0
+"""Seconds for which an answer is kept that was not handed over: no retry is waited for longer."""
+
+
+def is_left(
+    broke_off: float | None,
+    proxy_id: str | None,
+    *,
+    proxies: Container[str],
+    seen: Mapping[str, float],
+    window: float,
+    steady: float,
+) -> bool:
+    """Whether an answer of this proxy that broke off, or may have, is for the request that is sent again. `proxies` are
+    those that have a lease; `seen`: when each was last alive."""
+    if broke_off is None and proxy_id is not None and proxy_id not in proxies:
+        broke_off = seen.get(proxy_id)
+    return broke_off is not None and steady - broke_off <= window
 
 
 def taken_over(turn: Turn, proxy_id: str) -> Turn:

@@ -8,8 +8,9 @@ import pydantic_core
 from store.backends import _records as records
 from store.backends import _rules as rules
 from store.backends._sqlite_base import SqliteBase, Transaction, batches
+from store.backends._sqlite_retries import forget_answer
 from store.base import BATCH, ConversationMoved, UnknownResponse
-from store.models import Document, GivenCall, Response
+from store.models import Asked, Document, GivenCall, Response
 
 HISTORY = """
     WITH RECURSIVE chain (seq, previous, is_last) AS (
@@ -31,11 +32,12 @@ DELETE_NEEDLESS = """
 
 
 class SqliteResponses(SqliteBase):
-    async def add_response(self, response: Response, *, head: str | None = None) -> None:
+    async def add_response(self, response: Response, *, head: str | None = None, asked: Asked | None = None) -> None:
         rules.check_head(response, head)
         session, name = response.session, response.conversation
         record = response.model_dump_json(exclude={"tools", "document"})
         tools, document = _text(response.tools), _text(response.document)
+        answer = None if asked is None else _text(asked.answer)
         calls = [(call_id, _text(part)) for call_id, part in response.calls.items()]
         with Transaction(self) as tx:
             if name is not None and (stands := self._head(session, name)) != head:
@@ -58,7 +60,13 @@ class SqliteResponses(SqliteBase):
                 )
             if name is not None:
                 tx.db.execute("INSERT OR REPLACE INTO conversation VALUES (?, ?, ?)", (session, name, seq))
-            tx.size += sum(len(text) for text in [record, tools, document, *dict(calls).values()] if text)
+            if asked is not None:
+                tx.db.execute(
+                    "INSERT INTO unsent (session, response_id, key, proxy_id, kept_at, answer)"
+                    " VALUES (?, ?, ?, ?, ?, ?)",
+                    (session, response.response_id, asked.key, asked.proxy_id, tx.now, answer),
+                )
+            tx.size += sum(len(text) for text in [record, tools, document, answer, *dict(calls).values()] if text)
 
     async def response(self, session: str, response_id: str) -> Response:
         return _whole(*self._response(session, response_id, "record, tools, document"))
@@ -105,6 +113,7 @@ class SqliteResponses(SqliteBase):
             if is_kept_for_others:
                 raise rules.unknown_response(session, response_id)
             tx.db.execute("UPDATE response SET document = NULL WHERE seq = ?", (seq,))
+            forget_answer(tx, session, response_id)
             while gone := tx.db.execute(DELETE_NEEDLESS, (seq,)).fetchall():
                 tx.db.execute("DELETE FROM given_call WHERE response = ?", (seq,))
                 ((previous,),) = gone
@@ -122,6 +131,7 @@ class SqliteResponses(SqliteBase):
         tx.db.execute(f"DELETE FROM conversation WHERE head IN {old}", threads)
         gone = tx.db.execute(f"DELETE FROM response WHERE thread IN {listed}", threads).rowcount
         tx.db.execute(f"DELETE FROM thread WHERE seq IN {listed}", threads)
+        tx.db.execute("DELETE FROM unsent WHERE kept_at < ?", (tx.now - min(self.ttl, rules.ANSWERS_KEPT),))
         return gone
 
 

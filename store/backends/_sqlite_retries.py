@@ -2,12 +2,14 @@
 
 from functools import partial
 
+import pydantic_core
+
 from store.backends import _records as records
 from store.backends import _rules as rules
 from store.backends import _states as states
 from store.backends._sqlite_base import Transaction
 from store.backends._sqlite_calls import SqliteCalls, put_call
-from store.models import Call, Turn
+from store.models import Call, Document, Turn
 
 BY_KEY = """
     SELECT turn.seq, turn.record FROM request JOIN turn ON turn.seq = request.turn
@@ -66,6 +68,45 @@ class SqliteRetries(SqliteCalls):
                     put_call(tx, after)
                 calls.append(after or call)
         return turn, calls
+
+    async def handed_over(self, session: str, response_id: str) -> None:
+        with Transaction(self) as tx:
+            forget_answer(tx, session, response_id)
+
+    async def not_handed_over(self, session: str, response_id: str) -> None:
+        with Transaction(self) as tx:
+            tx.db.execute(
+                "UPDATE unsent SET broke_off = ? WHERE session = ? AND response_id = ? AND broke_off IS NULL",
+                (tx.times.steady, session, response_id),
+            )
+
+    async def take_answer(
+        self, session: str, key: bytes, *, window: float, proxy_id: str
+    ) -> tuple[str, Document] | None:
+        if not self._rows("SELECT 1 FROM unsent WHERE session = ? AND key = ?", session, key):
+            return None
+        with Transaction(self) as tx:
+            now = tx.times
+            seen = dict(tx.db.execute("SELECT proxy_id, seen_at FROM proxy"))
+            fits = partial(
+                rules.is_left, proxies=self._proxies(now.steady), seen=seen, window=window, steady=now.steady
+            )
+            rows = tx.db.execute(
+                "SELECT seq, broke_off, proxy_id FROM unsent WHERE session = ? AND key = ? ORDER BY seq DESC",
+                (session, key),
+            )
+            seq = next((seq for seq, broke_off, proxy in rows.fetchall() if fits(broke_off, proxy)), None)
+            if seq is None:
+                return None
+            ((response_id, answer),) = tx.db.execute(
+                "UPDATE unsent SET broke_off = NULL, proxy_id = ? WHERE seq = ? RETURNING response_id, answer",
+                (proxy_id, seq),
+            )
+        return response_id, pydantic_core.from_json(answer)
+
+
+def forget_answer(tx: Transaction, session: str, response_id: str) -> None:
+    tx.db.execute("DELETE FROM unsent WHERE session = ? AND response_id = ?", (session, response_id))
 
 
 def _turn(tx: Transaction, session: str, turn_id: str) -> tuple[int, Turn | None]:

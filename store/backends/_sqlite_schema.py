@@ -110,6 +110,13 @@ MIGRATIONS = (
     """
     DROP INDEX IF EXISTS plain_key_noted;
     """,
+    """
+    CREATE TABLE unsent (
+        seq INTEGER PRIMARY KEY, session TEXT NOT NULL, response_id TEXT NOT NULL, key BLOB NOT NULL,
+        proxy_id TEXT NOT NULL, broke_off REAL, kept_at REAL NOT NULL, answer TEXT NOT NULL,
+        UNIQUE (session, response_id)
+    );
+    """,
 )
 """The script at index n brings a database of `user_version` n to n + 1. `record` holds the whole record as JSON, and
 the other columns are what it is found by. `turn.seq` and `call.seq` are the order of saving. `call.claimable_at` is the
@@ -119,7 +126,8 @@ loop waited for them, or if their turn was never delivered. `request` holds the 
 found by their request. A thread has the `seq` of its first response, and is a row of its own because a small one is
 written more cheaply. `response.record` is without `tools` and `document`, which are large, and which a history does not
 read. `plain_key` holds the keys of turns without calls (`_sqlite_notes`); `noted` is in hours. What is old
-is found by going through the table: an index of it would make each note cost twice as much."""
+is found by going through the table: an index of it would make each note cost twice as much. `unsent` holds the answers
+of front doors that were not handed over."""
 
 VERSION = len(MIGRATIONS)
 PAGE_SIZE = 2048

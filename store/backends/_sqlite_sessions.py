@@ -10,7 +10,7 @@ from store.models import CachedTools, Page, Policy, Session, Snapshot, Toolset
 
 TABLES = (
     *("turn_key", "plain_key", "request", "call", "turn", "cached_tools"),
-    *("given_call", "conversation", "response", "thread"),
+    *("given_call", "conversation", "response", "thread", "unsent"),
 )
 """What a session has, beside its own record and its events."""
 

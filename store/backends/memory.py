@@ -64,6 +64,7 @@ class MemoryStore(MemoryLedger, MemoryRetries, MemoryResponses):
         gone = [self._sessions.pop(name, None), ledger, self._responses.pop(name, None)]
         if all(one is None for one in gone):
             return False
+        self._unsent = {one: kept for one, kept in self._unsent.items() if one[0] != name}
         if ledger:
             for entry in ledger.turns.values():
                 for call_id in entry.calls:

@@ -3,6 +3,7 @@ import contextlib
 import signal
 import socket
 from collections.abc import AsyncIterator
+from typing import Any, cast
 
 import httpx2
 import pytest
@@ -119,3 +120,63 @@ async def test_a_body_that_is_too_large_is_refused_over_the_wire(server: Control
         answer = await client.patch("/v1/sessions/a", content=body, headers={"Content-Type": "application/json"})
         assert (answer.status_code, answer.json()["status"]) == (413, 413)
         assert (await client.get("/v1/sessions/a")).status_code == 200
+
+
+class _Writes:
+    """An application whose one answer has so many bytes, and that notes whether its client has got it. `late`: it
+    answers when the client has hung up."""
+
+    def __init__(self, size: int, *, late: bool = False) -> None:
+        self.size = size
+        self.late = late
+        self.is_written = asyncio.Event()
+        self.flushed: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        while self.late and (await receive())["type"] != "http.disconnect":
+            pass
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"x" * self.size})
+        self.is_written.set()
+        self.flushed.set_result(await scope["flushed"]())
+
+    def stop(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("connection", ["keep-alive", "close"])
+@pytest.mark.parametrize(("size", "reads"), [(10, True), (20_000_000, True), (20_000_000, False)])
+async def test_an_answer_is_handed_over_when_the_last_byte_was_taken(size: int, reads: bool, connection: str) -> None:
+    app = _Writes(size)
+    server = ControlServer(cast(ControlApp, app), bind("127.0.0.1", 0))
+    await server.start()
+    async with asyncio.timeout(10):
+        reader, writer = await asyncio.open_connection(*_place(server), limit=30_000_000)
+        writer.write(f"GET / HTTP/1.1\r\nHost: x\r\nConnection: {connection}\r\n\r\n".encode())
+        if reads:
+            await reader.readuntil(b"0\r\n\r\n")
+        else:
+            await app.is_written.wait()
+            assert not app.flushed.done()
+            writer.transport.abort()
+        assert await app.flushed is reads
+        writer.close()
+        await server.stop()
+
+
+async def test_an_answer_to_a_client_that_has_gone_is_not_handed_over() -> None:
+    app = _Writes(10, late=True)
+    server = ControlServer(cast(ControlApp, app), bind("127.0.0.1", 0))
+    await server.start()
+    async with asyncio.timeout(10):
+        _, writer = await asyncio.open_connection(*_place(server))
+        writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        await writer.drain()
+        writer.close()
+        assert await app.flushed is False
+        await server.stop()
+
+
+def _place(server: ControlServer) -> tuple[str, int]:
+    host, port = server.url.removeprefix("http://").split(":")
+    return host, int(port)

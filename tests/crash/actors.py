@@ -64,8 +64,6 @@ class Asker(Actor):
 
     acknowledged_on_disk = False
     """Whether what the client was told survives a power failure."""
-    loses_answers = False
-    """Whether a whole answer may be lost on its way, so that who asks again asks anew."""
 
     def __init__(self, rig: Rig, name: str, tools: Sequence[str], session: str | None = None) -> None:
         super().__init__(rig, name)
@@ -76,8 +74,6 @@ class Asker(Actor):
         self.open: Question | None = None
         self.left: set[str] = set()
         """Marks of questions that were not asked again."""
-        self.answered_twice: set[str] = set()
-        """Marks of questions whose whole answer was lost on its way: they are asked anew."""
         self.denied: set[str] = set()
         self.chat = 0
         self.begin_chat()
@@ -207,10 +203,7 @@ class Asker(Actor):
         """Send the same bytes again. Raises Broken."""
         finished = self.finished(question)
         if question.calls and self.was_delivered(question):
-            self.note("answer lost on its way")
-            if not self.loses_answers:
-                self.broken("lost", f"the answer to {question.text!r}: it counts as delivered")
-            self.answered_twice |= set(question.calls)
+            self.broken("lost", f"the answer to {question.text!r}: it counts as delivered")
             finished = {}
         answer = self.send(question, again=True)
         self.note("answered when retried, with finished calls" if finished else "answered when retried")

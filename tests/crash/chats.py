@@ -181,10 +181,10 @@ class Door(Asker):
     """A conversation at a front door, which keeps the history."""
 
     acknowledged_on_disk = True
-    loses_answers = True
 
-    def __init__(self, rig: Rig, name: str, tools: Sequence[str], path: str) -> None:
+    def __init__(self, rig: Rig, name: str, tools: Sequence[str], path: str, *, stream: bool = False) -> None:
         self.path = path
+        self.stream = stream
         self.conversation = ""
         self.body: Json = {}
         self.responses: dict[str, str] = {}
@@ -198,20 +198,39 @@ class Door(Asker):
     def send(self, question: Question, *, again: bool = False) -> str:
         if not again:
             self.body = {"model": "gemini-3-flash", "input": question.text, "conversation": self.conversation}
+            self.body["stream"] = self.stream
         headers = {"x-graft-session": self.session}
-        answer = self.control.http.post(self.path, json=self.body, headers=headers, timeout=TIMEOUT)
-        if answer.status_code != 200:
-            raise Broken(f"{answer.status_code} {answer.text}")
+        with self.control.http.stream("POST", self.path, json=self.body, headers=headers, timeout=TIMEOUT) as answer:
+            if answer.status_code != 200:
+                answer.read()
+                raise Broken(f"{answer.status_code} {answer.text}")
+            found = self._streamed(answer) if self.stream else json.loads(answer.read())
         self.rig.trace.tick()
-        document = answer.json()
         if self.path == "/v1/gemini":
-            return text_of(document)
-        self.last_id = document["id"]
-        return output_text(document)
+            return text_of(found)
+        self.last_id = found["id"]
+        return output_text(found)
+
+    def _streamed(self, answer: httpx2.Response) -> Any:
+        """A client that has its answer with the event that ends it, and reads no further."""
+        events: list[Json] = []
+        for line in answer.iter_lines():
+            if not line.startswith("data: "):
+                continue
+            self.rig.trace.tick()
+            events.append(json.loads(line.removeprefix("data: ")))
+            event = events[-1]
+            if "error" in event or event.get("type") == "response.failed":
+                raise Broken(str(event))
+            if event.get("type") == "response.completed":
+                return event["response"]
+            if "candidates" in event and event["candidates"][0].get("finishReason"):
+                return events
+        raise Broken("the stream ended before its answer did")
 
     def was_delivered(self, question: Question) -> bool:
-        """The conversation may have moved on by an answer that was complete: it has then been asked twice."""
-        return any(not turn["true"][-1]["calls"] for turn in self.turns(question))
+        """What the conversation holds is given to whoever asks again before the client has it."""
+        return False
 
     def keep(self, question: Question, answer: str) -> None:
         if self.last_id:

@@ -41,7 +41,9 @@ class Cast:
             *self.by_hand,
             approved,
             Door(rig, "/v1/responses", ["plain", "coroutine"], "/v1/responses"),
+            Door(rig, "/v1/responses, sse", ["coroutine"], "/v1/responses", stream=True),
             Door(rig, "/v1/gemini", ["coroutine", "stdio"], "/v1/gemini"),
+            Door(rig, "/v1/gemini, sse", ["plain"], "/v1/gemini", stream=True),
         ]
         if not rig.cuts_power:
             self.askers += self._looped()
@@ -175,7 +177,6 @@ def _check_runs(rig: Rig, askers: Sequence[Asker], lines: Sequence[runs.Run], be
     begun = Counter(line.mark for line in lines if not line.done)
     denied = {mark for asker in askers for mark in asker.denied}
     left = {mark for asker in askers for mark in asker.left}
-    again = {mark for asker in askers for mark in asker.answered_twice}
     new = sorted((line for line in lines[before:] if not line.done), key=attrgetter("mark"))
     for mark, group in groupby(new, key=attrgetter("mark")):
         latest = max(group, key=attrgetter("at"))
@@ -184,10 +185,7 @@ def _check_runs(rig: Rig, askers: Sequence[Asker], lines: Sequence[runs.Run], be
         if mark in left and latest.at > rig.started_at:
             rig.broken("late", latest.tool, f"{mark} ran after its request was given up")
         if begun[mark] > 1 and latest.tool not in REPEATABLE:
-            if mark in again and begun[mark] == 2:
-                rig.note(latest.tool, "ran again for a lost answer")
-            else:
-                rig.broken("twice", latest.tool, f"{mark} ran {begun[mark]} times")
+            rig.broken("twice", latest.tool, f"{mark} ran {begun[mark]} times")
 
 
 def run(folder: Path, seed: int, kills: int, *, cuts_power: bool = False, say: bool = False) -> Rig:

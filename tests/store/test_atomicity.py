@@ -16,7 +16,7 @@ import pytest
 
 from store.backends.sqlite import PATIENT, SqliteStore
 from store.base import StoreUnavailable
-from store.models import CachedTools, Policy, Response, Status, Toolset
+from store.models import Asked, CachedTools, Policy, Response, Status, Toolset
 from tests.store.conftest import TTL, Clock
 from tests.store.records import WORKERS, a_call, a_turn, save
 
@@ -57,6 +57,10 @@ WRITES: dict[str, Write] = {
     "delivered": lambda store: store.delivered("one", "t1"),
     "take_over": lambda store: store.take_over("one", b"broken", window=60.0, proxy_id="p1"),
     "add_response": lambda store: store.add_response(RESPONSE, head="r2"),
+    "add_response asked": lambda store: store.add_response(RESPONSE, head="r2", asked=Asked(b"new", "p1", {"n": 1})),
+    "handed_over": lambda store: store.handed_over("one", "alone"),
+    "not_handed_over": lambda store: store.not_handed_over("one", "alone"),
+    "take_answer": lambda store: store.take_answer("one", b"lost", window=60.0, proxy_id="p1"),
     "delete_response": lambda store: store.delete_response("one", "alone"),
     "expire": lambda store: store.expire(),
     "trust_clock": lambda store: store.trust_clock(),
@@ -79,7 +83,10 @@ async def store(tmp_path: Path, clock: Clock) -> AsyncIterator[SqliteStore]:
     await save(store, "lost", call={"owner": "loop", "proxy_id": "gone"})
     await save(store, "broken", request_key=b"broken", proxy_id="p1")
     await store.broke_off("one", "broken")
-    await store.add_response(Response(response_id="alone", session="one", document={}, created_at=1.0))
+    for response_id, key in (("alone", b"sent"), ("lost", b"lost")):
+        response = Response(response_id=response_id, session="one", document={}, created_at=1.0)
+        await store.add_response(response, asked=Asked(key, "p1", {"n": 1}))
+    await store.not_handed_over("one", "lost")
     for number in range(3):
         previous = f"r{number - 1}" if number else None
         response = Response(

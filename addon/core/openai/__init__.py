@@ -8,6 +8,7 @@ from addon.core.openai.errors import error_document, error_status
 from addon.core.openai.input_items import input_page, stored_items
 from addon.core.openai.invalid import Invalid
 from addon.core.openai.past import AddedContents, StoredCalls
+from addon.core.openai.replay import events_of
 from addon.core.openai.request import ResponsesRequest, read_request
 from addon.core.openai.tools import function_tools
 from addon.core.openai.translator import Translator, sse
@@ -20,6 +21,7 @@ __all__ = [
     "Translator",
     "error_document",
     "error_status",
+    "events_of",
     "function_tools",
     "input_page",
     "read_request",

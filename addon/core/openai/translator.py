@@ -24,7 +24,7 @@ _FILTERED = frozenset(
 )
 _ENDED = frozenset(("STOP", "FINISH_REASON_UNSPECIFIED"))
 _ERROR_CODES = {400: "invalid_prompt", 429: "rate_limit_exceeded"}
-_ENDS = {
+ENDS = {
     "completed": "response.completed",
     "incomplete": "response.incomplete",
     "failed": "response.failed",
@@ -220,7 +220,7 @@ class Translator:
     def _ended(self) -> list[Event]:
         self._items.close("completed" if self.status == "completed" else "incomplete")
         self._completed_at = int(self._now()) if self.status == "completed" else None
-        self._emit(_ENDS[self.status], {"response": self.document()})
+        self._emit(ENDS[self.status], {"response": self.document()})
         return self._take_events()
 
     def _emit(self, kind: str, members: Object) -> None:
