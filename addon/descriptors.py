@@ -1,32 +1,29 @@
-"""How many connections there may be: never more than there are file descriptors for.
-
-A process without descriptors can neither accept a connection nor make one.
-"""
+"""Limits connections to the available file descriptors: without descriptors, no connection can be accepted or made."""
 
 from typing import NamedTuple
 
-_ENOUGH = 65_536
-_RESERVED = 128  # descriptors for the store, tools, and what Python itself opens
+_TARGET = 65_536
+_RESERVED = 128  # descriptors for the store, tools and Python itself
 
 
 class ConnectionLimits(NamedTuple):
-    """Of the descriptors, how many connections the control API's port may have, and how many all of the proxy's ports
-    together: each of those has one to the upstream as well."""
+    """How many connections the control API's port may have, and all ports of the proxy together. A proxy connection
+    needs two descriptors, because it has one to the upstream too."""
 
     control: int
     proxy: int
 
 
 def raise_descriptor_limit() -> int:
-    """How many descriptors the process may have, once its soft limit is as high as it can be."""
+    """Raise the soft limit of descriptors as far as possible. Returns the number of descriptors available."""
     try:
         import resource
     except ImportError:
-        return _ENOUGH
+        return _TARGET
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _ENOUGH if hard == resource.RLIM_INFINITY else min(hard, _ENOUGH)
+    wanted = _TARGET if hard == resource.RLIM_INFINITY else min(hard, _TARGET)
     if soft == resource.RLIM_INFINITY or soft >= wanted:
-        return _ENOUGH if soft == resource.RLIM_INFINITY else soft
+        return _TARGET if soft == resource.RLIM_INFINITY else soft
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
     except (ValueError, OSError):
@@ -34,7 +31,7 @@ def raise_descriptor_limit() -> int:
     return wanted
 
 
-def connection_limits(most: int, descriptors: int) -> ConnectionLimits:
-    """For `graft_max_connections` of `most`."""
-    control = min(most, max(descriptors // 8, 4))
-    return ConnectionLimits(control, min(most, max((descriptors - control - _RESERVED) // 2, 4)))
+def connection_limits(max_connections: int, descriptors: int) -> ConnectionLimits:
+    """The limits for `graft_max_connections` and this number of descriptors."""
+    control = min(max_connections, max(descriptors // 8, 4))
+    return ConnectionLimits(control, min(max_connections, max((descriptors - control - _RESERVED) // 2, 4)))

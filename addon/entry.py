@@ -1,4 +1,4 @@
-"""What mitmproxy loads: `mitmdump -s addon/entry.py`. What keeps the addon from being loaded ends the start."""
+"""The file that mitmproxy loads: `mitmdump -s addon/entry.py`. If the addon cannot be loaded, the start ends."""
 
 import logging
 
@@ -8,7 +8,7 @@ try:
     addons = build_addons()
 except Exception as error:
     logging.getLogger("toolgraft").error(
-        "toolgraft cannot be loaded: %s: %s. Start it with ./run_proxy.sh, which has all that it needs.",
+        "toolgraft cannot be loaded: %s: %s. Start it with ./run_proxy.sh, which installs everything it needs.",
         type(error).__name__,
         error,
     )

@@ -1,8 +1,8 @@
-"""What the proxy counts, for Prometheus.
+"""The proxy's counters, for Prometheus.
 
-Counting happens on the hot path, so it is one addition to a plain dict; Prometheus' own objects are only made when
-someone reads the page. Labels are names of this program (surfaces, operations, kinds of error), never what a client
-sent: nothing secret, and no more series than there is code for.
+Counting happens on the hot path, so it is one addition to a dict; Prometheus' objects are made only when the page is
+read. Labels are names from this program (surfaces, operations, kinds of error), never data from clients. So they
+contain no secrets, and the number of series is bounded.
 """
 
 import asyncio
@@ -17,8 +17,8 @@ CONTENT_TYPE = "text/plain; version=1.0.0; charset=utf-8"
 
 
 class Metrics(Collector):
-    """Counters since the start of this process, and what the process holds now, in a registry of their own. `misses`
-    are turns of the ledger's words that stayed as the client has them, by why."""
+    """Counters since the start of the process, in their own registry. `misses`: turns whose words the ledger knows, but
+    that were not replaced, by reason."""
 
     def __init__(self) -> None:
         self._requests: Counter[tuple[str, str]] = Counter()
@@ -34,37 +34,37 @@ class Metrics(Collector):
         ProcessCollector(registry=self.registry)
 
     def request(self, surface: str, operation: str) -> None:
-        """A client's request to a surface came in."""
+        """Count a client's request to a surface."""
         self._requests[surface, operation] += 1
 
     def captured(self, n: int = 1) -> None:
-        """Calls of grafted tools were stored."""
+        """Count stored calls of grafted tools."""
         self._calls["captured"] += n
 
     def answered(self, outcome: str) -> None:
-        """A call got its answer; `outcome` is its status (`done`, `failed`, …)."""
+        """Count an answered call; `outcome` is its status (`done`, `failed`, …)."""
         self._calls[outcome] += 1
 
     def loop(self, outcome: str, rounds: int) -> None:
-        """An answer that the proxy made in a loop is over, after so many requests upstream."""
+        """Count a finished loop, and its requests upstream."""
         self._loops[outcome] += 1
         self._rounds += rounds
 
     def tokens(self, prompt: int, output: int) -> None:
-        """What all requests of a loop took, as the service counts it."""
+        """Count the tokens of all requests of a loop, as the service reports them."""
         self._tokens["prompt"] += prompt
         self._tokens["output"] += output
 
     def ledger_hits(self, n: int = 1) -> None:
-        """Visible turns were replaced by their true turns."""
+        """Count visible turns that were replaced by their true turns."""
         self._ledger_hits += n
 
     def ledger_miss(self, reason: str) -> None:
-        """A turn whose words the session knows stayed as the client has it."""
+        """Count a turn whose words the session knows, but that was not replaced."""
         self.misses[reason] += 1
 
     def error(self, kind: str) -> None:
-        """Something went wrong on our side, or the store's."""
+        """Count an error of the proxy or the store."""
         self._errors[kind] += 1
 
     def render(self) -> bytes:
@@ -78,16 +78,16 @@ class Metrics(Collector):
         for (surface, operation), n in self._requests.items():
             requests.add_metric((surface, operation), n)
         yield requests
-        yield _by_label("toolgraft_calls", "Calls of grafted tools, by what became of them.", "outcome", self._calls)
-        yield _by_label("toolgraft_loops", "Answers made in a loop, by how they ended.", "outcome", self._loops)
+        yield _by_label("toolgraft_calls", "Calls of grafted tools, by status.", "outcome", self._calls)
+        yield _by_label("toolgraft_loops", "Answers made in a loop, by outcome.", "outcome", self._loops)
         yield CounterMetricFamily("toolgraft_loop_rounds", "Requests that loops sent upstream.", value=self._rounds)
-        yield _by_label("toolgraft_loop_tokens", "Tokens of loops of several requests.", "kind", self._tokens)
+        yield _by_label("toolgraft_loop_tokens", "Tokens of loops with several requests.", "kind", self._tokens)
         yield CounterMetricFamily(
             "toolgraft_ledger_hits", "Visible turns replaced by their true turns.", value=self._ledger_hits
         )
         yield _by_label(
             "toolgraft_ledger_misses",
-            "Turns of the ledger's words that stayed as the client has them, by why.",
+            "Turns whose words the ledger knows, but that were not replaced, by reason.",
             "reason",
             self.misses,
         )

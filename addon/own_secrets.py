@@ -1,45 +1,45 @@
-"""The secrets that the proxy has of its own, or sends on behalf of its configuration: its token and keys, passwords of
-proxies, headers of executors, MCP servers' headers and environment. They are in nothing that it writes."""
+"""The proxy's own secrets: its token and keys, passwords of proxies, headers of executors, and MCP servers' headers and
+environment. They are removed from everything that the proxy writes."""
 
 from collections.abc import Iterable
 
 from addon.core.redaction import SHORTEST, Redaction
 
-_MOST = 256
-"""Secrets that are remembered: executors may be given new headers again and again. The last ones stay."""
+_MAX_SECRETS = 256
+"""The newest secrets are remembered: executors may get new headers any number of times."""
 
 
 class OwnSecrets:
     def __init__(self) -> None:
         self._values: dict[str, None] = {}
         self._redaction = Redaction(())
-        self._with: dict[frozenset[str], Redaction] = {}  # clients ask again and again with the same key
+        self._combined: dict[frozenset[str], Redaction] = {}  # cached: clients repeat the same key
 
     def learn(self, values: Iterable[str]) -> None:
-        new = [one for one in values if len(one) >= SHORTEST and one not in self._values]
+        new = [value for value in values if len(value) >= SHORTEST and value not in self._values]
         if new:
             self._values |= dict.fromkeys(new)
-            for old in list(self._values)[:-_MOST]:
+            for old in list(self._values)[:-_MAX_SECRETS]:
                 del self._values[old]
             self._redaction = Redaction(self._values)
-            self._with.clear()
+            self._combined.clear()
 
     @property
     def redaction(self) -> Redaction:
         return self._redaction
 
     def combined_with(self, values: Iterable[str]) -> Redaction:
-        """Together with the secrets of an exchange."""
+        """The redaction of the own secrets and these."""
         others = frozenset(values)
         if not others:
             return self._redaction
-        found = self._with.get(others)
+        found = self._combined.get(others)
         if found is None:
-            if len(self._with) >= _MOST:
-                self._with.clear()
-            found = self._with[others] = Redaction({*self._values, *others})
+            if len(self._combined) >= _MAX_SECRETS:
+                self._combined.clear()
+            found = self._combined[others] = Redaction({*self._values, *others})
         return found
 
 
 own_secrets = OwnSecrets()
-"""Those of this process: whoever writes anything asks here."""
+"""The secrets of this process."""

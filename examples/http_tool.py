@@ -1,11 +1,11 @@
-"""A tool behind HTTP, in any language that has a web server; here with Python's own.
+"""A tool behind HTTP, possible in any language with a web server; here with Python's own.
 
     python examples/http_tool.py
     ./run_proxy.sh tools set examples/http_tool.json
 
-The proxy sends `POST {"call_id", "name", "args"}`. The body of a 2xx answer is the result, JSON or text: what was wrong
-with the arguments, too, is said there. Of any other answer the model is told the status alone; 408, 429 and 5xx are
-tried again where the tool has `retries`.
+The proxy sends `POST {"call_id", "name", "args"}`. The body of a 2xx answer is the result, JSON or text; report wrong
+arguments there too. Of any other answer, the model sees only the status. 408, 429 and 5xx are retried if the tool has
+`retries`.
 """
 
 import argparse
@@ -18,7 +18,7 @@ RATES = {"EUR": 1.0, "GBP": 0.85, "JPY": 162.0, "NOK": 11.5, "USD": 1.08}
 
 
 def convert_currency(amount: float, source: str, target: str) -> dict[str, Any]:
-    """The amount in another currency. Raises KeyError for a currency that is not known."""
+    """Convert an amount to another currency. Raises KeyError for an unknown currency."""
     return {"amount": round(amount / RATES[source] * RATES[target], 2), "currency": target}
 
 
@@ -28,7 +28,7 @@ class Handler(BaseHTTPRequestHandler):
         try:
             self._answer(convert_currency(**call["args"]))
         except KeyError as error:
-            self._answer({"error": f"{error} is not known; known are {list(RATES)}"})
+            self._answer({"error": f"{error} is unknown; known currencies: {list(RATES)}"})
 
     def _answer(self, document: Any) -> None:
         body = json.dumps(document).encode()
@@ -40,8 +40,8 @@ class Handler(BaseHTTPRequestHandler):
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="Serves convert_currency on loopback.")
-    parser.add_argument("--port", type=int, default=9321, help="0 takes a free one")
+    parser = argparse.ArgumentParser(description="Serve convert_currency on loopback.")
+    parser.add_argument("--port", type=int, default=9321, help="0: any free port")
     with ThreadingHTTPServer(("127.0.0.1", parser.parse_args().port), Handler) as server:
         print(f"listening on http://127.0.0.1:{server.server_port}/run", flush=True)
         try:

@@ -1,6 +1,7 @@
-"""A small MCP server, written with the official SDK. It speaks over stdin and stdout: the proxy starts it.
+"""A small MCP server, written with the official SDK. The proxy starts it, as `mcp.json` says, and uses stdin and
+stdout.
 
-`mcp.json` beside it tells the proxy how. The flights are made up.
+The flights are made up.
 """
 
 from typing import TypedDict
@@ -9,7 +10,7 @@ import anyio
 from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 
-PAUSE = 0.7  # seconds: about what a service on the net would take
+PAUSE = 0.7  # seconds, like a service on the network
 
 server = MCPServer("travel")
 

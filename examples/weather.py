@@ -11,7 +11,7 @@ from typing import Literal, TypedDict
 
 from addon.tools import ToolError, tool
 
-PAUSE = 0.5  # seconds: about what a service on the net would take
+PAUSE = 0.5  # seconds, like a service on the network
 
 
 class Coordinates(TypedDict):
@@ -43,7 +43,7 @@ def get_coordinates(place: str) -> Coordinates:
     """
     time.sleep(PAUSE)  # a plain function runs in a thread: it may block
     if place.lower() not in PLACES:
-        raise ToolError(f"{place} is not known; known are {', '.join(sorted(PLACES))}")
+        raise ToolError(f"{place} is unknown; known places: {', '.join(sorted(PLACES))}")
     return PLACES[place.lower()]
 
 

@@ -1,8 +1,8 @@
-"""Tools that run on another machine than the proxy, or as another user: a worker serves them.
+"""Tools that run on another machine than the proxy, or as another user, in a worker.
 
     ./run_proxy.sh worker examples/worker.py
 
-The file is written as any file of tools is. The worker registers its functions with a session, takes their calls from
+The file is an ordinary tool file. The worker registers its functions with a session, takes their calls from
 the control API, and sends the results.
 """
 

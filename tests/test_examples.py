@@ -55,7 +55,7 @@ async def test_the_weather_of_a_place_comes_from_its_coordinates() -> None:
 
 async def test_a_place_that_is_not_known_is_told_to_the_model() -> None:
     async with PythonSource(EXAMPLES / "weather.py") as weather:
-        with pytest.raises(ToolError, match="Atlantis is not known; known are cairo, london"):
+        with pytest.raises(ToolError, match="Atlantis is unknown; known places: cairo, london"):
             await run(weather, "get_coordinates", place="Atlantis")
         with pytest.raises(ToolError, match="no weather station"):
             await run(weather, "get_weather", latitude=0, longitude=-150)
@@ -131,7 +131,7 @@ async def test_the_http_tool_answers_as_its_declaration_says(endpoint: str) -> N
         args = {"amount": 100, "source": "EUR", "target": "NOK"}
         assert await tool.call("convert_currency", args, call_id="call_1") == {"amount": 1150.0, "currency": "NOK"}
         refused = await tool.call("convert_currency", args | {"target": "XXX"}, call_id="call_2")
-        assert refused["error"].startswith("'XXX' is not known; known are ")
+        assert refused["error"].startswith("'XXX' is unknown; known currencies: ")
 
 
 # --- those of the documentation -------------------------------------------------------------------------------------

@@ -37,7 +37,7 @@ def test_a_loop_that_does_not_close_ends_the_process_and_what_keeps_it_is_named(
     with pytest.raises(Exited):
         exiting._end(loop, lambda: ["swallow"])
     loop.close()
-    assert "toolgraft: the process is ended though something still runs: swallow" in capfd.readouterr().err
+    assert "toolgraft: ending the process although something still runs: swallow" in capfd.readouterr().err
 
 
 def test_a_program_that_goes_on_without_the_loop_is_let_be() -> None:
