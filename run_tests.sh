@@ -1,6 +1,6 @@
 #!/bin/sh
 # Everything that must hold: lint, format, types, architecture, tests; stops at the first that fails.
-# --long: what takes longer instead: simulations, fuzzing, a soak, kills and power failures.
+# --checks: without the tests. --long: what takes longer instead: simulations, fuzzing, a soak, kills and power failures.
 # With other arguments it runs pytest alone, and they go to it: ./run_tests.sh tests/core -k sse
 set -eu
 root=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd -P)
@@ -34,11 +34,19 @@ if [ "${1-}" = --long ]; then
     step bounded 1000 python -m tests.crash --kills 40 --power --quiet
     exit
 fi
-if [ $# -eq 0 ]; then
+checks() {
     step ruff check --quiet .
     step ruff format --quiet --check .
     step mypy
     step lint-imports --no-logo
+}
+
+if [ "${1-}" = --checks ]; then
+    checks
+    exit
+fi
+if [ $# -eq 0 ]; then
+    checks
     step python -m pytest --numprocesses auto -m "not e2e" --ignore tests/e2e
     step python -m pytest -m e2e # one after the other: they start processes of their own
     exit

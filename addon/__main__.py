@@ -1,6 +1,20 @@
-"""`python -m addon`: the command line."""
+"""The command `toolgraft`, and `python -m addon`."""
 
-from addon.cli.app import main
+import sys
+
+from addon.cli.serve import serve
+
+_HELP = ("-h", "--help")
+
+
+def main() -> None:
+    # Without the command line's libraries: the proxy starts at once, and every argument is mitmproxy's.
+    if sys.argv[1:2] == ["serve"] and not set(_HELP) & set(sys.argv[2:3]):
+        serve(sys.argv[2:])
+    from addon.cli.app import main as run_command
+
+    run_command()
+
 
 if __name__ == "__main__":
     main()

@@ -9,7 +9,7 @@ import asyncio
 import time
 from typing import Literal, TypedDict
 
-from addon.tools import ToolError, tool
+from toolgraft import ToolError, tool
 
 PAUSE = 0.5  # seconds, like a service on the network
 

@@ -51,7 +51,11 @@ case "$*" in
         [ -z "$FAKE_PIP_IS_KILLED" ] || kill -9 0
         [ -z "$FAKE_PIP_WAITS" ] || { echo >"$FAKE_PIP_WAITS.in"; cat "$FAKE_PIP_WAITS.out"; }
         ;;
-    *"-m addon"* | *"-m pytest"* | *"-m tests."*) echo "$*" ;;
+    *"-m addon"* | *"-m pytest"* | *"-m tests."*)
+        echo "$*"
+        [ -z "$FAKE_SHOWS" ] || printf '%s\\n' "$PYTHONPATH" "$PWD"
+        [ -z "$FAKE_OPEN" ] || { { : >&1; } && { : >&2; } && : >"$FAKE_OPEN"; }
+        ;;
     *) exec '{real}' "$@" ;;
 esac
 """
@@ -234,10 +238,10 @@ def test_the_first_start_installs_the_runtime_dependencies_and_the_second_nothin
     assert f"-c {checkout.root}/constraints.txt" in checkout.log
     before = checkout.log
     out, err = checkout.run()
-    assert out[0] == "mitmdump"
+    assert out == ["-P -m addon serve"]
     assert err == ""
     added = checkout.log.removeprefix(before).splitlines()
-    assert len(added) == 1  # one look at the interpreter's version
+    assert len(added) == 2  # one look at the interpreter's version, and the start
 
 
 @pytest.mark.parametrize("name", ["pyproject.toml", "constraints.txt", ".python-version"])
@@ -357,58 +361,18 @@ def test_the_venv_has_the_command_and_finds_the_packages(made: Checkout) -> None
 
 # --- what is started ----------------------------------------------------------------------------------------------
 
-HOST = ["--set", "keep_host_header=true"]
-LAZY = ["--set", "connection_strategy=lazy"]
-LOCAL = ["--set", "listen_host=127.0.0.1"]
-MODES = ["--set", "mode=regular", "--set", "mode=reverse:https://generativelanguage.googleapis.com@8081"]
 
-
-@pytest.mark.parametrize(
-    ("given", "defaults"),
-    [
-        ([], HOST + LAZY + LOCAL + MODES),
-        (["--set", "graft_store=memory://", "-w", "a file"], HOST + LAZY + LOCAL + MODES),
-        (["--mode", "reverse:http://127.0.0.1:9912@8080"], HOST + LAZY + LOCAL + MODES),
-        (["--set", "mode=regular"], HOST + LAZY + LOCAL),
-        (["--set=mode=regular"], HOST + LAZY + LOCAL),
-        (["--set", "listen_host=0.0.0.0", "-p", "9000"], HOST + LAZY + MODES),
-        (["--set=listen_host=0.0.0.0"], HOST + LAZY + MODES),
-        (["--set", "connection_strategy=eager"], HOST + LOCAL + MODES),
-        (["--set=connection_strategy=eager"], HOST + LOCAL + MODES),
-        (["--set", "keep_host_header=false"], LAZY + LOCAL + MODES),
-        (["--set", "keep_host_header"], LAZY + LOCAL + MODES),
-        (["--set", "graft_filter=~u mode=x"], HOST + LAZY + LOCAL + MODES),
-        (["~u demo"], HOST + LAZY + LOCAL + MODES),
-    ],
-    ids=lambda value: " ".join(value) if value and value[0] not in ("--set",) else None,
-)
-def test_arguments_pass_through_after_the_defaults_that_they_leave_room_for(
-    made: Checkout, given: list[str], defaults: list[str]
-) -> None:
-    out, _ = made.run(*given)
-    assert out == [
-        "mitmdump",
-        *["-s", f"{made.root}/addon/entry.py"],
-        *defaults,
-        *given,
-        str(made.root),  # first on PYTHONPATH
-        str(made.home),  # the user's folder stays the current one
+def test_without_a_command_the_proxy_is_served_with_all_arguments(made: Checkout) -> None:
+    assert made.run()[0] == ["-P -m addon serve"]
+    assert made.run("--set", "graft_store=memory://", "~u demo")[0] == [
+        "-P -m addon serve --set graft_store=memory:// ~u demo"
     ]
 
 
 def test_the_checkout_goes_before_the_user_s_pythonpath(made: Checkout) -> None:
     made.extra["PYTHONPATH"] = "/mine"
-    assert made.run()[0][-2] == f"{made.root}:/mine"
-
-
-def test_another_face_of_mitmproxy_can_be_chosen(made: Checkout) -> None:
-    made.extra["TOOLGRAFT_UI"] = "mitmweb"
-    out, _ = made.run()
-    assert out[0] == "mitmweb"
-    assert "web_port=8082" in out  # its own default is the port of the reverse proxy
-    assert "web_port=8082" not in made.run("--set", "web_port=9000")[0]
-    made.extra["TOOLGRAFT_UI"] = "vim"
-    assert "must be mitmdump, mitmweb or mitmproxy" in made.run(status=1)[1]
+    made.extra["FAKE_SHOWS"] = "yes"
+    assert made.run()[0][1:] == [f"{made.root}:/mine", str(made.home)]  # the user's folder stays the current one
 
 
 @pytest.mark.parametrize("command", [*sorted(getattr(get_command(app), "commands", {})), "aprove", "Calls"])
@@ -419,7 +383,7 @@ def test_a_word_that_comes_first_is_a_command_also_where_it_is_misspelt(made: Ch
 @pytest.mark.parametrize("closed", ["", "1", "2", "12"])
 def test_a_stdout_or_stderr_that_is_closed_is_opened_again(made: Checkout, closed: str) -> None:
     """Python has none where there is none, and mitmproxy does not start then."""
-    made.script(made.root / ".venv/bin/mitmdump", f"#!/bin/sh\n{{ : >&1; }} && {{ : >&2; }} && : >'{made.home}/open'\n")
+    made.extra["FAKE_OPEN"] = str(made.home / "open")
     closing = " ".join(f"{number}>&-" for number in closed)
     made.script(made.root / "start.sh", f'#!/bin/sh\nexec "{made.root}/run_proxy.sh" {closing}\n')
     made.run(script="start.sh")
@@ -458,6 +422,12 @@ def test_every_check_runs_and_pytest_has_the_last_word(made: Checkout) -> None:
         "python -m pytest -m e2e",
     ]
     assert out[-2:] == ["-m pytest --numprocesses auto -m not e2e --ignore tests/e2e", "-m pytest -m e2e"]
+
+
+def test_the_checks_run_without_the_tests(made: Checkout) -> None:
+    _, err = made.run("--checks", script="run_tests.sh")
+    steps = ["ruff check --quiet .", "ruff format --quiet --check .", "mypy", "lint-imports --no-logo"]
+    assert steps_of(err) == steps
 
 
 def test_what_takes_longer_runs_where_it_is_asked_for(made: Checkout) -> None:

@@ -1,14 +1,17 @@
-"""The list of all commands. The entry point `toolgraft` and `python -m addon` run `main`.
+"""The list of commands.
 
 To start quickly, a command's module imports slow modules only inside its functions.
 """
 
 import io
 import sys
+from typing import Annotated
 
 import typer
 
 from addon.cli import calls, clients, demo, replay, store, token, tools, worker
+from addon.cli.serve import serve as start
+from addon.version import package_version
 
 app = typer.Typer(
     name="toolgraft",
@@ -18,6 +21,29 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"toolgraft {package_version()}")
+        raise typer.Exit
+
+
+@app.callback()
+def _common(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command("serve", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+def serve(arguments: Annotated[list[str] | None, typer.Argument(metavar="…")] = None) -> None:
+    """Start the proxy: mitmdump with the addon. Arguments go to mitmdump, whose own help is `mitmdump --help`."""
+    start(arguments or [])
+
+
 app.add_typer(token.app, name="token")
 app.add_typer(tools.app, name="tools")
 app.command("calls")(calls.show)

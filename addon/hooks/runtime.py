@@ -10,7 +10,6 @@ import secrets
 import socket
 from collections.abc import Callable, Collection, Coroutine, Mapping
 from contextlib import ExitStack
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from addon.control import tasks
@@ -34,6 +33,7 @@ from addon.tools.egress import Egress
 from addon.tools.mcp_pins import Pins
 from addon.tools.schema_checks import SchemaChecks
 from addon.urls import redacted
+from addon.version import package_version
 from store.base import Store, StoreError, run_now
 from store.factory import open_url
 
@@ -60,13 +60,6 @@ _UPKEEP = 60.0
 
 _BREATH = 0.01
 """Seconds between two batches of them, in which others are served."""
-
-
-def package_version() -> str:
-    try:
-        return version("toolgraft")
-    except PackageNotFoundError:
-        return "from a checkout"
 
 
 class Runtime:

@@ -1,8 +1,8 @@
 """Python tools that the proxy runs: in a thread, in the event loop, after an approval, and one that may run again."""
 
-from addon.tools import tool
 from tests.crash import power
 from tests.crash.runs import work, work_async
+from toolgraft import tool
 
 power.watch()
 

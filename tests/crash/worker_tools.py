@@ -1,7 +1,7 @@
 """Python tools that `toolgraft worker` runs."""
 
-from addon.tools import tool
 from tests.crash.runs import work, work_async
+from toolgraft import tool
 
 
 def remote(mark: str, seconds: float) -> dict[str, str]:

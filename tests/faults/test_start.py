@@ -22,11 +22,12 @@ with warnings.catch_warnings():
     from addon.hooks.compose import Toolgraft
     from addon.hooks.lifecycle import Lifecycle
 
+from addon.cli.serve import arguments
 from addon.options import OPTIONS
 
 pytestmark = pytest.mark.filterwarnings("ignore::pyparsing.warnings.PyparsingDeprecationWarning")
 ROOT = Path(__file__).parents[2]
-ENTRY, RUN_PROXY = ROOT / "addon" / "entry.py", ROOT / "run_proxy.sh"
+ENTRY = ROOT / "addon" / "entry.py"
 
 NUMBERS = ("", " ", "x", "-1", "1e999", "nan", "inf", "-inf", "1,5", "0x10", "1" * 5000)
 WORDS = ("", "x", "AUTO", "on off", "1", "\x00", "ä")
@@ -220,11 +221,11 @@ async def test_an_addon_that_cannot_be_imported_ends_the_start(load: Load, monke
     assert error.getMessage().startswith("toolgraft cannot be loaded: ImportError: No module named 'msgspec'. Start it")
 
 
-def test_what_run_proxy_leaves_open_is_as_the_configuration_file_says(tmp_path: Path) -> None:
+def test_what_serve_leaves_open_is_as_the_configuration_file_says(tmp_path: Path) -> None:
     """As mitmproxy's `main` does it: what `--set` gives, then config.yaml, then flags."""
     (tmp_path / "config.yaml").write_text('mode: ["regular@9000"]\nlisten_host: 0.0.0.0\n')
     options = Options()
-    options.set(*re.findall(r"--set (mode=\S+|listen_host=\S+)", RUN_PROXY.read_text()), defer=True)
+    options.set(*(word for word in arguments([]) if word.startswith(("mode=", "listen_host="))), defer=True)
     assert (len(options.mode), options.listen_host) == (2, "127.0.0.1")
     optmanager.load_paths(options, tmp_path / "config.yaml")
     assert (options.mode, options.listen_host) == (["regular@9000"], "0.0.0.0")

@@ -66,7 +66,7 @@ _TOOL = '''
 
 def _python(folder: Path, tools: Mapping[str, Mapping[str, Any]], *, is_async: bool) -> PythonSource:
     head, call = ("async def", "await kinds.Acts.act") if is_async else ("def", "kinds.Acts.act_in_thread")
-    text = "from addon.tools import tool\nfrom tests.loop import kinds\n"
+    text = "from toolgraft import tool\nfrom tests.loop import kinds\n"
     for name, rules in tools.items():
         written = ", ".join(f"{key}={value!r}" for key, value in rules.items())
         text += _TOOL.format(rules=written, head=head, name=name, call=call)

@@ -33,7 +33,9 @@ from addon.demo.show.story import (
     tool_names,
 )
 
-ROOT = Path(addon.__path__[0]).parent
+_ADDON = Path(addon.__path__[0])
+ROOT = next((folder for folder in (_ADDON.parent, _ADDON) if (folder / "examples").is_dir()), _ADDON.parent)
+"""The folder with the examples: a checkout, or the installed package."""
 FILES = ("examples/weather.py", "examples/mcp.json")
 
 QUESTION = (
@@ -53,7 +55,7 @@ _SETTLED = 0.05  # seconds after which nothing that happened before is still to 
 def plan() -> Plan:
     """The stage's. Raises DemoFailed where the examples are not beside the program."""
     if missing := [name for name in FILES if not (ROOT / name).is_file()]:
-        raise DemoFailed(f"{missing[0]} is not in {ROOT}: this demo needs a checkout of the project")
+        raise DemoFailed(f"{missing[0]} is not in {ROOT}: the examples are missing from this installation")
     python_file, mcp_file = FILES
     return Plan(
         shape=Shape(each=True, pieces=2, delay=0.1),

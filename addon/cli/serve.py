@@ -1,0 +1,78 @@
+"""`toolgraft serve`: starts mitmdump with the addon. Standard library only, so that the proxy starts at once."""
+
+import os
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import NoReturn
+
+_INTERFACES = ("mitmdump", "mitmweb", "mitmproxy")
+_GEMINI = "https://generativelanguage.googleapis.com"
+_ADDON = Path(__file__).parent.parent
+
+_DEFAULTS = (
+    # A request can then be diverted or refused before there is any connection.
+    ("connection_strategy", ("connection_strategy=lazy",)),
+    # The addon checks the Host that the client sent.
+    ("keep_host_header", ("keep_host_header=true",)),
+    # mitmproxy alone would listen on the whole network. A mode with its own @host:port takes precedence.
+    ("listen_host", ("listen_host=127.0.0.1",)),
+    ("mode", ("mode=regular", f"mode=reverse:{_GEMINI}@8081")),
+)
+_WEB_DEFAULTS = (("web_port", ("web_port=8082",)),)  # mitmweb's own default is the port of the reverse proxy
+
+
+def arguments(given: Sequence[str], interface: str = "mitmdump") -> list[str]:
+    """The arguments of mitmproxy: toolgraft's defaults, then those given by the user.
+
+    Defaults are `--set` options: config.yaml takes precedence over these, and mitmproxy's own flags (--mode, -p) over
+    both. A default is left out if the user sets the same option: mitmproxy would add a second mode, and refuse a
+    second value of any other option.
+    """
+    own = _options_set(given)
+    defaults = _DEFAULTS + (_WEB_DEFAULTS if interface == "mitmweb" else ())
+    values = [value for name, found in defaults if name not in own for value in found]
+    return ["-s", str(_ADDON / "entry.py"), *(word for value in values for word in ("--set", value)), *given]
+
+
+def _options_set(given: Sequence[str]) -> set[str]:
+    """The names of the options that arguments set by `--set NAME`, `--set NAME=VALUE` or `--set=NAME=VALUE`."""
+    values = [after for before, after in pairwise(given) if before == "--set"]
+    values += [argument.removeprefix("--set=") for argument in given if argument.startswith("--set=")]
+    return {value.partition("=")[0] for value in values}
+
+
+def interface_of(environment: Mapping[str, str]) -> str:
+    """The mitmproxy program that `TOOLGRAFT_UI` names. Raises ValueError."""
+    interface = environment.get("TOOLGRAFT_UI") or "mitmdump"
+    if interface not in _INTERFACES:
+        raise ValueError(f"TOOLGRAFT_UI={interface}: must be mitmdump, mitmweb or mitmproxy")
+    return interface
+
+
+def serve(given: Sequence[str]) -> NoReturn:
+    """Replace this process by mitmproxy with the addon."""
+    _open_outputs()
+    try:
+        interface = interface_of(os.environ)
+    except ValueError as error:
+        sys.exit(f"toolgraft: {error}")
+    program = shutil.which(interface, path=str(Path(sys.executable).parent)) or shutil.which(interface)
+    if program is None:
+        sys.exit(f"toolgraft: there is no {interface} beside {sys.executable}")
+    os.execv(program, [program, *arguments(given, interface)])
+
+
+def _open_outputs() -> None:
+    """Open stdout and stderr if they are closed: mitmproxy does not start without them."""
+    for number in (1, 2):
+        try:
+            os.fstat(number)
+        except OSError:
+            null = os.open(os.devnull, os.O_WRONLY)
+            if null != number:
+                os.dup2(null, number)
+                os.close(null)
+            os.set_inheritable(number, True)
