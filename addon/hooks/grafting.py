@@ -16,7 +16,7 @@ from addon.core.encoding import decompressor
 from addon.graft.capture import Capture, concerns, listen
 from addon.graft.exchange import Abandoned, Exchange, Reply
 from addon.graft.scope import Scope
-from addon.hooks.handover import handover
+from addon.hooks.handover import broke_off, handover
 from addon.hooks.headers import UNDECODED, asker_in, body_of, put, set_body, url_of, value
 from addon.hooks.lifecycle import Lifecycle
 from addon.hooks.looping import Looping
@@ -277,6 +277,10 @@ class Grafting:
         gone(flow)
 
     def error(self, flow: http.HTTPFlow) -> None:
+        self._broke_off(flow)
+
+    def _broke_off(self, flow: http.HTTPFlow) -> None:
+        """The answer has no more to come. Again does nothing."""
         way = self._ways.pop(flow)
         self._heard.pop(flow)
         stage = self._over(flow)
@@ -288,9 +292,11 @@ class Grafting:
 
     def _begun(self, flow: http.HTTPFlow, stage: ModelStream) -> None:
         self._stages[flow] = stage
+        broke_off[flow] = partial(self._broke_off, flow)
         self._streaming.add(stage)
 
     def _over(self, flow: http.HTTPFlow) -> ModelStream | None:
+        broke_off.pop(flow)
         stage = self._stages.pop(flow)
         if stage is not None:
             self._streaming.discard(stage)

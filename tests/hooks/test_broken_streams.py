@@ -7,13 +7,14 @@ from typing import Any
 
 import httpx2
 import pytest
+from mitmproxy import http
 
 from addon.hooks.streams import start
 from tests.hooks.harness import Hooks, request, response
 from tests.hooks.proxied import Proxied, serving
 from tests.hooks.test_grafting import ASKED, STREAM, event
 from tests.hooks.test_untouched_streams import ASKED as DOCUMENT
-from tests.hooks.test_untouched_streams import DEVELOPER, Slow
+from tests.hooks.test_untouched_streams import DEVELOPER, LAST, Slow
 
 BODIES = {"grafted": DOCUMENT, "only noted": DOCUMENT | {"cachedContent": "cachedContents/1"}}
 
@@ -80,3 +81,36 @@ async def test_the_end_of_the_process_ends_them(body: bytes, hooks: Hooks, monke
         assert b"the proxy is stopping" in last
     assert b"".join(stage(b"")) == b""
     assert len(notes) == 2
+
+
+class _SlowAtErrors:
+    """A script that takes its time over each answer that broke off."""
+
+    def __init__(self) -> None:
+        self.has_begun = asyncio.Event()
+        self.go = asyncio.Event()
+
+    async def error(self, flow: http.HTTPFlow) -> None:
+        self.has_begun.set()
+        await self.go.wait()
+
+
+async def test_a_client_that_asks_again_while_a_script_is_told_of_its_hanging_up_finds_its_calls(
+    slow: Slow, url: str, tmp_path: Path
+) -> None:
+    """A call that is answered by hand is one record, however often its request is sent."""
+    script = _SlowAtErrors()
+    called = event({"text": "Wait."}, {"functionCall": {"name": "get_weather", "args": {}}})
+    slow.pieces = (called, LAST)
+    async with Proxied(tmp_path, url, early=[script]) as proxied, asyncio.timeout(10):
+        await proxied.tools("get_weather")
+        path = f"{proxied.reverse}{DEVELOPER}?alt=sse"
+        async with proxied.client() as client:
+            async with client.stream("POST", path, json=DOCUMENT) as answer:
+                assert b"Wait." in await anext(answer.aiter_raw())
+        await script.has_begun.wait()
+        slow.go.set()
+        async with proxied.client() as client:
+            assert "Wait." in (await client.post(path, json=DOCUMENT)).text
+        assert len((await proxied.runtime.store.calls()).items) == 1
+        script.go.set()
