@@ -248,7 +248,10 @@ class Runtime:
         for task in self._upkeep:
             task.cancel()
         if self._server is not None:  # before the tools: the front doors run them
-            clear_address(self.settings.state, self._server.url)
+            try:
+                clear_address(self.settings.state, self._server.url)
+            except OSError as error:  # a disk that became read-only
+                logger.warning("the control API's address stays in the state folder: %s", error)
             await _closed("control API", self._server.stop())
         for name, part in (("Live", self.lives.close), ("loops", self.loops.stop), ("tools", self.executors.close)):
             await _closed(name, part())

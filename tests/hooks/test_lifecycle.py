@@ -1,6 +1,7 @@
 """Options: registered from the one table, checked at the start, and once more when they change."""
 
 import asyncio
+import errno
 import logging
 from collections.abc import Callable
 from pathlib import Path
@@ -143,6 +144,21 @@ async def test_the_end_gives_the_store_back(make: Make, tmp_path: Path) -> None:
     for _ in range(2):
         hooks = make(store=f"sqlite:///{path}", state=str(tmp_path / "state"))
         assert hooks.lifecycle.runtime is not None
+        await hooks.done()
+        assert hooks.lifecycle.runtime is None
+
+
+async def test_a_state_folder_that_cannot_be_written_any_more_keeps_nothing_from_being_given_back(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read_only(state: Path, url: str) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr("addon.hooks.runtime.clear_address", read_only)
+    path = tmp_path / "state" / "toolgraft.db"
+    for _ in range(2):
+        hooks = make(store=f"sqlite:///{path}", state=str(tmp_path / "state"), control="127.0.0.1:0")
+        await hooks.call("running")
         await hooks.done()
         assert hooks.lifecycle.runtime is None
 
