@@ -13,6 +13,8 @@ from addon.core.egress import parse_rule
 from addon.tools.base import ToolError
 from addon.tools.egress import Egress, EgressTransport
 from addon.tools.endpoint import HttpExecutor
+from addon.tools.mcp_config import Server
+from addon.tools.mcp_servers import McpSource
 
 type Call = Callable[..., Any]
 
@@ -110,3 +112,25 @@ async def test_what_answers_at_a_second_address_is_called_there(
 ) -> None:
     resolves(monkeypatch, ["127.0.0.2", "127.0.0.1"])
     assert json.dumps(await run(f"http://tools.example:{endpoint.port}/")) == '"done"'
+
+
+async def test_a_redirect_of_an_mcp_server_leads_nowhere_else(
+    endpoint: Endpoint, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What is configured is called, wherever it is; what it names is not."""
+    asked = asyncio.Event()
+
+    async def redirect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        location = b"location: http://127.0.0.1:%d/latest/meta-data" % endpoint.port
+        writer.write(b"HTTP/1.1 307 Elsewhere\r\n%b\r\ncontent-length: 0\r\nconnection: close\r\n\r\n" % location)
+        await writer.drain()
+        writer.close()
+        asked.set()
+
+    server = await asyncio.start_server(redirect, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/mcp"
+    async with server, McpSource("s", Server(url=url), start_timeout=5):
+        assert asked.is_set()
+    assert "it redirects to another URL, which is not followed" in caplog.text
+    assert endpoint.count == 0
