@@ -111,11 +111,14 @@ class Worker:
         path = f"/v1/sessions/{self._session}/tools"
         declarations = [worker_declaration(tool) for tool in self._tools.values()]
         while True:
-            current: Document = {"tools": []}
+            current: Document = {"tools": [], "shared": []}
             condition = {"If-None-Match": "*"}
             try:
                 answer = await self._api.request("GET", path)
-                if (found := answer.json())["tools"] is not None:  # None: only the proxy's own tools exist
+                found = answer.json()
+                if found["tools"] is None:  # only the proxy's own tools exist
+                    current["shared"] = found["shared"]
+                else:
                     current, condition = found, {"If-Match": answer.headers["etag"]}
             except Refused as error:
                 if error.status != 404:
@@ -189,6 +192,9 @@ def with_tools(document: Document, declarations: Sequence[Document]) -> Document
     """The session's tools with these declarations, which replace worker tools of the same names. Raises Refused if
     another kind of tool has one of the names."""
     new = {declaration["name"]: declaration for declaration in declarations}
+    for tool in document.get("shared", ()):
+        if tool["name"] in new:
+            raise Refused(f"the proxy itself has a tool {tool['name']}: rename one of the two")
     functions: list[Document] = []
     builtins: list[Document] = []
     for tool in document["tools"]:

@@ -277,6 +277,11 @@ def test_a_name_that_is_another_tool_s_is_refused(executor: Any) -> None:
         with_tools({"tools": [{"functionDeclarations": [taken]}]}, [{"name": "f", "executor": {"type": "worker"}}])
 
 
+def test_a_tool_of_the_proxy_s_own_is_not_replaced() -> None:
+    with pytest.raises(Refused, match="the proxy itself has a tool f"):
+        with_tools({"tools": [], "shared": [{"name": "f"}]}, [{"name": "f", "executor": {"type": "worker"}}])
+
+
 async def test_what_the_proxy_refuses_ends_the_worker_in_its_words(bench: Bench) -> None:
     source = Functions(f=echo)
     source.rules["f"] = Rules(after=("nobody",))

@@ -271,6 +271,29 @@ async def test_a_worker_s_token_does_not_take_an_approval_away(client: Client) -
     assert (await client.put(path, json=asks, headers=token)).status_code == 200
 
 
+async def test_a_worker_s_token_does_not_replace_the_proxy_s_own_tools(client: Client, app: ControlApp) -> None:
+    token = bearer(await make(client, "worker", session="mine"))
+    path = "/v1/sessions/mine/tools"
+    name = TOOLS["tools"][0]["name"]
+    app.api.shared = lambda: [{"name": name, "description": "the proxy's own"}]
+
+    async def refused(document: Json) -> bool:
+        answer = await client.put(path, json=document, headers=token)
+        assert answer.status_code in (200, 403)
+        return answer.status_code == 403 and answer.json()["tool"] == name
+
+    other = {"tools": [TOOLS["tools"][0] | {"name": "another"}]}
+    none: Json = {"tools": []}
+    assert await refused(TOOLS)
+    assert await refused(none), "an empty list would leave the session none of them"
+    assert not await refused(other)
+    assert await refused({"tools": [*other["tools"], *TOOLS["tools"]]})
+    assert (await client.put(path, json=TOOLS)).status_code == 200, "whoever may do everything may do this"
+    assert not await refused(TOOLS)
+    assert (await client.put(path, json=none)).status_code == 200
+    assert not await refused(none)
+
+
 async def test_a_worker_s_token_does_not_answer_what_the_proxy_runs(client: Client, capture: Capture) -> None:
     token = bearer(await make(client, "worker"))
     await capture("call_1", owner="loop", released=False)

@@ -1,6 +1,7 @@
 """A session's toolset."""
 
 import json
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 from fastapi import Body
@@ -14,7 +15,9 @@ from addon.control.masks import unmasked
 from addon.control.problems import Problem, kept_as_json
 from addon.control.routing import Caller, Here, reply
 from addon.control.versions import IF_MATCH, IF_NONE_MATCH, changed, tagged
+from addon.core.documents import Document
 from addon.core.toolset import normalise
+from addon.graft.scope import shared_with
 from store.models import Session, SessionName, ToolRules, Toolset
 
 router = group("tools")
@@ -80,7 +83,7 @@ async def set_tools(
         before = kept.toolset if kept else None
         whole = unmasked(toolset, before)
         if not caller.allows("admin"):
-            _check_worker(before or Toolset(), whole)
+            _check_worker(before, whole, api.shared())
         return await api.store.put_toolset(session, whole, if_version=version)
 
     async with api.audit.action(
@@ -111,8 +114,10 @@ async def clear_tools(api: Here, caller: Caller, request: Request, session: Sess
     return Response(status_code=204)
 
 
-def _check_worker(before: Toolset, after: Toolset) -> None:
-    """Raises Problem (403) where more than workers' tools would change: a worker's token sets those alone."""
+def _check_worker(kept: Toolset | None, after: Toolset, shared: Sequence[Document]) -> None:
+    """Raises Problem (403) where more than workers' tools would change: a worker's token sets those alone. `shared` are
+    the proxy's own tools."""
+    before = kept or Toolset()
 
     def others(toolset: Toolset) -> Toolset:
         workers = {name for name, rule in toolset.rules.items() if rule.executor and rule.executor.type == "worker"}
@@ -126,5 +131,9 @@ def _check_worker(before: Toolset, after: Toolset) -> None:
     for name, rule in before.rules.items():
         if rule.approval and not (name in after.rules and after.rules[name].approval):
             raise Problem(403, f"this token cannot take away the approval that {name} needs", tool=name)
+    left = {one["name"] for one in shared_with(after, shared)}
+    for name in (one["name"] for one in shared_with(kept, shared)):
+        if name not in left:
+            raise Problem(403, f"this token cannot take away or replace {name}, a tool of the proxy's own", tool=name)
     if others(before) != others(after):
         raise Problem(403, "this token may set tools that workers run, and no others")
