@@ -1,9 +1,9 @@
-"""Visible turns → true turns: what the client remembers is replaced by what the model really said and was told.
+"""Replaces the visible turns of a history by the true turns: what the model really said and was told.
 
-`rewrite` takes a history and, for its model turns, the true turns that the ledger holds, and gives the pieces of the
-new `contents`. What it gives always keeps Gemini's order: a turn with calls comes right after a user turn or after
-responses, and is followed by exactly its responses, in call order, before anything else of that user turn. Turns that
-need nothing stay the bytes they are, and a history that was rewritten once is not changed by being rewritten again.
+`rewrite` takes a history and the ledger's true turns for its model turns, and returns the pieces of the new `contents`.
+The result always keeps Gemini's order: a turn with calls comes right after a user turn or after responses, and exactly
+its responses follow, in call order, before anything else of that user turn. Turns that need no change keep their bytes.
+Rewriting a rewritten history changes nothing.
 """
 
 import itertools
@@ -19,18 +19,18 @@ from addon.core.tools import Generation, ToolPlan, is_before
 from addon.core.turns import CALLS, RESPONSES, SERVER_TOOLS, History, HistoryTurn
 
 _TOLD = CALLS | RESPONSES | SERVER_TOOLS
-"""What a turn may hold that has to be put right even where nothing is known of it."""
+"""The parts that may have to be rewritten even in a turn that the ledger does not know."""
 
 NO_RESULT: Document = {"error": "no result"}
 DUMMY_SIGNATURE = "skip_thought_signature_validator"
-"""Documented by Google for calls whose signature is not to be had. The last resort: it can make answers worse."""
+"""Google's documented value for calls without a signature. The last resort: it can make answers worse."""
 
 
 class RewriteRules(NamedTuple):
-    """How one request is rewritten. `strip`: the client's own calls go too, as text, where nothing declares them.
-    `keep_unanswered`: a last step none of whose calls has a result keeps its text. `ids`: calls have ids. `kept`: the
-    service has the history itself, and waits for the responses to its calls, whatever is declared. `only_known`: a turn
-    with a call that has no result yet keeps its visible form, wherever it stands, if that can stand by itself."""
+    """How one request is rewritten. `strip`: the client's own calls become text if the request does not declare them.
+    `keep_unanswered`: the last step keeps its text if none of its calls has a result. `ids`: calls have ids.
+    `keeps_history`: the service has the history and waits for the responses to its calls, whatever the request
+    declares. `only_known`: any turn with a pending call keeps its visible form, if that form is valid by itself."""
 
     plan: ToolPlan
     strip: bool
@@ -43,7 +43,7 @@ class RewriteRules(NamedTuple):
 
 
 class StepFormat(NamedTuple):
-    """All that a step which the client has no part in depends on when it is written, but for its own content."""
+    """The settings that the written form of a step depends on, if the client answers none of its calls."""
 
     names: Mapping[str, str]
     server_tools: bool
@@ -54,8 +54,8 @@ class StepFormat(NamedTuple):
 def rewrite(
     body: bytes, history: History, hits: Mapping[int, Sequence[TrueTurn]], rules: RewriteRules
 ) -> list[Piece] | None:
-    """The pieces of the new `contents`; None where nothing changes. `hits`: by index of the turn in the history, the
-    true turns it stands for (several where placeholders were joined into one turn)."""
+    """The pieces of the new `contents`; None if nothing changes. `hits`: turn index → the true turns behind it (several
+    if placeholders were joined into one turn)."""
     if not hits and not (rules.strip and history.holds & _TOLD):
         return None
     writer = _Writer(body, history, hits, rules)
@@ -80,8 +80,8 @@ class _Writer:
         self.out: list[Piece] = []
         self.changed = False
         self.index = 0
-        self.untouched = -1  # up to which turn the last piece goes as it came
-        self.awaited: tuple[TrueTurn, list[Document | None]] | None = None  # what the next user turn has to answer
+        self.untouched = -1  # the turn after the last unchanged piece
+        self.awaited: tuple[TrueTurn, list[Document | None]] | None = None  # calls that the next user turn answers
         self.manner = StepFormat(rules.plan.names, rules.plan.server_tools, rules.model, rules.ids)
         self.depends_on_place = False
         self.kept_step = False
@@ -99,7 +99,7 @@ class _Writer:
             self.user_turn(turn)
 
     def stay(self, first: int, end: int) -> None:
-        """The turns from `first` up to `end` go as they came."""
+        """Write the turns from `first` up to `end` unchanged."""
         if first == end:
             return
         start, stop = self.turns[first].spans[0][0], self.turns[end - 1].spans[-1][1]
@@ -141,7 +141,7 @@ class _Writer:
 
     def _keeps_text(self, turn: HistoryTurn, true: TrueTurn) -> bool:
         if not any(step.slots for step in true.steps) and not self.rules.plan.server_tools:
-            return True  # nothing was hidden but parts that may not stand in this request
+            return True  # only parts were hidden that this request may not hold
         if self.rules.only_known:
             stands = not true.is_shared or self.rules.strip or self._is_whole_step(turn)
             return bool(true.pending) and stands
@@ -157,7 +157,7 @@ class _Writer:
     # --- model turns ------------------------------------------------------------------------------------------
 
     def _own_turn(self, turn: HistoryTurn) -> None:
-        """A turn that the ledger does not know: as it is, or in strip mode without calls that nothing declares."""
+        """Write a turn that the ledger does not know: unchanged, or in strip mode with undeclared calls as text."""
         calls = bool(turn.holds & CALLS)
         flat_calls = self.rules.strip and calls and not self._is_whole_step(turn)
         flat_server = self.rules.strip and bool(turn.holds & SERVER_TOOLS) and not self.rules.plan.server_tools
@@ -168,7 +168,7 @@ class _Writer:
             self.stay(self.index, self.index + 1)
 
     def _is_whole_step(self, turn: HistoryTurn) -> bool:
-        """Whether a step of the client's may stay: all declared, after a user turn, with its responses in order."""
+        """Whether a step of the client may stay: all calls declared, after a user turn, with its responses in order."""
         if not self.out or self.index + 1 >= len(self.turns):
             return False
         answered = self.turns[self.index + 1].contents(self.body)
@@ -177,9 +177,9 @@ class _Writer:
         return responses_lead(answered) and calls == answers and all(name in self.rules.plan.declared for name in calls)
 
     def _joined_turn(self, turn: HistoryTurn, found: Mapping[str, TrueTurn], fresh: dict[str, TrueTurn]) -> None:
-        """A turn in which placeholders stand among other text: each is told in its place, the other text stays. One
-        that was told before goes, and where nothing else is left the user turns around it join. Calls of the client's
-        own that follow in the same run come last, as their responses come next."""
+        """Write a turn in which placeholders stand among other text: each true turn goes in place of its placeholder,
+        the other text stays. A repeated placeholder is removed; if nothing else is left, the user turns around it join.
+        The client's own calls come last, because their responses follow."""
         for text, true in segments(turn.text, found, self.rules.placeholder):
             if text:
                 self._write([{"role": "model", "parts": [{"text": text}]}])
@@ -192,7 +192,7 @@ class _Writer:
             self._write([step if self.kept_step else as_text(step)])
 
     def _told(self, true: TrueTurn) -> list[Piece]:
-        """A true turn of which the client has no part, responses included."""
+        """The pieces of a true turn whose calls the client does not answer, responses included."""
         if true.written is not None and true.written[0] == self.manner:
             return true.written[1]
         self.depends_on_place = False
@@ -219,7 +219,8 @@ class _Writer:
         return slot.name if slot.call_id is None else self.rules.plan.names.get(slot.name, slot.name)
 
     def _said(self, step: TrueStep) -> Document:
-        """A step's model Content under this request's names, its first call signed where that is asked for."""
+        """A step's model Content with this request's names, and a signature on its first call if the model requires
+        one."""
         parts: list[Document] = []
         slots = iter(step.slots)
         unsigned = True
@@ -238,8 +239,8 @@ class _Writer:
         return said if self.rules.plan.server_tools else as_text(said, calls=False)
 
     def _must_be_signed(self) -> bool:
-        """Whether Gemini refuses an unsigned call here: from 3.5 on anywhere, from 3 on in the current turn. A model
-        of which nothing is known is taken for one of the newest."""
+        """Whether Gemini refuses an unsigned call here: from 3.5 on anywhere, from 3 on in the current turn. An unknown
+        model counts as the newest."""
         if is_before(self.rules.model, (3, 0)):
             return False
         if not is_before(self.rules.model, (3, 5)):
@@ -248,10 +249,10 @@ class _Writer:
         later = self.turns[self.index + 1 :]
         return not any(turn.side == "user" and has_user_content(turn.contents(self.body)) for turn in later)
 
-    # --- steps that the client has a part in --------------------------------------------------------------------
+    # --- steps whose calls the client answers -------------------------------------------------------------------
 
     def _shared_turn(self, turn: HistoryTurn, true: TrueTurn) -> None:
-        """A mixed step, or one that was passed through: restored whole, unless it is right as it came."""
+        """Write a mixed or passed-through step: restored whole, or unchanged if it is already right."""
         *earlier, step = true.steps
         if earlier:
             self.changed = True
@@ -271,7 +272,7 @@ class _Writer:
             self._answered_turn(HistoryTurn("user", (), 0), true, asked)
 
     def _answered_turn(self, turn: HistoryTurn, true: TrueTurn, asked: Sequence[Document | None]) -> None:
-        """The user turn after a shared step: responses of both sides in call order, then what else it holds."""
+        """Write the user turn after a shared step: the responses of both sides in call order, then its other parts."""
         step = true.steps[-1]
         contents = turn.contents(self.body)
         given = responses_in(contents)
@@ -294,8 +295,8 @@ class _Writer:
     def _paired(
         self, given: Sequence[Document], asked: Sequence[Document | None], step: TrueStep, true: TrueTurn
     ) -> tuple[list[Document], list[Document]]:
-        """The step's functionResponse parts in call order, and those of the client that belong to no call of it.
-        `asked`: the calls as the client has them, by which it answers."""
+        """The step's functionResponse parts in call order, and the client's responses that match none of its calls.
+        `asked`: the calls as the client has them."""
         left = list(given)
         parts: list[Document] = []
         for slot, call, own in itertools.zip_longest(step.slots, calls_in([step.content]), asked):

@@ -1,20 +1,20 @@
-"""One Live connection: what becomes of each frame, which calls are to be run, and when their answers go upstream. Pure.
+"""One Live connection: which frames pass, which calls run, and when their answers go upstream. Pure.
 
-A `LiveMachine` is fed the frames of both sides and the answers of calls, and says what is to be done:
+A `LiveMachine` is fed the frames of both sides and the answers of calls, and returns the actions to take:
 
-- the client's `setup` and `contextUpdate` declare the toolset's tools as well; no other frame of the client changes;
-- a `toolCall` loses the calls of grafted tools, which are to be run; the client sees what is left of it;
-- the answers of the calls that the model waits for go upstream in one frame, in call order, when the last of them is
-  there; others go as they come. A call that the model cancels is ended, and never answered;
-- while the model waits for a grafted call, the client's `realtimeInput` is held back: the service would close the
-  connection. What comes behind a held frame is held as well, so that the client's frames keep their order; its own
-  `toolResponse` alone is never held, since the model may be waiting for just that.
+- The client's `setup` and `contextUpdate` also declare the toolset's tools. No other frame of the client changes.
+- The calls of grafted tools are removed from a `toolCall` and run by the proxy. The client gets the rest.
+- The answers of blocking calls go upstream in one frame, in call order, once the last one has arrived. Other answers go
+  upstream at once. A call that the model cancels is never answered.
+- While the model waits for a grafted call, the client's `realtimeInput` is held, because the service would close the
+  connection. Later frames are held too, so that the client's frames keep their order. The client's `toolResponse` is
+  never held: the model may be waiting for it.
 
-From Gemini 3.8 on, a model waits only for a function that is declared BLOCKING, takes input meanwhile, and takes the
-call back for it: nothing is held. Of the models before it, those that do not wait are declared NON_BLOCKING.
+From Gemini 3.8 on, a model waits only for functions declared BLOCKING. It accepts input meanwhile and cancels the call
+then, so nothing is held. Older models wait for every function that is not declared NON_BLOCKING.
 
-Frames that are sent in the place of held ones reach the service later than they are asked for here: until `sent` has
-told of each of them, what the client sends goes behind them.
+A frame in `Outcome.send` reaches the service later. Until `confirm_sent` was called for each of them, the client's new
+frames queue behind them.
 """
 
 import re
@@ -43,30 +43,30 @@ from addon.core.tools import Toolbox, generation, is_before
 BLOCKING, NON_BLOCKING = "BLOCKING", "NON_BLOCKING"
 _CONCERNS = re.compile(rb'"(?:tool_?[Cc]all|turn_?[Cc]omplete)')
 _ESCAPES = (b"\\u00", b"\0")
-"""What of the service's frames is to be looked into, and what may hide it: most of them are audio, and long."""
+"""The keys that make a service frame worth decoding, and the escapes that may hide them. Most frames are long audio."""
 _DECLARING = ("setup", "contextUpdate")
 _BEHAVIORS = ("UNSPECIFIED", BLOCKING, NON_BLOCKING)
 _ASYNC = (3, 8)
-"""The first version of Gemini that waits for no call unless it is told to."""
+"""The first version of Gemini that waits only for calls of functions declared BLOCKING."""
 
 
 class Frame(NamedTuple):
-    """A message of a WebSocket, and whether it is a text frame or a binary one."""
+    """A WebSocket message. `text`: a text frame, not a binary one."""
 
     data: bytes
     text: bool = True
 
 
 class ToolBehavior(NamedTuple):
-    """How the model goes about a tool: `behavior` and `scheduling` as Gemini has them, None where nothing is said."""
+    """Gemini's `behavior` and `scheduling` of a tool; None if not set."""
 
     behavior: str | None = None
     scheduling: str | None = None
 
 
 class LiveStep(NamedTuple):
-    """A toolCall with grafted calls among its own: what the model said (calls under the toolset's names), whose each
-    call is, and the grafted ones. `number` counts those of one turn of the model's, from 0."""
+    """A toolCall that holds grafted calls. `parts`: all its calls, under the toolset's names. `slots`: who owns each
+    call. `calls`: the grafted ones. `number`: its index within the model's turn, from 0."""
 
     parts: tuple[Document, ...]
     slots: tuple[CallSlot, ...]
@@ -75,14 +75,14 @@ class LiveStep(NamedTuple):
 
 
 def is_relevant(data: bytes) -> bool:
-    """Whether there may be a call in a frame of the service's, or the end of a turn."""
+    """Whether a service frame may hold a call or the end of a turn."""
     return _CONCERNS.search(data) is not None or any(escape in data for escape in _ESCAPES)
 
 
 class Outcome(NamedTuple):
-    """What is to be done. `passes` goes on in the place of the frame that was fed, None: nothing does; `send` goes
-    upstream behind it; `called` is to be run; `cancel` are ids of calls that nobody waits for any more; `results` are
-    the client's own answers to calls that it was shown, by call id."""
+    """The actions to take. `forward`: the data to pass on in place of the fed frame, None for nothing. `send`: frames
+    to send upstream after it. `step`: the calls to run. `cancel`: ids of calls that nobody waits for any longer.
+    `results`: the client's answers to calls that were passed through to it, by call id."""
 
     forward: bytes | None = None
     send: tuple[Frame, ...] = ()
@@ -93,7 +93,7 @@ class Outcome(NamedTuple):
 
 @dataclass(slots=True)
 class _Waiting:
-    """A grafted call without its answer upstream. `step` tells the calls of one toolCall from those of others."""
+    """A grafted call whose answer has not gone upstream. `step`: the number of its toolCall."""
 
     step: int
     gemini_id: str | None
@@ -105,9 +105,9 @@ class _Waiting:
 
 
 class LiveMachine:
-    """`manners` are the tools', by the toolset's names. `shows`: the client is given the grafted calls as well, and
-    answers them. `model` is the setup's, bare; "" before it. One whose name tells no version is taken for the
-    newest."""
+    """`behaviors`: by the toolset's names of the tools. `passthrough`: the client also gets the grafted calls, and
+    answers them. `model`: the bare name from the setup; "" before it. A name without a version counts as the newest
+    model."""
 
     def __init__(
         self,
@@ -127,13 +127,13 @@ class LiveMachine:
         self.new_call_id = new_call_id
         self.limits = limits
         self.model = ""
-        self._names: dict[str, str] = {}  # the name that is used upstream → the toolset's
+        self._names: dict[str, str] = {}  # the name used upstream → the toolset's name
         self._free: set[str] = set()  # the client's tools that the model does not wait for
         self._waiting: dict[str, _Waiting] = {}
-        self._client_calls: set[str] = set()  # ids of the client's calls that the model waits for beside grafted ones
-        self._client_answers: dict[str, str] = {}  # ids of grafted calls that the client answers → call ids
+        self._client_calls: set[str] = set()  # ids of the client's calls that the model waits for, beside grafted calls
+        self._client_answers: dict[str, str] = {}  # Gemini ids of the calls that the client answers → call ids
         self._steps = 0
-        self._before_turn = 0  # what `_steps` was when the model's turn began
+        self._before_turn = 0  # the value of `_steps` when the model's turn began
         self._held_frames: deque[Frame] = deque()
         self._unsent = 0
 
@@ -154,31 +154,31 @@ class LiveMachine:
         return Outcome(frame.data)
 
     def record_unchanged(self, frame: Frame) -> None:
-        """Record that a client's frame went upstream unchanged. If it declares tools, only those are declared now."""
+        """Record that a client's frame went upstream unchanged. If it declares tools, only these are declared now."""
         if _kind(frame)[0] in _DECLARING:
             self._names, self.strips = {}, False
 
     def confirm_sent(self) -> None:
-        """One of the frames of a `send` has gone upstream."""
+        """Record that one frame of `Outcome.send` has gone upstream."""
         self._unsent -= 1
 
     @property
     def is_blocked(self) -> bool:
-        """Whether the model waits for a call, and takes no input."""
+        """Whether the model waits for a call and accepts no input."""
         return not self._is_async and (bool(self._client_calls) or any(one.blocks for one in self._waiting.values()))
 
     @property
     def _is_async(self) -> bool:
-        """Whether the model takes input at any time, and waits only for functions that are declared so."""
+        """Whether the model accepts input at any time, and waits only for functions declared BLOCKING."""
         return not is_before(generation(self.model), _ASYNC)
 
     def _blocks(self, behavior: Any) -> bool:
-        """Whether the model waits for a function that is declared like this."""
+        """Whether the model waits for a function declared with this behavior."""
         declared = _behavior(behavior)
         return declared == BLOCKING if self._is_async else declared != NON_BLOCKING
 
     def _declare_tools(self, data: bytes) -> bytes:
-        """A setup or contextUpdate with the toolset's tools. One that says nothing of tools updates none."""
+        """A setup or contextUpdate with the toolset's tools. A contextUpdate without tools stays unchanged."""
         document: Document = decode(data)
         outer = next(iter(document))
         inner = document[outer]
@@ -199,9 +199,9 @@ class LiveMachine:
         return data if tools is None else encode({outer: {**inner, "tools": _with(wrapped, tools)}})
 
     def _tools(self, own: Any) -> list[Document] | None:
-        """What the client's tools become; None where they stay as they are."""
+        """The tools to declare instead of the client's own; None if these stay unchanged."""
         kept = [] if self.strips else list(objects(own))
-        # the newest models' rules: those of older ones for other surfaces do not hold for Live
+        # no model version: the limits of older models on other surfaces do not apply to Live
         plan = self.toolbox.keep(encode(kept), None, None)
         tools: list[Document] = decode(plan.tools) if plan.tools is not None else []
         self._free = {
@@ -214,7 +214,7 @@ class LiveMachine:
         return None if tools == as_list(own) else tools
 
     def _record_answers(self, data: bytes) -> tuple[tuple[str, Document], ...]:
-        """The client has answered calls: its own, and those that it was shown."""
+        """Record the client's answers. Returns the results of calls that were passed through to it, by call id."""
         results: list[tuple[str, Document]] = []
         for one in objects(get(_member(decode(data), "toolResponse")[1], "functionResponses")):
             gemini_id = str(one.get("id"))
@@ -227,7 +227,7 @@ class LiveMachine:
     # --- the service's frames ---------------------------------------------------------------------------------
 
     def from_server(self, frame: Frame) -> Outcome:
-        """Raises Malformed for a frame that may hold a call, and cannot be read."""
+        """Raises Malformed for a frame that may hold a call but cannot be decoded."""
         data = frame.data
         if not is_relevant(data):
             return Outcome(data)
@@ -236,7 +236,7 @@ class LiveMachine:
             return Outcome(data)
         if get(_member(document, "serverContent")[1], "turnComplete"):
             self._before_turn = self._steps
-            self._client_calls.clear()  # whatever the client never answered: the model has gone on
+            self._client_calls.clear()  # the model no longer waits for the client's answers
         seen, called = self._split_calls(document)
         seen, cancelled = self._cancel(seen)
         passes = data if seen is document else encode(seen) if seen else None
@@ -301,13 +301,15 @@ class LiveMachine:
         return _Waiting(self._steps, gemini_id, used, self._blocks(manner.behavior), manner.scheduling)
 
     def _refuse(self, call: Document, used: str, name: str | None, last: CapturedCall) -> None:
-        """A call behind those that a step may have: it is not stored, and answered as the last of those was."""
+        """Answer a call beyond the limit of a step with the same error as the `last` allowed one. The call is not
+        stored."""
         refused = self._awaited(_id_of(call), used, name)
         refused.response, refused.is_stored = {"error": last.fault}, False
         self._waiting[f"{last.call_id}+{len(self._waiting)}"] = refused
 
     def _cancel(self, document: Document) -> tuple[Document, tuple[str, ...]]:
-        """A toolCallCancellation: the client is told of its own calls, and of those that it was shown."""
+        """Process a toolCallCancellation. Returns the document without the ids of hidden calls, and the cancelled
+        calls' ids."""
         key, inner = _member(document, "toolCallCancellation")
         ids = [str(one) for one in as_list(get(inner, "ids"))]
         wanted = frozenset(ids)
@@ -325,18 +327,18 @@ class LiveMachine:
     # --- answers ----------------------------------------------------------------------------------------------
 
     def waits_for(self, call_id: str) -> bool:
-        """Whether the call is still to be answered."""
+        """Whether the call still needs an answer."""
         return call_id in self._waiting
 
     def answer(self, call_id: str, response: Document) -> Outcome:
-        """A call has its answer, a functionResponse's `response`. One that was cancelled in the meantime has none."""
+        """Give a call its answer, a functionResponse's `response`. Ignored if the call was cancelled meanwhile."""
         if (one := self._waiting.get(call_id)) is None:
             return Outcome()
         one.response = response
         return Outcome(send=self._take_ready() + self._release_held())
 
     def close(self) -> Outcome:
-        """The connection is no more: nothing is waited for, and what was held goes nowhere."""
+        """The connection has closed: cancel all open calls and drop the held frames."""
         left = (*(call_id for call_id, one in self._waiting.items() if one.is_stored), *self._client_answers.values())
         self._waiting.clear()
         self._client_answers.clear()
@@ -345,7 +347,7 @@ class LiveMachine:
         return Outcome(cancel=left)
 
     def _take_ready(self) -> tuple[Frame, ...]:
-        """The answers that can go upstream."""
+        """The answers that can go upstream now."""
         open_steps = {one.step for one in self._waiting.values() if one.blocks and one.response is None}
         ready: dict[object, list[str]] = {}
         for call_id, one in self._waiting.items():
@@ -356,7 +358,7 @@ class LiveMachine:
         return frames
 
     def _release_held(self) -> tuple[Frame, ...]:
-        """The held frames, as soon as nothing blocks them."""
+        """The held frames, unless the model still waits for a call."""
         if self.is_blocked:
             return ()
         frames = tuple(self._held_frames)
@@ -366,8 +368,7 @@ class LiveMachine:
 
 
 def _kind(frame: Frame) -> tuple[str, Frame]:
-    """What a frame of the client's is: the name of its first member, "" where it is no object. And the frame, with good
-    texts."""
+    """The name of a client frame's first member ("" if the frame is no object), and the frame with valid text."""
     try:
         return _first(frame.data), frame
     except Malformed:
@@ -392,7 +393,7 @@ def _with_behavior(declaration: Document, manner: ToolBehavior) -> Document:
 
 
 def _behavior(value: Any) -> str:
-    """A declaration's behavior by its name: clients may say its number."""
+    """The name of a declaration's behavior. Clients may send its number."""
     if isinstance(value, int) and 0 <= value < len(_BEHAVIORS):
         return _BEHAVIORS[value]
     return str(value).upper()
@@ -405,12 +406,12 @@ def _with(document: Document, tools: list[Document]) -> Document:
 
 
 def _key(document: Document, name: str) -> str:
-    """The key of a member, in the spelling that it has."""
+    """The key of a member, in the spelling that the document uses."""
     return next((key for key in document if camel(key) == name), name)
 
 
 def _member(document: Any, name: str) -> tuple[str, Document]:
-    """A member that is an object, and its key; {} where there is none."""
+    """The key and the value of a member that is an object; {} if there is none."""
     if not isinstance(document, dict):
         return name, {}
     key = _key(document, name)
@@ -419,7 +420,7 @@ def _member(document: Any, name: str) -> tuple[str, Document]:
 
 
 def _replaced(document: Document, key: str, value: Any) -> Document:
-    """The document with another value there; without it where there is nothing left of that."""
+    """The document with another value under a key; without the key if the value is empty."""
     if value:
         return {**document, key: value}
     return {other: kept for other, kept in document.items() if other != key}

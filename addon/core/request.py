@@ -1,7 +1,7 @@
-"""A request body as spans: its members, its history, and the body with some of them replaced.
+"""A request body as spans: reads its members and its history, and replaces some of them.
 
-`parse` reads a body; given the `Prefix` of an earlier one that this body begins with, it reads only what is new.
-`assemble` puts the body together again: what is not replaced stays the very bytes that came.
+`parse` reads a body. Given the `Prefix` of an earlier body that this one begins with, it reads only the new bytes.
+`assemble` writes the body: members that are not replaced keep their bytes.
 """
 
 import functools
@@ -16,15 +16,15 @@ from addon.core.turns import History
 _LAST = 64
 
 Piece = tuple[int, int] | bytes
-"""Part of a rewritten `contents` array: a span of Contents in the body as they came, or one new Content's JSON."""
+"""A piece of a rewritten `contents` array: a span of unchanged Contents in the body, or the JSON of one new Content."""
 
 
 class Prefix(NamedTuple):
-    """The beginning of a body, up to the end of the last Content, and what was worked out for it.
+    """The beginning of a body, up to the end of a Content, and the results for it.
 
-    It holds no bytes but the last few: `seen` is the hash of all of them, in the making. `start` is where the request
-    object starts, `around` what stands beside it before it, `before` its members up to and with `contents`, whose
-    `end` is not known yet.
+    It holds only the last bytes (`tail`), and the hash of all (`hasher` can continue it). `start`: where the request
+    object starts. `outer_names`: see `Request`. `before`: the object's members up to and including `contents`, whose
+    `end` is unknown.
     """
 
     hasher: xxhash.xxh3_128
@@ -37,20 +37,20 @@ class Prefix(NamedTuple):
     history: History
 
     def is_start_of(self, body: bytes) -> bool:
-        """Whether the body begins with these bytes, and goes on."""
+        """Whether the body begins with these bytes and is longer."""
         if len(body) <= self.end or not body.startswith(self.tail, self.end - len(self.tail)):
             return False
         return xxhash.xxh3_128_digest(memoryview(body)[: self.end]) == self.digest
 
     @property
     def size(self) -> int:
-        """About the bytes of memory that it takes, most of them for the turns."""
+        """The approximate memory use in bytes. Most of it is the turns."""
         return 1024 + 512 * len(self.history.turns) + self.history.text_size
 
 
 class Request(NamedTuple):
-    """`start` and `end` are the request object's place in the body; `around` the names that stand beside it, before
-    it, in each object that it lies in; `known` the prefix it was read with."""
+    """`start` and `end`: the position of the request object in the body. `outer_names`: for each enclosing object, the
+    names of the members before it. `known_prefix`: the prefix that the body was read with, if any."""
 
     body: bytes
     start: int
@@ -61,7 +61,7 @@ class Request(NamedTuple):
     known_prefix: Prefix | None = None
 
     def value(self, name: str) -> bytes | None:
-        """The raw value of a member by its camelCase name; None where it is absent or null."""
+        """The raw value of a member by its camelCase name; None if absent or null."""
         for member in self.members:
             if member.name == name:
                 value = self.body[member.start : member.end]
@@ -69,8 +69,8 @@ class Request(NamedTuple):
         return None
 
     def prefix(self) -> Prefix | None:
-        """What later bodies of the same conversation will begin with: all up to the last model turn, as what the user
-        says then may be asked aside, or changed. None where contents is no list."""
+        """The beginning that later bodies of the conversation probably share: everything up to the last model turn,
+        because the user's next message may change. None if `contents` is no list."""
         at = next((i for i, m in enumerate(self.members) if m.name == "contents"), None)
         turns = self.history.turns
         if at is None or not turns or self.body[self.members[at].start] != ord("["):
@@ -106,8 +106,8 @@ def parse(body: bytes, path: Sequence[str] = (), known: Prefix | None = None) ->
 def _descend(
     body: bytes, path: Sequence[str], known: Sequence[Collection[str]] = ()
 ) -> tuple[int, int, tuple[frozenset[str], ...]]:
-    """The place of the object under `path`, and the names before it on each level. `known`: names that stood there
-    already, in the bytes that are not read again."""
+    """The position of the object under `path`, and the names before it on each level. `known`: the names on each level
+    in the bytes that are not read again."""
     start, end = 0, len(body)
     around: list[frozenset[str]] = []
     for level, name in enumerate(path):
@@ -134,8 +134,8 @@ def _history(body: bytes, contents: Member) -> History:
 
 
 def _resume(body: bytes, path: Sequence[str], known: Prefix) -> Request:
-    """After `known`, the bytes that follow stand inside the `contents` array, behind an element: put an opening of
-    the same kind before them, and they are a document of their own."""
+    """Read only the bytes after the known prefix. They continue the `contents` array after an element, so an artificial
+    opening in front of them makes them a document of their own."""
     opening = b"".join(b'{"%s":' % name.encode() for name in path) + b'{"contents":[{}'
     tail = opening + body[known.end :]
     shift = known.end - len(opening)
@@ -153,8 +153,8 @@ def _resume(body: bytes, path: Sequence[str], known: Prefix) -> Request:
 
 
 def assemble(request: Request, replaced: Mapping[str, bytes | None], contents: Sequence[Piece] | None = None) -> bytes:
-    """The body with members set (JSON by camelCase name), or taken out (None), and with its `contents` made of these
-    pieces. The same body object where nothing is to change."""
+    """The body with members replaced (JSON by camelCase name) or removed (None), and with `contents` made of these
+    pieces. The same object if nothing changes."""
     present = {m.name for m in request.members}
     if contents is None and not any(name in present or value is not None for name, value in replaced.items()):
         return request.body

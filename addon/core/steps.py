@@ -1,4 +1,4 @@
-"""What the ledger says of a turn: its steps, whose each call is, and the answers there are by now."""
+"""The ledger's view of a turn: its steps, the owner of each call, and the answers so far."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -11,7 +11,8 @@ from addon.core.turns import CALLS, History
 
 
 class CallSlot(NamedTuple):
-    """A call of a step: its name in the toolset (or the client's own), and the captured call, None for the client's."""
+    """A call of a step. `name`: in the toolset, or as the client declares it. `call_id`: the captured call; None for
+    the client's own call."""
 
     name: str
     call_id: str | None
@@ -23,8 +24,8 @@ class TrueStep(NamedTuple):
 
 
 def with_restored_calls(content: Document, slots: Sequence[CallSlot], made: Mapping[str, Document]) -> TrueStep:
-    """A step of an older record, which lacks the calls that the model had marked as thoughts: each is put back in its
-    place, as `made` has it (functionCalls by call id). The slot of a call that nothing holds any more is left out."""
+    """A step of an older record, which lacks the calls that the model had marked as thoughts. Each is put back in its
+    place from `made` (functionCalls by call id). The slot of a call that is no longer stored is left out."""
     left, parts, found = list(parts_of(content)), list[Document](), list[CallSlot]()
     for slot in slots:
         while left and get(left[0], "functionCall") is None:
@@ -48,8 +49,8 @@ class TrueTurn:
     """What really happened in place of a visible turn.
 
     `answers`: for each call id the functionResponse's `response`, None while there is none. `passthrough`: the client
-    was given the calls and answers them itself. `chain` is what the ledger keeps of all that stood before it.
-    Immutable, but for the bytes it was last written as.
+    got the calls and answers them itself. `chain`: the turn's hash with everything before it. Immutable, except for
+    `written`, which caches the bytes that the turn was last written as.
     """
 
     __slots__ = ("answers", "chain", "passthrough", "steps", "turn_id", "visible_text", "written")
@@ -74,7 +75,7 @@ class TrueTurn:
 
     @property
     def is_shared(self) -> bool:
-        """Whether the client has a part in the last step: calls of its own, or all of them."""
+        """Whether the client answers calls of the last step: its own, or all of them (passthrough)."""
         return bool(self.steps[-1].slots) and (
             self.passthrough or any(slot.call_id is None for slot in self.steps[-1].slots)
         )
@@ -86,8 +87,8 @@ class TrueTurn:
 
 
 def given_answers(said: Sequence[Document] | None, answered: Sequence[Document], true: TrueTurn) -> dict[str, Document]:
-    """What the client answered to calls that were passed through to it, by call id, of the calls that have no answer
-    yet. `said` is the model turn as the client has it (see `client_calls`), `answered` the user turn after it."""
+    """The client's answers to calls that were passed through to it, by call id, if the call has no answer yet. `said`:
+    the model turn as the client has it (see `client_calls`). `answered`: the user turn after it."""
     if not true.passthrough or not true.pending:
         return {}
     left = responses_in(answered)
@@ -100,10 +101,10 @@ def given_answers(said: Sequence[Document] | None, answered: Sequence[Document],
 
 
 def client_calls(said: Sequence[Document] | None, true: TrueTurn) -> list[Document | None]:
-    """For each call of the last step what the client has of it in its own turn, under the name and the id that it
-    knows; None for those it was not shown.
+    """Each call of the last step as the client has it, with the client's name and id; None for a hidden call.
 
-    `said` None: it names the turn alone, and knows its calls as they were made.
+    `said`: the model turn as the client has it. None if the client only names the turn: then its calls are taken as the
+    model made them.
     """
     step = true.steps[-1]
     made = iter(calls_in([step.content]))
@@ -117,7 +118,7 @@ def client_calls(said: Sequence[Document] | None, true: TrueTurn) -> list[Docume
 
 
 def response_to(call: Document | None, left: list[Document]) -> Document | None:
-    """Take the response to a call out of those that are left: the one with its id, else the next one of its name."""
+    """Take the response to a call out of `left`: the one with its id, else the next one with its name."""
     if call is None:
         return None
     call_id = call.get("id")
@@ -131,22 +132,22 @@ def response_to(call: Document | None, left: list[Document]) -> Document | None:
 def segments(
     text: str, found: Mapping[str, TrueTurn], placeholder: Placeholder
 ) -> Iterator[tuple[str, TrueTurn | None]]:
-    """A turn's text cut at the placeholders of these true turns: for each the text before it, less what the model
-    itself said there, and the true turn; then the text after the last one, with None."""
+    """Split a turn's text at the placeholders of these true turns. Yields for each placeholder the text before it,
+    without the model's own text there, and its true turn; then the text after the last placeholder, with None."""
     at = 0
     for start, end, turn_id in placeholder.find(text):
         if (true := found.get(turn_id)) is not None:
             own = placeholder.find(true.visible_text)
-            told = true.visible_text[: own[0][0]].strip() if own else ""
-            yield text[at:start].strip().removesuffix(told).rstrip(), true
+            model_text = true.visible_text[: own[0][0]].strip() if own else ""
+            yield text[at:start].strip().removesuffix(model_text).rstrip(), true
             at = end
     if at:
         yield text[at:].strip(), None
 
 
 def last_step(history: History, hits: Mapping[int, Sequence[TrueTurn]], placeholder: Placeholder) -> TrueTurn | None:
-    """The true turn that is the last model turn of a history, where that is one. A turn of nothing but placeholders
-    that stood before does not count: it vanishes."""
+    """The true turn of a history's last model turn, if it has one. A turn that only repeats earlier placeholders does
+    not count: it vanishes."""
     first: dict[str, int] = {}
     for index in sorted(hits):
         for true in hits[index]:

@@ -1,10 +1,10 @@
-"""A request's history as turns: runs of Contents of one side, and the hashes by which the ledger knows them.
+"""A request's history as turns: runs of Contents of one side, with the hashes that the ledger uses.
 
-A `History` holds no bytes, only where its Contents lie in the body: it fits every later body that begins with the
-same bytes. Histories grow at their end, so `History.of` goes on from what is already known of the beginning.
+A `History` holds no bytes, only the positions of its Contents in the body, so it is valid for every later body that
+begins with the same bytes. Histories grow at the end, so `History.of` continues from a known beginning.
 
-The visible form of a turn is its text joined over the run and trimmed, its calls as name and args, and its other
-parts; never thoughts, empty parts, ids or signatures, which clients lose or change on their way.
+The visible form of a turn is its text, joined over the run and trimmed, its calls as name and args, and its other
+parts. It excludes thoughts, empty parts, ids and signatures, which clients lose or change.
 """
 
 import re
@@ -50,8 +50,7 @@ _contents = msgspec.json.Decoder(_RawContent)
 _NULL = bytes(_ABSENT)
 
 CALLS, RESPONSES, SERVER_TOOLS, SIGNATURES = 1, 2, 4, 8
-"""What a Content holds, as bits: functionCall parts, functionResponse parts, toolCall or toolResponse parts, parts
-with a thoughtSignature."""
+"""Bits for the parts in a Content: functionCall, functionResponse, toolCall or toolResponse, thoughtSignature."""
 
 
 _PLAIN = _PartHead()
@@ -77,9 +76,9 @@ def _holds(head: _Head) -> int:
 class HistoryTurn(msgspec.Struct, eq=False, gc=False):
     """A run of consecutive Contents of one side.
 
-    `spans` are (start, end) in the body. `text` (of model turns), `digest` and `chain` are there after `identify`.
-    `key` and `memo` are the ledger's: the key of the turn's own words, and what it was found to be. There are many
-    turns, and none is part of a cycle: they are kept from the garbage collector.
+    `spans` are (start, end) in the body. `text` (of model turns), `digest` and `chain` are set by `identify`. `key` and
+    `memo` belong to the ledger: the key of the turn's own words, and the result of its look-up. `gc=False`: there are
+    many turns, and none is part of a reference cycle.
     """
 
     side: Side
@@ -97,7 +96,7 @@ class HistoryTurn(msgspec.Struct, eq=False, gc=False):
         return [decode(memoryview(body)[start:end]) for start, end in self.spans]
 
     def words(self, body: bytes) -> int:
-        """How many different words the turn says, as far as it was looked at: see `words_of`."""
+        """The number of different words in the turn, as `words_of` counts them."""
         if self._words < 0:
             try:
                 self._words = words_of(part for content in self.contents(body) for part in parts_of(content))
@@ -107,10 +106,10 @@ class HistoryTurn(msgspec.Struct, eq=False, gc=False):
 
 
 class History:
-    """The turns of a `contents` array. `end` is where its last Content ends in the body; `holds` is what any holds.
+    """The turns of a `contents` array. `end`: where its last Content ends in the body. `holds`: the bits of all turns.
 
-    What was worked out for its first turns goes on with it: `identified` of them have been identified, their texts
-    have `read` characters, and `memo` is the ledger's to remember what it found for the first `remembered`.
+    Results for the first turns are reused: the first `identified` turns have their hashes, `text_size` is the size of
+    their texts in characters, and `memo` holds the ledger's results for the first `remembered` turns.
     """
 
     __slots__ = ("end", "holds", "identified", "memo", "remembered", "text_size", "turns")
@@ -125,7 +124,7 @@ class History:
         self.remembered = 0
 
     def inherit(self, known: "History", turns: int) -> None:
-        """This history has its first `turns` turns in common with one that is known."""
+        """Reuse the results of a known history that has the same first `turns` turns."""
         self.identified = min(known.identified, turns)
         self.text_size = known.text_size
         self.memo = known.memo
@@ -135,15 +134,15 @@ class History:
     def of(
         cls, array: bytes | memoryview, spans: Sequence[tuple[int, int]], known: "History | None" = None
     ) -> "History":
-        """The history of `array`, a JSON array whose last elements are the Contents at `spans` of the body; after the
-        turns that are `known` already, where given. Raises Malformed where a Content is not shaped as one."""
+        """The history of `array`, a JSON array whose last elements are the Contents at `spans` of the body. `known`:
+        the history before these Contents. Raises Malformed if a Content has the wrong shape."""
         try:
             heads = _heads.decode(array)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise Malformed(str(error)) from None
         turns = list(known.turns) if known else []
         holds = known.holds if known else 0
-        last = turns.pop() if turns else None  # it may go on; the known one stays as it is
+        last = turns.pop() if turns else None  # the turn may continue; the known history stays unchanged
         side: Side = last.side if last else "user"
         run = list(last.spans) if last else []
         held = last.holds if last else 0
@@ -166,9 +165,9 @@ class History:
         return history
 
     def identify(self, body: bytes) -> None:
-        """Fill in text, digest and chain of every turn that lacks them. `body` is what the history was read from.
+        """Set text, digest and chain of every turn that lacks them. `body`: the body that the history belongs to.
 
-        `digest` identifies the words of a turn, `chain` the turn together with everything before it.
+        `digest` identifies the visible form of a turn, `chain` the turn together with everything before it.
         """
         chain = self.turns[self.identified - 1].chain if self.identified else b""
         for turn in self.turns[self.identified :]:
@@ -182,7 +181,7 @@ class History:
 
 
 def _identity(body: bytes, spans: Iterable[tuple[int, int]]) -> tuple[str, bytes]:
-    """The text and the digest of a run. What cannot be read is known by its bytes, and nothing else equals it."""
+    """The text and the digest of a run. A run that cannot be decoded is hashed by its bytes and equals no other."""
     pieces = [memoryview(body)[start:end] for start, end in spans]
     try:
         return visible_form(part for piece in pieces for part in as_list(_contents.decode(piece).parts))
@@ -191,17 +190,17 @@ def _identity(body: bytes, spans: Iterable[tuple[int, int]]) -> tuple[str, bytes
 
 
 def chain_key(before: bytes, side: Side, digest: bytes) -> bytes:
-    """The key of a turn with everything before it (`before`: the key of the turn before it, b"" for none)."""
+    """The hash of a turn with everything before it. `before`: the chain of the turn before it, b"" for none."""
     return xxhash.xxh3_128_digest(b"chain" + before + side.encode() + digest)
 
 
 WINDOWS = 6
-"""How many windows a turn has at most: of 2 turns, of 4, and so on."""
+"""The maximum number of windows of a turn: of 2 turns, of 4, and so on."""
 
 
 def windows(before: Sequence[bytes], digest: bytes) -> list[bytes]:
-    """The hashes of a turn with the one before it, with the three before it, and so on, as far as there are so many.
-    `before`: the digests of the turns before it, in order."""
+    """The hashes of a turn with the one turn before it, with the three before it, and so on. `before`: the digests of
+    the turns before it, in order."""
     found: list[bytes] = []
     start = len(before) - 1
     while start >= 0 and len(found) < WINDOWS:
@@ -212,21 +211,20 @@ def windows(before: Sequence[bytes], digest: bytes) -> list[bytes]:
 
 
 def visible_digest(parts: Iterable[Document]) -> bytes:
-    """The digest of a turn made of these (decoded) parts, as `History.identify` would find it."""
+    """The digest that `History.identify` computes for a turn of these (decoded) parts."""
     return visible_form(_raw_parts.decode(encode(list(parts))))[1]
 
 
 PREFIXES = 64
-"""How many beginnings of an answer a client may be taken to have kept, besides all that came. What chats say alike by
-chance is short."""
+"""How many beginnings of a broken-off answer are noted, besides all of it. Chats share only short texts by chance."""
 
 _SHORT = 2**16
-"""Bytes of the longest of them: parts may be large."""
+"""The maximum size of a beginning in bytes: parts may be large."""
 
 
 def prefix_digests(parts: Sequence[dict[str, msgspec.Raw]]) -> list[bytes]:
-    """The digests of a turn that was made of the first of these parts, of the first two, and so on; the last is of all
-    of them. Each once."""
+    """The digests of turns that hold the first of these parts, the first two, and so on; the last digest is that of all
+    parts. Each digest once."""
     seen = [raw for raw in parts if bytes(raw.get("thought", b"")) != b"true"]
     found: dict[bytes, None] = {}
     size = 0
@@ -241,7 +239,7 @@ def prefix_digests(parts: Sequence[dict[str, msgspec.Raw]]) -> list[bytes]:
 
 
 def prefix_digests_of(parts: Iterable[Document]) -> list[bytes]:
-    """The same of decoded parts."""
+    """`prefix_digests` of decoded parts."""
     return prefix_digests(_raw_parts.decode(encode(list(parts))))
 
 
@@ -250,12 +248,12 @@ _UNSEEN = frozenset({"text", "thought", "thoughtSignature", "functionCall", "fun
 
 
 def visible_form(parts: Iterable[dict[str, msgspec.Raw]]) -> tuple[str, bytes]:
-    """The joined text of a turn, trimmed, and the hash of its visible form."""
+    """The joined and trimmed text of a turn, and the hash of its visible form."""
     texts: list[str] = []
     digest = xxhash.xxh3_128()
     for raw in parts:
         if len(raw) == 1 and "text" in raw and isinstance(value := decode(raw["text"]), str):
-            texts.append(value)  # as nearly all are
+            texts.append(value)  # the usual part
             continue
         part = {camel(key): value for key, value in raw.items() if bytes(value) != _NULL} if raw else raw
         if "thought" in part and bytes(part["thought"]) == b"true":
@@ -283,16 +281,16 @@ def visible_form(parts: Iterable[dict[str, msgspec.Raw]]) -> tuple[str, bytes]:
 
 
 _LOOKED_AT = 1000
-"""Characters of a part, from its beginning, whose words are counted: nothing depends on there being very many."""
+"""How many characters of a part are searched for words: no threshold needs very many."""
 
 _WORD = re.compile(r"[^\W_]{2,}")
 _UNSPACED = "\u2e80"
-"""From here on characters are written without spaces between words, or mean a syllable each."""
+"""The first character of the scripts without spaces between words."""
 
 
 def words_of(parts: Iterable[Document]) -> int:
-    """How many different words are in the texts, calls and responses of (decoded) parts; two characters of a script
-    that has no spaces count for one. What it begins with is enough of a long part. Thoughts and media do not count."""
+    """The number of different words in the texts, calls and responses of (decoded) parts. Two characters of a script
+    without spaces count as one word. Only the beginning of a long part is searched. Thoughts and media do not count."""
     words: set[str] = set()
     for part in parts:
         if part.get("thought"):
@@ -307,8 +305,8 @@ def words_of(parts: Iterable[Document]) -> int:
 
 
 def _blob(raw: msgspec.Raw) -> bytes:
-    """Media by its content: clients may send base64 back in the URL-safe alphabet, and without padding. What is no
-    media is known by its bytes."""
+    """The identity of inline data: clients may send base64 back in the URL-safe alphabet, and without padding. Any
+    other value is identified by its bytes."""
     try:
         blob = {camel(key): bytes(value) for key, value in _raw_object.decode(raw).items()}
     except msgspec.ValidationError:
@@ -321,9 +319,9 @@ def _blob(raw: msgspec.Raw) -> bytes:
 
 
 def canonical(value: Any, *, named: bool = True) -> Any:
-    """JSON in the one form that equal values share: keys sorted, numbers by value.
+    """JSON in a canonical form: keys sorted, numbers by value.
 
-    `named`: the keys are the user's own, and stay. Otherwise they are Gemini's, and either spelling is the same.
+    `named`: the keys are the user's own and stay unchanged. Otherwise they are Gemini's, in either spelling.
     """
     if isinstance(value, dict):
         items = value.items() if named else ((camel(k), v) for k, v in value.items() if v is not None)
@@ -333,5 +331,5 @@ def canonical(value: Any, *, named: bool = True) -> Any:
     if isinstance(value, float) and value.is_integer() and abs(value) < _EXACT:
         return int(value)
     if isinstance(value, int) and abs(value) >= _EXACT:
-        return float(value) if abs(value) < _LARGEST else str(value)  # a float is all that most clients keep of it
+        return float(value) if abs(value) < _LARGEST else str(value)  # most clients keep only a float
     return value
