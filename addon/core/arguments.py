@@ -1,4 +1,4 @@
-"""The arguments of calls: put together where they come in pieces, and held to what a call may have."""
+"""The arguments of calls: assembles streamed arguments, and enforces limits."""
 
 import re
 import sys
@@ -9,14 +9,14 @@ from typing import Any, NamedTuple
 from addon.core.documents import Document, encode
 
 MAX_DEPTH = 100
-"""How deep the arguments of a call may be nested. Protobuf goes no deeper, and neither could the store."""
+"""The maximum nesting depth of a call's arguments, which is also that of Protobuf and of the store."""
 
 _STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]|\[['\"](.*?)['\"]\]")
 _VALUES = ("stringValue", "numberValue", "boolValue")
 
 
 class Limits(NamedTuple):
-    """How many calls a step may have, and how many bytes of JSON all their arguments together."""
+    """The maximum number of calls in a step, and the maximum size of all their arguments in bytes of JSON."""
 
     calls: int
     args: int
@@ -26,7 +26,7 @@ NO_LIMITS = Limits(sys.maxsize, sys.maxsize)
 
 
 class Bounds:
-    """What the calls of one step have taken of the limits. `calls` counts those of grafted tools."""
+    """How much of the limits the calls of one step have used. `calls` counts the calls of grafted tools."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
@@ -35,16 +35,16 @@ class Bounds:
 
     @property
     def are_full(self) -> bool:
-        """Whether the step has all the calls that it may have."""
+        """Whether the step has the maximum number of calls."""
         return self.calls >= self.limits.calls
 
     @property
     def are_exceeded(self) -> bool:
-        """Whether the model has been told so."""
+        """Whether a call beyond the limit was counted, and so the model got the error."""
         return self.calls > self.limits.calls
 
     def take(self) -> str | None:
-        """Counts a call. Why it cannot be run, in words for the model; None where it can."""
+        """Count a call. Returns why it cannot run, in words for the model; None if it can."""
         self.calls += 1
         most = self.limits.calls
         if self.calls <= most:
@@ -52,7 +52,7 @@ class Bounds:
         return f"more than {most} calls in one step: this one and those after it were left out. Make {most} at most."
 
     def fault(self, args: object, *, is_too_long: bool = False) -> str | None:
-        """Counts the arguments of a call. Why they are to be left out; None where they are kept."""
+        """Count the arguments of a call. Returns why they must be left out; None if they fit."""
         if is_deeper(args, MAX_DEPTH):
             return f"arguments nested more than {MAX_DEPTH} levels deep"
         size = 0 if is_too_long or args is None else len(encode(args))
@@ -63,14 +63,14 @@ class Bounds:
 
 
 class Assembly:
-    """Arguments whose pieces come one by one, as `{"jsonPath": "$.a[0].b", "stringValue": "x"}`. Strings of one path
-    grow. What goes beyond `most` characters in all is not kept: `is_too_long` then."""
+    """Arguments that arrive in pieces such as `{"jsonPath": "$.a[0].b", "stringValue": "x"}`. Strings of the same path
+    are joined. Beyond `most` characters in total, pieces are dropped and `is_too_long` is set."""
 
     def __init__(self, most: int) -> None:
         self.is_too_long = False
         self._left = most
         self._args: Document = {}
-        self._growing: list[tuple[Any, str | int]] = []  # where strings are that may grow
+        self._growing: list[tuple[Any, str | int]] = []  # the positions of strings that may grow
 
     def put(self, piece: Mapping[str, Any]) -> None:
         value = next((piece[name] for name in _VALUES if name in piece), None)
@@ -82,11 +82,11 @@ class Assembly:
             self._set(path, value)
 
     def update(self, args: Document) -> None:
-        """Some arguments as they are."""
+        """Add complete arguments."""
         self._args.update(args)
 
     def done(self) -> Document:
-        """All that came, whole."""
+        """The assembled arguments."""
         for holder, key in self._growing:
             if isinstance(holder[key], _Growing):
                 holder[key] = "".join(holder[key].texts)
@@ -122,7 +122,7 @@ class Assembly:
 
 
 class _Growing(NamedTuple):
-    """A string that may grow: it is joined once, at the end."""
+    """A string that may grow. Its pieces are joined once, at the end."""
 
     texts: list[str]
 
@@ -140,5 +140,5 @@ def is_deeper(value: Any, depth: int) -> bool:
 
 @lru_cache(maxsize=256)
 def _path(text: str) -> tuple[str | int, ...]:
-    """The steps of a jsonPath. The same one comes again and again."""
+    """The steps of a jsonPath. Cached, because the same paths repeat."""
     return tuple(int(number) if number else (name or quoted) for name, number, quoted in _STEP.findall(text))

@@ -1,6 +1,6 @@
-"""Who asks, as far as a request says it outside of its body: an API key, or else the project that it names.
+"""Identifies who asks by the request's path and headers: the API key, or else the project that the request names.
 
-Never a token, an address or a version: tokens are replaced every hour, and addresses hidden by balancers.
+Tokens, addresses and versions are not used: tokens are replaced every hour, and load balancers hide addresses.
 """
 
 import re
@@ -9,12 +9,14 @@ from urllib.parse import unquote
 
 _PROJECT = re.compile(r"/projects/([^/?:]+)")
 _TOKENS = ("ya29.", "eyJ")
-"""How the tokens of OAuth begin, and those that are JSON."""
+"""The beginnings of OAuth tokens and of JSON Web Tokens."""
 
 
 def asker_of(path: str, header: Callable[[str], str | None]) -> str:
-    """`path` with its query; `header` gives a header by its name in lower case. The result may be a secret: only a
-    digest of it may be kept. "" for nobody in particular."""
+    """Who asks; "" if unknown. The result may be a secret: store only a digest of it.
+
+    `path`: with its query. `header`: returns a header by its name in lower case.
+    """
     key = header("x-goog-api-key") or _query_key(path) or _bearer_key(path, header("authorization") or "")
     if key:
         return asker_with(key)
@@ -36,7 +38,7 @@ def _query_key(path: str) -> str:
 
 
 def _bearer_key(path: str, authorization: str) -> str:
-    """OpenAI's clients send the Gemini API's key as a bearer. Anywhere else a bearer is a token, however it begins."""
+    """The API key in a bearer header, as OpenAI's clients send it. On other paths a bearer is always a token."""
     if "/openai/" not in path.partition("?")[0] or _PROJECT.search(path):
         return ""
     kind, _, token = authorization.partition(" ")

@@ -1,4 +1,4 @@
-"""Calls and responses in Contents: finding them, comparing them by value, and telling them as text."""
+"""Calls and responses in Contents: finds them, compares them by value, and writes them as text."""
 
 import base64
 import binascii
@@ -14,8 +14,8 @@ _SERVER = ("toolCall", "toolResponse")
 
 
 def decoded_signature(signature: Any) -> bytes | None:
-    """A thoughtSignature by value: clients send it back in the URL-safe alphabet. None for none; what is not base64
-    is taken as it is."""
+    """The bytes of a thoughtSignature: clients may send it back in the URL-safe alphabet. None if there is none. Text
+    that is not base64 is returned as its UTF-8 bytes."""
     if not isinstance(signature, str):
         return None
     try:
@@ -25,18 +25,18 @@ def decoded_signature(signature: Any) -> bytes | None:
 
 
 def calls_in(contents: Sequence[Document]) -> list[Document]:
-    """The functionCalls of these Contents, in order."""
+    """The functionCalls in these Contents, in order."""
     return [call for c in contents for part in parts_of(c) if isinstance(call := get(part, "functionCall"), dict)]
 
 
 def responses_in(contents: Sequence[Document]) -> list[Document]:
-    """The functionResponses of these Contents, in order."""
+    """The functionResponses in these Contents, in order."""
     return [one for c in contents for part in parts_of(c) if isinstance(one := get(part, "functionResponse"), dict)]
 
 
 def echoed(contents: Sequence[Document]) -> list[tuple[Any, ...]]:
-    """What of these Contents must come back as it was: each call by name, args, id, and the signature beside it, by
-    value; the toolCall and toolResponse parts."""
+    """The values in these Contents that the client must send back unchanged: each call as name, args, id and signature;
+    the toolCall and toolResponse parts."""
     found: list[tuple[Any, ...]] = []
     for content in contents:
         for part in parts_of(content):
@@ -63,9 +63,9 @@ def responses_lead(contents: Sequence[Document]) -> bool:
 
 
 def as_text(content: Document, *, calls: bool = True, server: bool = True) -> Document:
-    """A Content with its calls and responses told as text, so that it stands without any tool being declared.
-    Responses that stay go first: text may not come before them. What tells responses has the role `user`, whichever the
-    client gave it: it is no answer of the model's. The same object where there is nothing to tell."""
+    """A Content with its calls and responses as text, so that it is valid without declared tools. Remaining responses
+    go first, because no text may precede them. Text of responses gets the role `user`, whatever role the client used:
+    it is no answer of the model. The same object if nothing changes."""
     kinds = (_OWN if calls else ()) + (_SERVER if server else ())
     if all(get(part, kind) is None for part in parts_of(content) for kind in kinds):
         return content
@@ -94,8 +94,8 @@ def _json(value: Any) -> str:
 
 
 def response_of(result: Any, error: str | None) -> Document:
-    """A call's answer as a functionResponse's `response`, which must be an object: an object as it is, a string that
-    is a JSON object parsed, anything else under `result`; an error under `error`."""
+    """A call's answer as a functionResponse's `response`, which must be an object: an object unchanged, a JSON object
+    in a string parsed, any other value under `result`; an error under `error`."""
     if error is not None:
         return {"error": error}
     if isinstance(result, dict):
@@ -111,5 +111,5 @@ def response_of(result: Any, error: str | None) -> Document:
 
 
 def args_key(args: Mapping[str, Any]) -> bytes:
-    """Arguments as a key: their order does not matter, and 1, 1.0 and true differ, as do integers of any size."""
+    """Arguments as a key. The order of members does not matter; 1, 1.0 and true differ; integers are exact."""
     return json.dumps(args, sort_keys=True, separators=(",", ":")).encode()

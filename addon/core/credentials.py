@@ -1,4 +1,5 @@
-"""What of a request proves who sends it, or lets its holder in: the names of headers and of a URL's parameters."""
+"""The credentials in a request: the names of the headers and URL parameters that hold secrets or identify the
+sender."""
 
 import base64
 import binascii
@@ -27,19 +28,19 @@ PARAMETERS = ("key", "$key", "access_token", "api_key", "apikey", "oauth_token",
 _HEADERS = frozenset(name.encode() for name in HEADERS)
 _NAMES_NOBODY = b"x-goog-user-project"  # a project's name is not looked for in other texts
 _NO_WORD = 20
-"""Characters from which on a key is none that somebody has made up."""
+"""From this length on, a value without digits is a key rather than a word that somebody made up."""
 _RANDOM = re.compile(r"[\w.+=~ -]*\d[\w.+=~ -]*", re.ASCII)
 _SECRET_NAME = re.compile(r"key|token|secret|pass|pwd|auth|cred|cookie|session|private|signature", re.IGNORECASE)
 _PAIR = re.compile(r"([?&;#])([^=&;#?\s\x1b]{1,100})=([^&;#\s\x1b\"'<>]+)")
 
 
 def is_secret_parameter(name: str) -> bool:
-    """Whether this is the name of a secret in a query, however it is written there."""
+    """Whether a query parameter of this name holds a secret. The name may be percent-encoded."""
     return unquote_plus(name).lower() in PARAMETERS
 
 
 def masked(text: str, instead: str = "***") -> str:
-    """The text with the values of secret parameters replaced in each URL of it."""
+    """The text with the values of secret parameters replaced in each of its URLs."""
 
     def pair(found: re.Match[str]) -> str:
         separator, name, value = found.groups()
@@ -49,14 +50,14 @@ def masked(text: str, instead: str = "***") -> str:
 
 
 def secret_parameters(url: str) -> list[str]:
-    """The values of a URL's secret parameters, as they stand there."""
+    """The values of a URL's secret parameters, as they are encoded there."""
     if not _may_have_parameters(url):
         return []
     return [value for _, name, value in _PAIR.findall(url) if is_secret_parameter(name)]
 
 
 def _may_have_parameters(text: str) -> bool:
-    """Whether it is worth looking: most URLs have `alt=sse` at most."""
+    """Whether a search is worthwhile: most URLs have no parameter but `alt=sse`."""
     if "=" not in text:
         return False
     lower = text.lower()
@@ -64,14 +65,14 @@ def _may_have_parameters(text: str) -> bool:
 
 
 def credentials(url: str, headers: Fields) -> tuple[bytes, ...]:
-    """What tells one sender from another: requests that differ in it are of different people."""
+    """The values that distinguish senders: requests with different values come from different people."""
     found = [value for name, value in headers if name.lower() in _HEADERS]
     return (*found, *(value.encode("utf-8", "surrogateescape") for value in secret_parameters(url)))
 
 
 def secrets_in(url: str, headers: Fields) -> set[str]:
-    """The secrets of a message, in each form in which they may be met again elsewhere. Clients that need no key send a
-    word in its place (`placeholder`), which is no secret."""
+    """The secrets in a message, in each form in which they may occur elsewhere. Words are excluded: clients that need
+    no key send a word in its place, such as `placeholder`."""
     found: set[str] = set()
     parameters = secret_parameters(url)
     for name, raw in headers:
@@ -87,7 +88,7 @@ def secrets_in(url: str, headers: Fields) -> set[str]:
 
 
 def secrets_of_header(name: str, value: str) -> set[str]:
-    """A header's secrets: what stands behind `Bearer`, a Basic password, the values of cookies, or all of it."""
+    """A header's secrets: the token after `Bearer`, a Basic password, the values of cookies, or the whole value."""
     if name.lower() in ("cookie", "set-cookie"):
         pairs = value.split(";")[: 1 if name.lower() == "set-cookie" else None]
         return {pair.partition("=")[2].strip().strip('"') for pair in pairs}
@@ -103,7 +104,7 @@ def secrets_of_header(name: str, value: str) -> set[str]:
 
 @lru_cache(maxsize=256)
 def _kept_secrets_of_header(name: bytes, value: bytes) -> frozenset[str]:
-    """The same for clients, who send theirs again and again."""
+    """`secrets_of_header` without words. Cached, because clients repeat their headers."""
     found = secrets_of_header(name.decode(), value.decode("utf-8", "surrogateescape"))
     return frozenset(filter(_is_no_word, found))
 
@@ -113,7 +114,7 @@ def _is_no_word(secret: str) -> bool:
 
 
 def secrets_of_executor(url: str, headers: Iterable[tuple[str, str]]) -> set[str]:
-    """Those of a configured address."""
+    """The secrets in the URL and headers of a configured endpoint."""
     found = set(secret_parameters(url))
     for name, value in headers:
         if _is_secret(name, value):
@@ -125,7 +126,7 @@ def secrets_of_executor(url: str, headers: Iterable[tuple[str, str]]) -> set[str
 
 
 def secrets_of_environment(variables: Iterable[tuple[str, str]]) -> set[str]:
-    """Those of a process that the proxy starts."""
+    """The secrets in the environment of a process that the proxy starts."""
     found: set[str] = set()
     for name, value in variables:
         if _is_secret(name, value):
@@ -136,6 +137,6 @@ def secrets_of_environment(variables: Iterable[tuple[str, str]]) -> set[str]:
 
 
 def _is_secret(name: str, value: str) -> bool:
-    """Whether a header or a variable of any name is one: by its name, or because it looks like one. The others are
-    words and paths, which are found in any text."""
+    """Whether a header or variable holds a secret, by its name or by its form. Other values are words and paths, which
+    occur in any text."""
     return bool(_SECRET_NAME.search(name)) or (len(value) >= 16 and _RANDOM.fullmatch(value) is not None)

@@ -1,8 +1,8 @@
-"""Tolerant access to Gemini JSON: where things are in the bytes, and values by either spelling of their keys.
+"""Tolerant access to Gemini JSON: the positions of values in the bytes, and values by either spelling of their keys.
 
 Requests are never decoded whole: `members` and `elements` find the spans of an object's or array's values (msgspec
-skips over them in C), so that what is not rewritten goes upstream as the very bytes that came. Small parts that are
-rewritten are decoded to plain dicts.
+skips over them in C), so bytes that are not rewritten go upstream unchanged. Small parts that are rewritten are decoded
+to plain dicts.
 """
 
 import re
@@ -23,7 +23,7 @@ _ESCAPE = re.compile(
     rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(?P<half>u[dD][89a-fA-F][0-9a-fA-F]{2})|.)",
     re.DOTALL,
 )
-"""Each escape of a text: a surrogate pair, half of one, or any other."""
+"""An escape in a string: a surrogate pair, half of one, or any other."""
 _CLOSE = re.compile(rb"[ \t\r\n]*}[ \t\r\n]*")
 
 _SPACE = 0x20
@@ -35,11 +35,11 @@ encode = msgspec.json.Encoder().encode
 
 
 class Malformed(ValueError):
-    """Bytes that are not the JSON they should be. The proxy passes them on as they are."""
+    """The bytes are not the expected JSON. The proxy passes them on unchanged."""
 
 
 class Member(NamedTuple):
-    """One member of an object: its name in camelCase, where its key and its value start, where the value ends."""
+    """A member of an object: its name in camelCase, the start of its key, and the start and end of its value."""
 
     name: str
     key: int
@@ -49,12 +49,12 @@ class Member(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def camel(name: str) -> str:
-    """`tool_config` → `toolConfig`; camelCase stays. Cached: the same few names come again and again."""
+    """`tool_config` → `toolConfig`; camelCase stays. Cached, because the same few names repeat."""
     return _WORD_START.sub(lambda m: m.group(1).upper(), name) if "_" in name else name
 
 
 def decode(data: bytes | memoryview) -> Any:
-    """Any JSON value. What of its texts is no Unicode is replaced: see `replace_invalid_text`. Raises Malformed."""
+    """Any JSON value. Invalid Unicode is replaced, see `replace_invalid_text`. Raises Malformed."""
     try:
         return _any_decoder.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -68,8 +68,8 @@ def decode(data: bytes | memoryview) -> Any:
 
 
 def replace_invalid_text(data: bytes) -> bytes:
-    """JSON with U+FFFD for what of its texts is no Unicode: halves of surrogate pairs, which some languages' strings
-    hold and JSON can tell, and bytes that are no UTF-8. What is none of these stays as it is, good JSON or not."""
+    """JSON with U+FFFD in place of invalid Unicode: escaped halves of surrogate pairs, which strings of some languages
+    hold, and bytes that are no UTF-8. Everything else stays unchanged, valid JSON or not."""
     try:
         data.decode()
     except UnicodeDecodeError:
@@ -82,9 +82,9 @@ def _replace_half(escape: re.Match[bytes]) -> bytes:
 
 
 def members(data: bytes, start: int = 0, end: int | None = None) -> list[Member]:
-    """The members of the object that is the whole of `data[start:end]`, in order.
+    """The members of the object in `data[start:end]`, in order.
 
-    Raises Malformed where it is not an object, or names a key twice (in one spelling or in both).
+    Raises Malformed if the bytes are no object, or if a key occurs twice (in one spelling or in both).
     """
     end = len(data) if end is None else end
     try:
@@ -102,7 +102,7 @@ def members(data: bytes, start: int = 0, end: int | None = None) -> list[Member]
                 comma = _COMMA.match(data, at)
                 at = comma.end() if comma else end
         plain = b'"%b":' % name.encode()
-        if data.startswith(plain, at) and data[at + len(plain)] > _SPACE:  # as compact JSON has it
+        if data.startswith(plain, at) and data[at + len(plain)] > _SPACE:  # compact JSON
             value_start = at + len(plain)
             found.append(Member(camel(name), at, value_start, at := value_start + len(value)))
             continue
@@ -120,7 +120,7 @@ def members(data: bytes, start: int = 0, end: int | None = None) -> list[Member]
 
 
 def elements(data: bytes, start: int, end: int) -> list[tuple[int, int]]:
-    """The spans of the elements of the array that is `data[start:end]`. Raises Malformed."""
+    """The spans of the elements of the array in `data[start:end]`. Raises Malformed."""
     try:
         raw = _array_decoder.decode(memoryview(data)[start:end])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -140,7 +140,7 @@ def elements(data: bytes, start: int, end: int) -> list[tuple[int, int]]:
 
 
 def get(document: Mapping[str, Any], name: str) -> Any:
-    """The value under a camelCase name, in whichever spelling; None where it is absent or null."""
+    """The value of a camelCase name in either spelling; None if absent or null."""
     value = document.get(name)
     if value is None:
         value = document.get(snake(name))
@@ -154,17 +154,17 @@ def snake(name: str) -> str:
 
 
 def as_list(value: Any) -> list[Any]:
-    """Proto JSON takes a single value where a list is due: always the list, [] for None."""
+    """The value as a list, [] for None. Proto JSON accepts a single value in place of a list."""
     if value is None:
         return []
     return value if isinstance(value, list) else [value]
 
 
 def parts_of(content: Mapping[str, Any]) -> list[Document]:
-    """A Content's parts that are objects."""
+    """The parts of a Content that are objects."""
     return [part for part in as_list(content.get("parts")) if isinstance(part, dict)]
 
 
 def objects(value: Any) -> Iterator[Document]:
-    """The objects of a list (or the single object)."""
+    """The objects in a list (or the single object)."""
     return (item for item in as_list(value) if isinstance(item, dict))

@@ -1,4 +1,4 @@
-"""Where the proxy's tools may connect to: rules for hosts and addresses. Pure: names are looked up elsewhere."""
+"""Rules for the hosts and addresses that the proxy's tools may connect to. Pure: names are resolved elsewhere."""
 
 import ipaddress
 from collections.abc import Sequence
@@ -13,8 +13,8 @@ _NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-._")
 
 
 class EgressRule(NamedTuple):
-    """`name`: a host's name, `*.` and the domain of many, `public` or `loopback`; "" where a `network` is named.
-    `port` None: any."""
+    """`name`: a host name, `*.` and a domain, `public` or `loopback`; "" if the rule has a `network`. `port`: None for
+    any."""
 
     name: str
     network: Network | None
@@ -22,8 +22,8 @@ class EgressRule(NamedTuple):
 
 
 def parse_rule(text: str) -> EgressRule:
-    """`HOST`, `*.DOMAIN`, an address, `ADDRESS/BITS`, `public` or `loopback`, each with `:PORT` or without; an IPv6
-    address with a port in brackets. Raises ValueError."""
+    """Parse `HOST`, `*.DOMAIN`, an address, `ADDRESS/BITS`, `public` or `loopback`, each with or without `:PORT`. An
+    IPv6 address with a port needs brackets. Raises ValueError."""
     wrong = ValueError(
         f"{text!r} must be a host (tools.example, *.tools.example), an address (192.168.1.7, [fd00::7]), a network "
         f"(10.0.0.0/8), {PUBLIC} or {LOOPBACK}, with :PORT or without"
@@ -56,8 +56,8 @@ DEFAULT = (EgressRule(PUBLIC, None, None), EgressRule(LOOPBACK, None, None))
 
 
 def egress_allowed(rules: Sequence[EgressRule], host: str, address: str, port: int) -> bool:
-    """Whether a connection to this address and port may be made for a URL of this host. Without rules: to public
-    addresses and to this machine, and to no private or link-local one. A host that is named may have any address."""
+    """Whether a URL of this host may be connected to at this address and port. Without rules, public addresses and this
+    machine are allowed, private and link-local addresses are not. A host named in a rule may have any address."""
     host, found = host.strip("[]").lower().removesuffix("."), unwrap_address(address)
     return any(
         rule.port in (None, port) and _fits(rule, host, found, public=_is_public(found)) for rule in rules or DEFAULT
@@ -65,7 +65,7 @@ def egress_allowed(rules: Sequence[EgressRule], host: str, address: str, port: i
 
 
 def unwrap_address(address: str) -> Address:
-    """An address as it is without what wraps it: IPv4 in IPv6."""
+    """The IPv4 address that an IPv6 address embeds, or the address itself."""
     found = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(found, ipaddress.IPv6Address):
         if found in _NAT64:

@@ -1,8 +1,8 @@
-"""Content encodings of answers, undone piece by piece. Upstream is asked for none, but may use one all the same.
+"""Decodes the content encodings of answers piece by piece. Upstream is asked for none, but may use one anyway.
 
-A gzip or zstd body may hold several members or frames, and `deflate` may come with or without zlib's header: RFC 9110
-asks for it, and some servers leave it out. A body that ends before its encoding does was cut off. However little of a
-body comes, it may hold more than there is memory for: what comes out is bounded, and never made beyond its bound.
+A gzip or zstd body may hold several members or frames, and `deflate` may have a zlib header or not: RFC 9110 requires
+it, and some servers omit it. A body that ends before its encoding does was cut off. A small body may expand to more
+than fits in memory, so the output is bounded, and nothing is produced beyond the bound.
 """
 
 import sys
@@ -14,19 +14,19 @@ import brotli
 import zstandard
 
 Decompress = Callable[[bytes], bytes]
-"""Takes the next bytes, b"" at the end; gives what they hold. Raises BadEncoding, at the end as well."""
+"""Takes the next bytes, b"" at the end. Returns the decoded bytes. Raises BadEncoding, also at the end."""
 
 _MOST = 5
-"""Encodings on top of each other. More are an attack."""
+"""The maximum number of nested encodings. More are an attack."""
 
 _SLICE = 256
-"""Bytes that are given to zstd at once, which knows no bound of its own: not many more than a megabyte come of them."""
+"""How many bytes zstd gets at once. It has no output limit; this many bytes expand to little more than a megabyte."""
 
 _LARGEST = 2**31 - 1
-"""The highest bound that the libraries take."""
+"""The highest output limit that the libraries accept."""
 
 _WINDOW = 8 * 1024 * 1024
-"""Bytes that a zstd frame may want to be kept: RFC 8878 asks for no more."""
+"""The largest window of a zstd frame in bytes. RFC 8878 recommends no more."""
 
 
 class BadEncoding(ValueError):
@@ -34,12 +34,12 @@ class BadEncoding(ValueError):
 
 
 class TooLong(BadEncoding):
-    """There is more than may be."""
+    """The decoded body is longer than allowed."""
 
 
 def decompressor(encodings: str, most: int = sys.maxsize) -> Decompress | None:
-    """For the value of a Content-Encoding header: names with commas, in the order in which they were applied. None if
-    one of them is not known. Raises TooLong when more than `most` bytes have come out, without any encoding too."""
+    """The decoder for a Content-Encoding header, which lists names in the order in which they were applied. None if a
+    name is unknown. The decoder raises TooLong after more than `most` bytes, even without any encoding."""
     names = [name for part in encodings.lower().split(",") if (name := part.strip()) not in ("", "identity")]
     if len(names) > _MOST or any(name not in _DECODERS for name in names):
         return None
@@ -50,7 +50,7 @@ def decompressor(encodings: str, most: int = sys.maxsize) -> Decompress | None:
 
 
 class _Room:
-    """What may still come out."""
+    """The rest of the output limit."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -64,7 +64,7 @@ class _Room:
 
 
 class _Chain:
-    """Undoes one encoding after the other."""
+    """Decodes one encoding after the other."""
 
     def __init__(self, steps: Sequence[Decompress]) -> None:
         self._steps = steps
@@ -77,7 +77,7 @@ class _Chain:
 
 
 class _Body(Protocol):
-    """What a library undoes one body with, or one member or frame of it."""
+    """A library's decoder for one body, or for one member or frame of a body."""
 
     @property
     def eof(self) -> bool: ...
@@ -86,12 +86,12 @@ class _Body(Protocol):
     def unused_data(self) -> bytes: ...
 
     def decompress(self, data: bytes, most: int, /) -> bytes:
-        """At most, or not much more than, so many bytes; what is left of the data then is lost."""
+        """Decode to about `most` bytes at most. If that is not all, the rest of the data is lost."""
         ...
 
 
 class _Zstd:
-    """A frame of zstd, bounded."""
+    """A decoder for one zstd frame, with bounded output."""
 
     def __init__(self) -> None:
         self._frame = zstandard.ZstdDecompressor(max_window_size=_WINDOW).decompressobj()
@@ -114,14 +114,14 @@ class _Zstd:
 
 
 class _Members:
-    """One member or frame after the other. `padding` may stand behind each."""
+    """Decodes one member or frame after the other. `padding` may follow each."""
 
     def __init__(self, name: str, make: Callable[[], _Body], most: int, padding: bytes = b"") -> None:
         self._name = name
         self._make = make
         self._room = _Room(most)
         self._padding = padding
-        self._member: _Body | None = None  # that has begun
+        self._member: _Body | None = None  # the current member
 
     def __call__(self, chunk: bytes) -> bytes:
         if not chunk:
@@ -138,7 +138,7 @@ class _Members:
 
 
 class _Deflate:
-    """With or without zlib's header, which its first two bytes tell."""
+    """Decodes deflate with or without zlib's header, which the first two bytes show."""
 
     def __init__(self, most: int) -> None:
         self._room = _Room(most)
@@ -195,4 +195,4 @@ def _undone(name: str, decompress: Callable[[bytes, int], bytes], chunk: bytes, 
 
 def _check_end(name: str, has_ended: bool) -> None:
     if not has_ended:
-        raise BadEncoding(f"the body is not {name} to its end: it was cut off")
+        raise BadEncoding(f"the {name} body was cut off")

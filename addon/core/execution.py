@@ -1,9 +1,8 @@
-"""How a tool's calls are run, as its declaration says: fields beside `name` that are the proxy's and never go upstream.
+"""The rules in a declaration that say how the tool's calls run: fields beside `name` that never go upstream.
 
 `executor` (`{"type": "http", "url", "headers"}` or `{"type": "worker"}`), `approval`, `after`, `idempotent`,
-`redeliver`, `cache_ttl`, `timeout`, `retries`; for the Live API alone `behavior` and `scheduling`. Only checks and
-copies: nothing is run here. Pure: the document is never changed.
-"""
+`redeliver`, `cache_ttl`, `timeout`, `retries`; only for the Live API `behavior` and `scheduling`. This module checks
+and copies the rules; it runs nothing. Pure: the document is never changed."""
 
 import graphlib
 import math
@@ -19,7 +18,7 @@ _EXECUTOR = {"http": ("type", "url", "headers"), "worker": ("type",)}
 
 
 class BadRule(ValueError):
-    """`field` is the dotted path to what is wrong, from the declaration; `message` says what is wrong and what fits."""
+    """`field`: the dotted path to the error, from the declaration. `message`: what is wrong, and what fits."""
 
     def __init__(self, field: str, message: str) -> None:
         super().__init__(f"{field} {message}")
@@ -28,7 +27,7 @@ class BadRule(ValueError):
 
 
 def rules_of(tool: Mapping[str, Any]) -> Object:
-    """What a declaration says of how it is run; what is null, false or empty says nothing. Raises BadRule."""
+    """The rules that a declaration sets. Null, false and empty values set no rule. Raises BadRule."""
     found = {name: read(tool[name], name) for name, read in _READERS.items() if tool.get(name) is not None}
     if "scheduling" in found and found.get("behavior") != "NON_BLOCKING":
         raise BadRule("scheduling", "fits only beside behavior NON_BLOCKING: the model waits for all other calls")
@@ -36,13 +35,13 @@ def rules_of(tool: Mapping[str, Any]) -> Object:
 
 
 def unknown_in_order(rules: Mapping[str, Object], names: Iterable[str]) -> tuple[str, str] | None:
-    """A tool, and the name in its `after` that no tool has."""
+    """The first tool with an unknown name in its `after`, and that name."""
     known = set(names)
     return next(((tool, n) for tool, rule in rules.items() for n in rule.get("after", ()) if n not in known), None)
 
 
 def cycle_in_order(rules: Mapping[str, Object]) -> list[str] | None:
-    """Tools that come after one another in a circle: the first is the last."""
+    """A cycle in the `after` rules, as tool names: the first is also the last. None if there is none."""
     try:
         graphlib.TopologicalSorter({tool: rule.get("after", ()) for tool, rule in rules.items()}).prepare()
     except graphlib.CycleError as error:
@@ -84,14 +83,14 @@ def _url(value: object, at: str) -> str:
 
 
 def _headers(value: object, at: str) -> dict[str, str]:
-    """Messages say nothing of values: they may be secrets."""
+    """Error messages never show header values: these may be secrets."""
     if value is None:
         return {}
     if not isinstance(value, dict):
         raise BadRule(at, "must be an object of names and values")
     for name, content in value.items():
         if not isinstance(name, str) or not _HEADER.fullmatch(name):
-            raise BadRule(at, f"holds {str(name)[:60]!r}, which is no name of a header")
+            raise BadRule(at, f"holds {str(name)[:60]!r}, which is not a header name")
         if not isinstance(content, str) or not content.isascii() or not content.isprintable():
             raise BadRule(f"{at}.{name}", "must be printable ASCII text on one line")
     return dict(value)

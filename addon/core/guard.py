@@ -1,7 +1,7 @@
-"""Who may talk to the proxy's own ports from a browser: the rules for `Host`, `Origin` and `Sec-Fetch-Site`.
+"""Protects the proxy's own ports from web pages: the rules for `Host`, `Origin` and `Sec-Fetch-Site`.
 
-Pure, and the same for the control API and the proxy's own listeners. A web page can make a browser send requests to
-loopback; these three headers are what it cannot forge.
+Pure, and the same for the control API and the proxy's listeners. A web page can make a browser send requests to
+loopback, but it cannot forge these three headers.
 """
 
 import functools
@@ -15,9 +15,9 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 @functools.lru_cache(maxsize=256)
 def host_allowed(host_header: str, allow_hosts: tuple[str, ...]) -> bool:
-    """Whether a `Host` header is one that a name of someone else's cannot bring here (DNS rebinding).
+    """Whether a `Host` header is safe from DNS rebinding.
 
-    Loopback names, IP literals and the names in `allow_hosts` (lower case) are; the port does not matter.
+    Loopback names, IP literals and the names in `allow_hosts` (lower case) are safe. The port does not matter.
     """
     host = _host_of(host_header)
     return host is not None and (_is_address(host) or _is_local_name(host) or host in allow_hosts)
@@ -26,10 +26,10 @@ def host_allowed(host_header: str, allow_hosts: tuple[str, ...]) -> bool:
 def page_allowed(origin: str | None, fetch_site: str | None, allow_origins: Collection[str], *, host: str = "") -> bool:
     """Whether a request with this `Origin` and `Sec-Fetch-Site` (None: the header is absent) may be served.
 
-    Clients other than browsers send neither. Pages of the port itself are served, and those of the listed origins
-    (lower case, such as `https://app.example:8443`). Pages of other ports of this machine are not: any program that
-    serves pages there would own the proxy. `host` is the request's own `Host`, found allowed before; "" for a port
-    that serves no pages.
+    Clients other than browsers send neither header. Allowed are pages of the port itself and of the listed origins
+    (lower case, such as `https://app.example:8443`). Pages of other ports of this machine are refused, because any
+    program that serves pages there could control the proxy. `host`: the request's `Host`, already checked; "" for a
+    port that serves no pages.
     """
     site = None if fetch_site is None else fetch_site.strip().lower()
     if origin is None:  # an image, a link, a form sent by GET
@@ -43,7 +43,7 @@ def _is_listed(origin: str, allow_origins: Collection[str]) -> bool:
 
 
 def _is_own(origin: str, host_header: str) -> bool:
-    """Whether the origin is the host and port that a request itself was sent to."""
+    """Whether the origin is the host and port that the request was sent to."""
     key, host = _origin_key(origin), _host_of(host_header)
     if key is None or host is None or key[1] != host:
         return False
@@ -52,7 +52,7 @@ def _is_own(origin: str, host_header: str) -> bool:
 
 
 def _host_of(header: str) -> str | None:
-    """The host of `host[:port]`, lower case, without brackets and trailing dot; None where the form is another."""
+    """The host of `host[:port]`, in lower case, without brackets and trailing dot; None for any other form."""
     text = header.strip().lower()
     if text.startswith("["):
         host, bracket, rest = text[1:].partition("]")
@@ -68,7 +68,7 @@ def _host_of(header: str) -> str | None:
 
 
 def _origin_key(origin: str) -> tuple[str, str, int] | None:
-    """Scheme, host and port of an http(s) origin; None for `null` and whatever else."""
+    """Scheme, host and port of an http(s) origin; None for `null` and any other value."""
     try:
         parts = urlsplit(origin.strip().lower())
         port = parts.port

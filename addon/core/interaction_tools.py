@@ -1,6 +1,6 @@
-"""The tools of the Interactions API as Gemini's, and back: declarations, built-in tools, and which are to be called.
+"""Converts tools and the tool choice between the Interactions API and Gemini's form.
 
-A client's own tools come back as they came: a function under its own keys, anything else whole, under the key `tool`.
+A client's own tools are restored unchanged: a function keeps its keys, any other tool travels under the key `tool`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,14 +17,14 @@ _TOOLS = {
     "fileSearch": "file_search",
     "computerUse": "computer_use",
 }
-"""Gemini's built-in tools that there are here as well."""
+"""The built-in tools that both APIs have."""
 
 _ONLY_GEMINI = frozenset({"behavior", "response", "responseJsonSchema"})
-"""What a declaration may say to Gemini, and a function tool may not."""
+"""Fields of a Gemini declaration that a function tool may not have."""
 
 
 def to_gemini_tools(tools: Any) -> list[Document]:
-    """Tools as Gemini's."""
+    """Tools of the Interactions API in Gemini's form."""
     return [_gemini_tool(tool) for tool in objects(tools)]
 
 
@@ -38,12 +38,13 @@ def _gemini_tool(tool: Document) -> Document:
 
 
 def to_interaction_tools(tools: Sequence[Document]) -> list[Document]:
-    """Gemini's tools as they are here. Those that there are not here are left out (`unsupported_tools`)."""
+    """Gemini tools in the form of the Interactions API. Tools that it does not have (`unsupported_tools`) are left
+    out."""
     return [one for tool in tools for one in _own_tool(tool)]
 
 
 def unsupported_tools(tools: Sequence[Document]) -> list[str]:
-    """The names of Gemini's tools that there are not here."""
+    """The names of the Gemini tools that the Interactions API does not have."""
     known = {*_TOOLS, "functionDeclarations", "tool"}
     return [key for tool in tools for key in tool if camel(key) not in known]
 
@@ -73,7 +74,7 @@ def _function(declaration: Document) -> Document:
 
 
 def calling_config(choice: Any) -> Document | None:
-    """A `tool_choice` as a functionCallingConfig; None where it says nothing."""
+    """A `tool_choice` as a functionCallingConfig; None if it sets nothing."""
     if isinstance(choice, str):
         return {"mode": choice.upper()}
     allowed = choice.get("allowed_tools") if isinstance(choice, dict) else None
@@ -86,7 +87,7 @@ def calling_config(choice: Any) -> Document | None:
 
 
 def tool_choice(calling: Document | None) -> Any:
-    """A functionCallingConfig as a `tool_choice`; None where it says nothing."""
+    """A functionCallingConfig as a `tool_choice`; None if it sets nothing."""
     mode = str(get(calling or {}, "mode") or "").lower()
     names = as_list(get(calling or {}, "allowedFunctionNames"))
     if names:
@@ -95,7 +96,7 @@ def tool_choice(calling: Document | None) -> Any:
 
 
 def with_choice(config: bytes | None, tool_config: bytes | None) -> bytes | None:
-    """A `generation_config` with the choice that Gemini's toolConfig says; None for one that says nothing."""
+    """A `generation_config` with the tool choice of Gemini's toolConfig; None if nothing is left."""
     given = decode(config) if config is not None else {}
     if not isinstance(given, dict):
         raise Malformed("generation_config is not an object")

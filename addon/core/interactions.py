@@ -20,7 +20,7 @@ MEDIA = frozenset({"image", "audio", "video", "document"})
 _USERS = frozenset({"user_input", "function_result"})
 _ID = "interactionId"
 _CALLED = "calledAs"
-_PIECES = " pieces"  # a key that no step has
+_PIECES = " pieces"  # a key that no step of the service has
 
 # --- ids ------------------------------------------------------------------------------------------------------
 
@@ -31,61 +31,61 @@ def mark_part(interaction_id: str) -> Document:
 
 
 def marked_id(content: Document) -> str | None:
-    """The interaction that a Content is the last of, if the service keeps it. One answer may take several."""
+    """The last interaction id in a Content, if any. One answer may take several interactions."""
     return next((part[_ID] for part in reversed(parts_of(content)) if isinstance(part.get(_ID), str)), None)
 
 
 def call_names(content: Document) -> dict[str, str]:
-    """The names that the calls of a Content had when they were made, by id: the service has them under these."""
+    """The original names of a Content's calls, by call id: the service knows the calls by these names."""
     calls = [call for part in parts_of(content) if isinstance(call := get(part, "functionCall"), dict)]
     return {call["id"]: call[_CALLED] for call in calls if isinstance(call.get("id"), str) and call.get(_CALLED)}
 
 
 def with_call_name(step: Document, names: Mapping[str, str]) -> Document:
-    """A result under the name that its call had."""
+    """A result with the original name of its call."""
     name = names.get(call_id) if isinstance(call_id := step.get("call_id"), str) else None
     return step if name is None else {**step, "name": name}
 
 
 def kept_history(interaction_id: str) -> list[Document]:
-    """A history that the service keeps, as Contents: its model turn is known by the id alone."""
-    said = {"role": "model", "parts": [{"text": interaction_id}, mark_part(interaction_id)]}
-    return [{"role": "user", "parts": [{"text": ""}]}, said]
+    """Contents that stand for a history that the service keeps. Its model turn holds only the interaction's id."""
+    model_turn = {"role": "model", "parts": [{"text": interaction_id}, mark_part(interaction_id)]}
+    return [{"role": "user", "parts": [{"text": ""}]}, model_turn]
 
 
 # --- steps and contents ---------------------------------------------------------------------------------------
 
 
 def input_steps(given: Any) -> list[Document]:
-    """An `input`, in whichever of its forms, as a list of steps. Raises Malformed."""
+    """An `input` in any of its forms as a list of steps. Raises Malformed."""
     if given is None:
         return []
     if isinstance(given, str):
         given = {"type": "text", "text": given}
     items = as_list(given)
     if not all(isinstance(item, dict) for item in items):
-        raise Malformed("an input holds what is neither a step nor a content")
+        raise Malformed("an item of the input is neither a step nor a content")
     if any(is_step(item) for item in items):
         return items
     return [{"type": "user_input", "content": items}] if items else []
 
 
 def kind_of(item: Document) -> str:
-    """The type of a step or a content; "" where it has none."""
+    """The type of a step or a content; "" if it has none."""
     kind = item.get("type")
     return kind if isinstance(kind, str) else ""
 
 
 def is_step(item: Document) -> bool:
-    """Whether it is a step, and not a content."""
+    """Whether an item is a step, not a content."""
     kind = kind_of(item)
     if not kind:
-        return "role" in item  # as steps were before they had types
+        return "role" in item  # the older form of steps has no types
     return kind in ("user_input", "model_output", "thought") or kind.endswith(("_call", "_result"))
 
 
 def is_tool_step(step: Document) -> bool:
-    """Whether a step is a call, or a part of what a tool did: the client may not get it."""
+    """Whether a step belongs to a tool: a call or a result. The client may not get such a step."""
     return kind_of(step).endswith(("_call", "_result"))
 
 
@@ -96,7 +96,7 @@ def content_of(step: Document) -> Document:
 
 
 def parts_of_step(step: Document) -> list[Document]:
-    """What a step says, as Gemini's parts."""
+    """A step as Gemini parts."""
     kind = kind_of(step)
     if kind == "function_call":
         arguments, name = step.get("arguments"), step.get("name", "")
@@ -119,7 +119,7 @@ def parts_of_step(step: Document) -> list[Document]:
 
 
 def part_of(content: Document) -> Document:
-    """A content of a step: text, or media, or what there is no word for."""
+    """A content of a step as a Gemini part: text, media, or the content itself if Gemini has no form for it."""
     kind = kind_of(content)
     if kind == "text" and isinstance(content.get("text"), str):
         return {"text": content["text"]}
@@ -132,7 +132,7 @@ def part_of(content: Document) -> Document:
 
 
 def thought(text: str, signature: Any) -> Document:
-    """A thought as a part; it counts for the history where it is signed."""
+    """A thought as a part. Only a signed thought counts for the history."""
     part: Document = {"text": text, "thought": True}
     return {**part, "thoughtSignature": signature} if signature else part
 
@@ -155,7 +155,7 @@ def steps_of(content: Document) -> list[Document]:
 
 
 def _step(part: Document) -> Document | None:
-    """The step that a part is by itself; None for one that is a content."""
+    """The step for a part that is a step by itself; None for a part that is a content."""
     if isinstance(call := get(part, "functionCall"), dict):
         named = {"id": call.get("id"), "name": call.get("name")}
         return {"type": "function_call", **named, "arguments": get(call, "args") or {}}
@@ -166,14 +166,14 @@ def _step(part: Document) -> Document | None:
             return step
     if part.get("thought"):
         signature = get(part, "thoughtSignature")
-        signed = {} if signature in (None, DUMMY_SIGNATURE) else {"signature": signature}
+        head = {} if signature in (None, DUMMY_SIGNATURE) else {"signature": signature}
         summary = {"summary": [{"type": "text", "text": part["text"]}]} if part.get("text") else {}
-        return {"type": "thought", **signed, **summary}
+        return {"type": "thought", **head, **summary}
     return None
 
 
 def _result(answer: Document) -> Document:
-    """A function_result: the client's own as it came, under the id and the name that its call has."""
+    """A function_result. The client's own result keeps its members and gets the id and the name of its call."""
     call = {"call_id": answer.get("id"), "name": answer.get("name")}
     if isinstance(step := answer.get("step"), dict):
         return {**step, **{key: value for key, value in call.items() if step.get(key) != value and value}}
@@ -194,11 +194,11 @@ def _content(part: Document) -> Document:
     return {"type": "text", "text": str(part.get("text", ""))}
 
 
-# --- steps that come in pieces --------------------------------------------------------------------------------
+# --- streamed steps -------------------------------------------------------------------------------------------
 
 
 def parts_of_delta(delta: Document) -> list[Document]:
-    """What a piece of a step that is no call adds to it."""
+    """The parts of a delta of a step that is no call."""
     match delta:
         case {"type": "text" | "image" | "audio" | "video" | "document"}:
             return [part_of(delta)]
@@ -210,8 +210,8 @@ def parts_of_delta(delta: Document) -> list[Document]:
 
 
 def with_delta(step: Document, delta: Document) -> Document:
-    """A step with a piece added: the arguments of a function_call are pieces of JSON. They are joined at its end, so
-    the step that is given goes on in the one that comes back."""
+    """A step with a delta added. The arguments of a function_call are pieces of JSON; `completed_step` joins them. The
+    given step may be changed in place."""
     if delta.get("type") == "arguments_delta" and isinstance(piece := delta.get("arguments") or "", str):
         if _PIECES not in step:
             return {**step, _PIECES: [piece]}
@@ -221,7 +221,7 @@ def with_delta(step: Document, delta: Document) -> Document:
 
 
 def completed_step(step: Document) -> Document:
-    """A step that has all its pieces. Arguments that are no object stand under a name that no tool knows."""
+    """A step with its pieces joined. Arguments that are no JSON object are kept as text under the key `arguments`."""
     whole = {key: value for key, value in step.items() if key != _PIECES}
     if pieces := "".join(step.get(_PIECES, ())):
         try:
@@ -236,7 +236,7 @@ def completed_step(step: Document) -> Document:
 
 
 def gemini_config(given: Document) -> Document:
-    """What a request wants for an answer, as far as it matters for tools, as Gemini's generationConfig."""
+    """Gemini's generationConfig for a request, limited to the fields that matter for tools."""
     config: Document = {}
     if mime := given.get("response_mime_type"):
         config["responseMimeType"] = mime
@@ -249,8 +249,7 @@ def gemini_config(given: Document) -> Document:
 
 
 def gemini_request(given: Document, previous: str | None, steps: Sequence[Document]) -> bytes:
-    """A request in Gemini's form. Its Contents are those of the interaction before it, where there is one, and one for
-    each of its steps."""
+    """A request in Gemini's form. Its Contents stand for the previous interaction, if any, and for each step."""
     config = given.get("generation_config")
     calling = calling_config(config.get("tool_choice") if isinstance(config, dict) else None)
     contents = [*(kept_history(previous) if previous is not None else []), *map(content_of, steps)]
@@ -259,7 +258,7 @@ def gemini_request(given: Document, previous: str | None, steps: Sequence[Docume
         document["tools"] = to_gemini_tools(given["tools"])
     tool_config: Document = {} if calling is None else {"functionCallingConfig": calling}
     if any("functionDeclarations" not in tool for tool in document.get("tools", ())):
-        tool_config["includeServerSideToolInvocations"] = True  # here, who has built-in tools sees what they do
+        tool_config["includeServerSideToolInvocations"] = True  # this API always shows the steps of built-in tools
     if tool_config:
         document["toolConfig"] = tool_config
     if wanted := gemini_config(given):

@@ -1,11 +1,11 @@
-r"""A streamed JSON array, cut into its elements piece by piece without changing a byte of it.
+r"""Splits a streamed JSON array into its elements without changing a byte.
 
-`streamGenerateContent` without `alt=sse` sends `[{…}\n,\r\n{…}\n]`. The decoder tells where each element ends; joining
-every `raw` gives the input again, whatever the input. It counts brackets outside strings and nothing else: whether
-an element is good JSON is for the reader to find out.
+`streamGenerateContent` without `alt=sse` sends `[{…}\n,\r\n{…}\n]`. The decoder finds the end of each element. Joining
+every `raw` always gives the input again. The decoder only counts brackets outside strings: it does not check whether an
+element is valid JSON.
 
-- Elements are objects or arrays. A bare top-level object (an error, as the service sends it) is one element.
-- `]` and what follows it, and anything that is none of this, pass as items without data as soon as they come.
+- Elements are objects or arrays. A bare top-level object (the service sends errors so) is one element.
+- `]` and all bytes after it, and any other bytes, pass as items without data as soon as they arrive.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ SEPARATOR = b",\r\n"
 CLOSE = b"]"
 
 _BETWEEN = re.compile(rb"[\s,]*+")
-# Everything up to the next bracket outside strings, or up to the quote of a string that has not come whole.
+# Everything up to the next bracket outside strings, or up to the quote of an incomplete string.
 _PLAIN = re.compile(rb'(?:[^"{}\[\]]++|"(?:[^"\\]++|\\.)*+")*+', re.DOTALL)
 _IN_STRING = re.compile(rb'(?:[^"\\]++|\\.)*+', re.DOTALL)
 _OPENING, _CLOSING, _QUOTE = b"{[", b"}]", 0x22
 
 
 class ArrayItem(msgspec.Struct, frozen=True, gc=False):
-    """`raw` is all bytes since the item before: `prefix` (the bracket or separator) and the element, `data`.
+    """`raw`: all bytes since the previous item, which are `prefix` (the bracket or separator) and `data` (the element).
 
-    Without an element `data` is None and `prefix` is all of `raw`.
+    Without an element, `data` is None and `prefix` equals `raw`.
     """
 
     raw: bytes
@@ -37,22 +37,22 @@ class ArrayItem(msgspec.Struct, frozen=True, gc=False):
 
 
 class ArrayDecoder:
-    """Feed it chunks cut anywhere; it returns the elements that each completes. `flush` ends the stream."""
+    """`feed` takes chunks cut anywhere and returns the elements that each completes. `flush` ends the stream."""
 
     __slots__ = ("_depth", "_in_string", "_opened", "_over", "_pending", "_scanned", "_start")
 
     def __init__(self) -> None:
         self._pending = bytearray()  # since the last item
-        self._scanned = 0  # how far `_pending` has been read
-        self._start = 0  # where the element that is being read begins, if depth > 0
-        self._depth = 0  # of brackets within the element
+        self._scanned = 0  # how many bytes of `_pending` have been read
+        self._start = 0  # the start of the current element, if depth > 0
+        self._depth = 0  # the depth of brackets in the element
         self._in_string = False
-        self._opened = False  # the array's own bracket has been seen
-        self._over = False  # no element can come any more
+        self._opened = False  # whether the array's own bracket was read
+        self._over = False  # no further element is possible
 
     @property
     def pending(self) -> int:
-        """How many bytes of an element have come that is not whole."""
+        """How many bytes of an incomplete element have arrived."""
         return len(self._pending)
 
     def feed(self, chunk: bytes) -> list[ArrayItem]:
@@ -68,11 +68,11 @@ class ArrayDecoder:
         return items
 
     def flush(self) -> list[ArrayItem]:
-        """What is left, as one item without data: an element that was cut off is none."""
+        """The remaining bytes as one item without data. An incomplete element is no element."""
         return [self._take(None)] if self._pending else []
 
     def _begin(self) -> bool:
-        """Find the next element's first byte; False if there is none yet, or none any more."""
+        """Find the first byte of the next element. Returns False if it has not arrived, or cannot."""
         position = self._between()
         if not self._opened and self._pending[position : position + 1] == OPEN:
             self._opened = True
@@ -94,13 +94,13 @@ class ArrayDecoder:
         return found.end()
 
     def _finish(self) -> bool:
-        """Read on to the element's end; False if it has not come."""
+        """Read up to the element's end. Returns False if it has not arrived."""
         buffer, position, size = self._pending, self._scanned, len(self._pending)
         while self._depth and position < size:
             if self._in_string:
                 position = _end(_IN_STRING, buffer, position)
                 if position == size or buffer[position] != _QUOTE:
-                    break  # at the end, or at a backslash whose second half has not come
+                    break  # at the end, or at an incomplete escape
                 self._in_string = False
                 position += 1
                 continue
@@ -119,7 +119,7 @@ class ArrayDecoder:
         return not self._depth
 
     def _take(self, start: int | None) -> ArrayItem:
-        """Cut an item off the front: the element from `start` to what was read, or all that there is."""
+        """Cut off the first item: the element from `start` to the scanned position, or all bytes if `start` is None."""
         end = len(self._pending) if start is None else self._scanned
         raw = bytes(self._pending[:end])
         del self._pending[:end]

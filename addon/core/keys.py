@@ -1,7 +1,7 @@
-"""The keys by which the ledger knows a turn: digests of what a client sends, which nobody can make without the secret.
+"""The ledger's keys of turns: digests of what clients send, which nobody can compute without the store's secret.
 
-What is said is told apart by hashes without a secret (`core.turns`), as it never leaves a process so. What is stored,
-and looked up, is made here: each key says of which kind it is and, but for `mark`, who asked.
+The hashes in `core.turns` have no secret, because they never leave the process. The keys here are stored and looked up.
+Each key depends on its kind and, except for `mark`, on who asks.
 """
 
 import hashlib
@@ -15,23 +15,22 @@ from addon.core.interactions import marked_id
 SIZE = 16
 
 _HEAD = 6
-"""Bytes that the keys of a turn's words have in common: a store keeps them together so, or packs them."""
+"""How many bytes the keys of a turn have in common, so that a store can keep or pack them together."""
 
 _DUMMIES = {decoded_signature(dummy) for dummy in (DUMMY_SIGNATURE, "context_engineering_is_the_way_to_go")}
-"""Signatures that clients put where there is none: they tell nothing."""
+"""Signatures that clients send if they have none: they prove nothing."""
 
 
 def asker_digest(secret: bytes, asker: str) -> bytes:
-    """Who asks, without saying it: what is given is often a secret itself."""
+    """A digest of who asks, because the asker is often a secret itself."""
     return _keyed(secret, b"asker", asker.encode("utf-8", "surrogatepass")).digest()
 
 
 class Keys:
-    """The keys of one request's turns. `asker` is a digest (`asker_digest`); `name` what the client calls its chat, and
-    `instruction` the system instruction or a digest of it, as far as the request has them.
+    """The keys of one request's turns. `asker`: a digest (`asker_digest`). `name`: the client's name for the chat.
+    `instruction`: the system instruction or a digest of it. The last two are empty if the request has none.
 
-    `chat` and `root` stand for what keys have in common: `chat` for who asks and for the chat's name, `root` for both
-    and the system instruction.
+    `chat` identifies who asks and the chat's name, `root` these two and the system instruction.
     """
 
     __slots__ = ("_history", "_own", "_secret", "_whole", "_window", "asker", "chat", "is_named", "root")
@@ -48,42 +47,42 @@ class Keys:
         self._window = _keyed(secret, b"window", self.asker)
 
     def own(self, digest: bytes) -> bytes:
-        """A turn's own words, by their digest: the first of its keys, which the others are given."""
+        """The key of a turn's own words, from their digest. The other keys take it as `own`."""
         return _with(self._own, digest)
 
     def history(self, own: bytes, chain: bytes) -> bytes:
-        """A turn with all that stands before it, the system instruction and the chat's name included."""
+        """The key of a turn with everything before it, the system instruction and the chat's name included."""
         return own[:_HEAD] + _with(self._history, chain)
 
     def whole(self, own: bytes, chain: bytes) -> bytes:
-        """The same under whichever system instruction."""
+        """The key of a turn with everything before it, under any system instruction."""
         return own[:_HEAD] + _with(self._whole, chain)
 
     def window(self, own: bytes, window: bytes) -> bytes:
-        """A turn with some turns before it: see `core.turns.windows`."""
+        """The key of a turn with some turns before it: see `core.turns.windows`."""
         return own[:_HEAD] + _with(self._window, window)
 
     def user(self, digest: bytes) -> bytes:
-        """The user turn before a step, by which a bare placeholder finds the step."""
+        """The key of the user turn before a step. A bare placeholder finds the step by it."""
         return _keyed(self._secret, b"user", self.asker, digest).digest()
 
     def request(self, sent: bytes) -> bytes:
-        """A request that is sent again, by a digest of what was sent and where to."""
+        """The key of a request, for recognising a retry. `sent`: a digest of its body and URL."""
         return _keyed(self._secret, b"request", self.asker, sent).digest()
 
     def mark(self, kind: str, value: bytes) -> bytes:
-        """A mark that the model gave the turn, whoever shows it: see `marks_of`."""
+        """The key of a mark that the model gave the turn, whoever sends it: see `marks_of`."""
         return _keyed(self._secret, kind.encode(), value).digest()
 
     def hidden(self, name: bytes, chain: bytes) -> bytes:
-        """The chain of a turn as it is kept with it, and back: nobody can try words on it from outside. `name`: the
-        turn's id, or, where it has none, the key of its own words."""
+        """Encrypt or decrypt the chain that is stored with a turn, so that nobody can guess the words of a chat from
+        it. `name`: the turn's id or, if it has none, the key of its own words."""
         pad = _keyed(self._secret, b"hidden", name).digest()
         return bytes(one ^ other for one, other in zip(chain, pad, strict=True))
 
 
 def marks_of(contents: Sequence[Document]) -> list[tuple[str, bytes]]:
-    """What the model marked these Contents with, and clients send back: signatures by value, ids of calls, ids of
+    """The model's marks in these Contents that clients send back: signatures by value, ids of calls, ids of
     interactions. Each once, as (kind, value)."""
     found: dict[tuple[str, bytes], None] = {}
     for content in contents:
@@ -100,7 +99,8 @@ def marks_of(contents: Sequence[Document]) -> list[tuple[str, bytes]]:
 
 
 def _keyed(secret: bytes, kind: bytes, *parts: bytes) -> "hashlib.blake2b":
-    """A digest in the making. All parts but the last have one length, so no two sequences look alike."""
+    """A keyed digest that can be continued. All parts but the last have a fixed length, so no two sequences of parts
+    collide."""
     return hashlib.blake2b(b"".join(parts), key=secret, digest_size=SIZE, person=kind)
 
 

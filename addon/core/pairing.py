@@ -1,7 +1,7 @@
-"""Function responses and the calls they answer, where a client sends only what is new of its conversation.
+"""Pairs function responses with their calls, if a client sends only the new part of its conversation.
 
-A step of which some calls are answered and some are not is *open*: what came is kept behind it, and it goes upstream
-once the last answer is there, in one turn and in the order of its calls, as Gemini wants it.
+A step with both answered and unanswered calls is *open*: the answers so far are kept after it. Once the last answer
+has arrived, all go upstream in one turn, in the order of the calls, as Gemini requires.
 """
 
 from collections.abc import Sequence
@@ -16,8 +16,8 @@ from addon.core.tools import generation, is_before
 
 
 class Paired(NamedTuple):
-    """`contents` go upstream, unless calls are still `owed` an answer (their Parts, as the model said them). `added` is
-    what the history grows by."""
+    """`contents` go upstream unless calls are `owed` an answer (their Parts, as the model sent them). `added`: the new
+    Contents of the history."""
 
     contents: list[Document]
     added: list[Document]
@@ -25,23 +25,24 @@ class Paired(NamedTuple):
 
 
 class UnknownResponses(ValueError):
-    """Function responses that answer no call which is open."""
+    """Function responses that answer no open call."""
 
     def __init__(self, responses: Sequence[Document]) -> None:
-        super().__init__("no call that is open has these answers")
+        super().__init__("these responses answer no open call")
         self.responses = responses
 
 
 class MissingResponses(ValueError):
-    """Something else was said while calls (their Parts) are still without an answer."""
+    """Other content arrived while calls (given as their Parts) have no answer."""
 
     def __init__(self, parts: Sequence[Document]) -> None:
-        super().__init__("calls are still without an answer")
+        super().__init__("calls have no answer yet")
         self.parts = parts
 
 
 def pair(history: Sequence[Document], given: Sequence[Document]) -> Paired:
-    """The Contents that a client adds to its history, which may hold model turns of its own. Raises Unknown, Owed."""
+    """Add a client's Contents to its history. They may hold the client's own model turns. Raises UnknownResponses,
+    MissingResponses."""
     turns = [at for at, content in enumerate(given) if _is_model(content)]
     if not turns:
         return _answered(history, given)
@@ -54,7 +55,7 @@ def pair(history: Sequence[Document], given: Sequence[Document]) -> Paired:
 
 
 def _answered(history: Sequence[Document], given: Sequence[Document]) -> Paired:
-    """What is added are turns of the user's alone."""
+    """Add user turns only."""
     step, answered = _last_step(history)
     left = responses_in(answered)
     owed = [part for part in step if response_to(get(part, "functionCall"), left) is None]
@@ -74,7 +75,7 @@ def _answered(history: Sequence[Document], given: Sequence[Document]) -> Paired:
 
 
 def join_responses(contents: Sequence[Document]) -> list[Document]:
-    """The Contents with the answers of each step in one Content, in the order of its calls."""
+    """The Contents with the responses of each step in one Content, in the order of its calls."""
     tidied: list[Document] = []
     at = 0
     while at < len(contents):
@@ -87,9 +88,9 @@ def join_responses(contents: Sequence[Document]) -> list[Document]:
 
 
 def with_dummy_signatures(contents: Sequence[Document], model: str) -> list[Document]:
-    """The Contents with the documented stand-in on the first call of each step that has no signature, as one that an
-    older model made, or whose first call was not the client's. From Gemini 3.5 on all steps need one, from 3 on those
-    of the current turn."""
+    """The Contents with the documented dummy signature on the first call of each step that has none. Such a step was
+    made by an older model, or its first call was not the client's. From Gemini 3.5 on all steps need a signature, from
+    3 on those of the current turn."""
     version, first = generation(model), 0
     if is_before(version, (3, 0)):
         return list(contents)
@@ -115,7 +116,7 @@ def _signed(content: Document) -> Document:
 
 def _joined(step: Sequence[Document], answered: Sequence[Document]) -> list[Document]:
     calls = calls_in(step)
-    # one that answers the whole step holds what came before it one by one
+    # a Content that answers the whole step repeats the responses sent one by one before it
     whole = next((one for one in reversed(answered) if len(responses_in([one])) >= len(calls)), None)
     left = responses_in(answered if whole is None else [whole])
     found = [response_to(call, left) for call in calls]
@@ -125,7 +126,7 @@ def _joined(step: Sequence[Document], answered: Sequence[Document]) -> list[Docu
 
 
 def _last_step(history: Sequence[Document]) -> tuple[list[Document], Sequence[Document]]:
-    """The functionCall Parts of the last model turn, and what stands behind it."""
+    """The functionCall Parts of the last model turn, and the Contents after it."""
     end = len(history)
     while end and not _is_model(history[end - 1]):
         end -= 1
@@ -137,7 +138,7 @@ def _last_step(history: Sequence[Document]) -> tuple[list[Document], Sequence[Do
 
 
 def _named(part: Document, answer: Document) -> Document:
-    """An answer under the name and the id of its call."""
+    """A response with the name and the id of its call."""
     call = get(part, "functionCall")
     head = {key: call[key] for key in ("id", "name") if key in call}
     return {"functionResponse": {**answer, **head}}

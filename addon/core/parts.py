@@ -1,4 +1,4 @@
-"""Parts of a Content as they come. Plain texts grow together; they are joined once, when they are read."""
+"""Collects the parts of a Content. Consecutive plain texts become one part; they are joined once, when read."""
 
 from collections import defaultdict
 from itertools import pairwise
@@ -6,20 +6,21 @@ from itertools import pairwise
 from addon.core.documents import Document
 
 _PIECES = 64
-"""Of how many texts it is known where they were joined."""
+"""How many joins of texts are remembered."""
 
 
 class Parts:
     def __init__(self) -> None:
         self._parts: list[Document] = []
-        self._texts: list[str] = []  # of the last part, where it is plain text
-        self._joins: list[tuple[int, int]] = []  # the part, and the characters of it that were there before
+        self._texts: list[str] = []  # the pieces of the last part, if it is plain text
+        self._joins: list[tuple[int, int]] = []  # index of the part, and its length before the join
 
     def __bool__(self) -> bool:
         return bool(self._parts)
 
     def add(self, part: Document) -> None:
-        """Empty parts are left out. A text that is signed stays by itself: its signature belongs to no other part."""
+        """Add a part, unless empty. A signed text stays a separate part, because its signature covers only that
+        part."""
         text = part.get("text")
         if not part or (text == "" and len(part) == 1):
             return
@@ -35,12 +36,12 @@ class Parts:
         self._parts.append(part)
 
     def read(self) -> list[Document]:
-        """All of them; the list is the caller's."""
+        """All parts, as a new list."""
         self._join()
         return list(self._parts)
 
     def pieces(self) -> list[Document]:
-        """The same with the first texts as they came."""
+        """All parts, with the first texts split as they arrived."""
         inside: defaultdict[int, list[int]] = defaultdict(list)
         for at, joint in self._joins:
             inside[at].append(joint)

@@ -1,14 +1,14 @@
-"""The text that stands in a client's history for calls: made from a template, and found again in a turn's text.
+"""The text that replaces calls in a client's history: written from a template, and found again in a turn's text.
 
-Texts come from clients and models, so finding takes time in proportion to their length, whatever stands in them: ids
-are searched first, and the template is looked for around each of them, with names that are bounded.
+The texts come from clients and models, so the search takes linear time for any text: it finds ids first, and then
+matches the template around each id, with names of bounded length.
 """
 
 import re
 from collections.abc import Sequence
 
 NAMES_LIMIT = 4096
-"""The most characters that are taken for the names of a placeholder."""
+"""The maximum length of the names in a placeholder."""
 
 TURN_ID = re.compile(r"turn_[0-9a-f]{16}")
 _NAMES = re.compile(r"[\w.:-]+(?:, [\w.:-]+)*")
@@ -18,8 +18,8 @@ _WORD = re.compile(r"[^\W\d_]{3}")
 class Placeholder:
     """A template such as `Tool call completed: {names} [{turn_id}]`.
 
-    The *bare* form is what remains of it without the id, with or without names: `Tool call completed`, or
-    `Tool call completed: get_weather`. A template without a word of three letters has none: any text could be it.
+    The *bare* form is the template without the id, with or without names: `Tool call completed`, or `Tool call
+    completed: get_weather`. A template without a word of three letters has no bare form, because any text could match.
     """
 
     def __init__(self, template: str) -> None:
@@ -38,7 +38,7 @@ class Placeholder:
         forms = [re.escape(before) + names + re.escape(behind), re.escape(wordless)] if named else [re.escape(bare)]
         if _WORD.search(before) is None and _WORD.search(behind) is None:
             forms = []
-        # By how many lines a form takes: it is held against so many at the end of a text, and not searched for.
+        # With the number of lines of each form: it is matched against the last lines of a text, not searched for.
         lines = [before.count("\n") + behind.count("\n") + 1, wordless.count("\n") + 1]
         self._bare = [(count, re.compile(rf"[ \t]*+{form}")) for count, form in zip(lines, forms, strict=False) if form]
 
@@ -46,14 +46,14 @@ class Placeholder:
         return self.template.replace("{names}", ", ".join(names)).replace("{turn_id}", turn_id)
 
     def after(self, text: str, names: Sequence[str], turn_id: str) -> str:
-        """The placeholder as it follows `text`: after a blank line, where there is text."""
+        """The placeholder to append to `text`: after a blank line, unless `text` is empty."""
         if not text.strip():
             return self.text(names, turn_id)
         have = len(text) - len(text.rstrip("\n"))
         return "\n" * max(0, 2 - have) + self.text(names, turn_id)
 
     def find(self, text: str) -> list[tuple[int, int, str]]:
-        """Where placeholders with an id are in the text: (start, end, turn id), in order."""
+        """The placeholders with an id in the text: (start, end, turn id), in order."""
         if "turn_" not in text:
             return []
         found: list[tuple[int, int, str]] = []
@@ -69,11 +69,11 @@ class Placeholder:
         return found
 
     def is_bare(self, text: str) -> bool:
-        """Whether the (trimmed) text is a placeholder without an id, or ends with one on a line of its own."""
+        """Whether the (trimmed) text is a bare placeholder, or ends with one on a separate line."""
         return any(form.fullmatch(text, _last_lines(text, count)) for count, form in self._bare) and not self.find(text)
 
     def _start(self, text: str, floor: int, end: int) -> int | None:
-        """Where the template's text before an id at `end` begins, not before `floor`; None where it is not there."""
+        """The start of the template's text before an id at `end`, not before `floor`; None if it does not match."""
         if self._gap:
             while end > floor and text[end - 1].isspace():
                 end -= 1
@@ -88,7 +88,7 @@ class Placeholder:
         return at if at >= 0 else None
 
     def _stop(self, text: str, start: int) -> int | None:
-        """Where the template's text behind an id that ends at `start` ends; None where it is not there."""
+        """The end of the template's text after an id that ends at `start`; None if it does not match."""
         if not text.startswith(self._after, start):
             return None
         start += len(self._after)
@@ -104,7 +104,7 @@ class Placeholder:
 
 
 def _last_lines(text: str, count: int) -> int:
-    """Where the last `count` lines of a text begin."""
+    """The start of the last `count` lines of a text."""
     start = len(text) + 1
     for _ in range(count):
         start = text.rfind("\n", 0, start - 1) + 1

@@ -1,4 +1,4 @@
-"""Secrets found by their value, wherever somebody has written them: an error that repeats a header, a tool that shows
+"""Masks secrets by their value, wherever they occur: in an error that repeats a header, in a tool's output that shows
 its environment."""
 
 import json
@@ -8,13 +8,13 @@ from urllib.parse import quote
 
 MASK = "***"
 SHORTEST = 8
-"""Characters that a secret has at least to be looked for: a shorter one would be found in texts that have none."""
+"""The minimum length of a secret to search for: a shorter one would match unrelated text."""
 _NUMBER = re.compile(r"[-+.\deE]+")
 
 
 class Redaction:
-    """Replaces these secrets by MASK, as they are, and as JSON and URLs write them. JSON stays JSON: a secret that
-    could be a number is not looked for."""
+    """Replaces these secrets by MASK, in plain form and as encoded in JSON and URLs. JSON stays valid: a secret that
+    could be a number is not searched for."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
         kept = {one for one in secrets if len(one) >= SHORTEST and not _NUMBER.fullmatch(one)}
@@ -39,14 +39,14 @@ class Redaction:
         return data
 
     def spares(self, data: bytes) -> bool:
-        """Whether there is certainly nothing in this, and nothing begins at its end: as in most events of a stream."""
+        """Whether the data certainly holds no secret and no beginning of one at its end, like most events."""
         for form in self._bytes:
             if data.find(form) >= 0:
                 return False
         return not data or data[-1] not in self._alphabet
 
     def begins_at_end(self, data: bytes) -> int:
-        """How many of the last bytes may be the beginning of one that goes on in what comes next."""
+        """How many of the last bytes may be the beginning of a secret that continues in the next piece."""
         most = 0
         for form in self._bytes:
             tail = data[-(len(form) - 1) :]
@@ -59,7 +59,7 @@ class Redaction:
 
 
 class RedactedStream:
-    """Bytes that come in pieces. A piece that ends like the beginning of a secret waits for the next."""
+    """Masks a stream of bytes. The end of a piece waits for the next piece if it may begin a secret."""
 
     def __init__(self, redaction: Redaction) -> None:
         self._redaction = redaction

@@ -1,4 +1,4 @@
-"""Answers that the proxy gives itself, in the form that the request asked for: `json`, `sse` or `array`."""
+"""Answers that the proxy makes itself, in the form that the request asked for: `json`, `sse` or `array`."""
 
 from collections.abc import Sequence
 
@@ -7,7 +7,7 @@ from addon.core.documents import Document, encode
 
 
 def is_answer(status: int) -> bool:
-    """Whether a client takes what has this HTTP status for an answer of the model's."""
+    """Whether a client takes a response with this HTTP status for the model's answer."""
     return 200 <= status < 300 and status not in (204, 205)
 
 
@@ -16,7 +16,7 @@ def content_type(form: str) -> str:
 
 
 def framed(document: Document, form: str, path: Sequence[str] = ()) -> bytes:
-    """A whole answer of one response document, which goes under the keys of `path`."""
+    """A whole answer with one response document, nested under the keys of `path`."""
     for key in reversed(path):
         document = {key: document}
     body = encode(document)
@@ -26,7 +26,7 @@ def framed(document: Document, form: str, path: Sequence[str] = ()) -> bytes:
 
 
 def text_answer(text: str, model: str, response_id: str) -> Document:
-    """A complete GenerateContentResponse of one text, at no cost."""
+    """A complete GenerateContentResponse with one text, and zero tokens."""
     return {
         "candidates": [{"content": {"parts": [{"text": text}], "role": "model"}, "finishReason": "STOP", "index": 0}],
         "usageMetadata": {"promptTokenCount": 0, "totalTokenCount": 0},
@@ -36,5 +36,5 @@ def text_answer(text: str, model: str, response_id: str) -> Document:
 
 
 def error(code: int, status: str, message: str) -> Document:
-    """Google's error shape."""
+    """An error in Google's form."""
     return {"error": {"code": code, "message": message, "status": status}}

@@ -1,10 +1,9 @@
-"""JSON Schema ↔ Gemini's Schema, the OpenAPI subset with types in capitals that `parameters` takes.
+"""Converts between JSON Schema and Gemini's Schema, the OpenAPI subset with upper-case types that `parameters` takes.
 
-A JSON Schema becomes a Gemini Schema only where that loses nothing, and where every model is known to take it; else
-it stays as it is, for `parametersJsonSchema` (`json_schema` has what that takes). The order of properties stays too:
-models go by it. Keys under `properties` are users' names, never keywords. Pure: no schema is ever changed in place.
-Depth is the caller's to bound: these functions recurse.
-"""
+A JSON Schema becomes a Gemini Schema only if nothing is lost and every model is known to accept the result. Otherwise
+it stays unchanged, for `parametersJsonSchema` (see `json_schema`). The order of properties is kept, because models
+follow it. Keys under `properties` are users' names, never keywords. Pure: no schema is changed in place. These
+functions recurse; the caller must bound the depth."""
 
 from __future__ import annotations
 
@@ -17,14 +16,14 @@ type Schema = dict[str, Any]
 
 TYPES = ("STRING", "NUMBER", "INTEGER", "BOOLEAN", "ARRAY", "OBJECT", "NULL")
 
-# Other formats of a string are refused by the service, those of numbers that it does not know are useless.
+# The service refuses other formats of strings, and ignores other formats of numbers.
 _FORMATS = {
     "STRING": ("date-time", "enum"),
     "NUMBER": ("float", "double"),
     "INTEGER": ("int32", "int64"),
 }
 _ANNOTATIONS = frozenset({"title", "description", "default", "example"})
-# Of whole numbers, a bound that is left out is the next one that is not.
+# For integers, an exclusive bound equals the inclusive bound next to it.
 _EXCLUSIVE: dict[str, tuple[str, int, Callable[[int, int], int]]] = {
     "exclusiveMinimum": ("minimum", 1, max),
     "exclusiveMaximum": ("maximum", -1, min),
@@ -63,11 +62,11 @@ _PLAIN: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "nullable": ("true or false", _is_bool),
 }
 FIELDS = (*_PLAIN, "type", "items", "properties", "anyOf")
-"""The fields of a Gemini Schema. The service refuses any other: `Unknown name "…": Cannot find field.`"""
+"""The fields of a Gemini Schema. The service refuses others: `Unknown name "…": Cannot find field.`"""
 
 
 class Unfit(ValueError):
-    """What keeps a schema from being a Gemini Schema: `path` leads to it inside the schema ("" is the schema)."""
+    """The schema cannot be a Gemini Schema. `path`: the position of the problem in the schema ("" for the schema)."""
 
     def __init__(self, path: str, message: str) -> None:
         super().__init__(f"{path}: {message}" if path else message)
@@ -76,10 +75,10 @@ class Unfit(ValueError):
 
 
 def to_declaration_schema(schema: Schema) -> tuple[Literal["parameters", "parametersJsonSchema"], Schema] | None:
-    """The field of a declaration that a JSON Schema goes to, and its form there; None where it needs no field.
+    """The declaration field for a JSON Schema, and the schema's form there; None if it needs no field.
 
-    `parameters` gets a new Gemini Schema that says the same, `parametersJsonSchema` the schema itself. An object
-    schema without any property says nothing, and older models refuse it in `parameters`: it is left out.
+    `parameters` gets an equivalent Gemini Schema, `parametersJsonSchema` the schema itself. An object schema without
+    properties is left out, because older models refuse it in `parameters`.
     """
     if says_nothing(schema):
         return None
@@ -90,7 +89,7 @@ def to_declaration_schema(schema: Schema) -> tuple[Literal["parameters", "parame
 
 
 def says_nothing(schema: Schema) -> bool:
-    """Whether it is an object schema without any property, in either form: a function without arguments."""
+    """Whether a schema, in either form, is an object without properties: that of a function without arguments."""
     return (
         schema.keys() <= {"type", "properties", "required"}
         and str(schema.get("type", "object")).lower() == "object"
@@ -100,7 +99,7 @@ def says_nothing(schema: Schema) -> bool:
 
 
 def to_json_schema(gemini: Schema) -> Schema:
-    """The way back: a Gemini Schema, in either spelling of its fields, as a JSON Schema. Unknown fields stay."""
+    """A Gemini Schema, in either spelling of its fields, as a JSON Schema. Unknown fields stay."""
     schema: Schema = {}
     for key, value in gemini.items():
         name = camel(key)
@@ -125,7 +124,7 @@ def to_json_schema(gemini: Schema) -> Schema:
 
 
 def is_gemini_form(schema: Schema) -> bool:
-    """Whether a schema is written as a Gemini Schema: a type in capitals, or a field in snake_case, at any depth."""
+    """Whether a schema is written as a Gemini Schema: an upper-case type or a snake_case field at any depth."""
     if schema.get("type") in TYPES or any("_" in key and camel(key) in FIELDS for key in schema):
         return True
     members = [schema.get("items")]
@@ -137,9 +136,9 @@ def is_gemini_form(schema: Schema) -> bool:
 
 
 def gemini_schema(schema: Schema, path: str = "") -> Schema:
-    """A schema that is meant as a Gemini Schema, in camelCase and with its types in capitals. Raises Unfit.
+    """Normalise a Gemini Schema: camelCase fields and upper-case types. Raises Unfit.
 
-    Fields and the kinds of their values are checked; fields that are null are unset, and go.
+    Checks the fields and the types of their values. Fields that are null are removed.
     """
     if not isinstance(schema, dict):
         raise Unfit(path, "must be an object (a Schema)")
@@ -147,7 +146,7 @@ def gemini_schema(schema: Schema, path: str = "") -> Schema:
     for key, value in schema.items():
         name, at = camel(key), join_path(path, key)
         if name not in FIELDS:
-            raise Unfit(at, f"is no field of a Gemini Schema; it knows {', '.join(sorted(FIELDS))}")
+            raise Unfit(at, f"is no field of a Gemini Schema; its fields are {', '.join(sorted(FIELDS))}")
         if name in result:
             raise Unfit(at, f"is given in both spellings, {name} and {key}")
         if value is None and name not in ("default", "example"):
@@ -178,7 +177,7 @@ def _gemini_value(name: str, value: Any, at: str) -> Any:
 
 
 def _converted(schema: Any, path: str) -> Schema:
-    """A JSON Schema as the Gemini Schema that says the same; Unfit where there is none."""
+    """The Gemini Schema that is equivalent to a JSON Schema. Raises Unfit if there is none."""
     if not isinstance(schema, dict):
         raise Unfit(path, "must be an object")
     if "anyOf" in schema:
@@ -207,7 +206,7 @@ def _converted(schema: Any, path: str) -> Schema:
 
 
 def _type(schema: Schema, path: str) -> tuple[str, bool]:
-    """The one type of a schema, in capitals, and whether null is allowed beside it."""
+    """The one type of a schema, in upper case, and whether null is allowed too."""
     value = schema.get("type", "string" if schema.keys() & {"enum", "const"} else None)
     kinds = value if isinstance(value, list) else [value]
     others = [kind for kind in kinds if kind != "null"]
@@ -220,10 +219,8 @@ def _type(schema: Schema, path: str) -> tuple[str, bool]:
 
 
 def _converted_choice(schema: Schema, path: str) -> Schema:
-    """`anyOf`: one schema with or without null becomes that schema; several stay a choice if nothing is beside it.
-
-    Vertex refuses other fields beside `anyOf`, `nullable` too.
-    """
+    """`anyOf`: a single schema, with or without null, becomes that schema; several stay a choice if nothing is beside
+    `anyOf`. Vertex refuses other fields beside `anyOf`, also `nullable`."""
     at = join_path(path, "anyOf")
     choices = schema["anyOf"]
     if not isinstance(choices, list):
@@ -233,7 +230,7 @@ def _converted_choice(schema: Schema, path: str) -> Schema:
     if len(others) == 1 and beside.keys() <= _ANNOTATIONS:
         result = _converted(others[0], at)
         if beside.keys() & result.keys():
-            raise Unfit(at, "says again what is said beside it")
+            raise Unfit(at, "repeats a field that stands beside it")
         result |= {key: _plain(key, value, join_path(path, key)) for key, value in beside.items()}
         return result | {"nullable": True} if len(choices) > 1 else result
     if beside or len(others) != len(choices) or not choices:
@@ -242,12 +239,12 @@ def _converted_choice(schema: Schema, path: str) -> Schema:
 
 
 def _enum(value: Any, nullable: bool, at: str) -> list[str]:
-    """Strings, none of them empty; null is among them exactly where the schema is nullable: it says `nullable`."""
+    """The strings of an enum, none of them empty. Null must be in the enum if and only if the schema is nullable."""
     if not isinstance(value, list) or (None in value) != nullable:
         raise Unfit(at, "must be a list with null exactly where null is allowed")
     names = [item for item in value if item is not None]
     if not names or not _is_names(names) or "" in names:
-        raise Unfit(at, "must be strings, and none of them empty")
+        raise Unfit(at, "must be strings that are not empty")
     return names
 
 
@@ -258,7 +255,7 @@ def _plain(key: str, value: Any, at: str) -> Any:
 
 
 def _close_bounds(result: Schema, schema: Schema, path: str) -> None:
-    """The exclusive bounds of a whole number, as inclusive ones in `result`."""
+    """Convert the exclusive bounds of an integer to inclusive bounds in `result`."""
     if result["type"] == "INTEGER":
         for key in _EXCLUSIVE.keys() & schema.keys():
             name, step, closer = _EXCLUSIVE[key]
@@ -269,11 +266,11 @@ def _close_bounds(result: Schema, schema: Schema, path: str) -> None:
 
 
 def _check_type(result: Schema, path: str) -> None:
-    """What the service wants of each type, beyond JSON Schema's rules."""
+    """Check the service's rules for each type, beyond those of JSON Schema."""
     kind = result["type"]
     properties = result.get("properties")
     if kind == "NULL":
-        raise Unfit(path, "null alone is no type that every model knows")
+        raise Unfit(path, "not every model knows null alone as a type")
     if (kind == "OBJECT") != bool(properties):
         raise Unfit(path, "an object needs properties, and nothing else may have them")
     if (kind == "ARRAY") != ("items" in result):
@@ -281,10 +278,10 @@ def _check_type(result: Schema, path: str) -> None:
     if "enum" in result and kind != "STRING":
         raise Unfit(path, "only strings can be enumerated")
     if "format" in result and result["format"] not in _FORMATS.get(kind, ()):
-        raise Unfit(path, "has a format that is refused")
+        raise Unfit(path, "has a format that the service refuses")
     for key in ("required", "propertyOrdering"):
         if not set(result.get(key, ())) <= (properties or {}).keys():
-            raise Unfit(path, f"{key} names what is no property")
+            raise Unfit(path, f"{key} names an unknown property")
 
 
 def _allow_null(schema: Schema) -> None:

@@ -1,11 +1,11 @@
-r"""Server-sent events, cut out of a byte stream piece by piece without changing a byte of it.
+r"""Splits a byte stream into server-sent events without changing a byte.
 
-The decoder tells where an event ends and what its data is; `raw` is what came, so that an event that needs no change
-is forwarded as it is, and joining every `raw` gives the input again, whatever the input. It knows nothing of JSON.
+The decoder finds the end and the data of each event. `raw` keeps the original bytes, so that an event that needs no
+change is forwarded unchanged. Joining every `raw` always gives the input again. The decoder does not parse JSON.
 
-How it cuts: an event ends with a blank line, where LF, CRLF and CR each end a line. A CR that ends the buffer is not
-decided before the next byte, as an LF may belong to it. A blank line that ends no event goes with the next event, or
-is an event without data where another blank line follows.
+An event ends with a blank line; LF, CRLF and CR each end a line. A CR at the end of the buffer waits for the next byte,
+which may be its LF. A blank line that ends no event belongs to the next event, or is an event without data if another
+blank line follows.
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ _DATA = b"data: "
 
 
 class SseEvent(msgspec.Struct, frozen=True, gc=False):
-    """One event: `raw` with its terminating blank line; `data` its data lines joined by LF, None without any."""
+    """One event. `raw`: with its terminating blank line. `data`: its data lines joined by LF, None if there are
+    none."""
 
     raw: bytes
     data: bytes | None
 
 
 class SseDecoder:
-    """Feed it chunks cut anywhere; it returns the events that each completes. `flush` ends the stream."""
+    """`feed` takes chunks cut anywhere and returns the events that each completes. `flush` ends the stream."""
 
     __slots__ = ("_pending", "_searched")
 
@@ -38,12 +39,12 @@ class SseDecoder:
 
     @property
     def is_between(self) -> bool:
-        """Whether all that came was whole events."""
+        """Whether no incomplete event is buffered."""
         return not self._pending
 
     @property
     def pending(self) -> int:
-        """How many bytes of an event have come that is not whole."""
+        """How many bytes of an incomplete event have arrived."""
         return len(self._pending)
 
     def feed(self, chunk: bytes) -> list[SseEvent]:
@@ -57,7 +58,7 @@ class SseDecoder:
         return self._cut(buffer)
 
     def flush(self) -> list[SseEvent]:
-        """What is left, as one event even if its blank line never came; nothing if nothing is left."""
+        """The remaining bytes as one event, even without its blank line; [] if there are none."""
         raw = bytes(self._pending)
         self._pending.clear()
         return [_event(raw)] if raw else []
@@ -72,7 +73,7 @@ class SseDecoder:
         events: list[SseEvent] = []
         start, size = 0, len(buffer)
         while start < size:
-            # The usual event, one data line ended by CRLF CRLF or LF LF, is told by three searches in C.
+            # Three searches in C recognise the usual event: one data line that ends with CRLF CRLF or LF LF.
             newline = buffer.find(b"\n", start)
             if newline > 0 and buffer.startswith(_DATA, start):
                 end = 0
@@ -95,14 +96,14 @@ class SseDecoder:
 
 
 def encode(document: bytes) -> bytes:
-    """An event in the one framing that every Gemini client parses. ValueError if the document is not one line."""
+    """An event in the framing that every Gemini client can parse. Raises ValueError if the document is not one line."""
     if b"\n" in document or b"\r" in document:
         raise ValueError("the data of an event must be one line")
     return b"data: %b\r\n\r\n" % document
 
 
 def _open_ended(found: re.Match[bytes], size: int) -> bool:
-    """Whether a blank line ends with a CR whose LF may still come."""
+    """Whether a blank line ends with a CR whose LF may still arrive."""
     return found.end() == size and found.string[size - 1] == 0x0D
 
 

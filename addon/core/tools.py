@@ -1,7 +1,7 @@
-"""What a request declares: the client's tools stripped or kept, the toolset's injected, clashing names renamed.
+"""Plans the tools of a request: strips or keeps the client's, injects the toolset's, renames clashing names.
 
-A `Toolbox` is a session's toolset made ready for requests; `Toolbox.plan` says what `tools` and `toolConfig` of one
-request become, and under which names its grafted tools go.
+A `Toolbox` is a session's toolset, ready for requests. Its `strip` and `keep` return the new `tools` and `toolConfig`
+of one request, and the names of the grafted tools in it.
 """
 
 import re
@@ -14,10 +14,10 @@ import xxhash
 from addon.core.documents import Document, as_list, camel, decode, encode, get, objects
 
 MAX_NAME = 64
-"""Characters of a function's name, where no source shows that a service takes more."""
+"""The maximum length of a function name, for services not known to accept more."""
 MAX_VERTEX_NAME = 128
 Generation = tuple[int, int] | None
-"""A model's major and minor version; None where the name does not tell, which is taken for the newest."""
+"""A model's major and minor version; None if its name has no version. Such a model counts as the newest."""
 
 _GENERATION = re.compile(r"gemini-(?:live-)?(\d{1,3})(?:\.(\d{1,3}))?(?!\d)")
 _FLAG = "includeServerSideToolInvocations"
@@ -36,12 +36,13 @@ def is_before(model: Generation, version: tuple[int, int]) -> bool:
 
 
 class ToolPlan(NamedTuple):
-    """`tools` and `tool_config`: the member's new JSON, None to take it out; `changes` False leaves both alone.
+    """`tools` and `tool_config`: the member's new JSON, None to remove it. `changes` False: both stay unchanged.
 
     `names`: the toolset's name → the name used in this request, for every grafted tool that is declared. `declared`:
-    every function that the request then declares. `hides_server_tools`: the proxy asked for toolCall and toolResponse
-    parts that the client did not. `server_tools`: such parts may stand in the history. `dropped`: what could not go
-    together, for a warning. `grafts` False: the request cannot use functions, and its answer holds no calls.
+    every function that the rewritten request declares. `hides_server_tools`: the proxy requests toolCall and
+    toolResponse parts, and the client did not. `server_tools`: the history may hold such parts. `dropped`: tools that
+    were left out because they cannot be combined, for a warning. `grafts` False: the request cannot use functions, and
+    its answer holds no calls.
     """
 
     tools: bytes | None
@@ -71,15 +72,15 @@ class ToolPlan(NamedTuple):
 
     @property
     def rewrites(self) -> bool:
-        """Whether the history is told as it really was, results awaited: a request without grafted tools tells what is
-        known as text, and keeps its visible turns otherwise."""
+        """Whether true turns replace visible ones, and missing results are waited for. A request without grafted tools
+        gets known results as text, and otherwise keeps its visible turns."""
         return self.grafts and bool(self.names or self.hides_server_tools)
 
 
 @lru_cache(maxsize=64)
 def cannot_use_functions(generation_config: bytes | None, model: str) -> bool:
-    """Whether a request asks for what excludes functions: structured output, or images or audio. Cached: a client
-    sends the same again and again."""
+    """Whether a request asks for output that excludes functions: structured output, images or audio. Cached, because
+    clients repeat their configuration."""
     if _MEDIA_MODEL.search(model):
         return True
     if generation_config is None:
@@ -96,7 +97,7 @@ def cannot_use_functions(generation_config: bytes | None, model: str) -> bool:
 
 
 class Toolbox:
-    """A toolset ready to be injected. Immutable; what it works out once for a model generation it keeps."""
+    """A toolset ready to be injected. Immutable. Caches its plans by model generation."""
 
     def __init__(
         self,
@@ -111,7 +112,7 @@ class Toolbox:
         self._stripped: dict[tuple[bool, bool], ToolPlan] = {}
 
     def strip(self, model: Generation, *, vertex: bool = False) -> ToolPlan:
-        """The client's tools out, the toolset's in. `vertex`, here and below: for Vertex AI."""
+        """The plan without the client's tools, with the toolset's. `vertex`, here and below: for Vertex AI."""
         key = is_before(model, (3, 0)), vertex
         plan = self._stripped.get(key)
         if plan is None:
@@ -121,7 +122,7 @@ class Toolbox:
     def keep(
         self, tools: bytes | None, tool_config: bytes | None, model: Generation, *, vertex: bool = False
     ) -> ToolPlan:
-        """The client's tools stay, the toolset's join them. Raises Malformed."""
+        """The plan with the client's tools and the toolset's. Raises Malformed."""
         own = list(objects(decode(tools))) if tools else []
         config = decode(tool_config) if tool_config else None
         return self._plan(own, config if isinstance(config, dict) else None, is_before(model, (3, 0)), vertex)
@@ -146,7 +147,7 @@ class Toolbox:
         if mixes and not old and not vertex and (declarations or builtins):
             config = {**(config or {}), _FLAG: True}
         elif config and (vertex or (old and not asked)):
-            config.pop(_FLAG, None)  # which such a model refuses, or such a service
+            config.pop(_FLAG, None)  # this model or service refuses the flag
         flagged = bool(config and config.get(_FLAG))
         return ToolPlan(
             tools=encode(tools) if tools else None,
@@ -170,7 +171,8 @@ def _is_builtin(tool: Document) -> bool:
 
 
 def _used_names(names: Sequence[str], taken: Collection[str], longest: int) -> dict[str, str]:
-    """Each name as it is, or with a suffix that makes it unique, where a client's tool has it or it is too long."""
+    """The name used in the request for each name: unchanged, or made unique if a client's tool has the same name, or
+    shortened if too long."""
     used = set(taken) | set(names)
     result: dict[str, str] = {}
     for name in names:
@@ -185,7 +187,7 @@ def _used_names(names: Sequence[str], taken: Collection[str], longest: int) -> d
 
 
 def _shortened(name: str, longest: int) -> str:
-    """A name cut to its length, the same in every request."""
+    """A name cut to the maximum length, the same in every request."""
     digest = f"_{xxhash.xxh3_64_hexdigest(name.encode())[:8]}"
     return name[: longest - len(digest)] + digest
 
@@ -193,8 +195,8 @@ def _shortened(name: str, longest: int) -> str:
 def _merge_config(
     own: Document | None, ours: Document | None, names: Mapping[str, str], has_functions: bool
 ) -> Document | None:
-    """The client's toolConfig with the toolset's added: where both say something, the client's stays, and lists of
-    allowed names join. What says something of functions goes where there are none."""
+    """The client's toolConfig merged with the toolset's. On a conflict the client's value wins; lists of allowed names
+    are joined. Without functions, functionCallingConfig is dropped."""
     merged = {camel(k): v for k, v in (ours or {}).items()} | {
         camel(k): v for k, v in (own or {}).items() if v is not None
     }
@@ -204,7 +206,7 @@ def _merge_config(
     own_calling = _calling(own)
     allowed = [*own_calling.get("allowedFunctionNames", []), *calling.get("allowedFunctionNames", [])]
     if "mode" in own_calling and "allowedFunctionNames" not in own_calling:
-        allowed = []  # a list would take from the client what its own mode allows
+        allowed = []  # a list would restrict the client's own mode
     both = calling | own_calling
     both.pop("allowedFunctionNames", None)
     if allowed and str(both.get("mode", "")).upper() in ("ANY", "VALIDATED"):

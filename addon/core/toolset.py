@@ -1,6 +1,6 @@
-"""Tools as users write them → tools as Gemini takes them: the body of `PUT /v1/sessions/{session}/tools`.
+"""Converts tools as users write them to Gemini's form: the body of `PUT /v1/sessions/{session}/tools`.
 
-Each tool is told apart by its shape, and comes out in Gemini's camelCase form:
+Each tool is recognised by its shape and converted to Gemini's camelCase form:
 
 - a Gemini Tool: `functionDeclarations`, or built-in tools such as `googleSearch`; either spelling of keys;
 - OpenAI chat: `{"type": "function", "function": {"name", "description", "parameters", "strict"}}`;
@@ -8,12 +8,12 @@ Each tool is told apart by its shape, and comes out in Gemini's camelCase form:
 - MCP: `{"name", "description", "inputSchema", "outputSchema", …}`;
 - a bare declaration: `{"name", "description", "parameters" or "parametersJsonSchema", …}`.
 
-Beside `name` (OpenAI chat: beside `function`) there may be how calls of the tool are run, as `execution` has it: it
-comes out apart, by name, and never goes upstream.
+Beside `name` (OpenAI chat: beside `function`) a tool may hold the rules by which its calls run (see `execution`). The
+rules are returned separately, by name, and never go upstream.
 
-Nothing is dropped but what has no counterpart in Gemini and changes no call: OpenAI's `strict` (Gemini's is mode
+Dropped are only the fields without a counterpart in Gemini that change no call: OpenAI's `strict` (Gemini has mode
 VALIDATED, for all tools at once), and MCP's `title`, `annotations`, `icons`, `execution` and `_meta`. Keys that are
-null are unset. Everything else that is not known is refused with its name. Pure: the document is never changed.
+null are unset. Any other unknown field is refused by name. Pure: the document is never changed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from addon.core.schema import Unfit, gemini_schema, is_gemini_form, says_nothing
 type Object = dict[str, Any]
 
 MAX_DECLARATIONS = 512
-MAX_DEPTH = 100  # what the service takes, and what recursion over a schema bears
+MAX_DEPTH = 100  # the service's limit, and a safe depth for recursion over a schema
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.:-]{0,127}")
 _BUILTINS = (
@@ -47,12 +47,11 @@ _ALLOWED_MODES = {"auto": "VALIDATED", "required": "ANY"}
 
 
 class BadTool(ValueError):
-    """What is wrong with a document of tools, and where.
+    """An error in a document of tools.
 
-    `tool` is the name of the tool, or its index where it has no name; "" where it is no tool's fault. `field` is the
-    dotted path to what is wrong, such as `tools[0].function.parameters`, with Gemini's own keys in camelCase whichever
-    spelling was used; "" is the document. `message` says what is wrong and what fits.
-    """
+    `tool`: the name of the tool, or its index if it has no name; "" if the error is in no tool. `field`: the dotted
+    path to the error, such as `tools[0].function.parameters`, with Gemini's own keys in camelCase in either spelling;
+    "" for the document. `message`: what is wrong, and what fits."""
 
     def __init__(self, tool: str, field: str, message: str) -> None:
         super().__init__(f"{field or 'the document'} {message}")
@@ -63,9 +62,9 @@ class BadTool(ValueError):
 
 @dataclass(frozen=True)
 class Tools:
-    """Declarations and built-in tools (one kind each) in the order given, and a toolConfig if there is one.
+    """Declarations and built-in tools (one kind each) in the given order, and a toolConfig, if any.
 
-    `rules` are how calls are run, by the names of the declarations that say something of it.
+    `rules`: how calls run, by the names of the declarations that set any rule.
     """
 
     declarations: list[Object]
@@ -76,7 +75,7 @@ class Tools:
 
 @dataclass(frozen=True, slots=True)
 class _At:
-    """A place in the document, for messages."""
+    """A position in the document, for messages."""
 
     tool: str
     field: str
@@ -95,10 +94,10 @@ class _At:
 
 
 def normalise(document: object) -> Tools:
-    """The tools and the choice among them, checked and in Gemini's form. Raises BadTool for what does not fit.
+    """The tools and the tool choice, checked and in Gemini's form. Raises BadTool.
 
-    `{"tools": […], "tool_config" or "toolConfig": {…}}`, or `"tool_choice"` as OpenAI has it in place of the config.
-    """
+    `document`: `{"tools": […], "tool_config" or "toolConfig": {…}}`, or OpenAI's `"tool_choice"` in place of the
+    config."""
     top = _At("", "")
     body = _fields(document, ("tools", "toolConfig", "tool_choice"), top)
     if "tools" not in body:
@@ -132,7 +131,7 @@ def _check_order(rules: dict[str, Object], places: dict[str, _At]) -> None:
 
 
 def _read(tool: object, at: _At, builtins: list[Object]) -> Iterator[tuple[_At, Object, Object]]:
-    """The declarations of one tool, each with its place and how it is run; its built-in tools go to `builtins`."""
+    """The declarations of one tool, each with its position and its rules. Built-in tools are added to `builtins`."""
     if not isinstance(tool, dict):
         raise at.bad("must be an object")
     keys = {camel(key) for key in tool}
@@ -157,13 +156,15 @@ def _read(tool: object, at: _At, builtins: list[Object]) -> Iterator[tuple[_At, 
         yield _with_rules(_declaration(tool, at), tool)
     else:
         raise at.bad(
-            "is no tool that is known: a Gemini Tool (functionDeclarations, or a built-in tool such as googleSearch), "
-            "an OpenAI function tool (type, function), an MCP tool (name, inputSchema) or a declaration (name, …)"
+            "is no known form of a tool. Use a Gemini Tool (functionDeclarations, or a built-in tool such as "
+            "googleSearch), an OpenAI function tool (type, function), an MCP tool (name, inputSchema) or a declaration "
+            "(name, …)"
         )
 
 
 def _with_rules(read: tuple[_At, Object], source: Any, at: _At | None = None) -> tuple[_At, Object, Object]:
-    """What was read, and the rules that stand in `source`, at its own place unless another is given."""
+    """A declaration with its rules from `source`. `at`: the position for errors, if it differs from the
+    declaration's."""
     place, declaration = read
     try:
         return place, declaration, rules_of(source)
@@ -216,7 +217,7 @@ def _declaration(value: object, at: _At) -> tuple[_At, Object]:
 
 
 def _named(fields: Object, at: _At) -> tuple[_At, Object]:
-    """The start of a declaration, name and description, and its place under its own name."""
+    """The start of a declaration (name and description), and its position under its name."""
     name, description = fields.get("name"), fields.get("description")
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise (
@@ -237,14 +238,14 @@ def _named(fields: Object, at: _At) -> tuple[_At, Object]:
 
 
 def _schema(fields: Object, source: str, target: str, at: _At) -> Object:
-    """The schema under `source` as the field of a declaration that it goes to, if it goes anywhere."""
+    """The schema under `source` as a field of a declaration; {} if it needs none."""
     schema = fields.get(source)
     if schema is None:
         return {}
     at = at / source
     _check_arguments(schema, target, at)
     if target == "parameters" and schema.get("type") not in ("object", "OBJECT"):
-        schema = {**schema, "type": "object"}  # arguments are one, and are never null
+        schema = {**schema, "type": "object"}  # arguments are always an object, never null
     if is_gemini_form(schema) and not says_nothing(schema):
         return {target: _said(gemini_schema, schema, at, ". A JSON Schema (with its types in small letters) fits too")}
     converted = to_declaration_schema(schema)
@@ -264,7 +265,7 @@ def _said(form: Callable[[Object], Object], schema: Object, at: _At, hint: str =
 
 
 def _check_arguments(schema: object, target: str, at: _At) -> None:
-    """A schema is an object; that of arguments describes an object."""
+    """Refuse a schema that is no object, and a schema of arguments that does not describe an object."""
     if not isinstance(schema, dict):
         raise at.bad("must be an object (a JSON Schema)")
     kind = schema.get("type")
@@ -307,7 +308,7 @@ def _choice(choice: object, at: _At) -> Object:
 
 
 def _function_name(choice: object, at: _At) -> str | None:
-    """The name in OpenAI's words for one function, flat or nested; None for anything else."""
+    """The name in OpenAI's choice of one function, flat or nested; None for any other choice."""
     if not isinstance(choice, dict) or choice.get("type") != "function":
         return None
     named = _fields(choice, ("type", "name", "function"), at)
@@ -318,7 +319,7 @@ def _function_name(choice: object, at: _At) -> str | None:
 
 
 def _allowed(choice: Object, at: _At) -> Object:
-    """Some of the tools: one of them must be called, or may be; VALIDATED is the mode that says which may."""
+    """A choice among some tools: one of them must be called (ANY), or may be called (VALIDATED)."""
     fields = _fields(choice, ("type", "mode", "tools", "allowed_tools"), at)
     if "allowed_tools" in fields:  # as OpenAI chat has it
         at = at / "allowed_tools"
@@ -394,7 +395,7 @@ def _fields(value: object, known: tuple[str, ...], at: _At) -> Object:
 
 
 def _label(value: Object, at: _At) -> str:
-    """What to call a tool: its name where it has one that can be shown. What is no tool has no label."""
+    """The label of a tool in messages: its name, if it has a usable one, else its index; "" outside of tools."""
     name = value.get("name")
     return name if at.tool and isinstance(name, str) and 0 < len(name) <= 128 else at.tool
 
@@ -415,7 +416,7 @@ def _listed(value: object, at: _At) -> list[object]:
 
 
 def _check_depth(value: object, at: _At) -> None:
-    """Refuse what no recursion should meet. Goes level by level itself."""
+    """Refuse a value that is nested too deeply for recursion. Checks level by level, without recursion."""
     level = [value]
     for _ in range(MAX_DEPTH):
         level = [

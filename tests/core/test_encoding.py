@@ -93,7 +93,7 @@ def test_bytes_that_are_not_what_the_header_says_are_refused(name: str) -> None:
 def test_what_was_cut_off_is_refused_at_its_end(name: str, pack: Callable[[bytes], bytes], cut: int) -> None:
     undo = decompressor(name)
     assert undo is not None
-    with pytest.raises(BadEncoding, match="the body is not"):
+    with pytest.raises(BadEncoding, match=r"body was cut off|the body is not"):
         undo(pack(DATA)[:cut]) + undo(b"")
 
 

@@ -304,8 +304,8 @@ CIRCLE = {"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"
 # one tool as given → (the tool's label, the field, a word of the message)
 BAD_TOOLS: dict[str, tuple[Any, str, str, str]] = {
     "no object": ("f", "0", "tools[0]", "must be an object"),
-    "of no known shape": ({"description": "d"}, "0", "tools[0]", "no tool that is known"),
-    "an empty object": ({}, "0", "tools[0]", "no tool that is known"),
+    "of no known shape": ({"description": "d"}, "0", "tools[0]", "no known form of a tool"),
+    "an empty object": ({}, "0", "tools[0]", "no known form of a tool"),
     "no name": ({"functionDeclarations": [{}]}, "0", "tools[0].functionDeclarations[0].name", "missing"),
     "a name that is no string": ({"name": 7}, "0", "tools[0].name", "7"),
     "a name with a space": ({"name": "get weather"}, "get weather", "tools[0].name", "'get weather'"),
