@@ -17,8 +17,8 @@ CONTENT_TYPE = "text/plain; version=1.0.0; charset=utf-8"
 
 
 class Metrics(Collector):
-    """Counters since the start of the process, in their own registry. `misses`: turns whose words the ledger knows, but
-    that were not replaced, by reason."""
+    """Counters since the start of the process, and what it holds now, in their own registry. `misses`: turns whose
+    words the ledger knows, but that were not replaced, by reason."""
 
     def __init__(self) -> None:
         self._requests: Counter[tuple[str, str]] = Counter()

@@ -1,6 +1,6 @@
-"""The HTTP face of the strict local Gemini, as an ASGI application: credentials, framing, compression, the request log.
+"""The strict local Gemini's ASGI application: credentials, framing, compression and the request log.
 
-It knows nothing of rules and answers: that is ``service``. Every request is kept in ``log`` for tests to look at.
+``service`` has the rules and answers. Every request is kept in ``log``, for tests.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ _HEADERS = [
 
 
 class App:
-    """The ASGI application. ``shape`` is how streams are cut where a request does not say otherwise.
+    """The ASGI application. ``shape``: how streams are cut by default.
 
-    A request changes the shape by the header ``x-demo-shape`` or by ``[demo: …]`` in the user's last words.
+    A request changes the shape with the header ``x-demo-shape`` or with ``[demo: …]`` in the user's last words.
     """
 
     def __init__(self, service: Service, shape: Shape, log: Log) -> None:
@@ -73,7 +73,7 @@ class App:
         except Refused as refused:
             await self._refuse(exchange, refused, send)
             return
-        self._note(exchange, 200)
+        self._log_request(exchange, 200)
         await exchange.answer(send, 200, pretty(document).encode())
 
     def _route(self, exchange: _Exchange) -> Route:
@@ -109,7 +109,7 @@ class App:
         shape = self._shape(exchange, request)
         calling = (request.get("toolConfig") or {}).get("functionCallingConfig") or {}
         documents = reply.events(shape, partial_args=bool(calling.get("streamFunctionCallArguments")))
-        self._note(exchange, 200)
+        self._log_request(exchange, 200)
         await exchange.start(send, 200, "text/event-stream" if exchange.sse else JSON_TYPE, None)
         await self._send(send, _cut(list(_frames(documents, exchange.sse)), shape), shape)
 
@@ -119,7 +119,7 @@ class App:
             await asyncio.sleep(shape.delay)
         if shape.cut is None:
             await send({"type": "http.response.body", "body": b""})
-        # else: the response stays unfinished, and the server breaks the connection
+        # else the response stays unfinished, and the server breaks the connection
 
     async def _interact(self, exchange: _Exchange, route: Route, send: Send) -> None:
         if exchange.method != "POST" or route.name:
@@ -127,12 +127,12 @@ class App:
             if found is None or not route.name:
                 raise Refused("Method not found.", code=404)
             document = found(route.name)
-            self._note(exchange, 200)
+            self._log_request(exchange, 200)
             await exchange.answer(send, 200, msgspec.json.encode(document), "application/json")
             return
         given = exchange.json()
-        interaction = self.interactions.create(given, self._knobs(exchange, str(given.get("input", ""))))
-        self._note(exchange, 200)
+        interaction = self.interactions.create(given, self._shape_from(exchange, str(given.get("input", ""))))
+        self._log_request(exchange, 200)
         if not given.get("stream"):
             await exchange.answer(send, 200, msgspec.json.encode(interaction.document), "application/json")
             return
@@ -145,7 +145,7 @@ class App:
         given = exchange.json()
         reply, request = self.service.complete(given, route)
         shape = self._shape(exchange, request)
-        self._note(exchange, 200)
+        self._log_request(exchange, 200)
         if not given.get("stream"):
             await exchange.answer(send, 200, msgspec.json.encode(reply.unary()), "application/json")
             return
@@ -155,9 +155,9 @@ class App:
 
     def _shape(self, exchange: _Exchange, request: Json) -> Shape:
         history = turns(request["contents"])
-        return self._knobs(exchange, history[last_words(history)].text)
+        return self._shape_from(exchange, history[last_words(history)].text)
 
-    def _knobs(self, exchange: _Exchange, text: str) -> Shape:
+    def _shape_from(self, exchange: _Exchange, text: str) -> Shape:
         words = exchange.headers.get("x-demo-shape", "")
         match = _KNOBS.search(text)
         try:
@@ -166,7 +166,7 @@ class App:
             raise Refused(str(e)) from e
 
     async def _refuse(self, exchange: _Exchange, refused: Refused, send: Send) -> None:
-        self._note(exchange, refused.code, refused.message)
+        self._log_request(exchange, refused.code, refused.message)
         if exchange.route is not None and exchange.route.surface == "interactions":
             await exchange.answer(send, refused.code, msgspec.json.encode(refused.plain()), "application/json")
             return
@@ -176,12 +176,12 @@ class App:
             body = [body]
         if exchange.streamed and exchange.route and exchange.route.surface != "codeassist":
             if exchange.sse:
-                kind = "text/event-stream"  # a bare object all the same
+                kind = "text/event-stream"  # although the body is a bare object
             else:
                 body = [body]
         await exchange.answer(send, refused.code, pretty(body).encode(), kind)
 
-    def _note(self, exchange: _Exchange, status: int, error: str | None = None) -> None:
+    def _log_request(self, exchange: _Exchange, status: int, error: str | None = None) -> None:
         entry = {
             "method": exchange.method,
             "path": exchange.target,
@@ -193,7 +193,7 @@ class App:
         self.log.add(entry, len(exchange.body))
 
     async def _inspect(self, exchange: _Exchange, send: Send) -> None:
-        """``/_demo/requests`` and ``/_demo/stats``: for those that run the server as a process of its own."""
+        """Serve ``/_demo/requests`` and ``/_demo/stats``, for tests that run the server as a process."""
         found: dict[str, Any] = {
             "/_demo/requests": self.log.requests,
             "/_demo/stats": {
@@ -207,7 +207,7 @@ class App:
 
 
 class _Exchange:
-    """One request, and how its answer goes out."""
+    """One request, and the methods that send its answer."""
 
     def __init__(self, scope: Scope, body: bytes) -> None:
         self.method: str = scope["method"]
@@ -239,7 +239,7 @@ class _Exchange:
         await send({"type": "http.response.start", "status": status, "headers": headers})
 
     async def answer(self, send: Send, status: int, body: bytes, kind: str = JSON_TYPE) -> None:
-        """The whole answer at once; compressed where the client takes gzip, but never an event stream."""
+        """Send the whole answer, compressed if the client accepts gzip, except event streams."""
         zipped = kind in (JSON_TYPE, "application/json") and "gzip" in self.headers.get("accept-encoding", "")
         if zipped:
             body = gzip.compress(body, 1)

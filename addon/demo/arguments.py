@@ -1,4 +1,4 @@
-"""Arguments made up from a schema and the user's words, the same every time. Pure.
+"""Deterministic arguments of calls, made from a schema and the user's words. Pure.
 
 Schemas may be Gemini's (``"type": "STRING"``) or JSON Schemas (``"type": "string"``).
 """
@@ -18,16 +18,16 @@ _NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 
 
 def fill(parameters: dict[str, Any], text: str) -> list[dict[str, Any]]:
-    """One set of arguments for each call: several names in a row ("Paris and Tokyo") make several calls."""
+    """One set of arguments per call: several names in a row ("Paris and Tokyo") make several calls."""
     names = named(text)
     values = _Values(parameters, text, names[0] if names else None)
-    whole = values.named(parameters)
+    whole = values.resolved(parameters)
     required = whole.get("required") or []
-    properties = {name: values.named(schema) for name, schema in (whole.get("properties") or {}).items()}
+    properties = {name: values.resolved(schema) for name, schema in (whole.get("properties") or {}).items()}
     base = {
-        name: values.of(schema, ())
+        name: values.value_of(schema, ())
         for name, schema in properties.items()
-        if name in required or _said(schema, text, names)
+        if name in required or _is_mentioned(schema, text, names)
     }
     spread = next((n for n in base if _kind(properties[n]) == "string" and "enum" not in properties[n]), None)
     if spread is None or len(names) < 2:
@@ -43,15 +43,15 @@ def named(text: str) -> list[str]:
 
 def instance(schema: dict[str, Any], text: str, name: str | None = None) -> Any:
     """A value that fits the schema, taken from the text where possible."""
-    return _Values(schema, text, name).of(schema, ())
+    return _Values(schema, text, name).value_of(schema, ())
 
 
-class _Circle(Exception):
-    """A value would have to hold itself."""
+class _CircularReference(Exception):
+    """A value would have to contain itself."""
 
 
 class _Values:
-    """Values for a schema, the `whole`, and for what is in it."""
+    """Makes values for the schema `whole` and its subschemas."""
 
     def __init__(self, whole: dict[str, Any], text: str, name: str | None) -> None:
         quoted = _QUOTED.search(text)
@@ -59,14 +59,14 @@ class _Values:
         self.text = text
         self._lookup = Registry().resolver_with_root(DRAFT202012.create_resource(whole)).lookup
 
-    def named(self, schema: Any) -> dict[str, Any]:
-        """The schema itself, where it may be a reference to one."""
-        found, _ = self._followed(schema, ())
+    def resolved(self, schema: Any) -> dict[str, Any]:
+        """The schema, with a reference followed."""
+        found, _ = self._resolve(schema, ())
         return found if isinstance(found, dict) else {}
 
-    def of(self, schema: Any, through: tuple[str, ...]) -> Any:
-        """`through`: the references that led here. Raises _Circle."""
-        schema, through = self._followed(schema, through)
+    def value_of(self, schema: Any, refs: tuple[str, ...]) -> Any:
+        """A value for the schema. `refs`: the references that led here. Raises _CircularReference."""
+        schema, refs = self._resolve(schema, refs)
         if not isinstance(schema, dict):
             return self.words
         if "const" in schema:
@@ -75,7 +75,7 @@ class _Values:
             return options[0]
         for key in ("anyOf", "any_of", "oneOf", "allOf"):
             if schema.get(key):
-                return self._first(schema[key], through)
+                return self._first(schema[key], refs)
         match _kind(schema):
             case "number" | "integer" as kind:
                 return self._number(kind)
@@ -85,44 +85,43 @@ class _Values:
                 return None
             case "array":
                 try:
-                    return [self.of(schema.get("items"), through)]
-                except _Circle:
+                    return [self.value_of(schema.get("items"), refs)]
+                except _CircularReference:
                     return []
             case "object":
-                return self._object(schema, through)
+                return self._object(schema, refs)
         return self.words
 
-    def _followed(self, schema: Any, through: tuple[str, ...]) -> tuple[Any, tuple[str, ...]]:
+    def _resolve(self, schema: Any, refs: tuple[str, ...]) -> tuple[Any, tuple[str, ...]]:
         while isinstance(schema, dict) and "$ref" in schema:
-            if schema["$ref"] in through:
-                raise _Circle
-            through = (*through, schema["$ref"])
+            if schema["$ref"] in refs:
+                raise _CircularReference
+            refs = (*refs, schema["$ref"])
             schema = self._lookup(schema["$ref"]).contents
-        return schema, through
+        return schema, refs
 
-    def _first(self, options: list[Any], through: tuple[str, ...]) -> Any:
-        """Of the first option that leads into no circle."""
+    def _first(self, options: list[Any], refs: tuple[str, ...]) -> Any:
+        """A value for the first option without a circular reference."""
         for option in options:
             try:
-                return self.of(option, through)
-            except _Circle:
+                return self.value_of(option, refs)
+            except _CircularReference:
                 continue
-        raise _Circle
+        raise _CircularReference
 
     def _number(self, kind: str) -> float:
         match = _NUMBER.search(self.text)
         value = float(match[0]) if match else 1
         return int(value) if kind == "integer" or float(value).is_integer() else value
 
-    def _object(self, schema: dict[str, Any], through: tuple[str, ...]) -> dict[str, Any]:
-        """With what is required, or could be null at worst; where nothing is said of what is required, with all that
-        leads into no circle."""
+    def _object(self, schema: dict[str, Any], refs: tuple[str, ...]) -> dict[str, Any]:
+        """Contains required and nullable properties; without `required`, all properties without circular references."""
         required, made = schema.get("required"), {}
         for key, item in (schema.get("properties") or {}).items():
             if required is None or key in required or _may_be_null(item):
                 try:
-                    made[key] = self.of(item, through)
-                except _Circle:
+                    made[key] = self.value_of(item, refs)
+                except _CircularReference:
                     if required is not None:
                         raise
         return made
@@ -138,8 +137,8 @@ def _kind(schema: dict[str, Any]) -> str:
     return str(kind[0] if isinstance(kind, list) else kind).lower()
 
 
-def _said(schema: dict[str, Any], text: str, names: list[str]) -> bool:
-    """Whether the text holds something for a parameter that is not required."""
+def _is_mentioned(schema: dict[str, Any], text: str, names: list[str]) -> bool:
+    """Whether the text contains a value for an optional parameter."""
     kind = _kind(schema)
     if kind in ("number", "integer"):
         return bool(_NUMBER.search(text))

@@ -1,7 +1,7 @@
-"""The OpenAI-compatible endpoint of the strict local Gemini, requests: chat completions in the canonical form.
+"""Requests of the OpenAI-compatible endpoint: chat completions in canonical form. Pure.
 
-``read`` refuses what the service refuses, names and kinds first, and gives back the request that the other modules
-judge and answer. Where the service's words are not public, a comment says so. Pure.
+``read`` refuses what the service refuses, beginning with names and types, and returns the request for the other
+modules. The comment "own words" marks messages whose wording by the service is not public.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _ASSISTANT: dict[str, Any] = {
     **_MESSAGE,
     "tool_calls": list,
     "thought_signature": str,
-    # what clients that send a whole answer back leave unset
+    # unset in answers that clients send back whole
     **dict.fromkeys(("refusal", "annotations", "audio", "function_call"), ()),
 }
 _KNOWN: dict[str, dict[str, Any]] = {
@@ -98,7 +98,7 @@ def read(document: Any) -> Json:
 
 
 def _fields(given: Any, known: dict[str, Any], path: str) -> Json:
-    """The fields that are set, all of a known name and kind. Raises ``Refused``."""
+    """The fields that are set, with names and types checked. Raises ``Refused``."""
     at = f" at '{path}'" if path else ""
     if not isinstance(given, dict):
         raise bad_fields([(path, f"Invalid value{at}: an object is due here.")])  # own words
@@ -184,11 +184,11 @@ def _call(given: Any, path: str) -> Json:
         args = None
     if not isinstance(args, dict):
         raise Refused(f"Invalid function arguments at {path}: a JSON object is due.")  # own words
-    called: Json = {"name": function["name"], "args": args}
+    body: Json = {"name": function["name"], "args": args}
     if call.get("id"):
-        called["id"] = call["id"]
+        body["id"] = call["id"]
     signature = _signature(call, path)
-    return {"functionCall": called} | ({} if signature is None else {"thoughtSignature": signature})
+    return {"functionCall": body} | ({} if signature is None else {"thoughtSignature": signature})
 
 
 def _response(text: str) -> Json:
@@ -216,14 +216,14 @@ def _choice(choice: Any) -> Json:
             raise Refused(f"Invalid tool_choice: {choice!r}.")  # own words
         return {"mode": _MODES[choice]}
     if choice.get("type") == "allowed_tools":
-        # whether the service takes this form is not public
+        # whether the service accepts this form is not public
         allowed = _fields(choice.get("allowed_tools") or {}, {"mode": str, "tools": list}, "tool_choice.allowed_tools")
-        names = [_named(tool) for tool in allowed.get("tools") or []]
+        names = [_chosen_function(tool) for tool in allowed.get("tools") or []]
         return {"mode": "ANY" if allowed.get("mode") == "required" else "VALIDATED", "allowedFunctionNames": names}
-    return {"mode": "ANY", "allowedFunctionNames": [_named(choice)]}
+    return {"mode": "ANY", "allowedFunctionNames": [_chosen_function(choice)]}
 
 
-def _named(given: Any) -> str:
+def _chosen_function(given: Any) -> str:
     choice = _fields(given, {"type": str, "function": dict}, "tool_choice")
     name = _fields(choice.get("function") or {}, {"name": str}, "tool_choice.function").get("name")
     if choice.get("type") != "function" or not name:

@@ -1,7 +1,7 @@
-"""The OpenAI-compatible endpoint of the strict local Gemini, answers: chat completions and their chunks.
+"""Answers of the OpenAI-compatible endpoint: chat completions and their chunks.
 
-Order of keys, ids, signatures and the odd finish_reason of streams are as the service has them. Pure but for the
-random ids and the time of day.
+Key order, ids, signatures and the odd finish_reason of streams are the service's. Pure except for random ids and the
+time of day.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _FINISH = {"STOP": "stop", "MAX_TOKENS": "length", "SAFETY": "content_filter"}
 
 @dataclass
 class ChatReply:
-    """One answer: its choices, and what every document of it repeats."""
+    """One answer: its choices, and the fields that all its documents repeat."""
 
     model: Model
     answers: list[Answer]
@@ -49,7 +49,7 @@ class ChatReply:
         return self._document("chat.completion", choices) | {"usage": self._usage()}
 
     def events(self, shape: Shape, *, usage: bool) -> Iterator[bytes]:
-        """The stream, event by event, to its ``[DONE]``."""
+        """The stream's events, including ``[DONE]``."""
         for chunk in self._chunks(shape, usage=usage):
             yield f"data: {json.dumps(chunk, ensure_ascii=False, separators=(',', ':'))}\n\n".encode()
         yield b"data: [DONE]\n\n"
@@ -69,7 +69,7 @@ class ChatReply:
             for n, delta in enumerate(deltas):
                 choice: Json = {"delta": {**delta, "role": "assistant"}, "index": index}
                 if n == len(deltas) - 1 and not shape.no_finish:
-                    choice["finish_reason"] = _finish(answer)  # calls or not
+                    choice["finish_reason"] = _finish(answer)  # the same with calls
                 chunk = self._document("chat.completion.chunk", [choice])
                 yield chunk | ({"usage": self._usage()} if usage else {})
         if shape.usage:
@@ -80,11 +80,11 @@ class ChatReply:
         for n, call in enumerate(answer.calls):
             call_id = f"function-call-{secrets.randbelow(9 * 10**18) + 10**18}"
             function = {"arguments": json.dumps(call.args, ensure_ascii=False), "name": call.name}
-            made: Json = {"function": function, "id": call_id, "type": "function"}
+            tool_call: Json = {"function": function, "id": call_id, "type": "function"}
             if n == 0 and self.model.three:
                 body = {"name": call.name, "args": call.args, "id": call_id}
-                made = {"extra_content": _google(signatures.sign_call(body, declared=call.declared)), **made}
-            calls.append(made)
+                tool_call = {"extra_content": _google(signatures.sign_call(body, declared=call.declared)), **tool_call}
+            calls.append(tool_call)
         return calls
 
     def _document(self, kind: str, choices: list[Json]) -> Json:

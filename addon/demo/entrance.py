@@ -1,4 +1,4 @@
-"""What HTTP requests and WebSockets have in common at the door: the credentials that are asked for, and the log."""
+"""Shared by HTTP requests and WebSockets: the check of credentials, and the request log."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Json = dict[str, Any]
 
 
 class Log:
-    """The latest requests: ``{method, path, headers, body, status, error}``, at most ``keep`` and ``keep_bytes``."""
+    """The latest requests, ``{method, path, headers, body, status, error}``: at most ``keep``, and ``keep_bytes``."""
 
     def __init__(self, keep: int = 2000, keep_bytes: int = 64 << 20) -> None:
         self.requests: list[Json] = []
@@ -24,7 +24,7 @@ class Log:
         self._keep, self._keep_bytes = keep, keep_bytes
 
     def add(self, entry: Json, size: int) -> None:
-        """Keep one more, and drop the oldest where that is too many."""
+        """Add a request, and drop the oldest beyond the limits."""
         if entry["status"] < 400:
             self.accepted += 1
         else:
@@ -37,16 +37,16 @@ class Log:
             self._total -= self._sizes.pop(0)
 
     def clear(self) -> None:
-        """Forget the requests; the counts stay."""
+        """Forget the requests, but not the counts."""
         self.requests.clear()
         self._sizes.clear()
         self._total = 0
 
 
 def check_key(headers: Mapping[str, str], query: Mapping[str, str], route: Route) -> None:
-    """The API key or bearer token. Raises ``Refused``."""
+    """Check the API key or bearer token. Raises ``Refused``."""
     scheme, _, token = headers.get("authorization", "").partition(" ")
-    live = route.method == "BidiGenerateContent"  # which knows tokens for a single session as well
+    live = route.method == "BidiGenerateContent"  # also accepts tokens for a single session
     bearer = token.strip() if scheme.lower() in (("bearer", "token") if live else ("bearer",)) else ""
     key = headers.get("x-goog-api-key") or query.get("key") or (live and query.get("access_token")) or ""
     if route.surface == "chat" and not bearer:

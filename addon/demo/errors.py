@@ -1,7 +1,4 @@
-"""Refusals of the strict local Gemini, in the service's own shape.
-
-Only data and formatting: what is refused, and why, is decided in ``fields``, ``rules`` and ``history``.
-"""
+"""The strict local Gemini's error answers, in the service's format. ``fields``, ``rules`` and ``history`` decide."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ STATUS = {
 
 
 class Refused(Exception):
-    """The service would not accept this request. ``code`` is the HTTP status, ``details`` as in ``google.rpc``."""
+    """The service would refuse this request. ``code``: the HTTP status; ``details``: as in ``google.rpc``."""
 
     def __init__(self, message: str, *, code: int = 400, details: list[dict[str, Any]] | None = None) -> None:
         super().__init__(message)
@@ -36,18 +33,18 @@ class Refused(Exception):
         return {"error": error}
 
     def plain(self) -> dict[str, Any]:
-        """``{"error": {message, code}}``, the code a word: as the Interactions API has it."""
+        """``{"error": {message, code}}`` with a word as the code, the form of the Interactions API."""
         code = "invalid_request" if self.code == 400 else STATUS[self.code].lower()
         return {"error": {"message": self.message, "code": code}}
 
 
 def pretty(document: Any) -> str:
-    """Indented JSON with a final line end, as the service writes unary answers and errors."""
+    """Indented JSON with a final line break, the format of the service's unary answers and errors."""
     return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
 
 
 def bad_fields(violations: list[tuple[str, str]]) -> Refused:
-    """One refusal for all ``(field, description)`` violations; the field is left out where it is the top level."""
+    """One refusal for all ``(field, description)`` violations. An empty field, the top level, is left out."""
     listed = [
         {"field": field, "description": description} if field else {"description": description}
         for field, description in violations
@@ -62,7 +59,7 @@ _SIGN_IN = "See https://developers.google.com/identity/sign-in/web/devconsole-pr
 
 
 def no_key(surface: str) -> Refused:
-    """A request without any credential."""
+    """The refusal of a request without credentials."""
     if surface in ("developer", "interactions", "firebase", "firebase-developer"):
         return Refused(
             "Method doesn't allow unregistered callers (callers without established identity). Please use API Key "
@@ -77,7 +74,7 @@ def no_key(surface: str) -> Refused:
 
 
 def key_not_supported() -> Refused:
-    """An API key where only a bearer token will do."""
+    """The refusal of an API key if only bearer tokens are accepted."""
     return Refused(
         "API keys are not supported by this API. Expected OAuth2 access token or other authentication credentials "
         "that assert a principal. See https://cloud.google.com/docs/authentication",
@@ -86,7 +83,7 @@ def key_not_supported() -> Refused:
 
 
 def invalid_key(service: str) -> Refused:
-    """A key that the service does not know."""
+    """The refusal of an unknown key."""
     message = "API key not valid. Please pass a valid API key."
     return Refused(
         message,
@@ -103,7 +100,7 @@ def invalid_key(service: str) -> Refused:
 
 
 def no_model(model: str, version: str, method: str) -> Refused:
-    """A model that does not exist here."""
+    """The refusal of an unknown model."""
     return Refused(
         f"models/{model} is not found for API version {version}, or is not supported for {method}. Call ListModels "
         "to see the list of available models and their supported methods.",

@@ -1,8 +1,7 @@
-"""Proto JSON as the service reads it: unknown names, wrong kinds and doubled spellings are refused.
+"""Reads Proto JSON as the service does: refuses unknown names, wrong types and fields set twice by two spellings.
 
-``read`` gives back the request in one spelling (camelCase, lists where the message says so, no nulls), so that the
-other modules need not look twice. What belongs to the user (args, responses, JSON Schemas, keys under properties)
-is passed on as it is. Pure; the input is not changed.
+``read`` returns the request in canonical form (camelCase, lists for repeated fields, no nulls). User data (args,
+responses, JSON Schemas, keys under properties) stays as it is. Pure; the input is not changed.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ _PROTO = {
 
 
 def decode_bytes(text: str) -> bytes | None:
-    """A proto bytes field: base64 in either alphabet, padding optional. None where it is neither."""
+    """Decode a proto bytes field: base64 in either alphabet, padding optional. None if invalid."""
     plain = text.rstrip("=").replace("-", "+").replace("_", "/")
     try:
         return base64.b64decode(plain + "=" * (-len(plain) % 4), validate=True)
@@ -46,10 +45,10 @@ def decode_bytes(text: str) -> bytes | None:
 
 
 def read(document: Any, message: str, place: frozenset[str]) -> dict[str, Any]:
-    """Check ``document`` as ``message`` and return it in canonical form.
+    """Check ``document`` as a ``message`` and return it in canonical form.
 
-    ``place`` holds the names of ``schema`` that apply, such as ``{"vertex", "vertex-v1"}``.
-    Raises ``Refused`` with every violation found.
+    ``place``: the service's names in ``schema``, such as ``{"vertex", "vertex-v1"}``. Raises ``Refused`` with all
+    violations.
     """
     reader = _Reader(place)
     if not isinstance(document, dict):
@@ -82,7 +81,7 @@ class _Reader:
             if value is None:
                 continue
             if field.camel in result:
-                # the service's own words for this one are not public; that it is a 400 is
+                # the service's wording is not public, only the status 400
                 self.refuse(
                     path, f'{_INVALID} Proto field "{field.snake}"{at} has already been set by another spelling.'
                 )
@@ -158,7 +157,7 @@ class _Reader:
         return self.wrong(field, value, path, parent)
 
     def wrong(self, field: Field, value: Any, path: str, parent: str) -> None:
-        """The kind of the value does not fit the field."""
+        """Refuse a value whose type does not fit the field."""
         if isinstance(value, dict):
             at = f" at '{parent}'" if parent else ""
             self.refuse(parent, f"Invalid value{at} ({field.snake}), Starting an object on a scalar field")

@@ -1,7 +1,7 @@
-"""What ``contents`` must look like: roles, order, counts, and signatures by value.
+"""The rules of ``contents``: roles, order, counts, and signatures by value.
 
-Works on the canonical form that ``fields.read`` returns. Pure. Where the service's words are not public, or where
-this is stricter than the service, a comment says so.
+Works on the canonical form that ``fields.read`` returns. Pure. Comments mark messages whose wording by the service is
+not public, and rules that are stricter than the service's.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LAST_ROLE = "Please ensure that single turn requests end with a user role or the
 NO_CONTENTS = "* GenerateContentRequest.contents: contents is not specified\n"
 LEARN_MORE = "Learn more: https://cloud.google.com/vertex-ai/generative-ai/docs/model-reference/gemini"
 
-# a signature or videoMetadata alone is a part too: the service takes both
+# the service also accepts a part with only a signature or videoMetadata
 _DATA = frozenset(
     "text inlineData fileData functionCall functionResponse executableCode codeExecutionResult toolCall "
     "toolResponse thoughtSignature videoMetadata".split()
@@ -36,7 +36,7 @@ _DATA = frozenset(
 
 @dataclass
 class Turn:
-    """A run of contents of one side. ``places`` are the 1-based positions in contents, one a part."""
+    """Consecutive contents of one side. ``places``: each part's 1-based position in contents."""
 
     role: str
     parts: list[Part] = field(default_factory=list)
@@ -57,12 +57,12 @@ class Turn:
 
 
 def turns(contents: list[dict[str, Any]]) -> list[Turn]:
-    """Contents as turns: consecutive ones of one side are joined, and a functionResponse is always the user's."""
+    """Contents as turns: consecutive contents of one side are joined; a functionResponse is always the user's."""
     result: list[Turn] = []
     for position, content in enumerate(contents, 1):
         parts = content.get("parts") or []
-        theirs = content.get("role") == "model" and not any("functionResponse" in p for p in parts)
-        role = "model" if theirs else "user"
+        is_model = content.get("role") == "model" and not any("functionResponse" in p for p in parts)
+        role = "model" if is_model else "user"
         if not result or result[-1].role != role:
             result.append(Turn(role))
         result[-1].parts += parts
@@ -71,12 +71,12 @@ def turns(contents: list[dict[str, Any]]) -> list[Turn]:
 
 
 def last_words(history: list[Turn]) -> int:
-    """Index of the last user turn with text; what follows it are the steps that it led to."""
+    """Index of the last user turn with text. The turns after it are the steps that it led to."""
     return max((n for n, turn in enumerate(history) if turn.role == "user" and turn.text.strip()), default=0)
 
 
 def check_contents(contents: list[dict[str, Any]], model: Model, place: frozenset[str]) -> None:
-    """Roles and parts of each Content. Raises ``Refused``."""
+    """Check roles and parts of each Content. Raises ``Refused``."""
     vertex = "vertex" in place
     if not contents:
         raise Refused(
@@ -122,7 +122,7 @@ def _check_part(part: Part, where: str) -> None:
 
 
 def check_order(history: list[Turn], model: Model) -> None:
-    """The order of turns, and that each call has its response. Raises ``Refused``."""
+    """Check the order of turns, and that each call has its response. Raises ``Refused``."""
     if history[-1].role == "model":
         raise Refused(LAST_ROLE)
     before: Turn | None = None
@@ -145,10 +145,10 @@ def _check_responses(turn: Turn, before: Turn | None, model: Model) -> None:
     if len(responses) != len(calls):
         raise Refused(COUNT)
     if not all("functionResponse" in part for part in turn.parts[: len(responses)]):
-        raise Refused(RESPONSE_ORDER)  # text of the user's comes after the responses
+        raise Refused(RESPONSE_ORDER)  # the user's text comes after the responses
     others = {call["name"] for call in calls}
     for call, response in zip(calls, responses, strict=True):
-        # the service's words are not public; before Gemini 3 it takes any name that is no other call's
+        # own words; before Gemini 3 the service accepts any name that is not another call's
         if call["name"] != response["name"] and (model.three or response["name"] in others):
             raise Refused(
                 "Please ensure that function response parts come in the order of the function call parts: expected "
@@ -162,10 +162,10 @@ def _check_responses(turn: Turn, before: Turn | None, model: Model) -> None:
 
 
 def check_declared(history: list[Turn], declared: frozenset[str]) -> None:
-    """Calls in history must be of declared functions. Raises ``Refused``.
+    """Check that calls in the history are of declared functions. Raises ``Refused``.
 
-    Stricter than the service, which often goes on and then answers MALFORMED_FUNCTION_CALL; a plain refusal shows the
-    mistake at once. A call that this server made up itself (its signature says so) may stay.
+    Stricter than the service, which often continues and then answers MALFORMED_FUNCTION_CALL; a refusal shows the
+    mistake at once. Calls that this server invented itself, by their signatures, are accepted.
     """
     for turn in history:
         for part, position in zip(turn.parts, turn.places, strict=True):
@@ -179,11 +179,11 @@ def check_declared(history: list[Turn], declared: frozenset[str]) -> None:
 
 
 def check_signatures(history: list[Turn], model: Model, place: frozenset[str]) -> int:
-    """Signatures by value, on the parts where they belong. Returns the number of dummies; raises ``Refused``."""
+    """Check the values and places of signatures. Returns the number of dummies. Raises ``Refused``."""
     first_checked = _current_turn(history) if not model.newest else 0
     dummies = 0
     for n, turn in enumerate(history):
-        seen_call = False
+        has_call = False
         for part, position in zip(turn.parts, turn.places, strict=True):
             signature = part.get("thoughtSignature")
             call = part.get("functionCall")
@@ -191,22 +191,22 @@ def check_signatures(history: list[Turn], model: Model, place: frozenset[str]) -
                 dummies += 1
             elif signature and not _belongs(signature, part, turn.role):
                 raise Refused(_corrupted(model, place))
-            elif call and not signature and not seen_call and model.three and n >= first_checked:
+            elif call and not signature and not has_call and model.three and n >= first_checked:
                 raise Refused(
                     "Function call is missing a thought_signature in functionCall parts. This is required for tools to "
                     "work correctly, and missing thought_signature may lead to degraded model performance. Additional "
                     f"data, function call `default_api:{call['name']}` , position {position}. Please refer to "
                     "https://ai.google.dev/gemini-api/docs/thought-signatures for more details."
                 )
-            seen_call = seen_call or call is not None
+            has_call = has_call or call is not None
     return dummies
 
 
 def _current_turn(history: list[Turn]) -> int:
-    """Index of the last user turn of ordinary content.
+    """Index of the last user turn without responses.
 
-    Responses with text after them do not begin a turn here. The service may see that differently; this is the stricter
-    reading, and it shows signatures that were lost.
+    Responses followed by text do not begin a turn here. The service may differ; this is the stricter reading, and it
+    reveals lost signatures.
     """
     for n in range(len(history) - 1, -1, -1):
         if history[n].role == "user" and not history[n].responses:

@@ -1,6 +1,6 @@
-"""Steps of the Interactions API and the Contents that they stand for, both ways. Pure.
+"""Converts steps of the Interactions API to Contents and back. Pure.
 
-A ``thought`` step carries the signature of what the model says next: of the first call of its step, or of its text.
+A ``thought`` step carries the signature of the model's next output: of the step's first call, or of its text.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ FIELDS = {
     "function_call": {"id", "name", "arguments", "signature"},
     "function_result": {"call_id", "name", "result", "is_error"},
 }
-"""What each type of step may hold beside its type; the built-in tools' steps are taken as they are."""
+"""The allowed fields of each type of step, besides its type. Steps of built-in tools are not checked."""
 
-NEEDED: dict[str, dict[str, Any]] = {
+REQUIRED: dict[str, dict[str, Any]] = {
     "function_call": {"id": str, "name": str, "arguments": dict},
     "function_result": {"call_id": str, "result": str | dict | list},
 }
@@ -32,8 +32,8 @@ _BUILT_IN = ("_call", "_result")
 
 
 def contents_of(given: Any, *, after: list[Json]) -> list[Json]:
-    """The Contents of an ``input``: a string, a content, a list of contents, or a list of steps. ``after`` is the
-    history that it goes on from, whose last calls its results answer. Raises ``Refused``."""
+    """The Contents of an ``input``: a string, a content, a list of contents, or a list of steps. ``after``: the
+    previous history, whose last calls the results answer. Raises ``Refused``."""
     if isinstance(given, str):
         given = [{"type": "text", "text": given}]
     items = given if isinstance(given, list) else [given]
@@ -77,7 +77,7 @@ def _of_steps(steps: list[Json], after: list[Json]) -> Iterator[Json]:
 
 
 def last_calls(contents: list[Json]) -> list[Json]:
-    """The calls that stand at the end of a history, without their results."""
+    """The calls at the end of a history, still without results."""
     calls: list[Json] = []
     for content in reversed(contents):
         if content["role"] != "model":
@@ -96,7 +96,7 @@ def _check(step: Json, where: str) -> None:
     unknown = sorted(step.keys() - known - {"type"})
     if unknown:
         raise Refused(f"Unknown parameter '{unknown[0]}' at '{where}'.")
-    for name, of in NEEDED.get(str(kind), {}).items():
+    for name, of in REQUIRED.get(str(kind), {}).items():
         if not isinstance(step.get(name), of):
             raise Refused(f"Missing or invalid parameter '{name}' at '{where}'.")
 
@@ -127,7 +127,7 @@ def _response(step: Json, open_calls: dict[str, str], where: str) -> Json:
 
 
 def steps_of(contents: list[Json]) -> list[Json]:
-    """The steps of an answer, its signature first: what ``contents_of`` reads again."""
+    """The steps of an answer, with the signature first. The inverse of ``contents_of``."""
     parts = [part for content in contents for part in content["parts"]]
     signatures_of = [part["thoughtSignature"] for part in parts if "thoughtSignature" in part]
     steps: list[Json] = [{"signature": signature, "type": "thought"} for signature in signatures_of]
@@ -140,8 +140,8 @@ def steps_of(contents: list[Json]) -> list[Json]:
     return steps
 
 
-def said(answer: Answer, new_id: Any, *, signed: bool) -> list[Json]:
-    """What the model says, as a Content: nothing where it says nothing."""
+def contents_of_answer(answer: Answer, new_id: Any, *, signed: bool) -> list[Json]:
+    """The model's output as a Content; an empty list if there is none."""
     parts: list[Json] = []
     if answer.text:
         parts.append({"text": answer.text})

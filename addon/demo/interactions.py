@@ -1,6 +1,6 @@
-"""The Interactions API of the strict local Gemini: what is refused, what is stored, and how an answer goes out.
+"""The strict local Gemini's Interactions API: refusals, stored interactions, and answers. No I/O, no HTTP.
 
-Steps become Contents, on which the same rules and the same model work as on ``generateContent``. No I/O, no HTTP.
+Steps become Contents, so that ``generateContent``'s rules and model apply.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 from addon.demo import models, rules
 from addon.demo.errors import Refused
-from addon.demo.interaction_steps import contents_of, last_calls, said, steps_of
+from addon.demo.interaction_steps import contents_of, contents_of_answer, last_calls, steps_of
 from addon.demo.model import answer
 from addon.demo.models import Model
 from addon.demo.reply import Shape, split
@@ -72,17 +72,17 @@ _ALPHABET = string.ascii_lowercase + string.digits
 
 @dataclass
 class Stored:
-    """An interaction that a later one may go on from: all that was said up to its end, what of it was asked, and its
-    answer."""
+    """An interaction that a later one can continue: the whole history up to its end, the history that it answers, and
+    its answer document."""
 
     contents: list[Json]
     document: Json
-    asked: list[Json] = field(default_factory=list)
+    prompt_contents: list[Json] = field(default_factory=list)
 
 
 @dataclass
 class Interaction:
-    """An answer on its way out."""
+    """An answer to be sent."""
 
     document: Json
     shape: Shape
@@ -94,8 +94,8 @@ class Interaction:
 
 @dataclass
 class Interactions:
-    """The service. ``options`` are those of ``rules``, but for calls of undeclared functions: tools belong to one
-    interaction alone, and the history may name others."""
+    """The service. ``options``: as in ``rules``, except that undeclared functions in the history are always accepted,
+    because each interaction declares its own tools."""
 
     options: rules.Options = field(default_factory=rules.Options)
     shape: Shape = field(default_factory=Shape)
@@ -109,48 +109,48 @@ class Interactions:
         model = models.find(given.get("model") or "")
         if model is None:
             raise Refused(f"Model '{given.get('model', '')}' not found.", code=404)
-        asked, so_far = self._asked(given)
-        request = _request(given, asked, model)
+        prompt_contents, so_far = self._prompt_and_output(given)
+        request = _request(given, prompt_contents, model)
         if "continuation_token" in given:
             request["continuationToken"] = given["continuation_token"]
         options = rules.Options(check_signatures=self.options.check_signatures, check_declared=False)
         rules.check(request, model, PLACE, options=options)
         found = answer(request)
-        spoken = said(found, _call_id, signed=model.three)
-        document = _document(given, model, spoken, found.finish, tokens(request))
+        output = contents_of_answer(found, _call_id, signed=model.three)
+        document = _document(given, model, output, found.finish, tokens(request))
         if found.token is not None:
             document["continuation_token"] = found.token
         if given.get("store", True):
-            self.stored[document["id"]] = Stored(asked + so_far + spoken, document, asked)
+            self.stored[document["id"]] = Stored(prompt_contents + so_far + output, document, prompt_contents)
         else:
             del document["id"]
         return Interaction(document, shape)
 
     def get(self, name: str) -> Json:
-        """A stored one. Raises ``Refused``."""
+        """A stored interaction. Raises ``Refused``."""
         return self._find(name).document
 
     def delete(self, name: str) -> Json:
-        """Forget a stored one. Raises ``Refused``."""
+        """Forget a stored interaction. Raises ``Refused``."""
         self._find(name)
         del self.stored[name]
         return {}
 
-    def _asked(self, given: Json) -> tuple[list[Json], list[Json]]:
-        """What is to be answered, and what of the answer was given before. The rest of an answer that is kept is asked
-        for by the interaction that had its token, without any input."""
+    def _prompt_and_output(self, given: Json) -> tuple[list[Json], list[Json]]:
+        """The history to answer, and the part of the answer given before. A request without input and with the previous
+        interaction's token asks for the rest of that answer."""
         before = self._before(given)
         if "input" in given:
-            asked = before + contents_of(given["input"], after=before)
-            self._check_results(before, asked[len(before) :])
-            return asked, []
+            prompt_contents = before + contents_of(given["input"], after=before)
+            self._check_results(before, prompt_contents[len(before) :])
+            return prompt_contents, []
         token, previous = given.get("continuation_token"), given.get("previous_interaction_id")
         if token is None or previous is None:
             raise Refused("Missing required parameter 'input'.")
-        held = self._find(previous)
-        if held.document.get("continuation_token") != token:
+        stored = self._find(previous)
+        if stored.document.get("continuation_token") != token:
             raise Refused("The continuation token does not belong to the previous interaction.")  # own words
-        return held.asked, held.contents[len(held.asked) :]
+        return stored.prompt_contents, stored.contents[len(stored.prompt_contents) :]
 
     def _before(self, given: Json) -> list[Json]:
         previous = given.get("previous_interaction_id")
@@ -163,7 +163,7 @@ class Interactions:
         return found
 
     def _check_results(self, before: list[Json], new: list[Json]) -> None:
-        """All calls that the history ends with are answered, and before anything else."""
+        """Check that all calls at the end of the history are answered."""
         calls = [call["id"] for call in last_calls(before)]
         parts = [part for content in new for part in content["parts"]]
         given = [part["functionResponse"]["id"] for part in parts if "functionResponse" in part]
@@ -185,7 +185,7 @@ def _check_fields(given: Any, known: dict[str, Any], where: str) -> None:
 
 
 def _request(given: Json, contents: list[Json], model: Model) -> Json:
-    """The request as ``generateContent`` would have it, in canonical form."""
+    """The request as one of ``generateContent``, in canonical form."""
     declared, builtins = _tools(given.get("tools") or [])
     config = given.get("generation_config") or {}
     _check_fields(config, CONFIG, "generation_config")
@@ -202,7 +202,7 @@ def _request(given: Json, contents: list[Json], model: Model) -> Json:
         tool_config["functionCallingConfig"] = _calling(config["tool_choice"])
     if tool_config:
         request["toolConfig"] = tool_config
-    for form in _listed(given.get("response_format")):
+    for form in _as_list(given.get("response_format")):
         if form.get("mime_type") == "application/json" or "schema" in form:
             request["generationConfig"]["responseMimeType"] = "application/json"
             request["generationConfig"]["responseJsonSchema"] = form.get("schema") or {"type": "object"}
@@ -212,7 +212,7 @@ def _request(given: Json, contents: list[Json], model: Model) -> Json:
 
 
 def _tools(tools: list[Any]) -> tuple[list[Json], list[str]]:
-    """Declarations as Gemini has them, and the types of the built-in tools."""
+    """The declarations in Gemini's form, and the types of the built-in tools."""
     declared: list[Json] = []
     builtins: list[str] = []
     for n, tool in enumerate(tools):
@@ -240,7 +240,7 @@ def _check_schema(schema: Any, where: str) -> None:
             _check_schema(item, f"{where}[{n}]")
     if not isinstance(schema, dict):
         return
-    for kind in _listed(schema.get("type")):
+    for kind in _as_list(schema.get("type")):
         if isinstance(kind, str) and kind not in JSON_TYPES:
             raise Refused(f"Invalid schema type '{kind}' at '{where}'.")
     for name in ("properties", "$defs", "definitions"):
@@ -264,23 +264,23 @@ def _calling(choice: Any) -> Json:
     return calling
 
 
-def _document(given: Json, model: Model, spoken: list[Json], finish: str, prompt: int) -> Json:
-    calls = bool(last_calls(spoken))
+def _document(given: Json, model: Model, output: list[Json], finish: str, prompt: int) -> Json:
+    calls = bool(last_calls(output))
     ended = "requires_action" if calls else "completed"
     known = {"STOP": ended, "MAX_TOKENS": "incomplete", "CONTINUATION": "requires_continuation"}
     status = known.get(finish, "failed")
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    steps = steps_of(spoken)
-    output = sum(len(json.dumps(step)) for step in steps) // 4
+    steps = steps_of(output)
+    output_tokens = sum(len(json.dumps(step)) for step in steps) // 4
     document: Json = {
         "id": f"v1_{secrets.token_urlsafe(48)}",
         "status": status,
         "usage": {
-            "total_tokens": prompt + output,
+            "total_tokens": prompt + output_tokens,
             "total_input_tokens": prompt,
             "input_tokens_by_modality": [{"modality": "text", "tokens": prompt}],
             "total_cached_tokens": 0,
-            "total_output_tokens": output,
+            "total_output_tokens": output_tokens,
             "total_tool_use_tokens": 0,
             "total_thought_tokens": 0,
         },
@@ -297,7 +297,7 @@ def _document(given: Json, model: Model, spoken: list[Json], finish: str, prompt
 
 
 def events(interaction: Interaction) -> Iterator[bytes]:
-    """The event stream of an answer: a frame at a time."""
+    """The frames of an answer's event stream."""
     document, head = interaction.document, {"object": "interaction", "model": interaction.document["model"]}
     yield _frame({"interaction": {"id": interaction.id, "status": "in_progress", **head}}, "interaction.created")
     yield _frame({"interaction_id": interaction.id, "status": "in_progress"}, "interaction.status_update")
@@ -313,7 +313,7 @@ def events(interaction: Interaction) -> Iterator[bytes]:
 
 
 def _pieces(step: Json, shape: Shape) -> tuple[Json, list[Json]]:
-    """How a step begins, and what is then added to it."""
+    """The beginning of a step, and its deltas."""
     if step["type"] == "thought":
         return {"type": "thought"}, [{"signature": step["signature"], "type": "thought_signature"}]
     if step["type"] == "function_call":
@@ -334,5 +334,5 @@ def _call_id() -> str:
     return "".join(secrets.choice(_ALPHABET) for _ in range(8))
 
 
-def _listed(value: Any) -> list[Any]:
+def _as_list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [] if value is None else [value]

@@ -1,6 +1,6 @@
-"""What the service refuses of a JSON Schema, be it one of arguments, of a function's results, or of the output.
+"""The service's checks of JSON Schemas of arguments, function results and output. Pure; references are never fetched.
 
-That is little: keywords it does not know or does not enforce pass. Pure. References are never fetched.
+They are few: keywords that the service does not know or enforce are accepted.
 """
 
 from __future__ import annotations
@@ -28,14 +28,16 @@ def check(schema: Any, *, vertex: bool) -> None:
     if not isinstance(schema, dict):
         raise Refused("the schema at top-level must be an object")  # own words
     reader = _Reader(schema, vertex)
-    if "$ref" in schema and not str(schema["$ref"]).startswith("#/$defs/"):  # no other is followed there
+    if "$ref" in schema and not str(schema["$ref"]).startswith(
+        "#/$defs/"
+    ):  # no other reference is followed at top level
         raise Refused("reference to undefined schema at top-level")
-    for member, path in _all(schema, ""):
+    for member, path in _walk(schema, ""):
         reader.check(member, path)
 
 
-def _inside(schema: dict[str, Any], path: str) -> Iterator[tuple[str, Any, str]]:
-    """Keyword, schema and path of the schemas right inside."""
+def _subschemas(schema: dict[str, Any], path: str) -> Iterator[tuple[str, Any, str]]:
+    """Keyword, schema and path of the direct subschemas."""
     dot = f"{path}." if path else ""
     for key, value in schema.items():
         if key in _OBJECTS and isinstance(value, dict):
@@ -46,11 +48,11 @@ def _inside(schema: dict[str, Any], path: str) -> Iterator[tuple[str, Any, str]]
             yield key, value, f"{dot}{key}"
 
 
-def _all(schema: Any, path: str) -> Iterator[tuple[dict[str, Any], str]]:
+def _walk(schema: Any, path: str) -> Iterator[tuple[dict[str, Any], str]]:
     if isinstance(schema, dict):
         yield schema, path
-        for _, member, place in _inside(schema, path):
-            yield from _all(member, place)
+        for _, member, place in _subschemas(schema, path):
+            yield from _walk(member, place)
 
 
 class _Reader:
@@ -58,7 +60,7 @@ class _Reader:
         registry: Registry[Any] = Registry().with_resource("", DRAFT202012.create_resource(schema))
         self._lookup = registry.resolver().lookup
         self._vertex = vertex
-        self._ending: set[str] = set()  # references that lead into no loop
+        self._without_loop: set[str] = set()  # references known not to loop
 
     def check(self, schema: dict[str, Any], path: str) -> None:
         for key, value in schema.items():
@@ -76,30 +78,30 @@ class _Reader:
             )
         self._follow(schema["$ref"], path, ())
 
-    def _follow(self, ref: Any, path: str, through: tuple[str, ...]) -> None:
+    def _follow(self, ref: Any, path: str, refs: tuple[str, ...]) -> None:
         try:
             target = self._lookup(ref).contents
         except (Unresolvable, AttributeError, TypeError):
             raise Refused(f"reference to undefined schema at {path}") from None
-        if ref in through:
+        if ref in refs:
             raise Refused(_LOOP + path)
-        if ref not in self._ending:
-            self._need(target, ref.lstrip("#/").replace("/", "."), (*through, ref))
-            self._ending.add(ref)
+        if ref not in self._without_loop:
+            self._follow_required(target, ref.lstrip("#/").replace("/", "."), (*refs, ref))
+            self._without_loop.add(ref)
 
-    def _need(self, schema: Any, path: str, through: tuple[str, ...]) -> None:
-        """Go where any value of the schema has a value: a choice counts as all that may be chosen."""
+    def _follow_required(self, schema: Any, path: str, refs: tuple[str, ...]) -> None:
+        """Follow the subschemas that every value must have. All options of a choice count."""
         if not isinstance(schema, dict):
             return
         if "$ref" in schema:
-            self._follow(schema["$ref"], path, through)
-        for key, member, place in _inside(schema, path):
+            self._follow(schema["$ref"], path, refs)
+        for key, member, place in _subschemas(schema, path):
             if key == "properties":
                 name = place.removeprefix(f"{path}.properties." if path else "properties.")
-                needed = name in (schema.get("required") or [])
+                is_required = name in (schema.get("required") or [])
             elif key == "items":
-                needed = schema.get("type") != "array" or bool(schema.get("minItems"))
+                is_required = schema.get("type") != "array" or bool(schema.get("minItems"))
             else:
-                needed = key in (*_LISTS, "additionalProperties")
-            if needed:
-                self._need(member, place, through)
+                is_required = key in (*_LISTS, "additionalProperties")
+            if is_required:
+                self._follow_required(member, place, refs)

@@ -1,12 +1,12 @@
 """An upstream for benchmarks: no rules, a fixed answer, as little work as asyncio allows.
 
-Unary requests get one text answer. With ``alt=sse`` come N events, one write each: N from ``?events=N`` or from
+Unary requests get one text answer. ``alt=sse`` gives N events, one write each: N from ``?events=N`` or from
 "N events" in the body, else 10; ``?delay=S`` puts S seconds between them.
-With ``?call=NAME`` unary requests get a call of that function instead. HTTP/1.1 with Content-Length or chunks.
+With ``?call=NAME``, unary requests get a call of that function instead. HTTP/1.1 with Content-Length or chunks.
 
-With ``?loop=NAME,NAME`` requests get calls of these, until their body holds a functionResponse. In a stream the calls
-are the second event, and ``?first=S`` keeps the first one back for S seconds. Their only argument, ``sent``, is the
-time (``time.monotonic``) at which they were written.
+With ``?loop=NAME,NAME``, requests get calls of these functions until their body contains a functionResponse. In a
+stream, the calls are the second event, and ``?first=S`` delays the first event by S seconds. The calls' only argument,
+``sent``, is the time (``time.monotonic``) at which they were written.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _unary(*parts: object) -> bytes:
 
 
 def _calls(names: Sequence[str]) -> list[dict[str, object]]:
-    """Parts that call these functions now. The first has the step's signature."""
+    """Parts that call these functions now. The first has the signature."""
     sent = time.monotonic()
     calls = [{"id": f"f{n}", "name": name, "args": {"sent": sent}} for n, name in enumerate(names, 1)]
     return [{"functionCall": call} | ({} if n else {"thoughtSignature": _SIGNATURE}) for n, call in enumerate(calls)]
@@ -71,7 +71,7 @@ _CALL = re.compile(rb"[?&]call=(\w+)")
 _LENGTH = re.compile(rb"\r\ncontent-length:\s*(\d+)", re.IGNORECASE)
 _CHUNKED = re.compile(rb"\r\ntransfer-encoding:\s*chunked", re.IGNORECASE)
 _EVENTS = re.compile(rb"[?&]events=(\d+)")
-_SAID = re.compile(rb"(\d+) events")
+_EVENTS_IN_BODY = re.compile(rb"(\d+) events")
 _DELAY = re.compile(rb"[?&]delay=([\d.]+)")
 _LOOP = re.compile(rb"[?&]loop=([\w,]+)")
 _FIRST = re.compile(rb"[?&]first=([\d.]+)")
@@ -84,7 +84,7 @@ def _events(count: int, names: Sequence[str]) -> Iterator[bytes]:
 
 
 class Light(asyncio.Protocol):
-    """One connection; requests are answered in turn, and not before their body is here."""
+    """One connection; requests are answered one by one, each after its whole body has arrived."""
 
     def __init__(self) -> None:
         self.buffer = bytearray()
@@ -118,7 +118,7 @@ class Light(asyncio.Protocol):
         match = _LOOP.search(line)
         names = match[1].decode().split(",") if match and b'"functionResponse"' not in self.buffer else []
         if b"alt=sse" in line:
-            match = _EVENTS.search(line) or _SAID.search(self.buffer, end)
+            match = _EVENTS.search(line) or _EVENTS_IN_BODY.search(self.buffer, end)
             events = _events(int(match[1]) if match else 10, names)
             delay, first = _DELAY.search(line), _FIRST.search(line)
             self._stream(events, float(delay[1]) if delay else 0.0, float(first[1]) if first and names else 0.0)
@@ -138,7 +138,7 @@ class Light(asyncio.Protocol):
         self._event(events, delay)
 
     def _event(self, events: Iterator[bytes], delay: float) -> None:
-        """One event now and the others later, so that each is a write of its own."""
+        """Write one event now and the others later, so that each is its own write."""
         event = next(events, None)
         if event is None or self.transport.is_closing():
             return
