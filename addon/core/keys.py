@@ -54,6 +54,17 @@ class Keys:
         """The key of a turn with everything before it, the system instruction and the chat's name included."""
         return own[:_HEAD] + _with(self._history, chain)
 
+    def words(self, own: bytes, chain: bytes, sent: Sequence[bytes]) -> list[bytes]:
+        """All keys of a turn's words: `own`, and those of `history`, `whole` and each `window`."""
+        head = own[:_HEAD]
+        keys = [own, head + _with(self._history, chain), head + _with(self._whole, chain)]
+        begun = self._window
+        for window in sent:
+            digest = begun.copy()
+            digest.update(window)
+            keys.append(head + digest.digest())
+        return keys
+
     def whole(self, own: bytes, chain: bytes) -> bytes:
         """The key of a turn with everything before it, under any system instruction."""
         return own[:_HEAD] + _with(self._whole, chain)
@@ -78,7 +89,7 @@ class Keys:
         """Encrypt or decrypt the chain that is stored with a turn, so that nobody can guess the words of a chat from
         it. `name`: the turn's id or, if it has none, the key of its own words."""
         pad = _keyed(self._secret, b"hidden", name).digest()
-        return bytes(one ^ other for one, other in zip(chain, pad, strict=True))
+        return (int.from_bytes(chain) ^ int.from_bytes(pad)).to_bytes(SIZE)
 
 
 def marks_of(contents: Sequence[Document]) -> list[tuple[str, bytes]]:

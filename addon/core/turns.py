@@ -169,6 +169,8 @@ class History:
 
         `digest` identifies the visible form of a turn, `chain` the turn together with everything before it.
         """
+        if self.identified == len(self.turns):
+            return
         chain = self.turns[self.identified - 1].chain if self.identified else b""
         for turn in self.turns[self.identified :]:
             if not turn.chain:
@@ -201,12 +203,12 @@ WINDOWS = 6
 def windows(before: Sequence[bytes], digest: bytes) -> list[bytes]:
     """The hashes of a turn with the one turn before it, with the three before it, and so on. `before`: the digests of
     the turns before it, in order."""
-    found: list[bytes] = []
-    start = len(before) - 1
-    while start >= 0 and len(found) < WINDOWS:
-        digest = xxhash.xxh3_128_digest(b"window" + digest + b"".join(before[start : start + (2 if found else 1)]))
-        found.append(digest)
-        start -= 2
+    if not before:
+        return []
+    last = len(before) - 1
+    found = [xxhash.xxh3_128_digest(b"window" + digest + before[last])]
+    for at in range(last - 2, max(-1, last - 2 * WINDOWS), -2):
+        found.append(xxhash.xxh3_128_digest(b"window" + found[-1] + before[at] + before[at + 1]))
     return found
 
 
@@ -271,7 +273,8 @@ def visible_form(parts: Iterable[dict[str, msgspec.Raw]]) -> tuple[str, bytes]:
         for key in sorted(part.keys() - _UNSEEN):
             digest.update(key.encode())
             if key == "inlineData":
-                digest.update(_blob(part[key]))
+                for piece in _blob(part[key]):
+                    digest.update(piece)
             else:
                 digest.update(encode(canonical(decode(part[key]), named=False)))
     joined = "".join(texts).strip()
@@ -304,18 +307,23 @@ def words_of(parts: Iterable[Document]) -> int:
     return sum(1 if word[0] < _UNSPACED else (len(word) + 1) // 2 for word in words)
 
 
-def _blob(raw: msgspec.Raw) -> bytes:
-    """The identity of inline data: clients may send base64 back in the URL-safe alphabet, and without padding. Any
-    other value is identified by its bytes."""
+def _blob(raw: msgspec.Raw) -> "list[bytes | memoryview]":
+    """The identity of inline data, in pieces: clients may send base64 back in the URL-safe alphabet, and without
+    padding. Any other value is identified by its bytes."""
     try:
         blob = {camel(key): bytes(value) for key, value in _raw_object.decode(raw).items()}
     except msgspec.ValidationError:
-        return bytes(raw)
+        return [bytes(raw)]
     data = blob.get("data", b'""')
-    for other, usual in ((b"\\/", b"/"), (b"-", b"+"), (b"_", b"/")):
-        if other in data:
+    for sign, other, usual in ((b"\\", b"\\/", b"/"), (b"-", b"-", b"+"), (b"_", b"_", b"/")):
+        if sign in data:  # one byte is looked for much faster than two
             data = data.replace(other, usual)
-    return blob.get("mimeType", b"").replace(b"\\/", b"/") + data.rstrip(b'="')
+    last = data[-16:]
+    if left := last.rstrip(b'="'):  # without a copy
+        kept = memoryview(data)[: len(data) - len(last) + len(left)]
+    else:
+        kept = memoryview(data.rstrip(b'="'))
+    return [blob.get("mimeType", b"").replace(b"\\/", b"/"), kept]
 
 
 def canonical(value: Any, *, named: bool = True) -> Any:

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, field
 
+import xxhash
+
 from addon.core.answer import AnswerRewriter, ToolNames
 from addon.core.documents import Document
 from addon.core.keys import Keys
@@ -37,8 +39,8 @@ class Exchange:
 
     `request` is what the client sent: the ledger knows turns by what the client remembers, under these `keys`.
     `resumes` is the answer that this request continues, by its continuationToken. `notes`: turns without calls
-    are noted, so that none is taken for one that hides some. `request_key` is by what the same request, sent again,
-    finds this answer if it breaks off; `proxy_id` is the proxy that makes it.
+    are noted, so that none is taken for one that hides some. `sent` is where the client sent what, for `request_key`;
+    `proxy_id` is the proxy that makes the answer.
     """
 
     wire: Wire
@@ -49,12 +51,22 @@ class Exchange:
     keys: Keys
     resumes: Paused | None = None
     notes: bool = True
-    request_key: bytes = b""
+    sent: tuple[str, bytes] | None = None
     proxy_id: str | None = None
 
     @property
     def target(self) -> Target:
         return self.wire.target
+
+    @property
+    def request_key(self) -> bytes:
+        """By what the same request, sent again, finds this answer if it breaks off; b"" if it never does. Made where it
+        is needed: few answers hold calls, and bodies are long."""
+        if self.sent is None:
+            return b""
+        url, body = self.sent
+        digest = xxhash.xxh3_128_digest
+        return self.keys.request(digest(url.encode("utf-8", "surrogatepass")) + digest(body))
 
     @property
     def naming(self) -> ToolNames:

@@ -44,6 +44,9 @@ _ANSWERED = (Operation.GENERATE, Operation.STREAM)
 type _Note = tuple[str, Sequence[bytes], bytes]
 """What is told to `Store.save_plain`."""
 
+_ASKERS = 256
+"""For how many askers, with a system instruction each, the beginnings of keys are kept."""
+
 _NOTES = 1024
 """How many turns without calls wait at most for a store that fails."""
 
@@ -89,6 +92,7 @@ class Grafter:
         self.scopes = Scopes(store, settings, shared)
         self.prefixes = Prefixes()
         self._continuations: OrderedDict[tuple[str, bytes | str], Paused] = OrderedDict()
+        self._unnamed = functools.lru_cache(_ASKERS)(Keys)
         self._warner = Warner()
         self._notes: deque[_Note] = deque()
         self._misses: OrderedDict[tuple[str, bytes], None] = OrderedDict()
@@ -126,8 +130,7 @@ class Grafter:
                     raise
                 outcome = await self._request(target, scope, good, asker, takes_ids, hangup)
             if isinstance(outcome, Forward) and outcome.exchange is not None and target.operation in _ANSWERED:
-                sent = xxhash.xxh3_128_digest(url.encode("utf-8", "surrogatepass")) + xxhash.xxh3_128_digest(body)
-                outcome.exchange.request_key = outcome.exchange.keys.request(sent)
+                outcome.exchange.sent = url, body
                 outcome.exchange.proxy_id = self.owners.proxy_id
             return outcome
         except Malformed as error:
@@ -292,7 +295,8 @@ class Grafter:
         secret, (project, name) = self.store.secret, wire.project_and_chat(request)
         if not isinstance(asker, bytes):
             asker = asker_digest(secret, asker or (f"project:{project}" if project else ""))
-        return Keys(secret, asker, name, xxhash.xxh3_128_digest(wire.instruction(request)))
+        instruction = xxhash.xxh3_128_digest(wire.instruction(request))
+        return Keys(secret, asker, name, instruction) if name else self._unnamed(secret, asker, "", instruction)
 
     async def _look_up(self, scope: Scope, keys: Keys, request: Request, revision: int | None) -> Hits:
         """`revision`: the ledger's, as it is to be looked up at least."""

@@ -44,15 +44,15 @@ def keys_of(exchange: Exchange, shown: Sequence[Document]) -> list[bytes]:
 def plain_of(exchange: Exchange, digest: bytes, marked: Sequence[Document] = ()) -> tuple[list[bytes], bytes]:
     """The same for a turn in which nothing was hidden, by the digest of its words, and the chain that goes with the
     first key. `marked`: those of its parts that the model may have marked."""
-    keys = [*_word_keys(exchange, digest), *_mark_keys(exchange, marked)]
+    keys = _word_keys(exchange, digest)
+    if marked:
+        keys += _mark_keys(exchange, marked)
     return keys, exchange.keys.hidden(keys[0], _chain(exchange, digest))
 
 
 def _word_keys(exchange: Exchange, digest: bytes) -> list[bytes]:
-    keys, chain = exchange.keys, _chain(exchange, digest)
-    own, before = keys.own(digest), [turn.digest for turn in _turns(exchange)[-2 * WINDOWS :]]
-    sent = (keys.window(own, window) for window in windows(before, digest))
-    return [own, keys.history(own, chain), keys.whole(own, chain), *sent]
+    keys, before = exchange.keys, [turn.digest for turn in _turns(exchange)[-2 * WINDOWS :]]
+    return keys.words(keys.own(digest), _chain(exchange, digest), windows(before, digest))
 
 
 def _chain(exchange: Exchange, digest: bytes) -> bytes:

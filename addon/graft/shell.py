@@ -65,9 +65,9 @@ def store_failed(grafter: Grafter, machine: AnswerMachine, error: StoreUnavailab
 async def taken_over(grafter: Grafter, exchange: Exchange) -> Resumption | None:
     """What an answer to the same request has left that broke off shortly before. Raises StoreUnavailable."""
     store, session, window = grafter.store, exchange.scope.session, grafter.settings.retry_window
-    if not exchange.request_key or exchange.proxy_id is None or not window or store.revision(session) == 0:
+    if exchange.proxy_id is None or not window or store.revision(session) == 0 or not (key := exchange.request_key):
         return None
-    found = await store.take_over(session, exchange.request_key, window=window, proxy_id=exchange.proxy_id)
+    found = await store.take_over(session, key, window=window, proxy_id=exchange.proxy_id)
     if found is None:
         return None
     logger.info("session %s: a request was sent again, its answer goes on where it broke off", session)

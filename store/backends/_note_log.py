@@ -39,7 +39,7 @@ class NoteLog:
         self.path = path
         self.notes: list[Note] = []
         self._chains: dict[str, dict[bytes, bytes]] = {}
-        self._secret = secret
+        self._begun = hashlib.blake2b(key=secret, digest_size=_DIGEST)
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
             self._size = self._take_in(path.read_bytes())
@@ -80,10 +80,10 @@ class NoteLog:
     def _remember(self, note: Note) -> None:
         self.notes.append(note)
         chains = self._chains.setdefault(note.session, {})
-        own = note.chain
-        for key in note.keys:
-            chains[key] = own if chains.get(key, own) == own else b""
-            own = b""
+        first, *others = note.keys
+        own = note.chain if chains.get(first, note.chain) == note.chain else b""
+        chains[first] = own
+        chains.update(dict.fromkeys(others, b""))
 
     def _take_in(self, data: bytes) -> int:
         """Remember the notes that a file begins with. Returns how many bytes of it they are."""
@@ -97,4 +97,6 @@ class NoteLog:
             start = end
 
     def _digest(self, told: bytes) -> bytes:
-        return hashlib.blake2b(told, key=self._secret, digest_size=_DIGEST).digest()
+        digest = self._begun.copy()
+        digest.update(told)
+        return digest.digest()
