@@ -40,7 +40,7 @@ class ChatReply:
             message: Json = {"role": "assistant"}
             if answer.text:
                 message["content"] = answer.text
-                if self.model.three and not answer.calls:
+                if self.model.is_gemini_3 and not answer.calls:
                     message["extra_content"] = _google(signatures.sign_text())
             if answer.calls:
                 message["tool_calls"] = self._calls(answer)
@@ -55,7 +55,7 @@ class ChatReply:
         yield b"data: [DONE]\n\n"
 
     def _chunks(self, shape: Shape, *, usage: bool) -> Iterator[Json]:
-        trailing = self.model.three if shape.trailing is None else shape.trailing
+        trailing = self.model.is_gemini_3 if shape.trailing is None else shape.trailing
         for index, answer in enumerate(self.answers):
             deltas: list[Json] = [{"content": piece} for piece in split(answer.text, shape.pieces)]
             calls = self._calls(answer)
@@ -64,7 +64,7 @@ class ChatReply:
             elif calls:
                 deltas.append({"tool_calls": [{**call, "index": n} for n, call in enumerate(calls)]})
             if trailing or not deltas:
-                signed = self.model.three and answer.text and not calls
+                signed = self.model.is_gemini_3 and answer.text and not calls
                 deltas.append({"extra_content": _google(signatures.sign_text())} if signed else {})
             for n, delta in enumerate(deltas):
                 choice: Json = {"delta": {**delta, "role": "assistant"}, "index": index}
@@ -81,7 +81,7 @@ class ChatReply:
             call_id = f"function-call-{secrets.randbelow(9 * 10**18) + 10**18}"
             function = {"arguments": json.dumps(call.args, ensure_ascii=False), "name": call.name}
             tool_call: Json = {"function": function, "id": call_id, "type": "function"}
-            if n == 0 and self.model.three:
+            if n == 0 and self.model.is_gemini_3:
                 body = {"name": call.name, "args": call.args, "id": call_id}
                 tool_call = {"extra_content": _google(signatures.sign_call(body, declared=call.declared)), **tool_call}
             calls.append(tool_call)

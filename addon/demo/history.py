@@ -84,7 +84,7 @@ def check_contents(contents: list[dict[str, Any]], model: Model, place: frozense
             if vertex
             else NO_CONTENTS
         )
-    valid = {None, "", "user", "model"} | (set() if model.newest else {"function"})
+    valid = {None, "", "user", "model"} | (set() if model.is_gemini_3_5 else {"function"})
     empty = []
     for n, content in enumerate(contents):
         role, parts = content.get("role"), content.get("parts") or []
@@ -149,7 +149,7 @@ def _check_responses(turn: Turn, before: Turn | None, model: Model) -> None:
     others = {call["name"] for call in calls}
     for call, response in zip(calls, responses, strict=True):
         # own words; before Gemini 3 the service accepts any name that is not another call's
-        if call["name"] != response["name"] and (model.three or response["name"] in others):
+        if call["name"] != response["name"] and (model.is_gemini_3 or response["name"] in others):
             raise Refused(
                 "Please ensure that function response parts come in the order of the function call parts: expected "
                 f"`{call['name']}`, got `{response['name']}`."
@@ -180,7 +180,7 @@ def check_declared(history: list[Turn], declared: frozenset[str]) -> None:
 
 def check_signatures(history: list[Turn], model: Model, place: frozenset[str]) -> int:
     """Check the values and places of signatures. Returns the number of dummies. Raises ``Refused``."""
-    first_checked = _current_turn(history) if not model.newest else 0
+    first_checked = _current_turn(history) if not model.is_gemini_3_5 else 0
     dummies = 0
     for n, turn in enumerate(history):
         has_call = False
@@ -191,7 +191,7 @@ def check_signatures(history: list[Turn], model: Model, place: frozenset[str]) -
                 dummies += 1
             elif signature and not _belongs(signature, part, turn.role):
                 raise Refused(_corrupted(model, place))
-            elif call and not signature and not has_call and model.three and n >= first_checked:
+            elif call and not signature and not has_call and model.is_gemini_3 and n >= first_checked:
                 raise Refused(
                     "Function call is missing a thought_signature in functionCall parts. This is required for tools to "
                     "work correctly, and missing thought_signature may lead to degraded model performance. Additional "

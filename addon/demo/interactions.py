@@ -116,7 +116,7 @@ class Interactions:
         options = rules.Options(check_signatures=self.options.check_signatures, check_declared=False)
         rules.check(request, model, PLACE, options=options)
         found = answer(request)
-        output = contents_of_answer(found, _call_id, signed=model.three)
+        output = contents_of_answer(found, _call_id, signed=model.is_gemini_3)
         document = _document(given, model, output, found.finish, tokens(request))
         if found.token is not None:
             document["continuation_token"] = found.token
@@ -196,7 +196,7 @@ def _request(given: Json, contents: list[Json], model: Model) -> Json:
     if tools:
         request["tools"] = tools
     tool_config: Json = {}
-    if declared and builtins and model.three:
+    if declared and builtins and model.is_gemini_3:
         tool_config["includeServerSideToolInvocations"] = True
     if "tool_choice" in config:
         tool_config["functionCallingConfig"] = _calling(config["tool_choice"])

@@ -1,11 +1,11 @@
-"""The Live API of the strict local Gemini: what one connection answers, frame by frame. No I/O, no sockets.
+"""The strict local Gemini's Live API: the answers of one connection, frame by frame. No I/O, no sockets.
 
-The "model" is the one of ``model``, its directives included, and a few of this module's own, in the user's words:
+The "model" is ``model``, with its directives, and two more in the user's words:
 
-- ``then cancel`` at the end takes the calls back as soon as they are made;
-- ``go away`` announces the end of the connection first.
+- ``then cancel`` at the end cancels the calls as soon as they are made;
+- ``go away`` first announces the end of the connection.
 
-Audio is taken for text in UTF-8: the user has said it when the stream ends (``audioStreamEnd``, ``activityEnd``).
+Audio is read as UTF-8 text, which is complete when the stream ends (``audioStreamEnd``, ``activityEnd``).
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from addon.demo.service import tokens
 Json = dict[str, Any]
 
 INVALID, POLICY = 1007, 1008
-"""Codes that a WebSocket is closed with: a frame that is not right, and one that may not come now."""
+"""Close codes of a WebSocket: for an invalid frame, and for a frame that is not allowed now."""
 
 _SCHEDULING = ("SCHEDULING_UNSPECIFIED", "SILENT", "WHEN_IDLE", "INTERRUPT")
 
 
 class Closed(Exception):
-    """The service closes the connection; ``reason`` is cut to what a close frame holds."""
+    """The service closes the connection. ``reason`` is cut to the size of a close frame."""
 
     def __init__(self, code: int, reason: str) -> None:
         super().__init__(reason)
@@ -43,24 +43,24 @@ class Closed(Exception):
 @dataclass(slots=True)
 class _Pending:
     name: str
-    blocks: bool
+    is_blocking: bool
 
 
 class LiveConnection:
-    """``receive`` takes a frame's bytes and gives the documents that are answered, each for a frame of its own."""
+    """``receive`` takes a frame's bytes and returns the documents to answer, one per frame."""
 
     def __init__(self, route: Route) -> None:
         self.route = route
         self.tools: list[Json] = []
         self.contents: list[Json] = []
-        self.heard = b""
+        self.audio = b""
         self.pending: dict[str, _Pending] = {}
-        self.taken_back: set[str] = set()
+        self.cancelled: set[str] = set()
         self._model: Model | None = None
         self._resumable = False
 
     def receive(self, data: bytes) -> list[Json]:
-        """Raises ``Closed``."""
+        """Answer a frame. Raises ``Closed``."""
         try:
             document = json.loads(data)
         except ValueError as e:
@@ -112,7 +112,7 @@ class LiveConnection:
                 raise Closed(INVALID, "setup must be the first message and only the first")  # own words
         raise Closed(INVALID, "Request contains an invalid argument.")
 
-    # --- what the user says -----------------------------------------------------------------------------------
+    # --- the user's input -------------------------------------------------------------------------------------
 
     def _content(self, content: Json) -> list[Json]:
         turns = content.get("turns") or []
@@ -127,93 +127,95 @@ class LiveConnection:
 
     def _input(self, given: Json) -> list[Json]:
         assert self._model is not None
-        if any(one.blocks for one in self.pending.values()) and not self._model.waits_for_none:
+        if any(pending.is_blocking for pending in self.pending.values()) and not self._model.waits_only_if_declared:
             raise Closed(POLICY, "Operation is not implemented, or supported, or enabled.")
         if "mediaChunks" in given:
             raise Closed(INVALID, "realtime_input.media_chunks is deprecated. Use audio, video, or text instead.")
         out = self._interrupted()
-        self.heard += decode_bytes((given.get("audio") or {}).get("data", "")) or b""
+        self.audio += decode_bytes((given.get("audio") or {}).get("data", "")) or b""
         words = given.get("text", "")
-        if self.heard and (given.get("audioStreamEnd") or "activityEnd" in given):
-            words, self.heard = self.heard.decode(errors="replace"), b""
+        if self.audio and (given.get("audioStreamEnd") or "activityEnd" in given):
+            words, self.audio = self.audio.decode(errors="replace"), b""
         if not words:
             return out
         self.contents.append({"role": "user", "parts": [{"text": words}]})
         return [*out, *self._speak()]
 
     def _interrupted(self) -> list[Json]:
-        """Input of the user ends what the model waits for."""
-        return self._cancelled([call_id for call_id, one in self.pending.items() if one.blocks])
+        """The user's input cancels the calls that the model waits for."""
+        return self._cancel([call_id for call_id, pending in self.pending.items() if pending.is_blocking])
 
-    def _cancelled(self, ids: list[str]) -> list[Json]:
+    def _cancel(self, ids: list[str]) -> list[Json]:
         for call_id in ids:
             del self.pending[call_id]
-        self.taken_back.update(ids)
+        self.cancelled.update(ids)
         return [{"toolCallCancellation": {"ids": ids}}] if ids else []
 
-    # --- what tools say ---------------------------------------------------------------------------------------
+    # --- tools' responses -------------------------------------------------------------------------------------
 
     def _responses(self, responses: list[Json]) -> list[Json]:
         if not responses:
             raise Closed(INVALID, "Request contains an invalid argument.")
         assert self._model is not None
-        waited, scheduling = False, ""
+        has_blocking, scheduling = False, ""
         parts: list[Json] = []
-        for one in responses:
-            call_id = one.get("id", "")
-            if call_id in self.taken_back:
-                continue  # the client may have answered before it was told
+        for response in responses:
+            call_id = response.get("id", "")
+            if call_id in self.cancelled:
+                continue  # the client may have answered before it got the cancellation
             pending = self.pending.get(call_id)
             if pending is None:
                 raise Closed(POLICY, "Requested entity was not found.")
-            self._check_response(one, pending)
-            parts.append({"functionResponse": {"name": pending.name, **one}})
-            waited = waited or pending.blocks
-            scheduling = one.get("scheduling", scheduling)
-            if not one.get("willContinue"):
+            self._check_response(response, pending)
+            parts.append({"functionResponse": {"name": pending.name, **response}})
+            has_blocking = has_blocking or pending.is_blocking
+            scheduling = response.get("scheduling", scheduling)
+            if not response.get("willContinue"):
                 del self.pending[call_id]
         if not parts:
             return []
         self.contents.append({"role": "user", "parts": parts})
-        if any(one.blocks for one in self.pending.values()) or (not waited and scheduling == "SILENT"):
+        if any(pending.is_blocking for pending in self.pending.values()) or (
+            not has_blocking and scheduling == "SILENT"
+        ):
             return []
-        if scheduling == "INTERRUPT" and self.heard and self._model.waits_for_none:
-            return []  # told when the user has finished
+        if scheduling == "INTERRUPT" and self.audio and self._model.waits_only_if_declared:
+            return []  # answered when the user has finished
         interrupts = [{"serverContent": {"interrupted": True}}] if scheduling == "INTERRUPT" else []
         return [*interrupts, *self._speak()]
 
     def _check_response(self, response: Json, pending: _Pending) -> None:
-        """Where the service's words are not public, these are own ones."""
+        """Check a response. The messages are own words."""
         if response.get("name", pending.name) != pending.name:
             raise Closed(INVALID, f"function_response.name does not match that of the call: {pending.name}")
         if "response" not in response:
             raise Closed(INVALID, "function_response.response is missing")
-        if pending.blocks and ("scheduling" in response or "willContinue" in response):
+        if pending.is_blocking and ("scheduling" in response or "willContinue" in response):
             raise Closed(INVALID, "scheduling and will_continue are for NON_BLOCKING functions alone")
         if response.get("scheduling", _SCHEDULING[0]) not in _SCHEDULING:
             raise Closed(INVALID, f"no such scheduling: {response['scheduling']}")
 
-    # --- what the model says ----------------------------------------------------------------------------------
+    # --- the model's output -----------------------------------------------------------------------------------
 
     def _speak(self) -> list[Json]:
-        said = answer({"contents": self.contents, "tools": self.tools})
+        output = answer({"contents": self.contents, "tools": self.tools})
         words = self._last_words()
         out: list[Json] = [{"goAway": {"timeLeft": "10s"}}] if "go away" in words else []
-        if said.text:
-            self.contents.append({"role": "model", "parts": [{"text": said.text}]})
-            out.append({"serverContent": {"modelTurn": {"parts": [{"text": said.text}], "role": "model"}}})
-        if not said.calls:
+        if output.text:
+            self.contents.append({"role": "model", "parts": [{"text": output.text}]})
+            out.append({"serverContent": {"modelTurn": {"parts": [{"text": output.text}], "role": "model"}}})
+        if not output.calls:
             return [*out, *self._complete()]
         calls: list[Json] = [
-            {"name": c.name, "args": c.args, "id": f"function-call-{secrets.randbits(63)}"} for c in said.calls
+            {"name": c.name, "args": c.args, "id": f"function-call-{secrets.randbits(63)}"} for c in output.calls
         ]
         self.contents.append({"role": "model", "parts": [{"functionCall": call} for call in calls]})
         out.append({"toolCall": {"functionCalls": calls}})
-        free = self._free()
-        self.pending |= {call["id"]: _Pending(call["name"], call["name"] not in free) for call in calls}
+        non_blocking = self._non_blocking()
+        self.pending |= {call["id"]: _Pending(call["name"], call["name"] not in non_blocking) for call in calls}
         if words.rstrip().endswith("then cancel"):
-            return [*out, *self._cancelled([call["id"] for call in calls]), *self._complete()]
-        if all(call["name"] in free for call in calls):
+            return [*out, *self._cancel([call["id"] for call in calls]), *self._complete()]
+        if all(call["name"] in non_blocking for call in calls):
             out += self._complete()
         return out
 
@@ -227,10 +229,10 @@ class LiveConnection:
             out.append({"sessionResumptionUpdate": {"newHandle": secrets.token_hex(8), "resumable": True}})
         return out
 
-    def _free(self) -> set[str]:
-        """The functions that are not waited for."""
+    def _non_blocking(self) -> set[str]:
+        """The names of functions that the model does not wait for."""
         assert self._model is not None
-        undeclared = (None, "UNSPECIFIED", 0) if self._model.waits_for_none else ()
+        undeclared = (None, "UNSPECIFIED", 0) if self._model.waits_only_if_declared else ()
         return {
             declaration["name"]
             for tool in self.tools
@@ -239,13 +241,13 @@ class LiveConnection:
         }
 
     def _last_words(self) -> str:
-        spoken = [c for c in self.contents if c.get("role") != "model" and any("text" in p for p in c["parts"])]
-        return "".join(part.get("text", "") for part in spoken[-1]["parts"]) if spoken else ""
+        words = [c for c in self.contents if c.get("role") != "model" and any("text" in p for p in c["parts"])]
+        return "".join(part.get("text", "") for part in words[-1]["parts"]) if words else ""
 
 
 def _check_setup(setup: Json, model: Model) -> None:
-    """What a connection may not ask of a model. The words are own ones."""
-    if not model.waits_for_none:
+    """Refuse settings that the model does not support. The messages are own words."""
+    if not model.waits_only_if_declared:
         return
     config = setup.get("generationConfig") or {}
     if "thinkingLevel" in (config.get("thinkingConfig") or {}):

@@ -1,17 +1,16 @@
-"""A deterministic "model": what it says and calls follows from the request alone.
+"""A deterministic "model": its text and calls depend only on the request. Pure; ``reply`` adds ids and signatures.
 
-In the text of the last ordinary user turn these directives are understood; anything else is natural language.
+It understands these directives in the last ordinary user turn; other text is natural language.
 
 - ``call f {"a": 1}`` calls f; several joined by ``and`` or line ends are parallel calls of one step;
-- ``then call g {}`` calls g in the next step; ``forever`` at the end repeats the last step for ever;
-- ``say TEXT`` before a call is text that comes before it;
+- ``then call g {}`` calls g in the next step; ``forever`` at the end repeats the last step endlessly;
+- ``say TEXT`` before a call puts text before it;
 - ``finish REASON`` ends with that finishReason and nothing else;
-- ``in N pieces`` gives the answer to so many requests: all but the last end with CONTINUATION and a token for the next,
-  or with MAX_TOKENS where it is ``in N pieces to the limit``. Streams have such tokens in between as well;
-- ``repeat the results`` answers with all function results of the whole history.
+- ``in N pieces`` spreads the answer over N requests: all but the last end with CONTINUATION and a token for the next
+  request, or, with ``in N pieces to the limit``, with MAX_TOKENS. Streams contain such tokens in between too;
+- ``repeat the results`` answers with all function results of the history.
 
-In natural language a declared function is called when a word of its name is in the text ("weather" of get_weather).
-Pure: ids and signatures are put on by ``reply``.
+In natural language, a declared function is called if the text contains a word of its name ("weather" of get_weather).
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _SAY = re.compile(r"^\s*say\s+(.+?)(?=\s+(?:and\s+)?call\s|\n|$)", re.DOTALL)
 _FINISH = re.compile(r"\bfinish\s+([A-Z][A-Z_]+)\b")
 _PIECES = re.compile(r"\s*\bin (\d+) pieces( to the limit)?\b")
 _SUM = re.compile(r"(-?\d+(?:\.\d+)?)\s*([-+*/x])\s*(-?\d+(?:\.\d+)?)")
-_NO_WORDS = frozenset(
+_STOP_WORDS = frozenset(
     "get set find fetch do run the a an my of to in for by is it this that current list make tool function and or "
     "search lookup look up show read write add all new what how call default api".split()
 )
@@ -41,7 +40,7 @@ _NO_WORDS = frozenset(
 
 @dataclass
 class Call:
-    """A functionCall to be made. ``declared`` is false where the model makes up a function."""
+    """A functionCall to make. ``declared``: False if the model invents the function."""
 
     name: str
     args: dict[str, Any]
@@ -50,8 +49,8 @@ class Call:
 
 @dataclass
 class Answer:
-    """One candidate: text, then calls, then a finishReason. ``token`` is for a request that goes on with it;
-    ``checkpoint`` makes one for a place behind so many words."""
+    """One candidate: text, then calls, then a finishReason. ``token``: for a request that continues the answer.
+    ``checkpoint`` makes a token for the place behind a number of words."""
 
     text: str = ""
     calls: list[Call] = field(default_factory=list)
@@ -61,7 +60,7 @@ class Answer:
 
 
 def answer(request: dict[str, Any]) -> Answer:
-    """What the model answers to an accepted request in canonical form."""
+    """The model's answer to an accepted request in canonical form."""
     words = last_text(request)
     found = _answer(request)
     if match := _PIECES.search(words):
@@ -107,14 +106,14 @@ def _answer(request: dict[str, Any]) -> Answer:
             return Answer(f"... and so on, to the end of: {text}")
         return Answer(finish=match[1])
     if "repeat the results" in text:
-        return Answer(_told(_results(history)) or "There are no results yet.")
+        return Answer(_describe_results(_results(history)) or "There are no results yet.")
     if mode == "NONE":
         functions = {}
-    return _step(history, start, functions, forced=mode == "ANY") or Answer(_say(history, start, request))
+    return _step(history, start, functions, forced=mode == "ANY") or Answer(_text_answer(history, start, request))
 
 
 def _step(history: list[Turn], start: int, functions: dict[str, Any], *, forced: bool) -> Answer | None:
-    """The next step's calls, or None where an answer in text is due."""
+    """The next step's calls, or None if the answer is text."""
     if not functions:
         return None
     text = history[start].text
@@ -125,11 +124,11 @@ def _step(history: list[Turn], start: int, functions: dict[str, Any], *, forced:
         if done < len(steps) or forever:
             step = steps[min(done, len(steps) - 1)]
             calls = [Call(call.name, call.args, call.name in functions) for call in step.calls]
-            told = _told(history[start].responses) if not done else ""
-            return Answer("\n".join(filter(None, (told, step.text))), calls)
+            results = _describe_results(history[start].responses) if not done else ""
+            return Answer("\n".join(filter(None, (results, step.text))), calls)
     elif not done and not history[start].responses:
-        # responses with words after them are answered first: only a directive calls again
-        if calls := spoken(text, functions):
+        # responses followed by text are answered first; only a directive calls again
+        if calls := natural_calls(text, functions):
             return Answer("", calls)
     if forced:
         name = next(iter(functions))
@@ -138,7 +137,7 @@ def _step(history: list[Turn], start: int, functions: dict[str, Any], *, forced:
 
 
 def directives(text: str) -> list[Answer]:
-    """The steps that the text asks for: each with its calls, and the text before them."""
+    """The steps that the text's directives ask for, each with its calls and the text before them."""
     steps = []
     for piece in _NEXT.split(text):
         calls = []
@@ -152,17 +151,17 @@ def directives(text: str) -> list[Answer]:
                     continue
             calls.append(Call(match[1] or match[2], args))
         if calls:
-            said = _SAY.match(piece)
-            steps.append(Answer(said[1].strip() if said else "", calls))
+            text_before = _SAY.match(piece)
+            steps.append(Answer(text_before[1].strip() if text_before else "", calls))
     return steps
 
 
-def spoken(text: str, functions: dict[str, Any]) -> list[Call]:
-    """The calls that natural language leads to: of the first function that has a word of its name in the text."""
-    said = set(re.findall(r"[a-z]+", text.lower()))
+def natural_calls(text: str, functions: dict[str, Any]) -> list[Call]:
+    """The calls for natural language: of the first function with a word of its name in the text."""
+    text_words = set(re.findall(r"[a-z]+", text.lower()))
     for name, parameters in functions.items():
-        words = {w.lower() for w in re.findall(r"[A-Z]?[a-z]+|[A-Z]+", name)} - _NO_WORDS
-        if words & said:
+        words = {w.lower() for w in re.findall(r"[A-Z]?[a-z]+|[A-Z]+", name)} - _STOP_WORDS
+        if words & text_words:
             return [Call(name, args) for args in arguments.fill(parameters, text)]
     return []
 
@@ -180,20 +179,22 @@ def _results(history: list[Turn]) -> list[dict[str, Any]]:
     return [response for turn in history for response in turn.responses]
 
 
-def _told(responses: list[dict[str, Any]]) -> str:
+def _describe_results(responses: list[dict[str, Any]]) -> str:
     return " ".join(f"{r['name']} returned {json.dumps(r.get('response', {}), ensure_ascii=False)}." for r in responses)
 
 
-def _say(history: list[Turn], start: int, request: dict[str, Any]) -> str:
-    """An answer in text: the results where there are some, a sum, or the user's own words."""
+def _text_answer(history: list[Turn], start: int, request: dict[str, Any]) -> str:
+    """A text answer: the results if there are any, else a sum, else the user's own words."""
     results = _results(history[start:])
     config = request.get("generationConfig") or {}
     text = history[start].text.strip()
     if config.get("responseMimeType") == "application/json":
         schema = config.get("responseSchema") or config.get("responseJsonSchema") or {}
-        return json.dumps(arguments.instance(schema, text) if schema else {"answer": _told(results) or text})
+        return json.dumps(
+            arguments.instance(schema, text) if schema else {"answer": _describe_results(results) or text}
+        )
     if results:
-        return _told(results)
+        return _describe_results(results)
     if match := _SUM.search(text):
         return _sum(match)
     if said := _SAY.match(text):

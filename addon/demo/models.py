@@ -1,4 +1,4 @@
-"""Which models exist here, and what sets their generations apart. Pure."""
+"""The models that exist here, and the differences between their generations. Pure."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ class Model:
     version: tuple[int, int]
 
     @property
-    def three(self) -> bool:
-        """Gemini 3 or newer: ids, signatures that are checked, functions beside JSON output."""
+    def is_gemini_3(self) -> bool:
+        """Gemini 3 or newer: ids, checked signatures, functions together with JSON output."""
         return self.version >= (3, 0)
 
     @property
-    def newest(self) -> bool:
-        """3.5 or newer: signatures are checked in all turns, role ``function`` is gone."""
+    def is_gemini_3_5(self) -> bool:
+        """3.5 or newer: signatures are checked in all turns, and role ``function`` is refused."""
         return self.version >= (3, 5)
 
     @property
-    def waits_for_none(self) -> bool:
-        """3.8 or newer, on Live: only a function that is declared BLOCKING is waited for, and input always taken."""
+    def waits_only_if_declared(self) -> bool:
+        """3.8 or newer, on Live: waits only for functions declared BLOCKING, and always accepts input."""
         return self.version >= (3, 8)
 
     @property
     def live(self) -> bool:
-        """Whether it speaks the Live API."""
+        """Whether it supports the Live API."""
         return "live" in self.name or "native-audio" in self.name
 
 
 def find(name: str) -> Model | None:
-    """The model of that name (``models/`` may stand before it), or None where the service would answer 404."""
+    """The model of a name, with or without ``models/``; None if the service would answer 404."""
     name = name.removeprefix("models/")
     if _LATEST.fullmatch(name):
         return Model(name, (3, 5))

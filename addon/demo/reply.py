@@ -1,6 +1,6 @@
-"""From what the model answers to what goes over the wire: unary bodies and stream events, as each surface shapes them.
+"""Turns the model's answers into unary bodies and stream events, in the format of each surface.
 
-Key order, ids, signatures and the split into chunks follow the recorded exchanges. Pure but for the random ids.
+Key order, ids, signatures and the split into chunks follow recorded exchanges. Pure except for random ids.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ FINISH_MESSAGE = "Model generated function call(s)."
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How a stream is cut, for tests. ``None`` means: as the model's generation does it.
+    """How a stream is cut, for tests. ``None``: as the model's generation does.
 
-    ``each``: one chunk a parallel call. ``trailing``: the finishReason in a last chunk of its own. ``bare_finish``:
-    that chunk has no content. ``usage``: then a chunk with usageMetadata only. ``no_finish``: no finishReason at all.
-    ``pieces``: chunks a text. ``delay``: seconds between events. ``cut``: the connection breaks after so many events.
-    ``bytes``: network writes of so many bytes, wherever that cuts.
+    ``each``: one chunk per parallel call. ``trailing``: the finishReason in its own last chunk. ``bare_finish``: that
+    chunk has no content. ``usage``: a further chunk with only usageMetadata. ``no_finish``: no finishReason.
+    ``pieces``: chunks per text. ``delay``: seconds between events. ``cut``: the connection breaks after so many events.
+    ``bytes``: network writes of so many bytes, regardless of event limits.
     """
 
     each: bool = False
@@ -44,9 +44,9 @@ class Shape:
     bytes: int | None = None
 
     def changed(self, words: str) -> Shape:
-        """This shape with the knobs of ``"each, usage, no_finish, trailing=0, cut=3, bytes=7, delay=0.01"``.
+        """This shape with changes such as ``"each, usage, no_finish, trailing=0, cut=3, bytes=7, delay=0.01"``.
 
-        Raises ValueError for a knob that does not exist.
+        Raises ValueError for an unknown name.
         """
         changes: dict[str, Any] = {}
         for word in filter(None, re.split(r"[,\s]+", words)):
@@ -64,7 +64,7 @@ class Shape:
 
 @dataclass
 class Reply:
-    """One answer of the service: its candidates and what every body or event of it repeats."""
+    """One answer of the service: its candidates, and the fields that every body or event repeats."""
 
     model: Model
     place: frozenset[str]
@@ -85,13 +85,13 @@ class Reply:
 
     def events(self, shape: Shape, *, partial_args: bool = False) -> list[Json]:
         """The stream's documents, in order."""
-        trailing = self.model.three if shape.trailing is None else shape.trailing
+        trailing = self.model.is_gemini_3 if shape.trailing is None else shape.trailing
         events: list[Json] = []
         for index, answer in enumerate(self.answers):
             chunks = self._chunks(answer, shape, partial_args)
             if trailing and (answer.calls or answer.text):
                 last: list[Json] | None = None if shape.bare_finish else [{"text": ""}]
-                if last and self.model.three and not answer.calls:
+                if last and self.model.is_gemini_3 and not answer.calls:
                     last[0]["thoughtSignature"] = signatures.sign_text()
                 chunks.append(last)
             given = 0
@@ -133,7 +133,7 @@ class Reply:
         if not answer.text:
             return []
         parts: list[Json] = [{"text": piece} for piece in split(answer.text, pieces)]
-        if signed and self.model.three:
+        if signed and self.model.is_gemini_3:
             parts[-1]["thoughtSignature"] = signatures.sign_text()
         return parts
 
@@ -141,10 +141,10 @@ class Reply:
         parts = []
         for n, call in enumerate(answer.calls):
             body: Json = {"name": call.name, "args": call.args}
-            if self.model.three and "vertex-v1" not in self.place:
+            if self.model.is_gemini_3 and "vertex-v1" not in self.place:
                 body["id"] = self._id()
             part: Json = {"functionCall": body}
-            if n == 0 and self.model.three:
+            if n == 0 and self.model.is_gemini_3:
                 signature = {"thoughtSignature": signatures.sign_call(body, declared=call.declared)}
                 part = {**signature, **part} if "codeassist" in self.place else {**part, **signature}
             parts.append(part)
@@ -197,14 +197,14 @@ class Reply:
 
 
 def split(text: str, pieces: int) -> list[str]:
-    """The text in up to ``pieces`` parts, cut between words where it can be."""
+    """The text in up to ``pieces`` parts, cut between words if possible."""
     words = _WORDS.findall(text)
     size = max(1, -(-len(words) // max(1, pieces)))
     return ["".join(words[n : n + size]) for n in range(0, len(words), size)]
 
 
 def _partial(part: Json) -> list[Json]:
-    """A call as Vertex streams its arguments; whole where they hold what partialArgs cannot say."""
+    """A call with streamed arguments, as Vertex sends it; whole if partialArgs cannot express them."""
     call = part["functionCall"]
     try:
         leaves = list(_leaves(call["args"], "$"))

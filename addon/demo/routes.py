@@ -1,4 +1,4 @@
-"""Which surface and method a path means. Pure."""
+"""Finds the surface and method of a path. Pure."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _COMPILED = tuple((surface, re.compile(rf"/+{pattern}")) for surface, pattern in
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A recognised path. ``model`` and ``name`` are empty where the path does not say."""
+    """A recognised path. ``model`` and ``name`` are empty if the path has none."""
 
     surface: str
     version: str
@@ -60,20 +60,20 @@ class Route:
 
     @property
     def place(self) -> frozenset[str]:
-        """The names that ``schema`` knows this place by."""
+        """The names of this service in ``schema``."""
         if self.surface == "vertex" and self.version == "v1":
             return frozenset({"vertex", "vertex-v1"})
         if self.surface in ("firebase", "codeassist"):
             return frozenset({"vertex", self.surface})
-        if self.surface == "firebase-developer":  # Firebase before the Developer API instead of Vertex
+        if self.surface == "firebase-developer":  # Firebase in front of the Developer API instead of Vertex
             return frozenset({"developer", self.surface})
-        if self.surface in ("chat", "chat-vertex"):  # OpenAI's language
+        if self.surface in ("chat", "chat-vertex"):  # OpenAI's format
             return frozenset({"developer" if self.surface == "chat" else "vertex"})
         return frozenset({self.surface})
 
 
 def find(path: str) -> Route | None:
-    """The route of a path without its query, or None."""
+    """The route of a path (without query), or None."""
     for surface, pattern in _COMPILED:
         if match := pattern.fullmatch(path):
             found = match.groupdict(default="")

@@ -1,7 +1,7 @@
-"""Whether a request is one that the service would accept: tools, toolConfig, output, cache, and then its history.
+"""Checks whether the service would accept a request: tools, toolConfig, output, cache, and then its history.
 
-Works on the canonical form that ``fields.read`` returns. Pure. Where the service's words are not public, a comment
-says so.
+Works on the canonical form that ``fields.read`` returns. Pure. The comment "own words" marks messages whose wording by
+the service is not public.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _CACHED = (
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How strict to be. The defaults are what the demo and the tests run with.
+    """How strict the checks are. The demo and the tests use the defaults.
 
-    ``check_signatures=False`` is for requests whose signatures another service made; ``check_declared=False`` takes
-    calls of undeclared functions in history, as the service often does. ``prompt_tokens`` is what every answer reports
-    as the size of its prompt; None: a rough count.
+    ``check_signatures=False`` is for requests with another service's signatures. ``check_declared=False`` accepts calls
+    of undeclared functions in the history, as the service often does. ``prompt_tokens``: the prompt size that every
+    answer reports; None: a rough count.
     """
 
     check_signatures: bool = True
@@ -50,9 +50,9 @@ def check(
     stream: bool = False,
     options: Options | None = None,
 ) -> int:
-    """Raise ``Refused`` where the service would; else return how many dummy signatures the history holds.
+    """Raise ``Refused`` if the service would. Returns the number of dummy signatures in the history.
 
-    ``request`` holds what a cachedContent adds already; see ``check_cached`` for what must not stand beside one.
+    ``request`` already contains what its cachedContent adds; see ``check_cached``.
     """
     options = options or Options()
     contents = request.get("contents") or []
@@ -71,13 +71,14 @@ def check(
 
 
 def check_cached(request: Request) -> None:
-    """What may not stand beside ``cachedContent``. Raises ``Refused``."""
+    """Refuse fields that are not allowed beside ``cachedContent``. Raises ``Refused``."""
     if request.get("cachedContent") and any(request.get(k) for k in ("systemInstruction", "tools", "toolConfig")):
         raise Refused(_CACHED)
 
 
 def check_tools(request: Request, model: Model, place: frozenset[str], *, live: bool = False) -> frozenset[str]:
-    """The names of the declared functions. ``live``: as the Live API has it. Raises ``Refused``."""
+    """Check the tools and return the names of declared functions. ``live``: by the Live API's rules. Raises
+    ``Refused``."""
     declared: list[str] = []
     errors: list[str] = []
     builtins: set[str] = set()
@@ -112,18 +113,18 @@ def _check_builtins(
     builtins: set[str], functions: bool, tool_config: dict[str, Any], model: Model, place: frozenset[str]
 ) -> None:
     invocations = tool_config.get("includeServerSideToolInvocations")
-    if invocations and not model.three:
+    if invocations and not model.is_gemini_3:
         # own words
         raise Refused("tool_config.include_server_side_tool_invocations is not supported by this model.")
     if not builtins or not functions:
         return
-    if not model.three:
+    if not model.is_gemini_3:
         raise Refused(
             "Multiple tools are supported only when they are all search tools."
             if "vertex" in place
             else "Tool use with function calling is unsupported"
         )
-    if not invocations and not _is_vertex_ai(place):  # which has no such field
+    if not invocations and not _is_vertex_ai(place):  # Vertex AI has no such field
         raise Refused(
             "Please enable tool_config.include_server_side_tool_invocations to use Built-in tools with Function "
             "calling."
@@ -133,7 +134,7 @@ def _check_builtins(
 def _declaration_errors(declaration: dict[str, Any], where: str, place: frozenset[str], *, live: bool) -> list[str]:
     errors: list[str] = []
     name = declaration.get("name") or ""
-    longest = 128 if _is_vertex_ai(place) and not live else 64  # 128 by Vertex AI's reference alone
+    longest = 128 if _is_vertex_ai(place) and not live else 64  # 128 only by Vertex AI's reference
     if len(name) > longest or not _FUNCTION_NAME.fullmatch(name):
         errors.append(f"{where}.name: {_BAD_NAME.format(longest)}")
     for plain, full in (("parameters", "parametersJsonSchema"), ("response", "responseJsonSchema")):
@@ -154,7 +155,7 @@ def _declaration_errors(declaration: dict[str, Any], where: str, place: frozense
 
 
 def _check_schemas(declaration: dict[str, Any], vertex: bool) -> None:
-    """What the service says of one schema at a time."""
+    """Checks that the service reports one schema at a time."""
     for field in ("parametersJsonSchema", "responseJsonSchema"):
         if field in declaration:
             json_schema.check(declaration[field], vertex=vertex)
@@ -168,7 +169,7 @@ def _check_schemas(declaration: dict[str, Any], vertex: bool) -> None:
 
 
 def _vertex_problem(schema: dict[str, Any], where: str) -> str | None:
-    """What Vertex alone says. It names the nearest property."""
+    """A problem that only Vertex reports. It names the nearest property."""
     if "anyOf" in schema and len(schema) > 1:
         return (
             f"`{where}` schema specified other fields alongside any_of. When using any_of, it must be the only field "
@@ -186,7 +187,7 @@ def _snake(name: str) -> str:
 
 
 def _schema_errors(schema: dict[str, Any], where: str, vertex: bool) -> list[str]:
-    """What the service says about a ``Schema`` whose fields are all known."""
+    """The service's errors for a ``Schema`` whose fields are all known."""
     errors: list[str] = []
     kind = schema.get("type")
     properties = schema.get("properties") or {}
@@ -219,7 +220,7 @@ def _check_tool_config(tool_config: dict[str, Any], declared: frozenset[str], mo
         return
     mode = calling.get("mode", "MODE_UNSPECIFIED")
     allowed = calling.get("allowedFunctionNames") or []
-    if mode in ("ANY", "VALIDATED") and not declared and model.version >= (2, 5):  # 2.0 takes it
+    if mode in ("ANY", "VALIDATED") and not declared and model.version >= (2, 5):  # 2.0 accepts it
         raise Refused("Function calling config is set without function_declarations.")
     if allowed and mode not in ("ANY", "VALIDATED"):
         # own words
@@ -242,7 +243,7 @@ def _check_tool_config(tool_config: dict[str, Any], declared: frozenset[str], mo
 def _check_output(config: dict[str, Any], functions: bool, model: Model, place: frozenset[str]) -> None:
     mime = config.get("responseMimeType")
     schema = config.get("responseSchema")
-    if functions and mime == "application/json" and not model.three:
+    if functions and mime == "application/json" and not model.is_gemini_3:
         raise Refused(f"Function calling with a response mime type: '{mime}' is unsupported")
     if (schema is not None or "responseJsonSchema" in config) and mime not in ("application/json", "text/x.enum"):
         raise Refused(

@@ -1,10 +1,10 @@
 """The messages of the Gemini API and their fields, as data for ``fields``.
 
-One line a field: ``name:type``. A type is ``string``, ``bytes``, ``blob`` (bytes that are not looked into), ``int``,
-``number``, ``bool``, ``enum``, ``value`` (any JSON, the user's own), ``struct`` (a JSON object, the user's own) or a
-message; ``[T]`` is a list, ``{T}`` a map with keys of the user's. After ``@`` stand the only places that know the
-field: ``developer``, ``vertex``, ``codeassist``, ``vertex-v1`` (Vertex v1 counts as ``vertex`` too), or, with ``!``,
-those that do not. Firebase counts as Vertex.
+A field is ``name:type``. A type is ``string``, ``bytes``, ``blob`` (bytes that are not checked), ``int``, ``number``,
+``bool``, ``enum``, ``value`` (any JSON, user data), ``struct`` (a JSON object, user data) or a message; ``[T]`` is a
+list, ``{T}`` a map with the user's keys. After ``@`` come the only services that know the field (``developer``,
+``vertex``, ``codeassist``, ``vertex-v1``), or, with ``!``, the one that does not. Vertex v1 and Firebase count as
+``vertex`` too.
 """
 
 from __future__ import annotations
@@ -134,10 +134,10 @@ class Field:
     snake: str
     type: str
     shape: str
-    only: str  # the places that know it; with "!" the one that does not; empty: everywhere
+    only: str  # the services that know the field; with "!" the one that does not; empty: all
 
     def known(self, place: frozenset[str]) -> bool:
-        """Whether the service at this place has the field."""
+        """Whether this service has the field."""
         if self.only.startswith("!"):
             return self.only[1:] not in place
         return not self.only or not place.isdisjoint(self.only.split(","))

@@ -1,7 +1,4 @@
-"""Runs the strict local Gemini: inside a test's event loop, or as ``python -m addon.demo.server --port N``.
-
-It listens on loopback only.
-"""
+"""Runs the strict local Gemini on loopback: in a test's event loop, or as ``python -m addon.demo.server --port N``."""
 
 from __future__ import annotations
 
@@ -24,8 +21,8 @@ from addon.demo.service import Service
 
 
 def listen(port: int = 0) -> socket.socket:
-    """A loopback socket; port 0 takes a free one. Raises OSError where the port is taken."""
-    # without the protocol asyncio leaves Nagle's algorithm on: 40 ms an answer
+    """A listening loopback socket; port 0: any free port. Raises OSError if the port is in use."""
+    # without the protocol, asyncio leaves Nagle's algorithm on, which costs 40 ms per answer
     sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -39,7 +36,7 @@ def listen(port: int = 0) -> socket.socket:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn inside another program: it says when it listens, stops at once, and leaves signals alone."""
+    """uvicorn inside another program: reports when it listens, stops at once, and does not handle signals."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -73,7 +70,7 @@ def _config(app: App) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         log_config=None,
-        log_level=60,  # a stream that is cut on purpose would be logged as an error
+        log_level=60,  # streams cut on purpose would be logged as errors
         access_log=False,
         lifespan="off",
         http="httptools",
@@ -86,19 +83,19 @@ def _config(app: App) -> uvicorn.Config:
 
 
 class StrictGemini:
-    """``async with StrictGemini() as gemini:`` then ``gemini.url``; ``gemini.requests`` is what arrived.
+    """``async with StrictGemini() as gemini:`` then ``gemini.url``; ``gemini.requests`` are the received requests.
 
-    ``port=0`` takes a free port. ``shape`` and ``options`` are described in ``reply`` and ``rules``.
+    ``port=0``: any free port. ``reply`` and ``rules`` describe ``shape`` and ``options``.
     """
 
     def __init__(self, *, port: int = 0, shape: Shape | None = None, options: Options | None = None) -> None:
         self.service = Service(options or Options())
         self.log = Log()
         self.app = App(self.service, shape or Shape(), self.log)
-        self._wanted_port = port
+        self._requested_port = port
 
     async def __aenter__(self) -> Self:
-        self._socket = listen(self._wanted_port)
+        self._socket = listen(self._requested_port)
         self.port: int = self._socket.getsockname()[1]
         self._server = _Server(_config(self.app))
         self._task = asyncio.get_running_loop().create_task(self._server.serve([self._socket]))
@@ -114,33 +111,33 @@ class StrictGemini:
 
     @property
     def url(self) -> str:
-        """Where it listens, without a final slash."""
+        """The base URL, without a final slash."""
         return f"http://127.0.0.1:{self.port}"
 
     @property
     def requests(self) -> list[dict[str, Any]]:
-        """What arrived, oldest first: ``{method, path, headers, body, status, error}``."""
+        """The received requests, oldest first: ``{method, path, headers, body, status, error}``."""
         return self.log.requests
 
     @property
     def refused(self) -> list[dict[str, Any]]:
-        """Those of ``requests`` that were refused; ``error`` says why."""
+        """The refused requests; ``error`` says why."""
         return [request for request in self.log.requests if request["status"] >= 400]
 
     @property
     def dummy_signatures(self) -> int:
-        """How many stand-in signatures were in accepted requests."""
+        """The number of dummy signatures in accepted requests."""
         return self.service.dummy_signatures
 
 
 def main(argv: list[str] | None = None) -> None:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m addon.demo.server", description=__doc__)
-    parser.add_argument("--port", type=int, default=9912, help="0 takes a free one (default 9912)")
-    parser.add_argument("--light", action="store_true", help="no rules, a fixed answer: for benchmarks")
+    parser.add_argument("--port", type=int, default=9912, help="0: any free port (default 9912)")
+    parser.add_argument("--light", action="store_true", help="no rules and a fixed answer, for benchmarks")
     parser.add_argument("--shape", default="", help='how streams are cut, e.g. "each,usage,pieces=5,delay=0.01"')
     parser.add_argument("--any-signature", action="store_true", help="do not check thoughtSignatures")
-    parser.add_argument("--any-call", action="store_true", help="take calls of undeclared functions in history")
+    parser.add_argument("--any-call", action="store_true", help="accept calls of undeclared functions in the history")
     given = parser.parse_args(argv)
     try:
         shape = Shape().changed(given.shape)

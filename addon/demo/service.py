@@ -1,4 +1,4 @@
-"""The service behind the HTTP: from a parsed request to an answer or a refusal. No I/O, no HTTP."""
+"""The service without HTTP: turns a parsed request into an answer or a refusal. No I/O."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Json = dict[str, Any]
 
 @dataclass
 class Service:
-    """One Gemini: its rules, its stored cachedContents and its counters."""
+    """One Gemini, with its options, stored cachedContents and counters."""
 
     options: rules.Options = field(default_factory=rules.Options)
     dummy_signatures: int = 0
@@ -36,14 +36,14 @@ class Service:
         return Reply(model, route.place, answers, self._prompt_tokens(request), thoughts), request
 
     def complete(self, document: Any, route: Route) -> tuple[ChatReply, Json]:
-        """The same for the OpenAI-compatible endpoint."""
+        """``generate`` for the OpenAI-compatible endpoint."""
         request = chat.read(document)
         model = self._model(str(document.get("model", "")).removeprefix("google/"), route)
         request, answers = self._answers(request, model, route, stream=bool(document.get("stream")))
         return ChatReply(model, answers, self._prompt_tokens(request)), request
 
     def _answers(self, request: Json, model: Model, route: Route, *, stream: bool) -> tuple[Json, list[Answer]]:
-        """The request with what its cachedContent adds, and the candidates. Raises ``Refused``."""
+        """The request including its cachedContent, and the candidates. Raises ``Refused``."""
         rules.check_cached(request)
         request = self._with_cache(request, model)
         self.dummy_signatures += rules.check(request, model, route.place, stream=stream, options=self.options)
@@ -76,7 +76,7 @@ class Service:
         return {"totalTokens": total, "promptTokensDetails": details}
 
     def create_cached(self, document: Any, route: Route, prefix: str) -> Json:
-        """Store a cachedContent; ``prefix`` is what its name begins with. Raises ``Refused``."""
+        """Store a cachedContent whose name begins with ``prefix``. Raises ``Refused``."""
         content = read(document, "CachedContent", route.place)
         model = self._model(content.get("model", "").rpartition("/")[2], route)
         if content.get("contents"):
@@ -97,14 +97,14 @@ class Service:
         }
 
     def get_cached(self, name: str) -> Json:
-        """A stored one, without its content, as the service shows it. Raises ``Refused``."""
+        """A stored cachedContent without its contents, as the service returns it. Raises ``Refused``."""
         found = self._cached(name)
         return {key: found[key] for key in ("model", "name", "displayName") if key in found} | {
             "usageMetadata": {"totalTokenCount": tokens(found)}
         }
 
     def delete_cached(self, name: str) -> Json:
-        """Forget a stored one. Raises ``Refused``."""
+        """Delete a stored cachedContent. Raises ``Refused``."""
         self._cached(name)
         del self.cached[name]
         return {}
@@ -119,7 +119,7 @@ class Service:
             "inputTokenLimit": 1048576,
             "outputTokenLimit": 65536,
             "supportedGenerationMethods": ["generateContent", "countTokens", "createCachedContent"],
-            "thinking": model.three,
+            "thinking": model.is_gemini_3,
         }
 
     def _read(self, document: Any, route: Route) -> tuple[Json, Model]:
@@ -154,7 +154,7 @@ class Service:
 
 
 def tokens(request: Json) -> int:
-    """A rough count: four characters of text a token, and a flat rate for everything else."""
+    """A rough count: one token per four characters of text, and a flat rate for everything else."""
     count = 0
     for content in [*(request.get("contents") or []), request.get("systemInstruction") or {}]:
         for part in content.get("parts") or []:

@@ -1,7 +1,7 @@
-"""The WebSocket face of the strict local Gemini: handshake, frames, and how a connection is closed. See ``live``.
+"""The strict local Gemini's WebSockets: handshake, frames and closing. ``live`` has the answers.
 
-JSON is taken from text and binary frames, and sent in binary ones, as the service does. A connection is one entry of
-the log: its ``body`` grows with each frame of the client's, as ``{text, message}``; where the service closes it,
+Like the service, it reads JSON from text and binary frames, and sends binary frames. A connection is one entry of the
+log: ``body`` grows by ``{text, message}`` with each frame of the client; if the service closes the connection,
 ``status`` is the code and ``error`` the reason.
 """
 
@@ -51,7 +51,7 @@ async def serve(log: Log, scope: Scope, receive: Receive, send: Send) -> None:
     while (message := await receive())["type"] == "websocket.receive":
         text = message.get("text") is not None
         data: bytes = message["text"].encode() if text else message["bytes"]
-        entry["body"].append({"text": text, "message": _shown(data)})
+        entry["body"].append({"text": text, "message": _loggable(data)})
         try:
             answers = connection.receive(data)
         except Closed as closed:
@@ -69,7 +69,7 @@ def _route(path: str) -> Route:
     return route
 
 
-def _shown(data: bytes) -> Any:
+def _loggable(data: bytes) -> Any:
     try:
         return json.loads(data)
     except ValueError:
