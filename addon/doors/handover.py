@@ -70,6 +70,8 @@ class Handover:
             await note(self._session, self._response_id)
         except StoreUnavailable as error:
             logger.warning("whether a client has its answer is not noted: %s", error)
+        except Exception:
+            logger.exception("whether a client has its answer could not be noted")
 
 
 class Handed(Response):
