@@ -56,8 +56,8 @@ BATCH = 128
 """How many turns, and as many of what else there is, one `expire` deletes at most."""
 
 MATCHES = 8
-"""How many turns `look_up` gives for one key at most: a chat that is repeated word for word shares its keys with
-every one before it, and a request must not pay for all of them."""
+"""How many turns `look_up` gives for one key, unless it is told otherwise: a chat that is repeated word for word shares
+its keys with every one before it, and a request must not pay for all of them."""
 
 
 class StoreError(Exception):
@@ -299,9 +299,11 @@ class Store(Calls, Responses):
         turn_ids: Collection[str] = (),
         keys: Collection[bytes] = (),
         known: Collection[bytes] = (),
+        matches: int = MATCHES,
     ) -> Found:
         """Every turn of the session that has one of these ids or keys, with its calls; which of the keys turns without
-        calls have; and of the keys in `known` no more than whether any turn with calls has them, which is cheap."""
+        calls have; and of the keys in `known` no more than whether any turn with calls has them, which is cheap. Of one
+        key it gives so many `matches` at most."""
 
     @abc.abstractmethod
     async def bind(

@@ -232,8 +232,9 @@ class Turn(Record):
     """One entry of the ledger: what the client was given (`visible`, Gemini Parts) for what really happened (`steps`).
 
     `user_key` is the key of the user turn before it, by which a bare placeholder finds it; b"": none does. `chain` says
-    what stood before it, to those who know the store's secret. `delivered` says that the client was given the turn to
-    its end. `bound` says that a bare placeholder has taken it, for good.
+    what stood before it, to those who know the store's secret; `pair` is the one of its keys that it has with the user
+    turn before it, b"" in records of earlier versions. `delivered` says that the client was
+    given the turn to its end. `bound` says that a bare placeholder has taken it, for good.
 
     `request_key` tells the request from every other, so that one that is sent again finds the turn; b"": it is not
     looked for. `proxy_id` is the proxy that makes the answer, and `broke_off` the time at which it ended unfinished.
@@ -247,6 +248,7 @@ class Turn(Record):
     delivery: Literal["placeholder", "passthrough", "loop"] = "placeholder"
     user_key: bytes = b""
     chain: bytes = b""
+    pair: bytes = b""
     delivered: bool = False
     bound: bool = False
     model: str = ""
@@ -330,9 +332,9 @@ class Found:
     """What the ledger holds of one request's history.
 
     `by_key`: for each key that was found, the turn ids it may mean, best first: those delivered to their end before
-    the others, the newest before the older; the best `MATCHES` of them, and `crowded` are the keys of which there are
-    more. `plain` are those of the keys that a turn without calls has, with the chain that was noted with each. `turns`
-    and `calls` hold every record those ids (and the ids that were asked for) need. `known` are those of the keys to be
+    the others, the newest before the older; the best of them, and `crowded` are the keys of which there are more.
+    `plain` are those of the keys that a turn without calls has, with the chain that was noted with each. `turns` and
+    `calls` hold every record those ids (and the ids that were asked for) need. `known` are those of the keys to be
     `known` that any turn has.
     """
 

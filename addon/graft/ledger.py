@@ -15,10 +15,14 @@ from addon.graft import evidence
 from addon.graft.evidence import Miss, Place, Verdict, true_turns
 from store.base import AlreadyAnswered, Store, UnknownCall
 from store.models import Found, Touched
+from store.models import Turn as Entry
 
 Hits = dict[int, tuple[TrueTurn, ...]]
 Missed = Callable[[HistoryTurn, Miss], None]
 """Is told of each turn that was missed, though the session knows its words."""
+
+_ALIKE = 64
+"""Of how many entries that read as a turn does, the newest, it is asked whether a turn behind it tells that one."""
 
 _LINES = 3
 """How many histories that a turn may go on from are followed: each edit of a client's makes another."""
@@ -305,9 +309,9 @@ class _Search:
     async def _by_the_others(self) -> None:
         """By a turn that is known, and by what stands between the two: that one says what stood before itself."""
         await self._ask([turn.key for turn in self._tellers()])
-        lines = self._lines()
-        asked = {index: self._told_by(index, lines[index]) for index in self._open}
-        await self._ask([key for mine in asked.values() for key in mine])
+        lines, alike = self._lines(), await self._alike()
+        asked = {index: self._told_by(index, lines[index], alike.get(index, ())) for index in self._open}
+        await self._ask([key for mine in asked.values() for pair in mine.items() for key in pair if key])
         ids = [true.turn_id for here in self.hits.values() for true in here]
         for index, mine in asked.items():
             for key, doubt in mine.items():
@@ -329,11 +333,21 @@ class _Search:
             return verdict if others.true else others
         return verdict
 
-    def _told_by(self, index: int, lines: Sequence[bytes]) -> dict[bytes, bytes]:
+    async def _alike(self) -> dict[int, list[Entry]]:
+        """For each turn that is open, and that a turn behind it can tell though what stands before it has changed, the
+        entries that read so: they need not share more with it."""
+        wanted = {at: key for at in self._open if self._has_changed(at) and (key := self.turns[at].key)}
+        if not wanted:
+            return {}
+        found = await self.store.look_up(self.session, keys=list(dict.fromkeys(wanted.values())), matches=_ALIKE)
+        entries = {key: [found.turns[turn_id] for turn_id in ids] for key, ids in found.by_key.items()}
+        return {at: [entry for entry in entries.get(key, ()) if entry.pair] for at, key in wanted.items()}
+
+    def _told_by(self, index: int, lines: Sequence[bytes], alike: Sequence[Entry]) -> dict[bytes, bytes]:
         """The keys that a turn may have by turns that are known, each with the key (or b"") that raises doubts."""
         turn = self.turns[index]
         asked = dict.fromkeys((self.keys.whole(turn.key, line) for line in lines), b"")
-        for chain, doubt in self._leading(index):
+        for chain, doubt in self._leading(index, alike):
             asked.setdefault(self.keys.whole(turn.key, chain), doubt)
         return asked
 
@@ -368,19 +382,30 @@ class _Search:
         chain = self.found.plain.get(turn.key, b"")
         return self.keys.hidden(turn.key, chain) if chain else b""
 
-    def _leading(self, index: int) -> list[tuple[bytes, bytes]]:
+    def _later(self, index: int) -> int | None:
+        """The next turn that is known."""
+        return next((at for at in range(index + 1, len(self.turns)) if self._line(at)), None)
+
+    def _has_changed(self, index: int) -> bool:
+        """Whether the next turn that is known came when something else stood before it than does now."""
+        later = self._later(index)
+        return later is not None and self._line(later) != self.turns[later].chain
+
+    def _leading(self, index: int, alike: Sequence[Entry]) -> list[tuple[bytes, bytes]]:
         """The chains that a turn has if turns that are known follow it: its own, where nothing has changed since, or
-        that of an entry that reads the same. That history may itself have been what was left of a longer one."""
-        later = next((at for at in range(index + 1, len(self.turns)) if self._line(at)), None)
+        that of an entry that reads the same. That history may itself have been what was left of a longer one: each
+        chain is given with the key of who may have said the same behind the same words."""
+        later = self._later(index)
         if later is None:
             return []
         line, (sent, pair) = self._line(later), self._asked_for[index].windows
         if line == self.turns[later].chain:
             return [(self.turns[index].chain, sent)]
-        alike = {turn_id for key in (sent, pair) for turn_id in self.found.by_key.get(key, ())}
-        chains = {self.keys.hidden(turn_id.encode(), self.found.turns[turn_id].chain) for turn_id in alike}
+        near = {turn_id for key in (sent, pair) for turn_id in self.found.by_key.get(key, ())}
+        entries = [*(self.found.turns[turn_id] for turn_id in near), *alike]
         between = self.turns[index + 1 : later + 1]
-        return [(chain, pair) for chain in chains if _extended(chain, between) == line]
+        chains = {self.keys.hidden(entry.turn_id.encode(), entry.chain): entry.pair or pair for entry in entries}
+        return [(chain, pair) for chain, pair in chains.items() if _extended(chain, between) == line]
 
     def _taken(self) -> set[str]:
         return {true.turn_id for here in self.hits.values() for true in here}

@@ -85,7 +85,8 @@ def turn_of(
     """`usage`: the usageMetadata of each request that it took."""
     delivery = exchange.scope.delivery
     shows_placeholder = any(turn_id in part["text"] for part in shown if isinstance(part.get("text"), str))
-    keys, turns = exchange.keys, _turns(exchange)
+    keys, turns, digest = exchange.keys, _turns(exchange), visible_digest(shown)
+    pair = windows([turn.digest for turn in turns[-1:]], digest)
     return Turn(
         turn_id=turn_id,
         session=exchange.scope.session,
@@ -93,7 +94,8 @@ def turn_of(
         steps=list(steps),
         delivery="passthrough" if delivery == "passthrough" else "loop" if len(steps) > 1 else "placeholder",
         user_key=keys.user(turns[-1].digest) if shows_placeholder and turns else b"",
-        chain=keys.hidden(turn_id.encode(), _chain(exchange, visible_digest(shown))),
+        chain=keys.hidden(turn_id.encode(), _chain(exchange, digest)),
+        pair=keys.window(keys.own(digest), pair[0]) if pair else b"",
         delivered=delivered,
         model=exchange.model,
         surface=exchange.target.surface,

@@ -59,6 +59,7 @@ class MemoryLedger(MemoryBase):
         turn_ids: Collection[str] = (),
         keys: Collection[bytes] = (),
         known: Collection[bytes] = (),
+        matches: int = MATCHES,
     ) -> Found:
         self._check_open()
         ledger = self._ledger(session)
@@ -69,10 +70,10 @@ class MemoryLedger(MemoryBase):
         wanted = [ledger.turns[turn_id] for turn_id in turn_ids if turn_id in ledger.turns]
         for key in keys:
             if entries := ledger.by_key.get(key):
-                best = sorted(entries.values(), key=lambda e: (e.turn.delivered, e.place), reverse=True)[:MATCHES]
+                best = sorted(entries.values(), key=lambda e: (e.turn.delivered, e.place), reverse=True)[:matches]
                 found.by_key[key] = [entry.turn.turn_id for entry in best]
                 wanted += best
-                if len(entries) > MATCHES:
+                if len(entries) > matches:
                     found.crowded.add(key)
         for entry in wanted:
             found.turns[entry.turn.turn_id] = entry.turn

@@ -68,6 +68,7 @@ class SqliteLedger(SqliteNoting):
         turn_ids: Collection[str] = (),
         keys: Collection[bytes] = (),
         known: Collection[bytes] = (),
+        matches: int = MATCHES,
     ) -> Found:
         found = Found()
         for marks, asked in batches(known):
@@ -83,7 +84,7 @@ class SqliteLedger(SqliteNoting):
                 " SELECT * FROM found WHERE best IS NOT NULL OR own IS NOT NULL OR packed IS NOT NULL",
                 *asked,
                 session,
-                MATCHES + 1,
+                matches + 1,
                 session,
                 session,
             ):
@@ -91,7 +92,7 @@ class SqliteLedger(SqliteNoting):
                     found.plain[key] = chain
                 if best is not None:
                     meant[key] = [int(seq) for seq in str(best).split(",")]
-                    if len(meant[key]) > MATCHES:
+                    if len(meant[key]) > matches:
                         meant[key].pop()
                         found.crowded.add(key)
         self._add_latest(session, keys, found.plain)

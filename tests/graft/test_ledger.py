@@ -73,6 +73,7 @@ async def kept(
         "delivered": True,
         "user_key": keys.user(digest(history[-2])),
         "chain": keys.hidden(turn_id(n).encode(), chain),
+        "pair": keys.window(keys.own(digest(history[-1])), windows([digest(history[-2])], digest(history[-1]))[0]),
     }
     turn = Turn(
         turn_id=turn_id(n),
@@ -318,6 +319,39 @@ async def test_turns_without_calls_tell_what_is_around_them(store: Store) -> Non
     assert await found(store, [user("before"), B, *chat[2:], C]) == {5: [turn_id(1)]}
     await plain(store, [ASKED, SAID_SO])
     assert await found(store, [user("before"), B, *chat[2:], C]) == {}, "two chats said so"
+
+
+async def test_what_was_said_next_tells_a_turn_behind_words_that_were_edited(store: Store) -> None:
+    """Though many turns read as it does: with the words in between, the history of one alone is that of the next."""
+    chat = [A, B, ASKED, DONE, YES, SAID_SO]
+    await kept(store, 1, chat[:4])
+    await plain(store, chat)
+    for n in range(2, MATCHES + 4):
+        await kept(store, n, [user(f"about {n}"), DONE])
+    edited = [A, B, user("(edited)"), *chat[3:], C]
+    assert await found(store, edited) == {3: [turn_id(1)]}
+    assert await found(store, edited[2:]) == {1: [turn_id(1)]}, "it was cut as well"
+    assert await found(store, [*edited[:4], user("no"), SAID_SO, C]) == {}
+    await plain(store, chat[:4])
+    assert await found(store, edited) == {}, "another answer to the same words had no calls"
+
+
+async def test_what_was_said_next_does_not_tell_a_turn_that_ends_another_history_as_well(store: Store) -> None:
+    """A chat that was cut went on from the very words with which another had begun; then they were edited."""
+    await kept(store, 1, [A, B, ASKED, DONE])
+    await kept(store, 2, [ASKED, DONE])
+    await plain(store, [ASKED, DONE, YES, SAID_SO])
+    assert await found(store, [user("(edited)"), DONE, YES, SAID_SO, C]) == {}
+
+
+async def test_what_next_tells_is_remembered_until_another_says_the_same(store: Store) -> None:
+    chat = [A, B, ASKED, DONE, YES, SAID_SO]
+    await kept(store, 1, chat[:4])
+    await plain(store, chat)
+    request = read([A, B, user("(edited)"), *chat[3:], C])
+    assert [*await hits_of(store, request)] == [3]
+    await plain(store, [C, B, ASKED, DONE])
+    assert [*await hits_of(store, request)] == []
 
 
 async def test_a_placeholder_tells_what_is_around_it(store: Store) -> None:

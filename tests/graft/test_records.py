@@ -112,6 +112,19 @@ async def test_in_code_assist_the_project_asks_and_the_chat_may_have_a_name(graf
         assert named[1:3] != (await keys("p", session_id="two"))[1:3]
 
 
+async def test_an_entry_says_which_of_its_keys_it_has_with_the_user_turn_before_it(graft: Graft) -> None:
+    await graft.tools(WEATHER)
+    shown = [{"text": "b"}]
+
+    async def pair(*contents: Document) -> bytes:
+        exchange = await graft.exchange({"contents": list(contents)})
+        turn = turn_of(exchange, "turn_1", shown, [STEP], delivered=True, now=1.0)
+        assert turn.pair in keys_of(exchange, shown)
+        return turn.pair
+
+    assert await pair(user("a")) == await pair(user("before"), model("b"), user("a")) != await pair(user("other"))
+
+
 async def test_nothing_that_is_stored_tells_who_asked(graft: Graft) -> None:
     await graft.tools(WEATHER)
     exchange = await graft.exchange({"contents": [user("a")]}, asker="key:secret-key")

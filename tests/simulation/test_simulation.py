@@ -31,12 +31,14 @@ async def test_no_chat_gets_the_calls_of_another() -> None:
         for kind, one in world.tallies.items():
             found[kind] += one
     assert tally(found).hits > 1500
-    assert tally(found, told_by="signatures").rate <= 0.01
-    assert tally(found, words="realistic", history="intact").rate <= 0.01
-    assert tally(found, words="realistic", history="cut").rate <= 0.05
-    edited = tally(found, words="realistic", history="edited")
-    assert edited.hits > 100
-    assert edited.rate <= 0.1
+    for kind, one in found.items():
+        words, told_by, history = kind
+        if told_by == "signatures" or (words == "realistic" and history == "intact"):
+            assert one.rate <= 0.01, kind
+        elif words == "realistic":
+            assert one.rate <= 0.05, kind
+    assert found["realistic", "", "cut"].hits > 100
+    assert found["realistic", "", "edited"].hits > 50
 
 
 async def test_chats_of_few_words_alone(tmp_path: Path) -> None:

@@ -310,6 +310,9 @@ async def test_a_key_of_more_turns_than_are_given_is_crowded(store: Store) -> No
     found = await store.look_up("one", keys=[b"key", b"none"])
     assert found.crowded == {b"key"}
     assert len(found.by_key[b"key"]) == MATCHES
+    found = await store.look_up("one", keys=[b"key"], matches=MATCHES + 1)
+    assert found.crowded == set()
+    assert len(found.by_key[b"key"]) == len(found.turns) == MATCHES + 1
 
 
 async def test_no_bare_placeholder_means_a_turn_without_a_user_key(store: Store) -> None:
