@@ -174,8 +174,9 @@ class Call(Record):
     `released`: workers may claim it. `redeliver`: another worker gets it if the first is lost, since it may run more
     than once. `proxy_id` is the proxy that waits for the call, None if its answer is for a later request.
 
-    `approval` None: nobody is asked. `loop_id` is the run of a loop that waits for the call. A running call that a
-    worker has holds `worker` and `lease_until`, by the store's clock; one that the proxy itself runs has no lease.
+    `approval` None: nobody is asked, or was not any more when the call came to its end. `loop_id` is the run of a loop
+    that waits for the call. A running call that a worker has holds `worker` and `lease_until`, by the store's clock;
+    one that the proxy itself runs has no lease.
     """
 
     call_id: str

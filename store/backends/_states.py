@@ -143,7 +143,7 @@ def moved(call: Call, *, proxy_id: str, now: Now) -> Call | None:
 
 def check_decided(call: Call) -> Call:
     """The call that came of a decision. Raises ProxyGone."""
-    if call.status is Status.EXPIRED and call.approval == "waiting":
+    if call.status is Status.EXPIRED and call.approval is None:
         raise ProxyGone(call)
     return call
 
@@ -162,4 +162,7 @@ def settled(call: Call, *, status: Status, error: str, now: Now) -> Call | None:
 
 
 def _changed(call: Call, now: Now, **fields: Any) -> Call:
-    return call.model_copy(update={**fields, "updated_at": now.wall})
+    changed = call.model_copy(update={**fields, "updated_at": now.wall})
+    if changed.status.final and changed.approval == "waiting":
+        return changed.model_copy(update={"approval": None})  # nobody is asked any more
+    return changed

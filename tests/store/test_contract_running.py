@@ -138,6 +138,22 @@ async def test_a_lease_is_renewed_by_the_worker_that_has_it(store: Store, clock:
         await store.renew("one", "c-t1", "w1", -1.0)
 
 
+@pytest.mark.parametrize(
+    ("status", "approval"), [(Status.DONE, None), (Status.EXPIRED, None), (Status.DENIED, "denied")]
+)
+async def test_nobody_is_asked_about_a_call_that_is_over(store: Store, status: Status, approval: str | None) -> None:
+    await save(store, "t1", approval="waiting")
+    if status is Status.DONE:
+        await store.answer("one", "c-t1", result=1)
+    else:
+        await store.settle("one", "c-t1", status, error="too late")
+    call = await store.call("one", "c-t1")
+    assert (call.status, call.approval) == (status, approval)
+    assert (await store.events(after=None))[-1].data == call.model_dump(mode="json")
+    with pytest.raises(Decided):
+        await store.decide("one", "c-t1", True)
+
+
 async def test_a_worker_may_name_a_tool_twice(store: Store) -> None:
     assert not await store.wait_claimable("one", [*WEATHER, *WEATHER], 0.001)
     await save(store, "t1")
