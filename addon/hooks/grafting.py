@@ -16,7 +16,8 @@ from addon.core.encoding import decompressor
 from addon.graft.capture import Capture, concerns, listen
 from addon.graft.exchange import Abandoned, Exchange, Reply
 from addon.graft.scope import Scope
-from addon.hooks.handover import broke_off, handover
+from addon.hooks.breaks import broke_off, told_instead
+from addon.hooks.handover import handover
 from addon.hooks.headers import UNDECODED, asker_in, body_of, put, set_body, url_of, value
 from addon.hooks.lifecycle import Lifecycle
 from addon.hooks.looping import Looping
@@ -26,7 +27,8 @@ from addon.hooks.routing import ENDING, Route, Routing, refusal
 from addon.hooks.runtime import Runtime
 from addon.hooks.secrets import redaction_of
 from addon.hooks.streams import came, comes_whole, gone, is_stream, through, whole
-from addon.surfaces import Framing, Operation
+from addon.surfaces import Framing, Operation, wire_of
+from addon.surfaces.wire import Wire
 from store.base import StoreUnavailable
 
 logger = logging.getLogger("toolgraft")
@@ -167,6 +169,7 @@ class Grafting:
             if self.keeps:
                 self.kept[flow] = Kept(body)
             way.exchange = outcome.exchange
+            told_instead[flow] = partial(_unreachable, way.route)
             if outcome.body is not body:
                 set_body(flow.request, outcome.body)
 
@@ -369,7 +372,15 @@ def _as_stream(flow: http.HTTPFlow) -> None:
 
 
 def _unusable(exchange: Exchange, words: str) -> http.Response:
-    error = exchange.wire.error(replies.error(502, "UNAVAILABLE", f"toolgraft: {words}"))
+    return _failed(exchange.wire, words)
+
+
+def _unreachable(route: Route, words: str) -> http.Response:
+    return _failed(wire_of(route.target), f"the model cannot be reached: {words}")
+
+
+def _failed(wire: Wire, words: str) -> http.Response:
+    error = wire.error(replies.error(502, "UNAVAILABLE", f"toolgraft: {words}"))
     return response_of(Reply(502, replies.content_type("json"), error))
 
 

@@ -1,8 +1,7 @@
 """When an answer has been handed over: the connection to its client has taken the last byte, or the client is gone.
 
-mitmproxy has no hook for that: `response` comes before an answer is sent, or its end is, and `error` waits for the
-scripts that have it too. For that two methods of mitmproxy's are replaced below; where one is missing this module
-cannot be imported.
+mitmproxy has no hook for that: `response` comes before an answer is sent, or its end is. For that one method of
+mitmproxy's is replaced below; where it is missing this module cannot be imported.
 """
 
 import asyncio
@@ -14,7 +13,6 @@ from mitmproxy import ctx, http
 from mitmproxy.connection import Client
 from mitmproxy.proxy import commands
 from mitmproxy.proxy.layers.http import HttpStream
-from mitmproxy.proxy.layers.http._events import RequestProtocolError, ResponseProtocolError
 
 from addon.hooks.onward import check
 from addon.hooks.perflow import PerFlow
@@ -22,17 +20,12 @@ from addon.hooks.perflow import PerFlow
 handover = PerFlow[Callable[[bool], None]]("handover")
 """Called once: whether the client has all of the answer. Not called where the proxy ends before that is known."""
 
-broke_off = PerFlow[Callable[[], None]]("broke_off")
-"""Called once, when an answer breaks off: before any script hears of it, as that may take long, and the client may be
-asking again by then."""
-
 logger = logging.getLogger("toolgraft")
 
 _flushing: set[asyncio.Task[None]] = set()
 
-check(HttpStream, "send_response", "handle_protocol_error")
+check(HttpStream, "send_response")
 _send_response = HttpStream.send_response
-_handle_protocol_error = HttpStream.handle_protocol_error
 
 
 def send_response(self: HttpStream, already_streamed: bool = False) -> Generator[commands.Command, Any]:
@@ -48,23 +41,6 @@ def send_response(self: HttpStream, already_streamed: bool = False) -> Generator
 
 
 HttpStream.send_response = send_response  # type: ignore[method-assign]
-
-
-def handle_protocol_error(
-    self: HttpStream, event: RequestProtocolError | ResponseProtocolError
-) -> Generator[commands.Command, Any]:
-    """As mitmproxy's, which runs the hook `error` unless the answer has come to its end."""
-    if self.client_state != self.state_errored and self.server_state not in (self.state_done, self.state_errored):
-        note = broke_off.pop(self.flow)
-        try:
-            if note is not None:
-                note()
-        except Exception:
-            logger.exception("that an answer broke off could not be noted")
-    yield from _handle_protocol_error(self, event)
-
-
-HttpStream.handle_protocol_error = handle_protocol_error  # type: ignore[method-assign]
 
 
 def lost(flow: http.HTTPFlow) -> None:

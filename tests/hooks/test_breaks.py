@@ -1,0 +1,124 @@
+"""What clients are told where an upstream breaks off before they have anything of the answer."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from mitmproxy import http
+
+from tests.e2e.processes import free_port
+from tests.hooks.proxied import Proxied, read_message, serving
+from tests.hooks.test_untouched_streams import ASKED
+
+GENERATE = "/v1beta/models/gemini-3-flash:generateContent"
+STREAM = "/v1beta/models/gemini-3-flash:streamGenerateContent"
+ASSIST = "/v1internal:streamGenerateContent?alt=sse"
+COUNT = "/v1beta/models/gemini-3-flash:countTokens"
+HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 1000\r\n\r\n"
+
+
+class Breaking:
+    """Reads a request, writes this, and breaks off."""
+
+    def __init__(self) -> None:
+        self.written = b""
+
+    async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_message(reader)
+        writer.write(self.written)
+        await writer.drain()
+        writer.close()
+
+
+@pytest.fixture
+def breaking() -> Breaking:
+    return Breaking()
+
+
+@pytest.fixture
+async def url(breaking: Breaking) -> AsyncIterator[str]:
+    async with serving(breaking) as url:
+        yield url
+
+
+async def ask(proxied: Proxied, path: str, client: httpx2.AsyncClient) -> httpx2.Response:
+    body: Any = {"model": "m", "request": ASKED} if "v1internal" in path else ASKED
+    return await client.post(proxied.reverse + path, json=body)
+
+
+@pytest.mark.parametrize(
+    ("path", "written"),
+    [
+        *((path, b"") for path in (GENERATE, STREAM, f"{STREAM}?alt=sse", ASSIST, COUNT)),
+        *((path, b"no HTTP\r\n\r\n") for path in (GENERATE, f"{STREAM}?alt=sse")),
+        *((path, HEAD + b'{"candidates": [') for path in (GENERATE, COUNT)),
+    ],
+)
+async def test_a_session_with_tools_is_told_in_its_own_form_that_the_model_cannot_be_reached(
+    path: str, written: bytes, breaking: Breaking, url: str, tmp_path: Path
+) -> None:
+    breaking.written = written
+    async with Proxied(tmp_path, url) as proxied, proxied.client() as client, asyncio.timeout(10):
+        await proxied.tools("get_weather")
+        for _ in range(2):
+            answer = await ask(proxied, path, client)
+            assert answer.status_code == 502
+            assert answer.headers["content-type"].startswith("application/json")
+            told = answer.json()
+            error = (told[0] if isinstance(told, list) else told)["error"]
+            assert (error["code"], error["status"]) == (502, "UNAVAILABLE")
+            assert error["message"].startswith("toolgraft: the model cannot be reached: ")
+
+
+async def test_so_it_is_where_there_is_no_connection(tmp_path: Path) -> None:
+    async with Proxied(tmp_path, f"http://127.0.0.1:{free_port()}") as proxied, proxied.client() as client:
+        await proxied.tools("get_weather")
+        answer = await ask(proxied, GENERATE, client)
+        assert (answer.status_code, answer.json()["error"]["status"]) == (502, "UNAVAILABLE")
+
+
+@pytest.mark.parametrize("options", [{}, {"filter": "~u nothing"}])
+async def test_whoever_has_no_tools_gets_what_mitmproxy_says(
+    options: dict[str, Any], breaking: Breaking, url: str, tmp_path: Path
+) -> None:
+    async with Proxied(tmp_path, url, **options) as proxied, proxied.client() as client:
+        if options:
+            await proxied.tools("get_weather")
+        answer = await ask(proxied, GENERATE, client)
+        assert (answer.status_code, answer.headers["content-type"]) == (502, "text/html")
+
+
+async def test_scripts_are_told_of_the_error_and_may_kill_the_flow(
+    breaking: Breaking, url: str, tmp_path: Path
+) -> None:
+    class Script:
+        def __init__(self) -> None:
+            self.told: list[str] = []
+            self.kills = False
+
+        def error(self, flow: http.HTTPFlow) -> None:
+            assert flow.error is not None
+            self.told.append(flow.error.msg)
+            if self.kills:
+                flow.error = None
+                flow.kill()
+
+    script = Script()
+    async with Proxied(tmp_path, url, late=[script]) as proxied, proxied.client() as client, asyncio.timeout(10):
+        await proxied.tools("get_weather")
+        assert (await ask(proxied, GENERATE, client)).status_code == 502
+        assert len(script.told) == 1
+        script.kills = True
+        with pytest.raises(httpx2.RemoteProtocolError):
+            await ask(proxied, GENERATE, client)
+
+
+async def test_a_stream_that_has_begun_breaks_off(breaking: Breaking, url: str, tmp_path: Path) -> None:
+    breaking.written = HEAD.replace(b"application/json", b"text/event-stream") + b'data: {"a": 1}\r\n\r\n'
+    async with Proxied(tmp_path, url) as proxied, proxied.client() as client, asyncio.timeout(10):
+        await proxied.tools("get_weather")
+        with pytest.raises(httpx2.RemoteProtocolError):
+            await ask(proxied, f"{STREAM}?alt=sse", client)
