@@ -143,14 +143,16 @@ def event_id(epoch: str, number: int) -> str:
     return f"{epoch}-{number}"
 
 
-def event_after(cursor: str | None, epoch: str, last: int) -> int:
-    """The number after which the events begin that `cursor` asks for; 0: with the oldest. `last` is the last event's.
-    Raises CursorLost, BadCursor."""
+def event_after(cursor: str | None, epoch: str, last: int, lost: int) -> int:
+    """The number after which the events begin that `cursor` asks for; 0: with the oldest. `last` is the last event's,
+    `lost` that of the last one that is not kept any more. Raises CursorLost, BadCursor."""
     if cursor is None:
         return 0
     if not (match := re.fullmatch(r"(?:([0-9a-f]{1,32})-)?([0-9]{1,18})", cursor, re.ASCII)):
         raise BadCursor(f"{cursor!r} is not the id of an event")
-    if match[1] != epoch or int(match[2]) > last:  # an id without an epoch is of the time before there were epochs
+    if (
+        match[1] != epoch or not lost <= int(match[2]) <= last
+    ):  # an id without an epoch is of the time before there were epochs
         raise CursorLost(cursor)
     return int(match[2])
 

@@ -74,7 +74,7 @@ class SqliteBase(Waits):
         self._files: dict[Path, tuple[int, int] | None] = {}  # each with its identity
         self._gone = ""  # what became of them
         self._damage = ""
-        self._last_event = 0
+        self._last_event = self._lost_event = 0
         self._last_change = 0  # how many rows were ever changed by the connection
         self._deleted = deletions()
         self._waiters = Waiters()
@@ -104,6 +104,7 @@ class SqliteBase(Waits):
                 self._notes = NoteLog(files.notes_of(self.path), self.secret)
                 beside = (files.wal_of(self.path), self._notes.path)
                 self._files = {file: files.identity(file) for file in (self.path, *beside)}
+            self._lost_event = int(meta.get("lost_event", 0))
             self._go_on_with_time(meta.get("clock"))
             if not self.read_only:
                 for name, record in self._rows("SELECT name, record FROM session"):

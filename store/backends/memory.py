@@ -17,7 +17,7 @@ from store.backends._memory_base import Ledger
 from store.backends._memory_ledger import MemoryLedger
 from store.backends._memory_responses import MemoryResponses
 from store.backends._memory_retries import MemoryRetries, forget_request
-from store.base import BATCH, CursorLost
+from store.base import BATCH
 from store.models import CachedTools, Event, Page, Policy, Session, Snapshot, Toolset
 
 
@@ -92,9 +92,7 @@ class MemoryStore(MemoryLedger, MemoryRetries, MemoryResponses):
     async def events(self, *, after: str | None, session: str | None = None, limit: int = 100) -> list[Event]:
         self._check_open()
         rules.check_limit(limit)
-        number = rules.event_after(after, self.epoch, self._last_event)
-        if after is not None and number < self._lost_event:
-            raise CursorLost(after)
+        number = rules.event_after(after, self.epoch, self._last_event, self._lost_event)
         first = bisect.bisect_right(self._events, number, key=attrgetter("number"))
         later = (event for event in itertools.islice(self._events, first, None) if session in (None, event.session))
         return [
@@ -139,5 +137,6 @@ class MemoryStore(MemoryLedger, MemoryRetries, MemoryResponses):
         old_events = itertools.takewhile(lambda event: event.created_at < horizon, self._events)
         number = sum(1 for _ in itertools.islice(old_events, 2 * BATCH))
         if number:
+            self._lost_event = self._events[number - 1].number
             self._keep_events(self._events[number:])
         return gone + number

@@ -51,7 +51,7 @@ class SqliteStore(SqliteSessions, SqliteLedger, SqliteRetries, SqliteResponses):
         rows = self._rows(
             "SELECT event_id, session, type, data, created_at FROM event"
             f" WHERE event_id > ? {of_session} ORDER BY event_id LIMIT ?",
-            rules.event_after(after, self.epoch, self._last()),
+            rules.event_after(after, self.epoch, self._last(), self._lost_event),
             *values,
             limit,
         )
@@ -108,13 +108,17 @@ class SqliteStore(SqliteSessions, SqliteLedger, SqliteRetries, SqliteResponses):
                 (horizon, BATCH),
             ).rowcount
             # Events come in the order of time: the first young one ends the search, without an index.
-            gone += tx.db.execute(
+            events = tx.db.execute(
                 "DELETE FROM event WHERE event_id IN (SELECT event_id FROM event WHERE event_id < coalesce("
                 "(SELECT event_id FROM event WHERE created_at >= ? ORDER BY event_id LIMIT 1), ?)"
-                " ORDER BY event_id LIMIT ?)",
+                " ORDER BY event_id LIMIT ?) RETURNING event_id",
                 (horizon, self._last_event + 1, 2 * BATCH),
-            ).rowcount
-            gone += self._expire_responses(tx)
+            ).fetchall()
+            lost = max((number for (number,) in events), default=self._lost_event)
+            if events:
+                tx.db.execute("INSERT OR REPLACE INTO meta VALUES ('lost_event', ?)", (lost,))
+            gone += len(events) + self._expire_responses(tx)
+        self._lost_event = lost
         for name in names:
             self._revisions.pop(name, None)
         self._wake((), (), names)

@@ -49,6 +49,22 @@ async def test_event_ids_are_given_once_whatever_is_deleted(store: Store, clock:
     assert not given & {event.event_id for event in events}
 
 
+async def test_a_reader_that_is_behind_events_that_expired_is_told(store: Store, clock: Clock) -> None:
+    await save(store, "t1")
+    first, *_, last = [event.event_id for event in await store.events(after=None)]
+    clock.now += TTL + 1
+    while await store.expire():
+        pass
+    await save(store, "t2")
+    later = await store.events(after=None)
+    assert await store.events(after=last) == later
+    for session in (None, "one"):
+        with pytest.raises(CursorLost):
+            await store.events(after=first, session=session)
+    await store.delete_session("one")
+    assert [event.type for event in await store.events(after=last)] == ["session.deleted"], "which says so itself"
+
+
 async def test_an_event_id_holds_the_epoch_of_the_store(store: Store) -> None:
     await save(store, "t1")
     last = await store.last_event_id()

@@ -22,6 +22,7 @@ from store.backends import _checkpoints, _clocks, _sqlite_schema
 from store.backends.sqlite import SqliteStore
 from store.base import CursorLost, StoreUnavailable, StoreUnusable, run_now
 from store.models import CachedTools, Call, Policy, Response, Toolset, Turn
+from tests.store.records import save
 
 ROOT = Path(__file__).parents[2]
 
@@ -135,6 +136,26 @@ async def test_a_restart_keeps_everything(store: SqliteStore, path: Path) -> Non
     await again.put_policy("two", Policy())
     assert [event.session for event in await again.events(after=events[-1].event_id)] == ["two"]
     await again.close()
+
+
+async def test_a_restart_keeps_which_events_have_expired(tmp_path: Path) -> None:
+    now = 1_000_000.0
+    store = SqliteStore(tmp_path / "graft.db", ttl=1000.0, clock=lambda: now)
+    store.uptime = store.clock
+    await store.open()
+    await save(store, "t1")
+    first = (await store.events(after=None))[0].event_id
+    now += 1001
+    while await store.expire():
+        pass
+    await store.close()
+    for read_only in (False, True):
+        store = SqliteStore(tmp_path / "graft.db", ttl=1000.0, clock=lambda: now, read_only=read_only)
+        store.uptime = store.clock
+        await store.open()
+        with pytest.raises(CursorLost):
+            await store.events(after=first)
+        await store.close()
 
 
 async def test_a_restart_keeps_responses_and_conversations(store: SqliteStore, path: Path) -> None:

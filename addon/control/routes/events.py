@@ -103,7 +103,7 @@ class EventStream(Response):
         async with Audience(receive, *self._api.ends(scope.get("access", OWNER))) as audience:
             try:
                 while not audience.gone:
-                    since = now()
+                    since, seen = now(), await self._api.store.last_event_id()
                     follow = self._api.store.follow(self._session, self._after, self._keep_alive, limit=_BATCH)
                     if events := await audience.wait(follow):
                         self._after = events[-1].event_id
@@ -111,6 +111,7 @@ class EventStream(Response):
                         continue
                     if now() - since < self._keep_alive / 2:
                         break  # not the time was out: the client is gone, or the store was closed
+                    self._after = seen  # up to there is nothing for this reader, whatever expires
                     await write(b": keep-alive\n\n")
             except StoreError as error:
                 _log.warning("an event stream ends: %s", type(error).__name__)

@@ -9,6 +9,7 @@ import pytest
 from addon.control.app import ControlApp
 from addon.control.routes.events import EventStream
 from store.base import Store
+from store.models import Policy
 
 
 def parsed(block: str) -> dict[str, str]:
@@ -96,6 +97,38 @@ async def test_an_id_of_what_is_lost_is_told_so_and_starts_with_everything(
     await opened(stream)
     await capture("c2")
     assert json.loads(parsed(await stream.block())["data"])["turn_id"] == "turn_c2", "the new ids are good"
+
+
+async def test_events_that_are_not_the_reader_s_may_expire_behind_it(app: ControlApp, store: Store) -> None:
+    now = 1_000_000.0
+    store.clock = store.uptime = lambda: now
+    stream = EventStream(app.api, "quiet", await store.last_event_id(), keep_alive=0.01)
+    sent: asyncio.Queue[Any] = asyncio.Queue()
+    left = asyncio.Event()
+
+    async def receive() -> Any:
+        await left.wait()
+        return {"type": "http.disconnect"}
+
+    task = asyncio.ensure_future(stream({"type": "http"}, receive, sent.put))
+
+    async def told(what: bytes) -> bytes:
+        async with asyncio.timeout(5):
+            while what not in (body := (await sent.get()).get("body", b"")):
+                pass
+        return bytes(body)
+
+    await told(b"toolgraft")
+    await store.put_policy("busy", Policy(delivery="loop"))
+    for _ in range(2):  # one wait may have begun before
+        await told(b"keep-alive")
+    now += store.ttl + 1
+    while await store.expire():
+        pass
+    await store.put_policy("quiet", Policy(delivery="loop"))
+    assert b"session.updated" in await told(b"event: ")
+    left.set()
+    await asyncio.wait_for(task, 5)
 
 
 async def test_a_stream_that_breaks_is_logged(
