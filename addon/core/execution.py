@@ -58,7 +58,7 @@ def _executor(value: object, at: str) -> Object:
         raise BadRule(f"{at}.type", 'is missing: "http" or "worker"' if kind is None else 'must be "http" or "worker"')
     for key in value:
         if key not in _EXECUTOR[kind]:
-            raise BadRule(f"{at}.{key}", f"is not known; what fits is {', '.join(_EXECUTOR[kind])}")
+            raise BadRule(f"{at}.{key}", f"is not known; known fields are {', '.join(_EXECUTOR[kind])}")
     if kind == "worker":
         return {"type": kind}
     executor: Object = {"type": kind, "url": _url(value.get("url"), f"{at}.url")}

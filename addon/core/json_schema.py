@@ -1,10 +1,10 @@
-"""A JSON Schema as the service takes it in `parametersJsonSchema` and its like: nearly as it is.
+"""Makes a JSON Schema acceptable to the service in `parametersJsonSchema` and similar fields.
 
-The service reads the whole of JSON Schema there, and ignores what it does not enforce. It refuses a request for four
-things alone: a value of the wrong kind; a `$ref` that names nothing; one with much beside it, or in the place of the
-whole schema (not each of them is followed); references in a circle that no value gets out of. What of these can be
-said in another way is said so; the rest is for the schema's author to mend. Pure: a schema is never changed in place,
-and comes back itself where nothing stands against it.
+There the service accepts all of JSON Schema, and ignores what it does not enforce. It refuses a request only for: a
+value of the wrong type; a `$ref` that names nothing; a `$ref` with most other keywords beside it, or in place of the
+whole schema (the service does not follow every such `$ref`); a cycle of references that no finite value satisfies. If
+an equivalent schema without the problem exists, it is used; otherwise the schema's author has to fix it. Pure: a schema
+is never changed in place, and is returned itself if it is acceptable.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ _SINGLE = (
     *("propertyNames", "not", "if", "then", "else"),
 )
 _NUMBERS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
-# What may stand beside a `$ref`, and beside one that is the whole schema without a word on what that holds.
+# Keywords that may stand beside a `$ref`, and beside one that is the whole schema.
 _BESIDE_REF = ("description", "default")
 _BESIDE_ROOT_REF = frozenset(("type", "title", "description", "definitions", "$defs", "$schema", "$id", "$comment"))
 
 
 @dataclass(frozen=True, slots=True)
 class _Edge:
-    """A schema that values of its holder have to fit somewhere: by that required property, if it has a name.
+    """A schema that each value of `holder` must contain a value of: in the required property `name`, if set.
 
-    `path` leads to the schema, `at` to where the holder says so: they differ for a `$ref`.
+    `path`: the position of the schema. `at`: the position in the holder, which differs for a `$ref`.
     """
 
     holder: Schema
@@ -47,25 +47,25 @@ class _Edge:
 
 
 def fit_schema(schema: Schema) -> Schema:
-    """The schema in words that the service takes. Raises Unfit, with the path, where there are none.
+    """An equivalent schema that the service accepts. Raises Unfit, with the path, if there is none.
 
-    - A `$ref` that is the whole schema gives way to what it names.
+    - A `$ref` that is the whole schema is replaced by the schema that it names.
     - A `$ref` with more than a description and a default beside it becomes an `anyOf` of one.
-    - A required property in a circle of references that may be null becomes an optional one: null is no way out of a
-      circle to the service.
+    - A required property that may be null becomes optional if it is in a cycle of references: the service does not
+      accept null as the end of a cycle.
     """
     try:
         _check(schema, "", schema)
         schema = _mapped(_rooted(schema), _wrapped)
-        while circle := _circle(schema):
-            schema = _opened(schema, circle)
+        while cycle := _cycle(schema):
+            schema = _opened(schema, cycle)
     except RecursionError:
         raise Unfit("", "is nested too deeply") from None
     return schema
 
 
 def _members(schema: Schema) -> Iterator[tuple[_Place, Any]]:
-    """The schemas right inside of one: keyword, with name or index where it holds several, and schema."""
+    """The direct subschemas: keyword, name or index (if the keyword holds several), and schema."""
     for key, value in schema.items():
         if key in _MAPS and isinstance(value, dict):
             for name, member in value.items():
@@ -85,7 +85,7 @@ def _path(path: str, place: _Place) -> str:
 
 
 def _mapped(schema: Any, change: Callable[[Schema], Schema]) -> Any:
-    """A schema with a change made in it and in all inside of it; itself where none changes."""
+    """Apply a change to a schema and all its subschemas. Returns the same object if nothing changes."""
     if not isinstance(schema, dict):
         return schema
     new = schema
@@ -121,7 +121,7 @@ def _check(schema: Any, path: str, root: Schema) -> None:
 
 
 def _named(ref: Any, root: Schema) -> Schema | bool | None:
-    """What a reference names in a schema, by a JSON pointer, an anchor or an `$id`; None where that is nothing."""
+    """The schema that a reference names, by JSON pointer, anchor or `$id`; None if there is none."""
     if not isinstance(ref, str):
         return None
     base, _, fragment = ref.partition("#")
@@ -145,7 +145,7 @@ def _find(schema: Any, wanted: Callable[[Schema], bool]) -> Schema | None:
 
 
 def _rooted(schema: Schema) -> Schema:
-    """A whole schema that is no `$ref`."""
+    """The schema without a `$ref` at its top."""
     seen: list[Any] = []
     while "$ref" in schema:
         named = _named(schema["$ref"], schema)
@@ -161,7 +161,7 @@ def _rooted(schema: Schema) -> Schema:
 
 
 def _wrapped(schema: Schema) -> Schema:
-    """A `$ref` in an `anyOf` of one, which says the same, if more stands beside it than may."""
+    """The schema with its `$ref` moved into an equivalent `anyOf` of one, if other keywords stand beside it."""
     if "$ref" not in schema or all(key in _BESIDE_REF or key.startswith("$") for key in schema):
         return schema
     key = next((key for key in ("anyOf", "oneOf", "allOf") if key not in schema), None)
@@ -170,11 +170,11 @@ def _wrapped(schema: Schema) -> Schema:
     return {**{k: value for k, value in schema.items() if k != "$ref"}, key: [{"$ref": schema["$ref"]}]}
 
 
-def _circle(root: Schema) -> list[_Edge]:
-    """The first circle that every value would go round for ever, as the service sees it; empty if there is none."""
+def _cycle(root: Schema) -> list[_Edge]:
+    """The first cycle that no finite value satisfies, as the service checks it; [] if there is none."""
     done: set[int] = set()
     for start, at in _everywhere(root, ""):
-        way: dict[int, _Edge] = {}  # how each schema that the search stands in was come to, by the schema's identity
+        way: dict[int, _Edge] = {}  # id of each schema on the current path → the edge that led to it
         todo = [iter([_Edge({}, None, start, at, at)])]
         while todo:
             edge = next(todo[-1], None)
@@ -198,7 +198,8 @@ def _everywhere(schema: Any, path: str) -> Iterator[tuple[Schema, str]]:
 
 
 def _needed(schema: Schema, root: Schema, path: str) -> Iterator[_Edge]:
-    """What a value of a schema holds, or is too: the service takes a choice for all that may be chosen."""
+    """The schemas that a value of a schema must also satisfy or contain. The service treats every alternative of a
+    choice as required."""
     if "$ref" in schema and isinstance(named := _named(schema["$ref"], root), dict):
         yield _Edge(schema, None, named, unquote(schema["$ref"]).lstrip("#/").replace("/", "."), path)
     empty = schema.get("type") == "array" and not schema.get("minItems")
@@ -210,14 +211,14 @@ def _needed(schema: Schema, root: Schema, path: str) -> Iterator[_Edge]:
             yield _Edge(schema, str(name) if required else None, member, inner, inner)
 
 
-def _opened(root: Schema, circle: list[_Edge]) -> Schema:
-    """The schema with one property in the circle made optional: one that may be null."""
-    edge = next((edge for edge in circle if edge.name is not None and _may_be_null(edge.schema)), None)
+def _opened(root: Schema, cycle: list[_Edge]) -> Schema:
+    """The schema with one property in the cycle made optional: one that may be null."""
+    edge = next((edge for edge in cycle if edge.name is not None and _may_be_null(edge.schema)), None)
     if edge is None:
         raise Unfit(
-            circle[-1].at,
-            "goes in a circle of references that no value gets out of to Gemini; make one of the properties in it "
-            "optional, or a list that may be empty",
+            cycle[-1].at,
+            "is in a cycle of references that no finite value satisfies for Gemini; make one of the properties in the "
+            "cycle optional, or a list that may be empty",
         )
     old = edge.holder
     new = {**old, "required": [name for name in old["required"] if name != edge.name]}

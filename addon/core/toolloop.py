@@ -1,11 +1,11 @@
-"""The tool loop, without I/O: a generator that says what is to be done next, and is told how it went.
+"""The tool loop, without I/O: a generator that yields the next action and receives its result.
 
-It yields `Send` and is sent a `Round`; it yields `RunTools` and is sent the responses, in call order. It returns an
-`Ended`. The shell owns every wait, every byte and every clock.
+It yields `Send` and receives a `Round`; it yields `RunTools` and receives the responses, in call order. It returns an
+`Ended`. All waiting, I/O and clocks are in the shell.
 
-The rules: at most `max_rounds` requests go upstream, not counting those for the rest of an answer. The last of them
-forbids calls, so that the client always gets an answer. A mode that forces calls forces the first step only. A call
-that the model got wrong is asked for once more, and then reported as what it is.
+The rules: at most `max_rounds` requests go upstream, not counting those for the rest of an answer. The last request
+forbids calls, so that the client always gets an answer. A mode that forces calls applies only to the first step. A
+malformed call is requested once more, and then reported as an error.
 """
 
 import enum
@@ -19,9 +19,9 @@ WRONG_CALLS = frozenset({"MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL"})
 
 
 class Send(NamedTuple):
-    """Send the client's request with these Contents after its own. `mode` replaces the function calling mode: "NONE"
-    for the last request, "AUTO" for those after the first step, None to leave it as it is. `token`: the same request as
-    before, for the rest of an answer that the service gives in pieces."""
+    """Send the client's request with these Contents after its own. `mode`: the new function calling mode, "NONE" for
+    the last request, "AUTO" after the first step, None for no change. `token`: repeat the previous request for the rest
+    of an answer that the service sends in pieces."""
 
     added: tuple[Document, ...]
     mode: str | None
@@ -35,8 +35,9 @@ class RunTools(NamedTuple):
 
 
 class Round(NamedTuple):
-    """What came of a `Send`: the model's Content as it said it, its calls, whether they are all the proxy's to run
-    (all grafted, each with an executor), and the finishReason. `token`: that was not all, the rest is asked for."""
+    """The result of a `Send`. `content`: the model's Content, unchanged. `runnable`: whether the proxy can run all
+    calls (all grafted, each with an executor). `finish`: the finishReason. `token`: set if the answer has a rest to
+    request."""
 
     content: Document
     calls: tuple[CapturedCall, ...]
@@ -62,8 +63,8 @@ Loop = Generator[Send | RunTools, Round | Sequence[Document], Ended]
 
 
 def tool_loop(max_rounds: int, before: Sequence[Document] = (), rounds: int = 0, mode: str | None = None) -> Loop:
-    """The loop of one request of the client's. `before` are the Contents that earlier `rounds` of it came to, where it
-    goes on from there, and `mode` that of the last of them."""
+    """The loop of one client request. A loop that continues gets the Contents of its earlier `rounds` in `before`, and
+    the function calling mode of the last one in `mode`."""
     added = list(before)
     wrong_before = False
     mode = mode or ("AUTO" if before else None)

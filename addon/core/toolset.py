@@ -127,7 +127,7 @@ def _check_order(rules: dict[str, Object], places: dict[str, _At]) -> None:
     if unknown := unknown_in_order(rules, places):
         raise (places[unknown[0]] / "after").bad(f"names {_shown(unknown[1])}, which is not declared")
     if cycle := cycle_in_order(rules):
-        raise (places[cycle[0]] / "after").bad(f"leads in a circle: {' → '.join(cycle)}")
+        raise (places[cycle[0]] / "after").bad(f"forms a cycle: {' → '.join(cycle)}")
 
 
 def _read(tool: object, at: _At, builtins: list[Object]) -> Iterator[tuple[_At, Object, Object]]:
@@ -385,7 +385,7 @@ def _fields(value: object, known: tuple[str, ...], at: _At) -> Object:
     for key, member in value.items():
         name = key if key in known else camel(key)
         if name not in known:
-            raise (label / key).bad(f"is not known; what fits is {', '.join(known)}")
+            raise (label / key).bad(f"is not known; known fields are {', '.join(known)}")
         if name in seen:
             raise (label / key).bad(f"is given beside {seen[name]}, its other spelling; only one of them fits")
         seen[name] = key

@@ -1,8 +1,8 @@
-"""Token counts of an answer that took several requests.
+"""The token counts of an answer that took several requests.
 
-Clients take the prompt's count for the size of their context. So what a client sees is the prompt of the last request,
-which holds all before it, with the output of all of them, and a total of the two. Gemini's counts and those of the
-Interactions API are told apart by their names.
+Clients take the prompt count for the size of their context. So the client sees the prompt count of the last request,
+which includes all earlier ones, the output counts of all requests, and the total of both. Gemini's counts and those of
+the Interactions API have different names.
 """
 
 from addon.core.documents import Document, camel
@@ -24,34 +24,34 @@ _TOTALS = {
     "totalTokenCount": ("promptTokenCount", "toolUsePromptTokenCount"),
     "totalTokens": ("totalInputTokens", "totalToolUseTokens"),
 }
-"""A total, and what of it is no output: the prompt, and what built-in tools added to it."""
+"""Each total, with the counts in it that are no output: the prompt, and the additions of built-in tools."""
 _COUNTED = ("candidatesTokenCount", "thoughtsTokenCount", "totalOutputTokens", "totalThoughtTokens")
 
 
 class Usage:
-    """The counts of an answer's requests: `rounds` has what each says of itself, {} for nothing."""
+    """The counts of an answer's requests. `rounds`: the usage of each request, {} if it has none."""
 
     def __init__(self) -> None:
         self.rounds: list[Document] = []
-        self._outputs: Document = {}  # of the requests before the present one
-        self._given_out = 0  # tokens of them
-        self._before: Document = {}  # the last of them that says anything
+        self._outputs: Document = {}  # output counts of the earlier requests
+        self._earlier_output = 0  # output tokens of the earlier requests
+        self._before: Document = {}  # the last usage of the earlier requests
 
     def begin_round(self) -> None:
         if self.rounds and (last := self.rounds[-1]):
             for name, value in last.items():
                 if camel(name) in _OUTPUT:
                     self._outputs[name] = add_counts(self._outputs.get(name), value)
-            self._given_out += output_of(last)
+            self._earlier_output += output_of(last)
             self._before = last
         self.rounds.append({})
 
     def record(self, counts: Document) -> None:
-        """What is said later of a request holds for all of it."""
+        """Record the usage of the current request. A later usage replaces an earlier one."""
         self.rounds[-1] = counts
 
     def visible(self) -> Document:
-        """What the client sees by now."""
+        """The usage that the client sees so far."""
         last = self.rounds[-1]
         if not last:
             return {**self._before, **self._outputs, **self._totals(self._before, output_of(self._before))}
@@ -59,16 +59,17 @@ class Usage:
         return {**last, **outputs, **self._totals(last, 0)}
 
     def _totals(self, counts: Document, counted: int) -> Document:
-        """The totals, with what the others gave out; `counted` of that are in them already."""
+        """The totals plus the output of the earlier requests. `counted`: output tokens that the totals already
+        include."""
         totals: Document = {}
         for name in ("totalTokenCount", "total_tokens"):
             if isinstance(total := counts.get(name), int):
-                totals[name] = total + self._given_out - counted
+                totals[name] = total + self._earlier_output - counted
         return totals
 
 
 def output_of(counts: Document) -> int:
-    """How many tokens the model gave out, thoughts included."""
+    """The number of output tokens, thoughts included."""
     by_name = {camel(name): value for name, value in counts.items() if isinstance(value, int)}
     for total, (prompt, used) in _TOTALS.items():
         if total in by_name and prompt in by_name:
@@ -77,13 +78,13 @@ def output_of(counts: Document) -> int:
 
 
 def prompt_of(counts: Document) -> int:
-    """How many tokens the model was given."""
+    """The number of input tokens."""
     by_name = {camel(name): value for name, value in counts.items() if isinstance(value, int)}
     return sum(by_name.get(name, 0) for names in _TOTALS.values() for name in names)
 
 
 def add_counts[T](one: T, other: T) -> T | int | list[Document]:
-    """Two counts, or two lists of counts by modality (or by tool). What is none is left out."""
+    """The sum of two counts, or of two lists of counts by modality or tool. Other values are ignored."""
     if isinstance(one, int) and isinstance(other, int) and not isinstance(other, bool):
         return one + other
     if isinstance(one, list) and isinstance(other, list):
@@ -97,5 +98,5 @@ def add_counts[T](one: T, other: T) -> T | int | list[Document]:
 
 
 def _kind(count: Document) -> str:
-    """What a count in a list is of: a modality, or a type of tool."""
+    """The kind of a count in a list: a modality, or a type of tool."""
     return str(count.get("modality", count.get("type")))

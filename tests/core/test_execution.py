@@ -50,7 +50,7 @@ def test_rules_are_what_was_said(tool: dict[str, Any], rules: dict[str, Any]) ->
         ({"executor": {}}, "executor.type", "missing"),
         ({"executor": {"type": "mcp"}}, "executor.type", '"http" or "worker"'),
         ({"executor": {"type": ["http"]}}, "executor.type", '"http" or "worker"'),
-        ({"executor": {"type": "worker", "url": URL}}, "executor.url", "what fits is type"),
+        ({"executor": {"type": "worker", "url": URL}}, "executor.url", "known fields are type"),
         ({"executor": {"type": "http"}}, "executor.url", "missing"),
         ({"executor": {"type": "http", "url": 1}}, "executor.url", "string"),
         ({"executor": {"type": "http", "url": ""}}, "executor.url", "https://"),

@@ -41,8 +41,8 @@ STAYS: dict[str, dict[str, Any]] = {
     },
     "a property of the name $ref": of(**{"$ref": STR}),
     "a reference into a list": {**of(a={"$ref": "#/anyOf/1"}), "anyOf": [True, STR]},
-    "a circle through an optional property": {**of("a", a=ref("A")), "$defs": {"A": of(next=ref("A"))}},
-    "a circle through a list that may be empty": {
+    "a cycle through an optional property": {**of("a", a=ref("A")), "$defs": {"A": of(next=ref("A"))}},
+    "a cycle through a list that may be empty": {
         **of("a", a=ref("A")),
         "$defs": {"A": of("many", many={"type": "array", "items": ref("A")})},
     },
@@ -85,7 +85,7 @@ SAID: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"$ref": "#/$defs/A", "title": "t", "$defs": {"A": {**of(a=STR), "title": "A"}}},
         {"title": "t", "$defs": {"A": {**of(a=STR), "title": "A"}}, "anyOf": [ref("A")]},
     ),
-    "a required property that may be null, in a circle": (
+    "a required property that may be null, in a cycle": (
         {**of("a", a=ref("A")), "$defs": {"A": of("x next", x=STR, next=maybe(ref("A")))}},
         {**of("a", a=ref("A")), "$defs": {"A": of("x", x=STR, next=maybe(ref("A")))}},
     ),
@@ -93,7 +93,7 @@ SAID: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {**of("a", a=ref("A")), "$defs": {"A": of("l r", l=maybe(ref("A")), r=maybe(ref("A")))}},
         {**of("a", a=ref("A")), "$defs": {"A": of("", l=maybe(ref("A")), r=maybe(ref("A")))}},
     ),
-    "a required list or null, in a circle": (
+    "a required list or null, in a cycle": (
         of("a b", a=STR, b={"type": ["array", "null"], "items": {"$ref": "#"}}),
         of("a", a=STR, b={"type": ["array", "null"], "items": {"$ref": "#"}}),
     ),
@@ -135,20 +135,20 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
         "$ref",
         "leave out one of them",
     ),
-    "a circle of required properties": (
+    "a cycle of required properties": (
         {**of("a", a=ref("A")), "$defs": {"A": of("b", b=ref("B")), "B": of("a", a=ref("A"))}},
         "$defs.B.properties.a",
         "optional, or a list that may be empty",
     ),
-    "a circle through a list that is never empty": (
+    "a cycle through a list that is never empty": (
         of("a", a={"type": "array", "items": {"$ref": "#"}, "minItems": 1}),
         "properties.a.items",
-        "circle",
+        "cycle",
     ),
-    "a circle through all other properties": (
+    "a cycle through all other properties": (
         {**of("a", a=ref("A")), "$defs": {"A": {"anyOf": [STR, {"additionalProperties": ref("A")}]}}},
         "$defs.A.anyOf[1].additionalProperties",
-        "circle",
+        "cycle",
     ),
     "a bound of draft 4": (of(a={"exclusiveMinimum": True}), "properties.a.exclusiveMinimum", "true is of draft 4"),
     "a bound in words": (of(a={"type": "number", "maximum": "9"}), "properties.a.maximum", "must be a number"),
@@ -175,7 +175,7 @@ def test_a_schema_that_is_nested_without_end_is_refused() -> None:
         fit_schema(schema)
 
 
-def test_a_long_way_of_references_is_no_circle_and_no_trouble() -> None:
+def test_a_long_way_of_references_is_no_cycle_and_no_problem() -> None:
     names = [f"A{n}" for n in range(2000)]
     defs = {a: of("next", next=ref(b)) for a, b in itertools.pairwise(names)}
     schema = {**of("a", a=ref("A0")), "$defs": {**defs, names[-1]: STR}}

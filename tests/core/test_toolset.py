@@ -290,11 +290,11 @@ def test_how_a_tool_is_run_comes_out_apart_in_every_form(tool: Any) -> None:
     assert normalise({"tools": [tool, {"name": "g"}]}) == Tools([{"name": "f"}, {"name": "g"}], [], None, {"f": RUN})
 
 
-def test_tools_come_after_others_but_never_in_a_circle() -> None:
+def test_tools_come_after_others_but_never_in_a_cycle() -> None:
     tools: list[dict[str, Any]] = [{"name": "a", "after": ["b", "c"]}, {"name": "b", "after": ["c"]}, {"name": "c"}]
     assert normalise({"tools": tools}).rules == {"a": {"after": ["b", "c"]}, "b": {"after": ["c"]}}
     tools[2]["after"] = ["a"]
-    with pytest.raises(BadTool, match=r"tools\[\d\].after leads in a circle") as caught:
+    with pytest.raises(BadTool, match=r"tools\[\d\].after forms a cycle") as caught:
         normalise({"tools": tools})
     assert caught.value.tool in ("a", "b", "c")
 
@@ -314,7 +314,7 @@ BAD_TOOLS: dict[str, tuple[Any, str, str, str]] = {
     "an empty name": ({"name": ""}, "0", "tools[0].name", "''"),
     "a name of 129 characters": ({"name": "n" * 129}, "0", "tools[0].name", "127"),
     "a description that is no string": ({"name": "f", "description": 1}, "f", "tools[0].description", "string"),
-    "an unknown key": ({"name": "f", "colour": 1}, "f", "tools[0].colour", "what fits is name, description"),
+    "an unknown key": ({"name": "f", "colour": 1}, "f", "tools[0].colour", "known fields are name, description"),
     "a rule in camelCase": ({"name": "f", "cacheTtl": 3}, "f", "tools[0].cacheTtl", "cache_ttl"),
     "an executor of a whole Tool": (
         {"functionDeclarations": [], "executor": {"type": "worker"}},
@@ -401,11 +401,11 @@ BAD_TOOLS: dict[str, tuple[Any, str, str, str]] = {
         "tools[0].responseJsonSchema.items.$ref",
         "names nothing",
     ),
-    "a circle of references": (
+    "a cycle of references": (
         {"name": "f", "parametersJsonSchema": CIRCLE},
         "f",
         "tools[0].parametersJsonSchema.properties.a",
-        "make one of the properties in it optional",
+        "make one of the properties in the cycle optional",
     ),
     "parameters that describe a string": (
         {"name": "f", "parameters": {"type": "string"}},

@@ -1,4 +1,4 @@
-"""Errors as OpenAI shapes them: the published clients choose their exception by the HTTP status. Pure."""
+"""Errors in OpenAI's form. The published clients choose their exception by the HTTP status. Pure."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -18,8 +18,8 @@ _KINDS: dict[int, tuple[str, str | None]] = {
 def error_document(
     status: int, source: Invalid | Document | list[Any] | str, *, code: str | None = None, param: str | None = None
 ) -> Object:
-    """`{"error": {"message", "type", "param", "code"}}` for an HTTP status. `source`: what was wrong with the request,
-    an error body of Gemini's, or a message. `code` and `param` come before what the source says of them."""
+    """`{"error": {"message", "type", "param", "code"}}` for an HTTP status. `source`: the request's error, an error
+    body from Gemini, or a message. `code` and `param` override those of the source."""
     kind, usual = _KINDS.get(status, (_SERVER if status >= 500 else _REQUEST, None))
     if isinstance(source, Invalid):
         code, param = code or source.code, param or source.param
@@ -27,22 +27,22 @@ def error_document(
 
 
 def error_status(status: int, source: Document | list[Any]) -> int:
-    """The HTTP status to answer with where Gemini answered with `status` and this error body: a key that is wrong is
-    a 400 there, and a 401 to OpenAI's clients; what is no error's status is a 502."""
+    """The HTTP status for an error that Gemini answered with `status` and this body. A wrong key is a 400 at Gemini,
+    and a 401 for OpenAI's clients. A status that is no error's becomes 502."""
     if any(detail.get("reason") == "API_KEY_INVALID" for detail in _details(_error(source))):
         return 401
     return status if 400 <= status < 600 else 502
 
 
 def message_of(source: Invalid | Document | list[Any] | str) -> str:
-    """What an error says in words."""
+    """The message of an error."""
     if isinstance(source, str):
         return source
     if isinstance(source, Invalid):
         return source.message
     error = _error(source)
     message = error.get("message")
-    return message if isinstance(message, str) and message else f"Gemini gave an error: {error or source}"
+    return message if isinstance(message, str) and message else f"Gemini returned an error: {error or source}"
 
 
 def _error(source: Document | list[Any]) -> Document:

@@ -1,7 +1,7 @@
-"""The items of a request's input as they are kept with its response, and listed again: in pages, each with an id.
+"""The input items of a request as they are stored with its response, and listed in pages.
 
-They are shown as they were given, and what OpenAI's lists say of every item beside it: an id, a status, content in
-parts. Images and files are kept once: where the history holds their data, an item only says which of them it is. Pure.
+Items are listed as given, with the members that OpenAI adds to every item: an id, a status, content in parts. The data
+of images and files is stored once: if the history holds it, an item only refers to it. Pure.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -18,8 +18,8 @@ _LIMIT, _MOST = 20, 100
 def stored_items(
     given: str | Sequence[Object], contents: Sequence[Document], new_id: Callable[[str], str]
 ) -> list[Object]:
-    """What to keep of an input that was read without fault. `contents`: what the history grows by, kept beside it.
-    `new_id`: makes an id that begins with what it is given and an underscore."""
+    """The items to store for a valid input. `contents`: the Contents that the request adds to the history, stored
+    beside the items. `new_id`: makes an id from a prefix such as `msg`, followed by an underscore."""
     items = [{"role": "user", "content": given}] if isinstance(given, str) else given
     places = {data: at for at, data in reversed(list(enumerate(_blobs(contents))))}
     seen: set[str] = set()
@@ -35,8 +35,8 @@ def stored_items(
 
 
 def input_page(kept: Sequence[Object], contents: Sequence[Document], query: Sequence[tuple[str, str]]) -> Object:
-    """A page of the list. `query`: `limit` (1 to 100, default 20), `order` (default `desc`), `after` (an item's id),
-    `include`. Raises Invalid."""
+    """A page of the list of items. `query`: `limit` (1 to 100, default 20), `order` (default `desc`), `after` (an
+    item's id), `include`. Raises Invalid."""
     limit, order, after = _LIMIT, "desc", None
     for name, value in query:
         if name == "limit":
@@ -46,14 +46,14 @@ def input_page(kept: Sequence[Object], contents: Sequence[Document], query: Sequ
         elif name == "after":
             after = value
         elif name in ("include", "include[]"):
-            one_of(value, INCLUDABLE, "include", "nothing else is there to be included")
+            one_of(value, INCLUDABLE, "include", "nothing else can be included")
         else:
-            raise bad(name, "is not known here; what fits is after, include, limit, order", "unknown_parameter")
+            raise bad(name, "is not known; use after, include, limit or order", "unknown_parameter")
     items = list(kept) if order == "asc" else list(reversed(kept))
     if after is not None:
         places = [at for at, item in enumerate(items) if item["id"] == after]
         if not places:
-            raise bad("after", f"is {after}, which is no item of this list")
+            raise bad("after", f"is {after}, which is not the id of an item in this list")
         items = items[places[0] + 1 :]
     blobs = list(_blobs(contents))
     data = [_with_parts(item, lambda part: _whole(part, blobs)) for item in items[:limit]]
@@ -101,7 +101,7 @@ def _output_part(part: Object) -> Object:
 
 
 def _with_parts(item: Object, changed: Callable[[Object], Object]) -> Object:
-    """The item with each of its parts that hold something changed."""
+    """The item with a function applied to each of its content or output parts."""
     parts = {name: item[name] for name in ("content", "output") if isinstance(item.get(name), list)}
     return {**item, **{name: [changed(part) for part in value] for name, value in parts.items()}}
 
@@ -122,7 +122,7 @@ def _whole(part: Object, blobs: Sequence[str]) -> Object:
 
 
 def _blobs(contents: Sequence[Document]) -> Iterator[str]:
-    """The data of all inline data in some Contents, in order: beside their texts, and in what calls came to."""
+    """The data of all inlineData parts in these Contents, in order, including those in functionResponses."""
     for content in contents:
         for part in parts_of(content):
             response = get(part, "functionResponse")

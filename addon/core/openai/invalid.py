@@ -1,6 +1,6 @@
-"""Bad input to the OpenAI front door, told as OpenAI tells it, and the checks that every module here needs.
+"""Errors for bad input to the OpenAI front door, in OpenAI's form, and the checks that all modules here share.
 
-Values are JSON as decoded. `at` is the place of a value in the request, such as `input[2].content[0].image_url`.
+Values are decoded JSON. `at`: the position of a value in the request, such as `input[2].content[0].image_url`.
 """
 
 import json
@@ -11,7 +11,7 @@ type Object = dict[str, Any]
 
 
 class Invalid(ValueError):
-    """What is wrong with a request. `param` names the field, `code` is one of OpenAI's, such as `invalid_type`."""
+    """A request is invalid. `param`: the field. `code`: one of OpenAI's, such as `invalid_type`."""
 
     def __init__(self, message: str, param: str | None, code: str | None = None) -> None:
         super().__init__(message)
@@ -31,14 +31,14 @@ def shown(value: object) -> str:
 
 
 def fields(value: object, known: Collection[str], at: str) -> Object:
-    """An object's fields; null is unset, whatever its name: clients write out all that they know. Those that are not
-    known are refused."""
+    """An object's fields. Null fields are unset, whatever their names, because clients send all fields that they know.
+    Unknown fields are refused."""
     if not isinstance(value, dict):
         raise bad(at, "must be an object", "invalid_type")
     given = {key: member for key, member in value.items() if member is not None}
     for key in given:
         if key not in known:
-            message = f"is not known here; what fits is {', '.join(known)}"
+            message = f"is not known; known fields are {', '.join(known)}"
             raise bad(f"{at}.{key}", message, "unknown_parameter")
     return given
 
@@ -68,15 +68,15 @@ def listed(value: object, at: str) -> list[Any]:
 
 
 def one_of(value: object, fitting: Collection[str], at: str, reason: str = "") -> str:
-    """One of a few strings. `reason`: why others do not fit."""
+    """One of a few strings. `reason`: why others are refused."""
     if not isinstance(value, str) or value not in fitting:
         because = f" ({reason})" if reason else ""
-        raise bad(at, f"is {shown(value)}; what fits is {_either(fitting)}{because}")
+        raise bad(at, f"is {shown(value)}; it must be {_either(fitting)}{because}")
     return value
 
 
 def _either(fitting: Collection[str]) -> str:
-    return ", ".join(f'"{one}"' for one in fitting)
+    return " or ".join(f'"{one}"' for one in fitting)
 
 
 def number(value: object, low: float, high: float, at: str) -> float:

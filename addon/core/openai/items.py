@@ -1,7 +1,8 @@
 """Items of a Responses API `input`, checked and ready to become Gemini parts.
 
-What tells the model nothing (`reasoning` items, empty texts, ids and states) is taken and left out, for it comes back
-in clients' own histories. What Gemini cannot be given is refused with its place. Pure: the input is never changed.
+Items and fields without meaning for the model (`reasoning` items, empty texts, ids, states) are accepted and left out,
+because clients send them back in their histories. What Gemini does not support is refused with its position. Pure: the
+input is never changed.
 """
 
 import re
@@ -23,7 +24,7 @@ _OUTPUT_PARTS = ("input_text", "input_image", "input_file")
 
 
 class Message(NamedTuple):
-    """What was said on one side. `at` is its place in the request."""
+    """A message of one side. `at`: its position in the request."""
 
     side: Literal["user", "model"]
     parts: list[Part]
@@ -38,7 +39,7 @@ class FunctionCall(NamedTuple):
 
 
 class CallOutput(NamedTuple):
-    """The result of a call: a functionResponse's `response`, and its `parts` if there are any."""
+    """The result of a call: a functionResponse's `response`, and its `parts`, if any."""
 
     call_id: str
     response: Document
@@ -50,7 +51,7 @@ type Item = Message | FunctionCall | CallOutput
 
 
 class Input(NamedTuple):
-    """`system`: the texts of system and developer messages, which go where Gemini has them: before everything."""
+    """`system`: the texts of system and developer messages, which go into Gemini's system instruction."""
 
     items: list[Item]
     system: list[Part]
@@ -60,7 +61,7 @@ def read_input(value: object) -> Input:
     """A text, or a list of items. Raises Invalid."""
     if isinstance(value, str):
         if not value:
-            raise bad("input", "is empty; it is a text, or a list of items")
+            raise bad("input", "is empty; it must be a text or a list of items")
         return Input([Message("user", [{"text": value}], "input")], [])
     if not isinstance(value, list):
         raise bad("input", f"must be a string or a list of items, not {shown(value)}", "invalid_type")
@@ -74,7 +75,7 @@ def read_input(value: object) -> Input:
         if not isinstance(one, Message):
             before = places.setdefault((type(one), one.call_id), at)
             if before != at:
-                raise bad(f"{at}.call_id", f"is that of {before} too; each call is there once, and so is its output")
+                raise bad(f"{at}.call_id", f"is also that of {before}; each call and each output may occur only once")
         read.items.append(one)
     return read
 
@@ -93,9 +94,9 @@ def _item(value: object, at: str, system: list[Part]) -> Item | None:
         fields(value, ("type", "id", "summary", "content", "encrypted_content", "status"), at)
         return None
     if kind == "item_reference":
-        message = "refers to an item that is stored elsewhere; send the item itself, or its response's id as "
+        message = "refers to an item that is not stored here; send the item itself, or its response's id as "
         raise bad(at, f"{message}previous_response_id", "unsupported_value")
-    raise bad(f"{at}.type", f"is {shown(kind)}; what fits is {', '.join(_TYPES)}")
+    raise bad(f"{at}.type", f"is {shown(kind)}; it must be one of {', '.join(_TYPES)}")
 
 
 def _message(value: Document, at: str, system: list[Part]) -> Message | None:
@@ -111,7 +112,7 @@ def _message(value: Document, at: str, system: list[Part]) -> Message | None:
         system += parts
         return None
     if role == "user" and not parts:
-        raise bad(f"{at}.content", "is empty; a user's message says something")
+        raise bad(f"{at}.content", "is empty; a user's message must have content")
     return Message("user" if role == "user" else "model", parts, at) if parts else None
 
 
@@ -141,7 +142,7 @@ def _refusal(value: Document, at: str) -> Part | None:
 def _image(value: Document, at: str) -> Part:
     image = fields(value, ("type", "image_url", "detail", "file_id"), at)
     _no_stored_file(image, at, "image_url")
-    one_of(image.get("detail", "auto"), ("auto",), f"{at}.detail", "Gemini chooses by itself how closely it looks")
+    one_of(image.get("detail", "auto"), ("auto",), f"{at}.detail", "Gemini chooses the resolution itself")
     blob = _data(required(image, "image_url", at), f"{at}.image_url", "data:image/png;base64,…")
     if not blob["mimeType"].startswith("image/"):
         raise bad(f"{at}.image_url", f"holds {blob['mimeType']}, which is no image", "invalid_image_format")
@@ -149,20 +150,20 @@ def _image(value: Document, at: str) -> Part:
 
 
 def _file(value: Document, at: str) -> Part:
-    """Gemini takes no name beside inline data: `filename` tells it nothing."""
+    """A file as inline data. `filename` is ignored: Gemini accepts no name beside inline data."""
     known = ("type", "file_data", "filename", "file_url", "file_id", "detail")
     file = fields(value, known, at)
     _no_stored_file(file, at, "file_data")
     if "file_url" in file:
         message = 'cannot be fetched; send the file itself as file_data, such as "data:application/pdf;base64,…"'
         raise bad(f"{at}.file_url", message, "unsupported_value")
-    one_of(file.get("detail", "auto"), ("auto",), f"{at}.detail", "Gemini chooses by itself how closely it looks")
+    one_of(file.get("detail", "auto"), ("auto",), f"{at}.detail", "Gemini chooses the resolution itself")
     return {"inlineData": _data(required(file, "file_data", at), f"{at}.file_data", "data:application/pdf;base64,…")}
 
 
 def _no_stored_file(part: Document, at: str, instead: str) -> None:
     if "file_id" in part:
-        message = f"names a file that is stored elsewhere; send its content as {instead}, a data URL"
+        message = f"names a file that is not stored here; send its content as {instead}, a data URL"
         raise bad(f"{at}.file_id", message, "unsupported_value")
 
 
@@ -181,7 +182,7 @@ def _data(value: object, at: str, example: str) -> Document:
 
 
 def _is_base64(data: str) -> bool:
-    """Looked at, not decoded: that is twice as fast, and data may be large."""
+    """Whether text is padded base64. Checks without decoding, which is twice as fast: data may be large."""
     padding = data.encode("utf-8", "surrogatepass").translate(None, _BASE64)
     return len(data) % 4 == 0 and padding in (b"", b"=", b"==") and data.endswith(padding.decode())
 
@@ -190,7 +191,7 @@ def _call(value: Document, at: str) -> FunctionCall:
     known = ("type", "call_id", "name", "arguments", "id", "status", "async")
     call = fields(value, known, at)
     if boolean(call.get("async", False), f"{at}.async"):
-        raise bad(f"{at}.async", "is true; each call waits for its output here", "unsupported_value")
+        raise bad(f"{at}.async", "is true, which is not supported: each call waits for its output", "unsupported_value")
     name = string(required(call, "name", at), f"{at}.name")
     if not name:
         raise bad(f"{at}.name", "is empty")
@@ -200,7 +201,7 @@ def _call(value: Document, at: str) -> FunctionCall:
 def _call_id(item: Document, at: str) -> str:
     call_id = string(required(item, "call_id", at), f"{at}.call_id")
     if not call_id:
-        raise bad(f"{at}.call_id", "is empty; it is the call_id of a function_call")
+        raise bad(f"{at}.call_id", "is empty; it must be the call_id of a function_call")
     return call_id
 
 
@@ -221,7 +222,7 @@ def _output(value: Document, at: str) -> CallOutput:
     if isinstance(result, str):
         return CallOutput(call_id, response_of(result, None), [], at)
     if not isinstance(result, list):
-        message = f"must be a string (JSON is taken as such), or a list of {', '.join(_OUTPUT_PARTS)} parts"
+        message = f"must be a string (a JSON object is parsed), or a list of {', '.join(_OUTPUT_PARTS)} parts"
         raise bad(f"{at}.output", message, "invalid_type")
     parts = _parts(result, {kind: _INPUT_PARTS[kind] for kind in _OUTPUT_PARTS}, f"{at}.output")
     texts = [part["text"] for part in parts if "text" in part]

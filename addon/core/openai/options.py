@@ -1,7 +1,7 @@
-"""Fields of a Responses API request that say how to answer: Gemini's generationConfig, and what changes nothing.
+"""The options of a Responses API request: Gemini's generationConfig, and options without effect.
 
-A value that would change the answer and that Gemini cannot honour is refused with the field's name; the values that
-mean "as it is anyway" are taken. Pure.
+A value that would change the answer and that Gemini does not support is refused with the field's name. Values that mean
+the default behaviour are accepted. Pure.
 """
 
 import re
@@ -10,6 +10,7 @@ from typing import Any
 from addon.core.documents import Document
 from addon.core.json_schema import fit_schema
 from addon.core.openai.invalid import (
+    Invalid,
     Object,
     bad,
     boolean,
@@ -29,47 +30,45 @@ _SCHEMA_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _BUDGETS = {"none": 0, "minimal": 1024, "low": 1024, "medium": 8192, "high": 24576}
 _LEVELS = ("minimal", "low", "medium", "high")
 
-# Field → the values that change nothing, and why others cannot be honoured.
+# Field → the values without effect, and why others are not supported.
 NEUTRAL: dict[str, tuple[tuple[Any, ...], str]] = {
-    "access_programs": (({},), "these are OpenAI's"),
-    "background": ((False,), "a response is made while its request waits"),
-    "context_management": (([],), "a history is sent whole"),
+    "access_programs": (({},), "access programs are OpenAI's"),
+    "background": ((False,), "responses are created synchronously"),
+    "context_management": (([],), "a history is always sent whole"),
     "image": (({}, {"context_compression": "auto"}), "Gemini has no such setting"),
-    "max_tool_calls": ((), "Gemini's calls cannot be limited; a session's max_rounds limits the proxy's own"),
-    "moderation": ((), "Gemini has its own"),
-    "prompt": ((), "it is stored at OpenAI; send its text as instructions and input"),
+    "max_tool_calls": ((), "Gemini's calls cannot be limited; a session's max_rounds limits the proxy's rounds"),
+    "moderation": ((), "Gemini has its own moderation"),
+    "prompt": ((), "prompts are stored at OpenAI; send the text as instructions and input"),
     "prompt_cache_options": (({}, {"mode": "implicit"}), "Gemini caches by itself"),
     "prompt_cache_retention": (("in_memory",), "Gemini caches by itself"),
-    "service_tier": (("auto", "default"), "there is one tier"),
-    "top_logprobs": ((0,), "log probabilities are not handed on"),
-    "truncation": (("disabled",), "what is too long is refused by Gemini, and nothing is cut"),
+    "service_tier": (("auto", "default"), "there is only one tier"),
+    "top_logprobs": ((0,), "log probabilities are not passed on"),
+    "truncation": (("disabled",), "Gemini refuses input that is too long"),
 }
-# Hints for OpenAI's own caches and its watch over users. They change no answer, and are shown in the response.
+# Hints for OpenAI's caches and abuse monitoring. They do not change the answer, and the response repeats them.
 LABELS = ("prompt_cache_key", "safety_identifier", "user")
 INCLUDABLE = ("reasoning.encrypted_content",)
 
 
 def check_neutral(body: Object) -> None:
-    """Raises Invalid for fields that cannot be honoured."""
+    """Raise Invalid for options that are not supported."""
     for name, (fitting, reason) in NEUTRAL.items():
         value = body.get(name)
         if value is not None and not any(type(value) is type(one) and value == one for one in fitting):
-            fits = f"; what fits is {', '.join(shown(one) for one in fitting)}" if fitting else "; leave it out"
-            raise bad(
-                name,
-                f"is {shown(value)}, and {reason}{fits}",
-                "unsupported_value" if fitting else "unsupported_parameter",
-            )
+            hint = f"Use {' or '.join(shown(one) for one in fitting)}" if fitting else "Leave it out"
+            message = f"{name}={shown(value)} is not supported: {reason}. {hint}."
+            raise Invalid(message, name, "unsupported_value" if fitting else "unsupported_parameter")
     for name in LABELS:
         string(body.get(name, ""), name)
     for index, one in enumerate(listed(body.get("include", []), "include")):
-        one_of(one, INCLUDABLE, f"include[{index}]", "nothing else is there to be included")
+        one_of(one, INCLUDABLE, f"include[{index}]", "nothing else can be included")
     if "stream_options" in body:
         options = fields(body["stream_options"], ("include_obfuscation",), "stream_options")
         if not body.get("stream"):
             raise bad("stream_options", "is only for streams; leave it out, or set stream to true")
         if boolean(options.get("include_obfuscation", False), "stream_options.include_obfuscation"):
-            raise bad("stream_options.include_obfuscation", "is true; streams are not padded", "unsupported_value")
+            message = "is true, which is not supported: streams are not padded"
+            raise bad("stream_options.include_obfuscation", message, "unsupported_value")
 
 
 def metadata(value: object) -> dict[str, str]:
@@ -127,7 +126,7 @@ def _format(text: Object) -> Document:
 
 
 def _thinking(value: object, model: str) -> Document:
-    """How hard to think: a level from Gemini 3 on, a budget of tokens before; and whether to tell of it."""
+    """The thinkingConfig: a level from Gemini 3 on, a token budget before; and whether thoughts are included."""
     reasoning = fields(value, ("effort", "summary", "generate_summary", "context", "mode"), "reasoning")
     one_of(reasoning.get("context", "auto"), ("auto",), "reasoning.context", "Gemini has no such setting")
     one_of(reasoning.get("mode", "standard"), ("standard",), "reasoning.mode", "Gemini has no such setting")
@@ -145,8 +144,10 @@ def _thinking(value: object, model: str) -> Document:
     if is_before(version, (2, 5)):
         raise bad("reasoning.effort", f"is set, but {model} does not think", "unsupported_parameter")
     if is_before(version, (3, 0)):
-        thinking["thinkingBudget"] = _BUDGETS[one_of(effort, _BUDGETS, "reasoning.effort", "Gemini has no more")]
+        thinking["thinkingBudget"] = _BUDGETS[
+            one_of(effort, _BUDGETS, "reasoning.effort", "Gemini has no other levels")
+        ]
     else:
-        reason = "Gemini 3 always thinks, and has no more than high"
+        reason = "Gemini 3 always thinks, and high is its highest level"
         thinking["thinkingLevel"] = one_of(effort, _LEVELS, "reasoning.effort", reason).upper()
     return thinking

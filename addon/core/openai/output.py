@@ -1,7 +1,7 @@
-"""The items of a response as they grow, and the events that tell of each step. Pure.
+"""The growing items of a response, and the event for each change. Pure.
 
-One item is open at a time, at the end: text after text goes on in it, anything else closes it. So the items are the
-same however the answer was cut into pieces.
+Only the last item is open: further text of its kind continues it, anything else closes it. So the items do not depend
+on how the answer was cut into pieces.
 """
 
 from collections.abc import Callable
@@ -13,8 +13,8 @@ type Status = Literal["completed", "incomplete"]
 
 
 class Items:
-    """`items` are those of the response, the open one as it was when it began. What happens goes to `emit`, as the type
-    and the members of an event. `new_id` makes an id that begins with what it is given, such as `msg`."""
+    """`items`: the response's items, the open one in its initial state. `emit` gets the type and the members of each
+    event. `new_id` makes an id from a prefix such as `msg`."""
 
     def __init__(self, emit: Callable[[str, Object], None], new_id: Callable[[str], str]) -> None:
         self.items: list[Object] = []
@@ -24,45 +24,45 @@ class Items:
         self._texts: list[str] = []
 
     def text(self, delta: str) -> None:
-        """Words of the answer."""
+        """Add text of the answer."""
         if self._open != "message":
             self.close()
             self._begin("message", {"id": self._new_id("msg"), "role": "assistant", "content": []})
-            self._tell("response.content_part.added", content_index=0, part=_output_text(""))
+            self._emit_for_item("response.content_part.added", content_index=0, part=_output_text(""))
         self._texts.append(delta)
-        self._tell("response.output_text.delta", content_index=0, delta=delta, logprobs=[])
+        self._emit_for_item("response.output_text.delta", content_index=0, delta=delta, logprobs=[])
 
     def thought(self, delta: str) -> None:
-        """Words about what the model thinks."""
+        """Add text of a thought summary."""
         if self._open != "reasoning":
             self.close()
             self._begin("reasoning", {"id": self._new_id("rs"), "summary": []})
-            self._tell("response.reasoning_summary_part.added", summary_index=0, part=_summary_text(""))
+            self._emit_for_item("response.reasoning_summary_part.added", summary_index=0, part=_summary_text(""))
         self._texts.append(delta)
-        self._tell("response.reasoning_summary_text.delta", summary_index=0, delta=delta)
+        self._emit_for_item("response.reasoning_summary_text.delta", summary_index=0, delta=delta)
 
     def call(self, call_id: str, name: str, arguments: str) -> None:
-        """A function call, whole."""
+        """Add a complete function call."""
         self.close()
         item: Object = {"id": self._new_id("fc"), "type": "function_call", "call_id": call_id, "name": name}
         self._add(item | {"arguments": "", "status": "in_progress"})
-        self._tell("response.function_call_arguments.delta", delta=arguments)
-        self._tell("response.function_call_arguments.done", arguments=arguments)
+        self._emit_for_item("response.function_call_arguments.delta", delta=arguments)
+        self._emit_for_item("response.function_call_arguments.done", arguments=arguments)
         self._finish(item | {"arguments": arguments, "status": "completed"})
 
     def close(self, status: Status = "completed") -> None:
-        """End the open item, if there is one."""
+        """End the open item, if any."""
         kind, text = self._open, "".join(self._texts)
         self._open, self._texts = None, []
         if kind == "message":
             part = _output_text(text)
-            self._tell("response.output_text.done", content_index=0, text=text, logprobs=[])
-            self._tell("response.content_part.done", content_index=0, part=part)
+            self._emit_for_item("response.output_text.done", content_index=0, text=text, logprobs=[])
+            self._emit_for_item("response.content_part.done", content_index=0, part=part)
             self._finish(self.items[-1] | {"content": [part], "status": status})
         elif kind == "reasoning":
             summary = _summary_text(text)
-            self._tell("response.reasoning_summary_text.done", summary_index=0, text=text)
-            self._tell("response.reasoning_summary_part.done", summary_index=0, part=summary)
+            self._emit_for_item("response.reasoning_summary_text.done", summary_index=0, text=text)
+            self._emit_for_item("response.reasoning_summary_part.done", summary_index=0, part=summary)
             self._finish(self.items[-1] | {"summary": [summary], "status": status})
 
     def _begin(self, kind: Literal["message", "reasoning"], item: Object) -> None:
@@ -77,7 +77,7 @@ class Items:
         self.items[-1] = item
         self._emit("response.output_item.done", {"output_index": len(self.items) - 1, "item": item})
 
-    def _tell(self, kind: str, **members: object) -> None:
+    def _emit_for_item(self, kind: str, **members: object) -> None:
         """An event about the last item."""
         place = {"item_id": self.items[-1]["id"], "output_index": len(self.items) - 1}
         self._emit(kind, place | members)

@@ -19,15 +19,14 @@ _THREE = (3, 0)
 
 @dataclass(frozen=True)
 class StoredCalls:
-    """What is stored of the calls in a request and of the history that it goes on with.
+    """The stored calls of a request and of the history that the request continues.
 
-    `calls`: call id → the functionCall Part as the model said it; `steps`: call id → anything that is the same for the
-    calls of one step (such as the id of their response), for clients that tell parallel calls one after the other.
-    `waiting`: the calls of the history's last turn, in order, if it has any. `answers`: call id → the functionResponse
-    Part of those of them that were answered already; `hidden`: those of them that the client was not given yet.
-    `step`: the calls, in order, of the step that the input itself ends with, if they are given out one by one.
-    `begun`: whether there is a history at all.
-    """
+    `calls`: call id → the functionCall Part as the model sent it. `steps`: call id → a value that is equal for the
+    calls of one step (such as their response's id), for clients that send parallel calls one after the other.
+    `waiting`: the calls of the history's last turn, in order. `answers`: call id → the functionResponse Part of each
+    waiting call that is already answered. `hidden`: the waiting calls that the client did not get yet. `step`: the
+    calls, in order, of the step that ends the input, if calls are given out one by one. `begun`: whether there is a
+    history."""
 
     calls: Mapping[str, Part] = field(default_factory=dict)
     steps: Mapping[str, object] = field(default_factory=dict)
@@ -39,15 +38,16 @@ class StoredCalls:
 
 
 class AddedContents(NamedTuple):
-    """What a request adds. `missing`: the calls that still have no output; then there is nothing to send, and the
-    functionResponse Parts in `contents` each say whose they are, also where the model gave its calls no ids."""
+    """The Contents that a request adds. `missing`: the calls that still have no output. In that case nothing is sent,
+    and each functionResponse Part in `contents` has a call id, even if the model gave its calls no ids."""
 
     contents: list[Document]
     missing: list[str]
 
 
 def add_items(items: Sequence[Item], past: StoredCalls, model: str) -> AddedContents:
-    """Raises Invalid for outputs of calls that nobody knows, calls without outputs, and an order without sense."""
+    """Convert items to Contents. Raises Invalid for outputs of unknown calls, calls without outputs, and items in an
+    invalid order."""
     outputs = {item.call_id: item for item in items if isinstance(item, CallOutput)}
     _check_outputs(items, outputs, past)
     answers = dict(past.answers)
@@ -56,7 +56,7 @@ def add_items(items: Sequence[Item], past: StoredCalls, model: str) -> AddedCont
             answer = _response(past.calls[call_id], outputs[call_id], model)
             if past.answers.get(call_id, answer) != answer:
                 at = f"{outputs[call_id].at}.output"
-                raise bad(at, f"is not what was given for {call_id} before; the first one holds")
+                raise bad(at, f"differs from the output that was given for {call_id} before; the first one counts")
             answers[call_id] = answer
     missing = [call_id for call_id in past.waiting if call_id not in answers]
     waiting = set(past.waiting)
@@ -65,7 +65,7 @@ def add_items(items: Sequence[Item], past: StoredCalls, model: str) -> AddedCont
         if rest and (known := [call_id for call_id in missing if call_id not in past.hidden]):
             raise _no_output(known)
         new = {call_id: answer for call_id, answer in answers.items() if call_id not in past.answers}
-        parts = [*_named(new), *_users_words(rest)]
+        parts = [*_named(new), *_user_parts(rest)]
         return AddedContents([{"role": "user", "parts": parts}] if parts else [], missing)
     builder = _Builder(past, outputs, model)
     builder.parts = [answers[call_id] for call_id in past.waiting]
@@ -75,7 +75,7 @@ def add_items(items: Sequence[Item], past: StoredCalls, model: str) -> AddedCont
 
 
 def _check_outputs(items: Sequence[Item], outputs: Mapping[str, CallOutput], past: StoredCalls) -> None:
-    """Each output answers a call of the history's last turn, or one that stands before it in the input."""
+    """Check that each output answers a call of the history's last turn, or an earlier call in the input."""
     called = set(past.waiting)
     unknown: list[str] = []
     elsewhere: list[str] = []
@@ -88,7 +88,7 @@ def _check_outputs(items: Sequence[Item], outputs: Mapping[str, CallOutput], pas
         ids = f"call_id {unknown[0]}" if len(unknown) == 1 else f"call_ids {', '.join(unknown)}"
         raise Invalid(f"No tool call found for function call output with {ids}.", f"{outputs[unknown[0]].at}.call_id")
     if elsewhere:
-        message = "does not wait for an output here: the history that the request goes on with ends without that call"
+        message = "does not wait for an output: the history that the request continues does not end with that call"
         raise Invalid(f"{', '.join(elsewhere)} {message}.", f"{outputs[elsewhere[0]].at}.call_id")
 
 
@@ -101,12 +101,13 @@ def _named(answers: Mapping[str, Part]) -> list[Part]:
     return [{"functionResponse": {"id": call_id, **part["functionResponse"]}} for call_id, part in answers.items()]
 
 
-def _users_words(items: Sequence[Item]) -> list[Part]:
-    """What is said beside outputs while hidden calls wait: it is kept, for the client knows of no call that does."""
+def _user_parts(items: Sequence[Item]) -> list[Part]:
+    """The user's messages beside outputs, while hidden calls wait. They are kept, because the client does not know of
+    the waiting calls."""
     parts: list[Part] = []
     for item in items:
         if not isinstance(item, Message) or item.side != "user":
-            raise bad(item.at, "comes in the middle of the model's turn; only outputs and a user's words fit here")
+            raise bad(item.at, "is in the middle of the model's turn; only outputs and a user's messages may be there")
         parts += item.parts
     return parts
 
@@ -118,13 +119,13 @@ def _response(call: Part, output: CallOutput, model: str) -> Part:
     response |= {"name": made.get("name"), "response": output.response}
     if output.parts:
         if is_before(generation(model), _THREE):
-            raise bad(f"{output.at}.output", f"holds images or files; {model} takes text alone (Gemini 3 takes them)")
+            raise bad(f"{output.at}.output", f"holds images or files; {model} takes only text (Gemini 3 takes them)")
         response["parts"] = output.parts
     return {"functionResponse": response}
 
 
 class _Builder:
-    """Items one by one → Contents. `parts` are those of the turn that is being gathered."""
+    """Converts items to Contents one by one. `parts`: the parts of the current turn."""
 
     def __init__(self, past: StoredCalls, outputs: Mapping[str, CallOutput], model: str) -> None:
         self.past = past
@@ -133,8 +134,8 @@ class _Builder:
         self.contents: list[Document] = []
         self.side = "user"
         self.parts: list[Part] = []
-        self.calls: list[FunctionCall] = []  # those of the turn
-        self.answered = False  # whether an output came after them
+        self.calls: list[FunctionCall] = []  # the calls of the current turn
+        self.answered = False  # whether an output followed them
         self.missing: list[str] = []
         self.last = "input"
 
@@ -154,10 +155,10 @@ class _Builder:
         if self.side != "model" or (self.calls and self.answered and not self._is_parallel(item)):
             self._turn("model")
         if not self.contents and not self.past.begun:
-            raise bad(item.at, "is the model's first word; a function call comes after what a user said")
+            raise bad(item.at, "is the first item; a function call must follow a user's message")
         known = self.past.calls.get(item.call_id)
         part = known or {"functionCall": {"name": item.name, "args": item.args}}
-        # Gemini signs the first call of a step, and refuses a step without. One that it did not make has none.
+        # Gemini refuses a step whose first call has no signature. A call that it did not make has none.
         signed = self.calls or get(part, "thoughtSignature") is not None or is_before(generation(self.model), _THREE)
         self.parts.append(part if signed else {**part, "thoughtSignature": DUMMY_SIGNATURE})
         self.calls.append(item)
@@ -167,7 +168,7 @@ class _Builder:
         return step is not None and step == self.past.steps.get(self.calls[-1].call_id)
 
     def _turn(self, side: str) -> None:
-        """End the turn that is being gathered. Calls lead to a user's turn with their responses."""
+        """End the current turn. If it has calls, a user turn with their responses follows."""
         if self.parts:
             self.contents.append({"role": self.side, "parts": self.parts})
         made = [part for part in self.parts if get(part, "functionCall") is not None]
@@ -189,21 +190,21 @@ class _Builder:
     def end(self) -> AddedContents:
         told = {call.call_id for call in self.calls}
         if (hidden := [call_id for call_id in self.past.step if call_id not in told]) and told & self.past.step.keys():
-            return self._end_amid(hidden)
+            return self._end_with_hidden(hidden)
         ends_with_model = self.side == "model" and not self.calls
         self._turn("user")
         if self.missing:
             raise _no_output(self.missing)
         if ends_with_model:
-            raise bad(self.last, "is the model's own; the input must end with a user's message or a call's output")
+            raise bad(self.last, "is the model's; the input must end with a user's message or a call's output")
         if self.parts:
             self.contents.append({"role": "user", "parts": self.parts})
         if not self.contents:
             raise bad("input", "holds nothing that the model could answer")
         return AddedContents(self.contents, [])
 
-    def _end_amid(self, hidden: list[str]) -> AddedContents:
-        """The input ends with a step of which the client does not know all calls."""
+    def _end_with_hidden(self, hidden: list[str]) -> AddedContents:
+        """End an input whose last step has calls that the client does not know."""
         missing = [*self.missing, *(call.call_id for call in self.calls if call.call_id not in self.outputs)]
         if missing:
             raise _no_output(missing)

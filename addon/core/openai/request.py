@@ -21,7 +21,7 @@ _READ = (
     "parallel_tool_calls",
 )
 FIELDS = (*_READ, *options.LABELS, *options.NEUTRAL)
-"""The fields of a request that are known, whether or not every value of them can be honoured."""
+"""All known fields of a request. Some values of them are not supported."""
 
 _MAX_ID = 256
 _MODEL = re.compile(r"(?:(?:models|tunedModels)/)?[A-Za-z0-9][\w.-]{0,127}", re.ASCII)  # it becomes part of a URL
@@ -29,12 +29,11 @@ _MODEL = re.compile(r"(?:(?:models|tunedModels)/)?[A-Za-z0-9][\w.-]{0,127}", re.
 
 @dataclass(frozen=True)
 class ResponsesRequest:
-    """A request that is understood. `given`: its input as it was given.
+    """A valid request. `raw_input`: its input, unchanged.
 
-    `declarations`: the tools given with it, as Gemini's functionDeclarations; None where it gives none, and those of
-    its conversation hold. `parallel`: whether the calls of a step may be given out together; None where it does not
-    say. `conversation`: its name. `echo`: the members of a Response object that say again what was asked for.
-    `shows_thoughts`: whether what the model thinks is to be shown.
+    `declarations`: its tools as Gemini's functionDeclarations; None if it has none, then those of its conversation
+    apply. `parallel`: whether the calls of a step may be given out together; None if not set. `conversation`: its name.
+    `echo`: the members of a Response object that repeat the request. `shows_thoughts`: whether thoughts are shown.
     """
 
     model: str
@@ -55,24 +54,24 @@ class ResponsesRequest:
 
     @property
     def call_ids(self) -> list[str]:
-        """The calls that the input speaks of, in order: what to look up for `add_to`."""
+        """The ids of the calls in the input, in order, to look up for `add_to`."""
         named = (item.call_id for item in self.input.items if isinstance(item, FunctionCall | CallOutput))
         return list(dict.fromkeys(named))
 
     def add_to(self, known: past.StoredCalls) -> past.AddedContents:
-        """The Contents that this adds to a history. Raises Invalid."""
+        """The Contents that the request adds to a history. Raises Invalid."""
         return past.add_items(self.input.items, known, self.model)
 
     def system_instruction(self, earlier: Sequence[Part] = ()) -> Document | None:
-        """`instructions`, then system and developer messages: those of earlier requests of the history (their
-        `input.system`), and this one's."""
+        """`instructions`, then the system and developer messages of the earlier requests of the history (their
+        `input.system`) and of this request."""
         first: list[Part] = [{"text": self.instructions}] if self.instructions else []
         parts = [*first, *earlier, *self.input.system]
         return {"parts": parts} if parts else None
 
     def tool_config(self, names: Collection[str]) -> Document | None:
-        """The toolConfig for `tool_choice`, among the functions of these names: its own, or its conversation's.
-        Raises Invalid where it chooses what is not among them."""
+        """The toolConfig for `tool_choice`. `names`: the functions of the request or its conversation. Raises Invalid
+        for a choice of another function."""
         return tools.tool_config(self.tool_choice, names)
 
 
@@ -83,25 +82,25 @@ def read_request(body: object) -> ResponsesRequest:
     given = {key: value for key, value in body.items() if value is not None}
     for key in given:
         if key not in FIELDS:
-            raise bad(key, "is no field of a Responses API request that is known here", "unknown_parameter")
+            raise bad(key, "is not a known field of a Responses API request", "unknown_parameter")
     model = string(required(given, "model", ""), "model")
     if not _MODEL.fullmatch(model):
-        raise bad("model", f"is {shown(model)}; it is a Gemini model, such as gemini-3-flash")
+        raise bad("model", f"is {shown(model)}; it must be a Gemini model, such as gemini-3-flash")
     options.check_neutral(given)
     declared = tools.declarations(given["tools"]) if "tools" in given else None
     config = options.generation_config(given, model)
     if declared and "responseMimeType" in config and is_before(generation(model), (3, 0)):
-        raise bad("text.format", f"is JSON, and {model} cannot give JSON beside tools (Gemini 3 can)")
+        raise bad("text.format", f"is JSON, and {model} does not support JSON output with tools (Gemini 3 does)")
     conversation, previous = _conversation(given), given.get("previous_response_id")
     if previous is not None:
         _named(previous, "previous_response_id")
         if conversation is not None:
-            raise bad("previous_response_id", "is given beside conversation; only one of them fits")
+            raise bad("previous_response_id", "is given beside conversation; use only one of them")
     stream = boolean(given.get("stream", False), "stream")
     parallel = given.get("parallel_tool_calls")
     if parallel is not None:
         boolean(parallel, "parallel_tool_calls")
-    wanted = ResponsesRequest(
+    request = ResponsesRequest(
         model=model,
         raw_input=required(given, "input", ""),
         input=read_input(required(given, "input", "")),
@@ -119,8 +118,8 @@ def read_request(body: object) -> ResponsesRequest:
         echo=_echo(given, conversation),
     )
     if declared is not None:
-        wanted.tool_config([declaration["name"] for declaration in declared])
-    return wanted
+        request.tool_config([declaration["name"] for declaration in declared])
+    return request
 
 
 def _named(value: object, at: str) -> str:
@@ -131,7 +130,7 @@ def _named(value: object, at: str) -> str:
 
 
 def _conversation(given: Object) -> str | None:
-    """A name, or an object with the name as its `id`."""
+    """The name of a conversation, given directly or as the `id` of an object."""
     value = given.get("conversation")
     if value is None:
         return None
@@ -141,7 +140,7 @@ def _conversation(given: Object) -> str | None:
 
 
 def _echo(given: Object, conversation: str | None) -> Object:
-    """Every member of a Response object that only repeats the request, whether or not it was in it."""
+    """All members of a Response object that repeat the request, with the defaults for those it does not set."""
     text, reasoning = given.get("text", {}), given.get("reasoning", {})
     return {
         "background": False,

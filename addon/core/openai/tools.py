@@ -1,7 +1,7 @@
-"""Tools of a Responses API request: function tools as Gemini takes them, the choice among them, and the way back.
+"""Converts the tools and the tool choice of a Responses API request to Gemini's form, and back.
 
-What a tool looks like is `toolset`'s to say; here is what the front door takes of it: functions, and nothing that says
-how a call is run, for these are the client's own. Pure.
+`toolset` defines the forms of tools. The front door accepts only functions, without rules for running calls: these
+tools are the client's own. Pure.
 """
 
 from collections.abc import Collection, Sequence
@@ -18,7 +18,7 @@ _DEFAULTS: Object = {"async": False, "defer_loading": False, "allowed_callers": 
 
 
 def declarations(tools: object) -> list[Document]:
-    """Function tools as declarations. Chat's form, with all under `function`, is taken too. Raises Invalid."""
+    """Function tools as declarations. The nested form of chat completions is accepted too. Raises Invalid."""
     given = [_function(tool, f"tools[{index}]") for index, tool in enumerate(listed(tools, "tools"))]
     try:
         return normalise({"tools": given}).declarations
@@ -30,7 +30,7 @@ def _function(tool: object, at: str) -> Object:
     if not isinstance(tool, dict):
         raise bad(at, "must be an object (a function tool)", "invalid_type")
     if tool.get("type") != "function":
-        fits = 'only "function" fits; tools that the proxy runs are set for its session'
+        fits = 'it must be "function"; set tools that the proxy runs for its session'
         raise bad(f"{at}.type", f"is {shown(tool.get('type'))}; {fits}", "unsupported_value")
     known = _NESTED if "function" in tool else _FLAT
     read = fields(tool, (*known, *_DEFAULTS), at)
@@ -53,7 +53,7 @@ def tool_config(choice: object, names: Collection[str]) -> Document | None:
 
 
 def shown_tools(tools: Sequence[Object]) -> list[Object]:
-    """The tools of a request as its response shows them: all members of each."""
+    """The tools of a request as its response shows them, with all members."""
     flat = [{**tool, **tool["function"]} if "function" in tool else tool for tool in tools]
     return [
         {
@@ -68,7 +68,7 @@ def shown_tools(tools: Sequence[Object]) -> list[Object]:
 
 
 def shown_choice(choice: Any) -> Any:
-    """A `tool_choice` as its response shows it: what chat nests is flat here."""
+    """A `tool_choice` as the response shows it. The nested form of chat completions is made flat."""
     choice = _flat(choice, "allowed_tools")
     if isinstance(choice, dict) and isinstance(chosen := choice.get("tools"), list):
         return {**choice, "tools": [_flat(tool, "function") for tool in chosen]}
@@ -81,7 +81,7 @@ def _flat(choice: Any, nested: str) -> Any:
 
 
 def function_tools(declared: Sequence[Document]) -> list[Object]:
-    """Gemini's declarations as a response shows tools that its request did not give, but its conversation had."""
+    """Gemini declarations in the form of a response's tools, for the tools of its conversation."""
     return shown_tools([{**declaration, "parameters": _json_schema(declaration)} for declaration in declared])
 
 

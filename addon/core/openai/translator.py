@@ -1,8 +1,7 @@
-"""Gemini's answer → a Response object of OpenAI's, and the events of its stream.
+"""Translates Gemini's answer to OpenAI's Response object and the events of its stream.
 
-A `Translator` is fed the response documents of one answer, one for JSON or one an event of a stream, however many
-upstream requests they come from. What it makes of them does not depend on how they were cut. Pure: ids and the time
-come from outside.
+A `Translator` is fed the response documents of one answer (one for JSON, one for each event of a stream), from any
+number of upstream requests. The result does not depend on how the answer was cut. Pure: ids and the time are given.
 """
 
 from collections.abc import Callable, Mapping
@@ -37,8 +36,8 @@ def sse(event: Event) -> bytes:
 
 
 class Translator:
-    """`status` is the response's. `calls`: for each call id that was made, the functionCall Part as the model said
-    it. Fed through `start`, `feed` for each document, and `end` or `fail`; each gives the events it leads to."""
+    """`status`: the response's. `calls`: new call id → the functionCall Part as the model sent it. Call `start`, then
+    `feed` for each document, then `end` or `fail`; each returns the resulting events."""
 
     def __init__(
         self,
@@ -50,9 +49,9 @@ class Translator:
         tools: list[Object] | None = None,
         one_by_one: bool = False,
     ) -> None:
-        """`new_id`: makes an id that begins with what it is given (`msg`, `rs`, `fc`, `call`) and an underscore.
-        `now`: seconds since the epoch. `tools`: what to show where the conversation's tools hold, not the request's.
-        `one_by_one`: of several calls only the first is shown; the others get their ids, to be shown later."""
+        """`new_id`: makes an id from a prefix (`msg`, `rs`, `fc`, `call`), followed by an underscore. `now`: seconds
+        since the epoch. `tools`: the tools to show if the conversation's apply, not the request's. `one_by_one`: of
+        several calls only the first is shown; the others get ids and are shown later."""
         self.status: Literal["in_progress", "completed", "incomplete", "failed"] = "in_progress"
         self.calls: dict[str, Document] = {}
         self._echo = wanted.echo | {"parallel_tool_calls": not one_by_one} | ({} if tools is None else {"tools": tools})
@@ -67,7 +66,7 @@ class Translator:
         self._reason: str | None = None
         self._usage: Document = {}
         self._candidate = Candidate(0, "")
-        self._partial: tuple[Document, Assembly] | None = None  # a call that comes in pieces, and its args so far
+        self._partial: tuple[Document, Assembly] | None = None  # a call that arrives in pieces, and its args so far
         self._finish: str | None = None
         self._finish_message: str | None = None
         self._blocked: str | None = None
@@ -78,7 +77,7 @@ class Translator:
 
     @property
     def content(self) -> Document | None:
-        """The model's Content, for the history: signatures and all, without thoughts. None where it said nothing."""
+        """The model's Content for the history, with signatures, without thoughts. None if it is empty."""
         return {"role": "model", "parts": parts} if (parts := self._candidate.true_parts) else None
 
     def start(self) -> list[Event]:
@@ -87,7 +86,7 @@ class Translator:
         return self._take_events()
 
     def feed(self, document: Document) -> list[Event]:
-        """A response document, or the error document that ends a stream. After an end nothing counts any more."""
+        """Process a response document, or the error document that ends a stream. Ignored after the end."""
         if self.status != "in_progress":
             return []
         if (error := document.get("error")) is not None:
@@ -103,18 +102,18 @@ class Translator:
         return self._take_events()
 
     def repeat_calls(self, calls: Mapping[str, Document]) -> list[Event]:
-        """Calls that were given out before and still wait for outputs: given out again under their ids. The model says
-        nothing, so `end` may follow at once. `calls`: call id → the functionCall Part."""
+        """Give out calls again that still wait for outputs, under their ids. The model is not asked, so `end` may
+        follow at once. `calls`: call id → the functionCall Part."""
         for call_id, part in calls.items():
-            self._give(call_id, part)
+            self._give_out(call_id, part)
         self._finish = "STOP"
         return self._take_events()
 
     def end(self) -> list[Event]:
-        """The clean end of the answer."""
+        """Process the clean end of the answer."""
         if self.status != "in_progress":
             return []
-        self._assembled()
+        self._add_assembled()
         reason = self._finish or ("" if self._blocked is None else "SAFETY")
         if reason in _FILTERED:
             self.status, self._reason = "incomplete", "content_filter"
@@ -127,7 +126,8 @@ class Translator:
         return self._ended()
 
     def fail(self, status: int, source: Document | str) -> list[Event]:
-        """The answer was broken off, or never came. `status`: an HTTP status; `source`: Gemini's error, or words."""
+        """End an answer that broke off or never came. `status`: an HTTP status. `source`: Gemini's error, or a
+        message."""
         if self.status != "in_progress":
             return []
         self._error = {"code": _ERROR_CODES.get(status, "server_error"), "message": message_of(source)}
@@ -171,12 +171,12 @@ class Translator:
             self._items.thought(text)
 
     def _take_call(self, part: Document, call: Document) -> None:
-        """A call, or a piece of one: Vertex can stream arguments."""
+        """Record a call, or a piece of a call: Vertex can stream arguments."""
         pieces, goes_on = as_list(get(call, "partialArgs")), bool(get(call, "willContinue"))
         if call.get("name"):
-            self._assembled()  # another call begins: the one before it has come to its end
+            self._add_assembled()  # another call begins, so this one is complete
         if self._partial is None and not pieces and not goes_on:
-            self._called(part)
+            self._add_call(part)
             return
         if self._partial is None:
             head = {key: value for key, value in call.items() if camel(key) not in ("partialArgs", "willContinue")}
@@ -189,32 +189,32 @@ class Translator:
         if isinstance(given := call.get("args"), dict):
             args.update(given)
         if not goes_on:
-            self._assembled()
+            self._add_assembled()
 
-    def _assembled(self) -> None:
+    def _add_assembled(self) -> None:
         if self._partial is not None:
             (made, args), self._partial = self._partial, None
-            self._called({**made, "functionCall": {**made["functionCall"], "args": args.done()}})
+            self._add_call({**made, "functionCall": {**made["functionCall"], "args": args.done()}})
 
-    def _called(self, part: Document) -> None:
+    def _add_call(self, part: Document) -> None:
         self._candidate.add_true(part)
-        self._give(self._new_id("call"), part)
+        self._give_out(self._new_id("call"), part)
 
-    def _give(self, call_id: str, part: Document) -> None:
+    def _give_out(self, call_id: str, part: Document) -> None:
         call = get(part, "functionCall")
         if not (self._one_by_one and self.calls):
             self._items.call(call_id, str(call.get("name") or ""), encode(call.get("args") or {}).decode())
         self.calls[call_id] = part
 
     def _failure(self, reason: str) -> str | None:
-        """Why an answer that has ended is none."""
+        """Why an ended answer counts as failed; None if it does not."""
         if reason and reason not in _ENDED:
             more = f": {self._finish_message}" if self._finish_message else ""
             return f"Gemini ended its answer with {reason}{more}"
         if not self._items.items and self._unshown:
-            return f"Gemini answered with {', '.join(sorted(self._unshown))} alone, which a response cannot show here"
+            return f"Gemini answered only with {', '.join(sorted(self._unshown))}, which a response cannot show"
         if not reason and self.content is None:
-            return "Gemini's answer was empty, without a word about why"
+            return "Gemini's answer was empty, without a reason"
         return None
 
     def _ended(self) -> list[Event]:
@@ -233,7 +233,7 @@ class Translator:
 
 
 def _usage(usage: Document) -> Object:
-    """Gemini tells the answer's tokens and those of thinking apart; OpenAI's output tokens hold both."""
+    """OpenAI's usage. Gemini counts the tokens of thoughts separately; OpenAI's output tokens include them."""
     thoughts = _count(usage, "thoughtsTokenCount")
     received = _count(usage, "promptTokenCount") + _count(usage, "toolUsePromptTokenCount")
     given = _count(usage, "candidatesTokenCount") + thoughts

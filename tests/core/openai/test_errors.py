@@ -59,9 +59,9 @@ SOURCES: dict[str, tuple[Any, dict[str, Any]]] = {
     ),
     "Gemini's own": (GEMINI, {"message": "quota", "param": None, "code": None}),
     "Gemini's own in a list": ([GEMINI], {"message": "quota", "param": None, "code": None}),
-    "an error without words": ({"error": {"code": 400}}, {"message": "Gemini gave an error: {'code': 400}"}),
+    "an error without words": ({"error": {"code": 400}}, {"message": "Gemini returned an error: {'code': 400}"}),
     "an error that is a word": ({"error": "no"}, {"message": "no"}),
-    "nothing": ([], {"message": "Gemini gave an error: []"}),
+    "nothing": ([], {"message": "Gemini returned an error: []"}),
     "words": ("no", {"message": "no"}),
 }
 

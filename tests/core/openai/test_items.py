@@ -179,7 +179,7 @@ REFUSED: dict[str, tuple[Any, str, str]] = {
     "a close look": (
         part(type="input_image", image_url=PNG_URL, detail="high"),
         "input[0].content[0].detail",
-        "by itself",
+        "itself",
     ),
     "data that is not base64": (
         part(type="input_image", image_url="data:image/png;base64,@@@"),
@@ -225,7 +225,7 @@ REFUSED: dict[str, tuple[Any, str, str]] = {
     "a file at a close look": (
         part(type="input_file", file_data=PDF_URL, detail="low"),
         "input[0].content[0].detail",
-        "by itself",
+        "itself",
     ),
     "a call without a name": ([HI, {**CALL, "name": ""}], "input[1].name", "empty"),
     "a call without an id": ([HI, {**CALL, "call_id": None}], "input[1].call_id", "missing"),
@@ -247,7 +247,7 @@ REFUSED: dict[str, tuple[Any, str, str]] = {
     ),
     "the model's word last": ([HI, *said("x", "assistant")], "input[1]", "must end"),
     "instructions alone": (said("x", "developer"), "input", "nothing"),
-    "a call as the first word": ([CALL, OUTPUT], "input[0]", "after what a user said"),
+    "a call as the first word": ([CALL, OUTPUT], "input[0]", "must follow a user"),
 }
 
 
@@ -263,7 +263,7 @@ def test_models_before_gemini_3_take_no_images_as_results() -> None:
     output = {**OUTPUT, "output": [{"type": "input_image", "image_url": PNG_URL}]}
     wanted = read_request({"model": "gemini-2.5-flash", "input": [HI, CALL, output]})
 
-    with pytest.raises(Invalid, match="text alone") as caught:
+    with pytest.raises(Invalid, match="only text") as caught:
         wanted.add_to(StoredCalls())
 
     assert caught.value.param == "input[2].output"

@@ -303,14 +303,14 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
     "a schema without an end": (
         {"text": {"format": {**FORMAT, "schema": {"properties": {"a": {"$ref": "#"}}, "required": ["a"]}}}},
         "text.format.schema.properties.a",
-        "circle",
+        "cycle",
     ),
     "a schema that is a list": ({"text": {"format": {**FORMAT, "schema": []}}}, "text.format.schema", "object"),
     "a strict format that is no flag": ({"text": {"format": {**FORMAT, "strict": 1}}}, "text.format.strict", "true"),
     "JSON beside tools before Gemini 3": (
         {"model": "gemini-2.5-flash", "tools": [TOOL], "text": {"format": {"type": "json_object"}}},
         "text.format",
-        "beside tools",
+        "with tools",
     ),
     "verbosity": ({"text": {"verbosity": "low"}}, "text.verbosity", "medium"),
     "an unknown member of text": ({"text": {"style": "x"}}, "text.style", "known"),

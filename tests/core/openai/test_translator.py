@@ -247,7 +247,7 @@ ENDS: dict[str, tuple[list[Any], str, str | None, str | None]] = {
         [answer({"inlineData": {"mimeType": "image/png", "data": "aGk="}})],
         "failed",
         None,
-        "inlineData alone",
+        "only with inlineData",
     ),
     "an error in the stream": (
         [event({"text": "a"}), {"error": {"code": 503, "message": "overloaded", "status": "UNAVAILABLE"}}],
