@@ -22,6 +22,7 @@ from mitmproxy import ctx, exceptions, flow, hooks
 from mitmproxy.addonmanager import AddonManager, cut_traceback, safecall, traverse
 
 from addon.hooks.lifecycle import Lifecycle
+from addon.hooks.shortcuts import SHORTCUTS, Shortcut
 from addon.hooks.written_for import source_hash
 
 logger = logging.getLogger("toolgraft")
@@ -36,20 +37,23 @@ _OWN = __name__.rpartition(".")[0]
 _ENTRY = Path(__file__).resolve().parent.parent / "entry.py"
 
 
-def fits() -> bool:
-    """Whether mitmproxy's own way is the one that this module knows."""
+def fits(manager: AddonManager) -> bool:
+    """Whether this one's way is the one that this module knows."""
     replaced = (AddonManager.trigger_event, AddonManager.handle_lifecycle, AddonManager.register, AddonManager.remove)
     used = (AddonManager.invoke_addon, AddonManager._iter_hooks, traverse, safecall, cut_traceback)
-    return source_hash(*replaced, *used, AddonManager.add, AddonManager.clear) == WRITTEN_FOR
+    known = source_hash(*replaced, *used, AddonManager.add, AddonManager.clear) == WRITTEN_FOR
+    return known and type(manager) is AddonManager and not Dispatcher.METHODS & vars(manager).keys()
 
 
 class Dispatch:
-    """Dispatches the events of the mitmproxy that the addon is loaded in, while `graft_fast` is on. It stands last."""
+    """Dispatches the events of the mitmproxy that the addon is loaded in, and has it take the shortcuts, while
+    `graft_fast` is on. It stands last."""
 
     def __init__(self, lifecycle: Lifecycle) -> None:
         self.lifecycle = lifecycle
         self._is_on = False
         self._dispatcher: Dispatcher | None = None
+        self._shortcuts: list[Shortcut] = []
 
     def configure(self, updated: set[str]) -> None:
         runtime = self.lifecycle.runtime
@@ -57,16 +61,19 @@ class Dispatch:
         if on == self._is_on:
             return
         self.done()
-        self._is_on = on
-        if not on:
-            return
-        manager = ctx.master.addons
-        if fits() and type(manager) is AddonManager and not Dispatcher.METHODS & vars(manager).keys():
+        if on:
+            self._begin(ctx.master.addons)
+
+    def _begin(self, manager: AddonManager) -> None:
+        self._is_on = True
+        if fits(manager):
             self._dispatcher = Dispatcher(manager)
-        else:
-            logger.warning(
-                f"graft_fast: mitmproxy {version('mitmproxy')} calls hooks in a way of its own: left as it is"
-            )
+        self._shortcuts = [shortcut for shortcut in SHORTCUTS if shortcut.take()]
+        left = [str(shortcut) for shortcut in SHORTCUTS if shortcut not in self._shortcuts]
+        if self._dispatcher is None:
+            left.insert(0, "AddonManager.trigger_event")
+        if left:
+            logger.warning(f"graft_fast: not what mitmproxy {version('mitmproxy')} does its own way: {', '.join(left)}")
 
     def running(self) -> None:
         if self._dispatcher is not None:
@@ -77,6 +84,8 @@ class Dispatch:
         if self._dispatcher is not None:
             self._dispatcher.uninstall()
             self._dispatcher = None
+        while self._shortcuts:
+            self._shortcuts.pop().release()
 
 
 class Dispatcher:
