@@ -17,7 +17,7 @@ from addon.demo.reply import Shape
 from addon.demo.server import StrictGemini
 from addon.demo.show import run
 from addon.demo.show.stage import DemoFailed, Recorder, Stage
-from addon.demo.show.story import Exchange, Held, documents, held, play
+from addon.demo.show.story import Exchange, Held, check_that, documents, play
 from addon.demo.show.view import View, answer_rows, request_rows
 
 ROOT = Path(__file__).parents[2]
@@ -55,7 +55,7 @@ def test_it_shows_both_sides_of_a_chat_and_ends_with_status_0(environment: dict[
         "+ user  result of get_weather",
         "POST /v1/calls/",
         "event 4 (no text, signed)",
-        "All of it held.",
+        "All checks passed.",
     ):
         assert shown in done.stdout
 
@@ -127,7 +127,7 @@ async def test_without_a_proxy_between_the_story_does_not_hold() -> None:
         stage = _NoControl(gemini, recorder, proxy=gemini.url, control="", token="", session="default")
         story = play(stage)
         beats = [type(await anext(story)).__name__ for _ in range(4)]
-        with pytest.raises(DemoFailed, match=r"does not: open_page went no further"):
+        with pytest.raises(DemoFailed, match=r"a check failed: Gemini got get_weather and book_hotel"):
             await anext(story)
         await stage.close()
     assert beats == ["Scene", "Control", "Scene", "Exchange"]
@@ -149,9 +149,9 @@ async def test_a_refusal_is_told_with_what_gemini_said() -> None:
 
 
 def test_a_sentence_that_does_not_hold_stops_the_story() -> None:
-    assert held("so it is", True) == Held("so it is")
-    with pytest.raises(DemoFailed, match="this was to hold, and does not: so it is"):
-        held("so it is", False)
+    assert check_that("so it is", True) == Held("so it is")
+    with pytest.raises(DemoFailed, match="a check failed: so it is"):
+        check_that("so it is", False)
 
 
 def test_an_answer_that_is_not_json_is_told() -> None:

@@ -15,7 +15,7 @@ import pytest
 from rich.console import Console
 
 from addon.demo.show import loop, run
-from addon.demo.show.loop import Asked, called, checks
+from addon.demo.show.loop import StreamedQuestion, checks, short_call
 from addon.demo.show.story import Chart, Moment, Rewritten, Span, document_of
 from addon.demo.show.view import View
 
@@ -65,9 +65,9 @@ def check_pictures(pictures: str) -> None:
         "tool   get_coordinates(Cairo) starts",
         'tool   get_weather(59.91, 10.75) ends: {"sky": "snow", "celsius": -3}',
         "Gemini gets request 3",
-        "held: the first three ran side by side",
+        "checked: the first three ran side by side",
         '+ user  result of get_weather {"sky": "sunny", "celsius": 31}',
-        "All of it held.",
+        "All checks passed.",
         "Next: ./run_proxy.sh --set graft_tools=examples/weather.py",
     ):
         assert any(shown in line for line in lines), shown
@@ -117,12 +117,12 @@ RESPONSES = [{"functionResponse": {"name": name, "response": {}}} for name in NA
 DECLARED = [{"functionDeclarations": [{"name": name} for name in loop.TOOLS]}]
 
 
-class Good(Asked):
+class Good(StreamedQuestion):
     """What was seen of a loop that went well."""
 
     def __init__(self) -> None:
         self.saw = [event({"text": "first"}), event({"text": "-3 and 31"}, finish="STOP")]
-        self.said = [event(*CALLS)]
+        self.answered = [event(*CALLS)]
         self.requests = [{"tools": DECLARED}, {}, {"contents": [{"parts": RESPONSES}]}]
         self.rounds = [Span("1", 0.0, 0.3), Span("2", 0.7, 0.8), Span("3", 1.2, 1.3)]
         self.first_text = 0.1
@@ -133,8 +133,8 @@ class Good(Asked):
         return [Span(name, *run) for name, run in zip(NAMES, self.runs, strict=True)]
 
 
-def broken(asked: Asked) -> list[str]:
-    return [sentence for sentence, holds in checks(asked) if not holds]
+def broken(question: StreamedQuestion) -> list[str]:
+    return [sentence for sentence, holds in checks(question) if not holds]
 
 
 def test_what_went_well_holds() -> None:
@@ -146,20 +146,20 @@ def test_what_went_well_holds() -> None:
     [
         ({"requests": [{"tools": []}, {}, {"contents": [{"parts": RESPONSES}]}]}, "Gemini got the tools of both"),
         ({"saw": [event(CALLS[0], {"text": "-3 and 31"}, finish="STOP")]}, "the client saw no call"),
-        ({"saw": [event({"text": "-3, 31"}, response=r, finish="STOP") for r in "ab"]}, "it saw one answer"),
-        ({"first_text": 0.55}, "it had read the first text"),
+        ({"saw": [event({"text": "-3, 31"}, response=r, finish="STOP") for r in "ab"]}, "the client saw one answer"),
+        ({"first_text": 0.55}, "the client read the first text"),
         ({"rounds": [Span("1", 0, 0.05), Span("2", 1, 2), Span("3", 2, 3)]}, "the first tool ran while"),
         ({"runs": [(0.1, 0.2), (0.2, 0.3), (0.3, 0.4), (0.8, 1.0), (0.8, 1.0)]}, "the first three ran side by side"),
         ({"requests": [{"tools": DECLARED}, {}, {"contents": [{"parts": RESPONSES[::-1]}]}]}, "Gemini got the results"),
-        ({"saw": [event({"text": "no idea"}, finish="STOP")]}, "the answer rests on the results"),
+        ({"saw": [event({"text": "no idea"}, finish="STOP")]}, "the answer uses the results"),
         ({"rounds": []}, "5 calls and 3 requests to Gemini (there were 5 and 0)"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_what_did_not_go_well_is_found(change: dict[str, Any], sentence: str) -> None:
-    asked = Good()
-    vars(asked).update(change)
-    found = broken(asked)
+    question = Good()
+    vars(question).update(change)
+    found = broken(question)
     assert len(found) == 1
     assert found[0].startswith(sentence)
 
@@ -206,5 +206,6 @@ def test_what_was_rewritten_is_marked_a_line_each() -> None:
 
 def test_a_call_in_a_few_words() -> None:
     assert (
-        called({"name": "get_weather", "args": {"latitude": 59.91, "unit": "celsius"}}) == "get_weather(59.91, celsius)"
+        short_call({"name": "get_weather", "args": {"latitude": 59.91, "unit": "celsius"}})
+        == "get_weather(59.91, celsius)"
     )

@@ -70,7 +70,7 @@ def test_the_package_says_that_it_is_typed_and_which_version_it_is(
 
 @pytest.mark.parametrize("part", ["chat", "loop"])
 def test_the_demo_runs(installed: Path, environment: dict[str, str], tmp_path: Path, part: str) -> None:
-    assert "All of it held." in run(installed / "toolgraft", "demo", part, environment=environment, cwd=tmp_path)
+    assert "All checks passed." in run(installed / "toolgraft", "demo", part, environment=environment, cwd=tmp_path)
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
-"""The demo of the loop: one question in one stream, while tools of a Python file and of an MCP server run for it.
+"""The demo of the loop: one streamed question, for which tools of a Python file and an MCP server run.
 
-`play` tells it as beats, as `story` does: what happens is told as it happens, and then what must hold of it.
+Like `story`, `play` yields beats: the events as they happen, and then the checks of the answer.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from addon.demo.show.story import (
     Rewritten,
     Scene,
     Span,
-    held,
+    check_that,
     parts,
     parts_with,
     results,
@@ -48,12 +48,12 @@ QUESTION = (
 )
 NEXT = "./run_proxy.sh --set graft_tools=examples/weather.py, and examples/README.md."
 TOOLS = ["get_coordinates", "get_weather", "travel_find_flights", "travel_get_sights"]
-_LATE = 5.0  # seconds that the last event may take
-_SETTLED = 0.05  # seconds after which nothing that happened before is still to be told
+_LATE = 5.0  # seconds for the last event
+_SETTLED = 0.05  # seconds after which no earlier event can still arrive
 
 
 def plan() -> Plan:
-    """The stage's. Raises DemoFailed where the examples are not beside the program."""
+    """The plan for the stage. Raises DemoFailed if the examples are not in the project's folder."""
     if missing := [name for name in FILES if not (ROOT / name).is_file()]:
         raise DemoFailed(f"{missing[0]} is not in {ROOT}: the examples are missing from this installation")
     python_file, mcp_file = FILES
@@ -66,7 +66,7 @@ def plan() -> Plan:
 
 
 async def play(stage: Stage) -> AsyncGenerator[Beat]:
-    """The whole story. Raises DemoFailed."""
+    """Yield the whole story. Raises DemoFailed."""
     chat = Chat(stage)
 
     yield Scene("Tools that run", "The proxy was started with two options, and runs these tools itself.")
@@ -76,77 +76,77 @@ async def play(stage: Stage) -> AsyncGenerator[Beat]:
     yield Scene(
         "One question, one stream",
         "The client asks once. The local Gemini calls what the question names: three tools at once, then two. "
-        "Left, the seconds since the client asked.",
+        "On the left: seconds since the client asked.",
     )
-    asked = Asked(stage)
-    async with contextlib.aclosing(asked.moments(chat.request(QUESTION))) as moments:
+    question = StreamedQuestion(stage)
+    async with contextlib.aclosing(question.moments(chat.request(QUESTION))) as moments:
         async for moment in moments:
             yield moment
-    chat.keep(asked.saw)
+    chat.keep(question.saw)
 
-    yield Scene("Beside one another", "Requests to Gemini, and the tools' runs.")
-    yield Chart([*asked.rounds, *asked.spans])
-    for sentence, holds in checks(asked):
-        yield held(sentence, holds)
+    yield Scene("In parallel", "The requests to Gemini and the tools' runs.")
+    yield Chart([*question.rounds, *question.spans])
+    for sentence, holds in checks(question):
+        yield check_that(sentence, holds)
 
-    yield Scene("The chat goes on", "The client has only seen text. Gemini gets what really happened in its place.")
+    yield Scene("The chat goes on", "The client has seen only text. Gemini gets the real calls and results instead.")
     second = await chat.say("Please repeat the results.", stream=True)
     yield Rewritten(second.client_sent, second.gemini_got)
-    yield held(
-        "Gemini got its own five calls back, signatures and ids included",
-        parts_with("functionCall", second.gemini_got) == parts_with("functionCall", *asked.said),
+    yield check_that(
+        "Gemini got its own five calls back, with signatures and ids",
+        parts_with("functionCall", second.gemini_got) == parts_with("functionCall", *question.answered),
     )
-    yield held("their five results are in their places", len(results(second.gemini_got)) == 5)
+    yield check_that("Gemini got the five results after the calls", len(results(second.gemini_got)) == 5)
     gemini = stage.gemini
-    yield held(
-        "the local Gemini, which checks what the real one checks, refused nothing and saw no stand-in signature",
+    yield check_that(
+        "the local Gemini, as strict as the real one, refused nothing and saw no dummy signature",
         not gemini.refused and not gemini.dummy_signatures,
     )
 
 
-def checks(asked: "Asked") -> list[tuple[str, bool]]:
-    """What must hold of the streamed answer, each with whether it does."""
-    spans, rounds, saw = asked.spans, asked.rounds, asked.saw
+def checks(question: "StreamedQuestion") -> list[tuple[str, bool]]:
+    """The checks of the streamed answer: each sentence, and whether it is true."""
+    spans, rounds, saw = question.spans, question.rounds, question.saw
     if len(spans) != 5 or len(rounds) != 3:
         return [(f"5 calls and 3 requests to Gemini (there were {len(spans)} and {len(rounds)})", False)]
     first = spans[:3]
     took = max(span.end for span in first) - min(span.start for span in first)
     one_by_one = sum(span.end - span.start for span in first)
-    wanted = [part["functionCall"]["name"] for part in parts_with("functionCall", *asked.said)]
-    given = [part["functionResponse"]["name"] for part in parts_with("functionResponse", asked.requests[-1])]
+    wanted = [part["functionCall"]["name"] for part in parts_with("functionCall", *question.answered)]
+    given = [part["functionResponse"]["name"] for part in parts_with("functionResponse", question.requests[-1])]
     finishes = [c["finishReason"] for event in saw for c in event.get("candidates", []) if "finishReason" in c]
     return [
-        ("Gemini got the tools of both, and open_page went no further", sorted(tool_names(asked.requests[0])) == TOOLS),
+        ("Gemini got the tools of both sources, but not open_page", sorted(tool_names(question.requests[0])) == TOOLS),
         ("the client saw no call", not any("functionCall" in part for part in parts(*saw))),
-        ("it saw one answer: one responseId, one STOP", len(ids(saw)) == 1 and finishes == ["STOP"]),
-        ("it had read the first text before any tool had ended", asked.first_text < min(span.end for span in spans)),
+        ("the client saw one answer: one responseId, one STOP", len(ids(saw)) == 1 and finishes == ["STOP"]),
+        ("the client read the first text before any tool ended", question.first_text < min(span.end for span in spans)),
         ("the first tool ran while Gemini was still calling the others", first[0].start < rounds[0].end),
         (
             f"the first three ran side by side: {took:.2f} s, not {one_by_one:.2f} s",
             max(span.start for span in first) < min(span.end for span in first),
         ),
         ("Gemini got the results in the order of its calls", given == wanted),
-        ("the answer rests on the results", "-3" in text(saw) and "31" in text(saw)),
+        ("the answer uses the results", "-3" in text(saw) and "31" in text(saw)),
     ]
 
 
-class Asked:
-    """One streamed question, watched from three places: the client, Gemini, and the control API's events.
+class StreamedQuestion:
+    """One streamed question, observed at the client, at Gemini, and in the control API's events.
 
-    Afterwards `saw` holds what the client was given and `said` what Gemini answered, a document an event; `requests`
-    what reached Gemini; `rounds` a span for each of them; `spans` the tools' runs, in call order.
+    Afterwards, `saw` has the client's events, `answered` Gemini's events, `requests` the requests to Gemini, `rounds` a
+    span for each request, and `spans` the tools' runs in call order.
     """
 
     def __init__(self, stage: Stage) -> None:
         self.saw: list[Json] = []
-        self.said: list[Json] = []
+        self.answered: list[Json] = []
         self.requests: list[Json] = []
         self.rounds: list[Span] = []
         self.first_text = float("inf")
         self._stage = stage
         self._runs: dict[str, dict[str, Any]] = {}
         self._queue: asyncio.PriorityQueue[tuple[float, int, Moment | None]] = asyncio.PriorityQueue()
-        self._told = 0
+        self._count = 0
         self._began = 0.0
         self._listening = asyncio.Event()
 
@@ -155,78 +155,78 @@ class Asked:
         return [Span(run["name"], run["start"], run["end"]) for run in self._runs.values() if "end" in run]
 
     async def moments(self, request: Json) -> AsyncGenerator[Moment]:
-        """Send the request, and tell what happens as it happens. Raises DemoFailed."""
-        happening = asyncio.ensure_future(self._happen(request))
+        """Send the request, and yield events as they happen. Raises DemoFailed."""
+        asking = asyncio.ensure_future(self._ask(request))
         try:
-            while (told := await self._queue.get())[2] is not None:
-                if (left := told[0] + _SETTLED - self._now()) > 0:
-                    self._queue.put_nowait(told)
+            while (entry := await self._queue.get())[2] is not None:
+                if (left := entry[0] + _SETTLED - self._now()) > 0:
+                    self._queue.put_nowait(entry)
                     await asyncio.sleep(left)
                 else:
-                    yield told[2]
-            await happening
+                    yield entry[2]
+            await asking
         finally:
-            happening.cancel()
-            await asyncio.wait({happening})
+            asking.cancel()
+            await asyncio.wait({asking})
 
-    async def _happen(self, request: Json) -> None:
+    async def _ask(self, request: Json) -> None:
         following = asyncio.ensure_future(self._follow())
         try:
             await asyncio.wait(
                 {following, asyncio.ensure_future(self._listening.wait())}, return_when="FIRST_COMPLETED"
             )
-            self._stage.listen(self._heard)
+            self._stage.listen(self._on_gemini)
             self._began = time.time()
-            self._tell("client", "asks, and streams")
+            self._add("client", "asks, and streams")
             async for line in self._stage.stream(STREAM, request):
                 if line.startswith("data: "):
-                    self._seen(json.loads(line.removeprefix("data: ")))
-            self._tell("client", "has the whole answer")
+                    self._on_client_event(json.loads(line.removeprefix("data: ")))
+            self._add("client", "has the whole answer")
             async with asyncio.timeout(_LATE):
                 await following
         except TimeoutError:
-            raise DemoFailed(f"the control API's events have not told all after {_LATE:g} seconds") from None
+            raise DemoFailed(f"the control API's events were not complete after {_LATE:g} seconds") from None
         finally:
             self._stage.listen(None)
             following.cancel()
             self._queue.put_nowait((float("inf"), 0, None))
 
-    def _tell(self, who: str, what: str, at: float | None = None) -> None:
+    def _add(self, who: str, what: str, at: float | None = None) -> None:
         at = self._now() if at is None else at
-        self._told += 1
-        self._queue.put_nowait((at, self._told, Moment(round(at, 3), who, what)))
+        self._count += 1
+        self._queue.put_nowait((at, self._count, Moment(round(at, 3), who, what)))
 
     def _now(self) -> float:
         return time.time() - self._began
 
     # --- the client ---------------------------------------------------------------------------------------------------
 
-    def _seen(self, event: Json) -> None:
+    def _on_client_event(self, event: Json) -> None:
         self.saw.append(event)
         if words := text([event]):
             self.first_text = min(self.first_text, self._now())
-            self._tell("client", f"sees: {words}")
+            self._add("client", f"sees: {words}")
 
     # --- Gemini -------------------------------------------------------------------------------------------------------
 
-    def _heard(self, piece: bytes | None) -> None:
+    def _on_gemini(self, piece: bytes | None) -> None:
         if piece is None:
-            self._tell("Gemini", f"gets request {len(self.rounds) + 1}")
+            self._add("Gemini", f"gets request {len(self.rounds) + 1}")
             self.rounds.append(Span(f"Gemini, request {len(self.rounds) + 1}", self._now(), self._now()))
             return
-        begun = self.rounds[-1]
-        self.rounds[-1] = Span(begun.name, begun.start, self._now())
+        current = self.rounds[-1]
+        self.rounds[-1] = Span(current.name, current.start, self._now())
         document = json.loads(piece.decode().removeprefix("data: "))
         if len(self.requests) < len(self.rounds):
             self.requests.append(self._stage.upstream)
-        self.said.append(document)
+        self.answered.append(document)
         for part in parts_with("functionCall", document):
-            self._tell("Gemini", f"calls {called(part['functionCall'])}")
+            self._add("Gemini", f"calls {short_call(part['functionCall'])}")
 
     # --- the tools ----------------------------------------------------------------------------------------------------
 
     async def _follow(self) -> None:
-        """Until the turn has been delivered to its end: every event of its calls has come before."""
+        """Follow the events until the turn is delivered: all events of its calls come before."""
         kind = ""
         async for line in self._stage.follow():
             self._listening.set()
@@ -236,26 +236,26 @@ class Asked:
             elif name == "data":
                 record = json.loads(value)
                 if kind.startswith("call."):
-                    self._changed(record)
+                    self._on_call(record)
                 elif kind == "turn.updated" and record["delivered"]:
                     return
-        raise DemoFailed("the events of the control API came to an end")
+        raise DemoFailed("the events of the control API ended")
 
-    def _changed(self, call: Json) -> None:
-        run = self._runs.setdefault(call["call_id"], {"name": called(call)})
+    def _on_call(self, call: Json) -> None:
+        run = self._runs.setdefault(call["call_id"], {"name": short_call(call)})
         at = max(0.0, call["updated_at"] - self._began)
         if call["status"] == "running":
             run["start"] = at
-            self._tell("tool", f"{run['name']} starts", at)
+            self._add("tool", f"{run['name']} starts", at)
         elif call["status"] != "pending":
             run["end"] = at
             run.setdefault("start", at)
             outcome = call["error"] if call["error"] is not None else json.dumps(call["result"], ensure_ascii=False)
-            self._tell("tool", f"{run['name']} ends: {outcome}", at)
+            self._add("tool", f"{run['name']} ends: {outcome}", at)
 
 
-def called(call: Json) -> str:
-    """A call in a few words: `get_weather(59.91, 10.75)`."""
+def short_call(call: Json) -> str:
+    """A short form of a call: `get_weather(59.91, 10.75)`."""
     return f"{call['name']}({', '.join(map(str, call['args'].values()))})"
 
 

@@ -1,4 +1,4 @@
-"""Runs the demo from beginning to end, whatever ends it."""
+"""Runs the whole demo, and cleans up however it ends."""
 
 import asyncio
 import contextlib
@@ -19,10 +19,10 @@ Part = Literal["chat", "loop"]
 
 
 def run(part: Part = "chat", *, session: str = "default", as_json: bool = False) -> int:
-    """The exit status: 0 where everything that was shown holds, 1 where something did not (stderr says what), and
-    128 and the signal's number where one ended it. Nothing is left running in any case.
+    """Run the demo and return its exit status: 0 if all checks passed, 1 if one failed (stderr says which), 128 plus
+    the signal's number if a signal ended it. Nothing is left running.
 
-    `as_json` prints one JSON document a line, a `story.Beat` each, instead of pictures.
+    `as_json` prints each `story.Beat` as one line of JSON, instead of pictures.
     """
     try:
         asyncio.run(_perform(part, session, as_json))
@@ -40,7 +40,7 @@ def run(part: Part = "chat", *, session: str = "default", as_json: bool = False)
 async def _perform(part: Part, session: str, as_json: bool) -> None:
     task = asyncio.current_task()
     assert task is not None
-    with contextlib.suppress(NotImplementedError):  # where there are no such signals
+    with contextlib.suppress(NotImplementedError):  # on systems without these signals
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, task.cancel)
     view = View(Console(highlight=False, markup=False, emoji=False))

@@ -1,6 +1,6 @@
-"""The stage: a strict local Gemini, mitmdump with the addon before it, and the control API, all on free ports.
+"""The stage: a strict local Gemini, mitmdump with the addon in front of it, and the control API, all on free ports.
 
-Everything lives on loopback and in a temporary folder, and leaving the stage ends and removes all of it.
+Everything runs on loopback and in a temporary folder. Leaving the stage ends and removes everything.
 """
 
 import asyncio
@@ -35,35 +35,35 @@ _KEY = {"x-goog-api-key": "any key will do"}
 
 
 class DemoFailed(Exception):
-    """What the demo shows did not come true, or it could not start; the message says what."""
+    """A check of the demo failed, or the demo could not start; the message says why."""
 
 
 class Recorder(App):
-    """The strict server's application, which also keeps the body of its latest answer as it goes out.
+    """The strict server's application, which also records the body of its latest answer.
 
-    `heard`, where it is set, is called with None when a request comes, and with each piece of its answer.
+    `on_piece`, if set, is called with None for each request, and with each piece of its answer.
     """
 
     body = b""
-    heard: Callable[[bytes | None], None] | None = None
+    on_piece: Callable[[bytes | None], None] | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.body = b""
-        if self.heard:
-            self.heard(None)
+        if self.on_piece:
+            self.on_piece(None)
 
         async def record(message: Message) -> None:
             piece = message.get("body", b"")
             self.body += piece
-            if self.heard and piece:
-                self.heard(piece)
+            if self.on_piece and piece:
+                self.on_piece(piece)
             await send(message)
 
         await super().__call__(scope, receive, record)
 
 
 class Stage:
-    """`proxy` is the reverse proxy's URL, `control` the control API's; `session` is whose tools the client gets."""
+    """`proxy`: the reverse proxy's URL. `control`: the control API's URL. `session`: the client's session."""
 
     def __init__(
         self, gemini: StrictGemini, recorder: Recorder, *, proxy: str, control: str, token: str, session: str
@@ -73,33 +73,33 @@ class Stage:
         self.control = control
         self.session = session
         self._recorder = recorder
-        # straight to the ports given: no proxy of the environment is meant here
+        # ignore proxies of the environment
         self._http = httpx2.AsyncClient(timeout=10, trust_env=False)
         self._bearer = {"Authorization": f"Bearer {token}"}
 
     async def ask(self, path: str, document: Json) -> str:
-        """The body of Gemini's answer, as a client gets it through the proxy. Raises DemoFailed."""
+        """Send a request through the proxy. Returns the answer's body at the client. Raises DemoFailed."""
         return (await self._send("POST", self._at_proxy(path), document, _KEY)).text
 
     def stream(self, path: str, document: Json) -> AsyncIterator[str]:
-        """The lines of Gemini's answer as they reach a client. Raises DemoFailed."""
+        """Send a request through the proxy. Yields the answer's lines at the client. Raises DemoFailed."""
         return self._lines("POST", self._at_proxy(path), document, _KEY)
 
     def follow(self) -> AsyncIterator[str]:
-        """The lines of the control API's events; the first comes as soon as no later event is missed."""
+        """The lines of the control API's events. From the first line on, no event is missed."""
         return self._lines("GET", f"{self.control}/v1/events?session={self.session}", None, self._bearer)
 
-    def listen(self, heard: Callable[[bytes | None], None] | None) -> None:
-        """Have `Recorder.heard` called."""
-        self._recorder.heard = heard
+    def listen(self, on_piece: Callable[[bytes | None], None] | None) -> None:
+        """Set `Recorder.on_piece`."""
+        self._recorder.on_piece = on_piece
 
     async def call_control(self, method: str, path: str, document: Any = None) -> Any:
-        """The control API's answer. Raises DemoFailed."""
+        """Call the control API and return its answer. Raises DemoFailed."""
         return (await self._send(method, self.control + path, document, self._bearer)).json()
 
     @property
     def upstream(self) -> Json:
-        """The body of the latest request that reached Gemini. Raises DemoFailed where there is none."""
+        """The body of the latest request to Gemini. Raises DemoFailed if there is none."""
         if not self.gemini.requests:
             raise DemoFailed("nothing reached the local Gemini")
         body: Json = self.gemini.requests[-1]["body"]
@@ -107,7 +107,7 @@ class Stage:
 
     @property
     def answered(self) -> str:
-        """The body of Gemini's latest answer, as it left Gemini."""
+        """The body of Gemini's latest answer, as Gemini sent it."""
         body = self._recorder.body
         return (gzip.decompress(body) if body.startswith(b"\x1f\x8b") else body).decode()
 
@@ -151,8 +151,8 @@ def _check(answer: httpx2.Response) -> None:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a stage has beside the usual: how Gemini's streams are cut, the proxy's options, its environment's further
-    variables, and its folder."""
+    """A stage's settings: how Gemini's streams are cut, and the proxy's options, further environment variables and
+    working directory."""
 
     shape: Shape = field(default_factory=Shape)
     options: Sequence[str] = ()
@@ -162,7 +162,7 @@ class Plan:
 
 @contextlib.asynccontextmanager
 async def set_stage(session: str, plan: Plan) -> AsyncIterator[Stage]:
-    """The whole stage. Raises DemoFailed where mitmdump does not come up."""
+    """Set up the stage. Raises DemoFailed if mitmdump does not start."""
     gemini = StrictGemini()
     gemini.app = recorder = Recorder(gemini.service, plan.shape, gemini.log)
     token = secrets.token_urlsafe(16)
@@ -193,7 +193,7 @@ async def _mitmdump(upstream: str, folder: Path, token: str, plan: Plan) -> Asyn
         *("-s", str(home / "entry.py")),
         *("--mode", f"reverse:{upstream}@127.0.0.1:0"),
         *(word for option in [*own, *plan.options] for word in ("--set", option)),
-        # the token in the environment, where the process list does not show it
+        # in the environment, because the process list shows arguments
         env=os.environ
         | {"TOOLGRAFT_TOKEN": token, "PYTHONUNBUFFERED": "1", "PYTHONPATH": os.pathsep.join(paths)}
         | plan.environment,
@@ -201,17 +201,17 @@ async def _mitmdump(upstream: str, folder: Path, token: str, plan: Plan) -> Asyn
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
-        start_new_session=True,  # Ctrl-C is for the demo, which ends it
+        start_new_session=True,  # so that Ctrl-C reaches only the demo, which ends it
     )
-    said: deque[str] = deque(maxlen=_KEPT_LINES)
+    output_lines: deque[str] = deque(maxlen=_KEPT_LINES)
     reading: asyncio.Task[None] | None = None
     try:
         assert process.stdout is not None
-        await _until_up(process.stdout, said)
-        reading = asyncio.get_running_loop().create_task(_read(process.stdout, said))
+        await _until_up(process.stdout, output_lines)
+        reading = asyncio.get_running_loop().create_task(_read(process.stdout, output_lines))
         yield
     except DemoFailed as error:
-        error.add_note("mitmdump said:\n" + "\n".join(f"  {line}" for line in said))
+        error.add_note("mitmdump said:\n" + "\n".join(f"  {line}" for line in output_lines))
         raise
     finally:
         await _end(process)
@@ -219,26 +219,26 @@ async def _mitmdump(upstream: str, folder: Path, token: str, plan: Plan) -> Asyn
             await reading
 
 
-async def _until_up(output: asyncio.StreamReader, said: deque[str]) -> None:
-    """Until the line that the addon says when every port is open; the files of its addresses are written by then."""
+async def _until_up(output: asyncio.StreamReader, output_lines: deque[str]) -> None:
+    """Wait for the addon's log line that every port is open. The files with its addresses exist by then."""
     try:
         async with asyncio.timeout(_START):
             async for line in output:
-                said.append(line.decode(errors="replace").rstrip())
-                if said[-1].endswith("toolgraft is up."):
+                output_lines.append(line.decode(errors="replace").rstrip())
+                if output_lines[-1].endswith("toolgraft is up."):
                     return
     except TimeoutError:
         raise DemoFailed(f"the proxy was not up after {_START:.0f} seconds") from None
     raise DemoFailed("the proxy did not start")
 
 
-async def _read(output: asyncio.StreamReader, said: deque[str]) -> None:
+async def _read(output: asyncio.StreamReader, output_lines: deque[str]) -> None:
     async for line in output:
-        said.append(line.decode(errors="replace").rstrip())
+        output_lines.append(line.decode(errors="replace").rstrip())
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
-    """Ask it to end, and see to it."""
+    """Terminate the process, and kill it after a timeout."""
     with contextlib.suppress(ProcessLookupError):
         process.terminate()
         try:

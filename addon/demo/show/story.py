@@ -1,7 +1,6 @@
-"""What happens in the demo, and what must hold of it: a chat of four turns, played on a `Stage`. What beats there are.
+"""The demo's story: a chat of four turns on a `Stage`, with checks, and the kinds of beats.
 
-`play` tells it as a sequence of beats, and stops with DemoFailed at the first thing that does not hold. How a beat
-looks is for `view` to say.
+`play` yields the story as a sequence of beats, and raises DemoFailed at the first failed check. `view` prints beats.
 """
 
 import json
@@ -37,7 +36,7 @@ TOOLSET: Json = {
 
 @dataclass(frozen=True)
 class Scene:
-    """A part of the story begins."""
+    """The beginning of a part of the story."""
 
     title: str
     words: str
@@ -45,7 +44,7 @@ class Scene:
 
 @dataclass(frozen=True)
 class Control:
-    """A request to the control API, and what came of it in a few words."""
+    """A request to the control API, and its outcome in a few words."""
 
     request: str
     outcome: str
@@ -53,8 +52,8 @@ class Control:
 
 @dataclass(frozen=True)
 class Exchange:
-    """One request of the client: the two sides of the proxy, both ways. Answers are lists: of one document, or of
-    one for each event of a stream."""
+    """One request of the client and its answer, on both sides of the proxy. Answers are lists of one document, or of
+    one per event of a stream."""
 
     client_sent: Json
     gemini_got: Json
@@ -64,14 +63,14 @@ class Exchange:
 
 @dataclass(frozen=True)
 class Held:
-    """Something that was to hold, and does."""
+    """A check that passed."""
 
     sentence: str
 
 
 @dataclass(frozen=True)
 class Moment:
-    """Something that happened at the `client`, at `Gemini` or to a `tool`, `at` seconds after the client had asked."""
+    """An event at the `client`, at `Gemini` or of a `tool`, `at` seconds after the client asked."""
 
     at: float
     who: str
@@ -80,7 +79,7 @@ class Moment:
 
 @dataclass(frozen=True)
 class Span:
-    """Something that took from `start` to `end`, in seconds after the client had asked."""
+    """A period from `start` to `end`, in seconds after the client asked."""
 
     name: str
     start: float
@@ -89,7 +88,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Chart:
-    """What took how long, beside one another."""
+    """Periods on a common time axis."""
 
     spans: list[Span]
 
@@ -106,85 +105,85 @@ Beat = Scene | Control | Exchange | Held | Moment | Chart | Rewritten
 
 
 def document_of(beat: Beat) -> Json:
-    """A beat as JSON, under its name in lower case: `{"scene": {…}}`, `{"held": {…}}`."""
+    """A beat as JSON, with its class name in lower case as the key: `{"scene": {…}}`, `{"held": {…}}`."""
     return {type(beat).__name__.lower(): asdict(beat)}
 
 
 async def play(stage: Stage) -> AsyncGenerator[Beat]:
-    """The whole story. Raises DemoFailed."""
+    """Yield the whole story. Raises DemoFailed."""
     chat = Chat(stage)
 
-    yield Scene("Tools for the session", "They are set once, from outside. The client knows nothing of them.")
+    yield Scene("Tools for the session", "They are set once, through the control API. The client does not know them.")
     path = f"/v1/sessions/{stage.session}/tools"
     await stage.call_control("PUT", path, TOOLSET)
     yield Control(f"PUT {path}", "get_weather, book_hotel")
 
-    yield Scene(
-        "The client asks", "It declares a tool of its own. Gemini gets the session's tools instead, and calls one."
-    )
+    yield Scene("The client asks", "It declares its own tool. Gemini gets the session's tools instead, and calls one.")
     first = await chat.say("What is the weather in Oslo?")
     yield first
-    yield held(
-        "open_page went no further; Gemini got get_weather and book_hotel",
+    yield check_that(
+        "Gemini got get_weather and book_hotel, but not open_page",
         tool_names(first.gemini_got) == ["get_weather", "book_hotel"],
     )
-    yield held("the client saw no call; it saw a placeholder", is_placeholder(first))
+    yield check_that("the client saw a placeholder instead of the call", is_placeholder(first))
 
-    yield Scene("The call is answered", "It waits in the control API, for as long as it takes.")
+    yield Scene("The call is answered", "It waits in the control API until somebody answers.")
     calls = await pending(stage, ["get_weather"])
     yield Control("GET /v1/calls?status=pending", listed(calls))
     yield await answer(stage, calls[0], {"celsius": -3})
 
     yield Scene(
         "The client goes on",
-        "It sends its history with the placeholder. Gemini gets what really happened in its place.",
+        "It sends its history with the placeholder. Gemini gets the real call and result instead.",
     )
     second = await chat.say("Thanks. Do I need a coat?")
     yield second
-    yield held(
-        "Gemini got its own call back, signature and id included",
+    yield check_that(
+        "Gemini got its own call back, with signature and id",
         parts_with("functionCall", second.gemini_got) == parts_with("functionCall", *first.gemini_answered),
     )
-    yield held("the result follows the call", results(second.gemini_got) == [{"celsius": -3}])
-    yield held("the answer rests on the result", "-3" in text(second.client_saw))
+    yield check_that("the result follows the call", results(second.gemini_got) == [{"celsius": -3}])
+    yield check_that("the answer uses the result", "-3" in text(second.client_saw))
 
     yield Scene(
         "A stream, and two calls at once",
-        "The client streams now. It never sees a call, and its stream ends as streams end.",
+        "Now the client streams. It never sees a call, and its stream ends normally.",
     )
     third = await chat.say("And the weather in Rome and Cairo?", stream=True)
     yield third
-    yield held("no event that the client saw holds a call", is_placeholder(third))
+    yield check_that("no event at the client contained a call", is_placeholder(third))
     calls = await pending(stage, ["get_weather", "get_weather"])
     yield Control("GET /v1/calls?status=pending", listed(calls))
     yield await answer(stage, calls[1], {"celsius": 31})
     yield await answer(stage, calls[0], {"celsius": 19})
 
-    yield Scene("The last turn", "The results came in the wrong order. Gemini gets them in the order of its calls.")
+    yield Scene("The last turn", "The results arrived in another order. Gemini gets them in the order of its calls.")
     fourth = await chat.say("Which of them is warmer?", stream=True)
     yield fourth
-    yield held(
-        "three calls and three results, each in its place",
+    yield check_that(
+        "Gemini got three calls, each with its result",
         results(fourth.gemini_got) == [{"celsius": -3}, {"celsius": 19}, {"celsius": 31}],
     )
-    yield held("no placeholder went to Gemini", "Tool call completed" not in json.dumps(fourth.gemini_got))
-    yield held("the stream of text is as Gemini sent it", fourth.client_saw == fourth.gemini_answered)
-    yield held("the answer rests on both results", "19" in text(fourth.client_saw) and "31" in text(fourth.client_saw))
+    yield check_that("Gemini got no placeholder", "Tool call completed" not in json.dumps(fourth.gemini_got))
+    yield check_that("the client got Gemini's text stream unchanged", fourth.client_saw == fourth.gemini_answered)
+    yield check_that(
+        "the answer uses both results", "19" in text(fourth.client_saw) and "31" in text(fourth.client_saw)
+    )
     gemini = stage.gemini
-    yield held(
-        "the local Gemini, which checks what the real one checks, refused nothing and saw no stand-in signature",
+    yield check_that(
+        "the local Gemini, as strict as the real one, refused nothing and saw no dummy signature",
         not gemini.refused and not gemini.dummy_signatures,
     )
 
 
-def held(sentence: str, holds: bool) -> Held:
+def check_that(sentence: str, holds: bool) -> Held:
     if not holds:
-        raise DemoFailed(f"this was to hold, and does not: {sentence}")
+        raise DemoFailed(f"a check failed: {sentence}")
     return Held(sentence)
 
 
 class Chat:
-    """A chat as any client keeps it: what it was given goes into its history, and out again with the next request."""
+    """A chat as clients keep it: answers go into the history, and the next request sends the history."""
 
     def __init__(self, stage: Stage) -> None:
         self.contents: list[Json] = []
@@ -203,7 +202,7 @@ class Chat:
         return {"contents": list(self.contents), "tools": OWN_TOOLS}
 
     def keep(self, saw: list[Json]) -> None:
-        """Put an answer into the history."""
+        """Add an answer to the history."""
         self.contents.append({"role": "model", "parts": list(parts(*saw))})
 
 
@@ -219,11 +218,11 @@ def documents(body: str, stream: bool) -> list[Json]:
 
 
 async def pending(stage: Stage, names: list[str]) -> list[Json]:
-    """The calls that wait for their results. Raises DemoFailed where they are not those of these names."""
+    """The calls that wait for results. Raises DemoFailed if their names are not `names`."""
     page = await stage.call_control("GET", f"/v1/calls?session={stage.session}&status=pending&wait=5")
     found: list[Json] = page["items"]
     if [call["name"] for call in found] != names:
-        raise DemoFailed(f"the calls that wait should be {names}, and are {listed(found) or 'none'}")
+        raise DemoFailed(f"expected waiting calls {names}, found {listed(found) or 'none'}")
     return found
 
 
@@ -252,9 +251,9 @@ def text(responses: list[Json]) -> str:
 
 
 def is_placeholder(exchange: Exchange) -> bool:
-    shown = text(exchange.client_saw)
+    visible = text(exchange.client_saw)
     hidden = not any("functionCall" in part for part in parts(*exchange.client_saw))
-    return hidden and shown.startswith("Tool call completed: get_weather") and "[turn_" in shown
+    return hidden and visible.startswith("Tool call completed: get_weather") and "[turn_" in visible
 
 
 def tool_names(request: Json) -> list[str]:

@@ -1,6 +1,6 @@
-"""How the demo looks: each exchange as four panes, and what the proxy changed marked as in a diff.
+"""The demo's output: each exchange as four panes, with the proxy's changes marked as in a diff.
 
-Colours say nothing that the marks do not: it reads the same in a pipe.
+Colours only repeat the marks, so the output is complete without them.
 """
 
 import json
@@ -21,7 +21,7 @@ WIDEST = 120
 
 
 class Row(NamedTuple):
-    """A line of a pane. `mark`: "+" put in by the proxy, "-" taken out by it, " " passed as it was."""
+    """A line of a pane. `mark`: "+" added by the proxy, "-" removed by the proxy, " " unchanged."""
 
     mark: str
     who: str
@@ -42,11 +42,11 @@ class View:
         self._scenes = 0
 
     def opening(self, stage: Stage) -> None:
-        self._print(Text("toolgraft: tools for a Gemini client that knows nothing of them", style="bold"))
-        self._print(Text(f"proxy {stage.proxy}, before a strict local Gemini, {stage.gemini.url}"))
+        self._print(Text("toolgraft: tools for a Gemini client that does not know them", style="bold"))
+        self._print(Text(f"proxy {stage.proxy}, in front of a strict local Gemini, {stage.gemini.url}"))
         self._print(Text(f"control API {stage.control}"))
-        put_in, taken_out = ("+", _STYLES["+"]), ("-", _STYLES["-"])
-        self._print(Text.assemble(put_in, " put in by the proxy   ", taken_out, " taken out by the proxy"))
+        added, removed = ("+", _STYLES["+"]), ("-", _STYLES["-"])
+        self._print(Text.assemble(added, " added by the proxy   ", removed, " removed by the proxy"))
 
     def show(self, beat: Beat) -> None:
         match beat:
@@ -60,9 +60,9 @@ class View:
             case Exchange():
                 self._print(panes(beat))
             case Held(sentence):
-                self._line(Text("held:", style="green"), Text(sentence))
+                self._line(Text("checked:", style="green"), Text(sentence))
             case Moment():
-                self._print(Group(moment_line(beat)))  # alone it would be wrapped
+                self._print(Group(moment_line(beat)))  # a bare Text would be wrapped
             case Rewritten(sent, got):
                 self._print(side("the client sent", request_rows(sent, got, "-")))
                 self._print(side("Gemini got", request_rows(got, sent, "+")))
@@ -70,9 +70,9 @@ class View:
                 self._print(chart(spans))
 
     def closing(self, following: str) -> None:
-        """`following`: what to try next."""
+        """`following`: the suggested next step."""
         self._print()
-        self._print(Text("All of it held.", style="bold green"))
+        self._print(Text("All checks passed.", style="bold green"))
         self._print(Text(f"Next: {following}"))
 
     def _line(self, *cells: Text) -> None:
@@ -103,7 +103,7 @@ def panes(exchange: Exchange) -> Table:
 
 
 def request_rows(request: Json, other: Json, mark: str) -> Iterator[Row]:
-    """A request's tools and history; what the other side's request has not is marked."""
+    """A request's tools and history. Rows that the other request does not have get the mark."""
     others = list(_declared(other))
     for tool in _declared(request):
         yield Row(" " if tool in others else mark, "tool", _signature(tool))
@@ -127,7 +127,7 @@ def answer_rows(answers: list[Json], others: list[Json], mark: str) -> Iterator[
 
 
 def described(part: Json) -> str:
-    """A part in a few words."""
+    """A short form of a part."""
     signed = ", signed" if "thoughtSignature" in part else ""
     if call := part.get("functionCall"):
         return f"call {call['name']} {_compact(call.get('args', {}))}{signed}"
@@ -137,13 +137,13 @@ def described(part: Json) -> str:
 
 
 def moment_line(moment: Moment) -> Text:
-    """When, where, what."""
+    """One line: time, place, event."""
     style = _PLACES.get(moment.who, "")
     return _clipped((f"{moment.at:6.3f} ", "dim"), (f"{moment.who:<6} ", style), (moment.what, ""))
 
 
 def side(title: str, rows: Iterator[Row]) -> RenderableType:
-    """The rows of one side under a title, a line each."""
+    """The rows of one side under a title, one line each."""
     return Group(Text(title, style="bold"), *(_row_line(row) for row in rows))
 
 
@@ -153,7 +153,7 @@ def _row_line(row: Row) -> Text:
 
 
 def _clipped(*pieces: tuple[str, str]) -> Text:
-    """One line, whatever the width."""
+    """One line, cut to the width."""
     line = Text(no_wrap=True, overflow="ellipsis")
     for words, style in pieces:
         line.append(words.replace("\n", " "), style)
@@ -161,7 +161,7 @@ def _clipped(*pieces: tuple[str, str]) -> Text:
 
 
 def chart(spans: list[Span]) -> Table:
-    """A bar for each span, on one scale."""
+    """A bar for each span, on a common scale."""
     grid = Table.grid(padding=(0, 1), pad_edge=True)
     grid.add_column(no_wrap=True, overflow="ellipsis", max_width=34)
     grid.add_column(width=_BAR, no_wrap=True)
