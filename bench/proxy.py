@@ -5,7 +5,7 @@ import tempfile
 from pathlib import Path
 
 from bench.conversations import image_kind, text_kind
-from bench.measure import Effort, compare, main
+from bench.measure import PATH, Effort, compare, main
 from bench.processes import Side, bare, grafted, upstream
 from bench.report import Row, at_least, at_most
 from bench.seed import capture, default_store
@@ -28,6 +28,8 @@ async def table(effort: Effort) -> list[Row]:
         for kind, target in ((TEXT_2K, 0.92), (TEXT_100K, 0.90), (IMAGE_1M, 0.90), (IMAGE_8M, 0.85), (TEXT_1M, 0.75)):
             pair = await compare(effort, sides, kind)
             rows.append(at_least(f"requests a second: {kind.name}", target, pair.rate, pair.rates))
+        pair = await compare(effort, sides, TEXT_2K, path=f"{PATH}?same")
+        rows.append(at_least(f"requests a second, every answer alike: {TEXT_2K.name}", None, pair.rate, pair.rates))
         rows += await _ledger(effort, port, one)
         for kind in (TEXT_100K, TEXT_1M):
             pair = await compare(effort, sides, kind, cold=True)

@@ -1,6 +1,7 @@
-"""An upstream for benchmarks: no rules, a fixed answer, as little work as asyncio allows.
+"""An upstream for benchmarks: no rules, one answer, as little work as asyncio allows.
 
-Unary requests get one text answer. ``alt=sse`` gives N events, one write each: N from ``?events=N`` or from
+Unary requests get one text answer. No two text answers have the same words, since each has a number, in a stream in its
+last event; with ``?same`` all have. ``alt=sse`` gives N events, one write each: N from ``?events=N`` or from
 "N events" in the body, else 10; ``?delay=S`` puts S seconds between them.
 With ``?call=NAME``, unary requests get a call of that function instead. HTTP/1.1 with Content-Length or chunks.
 
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import itertools
 import json
 import re
 import socket
@@ -63,10 +65,14 @@ def _call(name: str) -> bytes:
     return _unary({"functionCall": call, "thoughtSignature": _SIGNATURE})
 
 
-_UNARY = _unary({"text": "Paris is the capital of France. " * 8})
+_NUMBER = "0000000"
+_UNARY = _unary({"text": f"Paris is the capital of France, {_NUMBER}. " + "Paris is the capital of France. " * 7})
 _STREAM = _head(b"text/event-stream", b"transfer-encoding: chunked")
 _LOVELY = {"text": "Paris is lovely. "}
-_EVENT, _LAST = _event(_LOVELY), _event(_LOVELY, final=True) + b"0\r\n\r\n"
+_EVENT = _event(_LOVELY)
+_LAST = _event({"text": f"Paris is lovely, {_NUMBER}."}, final=True) + b"0\r\n\r\n"
+_SAME = re.compile(rb"[?&]same\b")
+_numbers = itertools.count(1)
 _CALL = re.compile(rb"[?&]call=(\w+)")
 _LENGTH = re.compile(rb"\r\ncontent-length:\s*(\d+)", re.IGNORECASE)
 _CHUNKED = re.compile(rb"\r\ntransfer-encoding:\s*chunked", re.IGNORECASE)
@@ -77,10 +83,14 @@ _LOOP = re.compile(rb"[?&]loop=([\w,]+)")
 _FIRST = re.compile(rb"[?&]first=([\d.]+)")
 
 
-def _events(count: int, names: Sequence[str]) -> Iterator[bytes]:
+def _numbered(answer: bytes, *, same: bool) -> bytes:
+    return answer if same else answer.replace(_NUMBER.encode(), b"%07d" % next(_numbers), 1)
+
+
+def _events(count: int, names: Sequence[str], *, same: bool) -> Iterator[bytes]:
     for number in range(count - 1):
         yield _event(*_calls(names)) if names and number == 1 else _EVENT
-    yield _LAST
+    yield _numbered(_LAST, same=same)
 
 
 class Light(asyncio.Protocol):
@@ -117,16 +127,17 @@ class Light(asyncio.Protocol):
         line = head.partition(b"\r\n")[0]
         match = _LOOP.search(line)
         names = match[1].decode().split(",") if match and b'"functionResponse"' not in self.buffer else []
+        same = _SAME.search(line) is not None
         if b"alt=sse" in line:
             match = _EVENTS.search(line) or _EVENTS_IN_BODY.search(self.buffer, end)
-            events = _events(int(match[1]) if match else 10, names)
+            events = _events(int(match[1]) if match else 10, names, same=same)
             delay, first = _DELAY.search(line), _FIRST.search(line)
             self._stream(events, float(delay[1]) if delay else 0.0, float(first[1]) if first and names else 0.0)
         elif names:
             self.transport.write(_unary(*_calls(names)))
         else:
             match = _CALL.search(line)
-            self.transport.write(_call(match[1].decode()) if match else _UNARY)
+            self.transport.write(_call(match[1].decode()) if match else _numbered(_UNARY, same=same))
         del self.buffer[: self.need]
         self.need = 0
 

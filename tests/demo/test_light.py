@@ -13,6 +13,12 @@ RESULT = {"contents": [{"role": "user", "parts": [{"functionResponse": {"name": 
 
 async def parts(query: str, body: dict[str, Any]) -> list[list[str]]:
     """The kinds of parts of each document of an answer; calls by their names."""
+    said = await answered(query, body)
+    return [[part["functionCall"]["name"] if "functionCall" in part else "text" for part in one] for one in said]
+
+
+async def answered(query: str, body: dict[str, Any]) -> list[list[dict[str, Any]]]:
+    """The parts of each document of an answer."""
     server = await asyncio.get_running_loop().create_server(Light, "127.0.0.1", 0)
     async with server, asyncio.timeout(10):
         reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
@@ -25,8 +31,7 @@ async def parts(query: str, body: dict[str, Any]) -> list[list[str]]:
         else:
             documents = [json.loads(await reader.readexactly(int(head.partition("content-length: ")[2].split()[0])))]
         writer.close()
-    said = [document["candidates"][0]["content"]["parts"] for document in documents]
-    return [[part["functionCall"]["name"] if "functionCall" in part else "text" for part in one] for one in said]
+    return [document["candidates"][0]["content"]["parts"] for document in documents]
 
 
 @pytest.mark.parametrize(
@@ -43,3 +48,12 @@ async def test_calls_are_asked_for_until_there_are_results(
 ) -> None:
     assert await parts(query, {"contents": []}) == first
     assert await parts(query, RESULT) == second
+
+
+@pytest.mark.parametrize("query", ["", "alt=sse&events=2"])
+async def test_no_two_answers_say_the_same_unless_they_are_asked_to(query: str) -> None:
+    one, other = [await answered(query, {"contents": []}) for _ in range(2)]
+    assert one != other
+    assert [len(parts) for parts in one] == [len(parts) for parts in other]
+    one, other = [await answered(f"{query}&same", {"contents": []}) for _ in range(2)]
+    assert one == other
