@@ -130,14 +130,8 @@ class Dispatcher:
 
     async def trigger_event(self, event: hooks.Hook) -> None:
         table = self._table(event.name)
-        for group in self._groups(event.name) if table is None else table:
-            try:
-                await invoke_addon(group, event)
-            except exceptions.AddonHalt:
-                return
-            except Exception:
-                with safecall():
-                    raise
+        if table != ():
+            await invoke_addon(self._groups(event.name) if table is None else table, event)
 
     def _table(self, name: str) -> Table | None:
         """None where each addon has to be asked."""
@@ -167,12 +161,19 @@ class Dispatcher:
                 yield _iter_hooks(top, name)
 
 
-async def invoke_addon(found: Iterable[Hook], event: hooks.Hook) -> None:
-    """As mitmproxy's, and of the same name: tracebacks in the log begin below it."""
-    for hook in found:
-        result = hook(*event.args())
-        if result is not None and inspect.isawaitable(result):
-            await result
+async def invoke_addon(groups: Iterable[Iterable[Hook]], event: hooks.Hook) -> None:
+    """Has the name of mitmproxy's function, as tracebacks in the log begin below it."""
+    for group in groups:
+        try:
+            for hook in group:
+                result = hook(*event.args())
+                if result is not None and inspect.isawaitable(result):
+                    await result
+        except exceptions.AddonHalt:
+            return
+        except Exception:
+            with safecall():
+                raise
 
 
 def _iter_hooks(addon: Any, name: str) -> Iterator[Hook]:
