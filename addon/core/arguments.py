@@ -103,21 +103,21 @@ class Assembly:
                     target.append(None)
             elif not isinstance(target, dict):
                 return
-            held = target[key] if isinstance(key, int) else target.get(key)
+            current = target[key] if isinstance(key, int) else target.get(key)
             if following is None:
-                self._give(target, key, held, value)
+                self._set_value(target, key, current, value)
                 return
-            if held is None:
-                held = target[key] = [] if isinstance(following, int) else {}
-            target = held
+            if current is None:
+                current = target[key] = [] if isinstance(following, int) else {}
+            target = current
 
-    def _give(self, target: Any, key: str | int, held: Any, value: Any) -> None:
+    def _set_value(self, target: Any, key: str | int, current: Any, value: Any) -> None:
         if not isinstance(value, str):
             target[key] = value
-        elif isinstance(held, _Growing):
-            held.texts.append(value)
+        elif isinstance(current, _Growing):
+            current.texts.append(value)
         else:
-            target[key] = _Growing([held, value] if isinstance(held, str) else [value])
+            target[key] = _Growing([current, value] if isinstance(current, str) else [value])
             self._growing.append((target, key))
 
 

@@ -1,4 +1,4 @@
-"""Replaces the visible turns of a history by the true turns: what the model really said and was told.
+"""Replaces the visible turns of a history by the true turns: what the model and its tools really said.
 
 `rewrite` takes a history and the ledger's true turns for its model turns, and returns the pieces of the new `contents`.
 The result always keeps Gemini's order: a turn with calls comes right after a user turn or after responses, and exactly
@@ -18,7 +18,7 @@ from addon.core.steps import CallSlot, TrueStep, TrueTurn, client_calls, last_st
 from addon.core.tools import Generation, ToolPlan, is_before
 from addon.core.turns import CALLS, RESPONSES, SERVER_TOOLS, History, HistoryTurn
 
-_TOLD = CALLS | RESPONSES | SERVER_TOOLS
+_MAY_CHANGE = CALLS | RESPONSES | SERVER_TOOLS
 """The parts that may have to be rewritten even in a turn that the ledger does not know."""
 
 NO_RESULT: Document = {"error": "no result"}
@@ -56,16 +56,18 @@ def rewrite(
 ) -> list[Piece] | None:
     """The pieces of the new `contents`; None if nothing changes. `hits`: turn index → the true turns behind it (several
     if placeholders were joined into one turn)."""
-    if not hits and not (rules.strip and history.holds & _TOLD):
+    if not hits and not (rules.strip and history.holds & _MAY_CHANGE):
         return None
     writer = _Writer(body, history, hits, rules)
-    told = [*hits, *(i for i, turn in enumerate(history.turns) if turn.holds & _TOLD)] if history.holds else hits
+    indices = (
+        [*hits, *(i for i, turn in enumerate(history.turns) if turn.holds & _MAY_CHANGE)] if history.holds else hits
+    )
     position = 0
-    for index in sorted({at for i in told for at in (i, i + 1) if at < len(history.turns)}):
-        writer.stay(position, index)
+    for index in sorted({at for i in indices for at in (i, i + 1) if at < len(history.turns)}):
+        writer.keep(position, index)
         writer.turn(index)
         position = index + 1
-    writer.stay(position, len(history.turns))
+    writer.keep(position, len(history.turns))
     return writer.out if writer.changed else None
 
 
@@ -85,7 +87,7 @@ class _Writer:
         self.manner = StepFormat(rules.plan.names, rules.plan.server_tools, rules.model, rules.ids)
         self.depends_on_place = False
         self.kept_step = False
-        self.seen: set[str] = set()
+        self.expanded: set[str] = set()
         self.last = last_step(history, hits, rules.placeholder)
 
     # --- turns ------------------------------------------------------------------------------------------------
@@ -98,7 +100,7 @@ class _Writer:
         else:
             self.user_turn(turn)
 
-    def stay(self, first: int, end: int) -> None:
+    def keep(self, first: int, end: int) -> None:
         """Write the turns from `first` up to `end` unchanged."""
         if first == end:
             return
@@ -113,8 +115,8 @@ class _Writer:
         self.kept_step = False
         here = self.hits.get(self.index, ()) if self.out else ()
         found = [true for true in here if not self._keeps_text(turn, true)]
-        fresh = {true.turn_id: true for true in found if true.turn_id not in self.seen}
-        self.seen.update(true.turn_id for true in here)
+        fresh = {true.turn_id: true for true in found if true.turn_id not in self.expanded}
+        self.expanded.update(true.turn_id for true in here)
         if not found:
             self._own_turn(turn)
             return
@@ -125,7 +127,7 @@ class _Writer:
         self.changed = True
         simple = turn.text == only.visible_text or not self.rules.placeholder.find(turn.text) if only else False
         if only is not None and simple and not turn.holds & CALLS:
-            self.out += self._told(only)
+            self.out += self._true_pieces(only)
         else:
             self._joined_turn(turn, {true.turn_id: true for true in found}, fresh)
 
@@ -136,7 +138,7 @@ class _Writer:
         elif self.rules.strip and turn.holds & RESPONSES and not self.kept_step:
             self._write([as_text(content) for content in turn.contents(self.body)])
         else:
-            self.stay(self.index, self.index + 1)
+            self.keep(self.index, self.index + 1)
         self.kept_step = False
 
     def _keeps_text(self, turn: HistoryTurn, true: TrueTurn) -> bool:
@@ -148,7 +150,7 @@ class _Writer:
         return (
             self.rules.keep_unanswered
             and true is self.last
-            and true.turn_id not in self.seen
+            and true.turn_id not in self.expanded
             and not true.is_shared
             and bool(true.answers)
             and len(true.pending) == len(true.answers)
@@ -165,7 +167,7 @@ class _Writer:
         if flat_calls or flat_server:
             self._write([as_text(c, calls=flat_calls, server=flat_server) for c in turn.contents(self.body)])
         else:
-            self.stay(self.index, self.index + 1)
+            self.keep(self.index, self.index + 1)
 
     def _is_whole_step(self, turn: HistoryTurn) -> bool:
         """Whether a step of the client may stay: all calls declared, after a user turn, with its responses in order."""
@@ -184,21 +186,21 @@ class _Writer:
             if text:
                 self._write([{"role": "model", "parts": [{"text": text}]}])
             if true is not None and fresh.pop(true.turn_id, None) is not None:
-                self.out += self._told(true)
+                self.out += self._true_pieces(true)
         parts = [part for content in turn.contents(self.body) for part in parts_of(content)]
         if calls := [part for part in parts if get(part, "functionCall") is not None]:
             self.kept_step = not self.rules.strip or self._is_whole_step(turn)
             step: Document = {"role": "model", "parts": calls}
             self._write([step if self.kept_step else as_text(step)])
 
-    def _told(self, true: TrueTurn) -> list[Piece]:
+    def _true_pieces(self, true: TrueTurn) -> list[Piece]:
         """The pieces of a true turn whose calls the client does not answer, responses included."""
         if true.written is not None and true.written[0] == self.manner:
             return true.written[1]
         self.depends_on_place = False
         pieces: list[Piece] = []
         for step in true.steps:
-            contents = [self._said(step)]
+            contents = [self._model_content(step)]
             if step.slots:
                 contents.append({"role": "user", "parts": self._paired([], [], step, true)[0]})
             if not self._is_declared(step):
@@ -218,7 +220,7 @@ class _Writer:
     def _used(self, slot: CallSlot) -> str:
         return slot.name if slot.call_id is None else self.rules.plan.names.get(slot.name, slot.name)
 
-    def _said(self, step: TrueStep) -> Document:
+    def _model_content(self, step: TrueStep) -> Document:
         """A step's model Content with this request's names, and a signature on its first call if the model requires
         one."""
         parts: list[Document] = []
@@ -235,8 +237,8 @@ class _Writer:
                     part["thoughtSignature"] = DUMMY_SIGNATURE
                 unsigned = False
             parts.append(part)
-        said: Document = {**step.content, "parts": parts}
-        return said if self.rules.plan.server_tools else as_text(said, calls=False)
+        content: Document = {**step.content, "parts": parts}
+        return content if self.rules.plan.server_tools else as_text(content, calls=False)
 
     def _must_be_signed(self) -> bool:
         """Whether Gemini refuses an unsigned call here: from 3.5 on anywhere, from 3 on in the current turn. An unknown
@@ -256,15 +258,15 @@ class _Writer:
         *earlier, step = true.steps
         if earlier:
             self.changed = True
-            self.out += self._told(TrueTurn(true.turn_id, earlier, true.answers))
-        said = self._said(step)
+            self.out += self._true_pieces(TrueTurn(true.turn_id, earlier, true.answers))
+        content = self._model_content(step)
         contents = turn.contents(self.body)
         if not self._is_declared(step):
-            self._write([as_text(said, server=False)])
-        elif not earlier and echoed(contents) == echoed([said]):
-            self.stay(self.index, self.index + 1)
+            self._write([as_text(content, server=False)])
+        elif not earlier and echoed(contents) == echoed([content]):
+            self.keep(self.index, self.index + 1)
         else:
-            self._write([said])
+            self._write([content])
         asked = client_calls(None if self.rules.keeps_history else contents, true)
         if self.index + 1 < len(self.turns):
             self.awaited = (true, asked)
@@ -275,11 +277,11 @@ class _Writer:
         """Write the user turn after a shared step: the responses of both sides in call order, then its other parts."""
         step = true.steps[-1]
         contents = turn.contents(self.body)
-        given = responses_in(contents)
-        paired, left = self._paired(given, asked, step, true)
+        sent = responses_in(contents)
+        paired, unmatched = self._paired(sent, asked, step, true)
         declared = self._is_declared(step)
-        if declared and [part["functionResponse"] for part in paired] == given and responses_lead(contents):
-            self.stay(self.index, self.index + 1)
+        if declared and [part["functionResponse"] for part in paired] == sent and responses_lead(contents):
+            self.keep(self.index, self.index + 1)
             return
         responses: Document = {"role": "user", "parts": paired}
         self._write([responses if declared else as_text(responses)])
@@ -289,27 +291,27 @@ class _Writer:
                 self.out.append(span)
             elif others:
                 self._write([{**content, "role": "user", "parts": others}])
-        if left:
-            self._write([as_text({"role": "user", "parts": [{"functionResponse": one} for one in left]})])
+        if unmatched:
+            self._write([as_text({"role": "user", "parts": [{"functionResponse": one} for one in unmatched]})])
 
     def _paired(
-        self, given: Sequence[Document], asked: Sequence[Document | None], step: TrueStep, true: TrueTurn
+        self, sent: Sequence[Document], asked: Sequence[Document | None], step: TrueStep, true: TrueTurn
     ) -> tuple[list[Document], list[Document]]:
         """The step's functionResponse parts in call order, and the client's responses that match none of its calls.
         `asked`: the calls as the client has them."""
-        left = list(given)
+        unmatched = list(sent)
         parts: list[Document] = []
-        for slot, call, own in itertools.zip_longest(step.slots, calls_in([step.content]), asked):
+        for slot, call, client_call in itertools.zip_longest(step.slots, calls_in([step.content]), asked):
             head: Document = {"name": self._used(slot)}
             if self.rules.ids and call.get("id") is not None:
                 head = {"id": call["id"], **head}
-            mine = response_to(own, left)
-            if mine is not None:
-                parts.append({"functionResponse": {**mine, **head}})
+            response = response_to(client_call, unmatched)
+            if response is not None:
+                parts.append({"functionResponse": {**response, **head}})
                 continue
             answer = true.answers.get(slot.call_id) if slot.call_id is not None else None
             parts.append({"functionResponse": {**head, "response": NO_RESULT if answer is None else answer}})
-        return parts, left
+        return parts, unmatched
 
     # --- output -----------------------------------------------------------------------------------------------
 

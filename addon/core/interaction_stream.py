@@ -81,23 +81,23 @@ class InteractionStream:
     def forward(self, document: Document, item: Item | None = None) -> bytes:
         """The bytes of a service event for the client. `item`: the original event, if its bytes may be reused."""
         ready, self._complete = self._complete, {}
-        held = b"".join(
+        released = b"".join(
             self._numbered(index, decode(one.data or b"{}"), one) for index, items in ready.items() for one in items
         )
         match document:
             case {"event_type": "interaction.created"} if self.rounds > 1:
-                return held
+                return released
             case {"event_type": "interaction.status_update", "status": "requires_continuation"}:
-                return held  # the last event has the status, unless the proxy requests the rest
+                return released  # the last event has the status, unless the proxy requests the rest
             case {"event_type": "interaction.status_update", "status": status} if self.rounds > 1 or (
                 self._hides_events and status not in _ALIVE
             ):
-                return held
+                return released
             case {"event_type": kind, "index": int(index)}:
                 if index not in self._numbers and kind != "step.start":
-                    return held  # the step is hidden
-                return held + self._numbered(index, document, item)
-        return held + ((reusable_bytes(item) if item is not None else b"") or sse_event(document))
+                    return released  # the step is hidden
+                return released + self._numbered(index, document, item)
+        return released + ((reusable_bytes(item) if item is not None else b"") or sse_event(document))
 
     def _numbered(self, index: int, document: Document, item: Item | None) -> bytes:
         if index not in self._numbers:

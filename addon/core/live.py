@@ -41,7 +41,7 @@ from addon.core.steps import CallSlot
 from addon.core.tools import Toolbox, generation, is_before
 
 BLOCKING, NON_BLOCKING = "BLOCKING", "NON_BLOCKING"
-_CONCERNS = re.compile(rb'"(?:tool_?[Cc]all|turn_?[Cc]omplete)')
+_RELEVANT = re.compile(rb'"(?:tool_?[Cc]all|turn_?[Cc]omplete)')
 _ESCAPES = (b"\\u00", b"\0")
 """The keys that make a service frame worth decoding, and the escapes that may hide them. Most frames are long audio."""
 _DECLARING = ("setup", "contextUpdate")
@@ -76,7 +76,7 @@ class LiveStep(NamedTuple):
 
 def is_relevant(data: bytes) -> bool:
     """Whether a service frame may hold a call or the end of a turn."""
-    return _CONCERNS.search(data) is not None or any(escape in data for escape in _ESCAPES)
+    return _RELEVANT.search(data) is not None or any(escape in data for escape in _ESCAPES)
 
 
 class Outcome(NamedTuple):
@@ -92,7 +92,7 @@ class Outcome(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Waiting:
+class _WaitingCall:
     """A grafted call whose answer has not gone upstream. `step`: the number of its toolCall."""
 
     step: int
@@ -129,7 +129,7 @@ class LiveMachine:
         self.model = ""
         self._names: dict[str, str] = {}  # the name used upstream → the toolset's name
         self._free: set[str] = set()  # the client's tools that the model does not wait for
-        self._waiting: dict[str, _Waiting] = {}
+        self._waiting: dict[str, _WaitingCall] = {}
         self._client_calls: set[str] = set()  # ids of the client's calls that the model waits for, beside grafted calls
         self._client_answers: dict[str, str] = {}  # Gemini ids of the calls that the client answers → call ids
         self._steps = 0
@@ -237,10 +237,10 @@ class LiveMachine:
         if get(_member(document, "serverContent")[1], "turnComplete"):
             self._before_turn = self._steps
             self._client_calls.clear()  # the model no longer waits for the client's answers
-        seen, called = self._split_calls(document)
-        seen, cancelled = self._cancel(seen)
-        passes = data if seen is document else encode(seen) if seen else None
-        return Outcome(passes, self._take_ready() + self._release_held(), called, cancelled)
+        visible, step = self._split_calls(document)
+        visible, cancelled = self._cancel(visible)
+        forward = data if visible is document else encode(visible) if visible else None
+        return Outcome(forward, self._take_ready() + self._release_held(), step, cancelled)
 
     def _split_calls(self, document: Document) -> tuple[Document, LiveStep | None]:
         key, inner = _member(document, "toolCall")
@@ -258,7 +258,7 @@ class LiveMachine:
                 self._refuse(call, used, name, captured[-1])
                 continue
             fault = bounds.fault(call.get("args"))
-            said = call if fault is None else {**call, "args": {}}
+            kept_call = call if fault is None else {**call, "args": {}}
             if is_own:
                 own.append(call)
                 slots.append(CallSlot(used, None))
@@ -267,18 +267,18 @@ class LiveMachine:
             else:
                 overflow = bounds.take()
                 unknown = f"unknown tool: {used}" if name is None else None
-                captured.append(self._capture(said, used, name, place, unknown or overflow or fault))
+                captured.append(self._capture(kept_call, used, name, place, unknown or overflow or fault))
                 slots.append(CallSlot(name or used, captured[-1].call_id))
-            parts.append({"functionCall": {**said, "name": name or used}})
+            parts.append({"functionCall": {**kept_call, "name": name or used}})
         if not captured:
             return document, None
-        called = LiveStep(tuple(parts), tuple(slots), tuple(captured), self._steps - self._before_turn)
+        step = LiveStep(tuple(parts), tuple(slots), tuple(captured), self._steps - self._before_turn)
         self._steps += 1
         if self.passthrough:
-            return document, called
+            return document, step
         if any(self._waiting[call.call_id].blocks for call in captured):
             self._client_calls.update(blocked)
-        return _replaced(document, key, _replaced(inner, _key(inner, "functionCalls"), own)), called
+        return _replaced(document, key, _replaced(inner, _key(inner, "functionCalls"), own)), step
 
     def _capture(self, call: Document, used: str, name: str | None, place: int, fault: str | None) -> CapturedCall:
         gemini_id, args = _id_of(call), call.get("args")
@@ -296,9 +296,9 @@ class LiveMachine:
             self._waiting[one.call_id] = self._awaited(gemini_id, used, name)
         return one
 
-    def _awaited(self, gemini_id: str | None, used: str, name: str | None) -> _Waiting:
-        manner = self.behaviors.get(name or "", ToolBehavior())
-        return _Waiting(self._steps, gemini_id, used, self._blocks(manner.behavior), manner.scheduling)
+    def _awaited(self, gemini_id: str | None, used: str, name: str | None) -> _WaitingCall:
+        tool = self.behaviors.get(name or "", ToolBehavior())
+        return _WaitingCall(self._steps, gemini_id, used, self._blocks(tool.behavior), tool.scheduling)
 
     def _refuse(self, call: Document, used: str, name: str | None, last: CapturedCall) -> None:
         """Answer a call beyond the limit of a step with the same error as the `last` allowed one. The call is not
@@ -339,12 +339,15 @@ class LiveMachine:
 
     def close(self) -> Outcome:
         """The connection has closed: cancel all open calls and drop the held frames."""
-        left = (*(call_id for call_id, one in self._waiting.items() if one.is_stored), *self._client_answers.values())
+        open_calls = (
+            *(call_id for call_id, one in self._waiting.items() if one.is_stored),
+            *self._client_answers.values(),
+        )
         self._waiting.clear()
         self._client_answers.clear()
         self._client_calls.clear()
         self._held_frames.clear()
-        return Outcome(cancel=left)
+        return Outcome(cancel=open_calls)
 
     def _take_ready(self) -> tuple[Frame, ...]:
         """The answers that can go upstream now."""
@@ -388,8 +391,8 @@ def _id_of(call: Document) -> str | None:
     return None if gemini_id is None else str(gemini_id)
 
 
-def _with_behavior(declaration: Document, manner: ToolBehavior) -> Document:
-    return declaration if manner.behavior is None else {**declaration, "behavior": manner.behavior}
+def _with_behavior(declaration: Document, tool: ToolBehavior) -> Document:
+    return declaration if tool.behavior is None else {**declaration, "behavior": tool.behavior}
 
 
 def _behavior(value: Any) -> str:
@@ -426,7 +429,7 @@ def _replaced(document: Document, key: str, value: Any) -> Document:
     return {other: kept for other, kept in document.items() if other != key}
 
 
-def _tool_response(answers: Sequence[_Waiting]) -> Frame:
+def _tool_response(answers: Sequence[_WaitingCall]) -> Frame:
     responses: list[Document] = []
     for one in answers:
         head = {} if one.gemini_id is None else {"id": one.gemini_id}

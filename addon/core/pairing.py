@@ -40,51 +40,51 @@ class MissingResponses(ValueError):
         self.parts = parts
 
 
-def pair(history: Sequence[Document], given: Sequence[Document]) -> Paired:
+def pair(history: Sequence[Document], sent: Sequence[Document]) -> Paired:
     """Add a client's Contents to its history. They may hold the client's own model turns. Raises UnknownResponses,
     MissingResponses."""
-    turns = [at for at, content in enumerate(given) if _is_model(content)]
+    turns = [at for at, content in enumerate(sent) if _is_model(content)]
     if not turns:
-        return _answered(history, given)
+        return _add_user_turns(history, sent)
     first, last = turns[0], turns[-1] + 1
-    before = _answered(history, given[:first]) if first else Paired(list(history), [], [])
+    before = _add_user_turns(history, sent[:first]) if first else Paired(list(history), [], [])
     if before.owed:
         raise MissingResponses(before.owed)
-    after = _answered([*before.contents, *given[first:last]], given[last:])
-    return Paired(after.contents, [*before.added, *given[first:last], *after.added], after.owed)
+    after = _add_user_turns([*before.contents, *sent[first:last]], sent[last:])
+    return Paired(after.contents, [*before.added, *sent[first:last], *after.added], after.owed)
 
 
-def _answered(history: Sequence[Document], given: Sequence[Document]) -> Paired:
+def _add_user_turns(history: Sequence[Document], sent: Sequence[Document]) -> Paired:
     """Add user turns only."""
     step, answered = _last_step(history)
-    left = responses_in(answered)
-    owed = [part for part in step if response_to(get(part, "functionCall"), left) is None]
-    new = responses_in(given)
-    taken = {id(part): response_to(get(part, "functionCall"), new) for part in owed}
-    if new:
-        raise UnknownResponses(new)
-    others = [part for content in given for part in parts_of(content) if get(part, "functionResponse") is None]
-    still = [part for part in owed if taken[id(part)] is None]
-    if still and (others or len(still) == len(owed)):
-        raise MissingResponses(still)
-    answers = [_named(part, answer) for part in owed if (answer := taken[id(part)]) is not None]
-    added = list(given)
+    unmatched = responses_in(answered)
+    owed = [part for part in step if response_to(get(part, "functionCall"), unmatched) is None]
+    responses = responses_in(sent)
+    matched = {id(part): response_to(get(part, "functionCall"), responses) for part in owed}
+    if responses:
+        raise UnknownResponses(responses)
+    others = [part for content in sent for part in parts_of(content) if get(part, "functionResponse") is None]
+    missing = [part for part in owed if matched[id(part)] is None]
+    if missing and (others or len(missing) == len(owed)):
+        raise MissingResponses(missing)
+    answers = [_named(part, answer) for part in owed if (answer := matched[id(part)]) is not None]
+    added = list(sent)
     if answers:
         added = [{"role": "user", "parts": [*answers, *others]}]
-    return Paired(join_responses([*history, *added]), added, still)
+    return Paired(join_responses([*history, *added]), added, missing)
 
 
 def join_responses(contents: Sequence[Document]) -> list[Document]:
     """The Contents with the responses of each step in one Content, in the order of its calls."""
-    tidied: list[Document] = []
+    joined: list[Document] = []
     at = 0
     while at < len(contents):
         step = list(takewhile(_is_model, contents[at:]))
         answered = list(takewhile(lambda content: not _is_model(content), contents[at + len(step) :]))
         at += len(step) + len(answered)
-        tidied += step
-        tidied += _joined(step, answered) if sum(bool(responses_in([one])) for one in answered) > 1 else answered
-    return tidied
+        joined += step
+        joined += _join_step(step, answered) if sum(bool(responses_in([one])) for one in answered) > 1 else answered
+    return joined
 
 
 def with_dummy_signatures(contents: Sequence[Document], model: str) -> list[Document]:
@@ -95,15 +95,17 @@ def with_dummy_signatures(contents: Sequence[Document], model: str) -> list[Docu
     if is_before(version, (3, 0)):
         return list(contents)
     if is_before(version, (3, 5)):
-        said = (at for at, content in enumerate(contents) if not _is_model(content) and has_user_content([content]))
-        first = max(said, default=0)
-    told: list[Document] = []
+        user_turns = (
+            at for at, content in enumerate(contents) if not _is_model(content) and has_user_content([content])
+        )
+        first = max(user_turns, default=0)
+    result: list[Document] = []
     begun = False  # a step: its calls may be in several Contents
     for at, content in enumerate(contents):
         begins = _is_model(content) and not begun and bool(calls_in([content]))
-        told.append(_signed(content) if begins and at >= first else content)
+        result.append(_signed(content) if begins and at >= first else content)
         begun = _is_model(content) and (begun or begins)
-    return told
+    return result
 
 
 def _signed(content: Document) -> Document:
@@ -114,13 +116,13 @@ def _signed(content: Document) -> Document:
     return {**content, "parts": [*parts[:at], {**parts[at], "thoughtSignature": DUMMY_SIGNATURE}, *parts[at + 1 :]]}
 
 
-def _joined(step: Sequence[Document], answered: Sequence[Document]) -> list[Document]:
+def _join_step(step: Sequence[Document], answered: Sequence[Document]) -> list[Document]:
     calls = calls_in(step)
     # a Content that answers the whole step repeats the responses sent one by one before it
     whole = next((one for one in reversed(answered) if len(responses_in([one])) >= len(calls)), None)
-    left = responses_in(answered if whole is None else [whole])
-    found = [response_to(call, left) for call in calls]
-    answers = [{"functionResponse": one} for one in [*found, *left] if one is not None]
+    unmatched = responses_in(answered if whole is None else [whole])
+    found = [response_to(call, unmatched) for call in calls]
+    answers = [{"functionResponse": one} for one in [*found, *unmatched] if one is not None]
     others = [part for one in answered for part in parts_of(one) if get(part, "functionResponse") is None]
     return [{"role": "user", "parts": [*answers, *others]}]
 

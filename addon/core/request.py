@@ -83,7 +83,7 @@ class Request(NamedTuple):
             return known
         seen = xxhash.xxh3_128() if known is None else known.hasher.copy()
         seen.update(memoryview(self.body)[known.end if known else 0 : end])
-        holds = functools.reduce(lambda held, turn: held | turn.holds, turns, 0) if self.history.holds else 0
+        holds = functools.reduce(lambda bits, turn: bits | turn.holds, turns, 0) if self.history.holds else 0
         history = History(turns, end, holds)
         history.inherit(self.history, len(turns))
         last = self.body[max(0, end - _LAST) : end]

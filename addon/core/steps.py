@@ -86,47 +86,48 @@ class TrueTurn:
         return [call_id for call_id, answer in self.answers.items() if answer is None]
 
 
-def given_answers(said: Sequence[Document] | None, answered: Sequence[Document], true: TrueTurn) -> dict[str, Document]:
-    """The client's answers to calls that were passed through to it, by call id, if the call has no answer yet. `said`:
-    the model turn as the client has it (see `client_calls`). `answered`: the user turn after it."""
+def given_answers(
+    visible: Sequence[Document] | None, answered: Sequence[Document], true: TrueTurn
+) -> dict[str, Document]:
+    """The client's answers to calls that were passed through to it, by call id, if the call has no answer yet.
+    `visible`: the model turn as the client has it (see `client_calls`). `answered`: the user turn after it."""
     if not true.passthrough or not true.pending:
         return {}
-    left = responses_in(answered)
-    given: dict[str, Document] = {}
-    for slot, call in zip(true.steps[-1].slots, client_calls(said, true), strict=True):
-        mine = response_to(call, left)
-        if mine is not None and slot.call_id is not None and true.answers.get(slot.call_id) is None:
-            given[slot.call_id] = get(mine, "response") or {}
-    return given
+    responses = responses_in(answered)
+    found: dict[str, Document] = {}
+    for slot, call in zip(true.steps[-1].slots, client_calls(visible, true), strict=True):
+        response = response_to(call, responses)
+        if response is not None and slot.call_id is not None and true.answers.get(slot.call_id) is None:
+            found[slot.call_id] = get(response, "response") or {}
+    return found
 
 
-def client_calls(said: Sequence[Document] | None, true: TrueTurn) -> list[Document | None]:
+def client_calls(visible: Sequence[Document] | None, true: TrueTurn) -> list[Document | None]:
     """Each call of the last step as the client has it, with the client's name and id; None for a hidden call.
 
-    `said`: the model turn as the client has it. None if the client only names the turn: then its calls are taken as the
-    model made them.
-    """
+    `visible`: the model turn as the client has it. None if the client only names the turn: then its calls are taken as
+    the model made them."""
     step = true.steps[-1]
     made = iter(calls_in([step.content]))
-    seen = iter(calls_in(said)) if said is not None else None
+    visible_calls = iter(calls_in(visible)) if visible is not None else None
     calls: list[Document | None] = []
     for slot in step.slots:
         own = next(made, None)
-        mine = true.passthrough or slot.call_id is None
-        calls.append(None if not mine else own if seen is None else next(seen, None))
+        is_visible = true.passthrough or slot.call_id is None
+        calls.append(None if not is_visible else own if visible_calls is None else next(visible_calls, None))
     return calls
 
 
-def response_to(call: Document | None, left: list[Document]) -> Document | None:
-    """Take the response to a call out of `left`: the one with its id, else the next one with its name."""
+def response_to(call: Document | None, responses: list[Document]) -> Document | None:
+    """Take the response to a call out of `responses`: the one with its id, else the next one with its name."""
     if call is None:
         return None
     call_id = call.get("id")
-    fits = [i for i, one in enumerate(left) if call_id is not None and one.get("id") == call_id]
+    fits = [i for i, one in enumerate(responses) if call_id is not None and one.get("id") == call_id]
     fits = fits or [
-        i for i, one in enumerate(left) if one.get("name") == call.get("name") and None in (one.get("id"), call_id)
+        i for i, one in enumerate(responses) if one.get("name") == call.get("name") and None in (one.get("id"), call_id)
     ]
-    return left.pop(fits[0]) if fits else None
+    return responses.pop(fits[0]) if fits else None
 
 
 def segments(

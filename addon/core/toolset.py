@@ -212,7 +212,7 @@ def _declaration(value: object, at: _At) -> tuple[_At, Object]:
             raise (place / full).bad(f"is given beside {plain}; only one of them fits")
         else:
             _check_arguments(fields[full], full, place / full)
-            result[full] = _said(fit_schema, fields[full], place / full)
+            result[full] = _in_form(fit_schema, fields[full], place / full)
     return place, result
 
 
@@ -247,16 +247,18 @@ def _schema(fields: Object, source: str, target: str, at: _At) -> Object:
     if target == "parameters" and schema.get("type") not in ("object", "OBJECT"):
         schema = {**schema, "type": "object"}  # arguments are always an object, never null
     if is_gemini_form(schema) and not says_nothing(schema):
-        return {target: _said(gemini_schema, schema, at, ". A JSON Schema (with its types in small letters) fits too")}
+        return {
+            target: _in_form(gemini_schema, schema, at, ". A JSON Schema (with its types in small letters) fits too")
+        }
     converted = to_declaration_schema(schema)
     if converted is None:
         return {}
     if converted[0] == "parameters":
         return {target: converted[1]}
-    return {f"{target}JsonSchema": _said(fit_schema, converted[1], at)}
+    return {f"{target}JsonSchema": _in_form(fit_schema, converted[1], at)}
 
 
-def _said(form: Callable[[Object], Object], schema: Object, at: _At, hint: str = "") -> Object:
+def _in_form(form: Callable[[Object], Object], schema: Object, at: _At, hint: str = "") -> Object:
     """A schema in one of Gemini's forms."""
     try:
         return form(schema)
@@ -381,14 +383,14 @@ def _fields(value: object, known: tuple[str, ...], at: _At) -> Object:
         raise at.bad("must be an object")
     label = at.of(_label(value, at))
     fields: Object = {}
-    seen: dict[str, str] = {}
+    spellings: dict[str, str] = {}
     for key, member in value.items():
         name = key if key in known else camel(key)
         if name not in known:
             raise (label / key).bad(f"is not known; known fields are {', '.join(known)}")
-        if name in seen:
-            raise (label / key).bad(f"is given beside {seen[name]}, its other spelling; only one of them fits")
-        seen[name] = key
+        if name in spellings:
+            raise (label / key).bad(f"is given beside {spellings[name]}, its other spelling; only one of them fits")
+        spellings[name] = key
         if member is not None:
             fields[name] = member
     return fields

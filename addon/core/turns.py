@@ -145,19 +145,19 @@ class History:
         last = turns.pop() if turns else None  # the turn may continue; the known history stays unchanged
         side: Side = last.side if last else "user"
         run = list(last.spans) if last else []
-        held = last.holds if last else 0
+        run_holds = last.holds if last else 0
         for head, span in zip(heads[len(heads) - len(spans) :], spans, strict=True):
             holds |= (new := _holds(head))
             # Antigravity sends functionResponses under the role `model`.
             of: Side = "model" if head.role == "model" and not new & RESPONSES else "user"
             if run and of != side:
-                turns.append(last if last and len(last.spans) == len(run) else HistoryTurn(side, tuple(run), held))
-                last, run, held = None, [], 0
+                turns.append(last if last and len(last.spans) == len(run) else HistoryTurn(side, tuple(run), run_holds))
+                last, run, run_holds = None, [], 0
             side = of
             run.append(span)
-            held |= new
+            run_holds |= new
         if run:
-            turns.append(last if last and len(last.spans) == len(run) else HistoryTurn(side, tuple(run), held))
+            turns.append(last if last and len(last.spans) == len(run) else HistoryTurn(side, tuple(run), run_holds))
         history = cls(turns, spans[-1][1] if spans else (known.end if known else 0), holds)
         if known is not None:
             same = len(known.turns)

@@ -91,8 +91,8 @@ def add_counts[T](one: T, other: T) -> T | int | list[Document]:
         by_kind = {_kind(item): item for item in one if isinstance(item, dict)}
         for item in other:
             if isinstance(item, dict):
-                held = by_kind.get(_kind(item), {})
-                by_kind[_kind(item)] = {**item, **{k: add_counts(held.get(k), v) for k, v in item.items()}}
+                earlier = by_kind.get(_kind(item), {})
+                by_kind[_kind(item)] = {**item, **{k: add_counts(earlier.get(k), v) for k, v in item.items()}}
         return list(by_kind.values())
     return one if other is None else other
 

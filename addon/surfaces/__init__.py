@@ -1,4 +1,4 @@
-"""Where Gemini is spoken: one module a family of endpoints, one registry. Pure."""
+"""The families of Gemini endpoints: one module per surface, and one registry. Pure."""
 
 from addon.surfaces.base import Framing, Operation, Target
 from addon.surfaces.registry import home_of, is_surface_host, is_surface_path, match, match_path, takes_ids, wire_of

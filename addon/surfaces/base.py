@@ -1,4 +1,4 @@
-"""What a surface is, and what one request to it is. Data only: matching is in `registry`, rewriting elsewhere."""
+"""Describes a surface, and one request to it. Data only: matching is in `registry`, rewriting elsewhere."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Operation(enum.StrEnum):
-    """What a request asks for, by the name that its URL bears."""
+    """The operation of a request, by its name in the URL."""
 
     GENERATE = "generateContent"
     STREAM = "streamGenerateContent"
@@ -24,7 +24,7 @@ class Operation(enum.StrEnum):
 
 
 class Framing(enum.StrEnum):
-    """How a successful response is framed. Errors may come as plain JSON whatever this says."""
+    """How a successful response is framed. Errors may be plain JSON in any case."""
 
     JSON = "json"
     SSE = "sse"
@@ -33,25 +33,25 @@ class Framing(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What one request is. A path is the keys that lead to a document inside the body: () is the body itself."""
+    """One request. A path lists the keys that lead to a document inside the body; () is the body itself."""
 
     surface: str
     operation: Operation
     framing: Framing
     model: str
-    """Bare id from the URL; an endpoint's id for `endpoints/E`; "" where the body names it (or nothing does)."""
+    """The bare id from the URL; for `endpoints/E` the endpoint's id; "" if the URL does not name the model."""
     request_path: tuple[str, ...]
-    """Where the request's own fields (contents, tools, toolConfig …) are in the request body."""
+    """The path of the request's own fields (contents, tools, toolConfig …) in the request body."""
     response_path: tuple[str, ...]
-    """Where the GenerateContentResponse is in the answer, in each event or element of a stream."""
+    """The path of the GenerateContentResponse in the answer, or in each event or element of a stream."""
     resource: str = ""
     """The model as a body of the Developer API names it, `models/M` or `tunedModels/M`; "" on other surfaces."""
     is_vertex: bool = False
-    """Whether Vertex AI reads the request in its own language, by itself or behind Firebase: it does not know
-    includeServerSideToolInvocations and the parts that it brings, and takes longer names of functions."""
+    """Whether Vertex AI processes the request, directly or behind Firebase. Vertex AI does not support
+    includeServerSideToolInvocations and its parts, and accepts longer function names."""
 
     def streamed(self) -> Target:
-        """The same request where its body asks for server-sent events."""
+        """The same request with server-sent events, for a body that asks for a stream."""
         return dataclasses.replace(self, operation=Operation.STREAM, framing=Framing.SSE)
 
 
@@ -59,9 +59,9 @@ class Target:
 class Surface:
     """One family of endpoints.
 
-    `host` matches a whole host name in lower case, without a port. `path` matches a whole path without its query,
-    and names what it finds: `operation`, or nothing for what `operation` below stands for, and, where the URL tells,
-    `model` and `resource`.
+    `host` matches a whole host name in lower case, without a port. `path` matches a whole path without its query. Its
+    named groups are `operation` (if missing, the field `operation` applies) and, if the URL has them, `model` and
+    `resource`.
     """
 
     name: str
@@ -71,12 +71,12 @@ class Surface:
     request_path: tuple[str, ...] = ()
     response_path: tuple[str, ...] = ()
     home: Callable[[str], str | None] | None = None
-    """The host that serves a path, whatever is asked of it, where the path shows that it is this surface's."""
+    """Returns the host that serves a path, for any operation, if the path shows that it belongs to this surface."""
     wire: Callable[[Target], Wire] | None = None
-    """What translates an exchange of a surface whose language is not Gemini's own."""
+    """The Wire of a surface whose format is not Gemini's own."""
     method: str = "POST"
-    """Of the requests; GET for a WebSocket, whose frames then are what is rewritten."""
+    """The HTTP method; GET for a WebSocket, whose frames are rewritten."""
 
 
 METHOD = r":(?P<operation>generateContent|streamGenerateContent|countTokens)"
-"""The end of a path that names an operation; `batchGenerateContent` and the like are not among them."""
+"""The end of a path that names an operation. `batchGenerateContent` and similar operations are excluded."""

@@ -1,6 +1,6 @@
-"""Code Assist, as gemini-cli's login and Antigravity speak it: the request and the answer sit in an envelope.
+"""Code Assist, which gemini-cli's login and Antigravity use: requests and answers have an envelope.
 
-The answer of `countTokens` has no envelope, but nothing in it is looked at either.
+The answer of `countTokens` has no envelope, but it is not inspected.
 """
 
 import re
@@ -13,8 +13,8 @@ from addon.surfaces.wire import Wire
 
 class CodeAssistWire(Wire):
     def project_and_chat(self, request: Request) -> tuple[str, str]:
-        around = decode(request.body[: request.start] + b"null" + request.body[request.end :])
-        project, name = get(around, "project"), decode(request.value("sessionId") or b"null")
+        envelope = decode(request.body[: request.start] + b"null" + request.body[request.end :])
+        project, name = get(envelope, "project"), decode(request.value("sessionId") or b"null")
         return project if isinstance(project, str) else "", name if isinstance(name, str) else ""
 
 

@@ -1,4 +1,4 @@
-"""Firebase AI: Vertex's paths, and the Developer API's below a project."""
+"""Firebase AI: the paths of Vertex AI, and those of the Developer API below a project."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""The Interactions API: a request names the interaction before it, and the service keeps what was said.
+"""The Interactions API: a request names the interaction before it, and the service keeps the history.
 
 The Wire reads steps as Contents and a stream of steps as Gemini's responses. Each answer that the service keeps begins
 with a part that holds its id (`core.interactions.mark_part`). The service already has all Contents up to the last such
@@ -153,13 +153,13 @@ class InteractionsWire(Wire):
         return _response([*self._mark(document), *parts], document)
 
     def _unwrap_event(self, document: Document) -> Document | None:
-        said = self._stream.read(document)
+        parts = self._stream.read(document)
         match document:
             case {"event_type": "interaction.created", "interaction": dict(interaction)}:
-                said = self._mark(interaction)
+                parts = self._mark(interaction)
             case {"event_type": "interaction.completed", "interaction": dict(interaction)}:
-                return _response(said, interaction)
-        return _response(said) if said else None
+                return _response(parts, interaction)
+        return _response(parts) if parts else None
 
     def unfinished_response(self) -> Document | None:
         parts = self._stream.unfinished_parts()

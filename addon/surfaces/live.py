@@ -1,6 +1,6 @@
-"""The Live API: WebSockets at the Developer API's and Vertex' hosts, whose handshake is a GET.
+"""The Live API: WebSockets at the hosts of the Developer API and Vertex AI, with a GET as handshake.
 
-What is asked for, model and tools, is in the frames, and nothing but the API's version is in the path.
+The path holds only the version of the API. Model and tools are in the frames.
 """
 
 import re

@@ -1,6 +1,6 @@
-"""Which surface a request goes to, if any. The one place that knows all surfaces: a new one is a line here.
+"""Finds the surface of a request, if any. This module lists all surfaces: a new one needs one line here.
 
-`match` runs for every request of the proxy: a foreign host costs one look-up in a cache.
+`match` runs for every request of the proxy. Other hosts cost one look-up in a cache.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from addon.surfaces import chat, codeassist, developer, firebase, interactions, 
 from addon.surfaces.base import Framing, Operation, Surface, Target
 from addon.surfaces.wire import Wire
 
-# The order counts for `match_path` alone: `/v1/projects/…` is Vertex's before it is Firebase's.
+# The order matters only for `match_path`: `/v1/projects/…` is Vertex's before it is Firebase's.
 SURFACES: tuple[Surface, ...] = (
     developer.SURFACE,
     vertex.SURFACE,
@@ -26,31 +26,33 @@ SURFACES: tuple[Surface, ...] = (
 
 _ANY_CASE = [(surface, re.compile(surface.path.pattern, re.IGNORECASE)) for surface in SURFACES]
 _ENCODINGS = 3
-"""How often a path may be encoded over and over."""
+"""How often a path may be percent-encoded repeatedly."""
 
 _WIRES = {surface.name: surface.wire for surface in SURFACES if surface.wire is not None}
 
 
 def match(method: str, host: str, path: str) -> Target | None:
-    """What a request is, by host (port and case do not matter) and path (with its query); None if not a surface's."""
+    """The target of a request, by host (ignoring port and case) and path (with its query); None if no surface
+    matches."""
     surfaces = _surfaces_of(host)
     return _first(surfaces, method, path) if surfaces else None
 
 
 @lru_cache(maxsize=1024)
 def match_path(method: str, path: str) -> Target | None:
-    """What a request is by its path alone, for a reverse proxy, whose clients may call it by any host name."""
+    """The target of a request by its path alone, for a reverse proxy, whose clients may use any host name for it."""
     return _first(SURFACES, method, path)
 
 
 def is_surface_host(host: str) -> bool:
-    """Whether a surface lives at this host; port and case do not matter."""
+    """Whether a surface is served at this host, ignoring port and case."""
     return bool(_surfaces_of(host))
 
 
 def is_surface_path(host: str, path: str) -> bool:
-    """Whether a server could take a path for one of a surface at this host, whatever the method: servers resolve dots,
-    drop parameters and decode, each in its own way. For deciding who may send it; what is rewritten says `match`."""
+    """Whether a server could read a path as one of a surface at this host, for any method: servers differ in how they
+    resolve dots, drop parameters and decode. Used to decide who may send a request; `match` decides what is
+    rewritten."""
     surfaces = _surfaces_of(host)
     if not surfaces:
         return False
@@ -59,7 +61,7 @@ def is_surface_path(host: str, path: str) -> bool:
 
 
 def _plain(path: str) -> str:
-    """A path as the laxest server reads it."""
+    """A path as the most lenient server reads it."""
     path = re.split("[?#]", path, maxsplit=1)[0]
     for _ in range(_ENCODINGS):
         if "%" not in path:
@@ -76,19 +78,19 @@ def _plain(path: str) -> str:
 
 
 def takes_ids(target: Target, path: str) -> bool:
-    """Whether the version of the API that a request's path names knows ids of calls: Vertex's v1 does not."""
+    """Whether the API version in a request's path supports ids of calls: Vertex's v1 does not."""
     return target.surface != "vertex" or not path.lstrip("/").startswith("v1/")
 
 
 def wire_of(target: Target) -> Wire:
-    """The language of a request's surface, for this one exchange."""
+    """A Wire of the request's surface, for one exchange."""
     return _WIRES.get(target.surface, Wire)(target)
 
 
 def home_of(path: str) -> str | None:
-    """The Google host that serves a path which shows whose it is; None for the Developer API's and all others.
+    """The Google host for a path that identifies its surface; None for the Developer API and all other paths.
 
-    A reverse proxy to one Gemini host serves clients of the other surfaces with it, under one base URL.
+    With it, a reverse proxy to one Gemini host also serves clients of the other surfaces, under one base URL.
     """
     for surface in SURFACES:
         if surface.home is not None and (host := surface.home(path)) is not None:
@@ -98,7 +100,7 @@ def home_of(path: str) -> str | None:
 
 @lru_cache(maxsize=4096)
 def _surfaces_of(host: str) -> tuple[Surface, ...]:
-    """All that live at a host: some share one, and are told by their paths."""
+    """The surfaces at a host. Surfaces that share a host differ by their paths."""
     name = host.lower().partition(":")[0].removesuffix(".")
     return tuple(surface for surface in SURFACES if surface.host.fullmatch(name))
 

@@ -1,4 +1,4 @@
-"""Vertex AI: regional, global and express endpoints, `rep` and mtls hosts, publishers' models and own endpoints."""
+"""Vertex AI: regional, global and express endpoints, `rep` and mtls hosts, publishers' models and users' endpoints."""
 
 import re
 
@@ -10,8 +10,8 @@ _HOME = re.compile(r"/+v1(?:alpha1|beta1)?/(?:projects/[^/]+/locations/(?P<locat
 
 
 def home(path: str) -> str | None:
-    """A project's location has a host of its own, continents of another form; `global` and express have the common
-    one."""
+    """The host of a path. Each location has its own host, and continents have another form of host; `global` and
+    express use the common host."""
     found = _HOME.match(path)
     if found is None:
         return None

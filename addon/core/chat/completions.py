@@ -144,15 +144,15 @@ class Completions:
         index = _index(choice)
         state = self._choices.setdefault(index, _Choice())
         whole = isinstance(choice.get("message"), dict)
-        said = choice["message"] if whole else choice.get("delta")
-        said = said if isinstance(said, dict) else {}
+        message = choice["message"] if whole else choice.get("delta")
+        message = message if isinstance(message, dict) else {}
         finish = choice.get("finish_reason")
         parts: list[Document] = []
-        if isinstance(text := said.get("content"), str) and text:
+        if isinstance(text := message.get("content"), str) and text:
             parts.append({"text": text})
-        if (signature := signature_of(said)) is not None:
+        if (signature := signature_of(message)) is not None:
             parts = [*parts[:-1], {**(parts[-1] if parts else {"text": ""}), "thoughtSignature": signature}]
-        for entry in objects(said.get("tool_calls")):
+        for entry in objects(message.get("tool_calls")):
             parts += self._take(state, entry)
         if whole or finish is not None:
             parts += self._close(state, None)
@@ -223,25 +223,25 @@ class Completions:
         state = self._choices.setdefault(index, _Choice())
         before = raw.get(field)
         before = before if isinstance(before, dict) else {}
-        said = {k: v for k, v in before.items() if k not in ("content", "tool_calls", "extra_content")}
+        message = {k: v for k, v in before.items() if k not in ("content", "tool_calls", "extra_content")}
         if field == "message" or not (raw or state.has_role):
-            said = {"role": "assistant"} | said
+            message = {"role": "assistant"} | message
         elif state.has_role:
-            said.pop("role", None)  # clients concatenate repeated roles, as they do with text
+            message.pop("role", None)  # clients concatenate repeated roles, as they do with text
         state.has_role = True
         parts = parts_of(candidate.get("content") or {})
         text = "".join(str(part.get("text", "")) for part in parts if not part.get("thought"))
         calls = [part for part in parts if get(part, "functionCall") is not None]
         if text or (field == "message" and not calls):
-            said["content"] = text
+            message["content"] = text
         if calls and (entries := self._calls(calls, numbered=field == "delta")):
-            said["tool_calls"] = entries
+            message["tool_calls"] = entries
         signature = [get(part, "thoughtSignature") for part in parts if get(part, "functionCall") is None]
         if last := [one for one in signature if one is not None]:
-            said |= (
+            message |= (
                 {"extra_content": before["extra_content"]} if "extra_content" in before else signature_member(last[-1])
             )
-        choice: Document = {"index": index, **raw, field: said}
+        choice: Document = {"index": index, **raw, field: message}
         choice["finish_reason"] = _finish(candidate, raw.get("finish_reason"), state.visible_calls)
         return choice
 

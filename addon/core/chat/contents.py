@@ -1,8 +1,8 @@
-"""Chat completions, requests: OpenAI's messages, tools and choice among tools as Gemini's documents.
+"""Chat completions, requests: converts OpenAI's messages, tools and tool choice to Gemini's form.
 
-`translate` makes of a body the request that it would be in Gemini's own form, as far as anything depends on it, and
-remembers where each message lies; `core.chat.messages` goes the way back. System and developer messages are no
-Contents. A thoughtSignature is `extra_content.google.thought_signature` of a call, or of a message for its text.
+`translate` converts a body to a Gemini request with the fields that grafting needs, and records the position of each
+message; `core.chat.messages` converts back. System and developer messages become no Contents. A thoughtSignature is
+`extra_content.google.thought_signature` of a call, or of a message for its text.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from addon.core.calls import response_of
 from addon.core.documents import Document, Malformed, Member, decode, elements, encode, get, members, objects, parts_of
 
 CLIENT = "client"
-"""In declarations and in a toolConfig: what the client gave itself, which stays as it gave it."""
+"""A key in declarations and in a toolConfig: the client gave this one, and it stays unchanged."""
 
 _LEGACY = ("functions", "functionCall")
 _MODES = {"auto": "AUTO", "required": "ANY", "none": "NONE"}
@@ -33,9 +33,9 @@ _raw_list = msgspec.json.Decoder(list[msgspec.Raw])
 
 
 class TranslatedRequest(NamedTuple):
-    """`gemini` is the request in Gemini's form. `contents` are the starts of its Contents, and `origins` the index of
-    the message that each was. `messages` are the spans of all messages in `body`, `calls` the name and id of each call
-    of those that hold some."""
+    """`gemini`: the request in Gemini's form. `contents`: the start of each Content in it. `origins`: the index of each
+    Content's message. `messages`: the spans of all messages in `body`. `calls`: index of a message → the name and id of
+    each of its calls."""
 
     body: bytes
     gemini: bytes
@@ -46,18 +46,18 @@ class TranslatedRequest(NamedTuple):
     calls: Mapping[int, Sequence[tuple[str, str]]]
 
     def member(self, name: str) -> Any:
-        """The value of a member of the body, by its camelCase name; None where it is absent or null."""
+        """The value of a member of the body, by its camelCase name; None if absent or null."""
         return next((decode(self.body[m.start : m.end]) for m in self.members if m.name == name), None)
 
 
 def translate(body: bytes) -> TranslatedRequest:
-    """A body of chat completions in Gemini's form. Raises Malformed, also for what has no form there: functions as
-    they were given before there were tools, calls of tools that are no functions."""
+    """A body of chat completions in Gemini's form. Raises Malformed, also for the older `functions` and `function_call`
+    and for calls of tools that are no functions."""
     found = tuple(members(body))
     values = {m.name: body[m.start : m.end] for m in found if body[m.start : m.end] != b"null"}
     for name in _LEGACY:
         if name in values:
-            raise Malformed(f"{name} is from before there were tools")
+            raise Malformed(f"{name} is the older form, before tools")
     at = next((m for m in found if m.name == "messages"), None)
     if at is None:
         raise Malformed("the body has no member 'messages'")
@@ -91,7 +91,7 @@ class _Content(NamedTuple):
 
 
 def _content(message: memoryview, names: Mapping[str, str]) -> _Content | None:
-    """A message as a Content; None for the system's. `names`: of the functions called so far, by call id."""
+    """A message as a Content; None for a system message. `names`: call id → function name, for the earlier calls."""
     try:
         head = _heads.decode(message)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -108,11 +108,11 @@ def _content(message: memoryview, names: Mapping[str, str]) -> _Content | None:
             return _Content(encode(content), calls)
         case "tool":
             return _Content(encode({"role": "user", "parts": [_answer(decode(message), names)]}), [])
-    raise Malformed(f"messages: {head.role!r} is no role of a message here")
+    raise Malformed(f"messages: {head.role!r} is not a known role")
 
 
 def _user_parts(content: msgspec.Raw) -> Iterator[bytes]:
-    """What a user says, as the JSON of parts. Media are not looked at."""
+    """A user's content as the JSON of parts. Media are not decoded."""
     opening = bytes(memoryview(content)[:1])
     if opening == b'"':
         yield b'{"text":%b}' % content
@@ -127,8 +127,8 @@ def _user_parts(content: msgspec.Raw) -> Iterator[bytes]:
 
 def _assistant(message: Document) -> Document:
     parts: list[Document] = []
-    said = message.get("content")
-    for one in said if isinstance(said, list) else [said]:
+    content = message.get("content")
+    for one in content if isinstance(content, list) else [content]:
         if isinstance(one, str) and one:
             parts.append({"text": one})
         elif isinstance(one, dict):
@@ -146,11 +146,11 @@ def _assistant(message: Document) -> Document:
 
 
 def call_part(call: Document) -> Document:
-    """A complete tool call as a functionCall part. Arguments that are no object are told as they are, under their own
-    name. Raises Malformed."""
+    """A complete tool call as a functionCall part. Arguments that are no object are kept under the key `arguments`.
+    Raises Malformed."""
     function = call.get("function")
     if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-        raise Malformed("a tool call is no call of a function")
+        raise Malformed("a tool call is not a function call")
     given = function.get("arguments")
     args: Any = given
     if isinstance(given, str):
@@ -165,7 +165,7 @@ def call_part(call: Document) -> Document:
 
 
 def tool_call(part: Document) -> Document:
-    """A functionCall part as a tool call; its id is "" where it has none."""
+    """A functionCall part as a tool call. A missing id becomes ""."""
     call = get(part, "functionCall")
     function = {"name": call.get("name", ""), "arguments": encode(get(call, "args") or {}).decode()}
     made: Document = {"id": call.get("id") or "", "type": "function", "function": function}
@@ -181,12 +181,12 @@ def signature_of(document: Document) -> str | None:
 
 
 def signature_member(signature: Any) -> Document:
-    """The member by which a message or a call is signed."""
+    """The member that holds the signature of a message or a call."""
     return {"extra_content": {"google": {"thought_signature": signature}}}
 
 
 def _answer(message: Document, names: Mapping[str, str]) -> Document:
-    """A tool message as a functionResponse part. `content` keeps what it says as the client has it."""
+    """A tool message as a functionResponse part. `content` keeps the client's original content."""
     call_id, content = message.get("tool_call_id"), message.get("content")
     text = content
     if isinstance(content, list):
@@ -197,7 +197,7 @@ def _answer(message: Document, names: Mapping[str, str]) -> Document:
 
 
 def _members(values: Mapping[str, bytes]) -> dict[str, bytes]:
-    """The other members of a request, as far as anything depends on them."""
+    """The other members of a request that grafting needs."""
     made: dict[str, bytes] = {name: values[name] for name in ("model",) if name in values}
     if tools := _own_tools(decode(values.get("tools", b"null"))):
         made["tools"] = encode(tools)
@@ -213,7 +213,7 @@ def _members(values: Mapping[str, bytes]) -> dict[str, bytes]:
 
 
 def _own_tools(tools: Any) -> list[Document]:
-    """The client's own tools, known by their names and their places alone."""
+    """The client's own tools, as names and positions only."""
     functions = enumerate(one.get("function") for one in objects(tools))
     return [
         {"functionDeclarations": [{"name": str(one.get("name")) if isinstance(one, dict) else "", CLIENT: place}]}
@@ -222,7 +222,7 @@ def _own_tools(tools: Any) -> list[Document]:
 
 
 def config_of(choice: Any) -> Document:
-    """A tool_choice as a toolConfig; empty for one that is not known."""
+    """A tool_choice as a toolConfig; {} for an unknown one."""
     if isinstance(choice, str) and choice in _MODES:
         return {"functionCallingConfig": {"mode": _MODES[choice]}}
     if not isinstance(choice, dict):

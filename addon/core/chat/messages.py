@@ -1,8 +1,7 @@
-"""Chat completions, requests: a rewritten request as OpenAI's messages, tools and choice among tools again.
+"""Chat completions, requests: converts a rewritten request back to OpenAI's messages, tools and tool choice.
 
-The way back of `core.chat.contents`. Messages that stay are the very bytes that came, and so is everything else in the
-body. The same history with the same results gives the same bytes. System and developer messages stay where they are.
-"""
+The reverse of `core.chat.contents`. Unchanged messages and all other members keep their bytes. The same history with
+the same results gives the same bytes. System and developer messages keep their positions."""
 
 from __future__ import annotations
 
@@ -17,14 +16,14 @@ from addon.core.request import Piece
 from addon.core.schema import to_json_schema
 
 _CHOICES = {"AUTO": "auto", "VALIDATED": "auto", "ANY": "required", "NONE": "none"}
-_TOLD = ("[Called ", "[Used ")
+_FLATTENED = ("[Called ", "[Used ")
 
 
 def write_body(
     source: TranslatedRequest, replaced: Mapping[str, bytes | None], contents: Sequence[Piece] | None
 ) -> bytes:
-    """The body with `tools` and `toolConfig` replaced (Gemini's JSON, None to take them out), and its messages made of
-    these pieces, which are spans of `source.gemini` or new Contents. The same object where nothing is to change."""
+    """The body with `tools` and `toolConfig` replaced (Gemini's JSON, None to remove them), and its messages made from
+    these pieces: spans of `source.gemini`, or new Contents. The same object if nothing changes."""
     new: dict[str, bytes | None] = {}
     if "tools" in replaced:
         new["tools"] = _tools(source, replaced["tools"])
@@ -59,7 +58,7 @@ def _assembled(source: TranslatedRequest, new: Mapping[str, bytes | None]) -> by
 
 
 def _tools(source: TranslatedRequest, tools: bytes | None) -> bytes | None:
-    """Gemini Tools as OpenAI's: the client's own as it gave them. Built-in tools have no form here."""
+    """Gemini Tools in OpenAI's form. The client's own tools stay unchanged. Built-in tools have no such form."""
     own = next((m for m in source.members if m.name == "tools"), None)
     spans = elements(source.body, own.start, own.end) if own is not None and tools and b'"client"' in tools else []
     made: list[bytes] = []
@@ -85,7 +84,7 @@ _SAME = object()
 
 
 def _choice(source: TranslatedRequest, config: bytes | None) -> Any:
-    """A toolConfig as a tool_choice: None for none, `_SAME` where it is what the client chose."""
+    """A toolConfig as a tool_choice; None for no choice, `_SAME` if it is the client's own choice."""
     document = decode(config or b"{}")
     calling = get(document, "functionCallingConfig") or {}
     if document.get(CLIENT) and calling == config_of(source.member("toolChoice")).get("functionCallingConfig", {}):
@@ -102,8 +101,10 @@ def _choice(source: TranslatedRequest, config: bytes | None) -> Any:
 
 def _messages(source: TranslatedRequest, contents: Sequence[Piece]) -> bytes:
     body, spans = source.body, source.messages
-    speaker, out = _Speaker(), list[bytes]()
-    others = sorted({*range(len(spans))} - {*source.origins}, reverse=True)  # the system's, which stay, the first last
+    writer, out = _MessageWriter(), list[bytes]()
+    others = sorted(
+        {*range(len(spans))} - {*source.origins}, reverse=True
+    )  # system messages, in reverse order; they stay
 
     def catch_up(end: int) -> None:
         while others and others[-1] < end:
@@ -112,22 +113,22 @@ def _messages(source: TranslatedRequest, contents: Sequence[Piece]) -> bytes:
     catch_up(source.origins[0] if source.origins else len(spans))
     for piece in contents:
         if isinstance(piece, bytes):
-            out += [encode(message) for message in speaker.messages(decode(piece))]
+            out += [encode(message) for message in writer.messages(decode(piece))]
             continue
         first, last = (bisect.bisect_left(source.contents, edge) for edge in piece)
         begin, end = source.origins[first], source.origins[last - 1]
         catch_up(begin)
         out.append(body[spans[begin][0] : spans[end][1]])
         while others and others[-1] < end:
-            others.pop()  # it stood between these
-        speaker.open = list(source.calls.get(end, ()))
+            others.pop()  # already written with the messages around it
+        writer.open = list(source.calls.get(end, ()))
     catch_up(len(spans))
     return b"[" + b",".join(out) + b"]"
 
 
-class _Speaker:
-    """Tells Contents as messages. `open` are the calls of the last step, by name and id, that have no answer yet; a
-    call without an id is given one, as answers go by it."""
+class _MessageWriter:
+    """Converts Contents to messages. `open`: name and id of the calls of the last step that have no answer yet. A call
+    without an id gets one, because answers refer to it."""
 
     def __init__(self) -> None:
         self.open: list[tuple[str, str]] = []
@@ -140,18 +141,18 @@ class _Speaker:
         messages = [self._answer(one) for part in parts if isinstance(one := get(part, "functionResponse"), dict)]
         others = [part for part in parts if get(part, "functionResponse") is None]
         if others:
-            said = [_part(part) for part in others]
+            content_parts = [_part(part) for part in others]
             only = others[0].get("text") if len(others) == 1 else None
-            messages.append({"role": "user", "content": said if only is None else only})
+            messages.append({"role": "user", "content": content_parts if only is None else only})
         return messages
 
     def _assistant(self, content: Document) -> Document:
         parts = [part for part in parts_of(content) if not part.get("thought") or "thoughtSignature" in part]
         message: Document = {"role": "assistant"}
-        said = [part for part in parts if get(part, "functionCall") is None and not part.get("thought")]
-        if any("contentPart" in part for part in said):
-            message["content"] = [_part(part) for part in said if part.get("text") != ""]
-        elif text := _joined([str(part.get("text", "")) for part in said]):
+        visible = [part for part in parts if get(part, "functionCall") is None and not part.get("thought")]
+        if any("contentPart" in part for part in visible):
+            message["content"] = [_part(part) for part in visible if part.get("text") != ""]
+        elif text := _joined([str(part.get("text", "")) for part in visible]):
             message["content"] = text
         calls: list[Document] = []
         late: Any = None
@@ -164,7 +165,7 @@ class _Speaker:
             elif signature is not None:
                 message |= signature_member(signature)
         if late is not None and signature_of(calls[0]) in (None, DUMMY_SIGNATURE):
-            calls[0] |= signature_member(late)  # it came after the call that it belongs to
+            calls[0] |= signature_member(late)  # it followed its call
         if calls:
             message["tool_calls"] = calls
             self.open = [(call["function"]["name"], call["id"]) for call in calls]
@@ -196,9 +197,9 @@ def _part(part: Document) -> Document:
 
 
 def _joined(texts: Sequence[str]) -> str:
-    """Texts as one; what tells of a call stands on a line of its own."""
+    """Texts joined to one. The text of a flattened call starts on a new line."""
     joined = ""
     for text in texts:
-        joined += "\n" if joined and text.startswith(_TOLD) else ""
+        joined += "\n" if joined and text.startswith(_FLATTENED) else ""
         joined += text
     return joined

@@ -172,8 +172,10 @@ def _data(value: object, at: str, example: str) -> Document:
     head, comma, data = string(value, at).partition(",")
     found = _DATA_URL.fullmatch(head)
     if not comma or found is None:
-        held = f'is "{head[:40]}…", which cannot be fetched' if head[:4].lower() == "http" else "is no base64 data URL"
-        raise bad(at, f'{held}; send the data itself, as a data URL such as "{example}"')
+        problem = (
+            f'is "{head[:40]}…", which cannot be fetched' if head[:4].lower() == "http" else "is no base64 data URL"
+        )
+        raise bad(at, f'{problem}; send the data itself, as a data URL such as "{example}"')
     if not data:
         raise bad(at, "holds no data")
     if not _is_base64(data):

@@ -188,8 +188,8 @@ class _Builder:
             self.contents.append({"role": "user", "parts": responses})
 
     def end(self) -> AddedContents:
-        told = {call.call_id for call in self.calls}
-        if (hidden := [call_id for call_id in self.past.step if call_id not in told]) and told & self.past.step.keys():
+        sent = {call.call_id for call in self.calls}
+        if (hidden := [call_id for call_id in self.past.step if call_id not in sent]) and sent & self.past.step.keys():
             return self._end_with_hidden(hidden)
         ends_with_model = self.side == "model" and not self.calls
         self._turn("user")
