@@ -330,7 +330,12 @@ class Store(Calls, Responses):
     # --- events -----------------------------------------------------------------------------------------------
     #
     # An event's id is an opaque cursor: it stands for a place in the events of every session, and holds the store's
-    # epoch. One of another epoch, or of events that were lost, raises CursorLost; what is no such id, BadCursor.
+    # epoch. One of another epoch, or of events that were lost or have expired since, raises CursorLost; what is no such
+    # id, BadCursor.
+    #
+    # A backend with one writer numbers the events of all sessions in the order of their commits. Whoever sees a number
+    # sees all below it, so one number is a position in each session. With several writers a number may become visible
+    # after a higher one: a cursor there has to hold a position for each session. Nobody but the backend reads it.
 
     @abc.abstractmethod
     async def last_event_id(self) -> str:

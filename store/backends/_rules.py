@@ -150,9 +150,8 @@ def event_after(cursor: str | None, epoch: str, last: int, lost: int) -> int:
         return 0
     if not (match := re.fullmatch(r"(?:([0-9a-f]{1,32})-)?([0-9]{1,18})", cursor, re.ASCII)):
         raise BadCursor(f"{cursor!r} is not the id of an event")
-    if (
-        match[1] != epoch or not lost <= int(match[2]) <= last
-    ):  # an id without an epoch is of the time before there were epochs
+    # an id without an epoch is of the time before there were epochs
+    if match[1] != epoch or not lost <= int(match[2]) <= last:
         raise CursorLost(cursor)
     return int(match[2])
 

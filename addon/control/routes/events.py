@@ -61,8 +61,8 @@ class EventsQuery(BaseModel):
 @needs("read")
 async def follow_events(api: Here, request: Request, query: Annotated[EventsQuery, Query()]) -> Response:
     """`event` is the type, `data` the record as JSON. Without `Last-Event-ID` and `after` it starts with what happens
-    from now on. An id of events that the store does not have any more, because it was lost or made anew, is answered
-    by an event `store.reset`, and then the oldest that is kept."""
+    from now on. An id of events that the store does not have any more, because it was lost or made anew or they have
+    expired, is answered by an event `store.reset`, and then the oldest that is kept."""
     given = request.headers.get("last-event-id")
     field, after = ("after", query.after) if given is None else ("Last-Event-ID", given)
     if after is None:
