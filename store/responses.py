@@ -31,6 +31,12 @@ class Responses(abc.ABC):
         """
 
     @abc.abstractmethod
+    async def take_back(self, session: str, response_id: str, *, head: str | None = None) -> None:
+        """Undo `add_response`, which had this `head`: the response is deleted, with its calls and the answer beside it,
+        and its conversation, if it is still there, is where it was. What follows it by now keeps its history. Raises
+        UnknownResponse."""
+
+    @abc.abstractmethod
     async def response(self, session: str, response_id: str) -> Response:
         """The response; its `document` is None where it was deleted, and is only kept for others. Raises
         UnknownResponse."""

@@ -29,6 +29,7 @@ class Handover:
         self._proxy_id = proxy_id
         self._window = window
         self._response_id: str | None = None
+        self._is_kept = False
         self._is_settled = False
 
     async def earlier(self) -> Document | None:
@@ -48,10 +49,18 @@ class Handover:
         """What is kept with the response until its client has it."""
         return None if self._proxy_id is None else Asked(self._key, self._proxy_id, answer)
 
-    async def kept(self, response_id: str) -> None:
+    def kept(self, response_id: str) -> None:
         """The response is in the store, and with it what its tools have done."""
+        self._is_kept = True
         if self._proxy_id is not None:
             self._response_id = response_id
+
+    def taken_back(self) -> None:
+        """It is there no more: of its loops the same request has what they have done."""
+        self._is_kept, self._response_id = False, None
+
+    async def safe(self) -> None:
+        """What was kept is on disk."""
         for runner in self.runners:
             await runner.handed_over()
         self.runners.clear()
@@ -62,7 +71,7 @@ class Handover:
             return
         self._is_settled = True
         for runner in self.runners:
-            await runner.handed_over(whole)
+            await runner.handed_over(whole or self._is_kept)
         if self._response_id is None:
             return
         note = self._store.handed_over if whole else self._store.not_handed_over

@@ -1,5 +1,6 @@
 """Where a request goes on: a conversation by its name, or the response before it; and how it moves on, in one step."""
 
+import logging
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -10,6 +11,8 @@ from addon.core.documents import Document
 from addon.doors.handover import Handover
 from store.base import ConversationMoved, Store, UnknownResponse
 from store.models import Response
+
+logger = logging.getLogger("toolgraft")
 
 MAX_NAME = 256
 
@@ -118,20 +121,25 @@ class Threads:
             document=document,
             created_at=self.store.clock(),
         )
+        head = thread.previous if thread.name is not None else None
         try:
-            await self.store.add_response(
-                response, head=thread.previous if thread.name is not None else None, asked=handover.asked(answer)
-            )
+            await self.store.add_response(response, head=head, asked=handover.asked(answer))
         except ConversationMoved:
             raise _locked(str(thread.name), "another proxy has moved it on: ask again") from None
         except UnknownResponse:
             raise _not_found(str(thread.previous)) from None
-        await handover.kept(response_id)
+        handover.kept(response_id)
         try:
             await self.store.sync()
-        except Exception:
-            await handover.settle(whole=False)  # the client is told so instead
+        except Exception:  # the client is told so instead: what it was refused is not in the conversation
+            try:
+                await self.store.take_back(response.session, response_id, head=head)
+                handover.taken_back()
+            except Exception as error:
+                logger.warning("a response that was refused stays in its conversation: %s", error)
+            await handover.settle(whole=False)
             raise
+        await handover.safe()
 
 
 def _not_found(response_id: str) -> Problem:

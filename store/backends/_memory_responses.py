@@ -87,6 +87,16 @@ class MemoryResponses(MemoryBase):
             answer = pydantic_core.from_json(pydantic_core.to_json(asked.answer, inf_nan_mode="null"))
             self._unsent[session, response.response_id] = KeptAnswer(asked._replace(answer=answer), now)
 
+    async def take_back(self, session: str, response_id: str, *, head: str | None = None) -> None:
+        kept = self._kept(session, response_id)
+        heads, name = self._responses[session].heads, kept.response.conversation
+        if name is not None and heads.get(name) == response_id:
+            del heads[name]
+            kept.needed -= 1
+            if head is not None:
+                heads[name] = head
+        self._delete(session, kept)
+
     async def response(self, session: str, response_id: str) -> Response:
         return self._kept(session, response_id).response
 
@@ -108,8 +118,12 @@ class MemoryResponses(MemoryBase):
         kept = self._kept(session, response_id)
         if kept.response.document is None:
             raise rules.unknown_response(session, response_id)
+        self._delete(session, kept)
+
+    def _delete(self, session: str, kept: _Kept) -> None:
+        """Its document, and the rest as soon as nothing needs it."""
         kept.response = kept.response.model_copy(update={"document": None})
-        self._unsent.pop((session, response_id), None)
+        self._unsent.pop((session, kept.response.response_id), None)
         mine = self._responses[session]
         while not kept.needed and kept.response.document is None:
             mine.drop(kept.response)

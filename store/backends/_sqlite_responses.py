@@ -68,6 +68,16 @@ class SqliteResponses(SqliteBase):
                 )
             tx.size += sum(len(text) for text in [record, tools, document, answer, *dict(calls).values()] if text)
 
+    async def take_back(self, session: str, response_id: str, *, head: str | None = None) -> None:
+        with Transaction(self) as tx:
+            (seq,) = self._response(session, response_id, "seq")
+            if head is None:
+                tx.db.execute("DELETE FROM conversation WHERE head = ?", (seq,))
+            else:
+                (before,) = self._response(session, head, "seq")
+                tx.db.execute("UPDATE conversation SET head = ? WHERE head = ?", (before, seq))
+            _delete(tx, session, response_id, seq)
+
     async def response(self, session: str, response_id: str) -> Response:
         return _whole(*self._response(session, response_id, "record, tools, document"))
 
@@ -112,14 +122,7 @@ class SqliteResponses(SqliteBase):
             seq, is_kept_for_others = self._response(session, response_id, "seq, document IS NULL")
             if is_kept_for_others:
                 raise rules.unknown_response(session, response_id)
-            tx.db.execute("UPDATE response SET document = NULL WHERE seq = ?", (seq,))
-            forget_answer(tx, session, response_id)
-            while gone := tx.db.execute(DELETE_NEEDLESS, (seq,)).fetchall():
-                tx.db.execute("DELETE FROM given_call WHERE response = ?", (seq,))
-                ((previous,),) = gone
-                if previous is None:
-                    tx.db.execute("DELETE FROM thread WHERE seq = ?", (seq,))
-                seq = previous
+            _delete(tx, session, response_id, seq)
 
     def _expire_responses(self, tx: Transaction) -> int:
         """Returns how many responses went."""
@@ -133,6 +136,18 @@ class SqliteResponses(SqliteBase):
         tx.db.execute(f"DELETE FROM thread WHERE seq IN {listed}", threads)
         tx.db.execute("DELETE FROM unsent WHERE kept_at < ?", (tx.now - min(self.ttl, rules.ANSWERS_KEPT),))
         return gone
+
+
+def _delete(tx: Transaction, session: str, response_id: str, seq: int) -> None:
+    """A response's document, and the rest as soon as nothing needs it."""
+    tx.db.execute("UPDATE response SET document = NULL WHERE seq = ?", (seq,))
+    forget_answer(tx, session, response_id)
+    while gone := tx.db.execute(DELETE_NEEDLESS, (seq,)).fetchall():
+        tx.db.execute("DELETE FROM given_call WHERE response = ?", (seq,))
+        ((previous,),) = gone
+        if previous is None:
+            tx.db.execute("DELETE FROM thread WHERE seq = ?", (seq,))
+        seq = previous
 
 
 def _text(document: Document | None) -> str | None:

@@ -6,7 +6,7 @@ import httpx2
 import pytest
 
 from addon.demo.server import StrictGemini
-from store.base import StoreUnavailable
+from store.base import NotDurable, StoreUnavailable
 from tests.doors.conftest import URL, House
 from tests.loop.conftest import call, says
 
@@ -62,6 +62,43 @@ async def test_a_deletion_is_safe_when_it_is_acknowledged(home: House, gemini: S
     answer = await home.http.delete(f"/v1/responses/{response['id']}")
     assert answer.status_code == 200
     assert told == ["delete_response", "sync"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("path", ["/v1/gemini", "/v1/responses"])
+@pytest.mark.parametrize("begun", [False, True], ids=["new", "begun"])
+async def test_what_was_refused_is_not_in_the_conversation(
+    house: House, monkeypatch: pytest.MonkeyPatch, begun: bool, path: str, stream: bool
+) -> None:
+    async def send() -> str:
+        return "sent"
+
+    house.proxy.tools.add("send", send)
+    await house.proxy.close()
+    await house.open()
+    step, answer = [says(call("send", "c1"), finish="STOP")], [says("done", finish="STOP")]
+    upstream = house.upstream(*[answer] * begun, step, answer, answer, answer)
+    document = {"model": "gemini-3-flash", "conversation": "chat"}
+    if begun:
+        await house.post(path, document | {"input": "before"})
+    sync = house.store.sync
+
+    async def failing() -> None:
+        monkeypatch.setattr(house.store, "sync", sync)
+        raise NotDurable("the disk has failed")
+
+    monkeypatch.setattr(house.store, "sync", failing)
+    refused = await house.post(path, document | {"input": "refused", "stream": stream})
+    assert "the disk has failed" in refused.text
+    await house.post(path, document | {"input": "another"})
+    contents = upstream.bodies[-1]["contents"]
+    assert "refused" not in str(contents)
+    assert ("before" in str(contents)) == begun
+    again = await house.post(path, document | {"input": "refused", "stream": stream})
+    assert "done" in again.text
+    assert house.proxy.tools.begun == ["send"]
+    history = str(upstream.bodies[-1]["contents"])
+    assert history.count("refused") == 1
 
 
 @pytest.mark.parametrize("stream", [False, True])

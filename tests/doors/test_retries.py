@@ -240,11 +240,12 @@ async def test_a_client_that_hangs_up_while_its_answer_is_flushed_to_disk_gets_i
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("path", PATHS)
-async def test_an_answer_that_the_disk_did_not_take_at_once_is_given_to_the_retry(
+async def test_of_an_answer_that_the_disk_did_not_take_the_retry_asks_for_the_last_round_again(
     sender: House, monkeypatch: pytest.MonkeyPatch, path: str, stream: bool
 ) -> None:
-    """The conversation has moved on by then: it must not get the turn twice."""
-    upstream = rounds(sender, stream=stream, times=2)
+    """What was refused is not in the conversation any more, and its tools have run."""
+    last = DONE if stream else WHOLE
+    upstream = sender.upstream(STEP, last, last, STEP, last)
     sync = sender.store.sync
 
     async def failing() -> None:
@@ -256,9 +257,9 @@ async def test_an_answer_that_the_disk_did_not_take_at_once_is_given_to_the_retr
     assert "the store cannot be used now" in failed.text
     again = await sender.post(path, asked(stream, "chat"))
     assert "completed" in again.text or "STOP" in again.text
-    assert (begun(sender), len(upstream.bodies)) == (1, 2)
+    assert (begun(sender), len(upstream.bodies)) == (1, 3)
     await sender.post(path, asked(stream, "chat"))
-    assert (begun(sender), len(upstream.bodies)) == (2, 4)
+    assert (begun(sender), len(upstream.bodies)) == (2, 5)
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -309,10 +309,10 @@ class Conversation(Chat):
 
     @property
     def times(self) -> int:
-        """A turn that is stored, though nobody knows whether it survives a power failure, stays in the conversation:
-        its client is given an error. If not even that can be noted, the question is another one when it is asked
-        again."""
-        lost = {"sync", "not_handed_over"} <= {*self.store.failed} and self.refused[:1] == [self.question]
+        """A turn that is stored, though nobody knows whether it survives a power failure, is taken back: its client is
+        given an error. If neither that can be done nor noted, it stays in the conversation, and the question is another
+        one when it is asked again."""
+        lost = {"sync", "take_back", "not_handed_over"} <= {*self.store.failed} and self.refused[:1] == [self.question]
         return 2 if lost else 1
 
     async def ask(self, contents: list[Document]) -> Answered:

@@ -58,6 +58,7 @@ WRITES: dict[str, Write] = {
     "take_over": lambda store: store.take_over("one", b"broken", window=60.0, proxy_id="p1"),
     "add_response": lambda store: store.add_response(RESPONSE, head="r2"),
     "add_response asked": lambda store: store.add_response(RESPONSE, head="r2", asked=Asked(b"new", "p1", {"n": 1})),
+    "take_back": lambda store: store.take_back("one", "r2", head="r1"),
     "handed_over": lambda store: store.handed_over("one", "alone"),
     "not_handed_over": lambda store: store.not_handed_over("one", "alone"),
     "take_answer": lambda store: store.take_answer("one", b"lost", window=60.0, proxy_id="p1"),

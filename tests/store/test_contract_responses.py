@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from store.base import ConversationMoved, Store, StoreError, StoreUnavailable, UnknownResponse, run_now
 from store.factory import open_url
-from store.models import Document, GivenCall, Policy, Response
+from store.models import Asked, Document, GivenCall, Policy, Response
 from tests.store.conftest import TTL, URLS, Clock
 
 
@@ -330,6 +330,40 @@ async def test_a_conversation_goes_on_from_a_deleted_response(store: Store) -> N
 
 
 # --- sessions -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("document", [None, {"object": "response"}])
+async def test_a_response_that_was_added_can_be_taken_back(store: Store, document: Document | None) -> None:
+    more: Any = {"session": "one", "created_at": store.clock(), "document": document}
+    first = Response(response_id="r1", conversation="chat", **more)
+    await store.add_response(first)
+    second = Response(response_id="r2", conversation="chat", previous="r1", calls={"c": {"text": "x"}}, **more)
+    await store.add_response(second, head="r1", asked=Asked(b"key", "proxy", {"a": 1}))
+    await store.take_back("one", "r2", head="r1")
+    assert await store.conversation("one", "chat") == "r1"
+    assert await store.given_calls("one", ["c"]) == {}
+    assert await store.take_answer("one", b"key", window=60, proxy_id="other") is None
+    with pytest.raises(UnknownResponse):
+        await store.response("one", "r2")
+    with pytest.raises(UnknownResponse):
+        await store.take_back("one", "r2", head="r1")
+    await store.add_response(second, head="r1")
+    assert [one.response_id for one in await store.history("one", "r2")] == ["r1", "r2"]
+    await store.take_back("one", "r2", head="r1")
+    await store.take_back("one", "r1")
+    assert await store.conversation("one", "chat") is None
+    with pytest.raises(UnknownResponse):
+        await store.response("one", "r1")
+
+
+async def test_what_follows_a_response_that_is_taken_back_keeps_its_history(store: Store) -> None:
+    more: Any = {"session": "one", "created_at": store.clock()}
+    await store.add_response(Response(response_id="r1", conversation="chat", **more))
+    await store.add_response(Response(response_id="r2", previous="r1", conversation="fork", document={}, **more))
+    await store.add_response(Response(response_id="r3", previous="r2", conversation="fork", **more), head="r2")
+    await store.take_back("one", "r2")
+    assert await store.conversation("one", "fork") == "r3"
+    assert [one.response_id for one in await store.history("one", "r3")] == ["r1", "r2", "r3"]
 
 
 async def test_sessions_are_isolated(store: Store) -> None:

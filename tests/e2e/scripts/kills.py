@@ -7,11 +7,11 @@ from pathlib import Path
 
 from addon.doors.handover import Handover
 
-_kept = Handover.kept
+_safe = Handover.safe
 
 
-async def kept(self: Handover, response_id: str) -> None:
-    await _kept(self, response_id)
+async def safe(self: Handover) -> None:
+    await _safe(self)
     _die()
 
 
@@ -22,4 +22,4 @@ def _die() -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-Handover.kept = kept  # type: ignore[method-assign]
+Handover.safe = safe  # type: ignore[method-assign]
