@@ -21,14 +21,14 @@ def raise_descriptor_limit() -> int:
     except ImportError:
         return _TARGET
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _TARGET if hard == resource.RLIM_INFINITY else min(hard, _TARGET)
-    if soft == resource.RLIM_INFINITY or soft >= wanted:
+    target = _TARGET if hard == resource.RLIM_INFINITY else min(hard, _TARGET)
+    if soft == resource.RLIM_INFINITY or soft >= target:
         return _TARGET if soft == resource.RLIM_INFINITY else soft
     try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (target, hard))
     except (ValueError, OSError):
         return soft
-    return wanted
+    return target
 
 
 def connection_limits(max_connections: int, descriptors: int) -> ConnectionLimits:

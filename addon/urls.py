@@ -3,7 +3,7 @@
 import re
 from urllib.parse import SplitResult, urlsplit
 
-_SHOWN = 120  # characters of a value in a message
+_MAX_CHARACTERS = 120  # characters of a value in a message
 
 
 def base_url(url: str) -> SplitResult:
@@ -38,4 +38,4 @@ def redacted(value: object) -> str:
         name = re.match(r"([\w.-]+=)?([A-Za-z][A-Za-z0-9+.-]*://)?", head)
         value = f"{name[0] if name else ''}***@{tail}"
     value = re.sub(r"([?#]).+", r"\1***", value, flags=re.DOTALL)
-    return repr(value if len(value) <= _SHOWN else f"{value[:_SHOWN]}…")
+    return repr(value if len(value) <= _MAX_CHARACTERS else f"{value[:_MAX_CHARACTERS]}…")

@@ -42,7 +42,7 @@ def named(text: str) -> list[str]:
 
 
 def instance(schema: dict[str, Any], text: str, name: str | None = None) -> Any:
-    """A value that fits the schema, taken from the text where possible."""
+    """A value that fits the schema, taken from the text if possible."""
     return _Values(schema, text, name).value_of(schema, ())
 
 

@@ -103,12 +103,13 @@ class _Reader:
             if not isinstance(value, dict):
                 return self.wrong(field, value, path, parent)
             return {
-                key: self.one(field, item, f"{path}[{n}].value", path) for n, (key, item) in enumerate(value.items())
+                key: self.element(field, item, f"{path}[{n}].value", path)
+                for n, (key, item) in enumerate(value.items())
             }
         if field.shape == "[]":
             if not isinstance(value, list):
-                return [self.one(field, value, path, parent)]  # a single object stands for a list of one
-            return [self.one(field, item, f"{path}[{n}]", path) for n, item in enumerate(value)]
+                return [self.element(field, value, path, parent)]  # a single object stands for a list of one
+            return [self.element(field, item, f"{path}[{n}]", path) for n, item in enumerate(value)]
         if isinstance(value, list) and field.type != "value":
             at = f" at '{parent}'" if parent else ""
             self.refuse(
@@ -116,9 +117,9 @@ class _Reader:
                 f'{_INVALID} Unknown name "{field.camel}"{at}: Proto field is not repeating, cannot start list.',
             )
             return None
-        return self.one(field, value, path, parent)
+        return self.element(field, value, path, parent)
 
-    def one(self, field: Field, value: Any, path: str, parent: str) -> Any:
+    def element(self, field: Field, value: Any, path: str, parent: str) -> Any:
         kind = field.type
         if kind == "value":
             return value

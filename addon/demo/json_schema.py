@@ -24,7 +24,7 @@ _LOOP = (
 
 
 def check(schema: Any, *, vertex: bool) -> None:
-    """Raise ``Refused`` where the service would."""
+    """Raise ``Refused`` if the service would."""
     if not isinstance(schema, dict):
         raise Refused("the schema at top-level must be an object")  # own words
     reader = _Reader(schema, vertex)
@@ -70,8 +70,8 @@ class _Reader:
                 raise Refused(f"value at {f'{path}.' if path else ''}{key} must be a number")
         if "$ref" not in schema:
             return
-        beside = [key for key in schema if key not in ("description", "default") and not key.startswith("$")]
-        if self._vertex and beside:
+        siblings = [key for key in schema if key not in ("description", "default") and not key.startswith("$")]
+        if self._vertex and siblings:
             raise Refused(
                 f"Schema.ref '{schema['$ref']}' was set alongside unsupported fields. If a schema node has $ref set, "
                 "then only description and default can be set alongside it"

@@ -112,8 +112,8 @@ class Reply:
         return [self._envelope(event) for event in events]
 
     def _chunks(self, answer: Answer, shape: Shape, partial_args: bool) -> list[list[Json] | None]:
-        said = self._thought_parts(answer) + self._text_parts(answer, shape.pieces, signed=False)
-        chunks: list[list[Json] | None] = [[part] for part in said]
+        parts = self._thought_parts(answer) + self._text_parts(answer, shape.pieces, signed=False)
+        chunks: list[list[Json] | None] = [[part] for part in parts]
         calls = self._call_parts(answer)
         if partial_args:
             for part in calls:

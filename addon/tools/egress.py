@@ -46,14 +46,14 @@ class Egress(httpcore2.AsyncNetworkBackend):
         allowed = [address for address in addresses if self._allows(host, address, port)]
         if not allowed:
             raise EgressRefused("graft_egress does not allow this connection")
-        for left in range(len(allowed), 0, -1):
-            share = None if deadline is None else max(deadline - now(), 0) / left
+        for remaining in range(len(allowed), 0, -1):
+            share = None if deadline is None else max(deadline - now(), 0) / remaining
             try:
                 return await self._network.connect_tcp(
-                    allowed[-left], port, timeout=share, local_address=local_address, socket_options=socket_options
+                    allowed[-remaining], port, timeout=share, local_address=local_address, socket_options=socket_options
                 )
             except (httpcore2.ConnectError, httpcore2.ConnectTimeout):
-                if left == 1:
+                if remaining == 1:
                     raise
         raise AssertionError("the last try returns or raises")
 
@@ -99,4 +99,4 @@ async def _addresses(host: str, port: int, timeout: float | None) -> list[str]:
         raise httpcore2.ConnectTimeout(str(error)) from error
     except (OSError, UnicodeError) as error:
         raise httpcore2.ConnectError(str(error)) from error
-    return list(dict.fromkeys(str(one[4][0]) for one in found))
+    return list(dict.fromkeys(str(sockaddr[0]) for *_, sockaddr in found))

@@ -90,12 +90,14 @@ class Server(BaseModel):
     def _one_transport(self) -> Self:
         if (self.command is None) == (self.url is None):
             raise ValueError("it must have either command (stdio) or url (streamable HTTP)")
-        mine, others = ("command", ("url", "headers")) if self.command else ("url", ("command", "args", "env", "cwd"))
+        transport, others = (
+            ("command", ("url", "headers")) if self.command else ("url", ("command", "args", "env", "cwd"))
+        )
         for name in others:
             if getattr(self, name):
-                raise ValueError(f"{name} does not go with {mine}")
-        if self.type and (self.type == "stdio") != (mine == "command"):
-            raise ValueError(f"type {self.type!r} does not go with {mine}")
+                raise ValueError(f"{name} does not go with {transport}")
+        if self.type and (self.type == "stdio") != (transport == "command"):
+            raise ValueError(f"type {self.type!r} does not go with {transport}")
         return self
 
 

@@ -76,10 +76,10 @@ class PythonSource(ToolSource):
             raise ToolError(f"{name} was cancelled from within") from None
         except BaseException as e:  # SystemExit and KeyboardInterrupt would end the event loop
             _log.warning("%s: %s raised %s: %s", _place(e, self.path), name, type(e).__name__, e)
-            asked = found.tool.rules.retries is not None
+            retries_configured = found.tool.rules.retries is not None
             raise ToolError(
                 error_text(e),
-                retryable=asked or isinstance(e, ConnectionError | TimeoutError),
+                retryable=retries_configured or isinstance(e, ConnectionError | TimeoutError),
             ) from e
 
 

@@ -68,7 +68,7 @@ def read(function: Callable[..., Any], mark: Marked | None, file: str) -> Functi
 
 
 def line_of(function: Callable[..., Any]) -> int:
-    """The line where a function's definition starts; 0 if it is not known."""
+    """The line where a function's definition starts; 0 if unknown."""
     code = getattr(inspect.unwrap(function), "__code__", None)
     return int(code.co_firstlineno) if code else 0
 
@@ -151,8 +151,8 @@ def _inlined(schema: Document, definitions: Document, open_refs: frozenset[str])
         name = schema["$ref"].rpartition("/")[2]
         if name in open_refs:
             raise _Recursive
-        beside = {key: value for key, value in schema.items() if key != "$ref"}
-        return _inlined(definitions[name] | beside, definitions, open_refs | {name})
+        siblings = {key: value for key, value in schema.items() if key != "$ref"}
+        return _inlined(definitions[name] | siblings, definitions, open_refs | {name})
     result: Document = {}
     for key, value in schema.items():
         if key in _SCHEMAS:

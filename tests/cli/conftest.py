@@ -1,4 +1,4 @@
-"""The control API as the proxy serves it, over a store in memory, in a thread of its own."""
+"""The proxy's control API with a store in memory, in its own thread, and a runner of commands."""
 
 import asyncio
 import threading
@@ -21,7 +21,7 @@ from store.models import Call, Step, Turn
 
 
 class Proxy:
-    """A running control API; its address and token are in the state folder, as the real proxy leaves them."""
+    """A running control API. Its address and token are in the state folder, as with the real proxy."""
 
     def __init__(self, state: Path) -> None:
         self._loop = asyncio.new_event_loop()
@@ -53,7 +53,7 @@ class Proxy:
     def capture(
         self, call_id: str, *, name: str = "get_weather", session: str = "default", redeliver: bool = False, **args: Any
     ) -> None:
-        """What the proxy does when a model calls a tool that workers run."""
+        """Store a call of a tool that workers run, as the proxy does."""
         turn_id = f"turn_{call_id}"
         now = self.store.clock()
         call = Call(
@@ -85,7 +85,7 @@ class Proxy:
 
 @pytest.fixture(autouse=True)
 def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A state folder of the test's own, and none of the user's variables."""
+    """The test's own state folder, without the user's environment variables."""
     for name in ("TOOLGRAFT_SESSION", "TOOLGRAFT_URL", "TOOLGRAFT_TOKEN", "NO_COLOR", "FORCE_COLOR"):
         monkeypatch.delenv(name, raising=False)
     home = tmp_path / "state"
@@ -102,7 +102,7 @@ def proxy(state: Path) -> Iterator[Proxy]:
 
 
 class Cli:
-    """`cli("calls", "--json")` runs a command in this process; stdout and stderr are kept apart."""
+    """`cli("calls", "--json")` runs a command in this process; stdout and stderr are separate."""
 
     def __call__(self, *arguments: str, status: int = 0, stdin: str | bytes | None = None) -> Result:
         result = CliRunner().invoke(app, arguments, input=stdin, prog_name="toolgraft")

@@ -11,7 +11,7 @@ from tests.cli.conftest import Cli, Proxy
 
 @pytest.fixture
 def stranger() -> Iterator[str]:
-    """A web server that is not toolgraft; it keeps what it was told in `seen`."""
+    """A web server that is not toolgraft."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -102,6 +102,6 @@ def test_what_is_no_session_name_is_a_wrong_option(cli: Cli, command: list[str],
     ["http://me:s3cr3t@127.0.0.1:1", "me:s3cr3t@127.0.0.1:1", "http://127.0.0.1:1/?token=s3cr3t", "http://s3cr3t@h:x"],
 )
 def test_a_url_with_a_password_is_refused_without_showing_it(cli: Cli, url: str) -> None:
-    said = cli("calls", "--url", url, status=2).stderr
-    assert "***" in said
-    assert "s3cr3t" not in said
+    stderr = cli("calls", "--url", url, status=2).stderr
+    assert "***" in stderr
+    assert "s3cr3t" not in stderr

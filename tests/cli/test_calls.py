@@ -57,10 +57,10 @@ def test_in_a_pipe_a_call_is_one_line_that_is_not_cut(cli: Cli, proxy: Proxy) ->
 
 def test_what_a_model_says_cannot_drive_the_terminal(cli: Cli, proxy: Proxy) -> None:
     proxy.capture("call_1", name="a\x1b[2Jb", text="\x9b31m [red]x[/red]")
-    shown = cli("calls").stdout
-    assert "\x1b" not in shown
-    assert "\x9b" not in shown
-    assert "[red]x[/red]" in shown
+    output = cli("calls").stdout
+    assert "\x1b" not in output
+    assert "\x9b" not in output
+    assert "[red]x[/red]" in output
 
 
 @pytest.mark.parametrize(
@@ -121,20 +121,20 @@ def test_watch_shows_what_is_there_then_what_comes_and_ends_with_the_proxy(proxy
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment) as watch:
         assert watch.stdout is not None
         assert watch.stderr is not None
-        seen = [watch.stdout.readline()]
+        lines = [watch.stdout.readline()]
         proxy.capture("call_2", name="add")
         proxy.capture("call_3")
-        seen.append(watch.stdout.readline())
+        lines.append(watch.stdout.readline())
         proxy.run(proxy.store.answer("default", "call_1", result=1))
-        seen.append(watch.stdout.readline())
+        lines.append(watch.stdout.readline())
         proxy.stop()
         assert watch.stdout.read() == ""
         assert watch.wait(10) == 1
         assert "the proxy was stopped" in watch.stderr.read()
     if as_json:
-        found = [(call["call_id"], call["status"]) for call in map(json.loads, seen)]
+        found = [(call["call_id"], call["status"]) for call in map(json.loads, lines)]
     else:
-        found = [(line.split()[0], line.split()[1]) for line in seen]
+        found = [(line.split()[0], line.split()[1]) for line in lines]
     assert found == [("call_1", "pending"), ("call_3", "pending"), ("call_1", "done")]
 
 

@@ -65,7 +65,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
 @pytest.mark.e2e
 @pytest.mark.parametrize("closed", ["", "1>&-", "2>&-", "1>&- 2>&-"])
 def test_mitmproxy_takes_the_place_of_the_command(environment: dict[str, str], closed: str) -> None:
-    """Also if stdout or stderr is closed: mitmproxy would not start without them."""
+    """mitmproxy would not start with a closed stdout or stderr."""
     script = f'exec "$0" -P -m addon serve --version {closed}'
     done = subprocess.run(["sh", "-c", script, sys.executable], env=environment, capture_output=True, text=True)
     assert done.returncode == 0

@@ -11,7 +11,7 @@ from tests.cli.conftest import Cli, Proxy
 
 
 @pytest.fixture
-def kept(state: Path) -> Path:
+def database(state: Path) -> Path:
     """A store in the state folder."""
     path = state / "toolgraft.db"
     store = SqliteStore(path)
@@ -32,7 +32,9 @@ def test_a_clock_in_doubt_is_trusted(cli: Cli, proxy: Proxy, monkeypatch: pytest
     assert "192.0 h ahead" in doubt
 
 
-def test_the_store_of_the_state_folder_is_copied_checked_and_left_alone(cli: Cli, kept: Path, tmp_path: Path) -> None:
+def test_the_store_of_the_state_folder_is_copied_checked_and_left_alone(
+    cli: Cli, database: Path, tmp_path: Path
+) -> None:
     copy = tmp_path / "copy.db"
     assert str(copy) in cli("backup", str(copy)).stdout
     assert "already" in cli("backup", str(copy), status=1).stderr
@@ -42,14 +44,14 @@ def test_the_store_of_the_state_folder_is_copied_checked_and_left_alone(cli: Cli
     assert "has no file" in cli("check", "--store", "memory://", status=1).stderr
 
 
-def test_a_damaged_store_is_told_of_and_recovered(cli: Cli, kept: Path) -> None:
-    content = bytearray(kept.read_bytes())
+def test_a_damaged_store_is_told_of_and_recovered(cli: Cli, database: Path) -> None:
+    content = bytearray(database.read_bytes())
     at = content.index(b'"updated_at"')
     page = at - at % 2048
     content[page : page + 64] = b"\xa5" * 64
-    kept.write_bytes(content)
+    database.write_bytes(content)
     wrong = json.loads(cli("check", "--json", status=1).stdout)
-    assert wrong["store"] == str(kept)
+    assert wrong["store"] == str(database)
     assert wrong["wrong"]
     done = json.loads(cli("recover", "--json").stdout)
     assert Path(done["damaged"]).exists()

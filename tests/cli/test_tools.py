@@ -36,8 +36,8 @@ def test_tools_are_set_from(cli: Cli, proxy: Proxy, tmp_path: Path, document: An
 def test_what_show_prints_as_json_can_be_set_again(cli: Cli, proxy: Proxy) -> None:
     document = {"tools": [WEATHER, {"googleSearch": {}}], "tool_choice": "required"}
     cli("tools", "set", "-", "--session", "a", stdin=json.dumps(document))
-    shown = cli("tools", "show", "--session", "a", "--json").stdout
-    assert cli("tools", "set", "-", "--session", "b", "--json", stdin=shown).stdout == shown
+    output = cli("tools", "show", "--session", "a", "--json").stdout
+    assert cli("tools", "set", "-", "--session", "b", "--json", stdin=output).stdout == output
 
 
 def test_show_is_a_table_of_names_and_first_lines(cli: Cli, proxy: Proxy) -> None:
@@ -56,11 +56,11 @@ def test_show_has_the_tools_of_the_proxy_s_files_and_servers(cli: Cli, proxy: Pr
     assert "get_time" in cli("tools", "show").stdout
     cli("tools", "set", "-", stdin=json.dumps([WEATHER]))
     assert all(name in cli("tools", "show").stdout for name in ("get_time", "get_weather"))
-    shown = cli("tools", "show", "--json").stdout
-    assert cli("tools", "set", "-", "--json", stdin=shown).stdout == shown
+    output = cli("tools", "show", "--json").stdout
+    assert cli("tools", "set", "-", "--json", stdin=output).stdout == output
     cli("tools", "clear")
-    shown = json.loads(cli("tools", "show", "--json").stdout)
-    assert shown == {"tools": None, "tool_config": None, "shared": proxy.shared}
+    output = json.loads(cli("tools", "show", "--json").stdout)
+    assert output == {"tools": None, "tool_config": None, "shared": proxy.shared}
 
 
 def test_clear_takes_one_session_s_tools_only(cli: Cli, proxy: Proxy) -> None:
@@ -114,9 +114,9 @@ def test_tools_that_are_held_back_are_shown_and_accepted(proxy: Proxy, cli: Cli)
     for word in ("one", "two\x1b[2J"):
         tools = {name: {"description": f"{name} {word}"} for name in ("read", "write")}
         proxy.pins.update("files", tools, lambda: None)
-    shown = cli("tools", "held")
-    assert '  - "description": "read one"\n  + "description": "read two\\u001b[2J"\n' in shown.stdout
-    assert "2 tools are held back" in shown.stderr
+    output = cli("tools", "held")
+    assert '  - "description": "read one"\n  + "description": "read two\\u001b[2J"\n' in output.stdout
+    assert "2 tools are held back" in output.stderr
     assert [one["tool"] for one in json.loads(cli("tools", "held", "--json").stdout)] == ["read", "write"]
     assert "files/read: accepted" in cli("tools", "accept", "files/read").stdout
     assert "held back: files/write" in cli("tools", "accept", "files/read", status=1).stderr

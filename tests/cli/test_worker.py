@@ -1,4 +1,4 @@
-"""The command `toolgraft worker`: its file, its output, its signals, and two of it at work."""
+"""The command `toolgraft worker`: its file, output and signals, and two workers together."""
 
 import inspect
 import json
@@ -66,7 +66,7 @@ def file(tmp_path: Path) -> Path:
 
 @contextmanager
 def worker(file: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
-    """A worker in a process of its own, which serves already."""
+    """A worker process that is already serving."""
     command = [sys.executable, "-m", "addon", "worker", str(file), *options]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -96,7 +96,7 @@ def wait_for(mark: Path) -> None:
 
 
 def ended(process: subprocess.Popen[str], number: signal.Signals) -> str:
-    """The rest of its output, once the signal has ended it well."""
+    """End the worker with a signal, and return the rest of its output."""
     process.send_signal(number)
     rest, errors = process.communicate(timeout=20)
     assert process.returncode == 0, errors
@@ -119,8 +119,8 @@ def test_a_worker_serves_until_a_signal_ends_it(proxy: Proxy, file: Path, number
         ]
         proxy.capture("call_1", city="Oslo")
         proxy.capture("call_2", name="broken")
-        shown = sorted(line.rpartition(",")[0] for line in lines(process, 2))
-        assert shown == ["call_1 get_weather: done", "call_2 broken: failed"]
+        outcomes = sorted(line.rpartition(",")[0] for line in lines(process, 2))
+        assert outcomes == ["call_1 get_weather: done", "call_2 broken: failed"]
         assert ended(process, number) == ""
     assert proxy.run(proxy.store.call("default", "call_1")).result == {"city": "Oslo", "celsius": -3}
     assert "it is broken" in (proxy.run(proxy.store.call("default", "call_2")).error or "")

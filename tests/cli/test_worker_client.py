@@ -1,4 +1,4 @@
-"""The worker against the control API in process: what it registers, runs, keeps, loses and gives back."""
+"""The worker with an in-process control API: registering tools, and running, losing and returning calls."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -21,7 +21,7 @@ from store.base import Store
 from store.models import Call, Status, Step, Turn
 
 TOOLS = "/v1/sessions/default/tools"
-LEASE = 1.0  # the shortest there is
+LEASE = 1.0  # the shortest allowed
 
 
 @dataclass
@@ -65,7 +65,7 @@ class Functions:
 
 
 class Line(httpx2.AsyncBaseTransport):
-    """The way to the proxy, which can be cut."""
+    """A connection to the proxy that can be cut."""
 
     def __init__(self, app: Any) -> None:
         self._proxy = httpx2.ASGITransport(app)
@@ -87,7 +87,7 @@ class Line(httpx2.AsyncBaseTransport):
 
 
 class Bench:
-    """A proxy with its store, and workers on it."""
+    """A proxy with its store, for workers."""
 
     def __init__(self, store: Store, state: Path) -> None:
         self.store = store
@@ -121,7 +121,7 @@ class Bench:
         await self.store.save_turn(turn, [call])
 
     async def final(self, call_id: str) -> Call:
-        """The call when it has its answer."""
+        """The call, as soon as it is answered."""
         async with asyncio.timeout(10):
             call = await self.store.call("default", call_id)
             while not call.status.final:
@@ -134,7 +134,7 @@ class Bench:
 
 
 class Served:
-    """A running worker, and what it tells."""
+    """A running worker and its events."""
 
     def __init__(self, worker: Worker, events: asyncio.Queue[dict[str, Any]]) -> None:
         self.events = events
@@ -145,9 +145,9 @@ class Served:
         """The next event of this kind."""
         async with asyncio.timeout(10):
             while True:
-                told = await self.events.get()
-                if told.items() >= {"event": event, **fields}.items():
-                    return told
+                report = await self.events.get()
+                if report.items() >= {"event": event, **fields}.items():
+                    return report
 
     async def end(self, *, hurry: bool = False) -> None:
         self.stop.set()
@@ -202,16 +202,16 @@ async def for_ever(args: dict[str, Any]) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("rules", "said"),
+    ("rules", "fields"),
     [
         (Rules(), {}),
         (Rules(timeout=2.0, retries=0, cache_ttl=1.5), {"timeout": 2.0, "retries": 0, "cache_ttl": 1.5}),
         (Rules(after=("g",), idempotent=True, approval=True), {"after": ["g"], "idempotent": True, "approval": True}),
     ],
 )
-def test_a_tool_is_declared_with_its_rules(rules: Rules, said: dict[str, Any]) -> None:
+def test_a_tool_is_declared_with_its_rules(rules: Rules, fields: dict[str, Any]) -> None:
     declaration = {"name": "f", "description": "d"}
-    assert worker_declaration(Tool(declaration, rules)) == {**declaration, "executor": {"type": "worker"}, **said}
+    assert worker_declaration(Tool(declaration, rules)) == {**declaration, "executor": {"type": "worker"}, **fields}
 
 
 async def test_tools_are_registered_beside_those_of_others(bench: Bench) -> None:
@@ -239,8 +239,8 @@ async def test_tools_are_registered_beside_those_of_others(bench: Bench) -> None
 async def test_a_token_for_workers_of_one_session_is_all_that_a_worker_needs(bench: Bench) -> None:
     other = {"name": "g", "executor": {"type": "http", "url": "https://a.example", "headers": {"Key": "s3cret"}}}
     await bench.client.put(TOOLS, json={"tools": [other]})
-    asked = {"scopes": ["worker"], "session": "default"}
-    made = (await bench.client.post("/v1/tokens", json=asked)).json()
+    grant = {"scopes": ["worker"], "session": "default"}
+    made = (await bench.client.post("/v1/tokens", json=grant)).json()
     await bench.client.aclose()
     bench.client = bench.client_of(made["token"])
     async with serve(bench, Functions(f=echo)):
@@ -272,9 +272,9 @@ async def test_workers_that_start_at_once_all_get_their_tools_in(bench: Bench) -
 
 @pytest.mark.parametrize("executor", [None, {"type": "http", "url": "https://a.example"}])
 def test_a_name_that_is_another_tool_s_is_refused(executor: Any) -> None:
-    taken = {"name": "f"} if executor is None else {"name": "f", "executor": executor}
+    existing = {"name": "f"} if executor is None else {"name": "f", "executor": executor}
     with pytest.raises(Refused, match="already has a tool f"):
-        with_tools({"tools": [{"functionDeclarations": [taken]}]}, [{"name": "f", "executor": {"type": "worker"}}])
+        with_tools({"tools": [{"functionDeclarations": [existing]}]}, [{"name": "f", "executor": {"type": "worker"}}])
 
 
 def test_a_tool_of_the_proxy_s_own_is_not_replaced() -> None:
@@ -312,8 +312,8 @@ async def test_calls_are_run_and_answered(bench: Bench) -> None:
         await bench.capture("after", city="Rome")
         call = await bench.final("after")
         assert (call.status, call.result, call.worker) == (Status.DONE, {"city": "Rome"}, "w1")
-        told = await served.until("answered", call_id="after")
-    assert (told["name"], told["status"]) == ("f", "done")
+        report = await served.until("answered", call_id="after")
+    assert (report["name"], report["status"]) == ("f", "done")
     assert served.task.done()
 
 
@@ -516,8 +516,8 @@ async def test_a_result_that_the_proxy_does_not_take_is_given_up_in_the_end(
     async with serve(bench, Functions(f=echo)) as served:
         bench.line.cut_path = "/result"
         await bench.capture("c1")
-        told = await served.until("lost", call_id="c1")
-        assert "not accepted" in told["error"]
+        report = await served.until("lost", call_id="c1")
+        assert "not accepted" in report["error"]
         bench.line.cut_path = None
     call = await bench.store.call("default", "c1")
     assert (call.status, call.worker) == (Status.RUNNING, "w1"), "it has run, and is not given back"
@@ -568,7 +568,7 @@ async def test_a_result_is_kept_until_the_proxy_takes_it(bench: Bench) -> None:
         await served.until("claimed")
         bench.line.is_cut = True
         go.set()
-        await bench.capture("c2")  # ends the wait of the claim that is under way
+        await bench.capture("c2")  # ends the current claim's wait
         await served.until("unreachable")
         assert (await bench.store.call("default", "c1")).status is Status.RUNNING
         bench.line.is_cut = False

@@ -1,4 +1,4 @@
-"""The strict local Gemini's OpenAI-compatible endpoint: what it answers, and what it refuses."""
+"""The strict local Gemini's OpenAI-compatible endpoint: its answers and refusals."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -39,12 +39,12 @@ async def called(server: StrictGemini) -> Json:
 
 
 async def test_a_call_and_its_answer(server: StrictGemini) -> None:
-    asked = await called(server)
-    (call,) = asked["tool_calls"]
+    message = await called(server)
+    (call,) = message["tool_calls"]
     assert (call["function"], call["type"]) == ({"name": "f", "arguments": '{"a": 1}'}, "function")
     assert call["id"].startswith("function-call-")
     answer = {"role": "tool", "tool_call_id": call["id"], "content": '{"b": 2}'}
-    got = (await ask(server, user('call f {"a": 1}'), asked, answer)).json()
+    got = (await ask(server, user('call f {"a": 1}'), message, answer)).json()
     assert got["object"] == "chat.completion"
     assert got["choices"][0]["message"]["content"] == 'f returned {"b": 2}.'
     assert got["choices"][0]["finish_reason"] == "stop"
@@ -75,10 +75,10 @@ async def test_a_stream_says_stop_even_behind_calls_and_ends_with_done(server: S
     ],
 )
 async def test_a_call_that_is_not_echoed_as_it_was_is_refused(server: StrictGemini, change: Json, words: str) -> None:
-    asked = await called(server)
-    call = {k: v for k, v in {**asked["tool_calls"][0], **change}.items() if v is not None}
+    message = await called(server)
+    call = {k: v for k, v in {**message["tool_calls"][0], **change}.items() if v is not None}
     answer = {"role": "tool", "tool_call_id": call["id"], "content": "1"}
-    got = await ask(server, user('call f {"a": 1}'), {**asked, "tool_calls": [call]}, answer)
+    got = await ask(server, user('call f {"a": 1}'), {**message, "tool_calls": [call]}, answer)
     assert got.status_code == 400
     assert words.lower() in got.json()[0]["error"]["message"].lower()
 

@@ -1,4 +1,4 @@
-"""The published Python client, unmodified, against the strict server: its chats must get through."""
+"""Chats of the unmodified published Python client with the strict server."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ TURNS = [
 
 
 def chat(url: str, model: str, *, streamed: bool, vertex: bool) -> list[str]:
-    """A chat of four turns with the client's own function calling; what it said in each."""
+    """The answers of a chat of four turns with the client's own function calling."""
     client = genai.Client(vertexai=vertex, api_key="k", http_options=types.HttpOptions(base_url=url))
     config = types.GenerateContentConfig(tools=[get_weather])
     session = client.chats.create(model=model, config=config)
-    said = []
+    answers = []
     try:
         for words, _ in TURNS:
             if streamed:
                 chunks = list(session.send_message_stream(words))
                 found = [p.text or "" for c in chunks for k in c.candidates or [] for p in _parts(k)]
-                said.append("".join(found))
+                answers.append("".join(found))
             else:
-                said.append(session.send_message(words).text or "")
+                answers.append(session.send_message(words).text or "")
     finally:
         client.close()
-    return said
+    return answers
 
 
 def _parts(candidate: types.Candidate) -> list[types.Part]:
@@ -55,26 +55,26 @@ LONG = "say one two three four five six seven in 3 pieces"
 
 
 def long(url: str, words: str, *, streamed: bool) -> list[str]:
-    """A chat of two turns of which the first is long; what it said in each."""
+    """The answers of a chat of two turns, the first of them long."""
     client = genai.Client(api_key="k", http_options=types.HttpOptions(base_url=url))
     session = client.chats.create(model="gemini-4-argon")
-    said = []
+    answers = []
     try:
-        for one in (words, "What is 2+2?"):
+        for message in (words, "What is 2+2?"):
             if streamed:
-                said.append("".join(chunk.text or "" for chunk in session.send_message_stream(one)))
+                answers.append("".join(chunk.text or "" for chunk in session.send_message_stream(message)))
             else:
-                said.append(session.send_message(one).text or "")
+                answers.append(session.send_message(message).text or "")
     finally:
         client.close()
-    return said
+    return answers
 
 
 @pytest.mark.parametrize("streamed", [False, True], ids=["unary", "streamed"])
 async def test_a_client_asks_for_the_rest_of_a_long_answer(streamed: bool) -> None:
     async with StrictGemini() as server:
-        said = await asyncio.to_thread(long, server.url, LONG, streamed=streamed)
-        assert said == ["one two three four five six seven", "2 + 2 = 4."]
+        answers = await asyncio.to_thread(long, server.url, LONG, streamed=streamed)
+        assert answers == ["one two three four five six seven", "2 + 2 = 4."]
         assert [request["error"] for request in server.refused] == []
         assert len(server.requests) == 4
 
@@ -84,9 +84,9 @@ async def test_a_client_asks_for_the_rest_of_a_long_answer(streamed: bool) -> No
 @pytest.mark.parametrize("vertex", [False, True], ids=["developer", "vertex"])
 async def test_a_chat_with_automatic_function_calling_gets_through(model: str, streamed: bool, vertex: bool) -> None:
     async with StrictGemini() as server:
-        said = await asyncio.to_thread(chat, server.url, model, streamed=streamed, vertex=vertex)
+        answers = await asyncio.to_thread(chat, server.url, model, streamed=streamed, vertex=vertex)
         assert [request["error"] for request in server.refused] == []
-        for answer, (_, expected) in zip(said, TURNS, strict=True):
+        for answer, (_, expected) in zip(answers, TURNS, strict=True):
             assert all(words in answer for words in expected), answer
         assert server.dummy_signatures == 0
         assert len(server.requests) == 7

@@ -1,4 +1,4 @@
-"""Proto JSON: what is read, and what is refused with which words."""
+"""Proto JSON: canonical form, and the messages of refusals."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ def test_both_spellings_and_single_objects_come_out_in_one_form() -> None:
 
 
 def test_what_belongs_to_the_user_is_not_looked_into() -> None:
-    mine = {"any_key": {"anyKey": None, "any_key": [1]}}
+    user_data = {"any_key": {"anyKey": None, "any_key": [1]}}
     given = {
         "contents": [
-            {"role": "model", "parts": [{"functionCall": {"name": "f", "args": mine}}]},
-            {"parts": [{"functionResponse": {"name": "f", "response": mine}}]},
+            {"role": "model", "parts": [{"functionCall": {"name": "f", "args": user_data}}]},
+            {"parts": [{"functionResponse": {"name": "f", "response": user_data}}]},
         ],
         "tools": [
             {
                 "functionDeclarations": [
-                    {"name": "f", "parametersJsonSchema": mine},
+                    {"name": "f", "parametersJsonSchema": user_data},
                     {"name": "g", "parameters": {"properties": {"any_key": {}, "anyKey": {}}}},
                 ]
             }

@@ -1,4 +1,4 @@
-"""The judge shares no code with what it judges: a mistake in both would be seen by neither."""
+"""The strict local Gemini shares no code with the proxy: neither would notice a mistake in shared code."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ FORBIDDEN = ("addon.core", "addon.graft", "addon.hooks", "addon.control", "addon
 
 
 def test_the_strict_server_imports_nothing_of_the_proxy() -> None:
-    todo, seen = ["server"], set[str]()
+    todo, visited = ["server"], set[str]()
     imported: set[str] = set()
     while todo:
         module = todo.pop()
-        if module in seen:
+        if module in visited:
             continue
-        seen.add(module)
+        visited.add(module)
         for node in ast.walk(ast.parse((Path(addon.demo.__path__[0]) / f"{module}.py").read_text())):
             names = [f"{node.module}.{a.name}" for a in node.names] if isinstance(node, ast.ImportFrom) else []
             names += [a.name for a in node.names] if isinstance(node, ast.Import) else []
@@ -26,5 +26,5 @@ def test_the_strict_server_imports_nothing_of_the_proxy() -> None:
                 first = name.removeprefix("addon.demo.").partition(".")[0]
                 if name.startswith("addon.demo.") and (Path(addon.demo.__path__[0]) / f"{first}.py").exists():
                     todo.append(first)
-    assert {"app", "rules", "history", "fields", "light"} <= seen
+    assert {"app", "rules", "history", "fields", "light"} <= visited
     assert not [name for name in imported if name.startswith(FORBIDDEN)]

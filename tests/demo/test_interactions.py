@@ -1,4 +1,4 @@
-"""The Interactions API of the strict server: what it refuses, what it keeps, and the form of its answers."""
+"""The strict server's Interactions API: refusals, stored interactions, and the form of answers."""
 
 from __future__ import annotations
 

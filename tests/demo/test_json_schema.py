@@ -1,4 +1,4 @@
-"""What the service refuses of a JSON Schema, in its words, and all that it lets pass."""
+"""The JSON Schemas that the service refuses, with its messages, and those that it accepts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The benchmarks' upstream, as far as it takes part in a loop."""
+"""The benchmarks' upstream in a loop."""
 
 import asyncio
 import json
@@ -12,12 +12,12 @@ RESULT = {"contents": [{"role": "user", "parts": [{"functionResponse": {"name": 
 
 
 async def parts(query: str, body: dict[str, Any]) -> list[list[str]]:
-    """The kinds of parts of each document of an answer; calls by their names."""
-    said = await answered(query, body)
-    return [[part["functionCall"]["name"] if "functionCall" in part else "text" for part in one] for one in said]
+    """The kinds of the parts in each document of an answer; calls by name."""
+    documents = await parts_of_documents(query, body)
+    return [[part["functionCall"]["name"] if "functionCall" in part else "text" for part in found] for found in documents]
 
 
-async def answered(query: str, body: dict[str, Any]) -> list[list[dict[str, Any]]]:
+async def parts_of_documents(query: str, body: dict[str, Any]) -> list[list[dict[str, Any]]]:
     """The parts of each document of an answer."""
     server = await asyncio.get_running_loop().create_server(Light, "127.0.0.1", 0)
     async with server, asyncio.timeout(10):
@@ -52,8 +52,8 @@ async def test_calls_are_asked_for_until_there_are_results(
 
 @pytest.mark.parametrize("query", ["", "alt=sse&events=2"])
 async def test_no_two_answers_say_the_same_unless_they_are_asked_to(query: str) -> None:
-    one, other = [await answered(query, {"contents": []}) for _ in range(2)]
+    one, other = [await parts_of_documents(query, {"contents": []}) for _ in range(2)]
     assert one != other
     assert [len(parts) for parts in one] == [len(parts) for parts in other]
-    one, other = [await answered(f"{query}&same", {"contents": []}) for _ in range(2)]
+    one, other = [await parts_of_documents(f"{query}&same", {"contents": []}) for _ in range(2)]
     assert one == other

@@ -1,4 +1,4 @@
-"""The strict local Gemini's Live API: what it answers, and what it closes a connection for."""
+"""The strict local Gemini's Live API: its answers, and its reasons for closing a connection."""
 
 import base64
 import json
@@ -63,7 +63,7 @@ def text_of(answers: list[Json]) -> str:
 
 
 def called(made: LiveConnection, text: str) -> list[str]:
-    """The ids of the calls that these words lead to."""
+    """The ids of the calls for these words."""
     document = next(one for one in receive(made, words(text)) if "toolCall" in one)
     return [call["id"] for call in document["toolCall"]["functionCalls"]]
 
@@ -191,9 +191,9 @@ def test_words_are_answered_to_the_end_of_the_turn() -> None:
 
 def test_words_that_go_on_are_waited_for() -> None:
     made = connection()
-    begun = words("what is")
-    del begun["clientContent"]["turnComplete"]
-    assert receive(made, begun) == []
+    unfinished = words("what is")
+    del unfinished["clientContent"]["turnComplete"]
+    assert receive(made, unfinished) == []
     assert "2 + 2 = 4" in text_of(receive(made, words("2 + 2")))
 
 
@@ -259,7 +259,7 @@ def test_from_3_8_on_input_takes_a_blocking_call_back(given: Json) -> None:
     blocking, free = (call["id"] for call in answers[0]["toolCall"]["functionCalls"])
     assert receive(made, given)[0] == {"toolCallCancellation": {"ids": [blocking]}}
     assert list(made.pending) == [free]
-    assert receive(made, response(blocking)) == []  # it was on its way
+    assert receive(made, response(blocking)) == []  # it was already being sent
 
 
 def test_from_3_8_on_an_interrupting_response_waits_until_the_user_has_finished() -> None:

@@ -1,4 +1,4 @@
-"""The deterministic model: what it says and calls follows from the request."""
+"""The deterministic model: its text and calls depend only on the request."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ def calls(*contents: Json, **more: Any) -> list[tuple[str, Json]]:
 
 
 def text(*contents: Json, **more: Any) -> str:
-    said = answer({"contents": list(contents), "tools": TOOLS, **more})
-    assert not said.calls
-    return said.text
+    reply = answer({"contents": list(contents), "tools": TOOLS, **more})
+    assert not reply.calls
+    return reply.text
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ class Kind(enum.StrEnum):
 
 
 class Tree(BaseModel):
-    """As many clients ask for structured output: with references, one of them to itself."""
+    """A schema with references, one of them to itself, as many clients send for structured output."""
 
     kind: Kind
     always: Literal["so"]
@@ -98,14 +98,14 @@ class Tree(BaseModel):
 
 def test_references_are_followed_as_far_as_a_value_can_be() -> None:
     schema = Tree.model_json_schema()
-    schema["$defs"]["Tree"]["required"].remove("left")  # as it has to be, where references lead round
+    schema["$defs"]["Tree"]["required"].remove("left")  # must be possible with circular references
     leaf: Json = {"kind": "leaf", "always": "so", "left": None, "others": [], "more": {}}
     declaration = {"name": "plant_tree", "parametersJsonSchema": schema}
     (call,) = answer({"contents": [user("a tree")], "tools": [{"functionDeclarations": [declaration]}]}).calls
     assert call.args == {"kind": "leaf", "always": "so", "others": [leaf]}
     config = {"responseMimeType": "application/json", "responseJsonSchema": schema}
-    told = answer({"contents": [user("a tree")], "generationConfig": config}).text
-    assert Tree.model_validate_json(told) == Tree.model_validate(leaf)
+    reply_text = answer({"contents": [user("a tree")], "generationConfig": config}).text
+    assert Tree.model_validate_json(reply_text) == Tree.model_validate(leaf)
 
 
 def test_directives_make_parallel_calls_and_steps() -> None:
@@ -134,17 +134,17 @@ def test_an_undeclared_function_is_called_and_marked() -> None:
 
 
 def test_results_are_told_in_full() -> None:
-    told = text(user("weather in Rome"), called("get_weather"), results("get_weather"))
-    assert told == 'get_weather returned {"output": "get_weather!"}.'
+    reply_text = text(user("weather in Rome"), called("get_weather"), results("get_weather"))
+    assert reply_text == 'get_weather returned {"output": "get_weather!"}.'
 
 
 def test_results_with_words_after_them_are_told_and_the_words_call_only_by_directive() -> None:
     before = [user("weather in Rome"), called("get_weather")]
     assert "get_weather returned" in text(*before, results("get_weather", text="weather in Oslo?"))
     assert "get_weather returned" in text(*before, results("get_weather"), user("go on"))
-    again = answer({"contents": [*before, results("get_weather", text="call setAlarm {}")], "tools": TOOLS})
-    assert "get_weather returned" in again.text
-    assert [c.name for c in again.calls] == ["setAlarm"]
+    next_reply = answer({"contents": [*before, results("get_weather", text="call setAlarm {}")], "tools": TOOLS})
+    assert "get_weather returned" in next_reply.text
+    assert [c.name for c in next_reply.calls] == ["setAlarm"]
 
 
 def test_repeat_the_results_tells_all_of_the_history() -> None:
@@ -176,12 +176,12 @@ def test_modes_force_and_forbid_calls() -> None:
 
 
 def test_finish_ends_with_that_reason_and_nothing_else() -> None:
-    said = answer({"contents": [user("finish MALFORMED_FUNCTION_CALL")], "tools": TOOLS})
-    assert (said.text, said.calls, said.finish) == ("", [], "MALFORMED_FUNCTION_CALL")
+    reply = answer({"contents": [user("finish MALFORMED_FUNCTION_CALL")], "tools": TOOLS})
+    assert (reply.text, reply.calls, reply.finish) == ("", [], "MALFORMED_FUNCTION_CALL")
 
 
 def test_json_output_fits_its_schema() -> None:
     schema = {"type": "OBJECT", "properties": {"next": {"type": "STRING", "enum": ["user", "model"]}}}
     output = {"responseMimeType": "application/json", "responseSchema": schema}
-    said = answer({"contents": [user("who is next?")], "generationConfig": output})
-    assert said.text == '{"next": "user"}'
+    reply = answer({"contents": [user("who is next?")], "generationConfig": output})
+    assert reply.text == '{"next": "user"}'

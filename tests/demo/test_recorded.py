@@ -1,4 +1,4 @@
-"""What the real service accepted is accepted here."""
+"""Requests that the real service accepted are accepted here."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ Json = dict[str, Any]
 
 pytestmark = pytest.mark.skipif(not RECORDED.exists(), reason="the folder with the recorded exchanges is not here")
 
-# the rule that is stricter than the service by choice: it took these calls of functions that no longer were declared
+# deliberately stricter than the service, which accepted these calls of functions no longer declared
 UNDECLARED = "is not declared in tools of this request."
 
 
 def requests(status: int = 200) -> Iterator[tuple[Json, routes.Route, models.Model, Json]]:
-    """Whole requests that were answered with that status: exchange, route, model, body."""
+    """Whole requests that were answered with this status: exchange, route, model, body."""
     with lzma.open(RECORDED, "rt") as lines:
         for exchange in map(json.loads, lines):
             body = exchange["request_body"]
@@ -36,7 +36,7 @@ def requests(status: int = 200) -> Iterator[tuple[Json, routes.Route, models.Mod
             if exchange["status"] != status or route is None or not whole or not isinstance(body, dict):
                 continue
             if route.method in ("generateContent", "streamGenerateContent"):
-                # the oldest models are gone by now; their requests are judged as 2.0's
+                # the oldest models no longer exist; their requests are judged as 2.0's
                 model = models.find(exchange["model"] or "") or models.Model("gemini-2.0-flash", (2, 0))
                 yield exchange, route, model, body
 

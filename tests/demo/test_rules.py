@@ -1,4 +1,4 @@
-"""Every refusal has one row, with the words that the client gets."""
+"""Every refusal has one row, with the message for the client."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MODEL = {"role": "model", "parts": [{"text": "hello"}]}
 
 
 def call(name: str = "get_weather", signature: str | None = "", **more: Any) -> Json:
-    """A functionCall part; its own signature unless another, or None for none, is given."""
+    """A functionCall part with its own signature, unless `signature` is given; None: without one."""
     body = {"name": name, "args": {"city": "Paris"}, **more}
     part: Json = {"functionCall": body}
     if signature is not None:
@@ -36,12 +36,12 @@ def response(name: str = "get_weather", **more: Any) -> Json:
     return {"functionResponse": {"name": name, "response": {"output": "ok"}, **more}}
 
 
-def said(*parts: Json, role: str = "user") -> Json:
+def content(*parts: Json, role: str = "user") -> Json:
     return {"role": role, "parts": list(parts)}
 
 
 def replied(*parts: Json) -> Json:
-    return said(*parts, role="model")
+    return content(*parts, role="model")
 
 
 def declared(**changes: Any) -> Json:
@@ -73,7 +73,7 @@ COUNT = (
     "function call turn."
 )
 MISSING = "Function call is missing a thought_signature in functionCall parts."
-SECOND = [USER, replied(call(), call("get_time", None)), said(response(), response("get_time"))]
+SECOND = [USER, replied(call(), call("get_time", None)), content(response(), response("get_time"))]
 
 DANGLING = {"type": "object", "properties": {"a": {"$ref": "#/$defs/A"}}}
 TITLED = {"type": "object", "properties": {"a": {"$ref": "#/$defs/A", "title": "t"}}, "$defs": {"A": {}}}
@@ -83,14 +83,14 @@ REFUSED: list[tuple[str, Json, str]] = [
     ("no parts", {"contents": [{"role": "user"}]}, "contents[0].parts: contents.parts must not be empty."),
     (
         "an empty part",
-        {"contents": [said({})]},
+        {"contents": [content({})]},
         "* GenerateContentRequest.contents[0].parts[0].data: required oneof field 'data' must have one initialized "
         "field\n",
     ),
-    ("an unknown role", {"contents": [said({"text": "x"}, role="system")]}, "Please use a valid role: user, model."),
+    ("an unknown role", {"contents": [content({"text": "x"}, role="system")]}, "Please use a valid role: user, model."),
     (
         "two kinds in one part",
-        {"contents": [said({"text": "x", "functionCall": {"name": "f"}})]},
+        {"contents": [content({"text": "x", "functionCall": {"name": "f"}})]},
         "Invalid value at 'contents[0].parts[0]' (oneof), oneof field 'data' is already set. Cannot set 'functionCall'",
     ),
     (
@@ -103,31 +103,31 @@ REFUSED: list[tuple[str, Json, str]] = [
         {"contents": [USER, MODEL]},
         "Please ensure that single turn requests end with a user role",
     ),
-    ("a call at the beginning", {"contents": [replied(call()), said(response())]}, ORDER_CALL),
-    ("a call of the user's", {"contents": [said(call())]}, ORDER_CALL),
+    ("a call at the beginning", {"contents": [replied(call()), content(response())]}, ORDER_CALL),
+    ("a call of the user's", {"contents": [content(call())]}, ORDER_CALL),
     ("a call and its response in one content", {"contents": [USER, replied(call(), response())]}, ORDER_RESPONSE),
-    ("a response without a call", {"contents": [USER, MODEL, said(response())]}, ORDER_RESPONSE),
-    ("a response at the beginning", {"contents": [said(response())]}, ORDER_RESPONSE),
+    ("a response without a call", {"contents": [USER, MODEL, content(response())]}, ORDER_RESPONSE),
+    ("a response at the beginning", {"contents": [content(response())]}, ORDER_RESPONSE),
     (
         "a response after the user's words",
-        {"contents": [USER, replied(call()), said({"text": "x"}, response())]},
+        {"contents": [USER, replied(call()), content({"text": "x"}, response())]},
         ORDER_RESPONSE,
     ),
     ("a response as model", {"contents": [USER, replied(call()), replied(response())]}, ORDER_RESPONSE),
     ("words in place of the response", {"contents": [USER, replied(call()), USER]}, COUNT),
-    ("a response too few", {"contents": [*SECOND[:2], said(response())]}, COUNT),
-    ("a response too many", {"contents": [USER, replied(call()), said(response(), response())]}, COUNT),
+    ("a response too few", {"contents": [*SECOND[:2], content(response())]}, COUNT),
+    ("a response too many", {"contents": [USER, replied(call()), content(response(), response())]}, COUNT),
     (
         "responses out of order",
-        {"contents": [*SECOND[:2], said(response("get_time"), response())]},
+        {"contents": [*SECOND[:2], content(response("get_time"), response())]},
         "in the order of the function call parts: expected `get_weather`, got `get_time`.",
     ),
     (
         "a response with another call's id",
-        {"contents": [USER, replied(call(id="aaaaaaaa")), said(response(id="bbbbbbbb"))]},
+        {"contents": [USER, replied(call(id="aaaaaaaa")), content(response(id="bbbbbbbb"))]},
         "expected `aaaaaaaa`, got `bbbbbbbb`.",
     ),
-    ("no signature", {"contents": [USER, replied(call(signature=None)), said(response())]}, MISSING),
+    ("no signature", {"contents": [USER, replied(call(signature=None)), content(response())]}, MISSING),
     (
         "a signature on the second call only",
         {"contents": [USER, replied(call(signature=None), call("get_time")), *SECOND[2:]]},
@@ -135,7 +135,7 @@ REFUSED: list[tuple[str, Json, str]] = [
     ),
     (
         "no signature in the second step",
-        {"contents": [USER, replied(call()), said(response()), replied(call(signature=None)), said(response())]},
+        {"contents": [USER, replied(call()), content(response()), replied(call(signature=None)), content(response())]},
         "position 4.",
     ),
     (
@@ -144,21 +144,21 @@ REFUSED: list[tuple[str, Json, str]] = [
             "contents": [
                 USER,
                 replied(call()),
-                said(response()),
+                content(response()),
                 replied(call("get_time", None)),
-                said(response("get_time")),
+                content(response("get_time")),
             ]
         },
         MISSING,
     ),
     (
         "a signature lost before words of the user's that follow the response",
-        {"contents": [USER, replied(call(signature=None)), said(response(), {"text": "go on"})]},
+        {"contents": [USER, replied(call(signature=None)), content(response(), {"text": "go on"})]},
         MISSING,
     ),
     (
         "another call's signature",
-        {"contents": [USER, replied(call(signature=signatures.sign_call({"name": "get_time"}))), said(response())]},
+        {"contents": [USER, replied(call(signature=signatures.sign_call({"name": "get_time"}))), content(response())]},
         "Corrupted thought signature.",
     ),
     (
@@ -167,7 +167,7 @@ REFUSED: list[tuple[str, Json, str]] = [
             "contents": [
                 USER,
                 replied(call(signature=signatures.sign_call({"name": "get_weather", "args": {"city": "Rome"}}))),
-                said(response()),
+                content(response()),
             ]
         },
         "Corrupted thought signature.",
@@ -185,7 +185,7 @@ REFUSED: list[tuple[str, Json, str]] = [
                         id="bbbbbbbb",
                     )
                 ),
-                said(response()),
+                content(response()),
             ]
         },
         "Corrupted thought signature.",
@@ -197,23 +197,23 @@ REFUSED: list[tuple[str, Json, str]] = [
     ),
     (
         "a signature on the response",
-        {"contents": [USER, replied(call()), said({**response(), "thoughtSignature": signatures.sign_text()})]},
+        {"contents": [USER, replied(call()), content({**response(), "thoughtSignature": signatures.sign_text()})]},
         "Corrupted thought signature.",
     ),
     (
         "a signature that is not base64",
-        {"contents": [USER, replied(call(signature="default_signature")), said(response())]},
+        {"contents": [USER, replied(call(signature="default_signature")), content(response())]},
         "Invalid value at 'contents[1].parts[0].thought_signature' (TYPE_BYTES), Base64 decoding failed for "
         '"default_signature"',
     ),
     (
         "a call that is not declared",
-        {"contents": [USER, replied(call("other")), said(response("other"))]},
+        {"contents": [USER, replied(call("other")), content(response("other"))]},
         "Function call `other` in contents, position 2, is not declared in tools of this request.",
     ),
     (
         "calls without tools",
-        {"contents": [USER, replied(call()), said(response())], "tools": []},
+        {"contents": [USER, replied(call()), content(response())], "tools": []},
         "Function call `get_weather` in contents, position 2, is not declared",
     ),
     (
@@ -429,35 +429,35 @@ ELSEWHERE: list[tuple[str, str, str, Json, str]] = [
         "role function on the newest models",
         "gemini-3.5-flash",
         "developer",
-        {"tools": TOOLS, "contents": [USER, replied(call()), said(response(), role="function")]},
+        {"tools": TOOLS, "contents": [USER, replied(call()), content(response(), role="function")]},
         "Please use a valid role: user, model.",
     ),
     (
         "a signature lost in an earlier turn on the newest models",
         "gemini-3.5-flash",
         "developer",
-        {"tools": TOOLS, "contents": [USER, replied(call(signature=None)), said(response()), MODEL, USER]},
+        {"tools": TOOLS, "contents": [USER, replied(call(signature=None)), content(response()), MODEL, USER]},
         MISSING,
     ),
     (
         "a wrong signature on 3.7",
         "gemini-3.7-flash",
         "developer",
-        {"tools": TOOLS, "contents": [USER, replied(call(signature="AAAA")), said(response())]},
+        {"tools": TOOLS, "contents": [USER, replied(call(signature="AAAA")), content(response())]},
         "Invalid thought signature.",
     ),
     (
         "a wrong signature on Vertex",
         "gemini-3-flash",
         "vertex",
-        {"tools": TOOLS, "contents": [USER, replied(call(signature="AAAA")), said(response())]},
+        {"tools": TOOLS, "contents": [USER, replied(call(signature="AAAA")), content(response())]},
         "Unable to submit request because Thought signature is not valid..",
     ),
     (
         "an id on Vertex v1",
         "gemini-3-flash",
         "vertex vertex-v1",
-        {"tools": TOOLS, "contents": [USER, replied(call(id="x")), said(response(id="x"))]},
+        {"tools": TOOLS, "contents": [USER, replied(call(id="x")), content(response(id="x"))]},
         "Unknown name \"id\" at 'contents[1].parts[0].function_call': Cannot find field.",
     ),
     (
@@ -516,7 +516,7 @@ ELSEWHERE: list[tuple[str, str, str, Json, str]] = [
         "responses out of order before Gemini 3",
         "gemini-2.5-flash",
         "developer",
-        {"tools": TOOLS, "contents": [*SECOND[:2], said(response("get_time"), response())]},
+        {"tools": TOOLS, "contents": [*SECOND[:2], content(response("get_time"), response())]},
         "expected `get_weather`, got `get_time`.",
     ),
 ]
@@ -563,8 +563,8 @@ ACCEPTED: list[tuple[str, str, str, Json]] = [
                 USER,
                 replied(call()),
                 replied(call("get_time", None)),
-                said(response()),
-                said(response("get_time")),
+                content(response()),
+                content(response("get_time")),
             ]
         },
     ),
@@ -585,19 +585,19 @@ ACCEPTED: list[tuple[str, str, str, Json]] = [
         "no signature in an earlier turn",
         "gemini-3-flash",
         "developer",
-        {"contents": [USER, replied(call(signature=None)), said(response()), MODEL, USER]},
+        {"contents": [USER, replied(call(signature=None)), content(response()), MODEL, USER]},
     ),
     (
         "no signature before Gemini 3",
         "gemini-2.5-flash",
         "developer",
-        {"contents": [USER, replied(call(signature=None)), said(response())]},
+        {"contents": [USER, replied(call(signature=None)), content(response())]},
     ),
     (
         "any name in a response before Gemini 3",
         "gemini-2.5-flash",
         "developer",
-        {"contents": [USER, replied(call(signature=None)), said(response("call-1"))]},
+        {"contents": [USER, replied(call(signature=None)), content(response("call-1"))]},
     ),
     (
         "an empty text that carries a signature",
@@ -646,11 +646,11 @@ def test_a_continuation_is_the_same_request_with_whatever_budget() -> None:
 
 def test_a_signature_in_the_url_safe_alphabet_is_the_same_signature() -> None:
     part = call()
-    # enough of them that both special characters occur
+    # enough signatures for both special characters to occur
     for _ in range(50):
         part = call()
         part["thoughtSignature"] = part["thoughtSignature"].replace("+", "-").replace("/", "_").rstrip("=")
-        judge({"tools": TOOLS, "contents": [USER, replied(part), said(response())]})
+        judge({"tools": TOOLS, "contents": [USER, replied(part), content(response())]})
 
 
 @pytest.mark.parametrize(
@@ -662,10 +662,10 @@ def test_a_signature_in_the_url_safe_alphabet_is_the_same_signature() -> None:
     ],
 )
 def test_a_dummy_signature_is_accepted_but_counted(dummy: str) -> None:
-    assert judge({"tools": TOOLS, "contents": [USER, replied(call(signature=dummy)), said(response())]}) == 1
+    assert judge({"tools": TOOLS, "contents": [USER, replied(call(signature=dummy)), content(response())]}) == 1
 
 
 def test_a_call_that_the_model_made_up_may_stay_in_history() -> None:
     ghost = {"name": "ghost", "args": {"city": "Paris"}}
     part = call("ghost", signatures.sign_call(ghost, declared=False))
-    judge({"tools": TOOLS, "contents": [USER, replied(part), said(response("ghost"))]})
+    judge({"tools": TOOLS, "contents": [USER, replied(part), content(response("ghost"))]})

@@ -1,4 +1,4 @@
-"""The server over HTTP: surfaces, credentials, framing, the log, and what tests can ask of it."""
+"""The server over HTTP: surfaces, credentials, framing, the log, and its settings for tests."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def gemini(**options: Any) -> AsyncIterator[tuple[StrictGemini, httpx2.Asy
 
 
 def events(text: str) -> list[Json]:
-    """The events of a stream whose framing is exactly the service's."""
+    """The events of a stream, after checking that its framing is exactly the service's."""
     assert text.endswith("\r\n\r\n")
     found = text.removesuffix("\r\n\r\n").split("\r\n\r\n")
     assert all(event.startswith("data: {") for event in found)
@@ -86,8 +86,8 @@ async def test_every_surface_answers_in_its_own_key_order(path: str) -> None:
 async def test_code_assist_has_its_envelope_and_needs_a_bearer_token() -> None:
     async with gemini() as (_, client):
         path = "/v1internal:streamGenerateContent?alt=sse"
-        asked = body("weather in Paris")
-        envelope = {"model": THREE, "project": "p", "request": asked}
+        request = body("weather in Paris")
+        envelope = {"model": THREE, "project": "p", "request": request}
         refused = await client.post(path, json=envelope)
         assert refused.status_code == 401
         assert "API keys are not supported by this API." in refused.json()["error"]["message"]
@@ -99,7 +99,7 @@ async def test_code_assist_has_its_envelope_and_needs_a_bearer_token() -> None:
         assert re.fullmatch(r"call_\d{7}", part["functionCall"]["id"])
         counted = await client.post(
             "/v1internal:countTokens",
-            json={"request": {"model": f"models/{THREE}", "contents": asked["contents"]}},
+            json={"request": {"model": f"models/{THREE}", "contents": request["contents"]}},
             headers=BEARER,
         )
         assert counted.json() == {"totalTokens": 5}
@@ -249,11 +249,11 @@ async def test_bytes_cut_the_stream_anywhere_and_nothing_is_lost() -> None:
 
 async def test_vertex_streams_arguments_in_pieces() -> None:
     async with gemini() as (_, client):
-        asked = body(
+        request = body(
             'call get_weather {"city": "Boston", "days": [1, {"a b": true}], "x": null}',
             toolConfig={"functionCallingConfig": {"mode": "AUTO", "streamFunctionCallArguments": True}},
         )
-        answer = await client.post(VERTEX.format(THREE, "streamGenerateContent?alt=sse"), json=asked)
+        answer = await client.post(VERTEX.format(THREE, "streamGenerateContent?alt=sse"), json=request)
         found = [parts(e)[0]["functionCall"] for e in events(answer.text)[:-1]]
         assert found[0]["willContinue"]
         assert "args" not in found[0]
@@ -269,8 +269,8 @@ async def test_vertex_streams_arguments_in_pieces() -> None:
 
 async def test_each_candidate_makes_the_same_calls_with_ids_of_its_own() -> None:
     async with gemini() as (_, client):
-        asked = body("weather in Paris", generationConfig={"candidateCount": 2})
-        answer = (await client.post(DEVELOPER.format(THREE, "generateContent"), json=asked)).json()
+        request = body("weather in Paris", generationConfig={"candidateCount": 2})
+        answer = (await client.post(DEVELOPER.format(THREE, "generateContent"), json=request)).json()
         one, two = (c["content"]["parts"][0]["functionCall"] for c in answer["candidates"])
         assert one["args"] == two["args"]
         assert one["id"] != two["id"]
@@ -290,10 +290,10 @@ async def test_a_failed_call_comes_without_content_and_continuation_with_a_token
 
 async def test_thoughts_come_first_where_they_are_asked_for() -> None:
     async with gemini() as (_, client):
-        asked = body("weather in Paris", generationConfig={"thinkingConfig": {"includeThoughts": True}})
-        unary = await client.post(DEVELOPER.format(THREE, "generateContent"), json=asked)
+        request = body("weather in Paris", generationConfig={"thinkingConfig": {"includeThoughts": True}})
+        unary = await client.post(DEVELOPER.format(THREE, "generateContent"), json=request)
         assert [p.get("thought") for p in parts(unary.json())] == [True, None]
-        stream = await client.post(DEVELOPER.format(THREE, "streamGenerateContent?alt=sse"), json=asked)
+        stream = await client.post(DEVELOPER.format(THREE, "streamGenerateContent?alt=sse"), json=request)
         assert [parts(e)[0].get("thought") for e in events(stream.text)] == [True, None, None]
 
 
@@ -315,8 +315,8 @@ async def test_signatures_survive_a_restart() -> None:
         contents.append((await client.post(path, json=body("weather in Paris"))).json()["candidates"][0]["content"])
     response = {"functionResponse": {"name": "get_weather", "response": {"sky": "clear"}}}
     async with gemini() as (server, client):
-        asked = body("", contents=[*contents, {"role": "user", "parts": [response]}])
-        answer = await client.post(path, json=asked)
+        request = body("", contents=[*contents, {"role": "user", "parts": [response]}])
+        answer = await client.post(path, json=request)
         assert 'get_weather returned {"sky": "clear"}.' in parts(answer.json())[0]["text"]
         assert server.dummy_signatures == 0
 
@@ -340,9 +340,11 @@ async def test_a_dummy_signature_is_counted_by_the_server() -> None:
 async def test_options_relax_the_rules() -> None:
     call = {"functionCall": {"name": "other", "args": {}}, "thoughtSignature": "AAAA"}
     response = {"functionResponse": {"name": "other", "response": {}}}
-    asked = body("", contents=[{"parts": [{"text": "hi"}]}, {"role": "model", "parts": [call]}, {"parts": [response]}])
+    request = body(
+        "", contents=[{"parts": [{"text": "hi"}]}, {"role": "model", "parts": [call]}, {"parts": [response]}]
+    )
     async with gemini(options=Options(check_signatures=False, check_declared=False)) as (_, client):
-        assert (await client.post(DEVELOPER.format(THREE, "generateContent"), json=asked)).status_code == 200
+        assert (await client.post(DEVELOPER.format(THREE, "generateContent"), json=request)).status_code == 200
 
 
 async def test_count_tokens_takes_what_its_surface_takes() -> None:
@@ -365,16 +367,16 @@ async def test_cached_content_gives_its_tools_and_contents(base: str) -> None:
         name = (await client.post(f"{base}cachedContents", json=stored)).json()["name"]
         relative = f"/v1beta/{name}" if base == "/v1beta/" else f"/v1beta1/{name}"
         assert (await client.get(relative)).json()["name"] == name
-        asked = {"contents": [{"role": "user", "parts": [{"text": "please"}]}], "cachedContent": name}
+        request = {"contents": [{"role": "user", "parts": [{"text": "please"}]}], "cachedContent": name}
         path = (DEVELOPER if base == "/v1beta/" else VERTEX).format(THREE, "generateContent")
-        answer = (await client.post(path, json=asked)).json()
+        answer = (await client.post(path, json=request)).json()
         assert parts(answer)[0]["functionCall"]["name"] == "get_weather"
-        refused = await client.post(path, json=asked | {"tools": TOOLS})
+        refused = await client.post(path, json=request | {"tools": TOOLS})
         assert refused.json()["error"]["message"].startswith("CachedContent can not be used with GenerateContent")
-        other = await client.post(path.replace(THREE, TWO), json=asked)
+        other = await client.post(path.replace(THREE, TWO), json=request)
         assert other.json()["error"]["message"] == "Cached content model does not match the model in the request."
         assert (await client.delete(relative)).json() == {}
-        assert (await client.post(path, json=asked)).status_code == 403
+        assert (await client.post(path, json=request)).status_code == 403
 
 
 async def test_a_model_is_described() -> None:

@@ -1,4 +1,4 @@
-"""The demo, as a user runs it: what it shows, how it ends, and that nothing is left behind."""
+"""The demo as a user runs it: its output, its end, and its cleanup."""
 
 import io
 import json
@@ -26,7 +26,7 @@ COMMAND = [sys.executable, "-m", "addon", "demo"]
 
 @pytest.fixture
 def environment(tmp_path: Path) -> Iterator[dict[str, str]]:
-    """A home and a temporary folder of its own; afterwards nothing is in the one or the other, and nothing runs."""
+    """Its own home and temporary folder. Afterwards, checks that both are empty and nothing runs."""
     home, temporary = tmp_path / "home", tmp_path / "temporary"
     home.mkdir()
     temporary.mkdir()
@@ -47,7 +47,7 @@ def test_it_shows_both_sides_of_a_chat_and_ends_with_status_0(environment: dict[
     assert (done.returncode, done.stderr) == (0, "")
     assert "\x1b" not in done.stdout, "colours in a pipe"
     assert max(map(len, done.stdout.splitlines())) <= 80
-    for shown in (
+    for expected in (
         "- tool open_page(url)",
         "+ tool get_weather(city)",
         "+ model Tool call completed:",
@@ -57,7 +57,7 @@ def test_it_shows_both_sides_of_a_chat_and_ends_with_status_0(environment: dict[
         "event 4 (no text, signed)",
         "All checks passed.",
     ):
-        assert shown in done.stdout
+        assert expected in done.stdout
 
 
 @pytest.mark.e2e
@@ -74,7 +74,7 @@ def test_as_json_it_is_one_document_a_line_and_serves_any_session(environment: d
 
 @pytest.fixture
 def interruptible() -> Iterator[None]:
-    """A job in the background has SIGINT ignored, and so would all that it starts."""
+    """Background jobs ignore SIGINT, and so would their children."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -115,12 +115,12 @@ def test_what_the_proxy_said_is_told_where_it_does_not_start(
 ) -> None:
     monkeypatch.setattr("addon.demo.show.stage.shutil.which", lambda *_, **__: "/bin/echo")
     assert run() == 1
-    told = capsys.readouterr().err
-    assert "the demo failed: the proxy did not start\nmitmdump said:\n  -s " in told
+    stderr = capsys.readouterr().err
+    assert "the demo failed: the proxy did not start\nmitmdump said:\n  -s " in stderr
 
 
 async def test_without_a_proxy_between_the_story_does_not_hold() -> None:
-    """The checks are checks: a client that speaks to Gemini itself fails the first of them."""
+    """The checks can fail: a client that uses Gemini directly fails the first one."""
     gemini = StrictGemini()
     gemini.app = recorder = Recorder(gemini.service, Shape(), gemini.log)
     async with gemini:
@@ -201,11 +201,11 @@ def test_what_the_proxy_took_out_and_put_in_is_marked_in_the_panes() -> None:
 
 @pytest.mark.parametrize("width", [40, 80, 200])
 def test_the_panes_fit_a_terminal_of_any_width_and_colours_only_repeat_the_marks(width: int) -> None:
-    def shown(**options: Any) -> str:
+    def rendered(**options: Any) -> str:
         console = Console(file=io.StringIO(), width=width, highlight=False, markup=False, **options)
         View(console).show(EXCHANGE)
         return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
 
-    plain = shown()
+    plain = rendered()
     assert max(map(len, plain.splitlines())) == min(width, 120)
-    assert "\x1b[32m+" in shown(force_terminal=True, color_system="standard")
+    assert "\x1b[32m+" in rendered(force_terminal=True, color_system="standard")

@@ -1,4 +1,4 @@
-"""The demo of the loop, as a user runs it; that its checks are checks; and how what happens is told in order."""
+"""The demo of the loop as a user runs it; that its checks can fail; and the order of its events."""
 
 import io
 import json
@@ -25,7 +25,7 @@ COMMAND = [sys.executable, "-m", "addon", "demo", "loop"]
 
 @pytest.fixture
 def environment(tmp_path: Path) -> Iterator[dict[str, str]]:
-    """A home and a temporary folder of its own; afterwards nothing is in the one or the other, and nothing runs."""
+    """Its own home and temporary folder. Afterwards, checks that both are empty and nothing runs."""
     home, temporary = tmp_path / "home", tmp_path / "temporary"
     home.mkdir()
     temporary.mkdir()
@@ -34,12 +34,12 @@ def environment(tmp_path: Path) -> Iterator[dict[str, str]]:
     assert not list(home.iterdir())
     assert not list(temporary.iterdir())
     with_environments = subprocess.run(["ps", "axeww"], capture_output=True, text=True, check=True).stdout
-    assert str(home) not in with_environments  # the MCP server gets HOME as well
+    assert str(home) not in with_environments  # the MCP server gets HOME too
 
 
 @pytest.mark.e2e
 def test_it_shows_tools_running_while_the_answer_streams_in_pictures_and_as_json(environment: dict[str, str]) -> None:
-    """Both at once, which they do not mind, and from any folder."""
+    """Two demos at the same time, from any folder."""
     for_people, for_programs = (
         subprocess.Popen(
             [*COMMAND, *words], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd="/"
@@ -58,7 +58,7 @@ def check_pictures(pictures: str) -> None:
     assert "\x1b" not in pictures, "colours in a pipe"
     lines = pictures.splitlines()
     assert max(map(len, lines)) <= 80
-    for shown in (
+    for expected in (
         "graft_mcp=examples/mcp.json",
         "client sees: I look up the",
         "Gemini calls travel_find_flights(Oslo, Cairo)",
@@ -70,7 +70,7 @@ def check_pictures(pictures: str) -> None:
         "All checks passed.",
         "Next: ./run_proxy.sh --set graft_tools=examples/weather.py",
     ):
-        assert any(shown in line for line in lines), shown
+        assert any(expected in line for line in lines), expected
 
 
 def check_documents(beats: list[dict[str, Any]]) -> None:
@@ -118,7 +118,7 @@ DECLARED = [{"functionDeclarations": [{"name": name} for name in loop.TOOLS]}]
 
 
 class Good(StreamedQuestion):
-    """What was seen of a loop that went well."""
+    """The observations of a successful loop."""
 
     def __init__(self) -> None:
         self.saw = [event({"text": "first"}), event({"text": "-3 and 31"}, finish="STOP")]
@@ -167,7 +167,7 @@ def test_what_did_not_go_well_is_found(change: dict[str, Any], sentence: str) ->
 # --- how it looks -------------------------------------------------------------------------------------------------
 
 
-def shown(width: int, *beats: Any) -> list[str]:
+def rendered(width: int, *beats: Any) -> list[str]:
     console = Console(file=io.StringIO(), width=width, highlight=False, markup=False)
     view = View(console)
     for beat in beats:
@@ -177,15 +177,15 @@ def shown(width: int, *beats: Any) -> list[str]:
 
 def test_a_moment_is_one_line_however_long_it_is() -> None:
     moment = Moment(1.5, "client", "sees: one\ntwo")
-    assert shown(80, moment) == [" 1.500 client sees: one two"]
-    (line,) = shown(40, replace(moment, what="x" * 100))
+    assert rendered(80, moment) == [" 1.500 client sees: one two"]
+    (line,) = rendered(40, replace(moment, what="x" * 100))
     assert len(line) == 40
     assert line.endswith("x…")
     assert document_of(moment) == {"moment": {"at": 1.5, "who": "client", "what": "sees: one\ntwo"}}
 
 
 def test_bars_are_on_one_scale() -> None:
-    rows = shown(80, Chart([Span("a", 0, 1), Span("b", 1, 2)]))
+    rows = rendered(80, Chart([Span("a", 0, 1), Span("b", 1, 2)]))
     first, second = (row.index("=") for row in rows)
     assert second - first == round(27 / 2)
     assert [row.rstrip().endswith(end) for row, end in zip(rows, ("0.00-1.00", "1.00-2.00"), strict=True)] == [True] * 2
@@ -194,7 +194,7 @@ def test_bars_are_on_one_scale() -> None:
 def test_what_was_rewritten_is_marked_a_line_each() -> None:
     sent = {"contents": [{"role": "user", "parts": [{"text": "hi"}]}, {"role": "model", "parts": [{"text": "done"}]}]}
     got = {"contents": [sent["contents"][0], {"role": "model", "parts": [CALLS[0]]}]}
-    assert shown(80, Rewritten(sent, got)) == [
+    assert rendered(80, Rewritten(sent, got)) == [
         "the client sent",
         "    user  hi",
         "  - model done",

@@ -1,4 +1,4 @@
-"""What tests of tool sources share: waiting with a bound, a source of fixed tools, files of tools."""
+"""Shared by tests of tool sources: bounded waiting, a source of fixed tools, and tool files."""
 
 import asyncio
 import textwrap
@@ -14,7 +14,7 @@ type Until = Callable[[Callable[[], bool]], Awaitable[None]]
 
 
 class FixedSource(ToolSource):
-    """Tools by name alone, with what to await when it is opened and closed; `closed` counts how often it was."""
+    """A source of tools by name. Awaits `opening` and `closing`; `opened` and `closed` count."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class FixedSource(ToolSource):
 
 @pytest.fixture(params=[False, True], ids=["", "eager"])
 async def eager(request: pytest.FixtureRequest) -> AsyncIterator[None]:
-    """Tasks begin as usual, or as in mitmproxy's event loop: at once, when they are made."""
+    """Tasks start as usual, or eagerly when created, as in mitmproxy's event loop."""
     loop = asyncio.get_running_loop()
     if request.param:
         loop.set_task_factory(asyncio.eager_task_factory)
@@ -70,7 +70,7 @@ def fixed() -> type[FixedSource]:
 @pytest.fixture
 def until() -> Until:
     async def wait(condition: Callable[[], bool]) -> None:
-        """Wait until the condition holds, for ten seconds at most."""
+        """Wait up to ten seconds for the condition."""
         async with asyncio.timeout(10):
             while not condition():  # noqa: ASYNC110 - what is waited for is in another process
                 await asyncio.sleep(0.005)

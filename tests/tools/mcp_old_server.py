@@ -1,4 +1,4 @@
-"""An MCP server of 2025 over stdio, by hand: no `server/discover`, no structured content, and noise on stdout."""
+"""A hand-written MCP server of 2025 over stdio: no `server/discover`, no structured content, noise on stdout."""
 
 import json
 import sys

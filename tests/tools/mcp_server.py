@@ -1,6 +1,6 @@
-"""A small MCP server with the SDK, run as a process of its own: `mcp_server.py stdio` or `mcp_server.py PORT`.
+"""A small MCP server with the SDK, run as a process: `mcp_server.py stdio` or `mcp_server.py PORT`.
 
-Tools that hang say so by a line in the file that they are given.
+Tools that hang write a line to the file in their argument.
 """
 
 import asyncio
@@ -57,7 +57,7 @@ async def hang(file: str) -> str:
 
 @server.tool()
 def about() -> dict[str, Any]:
-    """What this process is."""
+    """Describe this process."""
     return {"pid": os.getpid(), "environment": dict(os.environ)}
 
 

@@ -1,4 +1,4 @@
-"""Arguments against a schema."""
+"""Checks of arguments against a schema."""
 
 import json
 from typing import Any

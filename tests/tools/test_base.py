@@ -1,4 +1,4 @@
-"""What every source keeps to."""
+"""Rules and errors of all tool sources."""
 
 import math
 from typing import Any

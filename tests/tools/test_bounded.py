@@ -1,4 +1,4 @@
-"""Calls within their time, whatever they do with their cancellation."""
+"""Calls with a time limit, even if they ignore their cancellation."""
 
 import asyncio
 import gc
@@ -15,16 +15,16 @@ pytestmark = pytest.mark.usefixtures("eager")
 
 
 class Stubborn:
-    """A call that swallows its cancellation so many times."""
+    """A call that swallows its cancellation `times` times."""
 
     def __init__(self, times: int) -> None:
         self.times = times
-        self.begun = asyncio.Event()
+        self.started = asyncio.Event()
         self.over = asyncio.Event()
         self.ended = asyncio.Event()
 
     async def __call__(self) -> str:
-        self.begun.set()
+        self.started.set()
         try:
             while self.times and not self.over.is_set():
                 try:
@@ -114,13 +114,13 @@ async def test_a_call_that_swallows_its_cancellation_is_left_behind_after_its_ti
     await ended(call)
 
 
-@pytest.mark.parametrize("again", [False, True])
-async def test_a_caller_that_is_cancelled_waits_no_longer_for_such_a_call(again: bool) -> None:
+@pytest.mark.parametrize("cancelled_twice", [False, True])
+async def test_a_caller_that_is_cancelled_waits_no_longer_for_such_a_call(cancelled_twice: bool) -> None:
     call = Stubborn(1000)
     caller = asyncio.ensure_future(bounded(call, 3600, "f"))
-    await call.begun.wait()
+    await call.started.wait()
     caller.cancel()
-    if again:
+    if cancelled_twice:
         await asyncio.sleep(0)
         caller.cancel()
     await asyncio.wait({caller}, timeout=5)
@@ -138,7 +138,7 @@ async def test_a_caller_that_is_cancelled_before_it_begins_leaves_nothing_behind
 
     caller = asyncio.ensure_future(cancelled())
     await asyncio.wait({caller})
-    gc.collect()  # a coroutine that was never awaited would be told of
+    gc.collect()  # Python would warn about a coroutine that was never awaited
     assert caller.cancelled()
 
 

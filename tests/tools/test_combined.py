@@ -97,14 +97,14 @@ async def test_tools_that_change_are_told_and_a_late_clash_is_a_warning(
 ) -> None:
     one, two = fixed("one", "a"), fixed("two", "b")
     combined = Combined([one, prefixed(two, "p_")])
-    told: list[int] = []
-    combined.changed = lambda: told.append(1)
+    changed: list[int] = []
+    combined.changed = lambda: changed.append(1)
     async with combined as tools:
         one.tools.append("p_b")
         two.tools.append("c")
         with caplog.at_level(logging.WARNING):
             two.changed()
-            await until(lambda: bool(told))
+            await until(lambda: bool(changed))
         assert [tool.name for tool in await tools.list_tools()] == ["a", "p_b", "p_c"]
         assert await tools.call("p_b", {}, call_id="1") == "one"
     assert "two tools are named 'p_b': one of one and one of two" in caplog.text
@@ -133,11 +133,11 @@ async def test_a_tool_whose_name_a_prefix_makes_too_long_is_left_out_with_one_wa
     source, other = fixed("one", "a" * 124, "b"), fixed("two", "c")
     async with Combined([prefixed(source, "prefix_"), other]) as tools:
         assert [tool.name for tool in await tools.list_tools()] == ["prefix_b", "c"]
-        told = asyncio.Event()
-        tools.changed = told.set
+        changed = asyncio.Event()
+        tools.changed = changed.set
         source.tools.append("d")
         source.changed()
-        await asyncio.wait_for(told.wait(), 5)
+        await asyncio.wait_for(changed.wait(), 5)
         assert [tool.name for tool in await tools.list_tools()] == ["prefix_b", "prefix_d", "c"]
     (record,) = caplog.records
     assert f"one: the tool {'a' * 124!r} is left out: with the prefix 'prefix_'" in record.getMessage()
@@ -145,19 +145,19 @@ async def test_a_tool_whose_name_a_prefix_makes_too_long_is_left_out_with_one_wa
 
 
 class Slow(ToolSource):
-    """Lists so many tools as there are when it is asked, once it is let go on."""
+    """Lists the tools that exist when it is asked, after it is released."""
 
     name = "slow"
 
     def __init__(self) -> None:
         self.tools = ["a"]
-        self.asked: list[asyncio.Event] = []
+        self.requests: list[asyncio.Event] = []
 
     async def list_tools(self) -> Sequence[Tool]:
         found = [Tool({"name": name}, {"type": "object"}) for name in self.tools]
         if self.opened:
-            self.asked.append(asyncio.Event())
-            await self.asked[-1].wait()
+            self.requests.append(asyncio.Event())
+            await self.requests[-1].wait()
         return found
 
     opened = False
@@ -177,11 +177,11 @@ async def test_the_newest_listing_wins_however_long_an_older_one_takes(until: An
         source.tools.append(name)
         source.changed()
         await asyncio.sleep(0)
-    await until(lambda: len(source.asked) == 1)
-    source.asked[0].set()
-    await until(lambda: len(source.asked) == 2)
-    source.asked[1].set()
+    await until(lambda: len(source.requests) == 1)
+    source.requests[0].set()
+    await until(lambda: len(source.requests) == 2)
+    source.requests[1].set()
     await until(lambda: bool(changes) and changes[-1] == ["a", "b", "c", "d"])
-    assert len(source.asked) == 2, "what changed while a listing was read is read once more"
+    assert len(source.requests) == 2, "what changed while a listing was read is read once more"
     assert all(len(one) <= len(two) for one, two in itertools.pairwise(changes)), changes
     await executors.close()

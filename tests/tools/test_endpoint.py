@@ -14,7 +14,7 @@ from addon.tools.endpoint import MAX_ANSWER, HttpExecutor
 
 
 class Server:
-    """Answers each request with the next of `answers` (whole responses), or hangs up where that is None."""
+    """Answers each request with the next of `answers` (whole responses), or hangs up if it is None."""
 
     def __init__(self) -> None:
         self.answers: list[bytes | None] = []

@@ -1,4 +1,4 @@
-"""What is told of an MCP server's errors: by table, and as a server over HTTP makes them."""
+"""Error messages about MCP servers: by table, and from a server over HTTP."""
 
 import asyncio
 import json
@@ -90,7 +90,7 @@ def fine_result() -> dict[str, Any]:
 
 
 class Odd:
-    """An MCP server over HTTP that answers well until `bad` says otherwise; `everything`: from its first message on."""
+    """An MCP server over HTTP with bad answers to calls if `bad` is set; `everything`: to all messages."""
 
     def __init__(self) -> None:
         self.bad = ""
@@ -184,15 +184,15 @@ async def test_results_are_checked_without_keeping_the_event_loop(
 
 
 @pytest.mark.parametrize(
-    ("member", "kept"), [({"pattern": r"\p{L}"}, True), ({"pattern": "("}, False), ({"type": "strnig"}, False)]
+    ("member", "is_usable"), [({"pattern": r"\p{L}"}, True), ({"pattern": "("}, False), ({"type": "strnig"}, False)]
 )
 async def test_a_schema_that_cannot_be_read_leaves_its_tool_out(
-    odd: Odd, member: dict[str, Any], kept: bool, caplog: pytest.LogCaptureFixture
+    odd: Odd, member: dict[str, Any], is_usable: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     odd.tool["inputSchema"] = {"type": "object", "properties": {"a": member}}
     async with McpSource("s", Server(url=f"http://127.0.0.1:{odd.port}/"), start_timeout=5) as source:
-        assert bool(await source.list_tools()) is kept
-    assert ("the tool 't' is left out: inputSchema: properties.a." in caplog.text) is not kept
+        assert bool(await source.list_tools()) is is_usable
+    assert ("the tool 't' is left out: inputSchema: properties.a." in caplog.text) is not is_usable
 
 
 async def test_what_a_server_may_say_is_bounded(odd: Odd, caplog: pytest.LogCaptureFixture) -> None:

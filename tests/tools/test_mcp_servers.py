@@ -1,4 +1,4 @@
-"""MCP servers as processes of their own: over stdio, and over streamable HTTP."""
+"""MCP servers as processes, over stdio and over streamable HTTP."""
 
 import asyncio
 import json
@@ -62,7 +62,7 @@ def lines(file: Path) -> list[str]:
 
 
 async def check_everything(source: McpSource, file: Path, until: Any) -> None:
-    """What holds over either transport."""
+    """The checks for both transports."""
     assert await names(source) == TOOLS
     assert await call(source, "add", a=1, b=2) == {"sum": 3}
     assert await call(source, "text", value="one|two") == "one\ntwo"
@@ -83,10 +83,10 @@ async def check_everything(source: McpSource, file: Path, until: Any) -> None:
         await task
     await until(lambda: lines(file) == ["started", "cancelled"])
 
-    told = asyncio.Event()
-    source.changed = told.set
+    changed = asyncio.Event()
+    source.changed = changed.set
     await call(source, "grow", tool="grown")
-    await asyncio.wait_for(told.wait(), 5)
+    await asyncio.wait_for(changed.wait(), 5)
     assert await names(source) == [*TOOLS, "grown"]
     assert await call(source, "grown", a=1, b=2) == {"sum": 3}
 
@@ -101,15 +101,15 @@ async def test_a_server_over_stdio(tmp_path: Path, until: Any) -> None:
 
 async def test_a_server_over_http(tmp_path: Path, port: int, until: Any, caplog: pytest.LogCaptureFixture) -> None:
     source = McpSource("s", Server(url=f"http://127.0.0.1:{port}/mcp"), start_timeout=5)
-    told = asyncio.Event()
-    source.changed = told.set
+    changed = asyncio.Event()
+    source.changed = changed.set
     with caplog.at_level(logging.WARNING):
         await source.__aenter__()
     try:
         assert await names(source) == []
         assert "MCP server 's' is not up: All connection attempts failed" in caplog.text
         async with serving(port):
-            await asyncio.wait_for(told.wait(), 15)
+            await asyncio.wait_for(changed.wait(), 15)
             await check_everything(source, tmp_path / "notes", until)
         with pytest.raises(ToolError, match="MCP server 's'") as raised:
             await call(source, "add", a=1, b=2)
@@ -123,13 +123,13 @@ async def test_a_server_over_http(tmp_path: Path, port: int, until: Any, caplog:
 
 async def test_a_server_of_the_older_protocol_is_followed_too(caplog: pytest.LogCaptureFixture) -> None:
     source = McpSource("s", Server(command=sys.executable, args=[str(Path(SCRIPT).with_name("mcp_old_server.py"))]))
-    told = asyncio.Event()
-    source.changed = told.set
+    changed = asyncio.Event()
+    source.changed = changed.set
     async with source:
         assert await names(source) == ["one"]
-        assert not told.is_set()
+        assert not changed.is_set()
         assert await call(source, "one") == "one"
-        await asyncio.wait_for(told.wait(), 5)
+        await asyncio.wait_for(changed.wait(), 5)
         assert await names(source) == ["one", "two"]
         assert await call(source, "two") == "two"
     noise = [record for record in caplog.records if "not an MCP message" in record.getMessage()]
@@ -137,7 +137,7 @@ async def test_a_server_of_the_older_protocol_is_followed_too(caplog: pytest.Log
 
 
 async def eventually(source: McpSource) -> Any:
-    """The sum, from a server that is coming up."""
+    """The sum, from a server that is starting."""
     async with asyncio.timeout(15):
         while True:
             try:
@@ -190,11 +190,11 @@ async def test_a_connection_over_http_that_hangs_is_ended_too(
     monkeypatch.setattr(mcp_connection, "ANSWER_TIMEOUT", 0.5)
     async with serving(port) as process:
         source = McpSource("s", Server(url=f"http://127.0.0.1:{port}/mcp"))
-        told = asyncio.Event()
-        source.changed = told.set
+        changed = asyncio.Event()
+        source.changed = changed.set
         async with source:
             if not await names(source):
-                await asyncio.wait_for(told.wait(), 15)
+                await asyncio.wait_for(changed.wait(), 15)
             assert await call(source, "add", a=1, b=2) == {"sum": 3}
             process.send_signal(signal.SIGSTOP)
             with pytest.raises(ToolError, match="took longer"):
@@ -266,17 +266,17 @@ async def test_a_tool_that_cannot_be_used_is_left_out_with_a_warning_whenever_it
     server = STDIO.model_copy(update={"args": [SCRIPT, "stdio", "no spaces"]})
     async with McpSource("s", server) as source:
         assert await names(source) == TOOLS
-        told = asyncio.Event()
-        source.changed = told.set
+        changed = asyncio.Event()
+        source.changed = changed.set
         await call(source, "grow", tool="grown")
-        await asyncio.wait_for(told.wait(), 5)
-        told.clear()
+        await asyncio.wait_for(changed.wait(), 5)
+        changed.clear()
         await call(source, "grow", tool="neither this")
         await call(source, "grow", tool="last")
-        await asyncio.wait_for(told.wait(), 5)
+        await asyncio.wait_for(changed.wait(), 5)
         assert [name for name in await names(source) if name not in TOOLS] == ["grown", "last"]
-    said = [record.getMessage() for record in caplog.records if record.name.startswith("addon.")]
-    assert [words.partition("; ")[0][:70] for words in said] == [
+    messages = [record.getMessage() for record in caplog.records if record.name.startswith("addon.")]
+    assert [words.partition("; ")[0][:70] for words in messages] == [
         "MCP server 's': the tool 'no spaces' is left out: name is 'no spaces'"[:70],
         "MCP server 's': the tool 'neither this' is left out: name is 'neither this'"[:70],
     ]

@@ -1,4 +1,4 @@
-"""What a server's process writes to stderr comes line by line, and no more than can be read."""
+"""A server's stderr is logged line by line, with limits."""
 
 import asyncio
 import subprocess

@@ -1,4 +1,4 @@
-"""MCP's tools and results in the proxy's words."""
+"""MCP's tools and results, converted to the proxy's."""
 
 import copy
 from typing import Any
@@ -19,7 +19,7 @@ def tool(name: str, schema: dict[str, Any] | None = None, **fields: Any) -> mcp_
 
 
 def good(server: Server, found: list[mcp_types.Tool]) -> dict[str, Tool]:
-    """The tools of a server, all of which can be used."""
+    """The tools of a server; all must be usable."""
 
     def left_out(name: str, why: str) -> None:
         raise AssertionError(f"{name}: {why}")
@@ -84,13 +84,13 @@ def test_names_in_the_configuration_are_tools(server: Server, words: str | None)
     ids=str,
 )
 def test_a_tool_that_cannot_be_used_is_left_out_with_its_field(bad: mcp_types.Tool, why: str) -> None:
-    told: list[tuple[str, str]] = []
+    reported: list[tuple[str, str]] = []
     server = Server(command="x")
     found = usable_tools(
-        server, [tool("good"), bad, tool("other")], lambda *words: told.append(words), {"bad": "because"}
+        server, [tool("good"), bad, tool("other")], lambda *words: reported.append(words), {"bad": "because"}
     )
     assert list(found) == ["good", "other"]
-    ((name, words),) = told
+    ((name, words),) = reported
     assert name == bad.name
     assert words.startswith(why)
     if bad.name != "good":
@@ -110,16 +110,16 @@ def test_a_tool_that_cannot_be_used_is_left_out_with_its_field(bad: mcp_types.To
     ],
 )
 def test_what_is_no_tool_is_taken_out_of_a_listing(entry: Any, name: str, why: str) -> None:
-    told: list[tuple[str, str]] = []
+    reported: list[tuple[str, str]] = []
     fine = {"name": "fine", "inputSchema": {"type": "object"}}
     result = {"tools": [fine, entry, {**fine, "more": 1}], "nextCursor": "c"}
-    drop_invalid_tools(result, lambda *words: told.append(words))
+    drop_invalid_tools(result, lambda *words: reported.append(words))
     assert result == {"tools": [fine, {**fine, "more": 1}], "nextCursor": "c"}
-    assert told == [(name, why)]
+    assert reported == [(name, why)]
 
 
 def test_the_sdk_is_not_shown_what_results_have_to_fit() -> None:
-    """It would check them in the event loop, for as long as that takes."""
+    """The SDK would check results in the event loop, for any length of time."""
     listing = {"tools": [{"name": "t", "inputSchema": {}, "outputSchema": SCHEMA, "_meta": {"other": 1}}]}
     drop_invalid_tools(listing, lambda *_: pytest.fail("nothing is left out"))
     found = mcp_types.Tool.model_validate(listing["tools"][0], by_name=False)

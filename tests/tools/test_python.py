@@ -1,4 +1,4 @@
-"""Tools of a Python file: what is one, how it runs, and what is said of a file that is wrong."""
+"""Tools of a Python file: which functions are tools, how they run, and errors of files."""
 
 import asyncio
 import logging

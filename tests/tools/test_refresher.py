@@ -1,4 +1,4 @@
-"""Lists read one reading after the other."""
+"""Lists that are read again after changes."""
 
 import asyncio
 
@@ -10,21 +10,21 @@ pytestmark = pytest.mark.usefixtures("eager")
 
 
 class Read:
-    """A list that is read when it is let go on."""
+    """A list whose reading waits until it is released."""
 
     def __init__(self, fails: int = 0) -> None:
-        self.begun = 0
+        self.started = 0
         self.under_way = 0
         self.fails = fails
         self.go = asyncio.Semaphore(0)
 
     async def __call__(self) -> None:
-        self.begun += 1
+        self.started += 1
         self.under_way += 1
         assert self.under_way == 1, "two readings at once"
         try:
             await self.go.acquire()
-            if self.begun <= self.fails:
+            if self.started <= self.fails:
                 raise ValueError("no list")
         finally:
             self.under_way -= 1
@@ -36,16 +36,16 @@ async def test_what_is_asked_for_while_the_list_is_read_is_read_once_more() -> N
     for _ in range(3):
         refresher.request()
     await asyncio.sleep(0)
-    assert read.begun == 1
+    assert read.started == 1
     refresher.request()
     refresher.request()
     for _ in range(5):
         read.go.release()
     await over(refresher)
-    assert read.begun == 2
+    assert read.started == 2
     refresher.request()
     await over(refresher)
-    assert read.begun == 3
+    assert read.started == 3
 
 
 async def test_a_reading_that_is_over_at_once_is_made_each_time_it_is_asked_for() -> None:
@@ -55,7 +55,7 @@ async def test_a_reading_that_is_over_at_once_is_made_each_time_it_is_asked_for(
         read.go.release()
         refresher.request()
         await over(refresher)
-        assert read.begun == count
+        assert read.started == count
 
 
 async def test_a_reading_that_fails_is_a_warning_and_the_next_one_is_made(caplog: pytest.LogCaptureFixture) -> None:
@@ -67,7 +67,7 @@ async def test_a_reading_that_fails_is_a_warning_and_the_next_one_is_made(caplog
     read.go.release()
     read.go.release()
     await over(refresher)
-    assert read.begun == 2
+    assert read.started == 2
     assert [record.getMessage() for record in caplog.records] == ["the tools of x stay unchanged: no list"]
 
 
@@ -77,10 +77,10 @@ async def test_who_reads_it_otherwise_is_not_disturbed() -> None:
     async with refresher.lock:
         refresher.request()
         await asyncio.sleep(0)
-        assert read.begun == 0
+        assert read.started == 0
     read.go.release()
     await over(refresher)
-    assert read.begun == 1
+    assert read.started == 1
 
 
 async def test_closing_ends_what_is_read() -> None:
@@ -90,7 +90,7 @@ async def test_closing_ends_what_is_read() -> None:
     await asyncio.sleep(0)
     refresher.request()
     await refresher.close()
-    assert (read.begun, read.under_way) == (1, 0)
+    assert (read.started, read.under_way) == (1, 0)
     await refresher.close()
 
 

@@ -1,4 +1,4 @@
-"""`@tool` on functions of a tools file."""
+"""`@tool` on functions of a tool file."""
 
 import subprocess
 import sys

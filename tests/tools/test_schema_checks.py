@@ -1,4 +1,4 @@
-"""Checks against schemas: what is quick is done at once, and the rest where it keeps nobody."""
+"""Checks against schemas: quick ones run at once, others in a process."""
 
 import asyncio
 import json
@@ -15,7 +15,7 @@ type Until = Callable[[Callable[[], bool]], Awaitable[None]]
 
 
 def choices(levels: int) -> dict[str, Any]:
-    """Each choice is between twice the next one, and the last one fits nothing."""
+    """Each choice offers the next choice twice, and the last one fits nothing."""
     defs: dict[str, Any] = {f"c{n}": {"anyOf": [{"$ref": f"#/$defs/c{n + 1}"}] * 2} for n in range(levels)}
     return {"$ref": "#/$defs/c0", "$defs": defs | {f"c{levels}": {"type": "null"}}}
 
@@ -67,9 +67,9 @@ async def test_values_are_checked_alike_wherever_that_is(checks: SchemaChecks, m
         ({"type": "strnig"}, {}),
         ({"$ref": "http://127.0.0.1:9/x"}, {}),
     ]
-    here = [await checks.problems(schema, value) for schema, value in cases]
+    in_process = [await checks.problems(schema, value) for schema, value in cases]
     monkeypatch.setattr(schema_checks, "_QUICK", 0)
-    assert [await checks.problems(schema, value) for schema, value in cases] == here
+    assert [await checks.problems(schema, value) for schema, value in cases] == in_process
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Functions as tools: declarations from signatures and docstrings, arguments in the types asked for."""
+"""Functions as tools: declarations from signatures and docstrings, and converted arguments."""
 
 import dataclasses
 import datetime

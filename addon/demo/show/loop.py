@@ -112,8 +112,10 @@ def checks(question: "StreamedQuestion") -> list[tuple[str, bool]]:
     first = spans[:3]
     took = max(span.end for span in first) - min(span.start for span in first)
     one_by_one = sum(span.end - span.start for span in first)
-    wanted = [part["functionCall"]["name"] for part in parts_with("functionCall", *question.answered)]
-    given = [part["functionResponse"]["name"] for part in parts_with("functionResponse", question.requests[-1])]
+    call_names = [part["functionCall"]["name"] for part in parts_with("functionCall", *question.answered)]
+    response_names = [
+        part["functionResponse"]["name"] for part in parts_with("functionResponse", question.requests[-1])
+    ]
     finishes = [c["finishReason"] for event in saw for c in event.get("candidates", []) if "finishReason" in c]
     return [
         ("Gemini got the tools of both sources, but not open_page", sorted(tool_names(question.requests[0])) == TOOLS),
@@ -125,7 +127,7 @@ def checks(question: "StreamedQuestion") -> list[tuple[str, bool]]:
             f"the first three ran side by side: {took:.2f} s, not {one_by_one:.2f} s",
             max(span.start for span in first) < min(span.end for span in first),
         ),
-        ("Gemini got the results in the order of its calls", given == wanted),
+        ("Gemini got the results in the order of its calls", response_names == call_names),
         ("the answer uses the results", "-3" in text(saw) and "31" in text(saw)),
     ]
 
@@ -159,9 +161,9 @@ class StreamedQuestion:
         asking = asyncio.ensure_future(self._ask(request))
         try:
             while (entry := await self._queue.get())[2] is not None:
-                if (left := entry[0] + _SETTLED - self._now()) > 0:
+                if (delay := entry[0] + _SETTLED - self._now()) > 0:
                     self._queue.put_nowait(entry)
-                    await asyncio.sleep(left)
+                    await asyncio.sleep(delay)
                 else:
                     yield entry[2]
             await asking

@@ -145,8 +145,8 @@ def _broken(method: str, url: str, error: httpx2.HTTPError) -> DemoFailed:
 
 def _check(answer: httpx2.Response) -> None:
     if answer.is_error:
-        asked = f"{answer.request.method} {answer.request.url}"
-        raise DemoFailed(f"{asked} was answered {answer.status_code}: {answer.text[:1000]}")
+        request = f"{answer.request.method} {answer.request.url}"
+        raise DemoFailed(f"{request} was answered {answer.status_code}: {answer.text[:1000]}")
 
 
 @dataclass(frozen=True)
@@ -186,13 +186,13 @@ async def _mitmdump(upstream: str, folder: Path, token: str, plan: Plan) -> Asyn
     if program is None:
         raise DemoFailed(f"there is no mitmdump beside {sys.executable}")
     home = Path(addon.__path__[0])
-    own = ["graft_control=127.0.0.1:0", f"graft_state={folder}", f"confdir={folder}", "flow_detail=0"]
+    defaults = ["graft_control=127.0.0.1:0", f"graft_state={folder}", f"confdir={folder}", "flow_detail=0"]
     paths = [str(home.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
     process = await asyncio.create_subprocess_exec(
         program,
         *("-s", str(home / "entry.py")),
         *("--mode", f"reverse:{upstream}@127.0.0.1:0"),
-        *(word for option in [*own, *plan.options] for word in ("--set", option)),
+        *(word for option in [*defaults, *plan.options] for word in ("--set", option)),
         # in the environment, because the process list shows arguments
         env=os.environ
         | {"TOOLGRAFT_TOKEN": token, "PYTHONUNBUFFERED": "1", "PYTHONPATH": os.pathsep.join(paths)}
