@@ -14,7 +14,9 @@ RESULT = {"contents": [{"role": "user", "parts": [{"functionResponse": {"name": 
 async def parts(query: str, body: dict[str, Any]) -> list[list[str]]:
     """The kinds of the parts in each document of an answer; calls by name."""
     documents = await parts_of_documents(query, body)
-    return [[part["functionCall"]["name"] if "functionCall" in part else "text" for part in found] for found in documents]
+    return [
+        [part["functionCall"]["name"] if "functionCall" in part else "text" for part in found] for found in documents
+    ]
 
 
 async def parts_of_documents(query: str, body: dict[str, Any]) -> list[list[dict[str, Any]]]:
