@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from addon.demo import signatures
-from addon.demo.model import Answer
+from addon.demo.model import ModelAnswer
 from addon.demo.models import Model
 from addon.demo.reply import Shape, split
 
@@ -28,7 +28,7 @@ class ChatReply:
     """One answer: its choices, and the fields that all its documents repeat."""
 
     model: Model
-    answers: list[Answer]
+    answers: list[ModelAnswer]
     prompt_tokens: int
     id: str = field(default_factory=lambda: secrets.token_urlsafe(17))
     created: int = field(default_factory=lambda: int(time.time()))
@@ -75,7 +75,7 @@ class ChatReply:
         if shape.usage:
             yield self._document("chat.completion.chunk", []) | {"usage": self._usage()}
 
-    def _calls(self, answer: Answer) -> list[Json]:
+    def _calls(self, answer: ModelAnswer) -> list[Json]:
         calls = []
         for n, call in enumerate(answer.calls):
             call_id = f"function-call-{secrets.randbelow(9 * 10**18) + 10**18}"
@@ -109,7 +109,7 @@ def _google(signature: str) -> Json:
     return {"google": {"thought_signature": signature}}
 
 
-def _finish(answer: Answer) -> str:
+def _finish(answer: ModelAnswer) -> str:
     if answer.finish in _FINISH:
         return _FINISH[answer.finish]
     kind = "function_call_filter" if answer.finish.endswith("_CALL") else "content_filter"

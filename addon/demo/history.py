@@ -35,7 +35,7 @@ _DATA = frozenset(
 
 
 @dataclass
-class Turn:
+class HistoryTurn:
     """Consecutive contents of one side. ``places``: each part's 1-based position in contents."""
 
     role: str
@@ -56,21 +56,21 @@ class Turn:
         return "\n".join(p["text"] for p in self.parts if p.get("text") and not p.get("thought"))
 
 
-def turns(contents: list[dict[str, Any]]) -> list[Turn]:
+def turns(contents: list[dict[str, Any]]) -> list[HistoryTurn]:
     """Contents as turns: consecutive contents of one side are joined; a functionResponse is always the user's."""
-    result: list[Turn] = []
+    result: list[HistoryTurn] = []
     for position, content in enumerate(contents, 1):
         parts = content.get("parts") or []
         is_model = content.get("role") == "model" and not any("functionResponse" in p for p in parts)
         role = "model" if is_model else "user"
         if not result or result[-1].role != role:
-            result.append(Turn(role))
+            result.append(HistoryTurn(role))
         result[-1].parts += parts
         result[-1].places += [position] * len(parts)
     return result
 
 
-def last_words(history: list[Turn]) -> int:
+def last_words(history: list[HistoryTurn]) -> int:
     """Index of the last user turn with text. The turns after it are the steps that it led to."""
     return max((n for n, turn in enumerate(history) if turn.role == "user" and turn.text.strip()), default=0)
 
@@ -121,11 +121,11 @@ def _check_part(part: Part, where: str) -> None:
             raise Refused(f"* GenerateContentRequest.{where}.{snake}.name: Name cannot be empty.\n")
 
 
-def check_order(history: list[Turn], model: Model) -> None:
+def check_order(history: list[HistoryTurn], model: Model) -> None:
     """Check the order of turns, and that each call has its response. Raises ``Refused``."""
     if history[-1].role == "model":
         raise Refused(LAST_ROLE)
-    before: Turn | None = None
+    before: HistoryTurn | None = None
     for turn in history:
         if turn.role == "model":
             if turn.calls and before is None:
@@ -135,7 +135,7 @@ def check_order(history: list[Turn], model: Model) -> None:
         before = turn
 
 
-def _check_responses(turn: Turn, before: Turn | None, model: Model) -> None:
+def _check_responses(turn: HistoryTurn, before: HistoryTurn | None, model: Model) -> None:
     calls = before.calls if before else []
     responses = turn.responses
     if not calls:
@@ -161,7 +161,7 @@ def _check_responses(turn: Turn, before: Turn | None, model: Model) -> None:
             )
 
 
-def check_declared(history: list[Turn], declared: frozenset[str]) -> None:
+def check_declared(history: list[HistoryTurn], declared: frozenset[str]) -> None:
     """Check that calls in the history are of declared functions. Raises ``Refused``.
 
     Stricter than the service, which often continues and then answers MALFORMED_FUNCTION_CALL; a refusal shows the
@@ -178,7 +178,7 @@ def check_declared(history: list[Turn], declared: frozenset[str]) -> None:
             )
 
 
-def check_signatures(history: list[Turn], model: Model, place: frozenset[str]) -> int:
+def check_signatures(history: list[HistoryTurn], model: Model, place: frozenset[str]) -> int:
     """Check the values and places of signatures. Returns the number of dummies. Raises ``Refused``."""
     first_checked = _current_turn(history) if not model.is_gemini_3_5 else 0
     dummies = 0
@@ -202,7 +202,7 @@ def check_signatures(history: list[Turn], model: Model, place: frozenset[str]) -
     return dummies
 
 
-def _current_turn(history: list[Turn]) -> int:
+def _current_turn(history: list[HistoryTurn]) -> int:
     """Index of the last user turn without responses.
 
     Responses followed by text do not begin a turn here. The service may differ; this is the stricter reading, and it

@@ -10,7 +10,7 @@ from typing import Any
 
 from addon.demo import signatures
 from addon.demo.errors import Refused
-from addon.demo.model import Answer
+from addon.demo.model import ModelAnswer
 
 Json = dict[str, Any]
 
@@ -140,7 +140,7 @@ def steps_of(contents: list[Json]) -> list[Json]:
     return steps
 
 
-def contents_of_answer(answer: Answer, new_id: Any, *, signed: bool) -> list[Json]:
+def contents_of_answer(answer: ModelAnswer, new_id: Any, *, signed: bool) -> list[Json]:
     """The model's output as a Content; an empty list if there is none."""
     parts: list[Json] = []
     if answer.text:

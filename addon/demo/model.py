@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from addon.demo import arguments, signatures
-from addon.demo.history import Turn, last_words, turns
+from addon.demo.history import HistoryTurn, last_words, turns
 
 _NEXT = re.compile(r"\bthen\s+(?=(?:say|call)\b)")
 _CALL = re.compile(
@@ -39,7 +39,7 @@ _STOP_WORDS = frozenset(
 
 
 @dataclass
-class Call:
+class ModelCall:
     """A functionCall to make. ``declared``: False if the model invents the function."""
 
     name: str
@@ -48,18 +48,18 @@ class Call:
 
 
 @dataclass
-class Answer:
+class ModelAnswer:
     """One candidate: text, then calls, then a finishReason. ``token``: for a request that continues the answer.
     ``checkpoint`` makes a token for the place behind a number of words."""
 
     text: str = ""
-    calls: list[Call] = field(default_factory=list)
+    calls: list[ModelCall] = field(default_factory=list)
     finish: str = "STOP"
     token: str | None = None
     checkpoint: Callable[[int], str] | None = None
 
 
-def answer(request: dict[str, Any]) -> Answer:
+def answer(request: dict[str, Any]) -> ModelAnswer:
     """The model's answer to an accepted request in canonical form."""
     words = last_text(request)
     found = _answer(request)
@@ -77,22 +77,22 @@ def last_text(request: dict[str, Any]) -> str:
     return history[last_words(history)].text
 
 
-def _piece(whole: Answer, request: dict[str, Any], count: int, finish: str) -> Answer:
+def _piece(whole: ModelAnswer, request: dict[str, Any], count: int, finish: str) -> ModelAnswer:
     """The piece of an answer that is due."""
-    units: list[str | Call] = [*re.findall(r"\S+\s*|\s+", whole.text), *whole.calls]
+    units: list[str | ModelCall] = [*re.findall(r"\S+\s*|\s+", whole.text), *whole.calls]
     token = request.get("continuationToken")
     begin = (signatures.continued_from(token, request) or 0) if token else 0
     end = begin + max(1, -(-len(units) // count))
     due = units[begin:end]
     text = "".join(unit for unit in due if isinstance(unit, str))
-    calls = [unit for unit in due if isinstance(unit, Call)]
+    calls = [unit for unit in due if isinstance(unit, ModelCall)]
     if end >= len(units):
-        return Answer(text, calls, whole.finish)
+        return ModelAnswer(text, calls, whole.finish)
     token = signatures.continuation_token(request, end)
-    return Answer(text, calls, finish, token, lambda given: signatures.continuation_token(request, begin + given))
+    return ModelAnswer(text, calls, finish, token, lambda given: signatures.continuation_token(request, begin + given))
 
 
-def _answer(request: dict[str, Any]) -> Answer:
+def _answer(request: dict[str, Any]) -> ModelAnswer:
     history = turns(request["contents"])
     start = last_words(history)
     text = history[start].text
@@ -103,16 +103,16 @@ def _answer(request: dict[str, Any]) -> Answer:
         functions = {name: functions[name] for name in allowed}
     if match := _FINISH.search(text):
         if request.get("continuationToken"):
-            return Answer(f"... and so on, to the end of: {text}")
-        return Answer(finish=match[1])
+            return ModelAnswer(f"... and so on, to the end of: {text}")
+        return ModelAnswer(finish=match[1])
     if "repeat the results" in text:
-        return Answer(_describe_results(_results(history)) or "There are no results yet.")
+        return ModelAnswer(_describe_results(_results(history)) or "There are no results yet.")
     if mode == "NONE":
         functions = {}
-    return _step(history, start, functions, forced=mode == "ANY") or Answer(_text_answer(history, start, request))
+    return _step(history, start, functions, forced=mode == "ANY") or ModelAnswer(_text_answer(history, start, request))
 
 
-def _step(history: list[Turn], start: int, functions: dict[str, Any], *, forced: bool) -> Answer | None:
+def _step(history: list[HistoryTurn], start: int, functions: dict[str, Any], *, forced: bool) -> ModelAnswer | None:
     """The next step's calls, or None if the answer is text."""
     if not functions:
         return None
@@ -123,20 +123,20 @@ def _step(history: list[Turn], start: int, functions: dict[str, Any], *, forced:
         forever = text.rstrip().endswith("forever")
         if done < len(steps) or forever:
             step = steps[min(done, len(steps) - 1)]
-            calls = [Call(call.name, call.args, call.name in functions) for call in step.calls]
+            calls = [ModelCall(call.name, call.args, call.name in functions) for call in step.calls]
             results = _describe_results(history[start].responses) if not done else ""
-            return Answer("\n".join(filter(None, (results, step.text))), calls)
+            return ModelAnswer("\n".join(filter(None, (results, step.text))), calls)
     elif not done and not history[start].responses:
         # responses followed by text are answered first; only a directive calls again
         if calls := natural_calls(text, functions):
-            return Answer("", calls)
+            return ModelAnswer("", calls)
     if forced:
         name = next(iter(functions))
-        return Answer("", [Call(name, arguments.fill(functions[name], text)[0])])
+        return ModelAnswer("", [ModelCall(name, arguments.fill(functions[name], text)[0])])
     return None
 
 
-def directives(text: str) -> list[Answer]:
+def directives(text: str) -> list[ModelAnswer]:
     """The steps that the text's directives ask for, each with its calls and the text before them."""
     steps = []
     for piece in _NEXT.split(text):
@@ -149,20 +149,20 @@ def directives(text: str) -> list[Answer]:
                     args, _ = json.JSONDecoder().raw_decode(rest)
                 except ValueError:
                     continue
-            calls.append(Call(match[1] or match[2], args))
+            calls.append(ModelCall(match[1] or match[2], args))
         if calls:
             text_before = _SAY.match(piece)
-            steps.append(Answer(text_before[1].strip() if text_before else "", calls))
+            steps.append(ModelAnswer(text_before[1].strip() if text_before else "", calls))
     return steps
 
 
-def natural_calls(text: str, functions: dict[str, Any]) -> list[Call]:
+def natural_calls(text: str, functions: dict[str, Any]) -> list[ModelCall]:
     """The calls for natural language: of the first function with a word of its name in the text."""
     text_words = set(re.findall(r"[a-z]+", text.lower()))
     for name, parameters in functions.items():
         words = {w.lower() for w in re.findall(r"[A-Z]?[a-z]+|[A-Z]+", name)} - _STOP_WORDS
         if words & text_words:
-            return [Call(name, args) for args in arguments.fill(parameters, text)]
+            return [ModelCall(name, args) for args in arguments.fill(parameters, text)]
     return []
 
 
@@ -175,7 +175,7 @@ def _functions(request: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _results(history: list[Turn]) -> list[dict[str, Any]]:
+def _results(history: list[HistoryTurn]) -> list[dict[str, Any]]:
     return [response for turn in history for response in turn.responses]
 
 
@@ -183,7 +183,7 @@ def _describe_results(responses: list[dict[str, Any]]) -> str:
     return " ".join(f"{r['name']} returned {json.dumps(r.get('response', {}), ensure_ascii=False)}." for r in responses)
 
 
-def _text_answer(history: list[Turn], start: int, request: dict[str, Any]) -> str:
+def _text_answer(history: list[HistoryTurn], start: int, request: dict[str, Any]) -> str:
     """A text answer: the results if there are any, else a sum, else the user's own words."""
     results = _results(history[start:])
     config = request.get("generationConfig") or {}

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from addon.demo import signatures
-from addon.demo.model import Answer
+from addon.demo.model import ModelAnswer
 from addon.demo.models import Model
 
 Json = dict[str, Any]
@@ -68,7 +68,7 @@ class Reply:
 
     model: Model
     place: frozenset[str]
-    answers: list[Answer]
+    answers: list[ModelAnswer]
     prompt_tokens: int
     thoughts: bool = False
     response_id: str = field(default_factory=lambda: secrets.token_urlsafe(17))
@@ -111,7 +111,7 @@ class Reply:
             events.append(self._document(None, self._output_tokens()))
         return [self._envelope(event) for event in events]
 
-    def _chunks(self, answer: Answer, shape: Shape, partial_args: bool) -> list[list[Json] | None]:
+    def _chunks(self, answer: ModelAnswer, shape: Shape, partial_args: bool) -> list[list[Json] | None]:
         parts = self._thought_parts(answer) + self._text_parts(answer, shape.pieces, signed=False)
         chunks: list[list[Json] | None] = [[part] for part in parts]
         calls = self._call_parts(answer)
@@ -124,12 +124,12 @@ class Reply:
             chunks.append(calls)
         return chunks or [None]
 
-    def _thought_parts(self, answer: Answer) -> list[Json]:
+    def _thought_parts(self, answer: ModelAnswer) -> list[Json]:
         if not self.thoughts or not (answer.text or answer.calls):
             return []
         return [{"text": "**Thinking it over**\n\nThe user's words say what to do.\n\n\n", "thought": True}]
 
-    def _text_parts(self, answer: Answer, pieces: int, *, signed: bool) -> list[Json]:
+    def _text_parts(self, answer: ModelAnswer, pieces: int, *, signed: bool) -> list[Json]:
         if not answer.text:
             return []
         parts: list[Json] = [{"text": piece} for piece in split(answer.text, pieces)]
@@ -137,7 +137,7 @@ class Reply:
             parts[-1]["thoughtSignature"] = signatures.sign_text()
         return parts
 
-    def _call_parts(self, answer: Answer) -> list[Json]:
+    def _call_parts(self, answer: ModelAnswer) -> list[Json]:
         parts = []
         for n, call in enumerate(answer.calls):
             body: Json = {"name": call.name, "args": call.args}
@@ -155,7 +155,7 @@ class Reply:
             return f"call_{secrets.randbelow(9_000_000) + 1_000_000}"
         return "".join(secrets.choice(_ALPHABET) for _ in range(8))
 
-    def _candidate(self, index: int, parts: list[Json] | None, final: Answer | None) -> Json:
+    def _candidate(self, index: int, parts: list[Json] | None, final: ModelAnswer | None) -> Json:
         candidate: Json = {}
         if parts is not None:
             vertex = "vertex" in self.place

@@ -11,7 +11,7 @@ from addon.demo import chat, history, models, rules
 from addon.demo.chat_reply import ChatReply
 from addon.demo.errors import Refused, no_model
 from addon.demo.fields import read
-from addon.demo.model import Answer, answer
+from addon.demo.model import ModelAnswer, answer
 from addon.demo.models import Model
 from addon.demo.reply import Reply
 from addon.demo.routes import Route
@@ -42,7 +42,7 @@ class Service:
         request, answers = self._answers(request, model, route, stream=bool(document.get("stream")))
         return ChatReply(model, answers, self._prompt_tokens(request)), request
 
-    def _answers(self, request: Json, model: Model, route: Route, *, stream: bool) -> tuple[Json, list[Answer]]:
+    def _answers(self, request: Json, model: Model, route: Route, *, stream: bool) -> tuple[Json, list[ModelAnswer]]:
         """The request including its cachedContent, and the candidates. Raises ``Refused``."""
         rules.check_cached(request)
         request = self._with_cache(request, model)

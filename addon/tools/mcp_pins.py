@@ -9,11 +9,8 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from addon.tools.base import SourceError
-
-Document = dict[str, Any]
+from addon.tools.base import Document, SourceError
 
 _log = logging.getLogger(__name__)
 
