@@ -182,15 +182,15 @@ class AnswerRewriter:
         """Process one response document. Returns the document for the client (the same object if nothing changes), or
         None if nothing is left. `whole`: the answer is this document alone."""
         self._meta.update({k: response[k] for k in ("modelVersion", "responseId") if k in response})
-        kept: list[Document] = []
+        visible_candidates: list[Document] = []
         changed = ends = False
         for candidate in objects(response.get("candidates")):
             visible = self._candidate(candidate, whole)
             changed = changed or visible is not candidate
             ends = ends or candidate.get("finishReason") is not None
             if visible is not None:
-                kept.append(visible)
-        if changed and not kept:
+                visible_candidates.append(visible)
+        if changed and not visible_candidates:
             self._carried |= {k: v for k, v in response.items() if k != "candidates"}
             return None
         # Later usage counts include earlier ones.
@@ -199,7 +199,7 @@ class AnswerRewriter:
             self._carried = carried
             return response
         self._carried = {}
-        return {**carried, **response, "candidates": [_with_filler(candidate) for candidate in kept]}
+        return {**carried, **response, "candidates": [_with_filler(candidate) for candidate in visible_candidates]}
 
     def close(self) -> Document | None:
         """Process the clean end of a stream. Returns a last event, if a placeholder or the usage of a dropped event

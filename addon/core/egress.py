@@ -70,8 +70,8 @@ def unwrap_address(address: str) -> Address:
     if isinstance(found, ipaddress.IPv6Address):
         if found in _NAT64:
             return ipaddress.IPv4Address(int(found) & 0xFFFFFFFF)
-        inside = found.ipv4_mapped or found.sixtofour or (found.teredo[1] if found.teredo else None)
-        return inside or found
+        embedded = found.ipv4_mapped or found.sixtofour or (found.teredo[1] if found.teredo else None)
+        return embedded or found
     return found
 
 

@@ -44,7 +44,7 @@ def decompressor(encodings: str, most: int = sys.maxsize) -> Decompress | None:
     if len(names) > _MOST or any(name not in _DECODERS for name in names):
         return None
     if not names:
-        return _Room(most).taken
+        return _Room(most).take
     steps = [_DECODERS[name](most) for name in reversed(names)]
     return steps[0] if len(steps) == 1 else _Chain(steps)
 
@@ -54,11 +54,11 @@ class _Room:
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self.left = most
+        self.rest = most
 
-    def taken(self, data: bytes) -> bytes:
-        self.left -= len(data)
-        if self.left < 0:
+    def take(self, data: bytes) -> bytes:
+        self.rest -= len(data)
+        if self.rest < 0:
             raise TooLong(f"it has more than {self._most} bytes")
         return data
 
@@ -132,7 +132,7 @@ class _Members:
                 if self._member is not None and not (chunk := chunk.lstrip(self._padding)):
                     break
                 self._member = self._make()
-            out.append(self._room.taken(_undone(self._name, self._member.decompress, chunk, self._room.left + 1)))
+            out.append(self._room.take(_undone(self._name, self._member.decompress, chunk, self._room.rest + 1)))
             chunk = self._member.unused_data
         return b"".join(out)
 
@@ -154,24 +154,24 @@ class _Deflate:
             is_zlib = len(self._head) > 1 and self._head[0] & 15 == 8 and int.from_bytes(self._head[:2]) % 31 == 0
             self._body = zlib.decompressobj(zlib.MAX_WBITS if is_zlib else -zlib.MAX_WBITS)
             chunk = self._head
-        out = _undone("deflate", self._body.decompress, chunk, self._room.left + 1) if chunk else b""
+        out = _undone("deflate", self._body.decompress, chunk, self._room.rest + 1) if chunk else b""
         if ends:
             _check_end("deflate", self._body.eof)
-        return self._room.taken(out)
+        return self._room.take(out)
 
 
 class _Brotli:
     def __init__(self, most: int) -> None:
         self._room = _Room(most)
         self._body = brotli.Decompressor()
-        self._begun = False
+        self._has_begun = False
 
     def __call__(self, chunk: bytes) -> bytes:
         if not chunk:
-            _check_end("br", not self._begun or self._body.is_finished())
+            _check_end("br", not self._has_begun or self._body.is_finished())
             return b""
-        self._begun = True
-        return self._room.taken(_undone("br", self._process, chunk, self._room.left + 1))
+        self._has_begun = True
+        return self._room.take(_undone("br", self._process, chunk, self._room.rest + 1))
 
     def _process(self, chunk: bytes, most: int) -> bytes:
         return bytes(self._body.process(chunk, output_buffer_limit=most))

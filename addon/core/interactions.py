@@ -261,8 +261,8 @@ def gemini_request(given: Document, previous: str | None, steps: Sequence[Docume
         tool_config["includeServerSideToolInvocations"] = True  # this API always shows the steps of built-in tools
     if tool_config:
         document["toolConfig"] = tool_config
-    if wanted := gemini_config(given):
-        document["generationConfig"] = wanted
+    if config := gemini_config(given):
+        document["generationConfig"] = config
     for name in ("cached_content", "continuation_token"):
         if isinstance(given.get(name), str):
             document[camel(name)] = given[name]

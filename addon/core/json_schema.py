@@ -115,7 +115,7 @@ def _check(schema: Any, path: str, root: Schema) -> None:
         if key in _NUMBERS and (isinstance(value, bool) or not isinstance(value, int | float)):
             raise Unfit(join_path(path, key), "must be a number" + ("; true is of draft 4" if value is True else ""))
     if "$ref" in schema and _named(schema["$ref"], root) is None:
-        raise Unfit(join_path(path, "$ref"), f"is {schema['$ref']!r}, which names nothing inside of this schema")
+        raise Unfit(join_path(path, "$ref"), f"is {schema['$ref']!r}, which names nothing in this schema")
     for place, member in _members(schema):
         _check(member, _path(path, place), root)
 
@@ -138,20 +138,20 @@ def _named(ref: Any, root: Schema) -> Schema | bool | None:
     return start if isinstance(start, dict | bool) else None
 
 
-def _find(schema: Any, wanted: Callable[[Schema], bool]) -> Schema | None:
-    if not isinstance(schema, dict) or wanted(schema):
+def _find(schema: Any, matches: Callable[[Schema], bool]) -> Schema | None:
+    if not isinstance(schema, dict) or matches(schema):
         return schema if isinstance(schema, dict) else None
-    return next((found for _, member in _members(schema) if (found := _find(member, wanted)) is not None), None)
+    return next((found for _, member in _members(schema) if (found := _find(member, matches)) is not None), None)
 
 
 def _rooted(schema: Schema) -> Schema:
     """The schema without a `$ref` at its top."""
-    seen: list[Any] = []
+    followed: list[Any] = []
     while "$ref" in schema:
         named = _named(schema["$ref"], schema)
-        if named in seen or not isinstance(named, dict) or named == schema:
+        if named in followed or not isinstance(named, dict) or named == schema:
             raise Unfit("$ref", "names no schema of an object")
-        seen.append(named)
+        followed.append(named)
         beside = {key: value for key, value in schema.items() if key != "$ref"}
         clash = any(key in named and named[key] != value for key, value in beside.items())
         if clash or not beside.keys() <= _BESIDE_ROOT_REF:
@@ -205,8 +205,8 @@ def _needed(schema: Schema, root: Schema, path: str) -> Iterator[_Edge]:
     empty = schema.get("type") == "array" and not schema.get("minItems")
     for (key, name), member in _members(schema):
         required = key == "properties" and name in as_list(schema.get("required"))
-        held = key in (*_LISTS, "additionalProperties") or (key == "items" and not empty)
-        if isinstance(member, dict) and (required or held):
+        contained = key in (*_LISTS, "additionalProperties") or (key == "items" and not empty)
+        if isinstance(member, dict) and (required or contained):
             inner = _path(path, (key, name))
             yield _Edge(schema, str(name) if required else None, member, inner, inner)
 

@@ -58,9 +58,9 @@ class Keys:
         """All keys of a turn's words: `own`, and those of `history`, `whole` and each `window`."""
         head = own[:_HEAD]
         keys = [own, head + _with(self._history, chain), head + _with(self._whole, chain)]
-        begun = self._window
+        base = self._window
         for window in sent:
-            digest = begun.copy()
+            digest = base.copy()
             digest.update(window)
             keys.append(head + digest.digest())
         return keys
@@ -115,7 +115,7 @@ def _keyed(secret: bytes, kind: bytes, *parts: bytes) -> "hashlib.blake2b":
     return hashlib.blake2b(b"".join(parts), key=secret, digest_size=SIZE, person=kind)
 
 
-def _with(begun: "hashlib.blake2b", value: bytes) -> bytes:
-    digest = begun.copy()
+def _with(base: "hashlib.blake2b", value: bytes) -> bytes:
+    digest = base.copy()
     digest.update(value)
     return digest.digest()

@@ -200,13 +200,13 @@ class LiveMachine:
 
     def _tools(self, own: Any) -> list[Document] | None:
         """The tools to declare instead of the client's own; None if these stay unchanged."""
-        kept = [] if self.strips else list(objects(own))
+        own_tools = [] if self.strips else list(objects(own))
         # no model version: the limits of older models on other surfaces do not apply to Live
-        plan = self.toolbox.keep(encode(kept), None, None)
+        plan = self.toolbox.keep(encode(own_tools), None, None)
         tools: list[Document] = decode(plan.tools) if plan.tools is not None else []
         self._free = {
             str(declaration.get("name"))
-            for tool in kept
+            for tool in own_tools
             for declaration in objects(get(tool, "functionDeclarations"))
             if not self._blocks(declaration.get("behavior"))
         }
@@ -312,17 +312,17 @@ class LiveMachine:
         calls' ids."""
         key, inner = _member(document, "toolCallCancellation")
         ids = [str(one) for one in as_list(get(inner, "ids"))]
-        wanted = frozenset(ids)
-        cancelled = [call_id for call_id, one in self._waiting.items() if one.gemini_id in wanted]
-        gone = {call_id: self._waiting.pop(call_id) for call_id in cancelled}
-        hidden = {one.gemini_id for one in gone.values()}
-        cancelled = [call_id for call_id, one in gone.items() if one.is_stored]
+        cancelled_ids = frozenset(ids)
+        cancelled = [call_id for call_id, one in self._waiting.items() if one.gemini_id in cancelled_ids]
+        removed = {call_id: self._waiting.pop(call_id) for call_id in cancelled}
+        hidden = {one.gemini_id for one in removed.values()}
+        cancelled = [call_id for call_id, one in removed.items() if one.is_stored]
         self._client_calls.difference_update(ids)
         cancelled += [self._client_answers.pop(one) for one in ids if one in self._client_answers]
         if not hidden:
             return document, tuple(cancelled)
-        kept = [one for one in ids if one not in hidden]
-        return _replaced(document, key, _replaced(inner, _key(inner, "ids"), kept)), tuple(cancelled)
+        visible_ids = [one for one in ids if one not in hidden]
+        return _replaced(document, key, _replaced(inner, _key(inner, "ids"), visible_ids)), tuple(cancelled)
 
     # --- answers ----------------------------------------------------------------------------------------------
 
@@ -404,8 +404,8 @@ def _behavior(value: Any) -> str:
 
 def _with(document: Document, tools: list[Document]) -> Document:
     """The document with these tools, or without any."""
-    kept = {key: value for key, value in document.items() if key != "tools"}
-    return {**kept, "tools": tools} if tools else kept
+    others = {key: value for key, value in document.items() if key != "tools"}
+    return {**others, "tools": tools} if tools else others
 
 
 def _key(document: Document, name: str) -> str:
@@ -426,7 +426,7 @@ def _replaced(document: Document, key: str, value: Any) -> Document:
     """The document with another value under a key; without the key if the value is empty."""
     if value:
         return {**document, key: value}
-    return {other: kept for other, kept in document.items() if other != key}
+    return {name: member for name, member in document.items() if name != key}
 
 
 def _tool_response(answers: Sequence[_WaitingCall]) -> Frame:

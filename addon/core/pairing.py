@@ -100,11 +100,11 @@ def with_dummy_signatures(contents: Sequence[Document], model: str) -> list[Docu
         )
         first = max(user_turns, default=0)
     result: list[Document] = []
-    begun = False  # a step: its calls may be in several Contents
+    in_step = False  # a step: its calls may be in several Contents
     for at, content in enumerate(contents):
-        begins = _is_model(content) and not begun and bool(calls_in([content]))
+        begins = _is_model(content) and not in_step and bool(calls_in([content]))
         result.append(_signed(content) if begins and at >= first else content)
-        begun = _is_model(content) and (begun or begins)
+        in_step = _is_model(content) and (in_step or begins)
     return result
 
 

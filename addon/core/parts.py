@@ -42,14 +42,14 @@ class Parts:
 
     def pieces(self) -> list[Document]:
         """All parts, with the first texts split as they arrived."""
-        inside: defaultdict[int, list[int]] = defaultdict(list)
-        for at, joint in self._joins:
-            inside[at].append(joint)
+        joins: defaultdict[int, list[int]] = defaultdict(list)
+        for at, join in self._joins:
+            joins[at].append(join)
         pieces: list[Document] = []
         for at, part in enumerate(self.read()):
-            if at in inside:
+            if at in joins:
                 text = part["text"]
-                pieces += [{"text": text[start:end]} for start, end in pairwise([0, *inside[at], len(text)])]
+                pieces += [{"text": text[start:end]} for start, end in pairwise([0, *joins[at], len(text)])]
             else:
                 pieces.append(part)
         return pieces

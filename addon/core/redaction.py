@@ -17,8 +17,8 @@ class Redaction:
     could be a number is not searched for."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
-        kept = {one for one in secrets if len(one) >= SHORTEST and not _NUMBER.fullmatch(one)}
-        forms = {form for one in kept for form in (one, json.dumps(one)[1:-1], quote(one, safe=""))}
+        searched = {one for one in secrets if len(one) >= SHORTEST and not _NUMBER.fullmatch(one)}
+        forms = {form for one in searched for form in (one, json.dumps(one)[1:-1], quote(one, safe=""))}
         self._texts = sorted(forms, key=len, reverse=True)
         self._bytes = [form.encode("utf-8", "surrogateescape") for form in self._texts]
         self._alphabet = frozenset(b"".join(self._bytes))
@@ -63,18 +63,18 @@ class RedactedStream:
 
     def __init__(self, redaction: Redaction) -> None:
         self._redaction = redaction
-        self._held = b""
+        self._rest = b""
 
     def feed(self, chunk: bytes) -> bytes:
-        if not self._held and self._redaction.spares(chunk):
+        if not self._rest and self._redaction.spares(chunk):
             return chunk
-        data = self._redaction.data(self._held + chunk if self._held else chunk)
+        data = self._redaction.data(self._rest + chunk if self._rest else chunk)
         if size := self._redaction.begins_at_end(data):
-            self._held = data[-size:]
+            self._rest = data[-size:]
             return data[:-size]
-        self._held = b""
+        self._rest = b""
         return data
 
     def flush(self) -> bytes:
-        held, self._held = self._held, b""
-        return held
+        rest, self._rest = self._rest, b""
+        return rest

@@ -81,26 +81,26 @@ class Request(NamedTuple):
         known = self.known_prefix
         if known is not None and end <= known.end:
             return known
-        seen = xxhash.xxh3_128() if known is None else known.hasher.copy()
-        seen.update(memoryview(self.body)[known.end if known else 0 : end])
+        hasher = xxhash.xxh3_128() if known is None else known.hasher.copy()
+        hasher.update(memoryview(self.body)[known.end if known else 0 : end])
         holds = functools.reduce(lambda bits, turn: bits | turn.holds, turns, 0) if self.history.holds else 0
         history = History(turns, end, holds)
         history.inherit(self.history, len(turns))
-        last = self.body[max(0, end - _LAST) : end]
-        return Prefix(seen, seen.digest(), last, end, self.start, self.outer_names, self.members[: at + 1], history)
+        tail = self.body[max(0, end - _LAST) : end]
+        return Prefix(hasher, hasher.digest(), tail, end, self.start, self.outer_names, self.members[: at + 1], history)
 
 
 def parse(body: bytes, path: Sequence[str] = (), known: Prefix | None = None) -> Request:
     """Read a body whose request object lies under the keys of `path` (in camelCase). Raises Malformed."""
     if known is not None:
         return _resume(body, path, known)
-    start, end, around = _descend(body, path)
+    start, end, outer_names = _descend(body, path)
     found = members(body, start, end)
     history = History((), 0)
     for member in found:
         if member.name == "contents":
             history = _history(body, member)
-    return Request(body, start, end, around, tuple(found), history)
+    return Request(body, start, end, outer_names, tuple(found), history)
 
 
 def _descend(
@@ -109,7 +109,7 @@ def _descend(
     """The position of the object under `path`, and the names before it on each level. `known`: the names on each level
     in the bytes that are not read again."""
     start, end = 0, len(body)
-    around: list[frozenset[str]] = []
+    outer_names: list[frozenset[str]] = []
     for level, name in enumerate(path):
         found = members(body, start, end)
         at = next((i for i, m in enumerate(found) if m.name == name), None)
@@ -117,9 +117,9 @@ def _descend(
             raise Malformed(f"the body has no member {name!r}")
         if known and any(m.name in known[level] for m in found):
             raise Malformed("an object names a key twice")
-        around.append(frozenset(m.name for m in found[:at]))
+        outer_names.append(frozenset(m.name for m in found[:at]))
         start, end = found[at].start, found[at].end
-    return start, end, tuple(around)
+    return start, end, tuple(outer_names)
 
 
 def _history(body: bytes, contents: Member) -> History:

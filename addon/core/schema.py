@@ -170,9 +170,9 @@ def _gemini_value(name: str, value: Any, at: str) -> Any:
         if not isinstance(value, list):
             raise Unfit(at, "must be a list of Schemas")
         return [gemini_schema(member, f"{at}[{i}]") for i, member in enumerate(value)]
-    wanted, fits = _PLAIN[name]
+    expected, fits = _PLAIN[name]
     if not fits(value):
-        raise Unfit(at, f"must be {wanted}")
+        raise Unfit(at, f"must be {expected}")
     return value
 
 

@@ -62,7 +62,7 @@ class ToolPlan(NamedTuple):
 
     @classmethod
     def without_tools(cls) -> Self:
-        """All tools are taken out, and the answer holds no calls."""
+        """All tools are removed, and the answer holds no calls."""
         return cls(None, None, True, {}, frozenset(), grafts=False)
 
     @classmethod
@@ -170,14 +170,14 @@ def _is_builtin(tool: Document) -> bool:
     return any(camel(key) != "functionDeclarations" and value is not None for key, value in tool.items())
 
 
-def _used_names(names: Sequence[str], taken: Collection[str], longest: int) -> dict[str, str]:
+def _used_names(names: Sequence[str], client_names: Collection[str], longest: int) -> dict[str, str]:
     """The name used in the request for each name: unchanged, or made unique if a client's tool has the same name, or
     shortened if too long."""
-    used = set(taken) | set(names)
+    used = set(client_names) | set(names)
     result: dict[str, str] = {}
     for name in names:
         result[name] = short = name if len(name) <= longest else _shortened(name, longest)
-        if name in taken or (short != name and short in used):
+        if name in client_names or (short != name and short in used):
             number = 2
             while (other := short[: longest - len(f"_g{number}")] + f"_g{number}") in used:
                 number += 1

@@ -125,7 +125,7 @@ def normalise(document: object) -> Tools:
 
 def _check_order(rules: dict[str, Object], places: dict[str, _At]) -> None:
     if unknown := unknown_in_order(rules, places):
-        raise (places[unknown[0]] / "after").bad(f"names {_shown(unknown[1])}, which is not declared")
+        raise (places[unknown[0]] / "after").bad(f"names {_quoted(unknown[1])}, which is not declared")
     if cycle := cycle_in_order(rules):
         raise (places[cycle[0]] / "after").bad(f"forms a cycle: {' → '.join(cycle)}")
 
@@ -173,15 +173,15 @@ def _with_rules(read: tuple[_At, Object], source: Any, at: _At | None = None) ->
 
 
 def _builtin(kind: str, value: object, at: _At) -> object:
-    wanted = list if kind == "mcpServers" else dict
-    if not isinstance(value, wanted):
-        raise at.bad("must be a list" if wanted is list else "must be an object, such as {}")
+    expected = list if kind == "mcpServers" else dict
+    if not isinstance(value, expected):
+        raise at.bad("must be a list" if expected is list else "must be an object, such as {}")
     return value
 
 
 def _check_function_type(tool: Object, at: _At) -> None:
     if tool.get("type") != "function":
-        raise (at / "type").bad(f"is {_shown(tool.get('type'))}; only 'function' fits")
+        raise (at / "type").bad(f"is {_quoted(tool.get('type'))}; only 'function' fits")
 
 
 def _openai(value: object, at: _At, known: tuple[str, ...]) -> tuple[_At, Object]:
@@ -224,7 +224,7 @@ def _named(fields: Object, at: _At) -> tuple[_At, Object]:
             (at / "name")
             .of(_label(fields, at))
             .bad(
-                f"is {_shown(name)}; a name is a letter or _ and up to 127 letters, digits, _ . : -"
+                f"is {_quoted(name)}; a name is a letter or _ and up to 127 letters, digits, _ . : -"
                 if "name" in fields
                 else "is missing"
             )
@@ -273,7 +273,7 @@ def _check_arguments(schema: object, target: str, at: _At) -> None:
     kind = schema.get("type")
     kinds = [str(item).lower() for item in as_list(kind)]
     if target.startswith("parameters") and kinds and "object" not in kinds:
-        raise (at / "type").bad(f"is {_shown(kind)}; arguments are an object, so only 'object' fits")
+        raise (at / "type").bad(f"is {_quoted(kind)}; arguments are an object, so only 'object' fits")
 
 
 def _config(body: Object, names: Collection[str], top: _At) -> Object | None:
@@ -292,7 +292,7 @@ def _config(body: Object, names: Collection[str], top: _At) -> Object | None:
         raise at.bad(f"asks for mode {calling['mode']}, but no function is declared")
     for name in calling.get("allowedFunctionNames", ()):
         if name not in names:
-            raise at.bad(f"names {_shown(name)}, which is not declared")
+            raise at.bad(f"names {_quoted(name)}, which is not declared")
     return config
 
 
@@ -328,7 +328,7 @@ def _allowed(choice: Object, at: _At) -> Object:
         fields = _fields(fields["allowed_tools"], ("mode", "tools"), at)
     mode = fields.get("mode")
     if not isinstance(mode, str) or mode not in _ALLOWED_MODES:
-        raise (at / "mode").bad(f"is {_shown(mode)}; 'auto' or 'required' fits")
+        raise (at / "mode").bad(f"is {_quoted(mode)}; 'auto' or 'required' fits")
     tools = fields.get("tools")
     if not isinstance(tools, list) or not tools:
         raise (at / "tools").bad('must be a list of one or more of {"type": "function", "name": …}')
@@ -361,7 +361,7 @@ def _calling(value: object, at: _At) -> Object:
     _check_bool(calling, "streamFunctionCallArguments", at)
     mode = calling.get("mode", "AUTO")
     if not isinstance(mode, str) or mode.upper() not in _MODES:
-        raise (at / "mode").bad(f"is {_shown(mode)}; one of {', '.join(_MODES)} fits")
+        raise (at / "mode").bad(f"is {_quoted(mode)}; one of {', '.join(_MODES)} fits")
     if "mode" in calling:
         calling["mode"] = mode.upper()
     allowed = calling.get("allowedFunctionNames", [])
@@ -402,7 +402,7 @@ def _label(value: Object, at: _At) -> str:
     return name if at.tool and isinstance(name, str) and 0 < len(name) <= 128 else at.tool
 
 
-def _shown(value: object) -> str:
+def _quoted(value: object) -> str:
     """A bad value, short enough for a message."""
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:77]}…"

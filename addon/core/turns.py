@@ -227,15 +227,15 @@ _SHORT = 2**16
 def prefix_digests(parts: Sequence[dict[str, msgspec.Raw]]) -> list[bytes]:
     """The digests of turns that hold the first of these parts, the first two, and so on; the last digest is that of all
     parts. Each digest once."""
-    seen = [raw for raw in parts if bytes(raw.get("thought", b"")) != b"true"]
+    visible = [raw for raw in parts if bytes(raw.get("thought", b"")) != b"true"]
     found: dict[bytes, None] = {}
     size = 0
-    for count, raw in enumerate(seen[:PREFIXES], 1):
+    for count, raw in enumerate(visible[:PREFIXES], 1):
         size += sum(len(memoryview(value)) for value in raw.values())
         if size > _SHORT:
             break
-        found[visible_form(seen[:count])[1]] = None
-    whole = visible_form(seen)[1]
+        found[visible_form(visible[:count])[1]] = None
+    whole = visible_form(visible)[1]
     found.pop(whole, None)
     return [*found, whole]
 
@@ -320,10 +320,10 @@ def _blob(raw: msgspec.Raw) -> "list[bytes | memoryview]":
             data = data.replace(other, usual)
     last = data[-16:]
     if left := last.rstrip(b'="'):  # without a copy
-        kept = memoryview(data)[: len(data) - len(last) + len(left)]
+        data_key = memoryview(data)[: len(data) - len(last) + len(left)]
     else:
-        kept = memoryview(data.rstrip(b'="'))
-    return [blob.get("mimeType", b"").replace(b"\\/", b"/"), kept]
+        data_key = memoryview(data.rstrip(b'="'))
+    return [blob.get("mimeType", b"").replace(b"\\/", b"/"), data_key]
 
 
 def canonical(value: Any, *, named: bool = True) -> Any:

@@ -27,7 +27,7 @@ async def past_of(store: Store, thread: Thread, wanted: ResponsesRequest) -> Sto
         answers=answers,
         hidden=unanswered[1:] if thread.kept.one_by_one else (),
         step=step,
-        begun=bool(thread.contents),
+        has_history=bool(thread.contents),
     )
 
 

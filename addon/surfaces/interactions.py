@@ -110,7 +110,7 @@ class InteractionsWire(Wire):
     def _split_history(self, request: Request, contents: Sequence[Piece]) -> tuple[str | None, list[Document]]:
         """The interaction that the Contents continue, and the steps that are new to the service."""
         spans = [span for turn in request.history.turns for span in turn.spans]
-        kept = len(spans) - len(self._input)
+        stored = len(spans) - len(self._input)
         previous: str | None = None
         names: dict[str, str] = {}
         steps: list[Document] = []
@@ -124,10 +124,10 @@ class InteractionsWire(Wire):
                 continue
             for number, (start, end) in enumerate(spans):
                 if piece[0] <= start and end <= piece[1]:
-                    if number < kept:
+                    if number < stored:
                         previous = self._previous
                     else:
-                        steps.append(self._input[number - kept])
+                        steps.append(self._input[number - stored])
         return previous, steps
 
     def instruction(self, request: Request) -> bytes:

@@ -206,9 +206,9 @@ def mode_set(request: Request, mode: str | None) -> dict[str, bytes | None]:
     calling = dict(get(config, "functionCallingConfig") or {})
     if mode != "NONE" and str(calling.get("mode", "")).upper() != "ANY":
         return {}
-    kept = _without(config, "functionCallingConfig", "function_calling_config")
+    others = _without(config, "functionCallingConfig", "function_calling_config")
     calling = _without(calling, "allowedFunctionNames", "allowed_function_names")
-    return {"toolConfig": encode({**kept, "functionCallingConfig": {**calling, "mode": mode}})}
+    return {"toolConfig": encode({**others, "functionCallingConfig": {**calling, "mode": mode}})}
 
 
 def _without(document: Document, *names: str) -> Document:

@@ -279,13 +279,17 @@ def _reason(finish: str) -> str:
     return _REASONS.get(finish) or finish.rpartition(":")[2].strip().upper()
 
 
-def _finish(candidate: Document, raw: Any, shown: int) -> Any:
+def _finish(candidate: Document, raw: Any, visible_calls: int) -> Any:
     reason = candidate.get("finishReason")
     if reason is None:
         return None
-    if isinstance(raw, str) and _reason(raw) == reason and (shown or raw not in ("tool_calls", "function_call")):
+    if (
+        isinstance(raw, str)
+        and _reason(raw) == reason
+        and (visible_calls or raw not in ("tool_calls", "function_call"))
+    ):
         return raw
-    return "tool_calls" if shown and reason == "STOP" else _FINISHES.get(str(reason), reason)
+    return "tool_calls" if visible_calls and reason == "STOP" else _FINISHES.get(str(reason), reason)
 
 
 def _gemini_usage(usage: Document) -> Document:

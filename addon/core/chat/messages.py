@@ -183,11 +183,11 @@ class _MessageWriter:
 
     def _answer(self, answer: Document) -> Document:
         call_id, name = answer.get("id"), answer.get("name")
-        mine = next((one for one in self.open if one[1] == call_id), None)
-        mine = mine or next((one for one in self.open if not call_id and one[0] == name), None)
-        if mine is not None:
-            self.open.remove(mine)
-            call_id = mine[1]
+        call = next((one for one in self.open if one[1] == call_id), None)
+        call = call or next((one for one in self.open if not call_id and one[0] == name), None)
+        if call is not None:
+            self.open.remove(call)
+            call_id = call[1]
         content = answer["content"] if "content" in answer else encode(get(answer, "response") or {}).decode()
         return {"role": "tool", "tool_call_id": call_id or "", "content": content}
 

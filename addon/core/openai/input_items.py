@@ -22,19 +22,19 @@ def stored_items(
     beside the items. `new_id`: makes an id from a prefix such as `msg`, followed by an underscore."""
     items = [{"role": "user", "content": given}] if isinstance(given, str) else given
     places = {data: at for at, data in reversed(list(enumerate(_blobs(contents))))}
-    seen: set[str] = set()
-    kept = []
+    ids: set[str] = set()
+    items_to_store = []
     for one in items:
-        item = _shown({key: value for key, value in one.items() if value is not None})
+        item = _completed({key: value for key, value in one.items() if value is not None})
         item_id = item.get("id")
-        if not isinstance(item_id, str) or not item_id or item_id in seen:
+        if not isinstance(item_id, str) or not item_id or item_id in ids:
             item_id = new_id(_PREFIXES[item["type"]])
-        seen.add(item_id)
-        kept.append(_with_parts({**item, "id": item_id}, lambda part: _slim(part, places)))
-    return kept
+        ids.add(item_id)
+        items_to_store.append(_with_parts({**item, "id": item_id}, lambda part: _slim(part, places)))
+    return items_to_store
 
 
-def input_page(kept: Sequence[Object], contents: Sequence[Document], query: Sequence[tuple[str, str]]) -> Object:
+def input_page(stored: Sequence[Object], contents: Sequence[Document], query: Sequence[tuple[str, str]]) -> Object:
     """A page of the list of items. `query`: `limit` (1 to 100, default 20), `order` (default `desc`), `after` (an
     item's id), `include`. Raises Invalid."""
     limit, order, after = _LIMIT, "desc", None
@@ -49,7 +49,7 @@ def input_page(kept: Sequence[Object], contents: Sequence[Document], query: Sequ
             one_of(value, INCLUDABLE, "include", "nothing else can be included")
         else:
             raise bad(name, "is not known; use after, include, limit or order", "unknown_parameter")
-    items = list(kept) if order == "asc" else list(reversed(kept))
+    items = list(stored) if order == "asc" else list(reversed(stored))
     if after is not None:
         places = [at for at, item in enumerate(items) if item["id"] == after]
         if not places:
@@ -72,7 +72,7 @@ def _limit(value: str) -> int:
     return int(value)
 
 
-def _shown(item: Object) -> Object:
+def _completed(item: Object) -> Object:
     kind = item.get("type", "message")
     if kind == "reasoning":
         return {"summary": [], **item}
@@ -80,10 +80,10 @@ def _shown(item: Object) -> Object:
     if kind == "function_call_output" and isinstance(item["output"], list):
         item["output"] = [_input_part(part) for part in item["output"]]
     elif kind == "message":
-        shown = _output_part if item["role"] == "assistant" else _input_part
+        convert = _output_part if item["role"] == "assistant" else _input_part
         content = item["content"]
         content = [{"type": "text", "text": content}] if isinstance(content, str) else content
-        item["content"] = [shown(part) for part in content]
+        item["content"] = [convert(part) for part in content]
     return item
 
 
@@ -116,8 +116,8 @@ def _slim(part: Object, places: dict[str, int]) -> Object:
 
 def _whole(part: Object, blobs: Sequence[str]) -> Object:
     for name in _DATA:
-        if isinstance(kept := part.get(name), dict):
-            return {**part, name: f"{kept['head']},{blobs[kept['blob']]}"}
+        if isinstance(reference := part.get(name), dict):
+            return {**part, name: f"{reference['head']},{blobs[reference['blob']]}"}
     return part
 
 

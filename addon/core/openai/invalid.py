@@ -24,7 +24,7 @@ def bad(at: str, message: str, code: str = "invalid_value") -> Invalid:
     return Invalid(f"{at} {message}", at, code)
 
 
-def shown(value: object) -> str:
+def quoted(value: object) -> str:
     """A bad value, short enough for a message."""
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= 80 else f"{text[:77]}…"
@@ -51,19 +51,19 @@ def required(value: Object, key: str, at: str) -> Any:
 
 def string(value: object, at: str) -> str:
     if not isinstance(value, str):
-        raise bad(at, f"must be a string, not {shown(value)}", "invalid_type")
+        raise bad(at, f"must be a string, not {quoted(value)}", "invalid_type")
     return value
 
 
 def boolean(value: object, at: str) -> bool:
     if not isinstance(value, bool):
-        raise bad(at, f"must be true or false, not {shown(value)}", "invalid_type")
+        raise bad(at, f"must be true or false, not {quoted(value)}", "invalid_type")
     return value
 
 
 def listed(value: object, at: str) -> list[Any]:
     if not isinstance(value, list):
-        raise bad(at, f"must be a list, not {shown(value)}", "invalid_type")
+        raise bad(at, f"must be a list, not {quoted(value)}", "invalid_type")
     return value
 
 
@@ -71,7 +71,7 @@ def one_of(value: object, fitting: Collection[str], at: str, reason: str = "") -
     """One of a few strings. `reason`: why others are refused."""
     if not isinstance(value, str) or value not in fitting:
         because = f" ({reason})" if reason else ""
-        raise bad(at, f"is {shown(value)}; it must be {_either(fitting)}{because}")
+        raise bad(at, f"is {quoted(value)}; it must be {_either(fitting)}{because}")
     return value
 
 
@@ -81,7 +81,7 @@ def _either(fitting: Collection[str]) -> str:
 
 def number(value: object, low: float, high: float, at: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise bad(at, f"must be a number, not {shown(value)}", "invalid_type")
+        raise bad(at, f"must be a number, not {quoted(value)}", "invalid_type")
     if not low <= value <= high:
         raise bad(at, f"is {value}; it must be from {low} to {high}")
     return value
@@ -89,7 +89,7 @@ def number(value: object, low: float, high: float, at: str) -> float:
 
 def count(value: object, at: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
-        raise bad(at, f"must be a whole number, not {shown(value)}", "invalid_type")
+        raise bad(at, f"must be a whole number, not {quoted(value)}", "invalid_type")
     if not 1 <= value < 2**31:
         raise bad(at, f"is {value}; it must be 1 or more, and fit in 31 bits")
     return value

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 from addon.core.calls import response_of
 from addon.core.documents import Document, Malformed, decode
-from addon.core.openai.invalid import bad, boolean, fields, listed, one_of, required, shown, string
+from addon.core.openai.invalid import bad, boolean, fields, listed, one_of, quoted, required, string
 
 Part = Document
 
@@ -64,7 +64,7 @@ def read_input(value: object) -> Input:
             raise bad("input", "is empty; it must be a text or a list of items")
         return Input([Message("user", [{"text": value}], "input")], [])
     if not isinstance(value, list):
-        raise bad("input", f"must be a string or a list of items, not {shown(value)}", "invalid_type")
+        raise bad("input", f"must be a string or a list of items, not {quoted(value)}", "invalid_type")
     read = Input([], [])
     places: dict[tuple[type, str], str] = {}
     for index, item in enumerate(value):
@@ -96,7 +96,7 @@ def _item(value: object, at: str, system: list[Part]) -> Item | None:
     if kind == "item_reference":
         message = "refers to an item that is not stored here; send the item itself, or its response's id as "
         raise bad(at, f"{message}previous_response_id", "unsupported_value")
-    raise bad(f"{at}.type", f"is {shown(kind)}; it must be one of {', '.join(_TYPES)}")
+    raise bad(f"{at}.type", f"is {quoted(kind)}; it must be one of {', '.join(_TYPES)}")
 
 
 def _message(value: Document, at: str, system: list[Part]) -> Message | None:
@@ -214,7 +214,7 @@ def _args(value: object, at: str) -> Document:
     except Malformed:
         args = None
     if not isinstance(args, dict):
-        raise bad(at, f"must be a JSON object as a string, not {shown(text)}")
+        raise bad(at, f"must be a JSON object as a string, not {quoted(text)}")
     return args
 
 

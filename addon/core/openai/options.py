@@ -19,8 +19,8 @@ from addon.core.openai.invalid import (
     listed,
     number,
     one_of,
+    quoted,
     required,
-    shown,
     string,
 )
 from addon.core.schema import Unfit
@@ -55,8 +55,8 @@ def check_neutral(body: Object) -> None:
     for name, (fitting, reason) in NEUTRAL.items():
         value = body.get(name)
         if value is not None and not any(type(value) is type(one) and value == one for one in fitting):
-            hint = f"Use {' or '.join(shown(one) for one in fitting)}" if fitting else "Leave it out"
-            message = f"{name}={shown(value)} is not supported: {reason}. {hint}."
+            hint = f"Use {' or '.join(quoted(one) for one in fitting)}" if fitting else "Leave it out"
+            message = f"{name}={quoted(value)} is not supported: {reason}. {hint}."
             raise Invalid(message, name, "unsupported_value" if fitting else "unsupported_parameter")
     for name in LABELS:
         string(body.get(name, ""), name)
@@ -112,7 +112,7 @@ def _format(text: Object) -> Document:
         fields(given, ("type",), at)
         return {} if kind == "text" else {"responseMimeType": "application/json"}
     if not _SCHEMA_NAME.fullmatch(string(required(given, "name", at), f"{at}.name")):
-        raise bad(f"{at}.name", f"is {shown(given['name'])}; a name is 1 to 64 letters, digits, _ and -")
+        raise bad(f"{at}.name", f"is {quoted(given['name'])}; a name is 1 to 64 letters, digits, _ and -")
     boolean(given.get("strict", True), f"{at}.strict")
     schema = required(given, "schema", at)
     if not isinstance(schema, dict):

@@ -34,7 +34,7 @@ class StoredCalls:
     answers: Mapping[str, Part] = field(default_factory=dict)
     hidden: Collection[str] = ()
     step: Mapping[str, Part] = field(default_factory=dict)
-    begun: bool = False
+    has_history: bool = False
 
 
 class AddedContents(NamedTuple):
@@ -154,7 +154,7 @@ class _Builder:
     def _take_call(self, item: FunctionCall) -> None:
         if self.side != "model" or (self.calls and self.answered and not self._is_parallel(item)):
             self._turn("model")
-        if not self.contents and not self.past.begun:
+        if not self.contents and not self.past.has_history:
             raise bad(item.at, "is the first item; a function call must follow a user's message")
         known = self.past.calls.get(item.call_id)
         part = known or {"functionCall": {"name": item.name, "args": item.args}}

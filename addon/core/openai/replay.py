@@ -15,9 +15,9 @@ def events_of(response: Object) -> list[Event]:
     def emit(kind: str, members: Object) -> None:
         events.append({"type": kind, "sequence_number": len(events), **members})
 
-    begun = response | dict.fromkeys(_UNKNOWN_YET) | {"status": "in_progress", "output": []}
+    initial = response | dict.fromkeys(_UNKNOWN_YET) | {"status": "in_progress", "output": []}
     for kind in ("response.created", "response.in_progress"):
-        emit(kind, {"response": begun})
+        emit(kind, {"response": initial})
     ids = (item["id"] for item in response["output"])
     items = Items(emit, lambda _: next(ids))
     for item in response["output"]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from addon.core.documents import Document
 from addon.core.openai import options, past, tools
-from addon.core.openai.invalid import Object, bad, boolean, fields, required, shown, string
+from addon.core.openai.invalid import Object, bad, boolean, fields, quoted, required, string
 from addon.core.openai.items import CallOutput, FunctionCall, Input, Part, read_input
 from addon.core.tools import generation, is_before
 
@@ -85,7 +85,7 @@ def read_request(body: object) -> ResponsesRequest:
             raise bad(key, "is not a known field of a Responses API request", "unknown_parameter")
     model = string(required(given, "model", ""), "model")
     if not _MODEL.fullmatch(model):
-        raise bad("model", f"is {shown(model)}; it must be a Gemini model, such as gemini-3-flash")
+        raise bad("model", f"is {quoted(model)}; it must be a Gemini model, such as gemini-3-flash")
     options.check_neutral(given)
     declared = tools.declarations(given["tools"]) if "tools" in given else None
     config = options.generation_config(given, model)
@@ -125,7 +125,7 @@ def read_request(body: object) -> ResponsesRequest:
 def _named(value: object, at: str) -> str:
     """A name or an id."""
     if not 0 < len(string(value, at)) <= _MAX_ID or not str(value).isprintable():
-        raise bad(at, f"is {shown(value)}; it must be 1 to {_MAX_ID} printable characters")
+        raise bad(at, f"is {quoted(value)}; it must be 1 to {_MAX_ID} printable characters")
     return str(value)
 
 

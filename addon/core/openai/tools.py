@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from addon.core.documents import Document
-from addon.core.openai.invalid import Object, bad, fields, listed, shown
+from addon.core.openai.invalid import Object, bad, fields, listed, quoted
 from addon.core.schema import to_json_schema
 from addon.core.toolset import BadTool, normalise
 
@@ -31,12 +31,12 @@ def _function(tool: object, at: str) -> Object:
         raise bad(at, "must be an object (a function tool)", "invalid_type")
     if tool.get("type") != "function":
         fits = 'it must be "function"; set tools that the proxy runs for its session'
-        raise bad(f"{at}.type", f"is {shown(tool.get('type'))}; {fits}", "unsupported_value")
+        raise bad(f"{at}.type", f"is {quoted(tool.get('type'))}; {fits}", "unsupported_value")
     known = _NESTED if "function" in tool else _FLAT
     read = fields(tool, (*known, *_DEFAULTS), at)
     for key, default in _DEFAULTS.items():
         if read.pop(key, default) != default:
-            raise bad(f"{at}.{key}", f"is {shown(tool[key])}; only {shown(default)} fits", "unsupported_value")
+            raise bad(f"{at}.{key}", f"is {quoted(tool[key])}; only {quoted(default)} fits", "unsupported_value")
     if "function" in read:
         fields(read["function"], _FLAT[1:], f"{at}.function")
     return read

@@ -41,7 +41,7 @@ class Translator:
 
     def __init__(
         self,
-        wanted: ResponsesRequest,
+        request: ResponsesRequest,
         response_id: str,
         *,
         new_id: Callable[[str], str],
@@ -54,9 +54,11 @@ class Translator:
         several calls only the first is shown; the others get ids and are shown later."""
         self.status: Literal["in_progress", "completed", "incomplete", "failed"] = "in_progress"
         self.calls: dict[str, Document] = {}
-        self._echo = wanted.echo | {"parallel_tool_calls": not one_by_one} | ({} if tools is None else {"tools": tools})
+        self._echo = (
+            request.echo | {"parallel_tool_calls": not one_by_one} | ({} if tools is None else {"tools": tools})
+        )
         self._one_by_one = one_by_one
-        self._shows_thoughts = wanted.shows_thoughts
+        self._shows_thoughts = request.shows_thoughts
         self._response_id = response_id
         self._new_id = new_id
         self._now = now

@@ -22,7 +22,7 @@ CALLED = {"type": "function_call", "call_id": "call_a", "name": "f", "arguments"
 def told(items: Any, order: str = "asc") -> list[dict[str, Any]]:
     """Kept and listed, by way of JSON."""
     wanted = read_request({"model": "gemini-3-flash", "input": items})
-    contents = wanted.add_to(StoredCalls(begun=True)).contents
+    contents = wanted.add_to(StoredCalls(has_history=True)).contents
     kept = json.loads(json.dumps(stored_items(wanted.raw_input, contents, counting())))
     page = input_page(kept, contents, [("order", order), ("limit", "100")])
     ResponseItemList.model_validate(page)
@@ -113,7 +113,7 @@ def test_data_is_kept_once_also_in_outputs() -> None:
         "output": [{"type": "input_image", "image_url": url(PIXEL)}],
     }
     wanted = read_request({"model": "gemini-3-flash", "input": [CALLED, output]})
-    contents = wanted.add_to(StoredCalls(begun=True)).contents
+    contents = wanted.add_to(StoredCalls(has_history=True)).contents
 
     assert PIXEL not in json.dumps(stored_items(wanted.raw_input, contents, counting()))
     assert PIXEL in json.dumps(stored_items(wanted.raw_input, [], counting())), "but it is never lost"

@@ -17,8 +17,8 @@ A = {"functionCall": {"id": "g1", "name": "a", "args": {"n": 1}}, "thoughtSignat
 B = {"functionCall": {"id": "g2", "name": "b", "args": {}}}
 ANSWER_B = {"functionResponse": {"id": "g2", "name": "b", "response": {"result": "done"}}}
 CALLS: dict[str, Any] = {"call_a": A, "call_b": B}
-WAITING = StoredCalls(calls=CALLS, waiting=["call_a", "call_b"], begun=True)
-HALF = StoredCalls(calls=CALLS, waiting=["call_a", "call_b"], answers={"call_b": ANSWER_B}, begun=True)
+WAITING = StoredCalls(calls=CALLS, waiting=["call_a", "call_b"], has_history=True)
+HALF = StoredCalls(calls=CALLS, waiting=["call_a", "call_b"], answers={"call_b": ANSWER_B}, has_history=True)
 HI = {"role": "user", "content": "hi"}
 DUMMY = {"thoughtSignature": DUMMY_SIGNATURE}
 
@@ -68,7 +68,7 @@ def test_some_outputs_leave_the_others_missing_and_nothing_to_send() -> None:
 
 def test_an_output_that_is_kept_says_whose_it_is_where_the_model_gave_no_id() -> None:
     anonymous = {"functionCall": {"name": "b", "args": {}}}
-    past = StoredCalls(calls={"call_a": A, "call_b": anonymous}, waiting=["call_a", "call_b"], begun=True)
+    past = StoredCalls(calls={"call_a": A, "call_b": anonymous}, waiting=["call_a", "call_b"], has_history=True)
 
     (kept,) = add([output("b")], past).contents
 
@@ -90,7 +90,7 @@ def test_an_output_may_be_given_again_but_not_changed() -> None:
 
 
 def test_words_beside_an_output_are_kept_while_calls_wait_that_the_client_does_not_know_of() -> None:
-    past = StoredCalls(calls=CALLS, waiting=["call_a", "call_b"], hidden=["call_b"], begun=True)
+    past = StoredCalls(calls=CALLS, waiting=["call_a", "call_b"], hidden=["call_b"], has_history=True)
 
     assert add([HI, output("a")], past) == AddedContents([user(answer(A), {"text": "hi"})], ["call_b"])
     with pytest.raises(Invalid, match=r"for function call call_a\."):
@@ -155,7 +155,7 @@ def test_an_output_before_its_call_is_refused() -> None:
 
 def test_an_output_of_a_call_that_does_not_wait_is_refused() -> None:
     with pytest.raises(Invalid, match="call_a does not wait") as caught:
-        add([HI, output("a")], StoredCalls(calls=CALLS, begun=True))
+        add([HI, output("a")], StoredCalls(calls=CALLS, has_history=True))
 
     assert caught.value.param == "input[1].call_id"
 
@@ -230,7 +230,7 @@ def test_calls_without_outputs_are_refused_naming_all() -> None:
 
 
 def test_calls_may_come_first_where_a_history_went_before() -> None:
-    assert add([call("x"), output("x")], StoredCalls(begun=True)).contents[0]["role"] == "model"
+    assert add([call("x"), output("x")], StoredCalls(has_history=True)).contents[0]["role"] == "model"
 
 
 NAMES = ["a", "b", "x", "y", "z"]
