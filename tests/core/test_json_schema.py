@@ -117,7 +117,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
         "$defs.A.anyOf[1].items.$ref",
         "'#/$defs/B'",
     ),
-    "a file": (of(a={"$ref": "other.json"}), "properties.a.$ref", "inside of this schema"),
+    "a file": (of(a={"$ref": "other.json"}), "properties.a.$ref", "in this schema"),
     "an address": (of(a={"$ref": "https://x.example/s.json#/a"}), "properties.a.$ref", "names nothing"),
     "a missing anchor": (of(a={"$ref": "#here"}), "properties.a.$ref", "names nothing"),
     "what is no schema": ({**of(a={"$ref": "#/title"}), "title": "t"}, "properties.a.$ref", "names nothing"),
