@@ -19,6 +19,8 @@ Json = dict[str, Any]
 
 TRIES = 4
 """How often a client repeats a request."""
+_PAGE = 200
+"""Records on a page: all sessions together make fewer between two kills."""
 
 
 class Broken(Exception):
@@ -75,6 +77,7 @@ class Asker(Actor):
         self.left: set[str] = set()
         """Marks of questions that were not asked again."""
         self.denied: set[str] = set()
+        self._cursors: dict[str, list[str]] = {}
         self.chat = 0
         self.begin_chat()
 
@@ -235,8 +238,19 @@ class Asker(Actor):
         return told_upstream(self.rig.gemini.requests, tag)
 
     def records(self) -> list[Json]:
-        """All calls of the session, newest last."""
-        return list(listed(self.control, "/v1/calls", session=self.session))
+        """The latest calls of the session, newest last."""
+        return self._latest("/v1/calls")
+
+    def _latest(self, path: str) -> list[Json]:
+        """At least a page, unless there is less: all would be more with each kill. What a power failure took is not
+        behind a cursor of before, so all are listed there."""
+        cursors = [""] if self.rig.cuts_power else self._cursors.setdefault(path, [""])
+        found: list[Json] = []
+        for page in pages(self.control, path, _PAGE, cursors[-2:][0], session=self.session):
+            found += page["items"]
+            if page["next_cursor"] and page["next_cursor"] not in cursors:
+                cursors.append(page["next_cursor"])
+        return found
 
     def finished(self, question: Question) -> dict[str, Json]:
         """The calls of the question that have their results in the store."""
@@ -253,18 +267,20 @@ class Asker(Actor):
     def turns(self, question: Question) -> list[Json]:
         """What the ledger has of the question's answers."""
         ids = {call["call_id"] for call in self.records() if call["args"].get("mark") in question.calls}
-        found = listed(self.control, "/v1/turns", session=self.session)
+        found = self._latest("/v1/turns")
         return [turn for turn in found if ids & {call["call_id"] for step in turn["true"] for call in step["calls"]}]
 
 
 def listed(control: Any, path: str, **query: str) -> Iterator[Json]:
-    cursor: Json = {}
-    while True:
-        page = control.ask("GET", path, params={"limit": 1000, **query, **cursor})
+    for page in pages(control, path, 1000, **query):
         yield from page["items"]
-        if not page["next_cursor"]:
-            return
-        cursor = {"cursor": page["next_cursor"]}
+
+
+def pages(control: Any, path: str, limit: int, cursor: str | None = "", **query: str) -> Iterator[Json]:
+    while cursor is not None:
+        page = control.ask("GET", path, params={"limit": limit, **query} | ({"cursor": cursor} if cursor else {}))
+        cursor = page["next_cursor"] or None
+        yield page
 
 
 def said(answer: str) -> list[tuple[str, Json]]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx2
 
-from tests.crash.actors import Asker, Broken, Question
+from tests.crash.actors import Asker, Broken, Question, listed
 from tests.crash.rig import Rig
 from tests.crash.runs import result
 from tests.e2e.proxies import MODEL_PATH, model, parts_of, text_of, user
@@ -130,7 +130,7 @@ class ByHand(Looped):
         self.take(question, answer)
 
     def recover(self) -> None:
-        kept = {call["call_id"]: call for call in self.records()}
+        kept = {call["call_id"]: call for call in listed(self.control, "/v1/calls", session=self.session)}
         for call_id, mark in self.acknowledged.items():
             if kept.get(call_id, {}).get("result") != result(mark):
                 self.broken("lost", f"the result of {call_id}, acknowledged, is {kept.get(call_id)}")
