@@ -19,7 +19,7 @@ from types import ModuleType
 from typing import Any
 
 from mitmproxy import ctx, exceptions, flow, hooks
-from mitmproxy.addonmanager import AddonManager, cut_traceback, safecall, traverse
+from mitmproxy.addonmanager import AddonManager, safecall, traverse
 
 from addon.hooks.lifecycle import Lifecycle
 from addon.hooks.shortcuts import SHORTCUTS, Shortcut
@@ -31,6 +31,11 @@ Hook = Callable[..., Any]
 Table = tuple[tuple[Hook, ...], ...]
 """The hooks of one event. Those of an addon and of the addons below it are a group, which ends with one that raises."""
 
+_KNOWN = (
+    *("AddonManager.trigger_event", "AddonManager.handle_lifecycle", "AddonManager.register", "AddonManager.remove"),
+    *("AddonManager.invoke_addon", "AddonManager._iter_hooks", "traverse", "safecall", "cut_traceback"),
+    *("AddonManager.add", "AddonManager.clear"),
+)
 WRITTEN_FOR = "bada7e535a579aba"
 
 _OWN = __name__.rpartition(".")[0]
@@ -39,9 +44,7 @@ _ENTRY = Path(__file__).resolve().parent.parent / "entry.py"
 
 def fits(manager: AddonManager) -> bool:
     """Whether this one's way is the one that this module knows."""
-    replaced = (AddonManager.trigger_event, AddonManager.handle_lifecycle, AddonManager.register, AddonManager.remove)
-    used = (AddonManager.invoke_addon, AddonManager._iter_hooks, traverse, safecall, cut_traceback)
-    known = source_hash(*replaced, *used, AddonManager.add, AddonManager.clear) == WRITTEN_FOR
+    known = source_hash(*(f"mitmproxy.addonmanager:{name}" for name in _KNOWN)) == WRITTEN_FOR
     return known and type(manager) is AddonManager and not Dispatcher.METHODS & vars(manager).keys()
 
 
@@ -69,9 +72,9 @@ class Dispatch:
         if fits(manager):
             self._dispatcher = Dispatcher(manager)
         self._shortcuts = [shortcut for shortcut in SHORTCUTS if shortcut.take()]
-        left = [str(shortcut) for shortcut in SHORTCUTS if shortcut not in self._shortcuts]
+        left = [shortcut.name for shortcut in SHORTCUTS if shortcut not in self._shortcuts]
         if self._dispatcher is None:
-            left.insert(0, "AddonManager.trigger_event")
+            left.insert(0, "mitmproxy.addonmanager:AddonManager.trigger_event")
         if left:
             logger.warning(f"graft_fast: not what mitmproxy {version('mitmproxy')} does its own way: {', '.join(left)}")
 

@@ -1,51 +1,54 @@
-"""Methods of mitmproxy's by shorter ways to the same result: the types of a new message's fields are checked one by one
-only where one is not the very type that is asked for, and the names of a hook's fields are looked up once.
+"""Methods of mitmproxy's by shorter ways to the same result, for what is most often asked of them. The rest is left to
+mitmproxy's own.
 
 They are methods of classes, and so are replaced for every mitmproxy in the process, as long as one of them wants it. A
-method stays where its source is not what the replacement was written for."""
+method stays where its source, or that of what it calls, is not what the replacement was written for."""
 
 from collections.abc import Callable
 from dataclasses import fields
 from functools import lru_cache
 from operator import attrgetter, contains
+from pkgutil import resolve_name
 from typing import Any, NamedTuple, get_args
 
 from mitmproxy.hooks import Hook
-from mitmproxy.http import MessageData, RequestData, ResponseData
-from mitmproxy.utils.typecheck import check_option_type
+from mitmproxy.http import Headers, MessageData, RequestData, ResponseData
 
 from addon.hooks.written_for import source_hash
 
+Method = Callable[..., Any]
+
 
 class Shortcut:
-    """A method of a class, and the one that takes its place. `used`: functions that the method calls, and that are not
-    called any more."""
+    """A method and the one that takes its place, which `shorter` makes of it. `method` is its class and its name as
+    `module:name`, and `called` is what it calls."""
 
-    def __init__(self, owner: type, name: str, shorter: Callable[..., Any], written_for: str, *used: Any) -> None:
-        self.owner = owner
-        self.name = name
-        self._method = vars(owner).get(name)
+    def __init__(self, shorter: Callable[[Method], Method], written_for: str, method: str, *called: str) -> None:
+        self.name = method
         self._shorter = shorter
         self._written_for = written_for
-        self._used = used
+        self._called = called
         self._users = 0
-
-    def __str__(self) -> str:
-        return f"{self.owner.__name__}.{self.name}"
+        self._own: Method | None = None
+        self._taken: Method | None = None
 
     def take(self) -> bool:
         """False where the method stays."""
         if not self._users:
-            if self._method is None or source_hash(getattr(self.owner, self.name), *self._used) != self._written_for:
+            if source_hash(self.name, *self._called) != self._written_for:
                 return False
-            setattr(self.owner, self.name, self._shorter)
+            owner, _, name = self.name.rpartition(".")
+            self._own = resolve_name(self.name)
+            self._taken = self._shorter(self._own)
+            setattr(resolve_name(owner), name, self._taken)
         self._users += 1
         return True
 
     def release(self) -> None:
         self._users -= 1
-        if not self._users and vars(self.owner)[self.name] is self._shorter:  # a script may have put its own there
-            setattr(self.owner, self.name, self._method)
+        owner, _, name = self.name.rpartition(".")
+        if not self._users and resolve_name(self.name) is self._taken:  # a script may have put its own there
+            setattr(resolve_name(owner), name, self._own)
 
 
 class _Fields(NamedTuple):
@@ -60,26 +63,70 @@ class _Fields(NamedTuple):
         return cls(attrgetter(*(field.name for field in fields(kind))), tuple(types))
 
 
-_FIELDS: dict[type[MessageData], _Fields] = {kind: _Fields.of(kind) for kind in (RequestData, ResponseData)}
-_check_each = vars(MessageData).get("__post_init__", lambda message: None)  # there is none with `python -O`
+def checks_messages(check_each: Method) -> Method:
+    """The types of a message's fields are checked one by one only where one is not the very type that is asked for."""
+    known: dict[type[MessageData], _Fields] = {kind: _Fields.of(kind) for kind in (RequestData, ResponseData)}
+
+    def check(self: MessageData) -> None:
+        found = known.get(type(self))
+        if found is None or not all(map(contains, found.types, map(type, found.values(self)))):
+            check_each(self)
+
+    return check
 
 
-def check(self: MessageData) -> None:
-    found = _FIELDS.get(type(self))
-    if found is None or not all(map(contains, found.types, map(type, found.values(self)))):
-        _check_each(self)  # which takes instances of subclasses as well
+def gives_arguments(_: Method) -> Method:
+    """The names of a hook's fields are looked up once for each kind of hook."""
+
+    @lru_cache(maxsize=256)
+    def names(kind: type[Hook]) -> tuple[str, ...]:
+        return tuple(field.name for field in fields(kind))  # type: ignore[arg-type]
+
+    def args(self: Hook) -> list[Any]:
+        return [getattr(self, name) for name in names(type(self))]  # type: ignore[arg-type]
+
+    return args
 
 
-def args(self: Hook) -> list[Any]:
-    return [getattr(self, name) for name in _names(type(self))]  # type: ignore[arg-type]
+def finds_headers(get_any: Method) -> Method:
+    """Names are compared without a call of three functions for each."""
+
+    def get_all(self: Headers, name: str | bytes) -> Any:
+        if type(self) is not Headers or type(name) is not str:
+            return get_any(self, name)
+        wanted = name.encode("utf-8", "surrogateescape").lower()
+        return [value.decode("utf-8", "surrogateescape") for key, value in self.fields if key.lower() == wanted]
+
+    return get_all
 
 
-@lru_cache(maxsize=256)
-def _names(kind: type[Hook]) -> tuple[str, ...]:
-    return tuple(field.name for field in fields(kind))  # type: ignore[arg-type]
+def gives_options(copied: Method) -> Method:
+    """What cannot be changed is not copied."""
+    as_it_is = frozenset({str, int, bool, type(None)})
 
+    def current(self: Any) -> Any:
+        return self.value if type(self.value) in as_it_is else copied(self)
+
+    return current
+
+
+_HTTP = "mitmproxy.http:"
 
 SHORTCUTS = (
-    Shortcut(MessageData, "__post_init__", check, "1c1e5e4297f5bb5a", check_option_type),
-    Shortcut(Hook, "args", args, "5bab95f7aa358e18"),
+    Shortcut(
+        checks_messages,
+        "1c1e5e4297f5bb5a",
+        _HTTP + "MessageData.__post_init__",
+        "mitmproxy.utils.typecheck:check_option_type",
+    ),
+    Shortcut(gives_arguments, "5bab95f7aa358e18", "mitmproxy.hooks:Hook.args"),
+    Shortcut(
+        finds_headers,
+        "8f944f840b2535de",
+        _HTTP + "Headers.get_all",
+        "mitmproxy.coretypes.multidict:MultiDict.get_all",
+        *(_HTTP + name for name in ("Headers._kconv", "_native", "_always_bytes")),
+        "mitmproxy.utils.strutils:always_bytes",
+    ),
+    Shortcut(gives_options, "6859c2d9c826806e", "mitmproxy.optmanager:_Option.current"),
 )

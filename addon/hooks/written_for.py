@@ -2,14 +2,14 @@
 
 import hashlib
 import inspect
-from collections.abc import Callable
-from typing import Any
+from pkgutil import resolve_name
 
 
-def source_hash(*functions: Callable[..., Any]) -> str:
-    """Of the source of these functions; "" where there is none, as in programs that bring their own Python."""
+def source_hash(*names: str) -> str:
+    """Of the source of these functions, each as `module:name`. "" where there is none of that name, or no source, as in
+    programs that bring their own Python."""
     try:
-        source = "".join(map(inspect.getsource, functions))
-    except (OSError, TypeError):
+        source = "".join(inspect.getsource(resolve_name(name)) for name in names)
+    except (AttributeError, ImportError, OSError, TypeError):
         return ""
     return hashlib.sha256(source.encode()).hexdigest()[:16]
