@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from addon.core.arguments import NO_LIMITS, Assembly, Bounds, Limits
-from addon.core.documents import Document, as_list, camel, get, objects, parts_of
+from addon.core.documents import Document, as_list, camel, content_of, get, objects, parts_of
 from addon.core.parts import Parts
 from addon.core.placeholder import Placeholder
 from addon.core.steps import CallSlot
@@ -229,8 +229,7 @@ class AnswerRewriter:
         state = self.candidates.get(index)
         if state is None:
             state = self.candidates[index] = Candidate(index, self.new_turn_id(), self.limits)
-        content = candidate.get("content")
-        content = content if isinstance(content, dict) else {}
+        content = content_of(candidate)
         parts = parts_of(content)
         visible = [part for part in parts if self._record_part(state, part)]
         hides = len(visible) < len(parts)
@@ -375,8 +374,7 @@ class AnswerRewriter:
 
 def _with_filler(candidate: Document) -> Document:
     """The candidate with at least one part that is not empty."""
-    content = candidate.get("content")
-    content = content if isinstance(content, dict) else {}
+    content = content_of(candidate)
     if any(part and part != {"text": ""} for part in parts_of(content)):
         return candidate
     return {**candidate, "content": {"role": "model", **content, "parts": [FILLER]}}

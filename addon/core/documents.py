@@ -165,6 +165,12 @@ def parts_of(content: Mapping[str, Any]) -> list[Document]:
     return [part for part in as_list(content.get("parts")) if isinstance(part, dict)]
 
 
+def content_of(candidate: Mapping[str, Any]) -> Document:
+    """The candidate's Content; {} if it has none, or something else in its place."""
+    content = candidate.get("content")
+    return content if isinstance(content, dict) else {}
+
+
 def objects(value: Any) -> Iterator[Document]:
     """The objects in a list (or the single object)."""
     return (item for item in as_list(value) if isinstance(item, dict))

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from addon.core.answer import AnswerRewriter, Candidate
 from addon.core.arguments import Limits
-from addon.core.documents import Document, Malformed, decode, objects, parts_of
+from addon.core.documents import Document, Malformed, content_of, decode, objects, parts_of
 from addon.core.interactions import marked_id
 from addon.core.sse import SseDecoder, SseEvent
 from addon.core.toolloop import WRONG_CALLS
@@ -238,7 +238,7 @@ class Reading:
 def _says_something(response: Document) -> bool:
     """Whether a response is more than usage, or candidates that neither say nor end anything."""
     return bool(response.get("promptFeedback")) or any(
-        candidate.get("finishReason") is not None or any(map(_is_said, parts_of(candidate.get("content") or {})))
+        candidate.get("finishReason") is not None or any(map(_is_said, parts_of(content_of(candidate))))
         for candidate in objects(response.get("candidates"))
     )
 

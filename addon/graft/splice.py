@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from addon.core.answer import FILLER
-from addon.core.documents import Document, as_list, objects, parts_of
+from addon.core.documents import Document, as_list, content_of, objects, parts_of
 from addon.core.usage import Usage
 
 _ORDINARY = (None, "STOP", 1, "MAX_TOKENS", 2)
@@ -67,7 +67,7 @@ class Splice:
         if not candidates and "promptFeedback" not in response:
             return {**response, "candidates": [{"content": {"parts": [FILLER], "role": "model"}, "index": 0}]}
         filled = [
-            {**one, "content": {"role": "model", **_content(one), "parts": [FILLER]}}
+            {**one, "content": {"role": "model", **content_of(one), "parts": [FILLER]}}
             if isinstance(one, dict) and is_empty(one) and one.get("finishReason") in _ORDINARY
             else one
             for one in candidates
@@ -83,8 +83,8 @@ class Splice:
         response = self.filled(self.joined(response))
         candidates = [dict(one) for one in objects(response.get("candidates"))]
         if candidates and (before or parts is not None):
-            content = candidates[0].get("content") or {"role": "model"}
-            own = [part for part in (content.get("parts", []) if parts is None else parts) if any(part.values())]
+            content = content_of(candidates[0]) or {"role": "model"}
+            own = [part for part in (parts_of(content) if parts is None else parts) if any(part.values())]
             candidates[0]["content"] = {**content, "parts": [*before, *own] or [FILLER]}
         return {**response, "candidates": candidates}
 
@@ -103,9 +103,4 @@ class Splice:
 
 def is_empty(candidate: Document) -> bool:
     """Whether a candidate has no part that holds anything."""
-    return not any(parts_of(_content(candidate)))
-
-
-def _content(candidate: Document) -> Document:
-    content = candidate.get("content")
-    return content if isinstance(content, dict) else {}
+    return not any(parts_of(content_of(candidate)))

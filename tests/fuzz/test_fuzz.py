@@ -8,10 +8,11 @@ from addon.core.documents import Document, encode
 from addon.graft.capture import Capture
 from addon.graft.exchange import Forward
 from addon.surfaces import match
+from addon.surfaces.base import Framing
 from store.base import Store
 from store.factory import open_url
 from tests.fuzz.__main__ import TARGETS, fuzzed
-from tests.fuzz.targets import Answers
+from tests.fuzz.targets import SHAPES, Answers
 
 
 @pytest.fixture
@@ -72,3 +73,28 @@ async def test_an_event_that_cannot_be_read_gives_out_no_call_before_it(
     capture = Capture(answers.grafter, outcome.exchange, "text/event-stream")
     out = b"".join(capture.feed(b"data: %b\n\n" % event) for event in events) + capture.finish()
     assert b"hidden_tool" not in out
+
+
+@pytest.mark.parametrize("content", ["text", 1, True, [], [1], {"parts": "text"}, {"parts": [1]}, None], ids=repr)
+@pytest.mark.parametrize("number", range(len(SHAPES)))
+async def test_a_content_of_another_kind_is_no_error_of_the_proxy_s(
+    content: object, number: int, store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    answers, shape = Answers(store), SHAPES[number]
+    await answers.open()
+    scope = await answers.grafter.scope("placeholder")
+    assert scope is not None
+    outcome = await answers.grafter.request(shape.target, scope, encode(shape.body))
+    assert isinstance(outcome, Forward)
+    assert outcome.exchange is not None
+    read: Document = {"functionCall": {"name": "x"}, "tool_calls": []}  # or nothing would read it
+    told: Document = {"candidates": [{"content": content}, read], "choices": [{"delta": content}, read]}
+    body = encode({"response": told, **told})
+    if shape.framing is Framing.SSE:
+        capture = Capture(answers.grafter, outcome.exchange, "text/event-stream")
+        capture.feed(b"data: %b\n\n" % body)
+        capture.finish()
+    else:
+        capture = Capture(answers.grafter, outcome.exchange, "application/json")
+        await capture.whole(body)
+    assert not [record for record in caplog.records if record.exc_info]

@@ -431,3 +431,15 @@ def played_text(played: Played) -> str:
     seen = Played(Framing.SSE, ())
     seen.body = body
     return seen.text
+
+
+@pytest.mark.parametrize("content", ["text", [1], 7, {"parts": ["text"]}], ids=repr)
+@pytest.mark.parametrize("framing", list(Framing))
+async def test_a_later_round_s_content_of_another_kind_is_no_error_of_the_proxy_s(
+    ready: Proxy, framing: Framing, content: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    odd: Document = {"candidates": [{"content": content, "finishReason": "STOP", "index": 0}]}
+    ready.upstream(Scripted([says("Wait. ", call("lookup"), finish="STOP")], *[[odd]] * 4))
+    played = await ready.ask("x", framing=framing)
+    assert played.status in (200, 502)
+    assert not [record for record in caplog.records if record.exc_info]

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from addon.core.chat.contents import call_part, signature_member, signature_of, tool_call
-from addon.core.documents import Document, Malformed, decode, get, objects, parts_of
+from addon.core.documents import Document, Malformed, content_of, decode, get, objects, parts_of
 from addon.core.json_array import ArrayDecoder
 
 _REASONS = {
@@ -229,7 +229,7 @@ class Completions:
         elif state.has_role:
             message.pop("role", None)  # clients concatenate repeated roles, as they do with text
         state.has_role = True
-        parts = parts_of(candidate.get("content") or {})
+        parts = parts_of(content_of(candidate))
         text = "".join(str(part.get("text", "")) for part in parts if not part.get("thought"))
         calls = [part for part in parts if get(part, "functionCall") is not None]
         if text or (field == "message" and not calls):
