@@ -77,10 +77,13 @@ def test_a_variable_that_no_header_can_carry_is_refused_without_showing_it(tmp_p
     assert variable not in str(caught.value)
 
 
-def test_the_variable_opens_no_door_to_the_network(tmp_path: Path) -> None:
-    settings = Settings(state=tmp_path, control=("0.0.0.0", 8741))
+@pytest.mark.parametrize("host", ["0.0.0.0", "192.168.1.7", "::"])
+def test_no_door_to_the_network_is_open(host: str, tmp_path: Path) -> None:
+    settings = Settings(state=tmp_path, control=(host, 8741))
     with pytest.raises(ValueError, match="loopback"):
         load_token(settings, {"TOOLGRAFT_TOKEN": "off"})
+    with pytest.raises(ValueError, match="loopback"):
+        load_token(Settings(state=tmp_path, control=(host, 8741), token="off"), {})
 
 
 def test_the_address_is_left_for_the_command_line_and_taken_away(tmp_path: Path) -> None:

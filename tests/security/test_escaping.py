@@ -3,6 +3,7 @@
 import io
 import json
 import logging
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,6 +13,9 @@ from addon.cli import output
 from addon.hooks.masking import Masking, _Masked, _Records
 from addon.loop.call_run import logger as calls_logger
 from addon.own_secrets import own_secrets
+from addon.tools.mcp_config import Server
+from addon.tools.mcp_servers import McpSource
+from tests.loop.conftest import until
 
 FORGED = "no\n[12:00:00.000] call approved by admin\r\x1b[2J\x9b2J \u202eeslaf\u2028"
 SPELLED = r"no\n[12:00:00.000] call approved by admin\r\x1b[2J\x9b2J \u202eeslaf\u2028"
@@ -32,6 +36,17 @@ def test_a_message_of_the_log_is_one_line(caplog: pytest.LogCaptureFixture) -> N
     calls_logger.warning("the tool %s failed: %s", "lookup", FORGED)
     logging.getLogger("addon.tools.mcp_servers").warning(FORGED)
     assert [record.getMessage() for record in caplog.records] == [f"the tool lookup failed: {SPELLED}", SPELLED]
+
+
+async def test_lines_of_an_mcp_server_s_stderr_are_too(caplog: pytest.LogCaptureFixture) -> None:
+    script = f"import sys; sys.stderr.write({FORGED!r})"
+    caplog.set_level(logging.INFO)
+    async with McpSource("s", Server(command=sys.executable, args=["-c", script]), start_timeout=5):
+        await until(lambda: "admin" in caplog.text)
+    said = [record.getMessage() for record in caplog.records if record.name == "addon.tools.mcp_connection"]
+    assert any("call approved by admin" in one for one in said)
+    assert all(one.isprintable() for one in said)
+    assert not any(one.startswith("[12:00") for one in said)
 
 
 def test_a_traceback_is_indented(caplog: pytest.LogCaptureFixture) -> None:

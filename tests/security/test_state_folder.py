@@ -4,13 +4,18 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+import httpx2
 import pytest
 import typer
 
 from addon.cli.api import client_arguments
 from addon.cli.clients import variables
-from addon.control.token import check_folder, hold_folder, load_token
+from addon.control.app import create_app
+from addon.control.token import check_folder, hold_folder, load_token, write_address, write_file
+from addon.metrics import Metrics
 from addon.settings import Settings
+from addon.tools.mcp_pins import Pins
+from store.factory import open_url
 
 OTHER = "Or choose another state folder"
 
@@ -21,6 +26,33 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir(mode=0o700)
     monkeypatch.setenv("TOOLGRAFT_HOME", str(folder))
     return folder
+
+
+async def test_all_files_that_are_made_are_the_users_alone_under_any_umask(tmp_path: Path) -> None:
+    state, before = tmp_path / "state", os.umask(0)
+    try:
+        settings = Settings(state=state)
+        hold = hold_folder(state)
+        token = load_token(settings, {})
+        write_address(state, "http://127.0.0.1:1")
+        Pins(state / "mcp_pins.json", write_file).update("files", {"read": {"description": "a"}}, lambda: None)
+        store = open_url(settings.store_url, ttl=1000.0)
+        await store.open()
+        app = create_app(store=store, settings=settings, token=token, metrics=Metrics(), version="1")
+        headers = {"Authorization": f"Bearer {token}"}
+        async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://127.0.0.1") as client:
+            made = await client.post("/v1/tokens", json={"scopes": ["read"]}, headers=headers)
+            assert made.status_code == 200
+        await store.save_plain("default", [b"key"])
+        await store.sync()
+        found = {path.name: path.stat().st_mode & 0o077 for path in state.iterdir()}
+        await store.close()
+        hold.release()
+    finally:
+        os.umask(before)
+    wanted = {"token", "tokens.json", "audit.jsonl", "control.url", "mcp_pins.json", "toolgraft.db", "toolgraft.db-wal"}
+    assert wanted <= found.keys()
+    assert {name: mode for name, mode in found.items() if mode} == {}
 
 
 @pytest.mark.parametrize("mode", [0o770, 0o707, 0o777, 0o1777])

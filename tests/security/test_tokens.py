@@ -10,6 +10,7 @@ import httpx2
 import pytest
 
 from addon.control.app import ControlApp, create_app
+from addon.control.routing import DirectRoute
 from addon.control.token import own_token
 from addon.control.tokens import Tokens
 from addon.metrics import Metrics
@@ -143,6 +144,25 @@ async def test_a_token_for_one_session_reaches_no_other(
     answer = await client.request(method, path, json=body, headers=token)
     assert answer.status_code == status, answer.text
     assert "get_weather" not in answer.text
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"), [one[:3] for one in OPERATIONS if one[1] not in OF_NO_SESSION], ids=str
+)
+async def test_each_operation_keeps_a_token_for_one_session_to_it(
+    method: str, path: str, body: Any, client: Client, store: Store, capture: Capture
+) -> None:
+    await capture("call_1", session="other")
+    await store.put_toolset("other", Toolset(declarations=[{"name": "get_weather"}]))
+    token = bearer(await make(client, "admin", session="mine"))
+    before, last = await store.session("other"), await store.last_event_id()
+    path = path.replace("mine", "other") + ("&session=other" if "?after" in path else "")
+    if path == "/v1/calls/claim":
+        body = CLAIM | {"session": "other"}
+    answer = await client.request(method, path, json=body, headers=token)
+    assert answer.status_code in (403, 404), answer.text
+    assert "get_weather" not in answer.text
+    assert (await store.session("other"), await store.last_event_id()) == (before, last), "nothing was changed"
 
 
 async def test_where_a_request_names_no_session_the_token_s_is_meant(client: Client, capture: Capture) -> None:
@@ -321,12 +341,29 @@ async def door(house: House) -> AsyncIterator[Client]:
         yield client
 
 
-@pytest.mark.parametrize("path", ["/v1/responses", "/v1/gemini"])
+DOORS = [
+    ("POST", "/v1/responses", 400),
+    ("POST", "/v1/gemini", 400),
+    ("GET", "/v1/responses/{response_id}", 404),
+    ("DELETE", "/v1/responses/{response_id}", 404),
+    ("GET", "/v1/responses/{response_id}/input_items", 404),
+]
+
+
+def test_the_table_has_every_front_door(house: House) -> None:
+    routes = [route for route in house.app.mounted.routes if isinstance(route, DirectRoute)]
+    assert {(method, route.path) for route in routes for method in route.methods or ()} == {one[:2] for one in DOORS}
+
+
+@pytest.mark.parametrize(("method", "path", "status"), DOORS)
 @pytest.mark.parametrize("right", ["ask", "read", "approve", "worker", "admin"])
-async def test_only_a_token_that_may_ask_passes_a_front_door(path: str, right: str, door: Client) -> None:
+async def test_only_a_token_that_may_ask_passes_a_front_door(
+    method: str, path: str, status: int, right: str, door: Client
+) -> None:
     token = bearer(await make(door, right))
-    answer = await door.post(path, json={"nothing": 1}, headers=token)
-    assert answer.status_code == (400 if right in ("ask", "admin") else 403)
+    body = {"nothing": 1} if method == "POST" else None
+    answer = await door.request(method, path, json=body, headers=token)
+    assert answer.status_code == (status if right in ("ask", "admin") else 403)
     if answer.status_code == 403:
         assert isinstance(answer.json()["error"], dict)  # in the door's own form
 
@@ -339,8 +376,16 @@ async def test_a_token_for_one_session_asks_in_that_one_alone(door: Client, hous
     assert other.status_code == 403
     both = [("x-graft-session", "other"), ("x-graft-session", "mine"), *token.items()]
     assert (await door.post("/v1/responses", json=asked, headers=both)).status_code == 403
-    house.upstream([says("hi", finish="STOP")])
+    house.upstream(*[[says("hi", finish="STOP")]] * 2)
     assert (await door.post("/v1/responses", json=asked, headers=token)).status_code == 200
+    theirs = await door.post("/v1/responses", json=asked, headers={"x-graft-session": "other"})
+    for method, path, _ in DOORS[2:]:
+        where = path.format(response_id=theirs.json()["id"])
+        assert (await door.request(method, where, headers=token)).status_code == 404
+        named = await door.request(method, where, headers=token | {"x-graft-session": "other"})
+        assert named.status_code == 403
+    shown = await door.get(f"/v1/responses/{theirs.json()['id']}", headers={"x-graft-session": "other"})
+    assert shown.status_code == 200
     assert b"of_mine" in house.outside.requests[0].body
 
 

@@ -1,6 +1,7 @@
 """Error messages about MCP servers: by table, and from a server over HTTP."""
 
 import asyncio
+import gzip
 import json
 import logging
 from collections.abc import AsyncIterator
@@ -127,7 +128,8 @@ class Odd:
         if method == "tools/list":
             return fine, rpc(message, result={"tools": self.tools or [self.tool]})
         if method == "tools/call":
-            return fine, rpc(message, result=self.says)
+            said = rpc(message, result=self.says)
+            return fine, gzip.compress(said) if b"gzip" in self.headers else said
         if "id" in message:
             return b"404 Not Found", b""
         return (b"405 No", b"") if line.startswith("get") else (b"202 Accepted", b"")
