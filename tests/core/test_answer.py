@@ -1,4 +1,4 @@
-"""An answer as it comes and as the client sees it, without a store. What goes into one is tested in graft's capture."""
+"""The rewriting of an answer, without a store. The tests of graft's capture cover the bytes."""
 
 import copy
 import itertools
@@ -48,7 +48,7 @@ def test_an_event_that_needs_no_change_is_the_same_object() -> None:
         assert answer.feed(one) is one
 
 
-def test_what_is_fed_is_never_changed() -> None:
+def test_the_input_is_never_changed() -> None:
     answer = begun()
     for one in (event("a", call()), event("b"), event("", finish="STOP", usageMetadata={})):
         before = copy.deepcopy(one)
@@ -56,7 +56,7 @@ def test_what_is_fed_is_never_changed() -> None:
         assert one == before
 
 
-def test_names_go_to_the_toolset_and_arguments_are_always_an_object() -> None:
+def test_calls_are_captured_under_the_toolsets_names_with_an_object_of_arguments() -> None:
     answer = begun()
     answer.feed(event(call(args={"a": 1}, id="x"), call(), call("other", args=[1])), whole=True)
     captured = answer.candidates[0].captured
@@ -95,13 +95,13 @@ def test_places_count_the_clients_own_calls_too() -> None:
         ([{"text": 7}, "a"], [{"text": 7}, "a"]),
     ],
 )
-def test_what_the_model_said(parts: list[Any], said: list[Any]) -> None:
+def test_the_true_parts_of_a_turn(parts: list[Any], said: list[Any]) -> None:
     answer = begun(strip=False)
     answer.feed(event(*parts))
     assert answer.candidates[0].true_parts == [{"text": part} if isinstance(part, str) else part for part in said]
 
 
-def test_an_event_emptied_of_its_calls_is_none_and_its_usage_moves_on() -> None:
+def test_an_event_without_its_calls_is_dropped_and_its_usage_goes_with_the_next() -> None:
     answer = begun()
     assert answer.feed(event(call(), usageMetadata={"n": 1}, modelVersion="m")) is None
     seen = answer.feed(event("", finish="STOP"))
@@ -111,7 +111,7 @@ def test_an_event_emptied_of_its_calls_is_none_and_its_usage_moves_on() -> None:
     assert answer.close() is None
 
 
-def test_usage_moves_to_an_event_that_ends_a_mixed_turn_without_any() -> None:
+def test_usage_of_a_dropped_event_goes_with_the_event_that_ends_a_mixed_turn() -> None:
     answer = begun(strip=False)
     assert answer.feed(event(call(), usageMetadata={"n": 1})) is None
     own = event(call("own"))
@@ -121,7 +121,7 @@ def test_usage_moves_to_an_event_that_ends_a_mixed_turn_without_any() -> None:
     assert answer.close() is None
 
 
-def test_usage_of_a_mixed_stream_that_just_ends_has_an_event_of_its_own() -> None:
+def test_usage_gets_an_event_if_a_mixed_stream_ends_without_a_finish_reason() -> None:
     answer = begun(strip=False)
     answer.feed(event(call("own")))
     answer.feed(event(call(), usageMetadata={"n": 1}))
@@ -131,7 +131,7 @@ def test_usage_of_a_mixed_stream_that_just_ends_has_an_event_of_its_own() -> Non
     assert closing["candidates"] == [{"content": {"parts": [FILLER], "role": "model"}, "index": 0}]
 
 
-def test_a_paused_answer_shows_no_placeholder_and_goes_on_in_a_copy() -> None:
+def test_a_paused_answer_shows_no_placeholder_and_continues_in_a_copy() -> None:
     answer = begun()
     paused = event("a", call(), finish="CONTINUATION")
     paused["candidates"][0]["continuationToken"] = "t"
@@ -147,7 +147,7 @@ def test_a_paused_answer_shows_no_placeholder_and_goes_on_in_a_copy() -> None:
     assert len(answer.candidates[0].captured) == 1
 
 
-def test_hidden_server_tools_are_not_a_step_and_no_placeholder_stands_for_them() -> None:
+def test_hidden_server_tools_are_no_step_and_get_no_placeholder() -> None:
     answer = begun(hides=True)
     seen = answer.feed(event({"toolCall": {"toolType": "T"}}, "Found.", finish="STOP"))
     assert seen is not None
@@ -175,7 +175,7 @@ def test_the_arguments_of_a_call_may_come_at_once_with_its_last_piece() -> None:
 
 
 class Text(str):
-    """A text that may only be joined at the end: each adding of two copies both."""
+    """A text that may only be joined once, at the end: each addition would copy both texts."""
 
     __slots__ = ()
 
@@ -199,7 +199,7 @@ def test_texts_and_pieces_of_arguments_are_joined_once() -> None:
 
 
 @pytest.mark.parametrize("passthrough", [False, True])
-def test_calls_behind_the_limit_are_left_out_and_the_model_is_told(passthrough: bool) -> None:
+def test_calls_beyond_the_limit_are_left_out_and_the_model_gets_an_error(passthrough: bool) -> None:
     answer = begun(passthrough=passthrough, limits=Limits(2, 1000))
     for _ in range(5):
         assert (answer.feed(event(call())) is None) is not passthrough
@@ -257,7 +257,7 @@ PARTS = st.sampled_from(
     st.booleans(),
     st.booleans(),
 )
-def test_every_event_that_is_made_holds_a_part_and_no_grafted_call(
+def test_every_event_holds_a_part_and_no_grafted_call(
     events: list[Any], strip: bool, passthrough: bool, hides: bool
 ) -> None:
     answer = begun(strip=strip, passthrough=passthrough, hides=hides)

@@ -1,4 +1,4 @@
-"""Arguments in pieces, and what the calls of a step may have together."""
+"""Streamed arguments, and the limits of a step."""
 
 from typing import Any
 
@@ -42,7 +42,7 @@ def test_pieces_beyond_the_limit_are_not_kept() -> None:
     assert found.done() == {"a": "abc"}
 
 
-def test_a_string_that_was_there_grows() -> None:
+def test_a_string_that_exists_already_grows() -> None:
     found = Assembly(100)
     found.update({"a": "x"})
     found.put({"jsonPath": "$.a", "stringValue": "y"})
@@ -66,12 +66,12 @@ def test_arguments_are_counted_over_a_step() -> None:
 
 
 @pytest.mark.parametrize(("depth", "fits"), [(MAX_DEPTH, True), (MAX_DEPTH + 1, False), (5000, False)])
-def test_arguments_may_be_nested_so_deep(depth: int, fits: bool) -> None:
+def test_arguments_have_a_maximum_depth(depth: int, fits: bool) -> None:
     fault = Bounds(Limits(10, 10_000)).fault(nested(depth))
     assert (fault is None) is fits
 
 
-def test_calls_are_counted_and_the_first_that_is_too_many_tells_it() -> None:
+def test_the_first_call_beyond_the_limit_gets_the_error() -> None:
     bounds = Bounds(Limits(2, 100))
     told = []
     while not bounds.are_exceeded:

@@ -1,4 +1,4 @@
-"""Who asks: an API key, or the project that is named; nothing that changes by itself."""
+"""Who asks: the API key or the project, and nothing that changes by itself."""
 
 import pytest
 

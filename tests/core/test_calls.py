@@ -1,4 +1,4 @@
-"""Calls and responses: found, compared by value, told as text."""
+"""Calls and responses: found, compared by value, written as text."""
 
 from typing import Any
 
@@ -61,11 +61,11 @@ def test_calls_and_responses_in_order_and_in_either_spelling() -> None:
         ({"functionCall": {"name": "f", "args": {"a": 2}, "id": "x"}, "thoughtSignature": "+/8="}, False),
     ],
 )
-def test_what_must_come_back_is_compared_by_value(part: Document, same: bool) -> None:
+def test_echoed_values_are_compared_by_value(part: Document, same: bool) -> None:
     assert (echoed([content(part)]) == echoed([content({**CALL, "thoughtSignature": "+/8="})])) is same
 
 
-def test_server_tool_parts_must_come_back_too_and_text_need_not() -> None:
+def test_server_tool_parts_are_echoed_and_text_is_not() -> None:
     assert echoed([content("a", USED, GOT)]) == echoed([content({"tool_call": USED["toolCall"]}, GOT, "b")])
     assert echoed([content(USED, GOT)]) != echoed([content(USED)]) != echoed([content()])
 
@@ -80,7 +80,7 @@ def test_server_tool_parts_must_come_back_too_and_text_need_not() -> None:
         ([], False, True),
     ],
 )
-def test_what_a_user_turn_holds(contents: list[Document], ordinary: bool, lead: bool) -> None:
+def test_user_content_is_anything_but_responses(contents: list[Document], ordinary: bool, lead: bool) -> None:
     assert (has_user_content(contents), responses_lead(contents)) == (ordinary, lead)
 
 
@@ -96,20 +96,20 @@ def test_what_a_user_turn_holds(contents: list[Document], ordinary: bool, lead: 
         (content("a", USED, ANSWER), {"calls": False}, [ANSWER, "a", '[Used T with {"q":1}]']),
     ],
 )
-def test_told_as_text(given: Document, options: Any, texts: list[Any]) -> None:
+def test_calls_and_responses_as_text(given: Document, options: Any, texts: list[Any]) -> None:
     before = str(given)
     assert as_text(given, **options)["parts"] == content(*texts)["parts"]
     assert str(given) == before
 
 
 @pytest.mark.parametrize("role", ["model", "function", "user"])
-def test_responses_told_as_text_are_the_users(role: str) -> None:
+def test_responses_as_text_have_the_role_user(role: str) -> None:
     assert as_text({**content(ANSWER, "a"), "role": role})["role"] == "user"
     assert as_text({**content(CALL, "a"), "role": role})["role"] == role
     assert as_text({**content(USED, ANSWER), "role": role}, calls=False)["role"] == role
 
 
-def test_a_content_with_nothing_to_tell_is_the_same_object() -> None:
+def test_a_content_without_calls_is_the_same_object() -> None:
     for parts in (content("a"), content(), content(CALL, ANSWER)):
         assert as_text(parts, calls=False) is parts
     assert as_text({"role": "user"}) == {"role": "user"}

@@ -1,4 +1,4 @@
-"""Where members and elements are in the bytes, and keys in either spelling."""
+"""The positions of members and elements in the bytes, and keys in either spelling."""
 
 import json
 from typing import Any
@@ -108,7 +108,7 @@ def test_what_is_no_json_is_malformed(data: bytes) -> None:
 @pytest.mark.parametrize(
     ("one", "other"), [("tool_config", "toolConfig"), ("a", "a"), ("parts", "parts"), ("ttl_2x", "ttl2x")]
 )
-def test_names_in_camel_case(one: str, other: str) -> None:
+def test_names_become_camel_case(one: str, other: str) -> None:
     assert camel(one) == other
     assert camel(other) == other
 
@@ -148,12 +148,12 @@ def test_texts_that_are_no_unicode_are_replaced(data: bytes, value: Any) -> None
 
 
 @pytest.mark.parametrize("data", [b"", b"{", rb'"\ud83d', rb'{"a": "\ud8', b"\xff", rb'"\q"', rb'["\udc00",]'])
-def test_what_is_no_json_is_none_whatever_its_texts_are(data: bytes) -> None:
+def test_invalid_json_stays_invalid_whatever_its_texts_are(data: bytes) -> None:
     with pytest.raises(Malformed):
         decode(data)
 
 
 @given(st.text())
-def test_good_texts_stay_as_they_are(text: str) -> None:
+def test_valid_texts_stay_unchanged(text: str) -> None:
     for data in (json.dumps(text).encode(), encode(text)):
         assert replace_invalid_text(data) == data

@@ -1,4 +1,4 @@
-"""Where tools may connect to: the table of hosts and addresses."""
+"""The hosts and addresses that tools may connect to, as a table."""
 
 import pytest
 
@@ -68,7 +68,7 @@ def test_without_rules_public_addresses_and_this_machine_are_allowed_and_private
         ("loopback:9000", "localhost", "127.0.0.1", 9001, False),
     ],
 )
-def test_with_rules_what_they_name_is_allowed_and_nothing_else(
+def test_with_rules_only_what_they_name_is_allowed(
     rule: str, host: str, address: str, port: int, allowed: bool
 ) -> None:
     assert egress_allowed((parse_rule(rule),), host, address, port) is allowed

@@ -1,4 +1,4 @@
-"""Decompression piece by piece."""
+"""Decoding of content encodings, piece by piece."""
 
 import gzip
 import tracemalloc
@@ -31,7 +31,7 @@ def stored_deflate(data: bytes) -> bytes:
 
 
 def twice(pack: Callable[[bytes], bytes]) -> Callable[[bytes], bytes]:
-    """Each half packed by itself."""
+    """Each half compressed separately."""
     return lambda data: pack(data[:100]) + pack(data[100:])
 
 
@@ -55,7 +55,7 @@ def twice(pack: Callable[[bytes], bytes]) -> Callable[[bytes], bytes]:
         ("identity, gzip", gzip.compress),
     ],
 )
-def test_the_same_comes_out_wherever_it_is_cut(name: str, pack: Callable[[bytes], bytes]) -> None:
+def test_the_output_does_not_depend_on_the_cuts(name: str, pack: Callable[[bytes], bytes]) -> None:
     packed = pack(DATA)
     for cut in (1, 2, 10, len(packed)):
         undo = decompressor(name)
@@ -65,7 +65,7 @@ def test_the_same_comes_out_wherever_it_is_cut(name: str, pack: Callable[[bytes]
 
 
 @pytest.mark.parametrize("name", ["compress", "gzip, unknown", "unknown", "gzip,gzip,gzip,gzip,gzip,gzip"])
-def test_what_is_not_known_is_none(name: str) -> None:
+def test_an_unknown_encoding_has_no_decoder(name: str) -> None:
     assert decompressor(name) is None
 
 
@@ -90,7 +90,7 @@ def test_bytes_that_are_not_what_the_header_says_are_refused(name: str) -> None:
         ("gzip, br", lambda data: brotli.compress(gzip.compress(data)[:-9])),
     ],
 )
-def test_what_was_cut_off_is_refused_at_its_end(name: str, pack: Callable[[bytes], bytes], cut: int) -> None:
+def test_a_body_that_was_cut_off_is_refused_at_its_end(name: str, pack: Callable[[bytes], bytes], cut: int) -> None:
     undo = decompressor(name)
     assert undo is not None
     with pytest.raises(BadEncoding, match=r"body was cut off|the body is not"):
@@ -98,13 +98,13 @@ def test_what_was_cut_off_is_refused_at_its_end(name: str, pack: Callable[[bytes
 
 
 @pytest.mark.parametrize("name", ["gzip", "deflate", "br", "zstd", "br, gzip", "identity"])
-def test_a_body_of_nothing_is_nothing_in_any_encoding(name: str) -> None:
+def test_an_empty_body_is_valid_in_any_encoding(name: str) -> None:
     undo = decompressor(name)
     assert undo is not None
     assert undo(b"") == b""
 
 
-def test_what_comes_behind_a_member_must_be_another() -> None:
+def test_only_another_member_may_follow_a_member() -> None:
     undo = decompressor("gzip")
     assert undo is not None
     with pytest.raises(BadEncoding):
@@ -123,8 +123,10 @@ def test_what_comes_behind_a_member_must_be_another() -> None:
         ("br, gzip, zstd", lambda data: zstd(gzip.compress(brotli.compress(data)))),
     ],
 )
-def test_what_comes_out_is_bounded_and_never_made(name: str, pack: Callable[[bytes], bytes]) -> None:
-    """A few bytes may hold more than there is memory for."""
+def test_the_output_is_bounded_and_nothing_beyond_the_bound_is_produced(
+    name: str, pack: Callable[[bytes], bytes]
+) -> None:
+    """A few bytes may expand to more than fits in memory."""
     size, most = 48 * 1024 * 1024, 1024 * 1024
     bomb = pack(bytes(size))
     undo = decompressor(name, most)
@@ -141,7 +143,7 @@ def test_what_comes_out_is_bounded_and_never_made(name: str, pack: Callable[[byt
 @pytest.mark.parametrize(
     ("name", "pack"), [("", raw), ("gzip", gzip.compress), ("br", brotli.compress), ("zstd", zstd)]
 )
-def test_all_that_may_come_out_does(name: str, pack: Callable[[bytes], bytes]) -> None:
+def test_output_up_to_the_bound_is_complete(name: str, pack: Callable[[bytes], bytes]) -> None:
     undo = decompressor(name, len(DATA))
     assert undo is not None
     assert undo(pack(DATA)) + undo(b"") == DATA

@@ -1,4 +1,4 @@
-"""How a tool is run: what its declaration may say, and what is refused with which place named."""
+"""The rules in a declaration, and refusals with their position."""
 
 import copy
 from typing import Any
@@ -37,7 +37,7 @@ URL = "https://tools.example/run"
     ],
     ids=str,
 )
-def test_rules_are_what_was_said(tool: dict[str, Any], rules: dict[str, Any]) -> None:
+def test_rules_are_those_that_the_declaration_sets(tool: dict[str, Any], rules: dict[str, Any]) -> None:
     before = copy.deepcopy(tool)
     assert rules_of(tool) == rules
     assert tool == before
@@ -90,7 +90,7 @@ def test_rules_are_what_was_said(tool: dict[str, Any], rules: dict[str, Any]) ->
     ],
     ids=str,
 )
-def test_what_does_not_fit_is_refused_by_place_and_without_its_secrets(tool: Any, field: str, word: str) -> None:
+def test_a_bad_rule_is_refused_with_its_position_and_without_its_secrets(tool: Any, field: str, word: str) -> None:
     with pytest.raises(BadRule) as caught:
         rules_of(tool)
     assert caught.value.field == field
@@ -109,7 +109,7 @@ def test_what_does_not_fit_is_refused_by_place_and_without_its_secrets(tool: Any
         ({"a": ["b"], "b": ["c"], "c": ["b"]}, None, {"b", "c"}),
     ],
 )
-def test_an_order_that_cannot_be_is_found(
+def test_an_impossible_order_is_found(
     after: dict[str, list[str]], unknown: tuple[str, str] | None, cycle: set[str] | None
 ) -> None:
     rules = {name: {"after": names} for name, names in after.items()}

@@ -40,7 +40,7 @@ from addon.core.guard import host_allowed, page_allowed
         ("127.0.0.1, evil.example", False),
     ],
 )
-def test_a_host_is_allowed_where_no_foreign_name_can_lead_here(host: str, allowed: bool) -> None:
+def test_a_host_is_allowed_if_no_foreign_name_can_resolve_to_it(host: str, allowed: bool) -> None:
     assert host_allowed(host, ("graft.example",)) is allowed
 
 
@@ -96,7 +96,7 @@ def test_only_pages_of_the_port_itself_and_of_named_origins_are_served(origin: s
         ("", "null", False),
     ],
 )
-def test_a_port_s_own_origin_is_the_host_that_it_was_asked_by(host: str, origin: str, allowed: bool) -> None:
+def test_a_ports_own_origin_is_the_host_of_the_request(host: str, origin: str, allowed: bool) -> None:
     assert page_allowed(origin, None, (), host=host) is allowed
 
 
@@ -119,5 +119,5 @@ def test_a_port_s_own_origin_is_the_host_that_it_was_asked_by(host: str, origin:
         ("null", "cross-site", False),
     ],
 )
-def test_an_origin_decides_and_else_the_fetch_site(origin: str | None, site: str | None, allowed: bool) -> None:
+def test_the_origin_decides_or_else_the_fetch_site(origin: str | None, site: str | None, allowed: bool) -> None:
     assert page_allowed(origin, site, LISTED, host="localhost:8741") is allowed

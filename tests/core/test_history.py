@@ -1,4 +1,4 @@
-"""Rewriting of histories: each rule by an example, and properties over chats as they come."""
+"""Rewriting of histories: an example for each rule, and properties over realistic chats."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -51,14 +51,14 @@ def rules(model: Generation = (2, 5), *, strip: bool = True, ids: bool = True, *
 
 
 def without_functions(*, strip: bool = True, own: Sequence[str] = ()) -> RewriteRules:
-    """Of a request that cannot use functions."""
+    """The rules of a request that cannot use functions."""
     nothing = ToolPlan(None, None, strip, {}, frozenset(own), grafts=False)
     return RewriteRules(nothing, strip, (2, 5), TEMPLATE, only_known=True)
 
 
 def true_turn(n: int, *parts: str | Document, answers: Sequence[Any] = (), **kwargs: Any) -> TrueTurn:
-    """A true turn of one step. `answers`: for each grafted call its response, None for none yet, "own" for a call of
-    the client's."""
+    """A true turn of one step. `answers`: the response for each grafted call, None if pending, "own" for the client's
+    own call."""
     content = model(*parts)
     calls = [part["functionCall"] for part in content["parts"] if "functionCall" in part]
     known = [*answers, *[{"result": c["name"]} for c in calls[len(answers) :]]]
@@ -104,14 +104,14 @@ def test_a_placeholder_becomes_the_calls_and_their_responses_before_the_clients_
     ]
 
 
-def test_text_before_the_calls_is_told_once() -> None:
+def test_text_before_the_calls_occurs_once() -> None:
     true = true_turn(1, "Let me look.", call())
     assert "Let me look.\n\nTool call completed" in true.visible_text
     out = rewritten([user("hi"), shown(true), user("and?")], {1: true})
     assert out[1] == model("Let me look.", call())
 
 
-def test_a_call_without_a_result_says_so_beside_one_that_has_one_and_a_late_result_replaces_that() -> None:
+def test_a_pending_call_gets_an_error_beside_an_answered_one_until_its_result_arrives() -> None:
     parts = (call("get_weather"), call("search"))
     early, late = true_turn(1, *parts, answers=[{"t": 1}, None]), true_turn(1, *parts, answers=[{"t": 1}, {"s": 2}])
     history = [user("hi"), shown(early), user("and?")]
@@ -120,7 +120,7 @@ def test_a_call_without_a_result_says_so_beside_one_that_has_one_and_a_late_resu
     assert then[2]["parts"] == [response("get_weather", {"t": 1}), response("search", {"s": 2})]
 
 
-def test_the_last_step_keeps_its_text_while_it_has_no_result_and_an_earlier_one_is_rewritten() -> None:
+def test_the_last_step_keeps_its_text_without_results_and_an_earlier_step_is_rewritten() -> None:
     true = true_turn(1, call(), answers=[None])
     history = [user("hi"), shown(true), user("and?")]
     assert rewritten(history, {1: true}) == history
@@ -140,7 +140,7 @@ def test_a_repeated_placeholder_vanishes_and_the_user_turns_around_it_join() -> 
     assert out == [user("hi"), model(call()), user(response()), user("and?"), user("now?")]
 
 
-def test_placeholders_joined_with_other_text_in_one_run_are_told_in_their_places() -> None:
+def test_placeholders_joined_with_other_text_in_one_run_are_expanded_in_place() -> None:
     one, two = true_turn(1, call("get_weather")), true_turn(2, "Then.", call("search"))
     run = [model("Before. "), shown(one), model("\nThen.\n\n" + TEMPLATE.text(["search"], turn_id(2)) + " After.")]
     out = rewritten([user("hi"), *run, user("?")], {1: (one, two)})
@@ -163,7 +163,7 @@ def test_an_id_in_a_run_that_the_ledger_does_not_know_stays_text() -> None:
     assert out[-2] == model(other)
 
 
-def test_calls_of_the_clients_own_in_a_run_with_a_placeholder_stay_beside_their_responses() -> None:
+def test_the_clients_own_calls_in_a_run_with_a_placeholder_stay_beside_their_responses() -> None:
     one = true_turn(1, call())
     history = [user("hi"), shown(one), model(call("own", id="o")), user(response("own", id="o"), "?")]
     kept = rewritten(history, {1: one}, rules(strip=False, own=["own"]))
@@ -172,7 +172,7 @@ def test_calls_of_the_clients_own_in_a_run_with_a_placeholder_stay_beside_their_
     assert all("functionCall" not in part for content in stripped[3:] for part in content["parts"])
 
 
-def test_a_text_that_differs_from_what_was_shown_is_kept() -> None:
+def test_a_text_that_differs_from_the_visible_one_is_kept() -> None:
     true = true_turn(1, "Let me look.", call())
     edited = "Edited by hand.\n\n" + TEMPLATE.text(["get_weather"], turn_id(1))
     out = rewritten([user("hi"), model(edited), user("?")], {1: true})
@@ -184,7 +184,7 @@ def test_a_bare_placeholder_is_replaced_whole() -> None:
     assert rewritten([user("hi"), model("Tool call completed"), user("?")], {1: true})[1] == model(call())
 
 
-def test_a_tool_that_is_not_declared_any_more_is_told_as_text() -> None:
+def test_calls_of_a_tool_that_is_no_longer_declared_become_text() -> None:
     true = true_turn(1, call("gone", args={"a": 1}), call("search"))
     out = rewritten([user("hi"), shown(true), user("?")], {1: true})
     assert out[1] == model('[Called gone with {"a":1}]', "[Called search with {}]")
@@ -192,7 +192,7 @@ def test_a_tool_that_is_not_declared_any_more_is_told_as_text() -> None:
 
 
 @pytest.mark.parametrize("strip", [True, False])
-def test_without_functions_what_is_known_is_told_as_text_and_the_rest_stays_as_it_is_visible(strip: bool) -> None:
+def test_without_functions_known_results_become_text_and_other_turns_stay_visible(strip: bool) -> None:
     known = true_turn(1, "Let me look.", call(signature="c2ln"), answers=[{"t": 1}])
     half = true_turn(2, call(), call("search"), answers=[{"t": 1}, None])
     history = [user("hi"), shown(known), user("and?"), shown(half), user("so?")]
@@ -205,7 +205,7 @@ def test_without_functions_what_is_known_is_told_as_text_and_the_rest_stays_as_i
 
 
 @pytest.mark.parametrize("strip", [True, False])
-def test_without_functions_a_whole_loop_is_told_as_text(strip: bool) -> None:
+def test_without_functions_a_whole_loop_becomes_text(strip: bool) -> None:
     steps = [
         TrueStep(model("Hm.", call(args={"n": 1})), (CallSlot("get_weather", "a"),)),
         TrueStep(model(call("search")), (CallSlot("search", "b"),)),
@@ -226,7 +226,7 @@ def test_without_functions_a_whole_loop_is_told_as_text(strip: bool) -> None:
     assert rewritten(history, {1: late}, without_functions(strip=strip)) == history
 
 
-def test_without_functions_a_mixed_step_is_told_as_text_once_it_is_known() -> None:
+def test_without_functions_a_mixed_step_becomes_text_once_its_results_are_known() -> None:
     own, by = {"functionCall": {"name": "own", "args": {}}}, without_functions(strip=False, own=["own"])
     history = [user("hi"), model(own), user(response("own", {"o": 1}), "so?")]
     pending = true_turn(1, call(), own, answers=[None, "own"])
@@ -240,7 +240,7 @@ def test_without_functions_a_mixed_step_is_told_as_text_once_it_is_known() -> No
     ]
 
 
-def test_without_functions_calls_that_cannot_stand_are_told_as_text_though_nothing_is_known() -> None:
+def test_without_functions_invalid_calls_become_text_even_without_results() -> None:
     true = true_turn(1, call(), answers=[None], passthrough=True)
     history = [user("hi"), model(call()), user("so?")]
     assert rewritten(history, {1: true}, without_functions(strip=False)) == [
@@ -257,13 +257,13 @@ def test_calls_go_under_the_names_of_this_request() -> None:
     assert out[1:3] == [model(call("get_weather_g2")), user(response("get_weather_g2", {"result": "get_weather"}))]
 
 
-def test_a_version_without_ids_gets_none() -> None:
+def test_an_api_version_without_ids_gets_none() -> None:
     true = true_turn(1, call(id="x1"))
     out = rewritten([user("hi"), shown(true), user("?")], {1: true}, rules(ids=False))
     assert out[1:3] == [model(call()), user(response())]
 
 
-def test_the_same_true_turn_is_written_anew_where_names_model_or_ids_differ() -> None:
+def test_a_true_turn_is_written_anew_if_names_model_or_ids_differ() -> None:
     true = true_turn(1, call(id="x1"))
     history = [user("hi"), shown(true), user("?")]
     first = rewritten(history, {1: true})
@@ -277,7 +277,7 @@ def test_the_same_true_turn_is_written_anew_where_names_model_or_ids_differ() ->
     ("model_version", "later", "signed"),
     [((2, 5), False, False), ((3, 0), False, True), ((3, 0), True, False), ((3, 5), True, True), (None, True, True)],
 )
-def test_a_dummy_signature_only_where_gemini_refuses_the_call_without(
+def test_a_dummy_signature_is_added_only_if_gemini_refuses_the_call_without(
     model_version: Generation, later: bool, signed: bool
 ) -> None:
     true = true_turn(1, call("get_weather"), call("own"), answers=[{"t": 1}, "own"])
@@ -303,14 +303,14 @@ SEARCHED = {"toolCall": {"toolType": "GOOGLE_SEARCH", "id": "s", "args": {"q": 1
 RESULTS = {"toolResponse": {"toolType": "GOOGLE_SEARCH", "id": "s", "response": {"r": 2}}}
 
 
-def test_hidden_server_tool_parts_come_back_and_stay_away_where_the_request_may_not_hold_them() -> None:
+def test_hidden_server_tool_parts_are_restored_only_if_the_request_may_hold_them() -> None:
     true = true_turn(1, SEARCHED, RESULTS, "Found.", visible_text="Found.")
     history = [user("hi"), model("Found."), user("?")]
     assert rewritten(history, {1: true}, rules(server_tools=True))[1] == model(SEARCHED, RESULTS, "Found.")
     assert rewritten(history, {1: true}) == history
 
 
-def test_hidden_server_tool_parts_come_back_into_a_turn_with_calls_of_the_clients_own() -> None:
+def test_hidden_server_tool_parts_are_restored_in_a_turn_with_the_clients_own_calls() -> None:
     true = true_turn(1, SEARCHED, RESULTS, call("own"), answers=["own"])
     history = [user("hi"), model(call("own")), user(response("own"))]
     out = rewritten(history, {1: true}, rules(strip=False, own=["own"], server_tools=True))
@@ -318,7 +318,7 @@ def test_hidden_server_tool_parts_come_back_into_a_turn_with_calls_of_the_client
     assert rewritten(history, {1: true}, rules(strip=False, own=["own"]))[1]["parts"][-1] == call("own")
 
 
-def test_server_tool_parts_beside_calls_are_told_as_text_where_the_request_may_not_hold_them() -> None:
+def test_server_tool_parts_beside_calls_become_text_if_the_request_may_not_hold_them() -> None:
     true = true_turn(1, SEARCHED, call())
     history = [user("hi"), shown(true), user("?")]
     assert rewritten(history, {1: true}, rules(server_tools=True))[1] == model(SEARCHED, call())
@@ -341,7 +341,7 @@ def test_a_mixed_step_is_restored_whole_with_both_sides_responses_in_call_order(
 
 
 def test_calls_in_a_history_that_the_service_keeps_get_their_responses_whatever_is_declared() -> None:
-    """The client's turn names what the service has: no call of it is there to be matched, or to become text."""
+    """The client's turn only names the service's history, so it holds no call to match or to turn into text."""
     named = [user(""), model("an id"), user(response("own", {"r": 1}, id="c2"), "and?")]
     mixed = true_turn(1, call("gone", id="c1"), call("own", id="c2"), answers=[None, "own"])
     kept = rules(strip=False)._replace(keep_unanswered=False, keeps_history=True)
@@ -353,7 +353,7 @@ def test_calls_in_a_history_that_the_service_keeps_get_their_responses_whatever_
     assert rewritten([*named[:2], user("and?")], {1: unanswered}, kept)[2] == user(response("gone", NO_RESULT, id="c1"))
 
 
-def test_a_mixed_step_is_restored_also_where_nothing_was_answered() -> None:
+def test_a_mixed_step_is_restored_even_without_answers() -> None:
     true = true_turn(1, call("get_weather"), call("own"), answers=[None, "own"])
     out = rewritten([user("hi"), model(call("own")), user("?")], {1: true}, rules(strip=False, own=["own"]))
     assert out[1:] == [
@@ -363,7 +363,7 @@ def test_a_mixed_step_is_restored_also_where_nothing_was_answered() -> None:
     ]
 
 
-def test_a_mixed_step_of_a_client_tool_that_is_stripped_now_is_told_as_text() -> None:
+def test_a_mixed_step_of_a_stripped_client_tool_becomes_text() -> None:
     true = true_turn(1, call("get_weather"), call("own"), answers=[{"t": 1}, "own"])
     out = rewritten([user("hi"), model(call("own")), user(response("own"))], {1: true})
     assert out[1:] == [
@@ -372,13 +372,13 @@ def test_a_mixed_step_of_a_client_tool_that_is_stripped_now_is_told_as_text() ->
     ]
 
 
-def test_a_step_passed_through_and_answered_stays_as_it_came() -> None:
+def test_a_step_passed_through_and_answered_stays_unchanged() -> None:
     true = true_turn(1, call(id="a"), passthrough=True, answers=[{"other": 1}])
     history = [user("hi"), model(call(id="a")), user(response(id="a"))]
     assert rewritten(history, {1: true}) == history
 
 
-def test_text_before_the_clients_responses_goes_behind_them() -> None:
+def test_text_before_the_clients_responses_moves_behind_them() -> None:
     true = true_turn(1, call(), passthrough=True)
     out = rewritten([user("hi"), model(call()), user("By the way", response())], {1: true})
     assert out[1:] == [model(call()), user(response()), user("By the way")]
@@ -398,14 +398,14 @@ def test_the_clients_responses_are_found_by_the_names_it_knows() -> None:
     assert out[1:] == [model(call("weather_g3")), user(response("weather_g3", {"mine": 1}))]
 
 
-def test_a_response_that_answers_no_call_of_the_step_is_told_as_text() -> None:
+def test_a_response_that_answers_no_call_of_the_step_becomes_text() -> None:
     true = true_turn(1, call("get_weather"), passthrough=True)
     history = [user("hi"), model(call("get_weather")), user(response("get_weather"), response("stray"))]
     out = rewritten(history, {1: true})
     assert out[2:] == [user(response("get_weather")), user('[stray returned {"result":"stray"}]')]
 
 
-def test_a_signature_that_the_client_lost_comes_back_and_another_alphabet_is_the_same() -> None:
+def test_a_lost_signature_is_restored_and_the_base64_alphabet_does_not_matter() -> None:
     true = true_turn(1, call(signature="-_8="), passthrough=True)
     lost = [user("hi"), model(call()), user(response())]
     assert rewritten(lost, {1: true})[1] == model(call(signature="-_8="))
@@ -443,7 +443,7 @@ def test_a_signature_that_the_client_lost_comes_back_and_another_alphabet_is_the
         "server tool",
     ],
 )
-def test_strip_tells_pairs_that_nothing_declares_as_text(history: Any, expected: Any) -> None:
+def test_strip_turns_undeclared_pairs_into_text(history: Any, expected: Any) -> None:
     history = [user("hi"), *history]
     out = rewritten(history, {})
     for content in out:
@@ -454,7 +454,7 @@ def test_strip_tells_pairs_that_nothing_declares_as_text(history: Any, expected:
 
 
 @pytest.mark.parametrize("role", ["model", "function", "user"])
-def test_responses_told_as_text_are_the_users_whichever_role_the_client_gave_them(role: str) -> None:
+def test_responses_as_text_have_the_role_user_whatever_the_client_sent(role: str) -> None:
     answers = {**user(response("own")), "role": role}
     out = rewritten([user("hi"), model(call("own")), answers, user("?")], {})
     assert [content["role"] for content in out] == ["user", "model", "user", "user"]
@@ -462,7 +462,7 @@ def test_responses_told_as_text_are_the_users_whichever_role_the_client_gave_the
 
 
 @pytest.mark.parametrize("role", ["model", "function"])
-def test_responses_of_a_step_that_stays_are_the_bytes_that_came(role: str) -> None:
+def test_responses_of_an_unchanged_step_keep_their_bytes(role: str) -> None:
     history = [user("hi"), model(call("get_weather")), {**user(response("get_weather")), "role": role}, user("?")]
     assert rewritten(history, {}) == history
 
@@ -472,7 +472,7 @@ def test_keep_leaves_the_clients_own_pairs_alone() -> None:
     assert rewritten(history, {}, rules(strip=False)) == history
 
 
-def test_what_needs_nothing_is_not_even_looked_at() -> None:
+def test_turns_that_need_no_change_are_not_decoded() -> None:
     request = parse(encode({"contents": [user("hi"), model("a"), user("b")]}))
     assert rewrite(request.body, request.history, {}, rules()) is None
 
@@ -484,7 +484,7 @@ Kind = Literal["text", "placeholder", "repeat", "joined", "mixed", "passthrough"
 
 @dataclass
 class Chat:
-    """A chat as a client sends it, turn by turn, and what the ledger knows of it."""
+    """A chat as a client sends it, turn by turn, with the ledger's entries for it."""
 
     strip: bool
     model: Generation
@@ -577,7 +577,7 @@ def body_of(chat: Chat) -> bytes:
 
 
 def check_order(contents: Sequence[Document]) -> None:
-    """The order rules of the wire, checked without anything of the code under test."""
+    """Checks Gemini's order rules, independently of the code under test."""
     runs: list[tuple[str, list[Document]]] = []
     for content in contents:
         parts = content["parts"]
@@ -606,13 +606,13 @@ def check_order(contents: Sequence[Document]) -> None:
 
 @settings(max_examples=150, deadline=None)
 @given(chats())
-def test_the_outcome_keeps_geminis_order(chat: Chat) -> None:
+def test_the_result_keeps_geminis_order(chat: Chat) -> None:
     check_order(decode(chat.rewritten(body_of(chat)))["contents"])
 
 
 @settings(max_examples=150, deadline=None)
 @given(chats())
-def test_twice_is_the_same_as_once(chat: Chat) -> None:
+def test_rewriting_twice_is_the_same_as_once(chat: Chat) -> None:
     once = chat.rewritten(body_of(chat))
     assert decode(chat.rewritten(once)) == decode(once)
 
@@ -625,7 +625,7 @@ def test_the_same_history_gives_the_same_bytes_every_time(chat: Chat) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(chats())
-def test_turns_that_need_nothing_are_the_bytes_that_came(chat: Chat) -> None:
+def test_turns_that_need_no_change_keep_their_bytes(chat: Chat) -> None:
     body = body_of(chat)
     out = chat.rewritten(body)
     request = parse(body)
@@ -638,7 +638,7 @@ def test_turns_that_need_nothing_are_the_bytes_that_came(chat: Chat) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(chats())
-def test_every_step_that_is_told_is_told_once_with_its_signature(chat: Chat) -> None:
+def test_every_expanded_step_occurs_once_with_its_signature(chat: Chat) -> None:
     contents = decode(chat.rewritten(body_of(chat)))["contents"]
     told = [part for content in contents for part in content["parts"] if "functionCall" in part]
     for true in [*chat.by_id.values(), *chat.by_digest.values()]:

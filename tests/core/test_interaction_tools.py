@@ -1,4 +1,4 @@
-"""Tools and tool choices as Gemini's, and back."""
+"""Tools and tool choices in Gemini's form, and back."""
 
 from typing import Any
 
@@ -18,11 +18,11 @@ OWN = [
 ]
 
 
-def test_the_clients_tools_come_back_as_they_came() -> None:
+def test_the_clients_tools_are_restored_unchanged() -> None:
     assert to_interaction_tools(to_gemini_tools(OWN)) == OWN
 
 
-def test_functions_are_declarations_and_the_rest_are_built_in() -> None:
+def test_functions_become_declarations_and_other_tools_are_built_in() -> None:
     first, second, *others = to_gemini_tools(OWN)
     (declaration,) = first["functionDeclarations"]
     assert declaration == {"name": "f", "description": "d", "parametersJsonSchema": SCHEMA, "defer_loading": True}
@@ -62,7 +62,7 @@ TOOLSETS: dict[str, tuple[Json, list[Json]]] = {
 
 
 @pytest.mark.parametrize(("tool", "tools"), TOOLSETS.values(), ids=TOOLSETS)
-def test_a_toolsets_tools(tool: Json, tools: list[Json]) -> None:
+def test_a_toolsets_tools_in_the_form_of_interactions(tool: Json, tools: list[Json]) -> None:
     assert to_interaction_tools([tool]) == tools
 
 
@@ -76,12 +76,12 @@ CHOICES: list[tuple[Any, Json]] = [
 
 
 @pytest.mark.parametrize(("choice", "calling"), CHOICES)
-def test_a_choice_and_the_way_back(choice: Any, calling: Json) -> None:
+def test_a_choice_is_converted_and_back(choice: Any, calling: Json) -> None:
     assert calling_config(choice) == calling
     assert tool_choice(calling) == choice
 
 
-def test_what_says_nothing() -> None:
+def test_a_choice_that_sets_nothing_is_none() -> None:
     assert calling_config(None) is None
     assert calling_config({"other": 1}) is None
     assert tool_choice(None) is None
@@ -103,6 +103,6 @@ def test_a_configuration_with_another_choice(config: Any, tool_config: Any, expe
     assert (decode(new) if new is not None else None) == expected
 
 
-def test_a_configuration_that_is_none_is_malformed() -> None:
+def test_a_configuration_that_is_no_object_is_malformed() -> None:
     with pytest.raises(Malformed, match="generation_config"):
         with_choice(b"[]", None)

@@ -1,4 +1,4 @@
-"""Steps as Contents and back, inputs in all their forms, and a kept interaction as a part that stands for it."""
+"""Steps as Contents and back, all forms of inputs, and the part that stands for a stored interaction."""
 
 from typing import Any
 
@@ -67,7 +67,7 @@ STEPS: dict[str, tuple[Json, str, list[Json]]] = {
 
 
 @pytest.mark.parametrize(("step", "role", "parts"), STEPS.values(), ids=STEPS)
-def test_a_step_is_a_content_and_comes_back_as_it_was(step: Json, role: str, parts: list[Json]) -> None:
+def test_a_step_becomes_a_content_and_back(step: Json, role: str, parts: list[Json]) -> None:
     content = own.content_of(step)
     assert content == {"role": role, "parts": parts}
     assert own.steps_of(content) == [step]
@@ -84,7 +84,7 @@ RESULTS: list[tuple[Json, Json]] = [
 
 
 @pytest.mark.parametrize(("members", "response"), RESULTS)
-def test_a_result_is_a_response_and_comes_back_as_it_was(members: Json, response: Json) -> None:
+def test_a_result_becomes_a_response_and_back(members: Json, response: Json) -> None:
     step = {"type": "function_result", "call_id": "c1", "name": "f", **members}
     content = own.content_of(step)
     (part,) = content["parts"]
@@ -101,14 +101,14 @@ def test_a_result_takes_the_name_and_the_id_of_its_call() -> None:
 
 
 @pytest.mark.parametrize(("response", "failed"), [({"error": "bad"}, True), ({"error": "bad", "a": 1}, False)])
-def test_a_response_of_nothing_but_an_error_is_one(response: Json, failed: bool) -> None:
+def test_a_response_with_only_an_error_is_an_error(response: Json, failed: bool) -> None:
     answer = {"functionResponse": {"id": "c1", "name": "f", "response": response}}
     (step,) = own.steps_of({"role": "user", "parts": [answer]})
     assert step.get("is_error", False) is failed
     assert step["result"] == response
 
 
-def test_texts_beside_each_other_are_one_step_and_a_stand_in_signature_is_none() -> None:
+def test_adjacent_texts_are_one_step_and_a_dummy_signature_is_dropped() -> None:
     thought = {"text": "", "thought": True, "thoughtSignature": "skip_thought_signature_validator"}
     call = {"functionCall": {"name": "f"}}
     steps = own.steps_of({"role": "model", "parts": [thought, {"text": "a"}, {"text": "b"}, call, {"text": "c"}]})
@@ -140,12 +140,12 @@ def test_an_input_is_a_list_of_steps(given: Any, steps: list[Json]) -> None:
     assert own.input_steps(given) == steps
 
 
-def test_an_input_of_something_else_is_malformed() -> None:
+def test_an_input_without_steps_or_contents_is_malformed() -> None:
     with pytest.raises(Malformed, match="neither a step nor a content"):
         own.input_steps([1])
 
 
-def test_what_stands_for_an_interaction_is_never_shown() -> None:
+def test_the_part_for_an_interaction_is_never_visible() -> None:
     mark = own.mark_part("v1_x")
     assert own.marked_id({"role": "model", "parts": [{"text": "a"}, mark]}) == "v1_x"
     assert own.marked_id({"role": "model", "parts": [{"text": "a"}]}) is None
@@ -153,7 +153,7 @@ def test_what_stands_for_an_interaction_is_never_shown() -> None:
     assert visible_digest([mark, {"text": "a"}]) == visible_digest([{"text": "a"}])
 
 
-def test_the_names_that_calls_had() -> None:
+def test_the_original_names_of_calls() -> None:
     content = own.content_of({"type": "function_call", "id": "c1", "name": "f_g2", "arguments": {}})
     content["parts"][0]["functionCall"]["name"] = "f"
     assert own.call_names(content) == {"c1": "f_g2"}
@@ -180,7 +180,7 @@ PIECES: list[tuple[list[Json], Json]] = [
 
 
 @pytest.mark.parametrize(("deltas", "arguments"), PIECES)
-def test_the_arguments_of_a_call_come_in_pieces(deltas: list[Json], arguments: Json) -> None:
+def test_the_arguments_of_a_call_arrive_in_pieces(deltas: list[Json], arguments: Json) -> None:
     step: Json = {"type": "function_call", "id": "c1", "name": "f", "arguments": {}}
     begun = dict(step)
     for delta in deltas:
@@ -208,7 +208,7 @@ DELTAS: list[tuple[Json, list[Json]]] = [
 
 
 @pytest.mark.parametrize(("delta", "parts"), DELTAS)
-def test_what_a_piece_adds(delta: Json, parts: list[Json]) -> None:
+def test_the_parts_of_a_delta(delta: Json, parts: list[Json]) -> None:
     assert own.parts_of_delta(delta) == parts
 
 
@@ -226,7 +226,7 @@ CONFIGS: list[tuple[Json, Json | None]] = [
 
 
 @pytest.mark.parametrize(("given", "config"), CONFIGS)
-def test_what_excludes_functions_is_told(given: Json, config: Json | None) -> None:
+def test_options_that_exclude_functions_are_converted(given: Json, config: Json | None) -> None:
     assert decode(own.gemini_request(given, None, [])).get("generationConfig") == config
 
 

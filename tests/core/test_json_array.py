@@ -1,4 +1,4 @@
-"""The array decoder: nothing lost, the same elements however the bytes are cut, whatever is in their strings."""
+"""The array decoder: it loses nothing, and finds the same elements however the bytes are cut, with any strings."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RECORDED = Path(__file__).parents[3] / "shared" / "recorded" / "exchanges.jsonl.
 
 
 def decode(chunks: list[bytes]) -> list[ArrayItem]:
-    """All items; neighbours without data are joined, as they pass in the pieces in which they come."""
+    """All items. Adjacent items without data are joined, because they pass in the pieces in which they arrive."""
     decoder = ArrayDecoder()
     items = [item for chunk in chunks for item in decoder.feed(chunk)] + decoder.flush()
     joined: list[ArrayItem] = []
@@ -109,7 +109,7 @@ def test_any_bytes_rejoin_and_decode_the_same_however_they_are_cut(chunks: list[
     assert decode(one_by_one(body)) == whole
 
 
-def test_an_element_and_the_closing_bracket_come_out_with_their_last_byte() -> None:
+def test_an_element_and_the_closing_bracket_are_returned_with_their_last_byte() -> None:
     decoder = ArrayDecoder()
     assert decoder.feed(b'[{"a":1') == []
     assert [item.data for item in decoder.feed(b"}")] == [b'{"a":1}']
@@ -119,7 +119,7 @@ def test_an_element_and_the_closing_bracket_come_out_with_their_last_byte() -> N
     assert decoder.flush() == []
 
 
-def test_what_is_no_array_passes_at_once() -> None:
+def test_bytes_that_are_no_array_pass_at_once() -> None:
     decoder = ArrayDecoder()
     assert [item.raw for item in decoder.feed(b"<html>")] == [b"<html>"]
     assert [item.raw for item in decoder.feed(b"[{}]")] == [b"[{}]"]

@@ -1,4 +1,4 @@
-"""What of JSON Schema the service refuses: said in another way where there is one, else refused here, with its path."""
+"""Schemas that the service refuses: replaced by an equivalent if there is one, else refused here, with the path."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ STAYS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", STAYS)
-def test_what_the_service_takes_stays_as_it_is(name: str) -> None:
+def test_an_accepted_schema_stays_unchanged(name: str) -> None:
     assert fit_schema(STAYS[name]) is STAYS[name]
 
 
@@ -101,7 +101,7 @@ SAID: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("name", SAID)
-def test_what_can_be_said_in_another_way_is(name: str) -> None:
+def test_a_refused_schema_is_replaced_by_an_equivalent_one(name: str) -> None:
     schema, expected = SAID[name]
     before = copy.deepcopy(schema)
     assert fit_schema(schema) == expected
@@ -159,7 +159,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_cannot_be_said_is_refused_with_its_path(name: str) -> None:
+def test_a_schema_without_an_equivalent_is_refused_with_its_path(name: str) -> None:
     schema, path, word = REFUSED[name]
     with pytest.raises(Unfit) as caught:
         fit_schema(schema)
@@ -175,7 +175,7 @@ def test_a_schema_that_is_nested_without_end_is_refused() -> None:
         fit_schema(schema)
 
 
-def test_a_long_way_of_references_is_no_cycle_and_no_problem() -> None:
+def test_a_long_chain_of_references_is_no_cycle() -> None:
     names = [f"A{n}" for n in range(2000)]
     defs = {a: of("next", next=ref(b)) for a, b in itertools.pairwise(names)}
     schema = {**of("a", a=ref("A0")), "$defs": {**defs, names[-1]: STR}}

@@ -1,4 +1,4 @@
-"""Keys: each of its kind, each for who asks, and none without the secret."""
+"""Keys differ by kind and by who asks, and cannot be computed without the secret."""
 
 from addon.core.interactions import mark_part
 from addon.core.keys import Keys, asker_digest, marks_of
@@ -12,7 +12,7 @@ def all_of(keys: Keys) -> list[bytes]:
     return [own, keys.history(own, CHAIN), keys.whole(own, CHAIN), keys.window(own, CHAIN), keys.user(CHAIN)]
 
 
-def test_each_kind_of_key_is_another() -> None:
+def test_kinds_of_keys_differ() -> None:
     keys = all_of(Keys(SECRET, ONE)) + [Keys(SECRET, ONE).mark(kind, CHAIN) for kind in ("call", "signature")]
     assert len(set(keys)) == len(keys)
 
@@ -24,7 +24,7 @@ def test_without_the_secret_nothing_is_the_same() -> None:
     assert Keys(SECRET).hidden(b"turn", CHAIN) != Keys(other).hidden(b"turn", CHAIN)
 
 
-def test_another_one_who_asks_shares_no_key_but_marks() -> None:
+def test_different_askers_share_no_key_but_marks() -> None:
     one, other = Keys(SECRET, ONE), Keys(SECRET, asker_digest(SECRET, "key:other"))
     assert not set(all_of(one)) & set(all_of(other)) & set(all_of(Keys(SECRET)))
     assert one.mark("call", b"x") == other.mark("call", b"x")
@@ -38,7 +38,7 @@ def test_the_name_and_the_instruction_are_in_the_keys_of_whole_histories() -> No
     assert [one == other for one, other in zip(plain, told, strict=True)] == [True, False, True, True, True]
 
 
-def test_a_chain_is_hidden_and_comes_back() -> None:
+def test_a_chain_is_encrypted_and_decrypted() -> None:
     keys = Keys(SECRET)
     hidden = keys.hidden(b"turn", CHAIN)
     assert hidden not in (CHAIN, keys.hidden(b"other", CHAIN))

@@ -1,4 +1,4 @@
-"""A Live connection frame by frame: what goes on, what is run, what is held, and when answers go upstream."""
+"""A Live connection, frame by frame: which frames pass or wait, which calls run, and when answers go upstream."""
 
 import itertools
 import json
@@ -35,7 +35,7 @@ def live(
     model: str = SETUP["setup"]["model"],
     **manners: ToolBehavior,
 ) -> LiveMachine:
-    """After its setup. The calls' ids are c1, c2, …"""
+    """A machine after its setup. The calls' ids are c1, c2, …"""
     numbers = itertools.count(1)
     made = LiveMachine(
         Toolbox(DECLARED),
@@ -69,7 +69,7 @@ def passed(outcome: Outcome) -> Any:
 
 
 def told(outcome: Outcome) -> list[list[Json]]:
-    """The functionResponses of each frame that is sent; every one is a text frame."""
+    """The functionResponses of each sent frame. Every frame is a text frame."""
     assert all(one.text for one in outcome.send)
     return [json.loads(one.data)["toolResponse"]["functionResponses"] for one in outcome.send]
 
@@ -152,12 +152,12 @@ def test_the_toolset_is_declared_beside_or_in_place_of_the_clients_own(
         b"",
     ],
 )
-def test_a_frame_that_declares_no_tools_is_the_bytes_that_came(given: bytes) -> None:
+def test_a_frame_that_declares_no_tools_keeps_its_bytes(given: bytes) -> None:
     for text in (True, False):
         assert live().from_client(Frame(given, text)) == Outcome(given)
 
 
-def test_an_empty_toolset_takes_the_tools_out_and_leaves_a_setup_without_any_alone() -> None:
+def test_an_empty_toolset_removes_the_tools_and_keeps_a_setup_without_any() -> None:
     empty = LiveMachine(Toolbox(), {}, strips=True, passthrough=False, new_call_id=str)
     assert passed(empty.from_client(frame({"setup": {"model": "m", "tools": own_tools("own")}}))) == {
         "setup": {"model": "m"}
@@ -166,7 +166,7 @@ def test_an_empty_toolset_takes_the_tools_out_and_leaves_a_setup_without_any_alo
     assert empty.from_client(plain).forward is plain.data
 
 
-def test_tools_that_the_client_keeps_and_nothing_is_added_to_are_the_bytes_that_came() -> None:
+def test_kept_tools_without_additions_keep_their_bytes() -> None:
     empty = LiveMachine(Toolbox(), {}, strips=False, passthrough=False, new_call_id=str)
     setup = frame({"setup": {"tools": own_tools("own")}})
     assert empty.from_client(setup).forward is setup.data
@@ -219,7 +219,7 @@ def test_the_client_sees_nothing_of_a_grafted_call() -> None:
 
 
 @pytest.mark.parametrize("spelling", ["toolCall", "tool_call"])
-def test_the_client_sees_its_own_calls_and_what_else_was_said(spelling: str) -> None:
+def test_the_client_sees_its_own_calls_and_all_other_content(spelling: str) -> None:
     calls = "functionCalls" if spelling == "toolCall" else "function_calls"
     mixed = [{"id": "f1", "name": "own"}, {"id": "f2", "name": "look", "args": {}}]
     outcome = live(strips=False).from_server(frame({spelling: {calls: mixed}, "usageMetadata": {"a": 1}}))
@@ -242,20 +242,20 @@ def test_the_client_sees_its_own_calls_and_what_else_was_said(spelling: str) -> 
     ],
     ids=str,
 )
-def test_what_holds_no_grafted_call_is_the_bytes_that_came(document: Json) -> None:
+def test_frames_without_grafted_calls_keep_their_bytes(document: Json) -> None:
     data = json.dumps(document, indent=2).encode()
     for text in (True, False):
         assert live(strips=False).from_server(Frame(data, text)) == Outcome(data)
 
 
 @pytest.mark.parametrize("data", [b"toolCall", b"{", b'["toolCall"]', b"\xff"])
-def test_a_frame_that_is_not_understood_is_the_bytes_that_came(data: bytes) -> None:
+def test_an_unknown_frame_keeps_its_bytes(data: bytes) -> None:
     assert live().from_server(Frame(data)) == Outcome(data)
 
 
 @pytest.mark.parametrize("key", ["toolCall", "tool_call", "tool\\u0043all", "\\u0074oolCall"])
 @pytest.mark.parametrize("value", ["", "NaN", "1e999", "[" * 100_000, '"\n"'])
-def test_a_frame_that_may_hold_a_call_and_cannot_be_read_is_no_clients_to_see(key: str, value: str) -> None:
+def test_a_frame_that_may_hold_a_call_and_cannot_be_decoded_never_reaches_the_client(key: str, value: str) -> None:
     with pytest.raises(Malformed):
         live().from_server(Frame(f'{{"{key}": {{"functionCalls": [{{"args": {value}'.encode()))
 
@@ -267,7 +267,7 @@ def test_a_call_is_known_however_its_key_is_written(key: str) -> None:
     assert outcome.step is not None
 
 
-def test_a_call_of_an_undeclared_tool_is_the_proxys_where_the_clients_are_stripped() -> None:
+def test_a_call_of_an_undeclared_tool_is_grafted_if_the_clients_tools_are_stripped() -> None:
     outcome = live(own=own_tools("own")).from_server(call("own"))
     assert outcome.forward is None
     assert outcome.step is not None
@@ -288,7 +288,7 @@ def test_arguments_that_are_nested_too_deeply_are_left_out() -> None:
 
 
 @pytest.mark.parametrize("manner", [ToolBehavior(), FREE])
-def test_of_too_many_calls_those_behind_the_limit_are_answered_and_not_kept(manner: ToolBehavior) -> None:
+def test_calls_beyond_the_limit_are_answered_and_not_stored(manner: ToolBehavior) -> None:
     made = live(limits=Limits(2, 1000), look=manner)
     outcome = made.from_server(call(*["look"] * 6))
     assert outcome.step is not None
@@ -306,7 +306,7 @@ def test_of_too_many_calls_those_behind_the_limit_are_answered_and_not_kept(mann
     assert made.close() == Outcome()
 
 
-def test_a_cancelled_call_behind_the_limit_is_nobodys_to_end() -> None:
+def test_a_cancelled_call_beyond_the_limit_has_no_record_to_end() -> None:
     made = live(limits=Limits(1, 1000))
     made.from_server(call(*["look"] * 4))
     outcome = made.from_server(frame({"toolCallCancellation": {"ids": ["f1", "f2", "f3", "f4"]}}))
@@ -314,7 +314,7 @@ def test_a_cancelled_call_behind_the_limit_is_nobodys_to_end() -> None:
     assert outcome.forward is None
 
 
-def test_a_client_that_answers_the_calls_itself_is_given_all_and_only_some_are_kept() -> None:
+def test_with_passthrough_the_client_gets_all_calls_and_only_some_are_stored() -> None:
     made = live(limits=Limits(2, 1000), shows=True)
     given = call(*["look"] * 4)
     outcome = made.from_server(given)
@@ -370,7 +370,7 @@ def test_the_tool_calls_of_a_turn_of_the_models_are_counted() -> None:
 # --- answers --------------------------------------------------------------------------------------------------
 
 
-def test_what_the_model_waits_for_is_answered_at_once_and_in_call_order() -> None:
+def test_blocking_calls_are_answered_together_and_in_call_order() -> None:
     made = live()
     made.from_server(call("look", "tell"))
     assert made.answer("c2", {"b": 2}) == Outcome()
@@ -378,7 +378,7 @@ def test_what_the_model_waits_for_is_answered_at_once_and_in_call_order() -> Non
     assert made.answer("c1", {"late": True}) == Outcome()
 
 
-def test_what_the_model_does_not_wait_for_is_answered_as_it_comes_with_its_scheduling() -> None:
+def test_non_blocking_calls_are_answered_one_by_one_with_their_scheduling() -> None:
     made = live(wait=FREE)
     made.from_server(call("look", "wait", "wait"))
     assert told(made.answer("c3", {})) == [[answer("f3", "wait", {}, scheduling="SILENT")]]
@@ -386,7 +386,7 @@ def test_what_the_model_does_not_wait_for_is_answered_as_it_comes_with_its_sched
     assert told(made.answer("c2", {})) == [[answer("f2", "wait", {}, scheduling="SILENT")]]
 
 
-def test_steps_are_answered_apart() -> None:
+def test_steps_are_answered_separately() -> None:
     made = live()
     made.from_server(call("look"))
     made.from_server(call("tell", start=2))
@@ -414,7 +414,7 @@ def test_the_rest_of_a_step_goes_when_the_last_open_call_is_cancelled() -> None:
     assert told(made.from_server(cancellation("f2"))) == [[answer("f1", "look", {})]]
 
 
-def test_the_client_is_told_of_the_cancelling_of_its_own_calls_alone() -> None:
+def test_the_client_gets_only_the_cancellation_of_its_own_calls() -> None:
     made = live(strips=False)
     made.from_server(call("look", "own"))
     outcome = made.from_server(cancellation("f1", "f2"))
@@ -451,14 +451,14 @@ def test_input_does_not_wait_for_a_call_that_the_model_does_not_wait_for() -> No
     assert made.from_client(audio) == Outcome(audio.data)
 
 
-def test_words_that_no_held_input_stands_before_go_on() -> None:
+def test_other_frames_pass_unless_held_input_precedes_them() -> None:
     made = live()
     made.from_server(call("look"))
     words = frame(WORDS)
     assert made.from_client(words) == Outcome(words.data)
 
 
-def test_what_the_client_sends_stays_behind_what_is_still_on_its_way() -> None:
+def test_the_clients_frames_stay_behind_frames_that_are_still_being_sent() -> None:
     made = live()
     made.from_server(call("look"))
     made.from_client(frame(AUDIO))
@@ -470,14 +470,14 @@ def test_what_the_client_sends_stays_behind_what_is_still_on_its_way() -> None:
     assert made.from_client(frame(WORDS)) == Outcome(frame(WORDS).data)
 
 
-def test_a_cancelled_call_lets_the_input_go() -> None:
+def test_a_cancelled_call_releases_the_input() -> None:
     made = live()
     made.from_server(call("look"))
     made.from_client(frame(AUDIO))
     assert made.from_server(cancellation("f1")).send == (frame(AUDIO),)
 
 
-def test_input_waits_for_the_clients_own_answer_in_a_mixed_step_which_itself_never_waits() -> None:
+def test_input_waits_for_the_clients_answer_in_a_mixed_step_and_that_answer_never_waits() -> None:
     made = live(strips=False, own=own_tools("own"))
     made.from_server(call("look", "own"))
     made.from_client(frame(AUDIO))
@@ -487,7 +487,7 @@ def test_input_waits_for_the_clients_own_answer_in_a_mixed_step_which_itself_nev
     assert made.from_client(given) == Outcome(given.data, send=(frame(AUDIO), frame(AUDIO)))
 
 
-def test_input_goes_on_when_the_model_does_so_without_the_clients_own_answer() -> None:
+def test_input_is_released_when_the_model_continues_without_the_clients_answer() -> None:
     made = live(strips=False, own=own_tools("own"))
     made.from_server(call("look", "own"))
     made.from_client(frame(AUDIO))
@@ -504,13 +504,13 @@ def test_input_does_not_wait_for_the_clients_own_call_that_the_model_does_not_wa
     assert len(made.answer("c1", {}).send) == 2
 
 
-def test_the_clients_own_calls_alone_hold_nothing_back() -> None:
+def test_the_clients_own_calls_alone_hold_no_input() -> None:
     made = live(strips=False, own=own_tools("own"))
     made.from_server(call("own"))
     assert made.from_client(frame(AUDIO)).forward is not None
 
 
-def test_a_setup_that_is_held_goes_up_with_the_toolset() -> None:
+def test_a_held_setup_goes_upstream_with_the_toolset() -> None:
     made = live()
     made.from_server(call("look"))
     made.from_client(frame(AUDIO))
@@ -553,7 +553,7 @@ def test_a_model_that_takes_input_at_any_time_gets_it_at_once(manner: ToolBehavi
     assert len(made.answer("c1", {"a": 1}).send) == 1
 
 
-def test_undeclared_calls_of_such_a_model_are_answered_as_they_come_and_blocking_ones_together() -> None:
+def test_undeclared_calls_of_such_a_model_are_answered_one_by_one_and_blocking_calls_together() -> None:
     made = live(model=ASYNC)
     made.from_server(call("look", "tell"))
     assert told(made.answer("c2", {})) == [[answer("f2", "tell", {})]]
@@ -563,7 +563,7 @@ def test_undeclared_calls_of_such_a_model_are_answered_as_they_come_and_blocking
     assert told(made.answer("c1", {})) == [[answer("f1", "look", {}), answer("f2", "tell", {})]]
 
 
-def test_a_blocking_call_that_input_takes_back_is_ended_and_never_answered() -> None:
+def test_a_blocking_call_that_input_cancels_is_ended_and_never_answered() -> None:
     made = live(model=ASYNC, look=WAITS)
     made.from_server(call("look"))
     made.from_client(frame(AUDIO))
@@ -572,7 +572,7 @@ def test_a_blocking_call_that_input_takes_back_is_ended_and_never_answered() -> 
 
 
 @pytest.mark.parametrize("behavior", ["BLOCKING", "UNSPECIFIED", 1, 0, None])
-def test_the_clients_own_calls_hold_nothing_back_from_such_a_model(behavior: Any) -> None:
+def test_the_clients_own_calls_hold_no_input_for_such_a_model(behavior: Any) -> None:
     made = live(model=ASYNC, strips=False, own=own_tools("own", behavior=behavior), look=WAITS)
     made.from_server(call("look", "own"))
     assert made.from_client(frame(AUDIO)).forward is not None
@@ -581,7 +581,7 @@ def test_the_clients_own_calls_hold_nothing_back_from_such_a_model(behavior: Any
 # --- passthrough ----------------------------------------------------------------------------------------------
 
 
-def test_a_client_that_is_shown_the_calls_answers_them_and_the_answer_is_known() -> None:
+def test_with_passthrough_the_clients_answers_are_recorded() -> None:
     made = live(shows=True)
     calls = call("look", "tell")
     outcome = made.from_server(calls)
@@ -612,7 +612,7 @@ STEPS = st.lists(
 
 
 class Service:
-    """What the other two sides see of a connection, and what they may rely on."""
+    """The guarantees of a connection to the client and to the service."""
 
     def __init__(self, model: str) -> None:
         self.takes_input = model == ASYNC

@@ -1,4 +1,4 @@
-"""Answers and the calls they belong to, where a client sends only what is new."""
+"""Answers are paired with their calls, if a client sends only the new part of its conversation."""
 
 import copy
 from collections.abc import Sequence
@@ -60,7 +60,7 @@ def test_a_step_that_is_answered_one_by_one_is_open_until_the_last_answer() -> N
     assert second.contents == [*ASKED, user(answer("a", "1", 1), answer("b", "2", 2))]
 
 
-def test_alike_calls_are_told_by_their_ids() -> None:
+def test_equal_calls_are_distinguished_by_their_ids() -> None:
     alike = [user("go"), model(call("a", "1"), call("a", "2"))]
     first = pair(alike, [user(answer(None, "2", 2))])
     assert first.owed == [call("a", "1")]
@@ -100,7 +100,7 @@ def test_answers_to_no_open_call_are_refused(
         (ASKED, [user(answer("a", "1")), model("hm"), user("well?")], [B]),
     ],
 )
-def test_words_wait_for_the_answers_that_are_owed(
+def test_other_content_is_refused_while_answers_are_missing(
     history: list[Document], given: list[Document], owed: list[Document]
 ) -> None:
     with pytest.raises(MissingResponses) as refused:
@@ -118,14 +118,14 @@ def test_a_whole_history_may_come_with_the_request() -> None:
     assert pair([], more).contents == [*whole, model("done"), user("thanks")]
 
 
-def test_a_content_that_answers_the_whole_step_holds_what_came_before_it() -> None:
+def test_a_content_that_answers_the_whole_step_replaces_earlier_answers() -> None:
     alike = model(call("a"), call("a"))
     whole = user(answer("a", value=1), answer("a", value=2), "on")
     assert join_responses([alike, user(answer("a", value=2)), whole]) == [alike, whole]
 
 
 @pytest.mark.parametrize("contents", [[], [user("a"), model("b")], [model("a"), user("b"), user("c")]])
-def test_what_needs_nothing_stays(contents: Sequence[Document]) -> None:
+def test_contents_that_need_no_change_stay(contents: Sequence[Document]) -> None:
     assert join_responses(contents) == contents
     assert pair(contents, [user("on")]).contents == [*contents, user("on")]
 
@@ -149,7 +149,7 @@ NOW_SIGNED = [*NOW[:2], model(call("c", signature=DUMMY)), *NOW[3:]]
     ],
     ids=["before 3", "of 3", "of 3 from the model on", "of 3.5", "of a model unknown", "signed by the model"],
 )
-def test_a_step_that_no_model_has_signed_gets_the_stand_in_where_it_is_asked_for(
+def test_an_unsigned_step_gets_the_dummy_signature_if_the_model_requires_one(
     name: str, given: list[Document], expected: list[Document] | None
 ) -> None:
     before = copy.deepcopy(given)

@@ -1,4 +1,4 @@
-"""Placeholders made from a template, and found again."""
+"""Placeholders are written from a template, and found again."""
 
 import pytest
 from hypothesis import given
@@ -23,7 +23,7 @@ DEFAULT = Placeholder(TEMPLATES[0])
 
 @pytest.mark.parametrize("template", TEMPLATES)
 @pytest.mark.parametrize("names", [["get_weather"], ["a", "b.c:d-e"]])
-def test_what_is_made_is_found(template: str, names: list[str]) -> None:
+def test_a_written_placeholder_is_found(template: str, names: list[str]) -> None:
     one = Placeholder(template)
     text = one.text(names, ID)
     assert [(text[start:end], found) for start, end, found in one.find(text)] == [(text.strip(), ID)]
@@ -31,7 +31,7 @@ def test_what_is_made_is_found(template: str, names: list[str]) -> None:
 
 
 @given(st.sampled_from(TEMPLATES), st.lists(st.text(alphabet="ab [\n", max_size=4), min_size=3, max_size=3))
-def test_it_is_found_among_other_text(template: str, around: list[str]) -> None:
+def test_a_placeholder_is_found_in_other_text(template: str, around: list[str]) -> None:
     one = Placeholder(template)
     before, between, after = around
     text = f"{before}\n\n{one.text(['x'], ID)}\n{between}\n{one.text(['y'], OTHER)}\n{after}"
@@ -44,7 +44,7 @@ def test_it_is_found_among_other_text(template: str, around: list[str]) -> None:
 @pytest.mark.parametrize(
     "text", ["Tool call completed: x", f"Tool call completed x [{ID}]", "Tool call completed: x [turn_12]", ID, ""]
 )
-def test_what_is_not_a_placeholder_with_an_id(text: str) -> None:
+def test_text_that_is_no_placeholder_with_an_id_is_not_found(text: str) -> None:
     assert DEFAULT.find(text) == []
 
 
@@ -86,7 +86,7 @@ def test_a_template_without_a_word_has_no_bare_form(template: str, text: str) ->
 
 
 @pytest.mark.parametrize("template", TEMPLATES)
-def test_texts_made_to_be_slow_are_read_in_the_time_of_their_length(template: str) -> None:
+def test_hostile_texts_are_searched_in_linear_time(template: str) -> None:
     one = Placeholder(template)
     head, tail = (side.replace("{names}", "x") for side in template.split("{turn_id}"))
     pieces = (head, f"{head}turn_", f"{ID} ", f"{head.strip()}x{ID}", tail, f"{ID}{tail.strip()[:-1]}x", " ", "\n ")
@@ -96,7 +96,7 @@ def test_texts_made_to_be_slow_are_read_in_the_time_of_their_length(template: st
         one.is_bare(text)
 
 
-def test_names_have_a_bound() -> None:
+def test_the_names_have_a_maximum_length() -> None:
     assert DEFAULT.find(f"Tool call completed: {'x' * 4000} [{ID}]")
     assert not DEFAULT.find(f"Tool call completed: {'x' * 5000} [{ID}]")
     twice = f"Tool call completed: {'x' * 5000} Tool call completed: f [{ID}]"
@@ -106,5 +106,5 @@ def test_names_have_a_bound() -> None:
 @pytest.mark.parametrize(
     ("text", "gap"), [("", ""), ("  \n", ""), ("Hi.", "\n\n"), ("Hi.\n", "\n"), ("Hi.\n\n", ""), ("Hi.\n\n\n", "")]
 )
-def test_it_follows_text_after_a_blank_line(text: str, gap: str) -> None:
+def test_a_placeholder_follows_text_after_a_blank_line(text: str, gap: str) -> None:
     assert DEFAULT.after(text, ["f"], ID) == f"{gap}Tool call completed: f [{ID}]"

@@ -1,4 +1,4 @@
-"""Secrets are found by their value, whole and in pieces, and what is not printable is spelled out."""
+"""Secrets are found by their value, whole and in pieces, and unprintable characters are escaped."""
 
 import json
 
@@ -31,7 +31,7 @@ def test_a_stream_that_is_cut_anywhere_holds_no_secret() -> None:
         assert b"".join(pieces) + stream.flush() == expected, size
 
 
-def test_what_is_no_beginning_of_a_secret_is_passed_on_at_once() -> None:
+def test_bytes_that_begin_no_secret_pass_at_once() -> None:
     stream = RedactedStream(Redaction(["secret-1234"]))
     assert stream.feed(b"nothing of it") == b"nothing of it"
     assert stream.feed(b"perhaps sec") == b"perhaps "
@@ -53,7 +53,7 @@ def test_the_secrets_of_a_message() -> None:
     assert not {"project-5", "placeholder", "sse", "/"} & found
 
 
-def test_the_secrets_of_what_is_configured() -> None:
+def test_the_secrets_in_the_configuration() -> None:
     found = secrets_of_executor(
         "https://me:pass-1@h/run?key=key-2",
         [("X-Tenant", "acme"), ("X-Anything", "0123456789abcdef"), ("authorization", "Bearer tok-3")],
@@ -72,7 +72,7 @@ def test_the_secrets_of_what_is_configured() -> None:
         ("\u202eevil\u2066 \u200f \u2028 \ud800", "\\u202eevil\\u2066 \\u200f \\u2028 \\ud800"),
     ],
 )
-def test_what_is_not_printable_is_spelled_out(text: str, expected: str) -> None:
+def test_unprintable_characters_are_escaped(text: str, expected: str) -> None:
     assert printable(text) == expected
     shown = printable_json(json.dumps([text], ensure_ascii=False, indent=1))
     assert json.loads(shown) == [text]

@@ -1,4 +1,4 @@
-"""Answers of the proxy's own, in the form that was asked for."""
+"""The proxy's own answers, in the requested form."""
 
 import pytest
 

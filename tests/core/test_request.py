@@ -1,4 +1,4 @@
-"""Bodies as spans: read at once or on from a known beginning, and put together again."""
+"""Bodies as spans: read at once or on from a known beginning, and assembled again."""
 
 import json
 from typing import Any
@@ -25,7 +25,7 @@ SEPARATORS = st.sampled_from([(",", ":"), (", ", ": "), (" ,\n", " :\t")])
 
 
 def told(request: Request) -> Any:
-    """All that a request is, but for how it was read."""
+    """The content of a request, without how it was read."""
     request.history.identify(request.body)
     turns = [(t.side, t.spans, t.holds, t.text, t.digest, t.chain) for t in request.history.turns]
     return request[:5], turns, request.history.end, request.history.holds
@@ -39,7 +39,7 @@ def body_of(contents: Any, before: Any, after: Any, path: list[str], separators:
 
 
 @given(CONTENTS, OTHERS, OTHERS, st.sampled_from([[], ["request"]]), SEPARATORS, st.data())
-def test_read_on_from_any_beginning_is_read_anew(
+def test_reading_on_from_any_beginning_equals_reading_anew(
     contents: list[Any], before: Any, after: Any, path: list[str], separators: tuple[str, str], data: st.DataObject
 ) -> None:
     known = None
@@ -68,7 +68,7 @@ def test_a_beginning_ends_with_the_last_model_turn() -> None:
     assert len(alone.history.turns) == 1
 
 
-def test_a_turn_that_goes_on_is_another_turn_and_the_known_one_stays() -> None:
+def test_a_turn_that_continues_is_a_new_turn_and_the_known_one_stays() -> None:
     one = encode({"contents": [{"role": "user", "parts": []}, {"role": "model", "parts": [{"text": "a"}]}]})
     more = one[:-2] + b',{"role":"model","parts":[{"text":"b"}]}]}'
     first = parse(one)
@@ -92,7 +92,7 @@ def test_known_turns_are_shared_and_not_read_again() -> None:
     "tail",
     [b'],"contents":[]}}', b'],"x":1}}', b']},"model":1}', b']},"request":{}}', b"", b"]}", b",]}}", b"]}}x", b",1]}}"],
 )
-def test_what_is_malformed_read_anew_is_malformed_read_on(tail: bytes) -> None:
+def test_a_malformed_body_is_also_malformed_after_a_known_beginning(tail: bytes) -> None:
     head = b'{"model":0,"request":{"x":0,"contents":[{"role":"user"},{"role":"model"}'
     known = parse(head + b"]}}", ["request"]).prefix()
     assert known is not None
@@ -127,7 +127,7 @@ def test_a_value_by_its_name_in_either_spelling() -> None:
 
 
 @given(CONTENTS, OTHERS, OTHERS, st.sampled_from([[], ["request"]]), SEPARATORS)
-def test_assembled_without_changes_it_is_the_same_object(
+def test_a_body_without_changes_is_the_same_object(
     contents: list[Any], before: Any, after: Any, path: list[str], separators: tuple[str, str]
 ) -> None:
     body = body_of(contents, before, after, path, separators)
@@ -149,13 +149,13 @@ def test_assembled_without_changes_it_is_the_same_object(
         (b' {"a":1} ', {"tools": b"[2]"}, b'{"a":1,"tools":[2]}'),
     ],
 )
-def test_members_are_set_under_the_clients_own_spelling_or_taken_out(
+def test_members_are_replaced_in_the_clients_spelling_or_removed(
     body: bytes, replaced: dict[str, bytes | None], expected: bytes
 ) -> None:
     assert assemble(parse(body), replaced) == expected
 
 
-def test_contents_are_made_of_spans_and_new_ones() -> None:
+def test_contents_are_assembled_from_spans_and_new_contents() -> None:
     body = b'{"a":1,"contents":[ {"role":"user"} , {"role":"model"}],"b":2}'
     request = parse(body)
     (span,) = request.history.turns[0].spans

@@ -1,4 +1,4 @@
-"""JSON Schema ↔ Gemini Schema: converted where nothing is lost, left alone where something would be."""
+"""JSON Schema ↔ Gemini Schema: converted if nothing is lost, else left unchanged."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def test_an_object_without_properties_needs_no_schema_at_all(schema: dict[str, A
 
 
 @pytest.mark.parametrize("schema", [{"type": "string"}, of(a=STR), {"type": "object", "description": "d"}])
-def test_another_schema_says_something(schema: dict[str, Any]) -> None:
+def test_other_schemas_are_not_empty(schema: dict[str, Any]) -> None:
     assert not says_nothing(schema)
     assert to_declaration_schema(schema) is not None
 
@@ -228,7 +228,7 @@ _schemas = st.recursive(
 
 
 @given(_schemas)
-def test_what_fits_comes_back_as_it_was(schema: dict[str, Any]) -> None:
+def test_a_converted_schema_converts_back(schema: dict[str, Any]) -> None:
     found = to_declaration_schema(schema)
     assert found is not None
     assert found[0] == "parameters"

@@ -1,7 +1,7 @@
-"""A table of schemas as clients really have them: what each becomes, and that nothing is lost on the way.
+"""A table of real schemas of clients: the result for each, without loss.
 
-The judge here is independent: it turns what comes out back into JSON Schema by itself, and asks of many objects,
-right and wrong, whether both schemas take them.
+The check is independent of the code under test: it converts the result back to JSON Schema itself, and compares both
+schemas on many valid and invalid objects.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def declared(case: Object) -> Object:
 
 
 def lowered(schema: Object) -> Object:
-    """A Gemini Schema as JSON Schema, written anew for these tests."""
+    """A Gemini Schema as JSON Schema, implemented separately for these tests."""
     spelled = {"any_of": "anyOf", "min_items": "minItems", "property_ordering": "propertyOrdering"}
     result: Object = {}
     for key, value in schema.items():
@@ -80,13 +80,13 @@ def lowered(schema: Object) -> Object:
 
 
 def meant(case: Object) -> Object:
-    """What the author of a case's schema means by it, as JSON Schema."""
+    """The intended meaning of a case's schema, as JSON Schema."""
     schema: Object = case["schema"] or {}
     return lowered(schema) if case["form"] == "gemini" or "nullable" in json.dumps(schema) else schema
 
 
 def said(declaration: Object) -> Object:
-    """What a declaration says of the arguments, as JSON Schema."""
+    """A declaration's schema of the arguments, as JSON Schema."""
     if "parametersJsonSchema" in declaration:
         schema: Object = declaration["parametersJsonSchema"]
         return schema
@@ -120,7 +120,7 @@ ANY: list[Any] = [
 
 
 def values(schema: Any, root: Object, depth: int = 4) -> list[Any]:
-    """Values near a schema: some fit, some just do not."""
+    """Values near a schema: some are valid, some are just invalid."""
     if not isinstance(schema, dict) or depth == 0:
         return ANY
     found = [*ANY, *schema.get("enum", ()), *([schema["const"]] if "const" in schema else ())]
@@ -151,13 +151,13 @@ def values(schema: Any, root: Object, depth: int = 4) -> list[Any]:
 
 
 def fitting(schema: Any, some: list[Any], root: Object) -> Any:
-    """One of the values that fits a schema. One that is not for any schema says more about this one."""
+    """A valid value for a schema, if any: the last one, because later values are more specific."""
     fits = validator(root).evolve(schema=schema).is_valid
     return next((value for value in reversed(some) if fits(value)), None)
 
 
 def objects(properties: Object, root: Object, depth: int) -> list[Object]:
-    """Whole objects, and ones where a single property is left out, is another value, or is too many."""
+    """Whole objects, and objects with one property left out, changed or added."""
     choices = {name: values(member, root, depth - 1) for name, member in properties.items()}
     whole = {name: fitting(member, choices[name], root) for name, member in properties.items()}
     less = [{key: value for key, value in whole.items() if key != name} for name in whole]
@@ -166,7 +166,7 @@ def objects(properties: Object, root: Object, depth: int) -> list[Object]:
 
 
 def inside(schema: Any) -> Iterator[Object]:
-    """A schema and all in it, in order."""
+    """A schema and all its subschemas, in order."""
     if isinstance(schema, dict):
         yield schema
         for key, value in schema.items():
@@ -181,12 +181,12 @@ def inside(schema: Any) -> Iterator[Object]:
 
 
 def takes_all(schema: Object) -> bool:
-    """Whether any object fits a schema."""
+    """Whether any object is valid for a schema."""
     return not schema.get("properties") and schema.get("additionalProperties", True) is True
 
 
 @EVERY
-def test_a_schema_goes_where_it_can_be_said_whole(name: str) -> None:
+def test_a_schema_goes_to_the_field_that_keeps_all_of_it(name: str) -> None:
     case = TABLE[name]
     declaration = declared(case)
     fields = [field for field in ("parameters", "parametersJsonSchema") if field in declaration]
@@ -198,7 +198,7 @@ def test_a_schema_goes_where_it_can_be_said_whole(name: str) -> None:
 
 
 @EVERY
-def test_the_strict_server_takes_it(name: str) -> None:
+def test_the_strict_local_gemini_accepts_it(name: str) -> None:
     body = {
         "contents": [{"role": "user", "parts": [{"text": "hi"}]}],
         "tools": [{"functionDeclarations": [declared(TABLE[name])]}],
@@ -246,7 +246,7 @@ def test_notes_formats_and_the_order_of_properties_stay(name: str) -> None:
 
 
 @EVERY
-def test_neither_the_input_nor_what_comes_of_it_changes(name: str) -> None:
+def test_neither_the_input_nor_the_result_changes(name: str) -> None:
     document = {"tools": [tool(TABLE[name])]}
     before = copy.deepcopy(document)
     first = normalise(document)
@@ -263,7 +263,7 @@ def test_the_way_back_is_the_one_of_these_tests(name: str) -> None:
     assert to_json_schema(declaration["parameters"]) == lowered(declaration["parameters"])
 
 
-def test_the_table_has_what_clients_have() -> None:
+def test_the_table_covers_the_schemas_of_clients() -> None:
     assert len(TABLE) >= 70
     assert {case["form"] for case in TABLE.values()} == {
         *("openai-chat", "openai-responses", "mcp", "gemini", "gemini-json", "bare"),

@@ -1,4 +1,5 @@
-"""The SSE decoder: nothing lost, the same events however the bytes are cut, the data as the SSE rules say."""
+"""The SSE decoder: it loses nothing, finds the same events however the bytes are cut, and follows the SSE rules for
+data."""
 
 from __future__ import annotations
 
@@ -87,7 +88,7 @@ TABLE: dict[str, tuple[bytes, list[tuple[bytes, bytes | None]]]] = {
 
 
 @pytest.mark.parametrize("name", TABLE)
-def test_events_are_cut_as_the_rules_say_wherever_the_bytes_are_cut(name: str) -> None:
+def test_events_follow_the_sse_rules_wherever_the_bytes_are_cut(name: str) -> None:
     body, expected = TABLE[name]
     events = [SseEvent(raw, data) for raw, data in expected]
     assert decode([body]) == events
@@ -124,7 +125,7 @@ def test_any_bytes_rejoin_and_decode_the_same_however_they_are_cut(chunks: list[
         (b"data: a\r\rd", 1),
     ],
 )
-def test_an_event_comes_out_with_the_chunk_that_decides_its_end(chunk: bytes, ready: int) -> None:
+def test_an_event_is_returned_with_the_chunk_that_decides_its_end(chunk: bytes, ready: int) -> None:
     decoder = SseDecoder()
     assert len(decoder.feed(chunk)) == ready
 

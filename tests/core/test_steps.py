@@ -1,4 +1,4 @@
-"""What the ledger says of a turn, and which step is the last one."""
+"""The ledger's view of a turn, and the last step of a history."""
 
 from typing import Any
 
@@ -46,7 +46,7 @@ def turn(n: int, *slots: str | None, passthrough: bool = False, lead: str = "", 
     ("slots", "passthrough", "shares"),
     [(["a"], False, False), (["a", None], False, True), (["a"], True, True), ([], False, False), ([None], False, True)],
 )
-def test_whether_the_client_has_a_part_in_a_step(slots: Any, passthrough: bool, shares: bool) -> None:
+def test_a_step_is_shared_if_the_client_answers_calls_of_it(slots: Any, passthrough: bool, shares: bool) -> None:
     assert turn(1, *slots, passthrough=passthrough).is_shared is shares
 
 
@@ -61,7 +61,7 @@ def test_the_calls_that_the_client_has() -> None:
     assert client_calls([], turn(1, "a", passthrough=True)) == [None]
 
 
-def test_a_client_that_only_names_its_turn_has_its_calls_as_they_were_made() -> None:
+def test_for_a_client_that_only_names_its_turn_the_calls_are_the_models() -> None:
     assert client_calls(None, turn(1, "a", None, "b")) == [None, {"name": "tool1"}, None]
     assert client_calls(None, turn(1, "a", "b", passthrough=True)) == [{"name": "tool0"}, {"name": "tool1"}]
 
@@ -79,13 +79,13 @@ def test_a_client_that_only_names_its_turn_has_its_calls_as_they_were_made() -> 
     ],
     ids=["ids", "order", "names", "the client's own id", "no id", "another name", "none"],
 )
-def test_what_the_client_answered(said: list[Any], answered: list[Any], given: dict[str, int]) -> None:
+def test_the_clients_answers(said: list[Any], answered: list[Any], given: dict[str, int]) -> None:
     true = turn(1, "a", "b", passthrough=True)
     found = given_answers([content("model", *said)], [content("user", *answered)], true)
     assert found == {call_id: {"r": value} for call_id, value in given.items()}
 
 
-def test_what_has_an_answer_is_not_answered_again_and_without_passthrough_nothing_is() -> None:
+def test_answered_calls_and_calls_without_passthrough_get_no_client_answer() -> None:
     said, answered = [content("model", call(), call())], [content("user", answer(), answer())]
     assert given_answers(said, answered, turn(1, "a", "b", passthrough=True, a={"x": 1})) == {"b": {"r": 1}}
     assert given_answers(said, answered, turn(1, "a", "b")) == {}

@@ -1,4 +1,4 @@
-"""The loop's rules, without I/O."""
+"""The rules of the tool loop, without I/O."""
 
 from collections.abc import Callable, Sequence
 
@@ -76,13 +76,13 @@ def test_a_model_that_calls_for_ever_is_stopped_by_a_last_request_without_calls(
     assert [one.mode for one in sent] == [None, "AUTO", "AUTO", "NONE"]
 
 
-def test_calls_in_spite_of_the_last_request_are_delivered() -> None:
+def test_calls_despite_the_last_request_are_delivered() -> None:
     ended, sent = played(lambda n: calls(), max_rounds=2)
     assert ended == Ended(End.DELIVERED, 2)
     assert len(sent) == 2
 
 
-def test_one_request_is_a_last_one() -> None:
+def test_a_single_request_is_the_last_one() -> None:
     assert played([TEXT], max_rounds=1) == (Ended(End.ANSWERED, 1), [Send((), "NONE")])
 
 
@@ -91,11 +91,11 @@ def test_a_step_that_the_proxy_cannot_run_whole_is_delivered() -> None:
 
 
 @pytest.mark.parametrize("finish", ["MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL"])
-def test_a_call_that_the_model_got_wrong_is_asked_for_once_more(finish: str) -> None:
+def test_a_malformed_call_is_requested_once_more(finish: str) -> None:
     assert played([wrong(finish), TEXT])[0] == Ended(End.ANSWERED, 2)
     assert played([wrong(finish), wrong(finish)])[0] == Ended(End.FAILED, 2)
     assert played([wrong(finish), calls(), wrong(finish)])[0] == Ended(End.FAILED, 3), "once in a loop"
 
 
-def test_a_wrong_call_does_not_outlive_the_last_request() -> None:
+def test_a_malformed_call_in_the_last_request_fails() -> None:
     assert played([wrong()], max_rounds=1)[0] == Ended(End.FAILED, 1)

@@ -1,4 +1,4 @@
-"""Which declarations and which toolConfig a request gets, and under which names."""
+"""The declarations, the toolConfig and the tool names of a request."""
 
 from typing import Any
 
@@ -47,7 +47,7 @@ def test_a_models_generation_by_its_name(name: str, expected: Generation) -> Non
     assert generation(name) == expected
 
 
-def test_a_model_whose_name_does_not_tell_is_the_newest() -> None:
+def test_a_model_without_a_version_counts_as_the_newest() -> None:
     assert not is_before(None, (9, 9))
     assert is_before((2, 5), (3, 0))
     assert not is_before((3, 0), (3, 0))
@@ -62,13 +62,13 @@ def test_strip_declares_the_toolset_and_nothing_else() -> None:
     assert plan.declared == {"f", "g"}
 
 
-def test_an_empty_toolset_takes_out_tools_and_config() -> None:
+def test_an_empty_toolset_removes_tools_and_config() -> None:
     plan = Toolbox([], [], {**calling("ANY"), "retrievalConfig": {}}).strip(OLD)
     assert (plan.tools, plan.changes, plan.rewrites) == (None, True, False)
     assert config_of(plan) == {"retrievalConfig": {}}  # what speaks of functions goes
 
 
-def test_a_plan_for_stripped_requests_is_worked_out_once_a_generation() -> None:
+def test_a_plan_for_stripped_requests_is_made_once_per_generation() -> None:
     box = Toolbox([F])
     assert box.strip((2, 0)) is box.strip((2, 5))
     assert box.strip(None) is box.strip((3, 5))
@@ -115,12 +115,12 @@ def test_keep_with_nothing_to_add_changes_nothing() -> None:
         (["f", "f_g2"], {"f": "f_g3"}),
     ],
 )
-def test_a_clash_renames_the_grafted_one(own: list[str], names: dict[str, str]) -> None:
+def test_a_clash_renames_the_grafted_tool(own: list[str], names: dict[str, str]) -> None:
     plan = kept(Toolbox([F]), [{"functionDeclarations": [{"name": name} for name in own]}])
     assert plan.names == names
 
 
-def test_renamed_ones_clash_with_nothing_and_stay_within_the_limit() -> None:
+def test_new_names_are_unique_and_within_the_limit() -> None:
     long = "n" * 64
     box = Toolbox([{"name": long}, {"name": "a"}, {"name": "a_g2"}])
     plan = kept(box, [{"functionDeclarations": [{"name": long}, {"name": "a"}]}])
@@ -128,7 +128,7 @@ def test_renamed_ones_clash_with_nothing_and_stay_within_the_limit() -> None:
     assert all(len(name) <= 64 for name in plan.names.values())
 
 
-def test_a_name_that_a_service_may_not_take_is_shortened_the_same_way_each_time() -> None:
+def test_a_long_name_is_shortened_the_same_way_each_time() -> None:
     long, other = "n" * 128, "n" * 127 + "m"
     box = Toolbox([{"name": long}, {"name": other}, {"name": "n" * 64}])
     names = box.strip(NEW).names
@@ -141,7 +141,7 @@ def test_a_name_that_a_service_may_not_take_is_shortened_the_same_way_each_time(
     assert taken[long] == names[long][:61] + "_g2"
 
 
-def test_a_shortened_name_is_what_allowed_function_names_have() -> None:
+def test_allowed_function_names_have_the_shortened_name() -> None:
     long = "n" * 65
     plan = Toolbox([{"name": long}], [], calling("ANY", long)).strip(NEW)
     assert config_of(plan) == calling("ANY", plan.names[long])
@@ -190,7 +190,7 @@ def test_a_flag_that_the_client_set_itself_hides_nothing() -> None:
 
 @pytest.mark.parametrize("model", [NEW, None])
 def test_a_service_that_does_not_know_the_flag_never_gets_it(model: Generation) -> None:
-    """Vertex AI: the tools still stand together there, and whoever set the flag, it goes."""
+    """Vertex AI allows the tools together, and the flag is removed, whoever set it."""
     box = Toolbox([F], [BUILT_IN], {FLAG: True})
     plans = [box.strip(model, vertex=True)]
     for own_config in (None, {"include_server_side_tool_invocations": True}):
@@ -205,7 +205,7 @@ def test_a_service_that_does_not_know_the_flag_never_gets_it(model: Generation) 
     assert config_of(box.strip(model)) == {FLAG: True}
 
 
-def test_built_ins_of_the_toolset_join_the_clients_functions_and_hide() -> None:
+def test_the_toolsets_built_ins_join_the_clients_functions_and_are_hidden() -> None:
     plan = kept(Toolbox([], [BUILT_IN]), [{"functionDeclarations": [F]}])
     assert tools_of(plan) == [{"functionDeclarations": [F]}, BUILT_IN]
     assert plan.hides_server_tools

@@ -1,4 +1,4 @@
-"""Tools in every form that users have: what they become, and what is refused with which place named."""
+"""Tools in every form that users write: their result, or their refusal with the position."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def test_forms_may_be_mixed_and_keep_their_order() -> None:
 @pytest.mark.parametrize(
     ("tools", "count"), [([], 0), ({"name": "f"}, 1), ([{"name": f"f{i}"} for i in range(512)], 512)]
 )
-def test_no_tool_one_tool_and_as_many_as_fit(tools: Any, count: int) -> None:
+def test_no_tool_one_tool_and_the_maximum_number(tools: Any, count: int) -> None:
     assert len(normalise({"tools": tools}).declarations) == count
 
 
@@ -286,7 +286,7 @@ RUN: dict[str, Any] = {
     ],
     ids=["Gemini", "OpenAI chat", "OpenAI Responses", "MCP", "bare"],
 )
-def test_how_a_tool_is_run_comes_out_apart_in_every_form(tool: Any) -> None:
+def test_rules_are_returned_separately_for_every_form(tool: Any) -> None:
     assert normalise({"tools": [tool, {"name": "g"}]}) == Tools([{"name": "f"}, {"name": "g"}], [], None, {"f": RUN})
 
 
@@ -662,7 +662,7 @@ _TOOLS = st.dictionaries(_KEYS, _VALUES, max_size=4) | st.fixed_dictionaries(
 
 
 @given(_VALUES | st.fixed_dictionaries({"tools": st.lists(_TOOLS, max_size=3)}, optional={"tool_config": _VALUES}))
-def test_any_document_is_taken_or_refused_and_never_changed(document: Any) -> None:
+def test_any_document_is_accepted_or_refused_and_never_changed(document: Any) -> None:
     before = copy.deepcopy(document)
     try:
         tools = normalise(document)

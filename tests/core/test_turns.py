@@ -1,4 +1,4 @@
-"""Turns by runs, and hashes that see what a client sees."""
+"""Turns as runs of Contents, and the hashes of their visible form."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -89,7 +89,7 @@ SAME: list[tuple[str, list[Document], list[Document]]] = [
 
 
 @pytest.mark.parametrize(("one", "other"), [(a, b) for _, a, b in SAME], ids=[name for name, _, _ in SAME])
-def test_the_same_to_a_client(one: list[Document], other: list[Document]) -> None:
+def test_turns_that_look_the_same_to_a_client_are_equal(one: list[Document], other: list[Document]) -> None:
     assert digest(*one) == digest(*other)
 
 
@@ -113,7 +113,7 @@ DIFFERENT: list[tuple[str, Document, Document]] = [
 
 
 @pytest.mark.parametrize(("one", "other"), [(a, b) for _, a, b in DIFFERENT], ids=[name for name, _, _ in DIFFERENT])
-def test_not_the_same_to_a_client(one: Document, other: Document) -> None:
+def test_turns_that_look_different_to_a_client_differ(one: Document, other: Document) -> None:
     assert digest(one) != digest(other)
 
 
@@ -122,7 +122,7 @@ def test_a_digest_of_decoded_parts_is_that_of_the_same_turn_in_a_body() -> None:
     assert visible_digest(parts) == digest(content("model", *parts))
 
 
-def test_keys_chain_over_every_turn_before() -> None:
+def test_chains_cover_every_turn_before() -> None:
     long = history([content("user", "a"), content("model", "b"), content("user", "c"), content("model", "d")]).turns
     assert long[3].chain == chain_key(chain_key(chain_key(chain_key(b"", "user", long[0].digest), "model",
         long[1].digest), "user", long[2].digest), "model", long[3].digest)  # fmt: skip
@@ -147,18 +147,18 @@ def test_keys_chain_over_every_turn_before() -> None:
         ([{"text": "word " * 10_000 + "and another"}], 1),
     ],
 )
-def test_words_that_differ_are_counted(parts: list[Document], words: int) -> None:
+def test_different_words_are_counted(parts: list[Document], words: int) -> None:
     assert words_of(parts) == words
 
 
-def test_what_cannot_be_read_is_known_by_its_bytes() -> None:
+def test_a_turn_that_cannot_be_decoded_is_identified_by_its_bytes() -> None:
     odd = [content("user", "u"), content("model", {"inlineData": "x"})]
     one, other = history(odd).turns[1], history([odd[0], content("model", {"inlineData": "y"})]).turns[1]
     assert one.digest == history(odd).turns[1].digest != other.digest
 
 
 @pytest.mark.parametrize("contents", [[1], ["a"], [{"parts": ["a"]}], [{"role": 1}], [{"parts": "a"}]])
-def test_what_is_no_content_is_malformed(contents: list[Any]) -> None:
+def test_a_value_that_is_no_content_is_malformed(contents: list[Any]) -> None:
     with pytest.raises(Malformed):
         history(contents)
 

@@ -1,4 +1,4 @@
-"""What a client sees of the token counts of several requests: the last prompt, all output, and the total of the two."""
+"""The token counts of several requests as the client sees them: the last prompt, all output, and their total."""
 
 from typing import Any
 
@@ -80,7 +80,7 @@ def test_the_last_prompt_with_all_output(rounds: list[dict[str, Any]], seen: dic
     assert usage.rounds == rounds
 
 
-def test_counts_that_are_none_are_left_out() -> None:
+def test_values_that_are_no_counts_are_left_out() -> None:
     assert add_counts(None, 3) == 3
     assert add_counts(3, None) == 3
     assert add_counts([TEXT, "x"], [IMAGE, None]) == [TEXT, IMAGE]
@@ -96,5 +96,5 @@ def test_counts_that_are_none_are_left_out() -> None:
         ({}, 0, 0),
     ],
 )
-def test_what_was_given_to_the_model_and_what_it_gave_out(counts: dict[str, Any], prompt: int, output: int) -> None:
+def test_input_and_output_tokens(counts: dict[str, Any], prompt: int, output: int) -> None:
     assert (prompt_of(counts), output_of(counts)) == (prompt, output)

@@ -1,4 +1,4 @@
-"""The wire of chat completions: a whole exchange, from the client's body to the events that it is given."""
+"""The wire of chat completions: a whole exchange, from the client's body to the client's events."""
 
 import json
 import lzma
@@ -41,14 +41,14 @@ def body(**members: Any) -> bytes:
         ("true", Operation.GENERATE, Framing.JSON),
     ],
 )
-def test_the_body_tells_how_the_answer_comes(stream: Any, operation: Operation, framing: Framing) -> None:
+def test_the_body_determines_the_framing_of_the_answer(stream: Any, operation: Operation, framing: Framing) -> None:
     speaks = wire()
     request = speaks.read(body(stream=stream))
     assert (speaks.target.operation, speaks.target.framing) == (operation, framing)
     assert request.value("model") == b'"gemini-3-flash"'
 
 
-def test_a_loop_goes_on_behind_the_client_s_messages_and_stops_forcing_calls() -> None:
+def test_a_loop_continues_behind_the_clients_messages_and_stops_forcing_calls() -> None:
     speaks = wire()
     tools = [{"type": "function", "function": {"name": "f"}}]
     sent = body(tools=tools, tool_choice="required", user="u")

@@ -1,4 +1,4 @@
-"""The host that serves a path of a surface."""
+"""The host that serves a surface's path."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The Interactions API's requests and answers, read as Gemini's and written again."""
+"""The Interactions API: requests and answers are converted to Gemini's form and back."""
 
 import json
 import lzma
@@ -29,14 +29,14 @@ DONE = b"event: done\ndata: [DONE]\n\n"
 
 
 def wire(**members: Any) -> InteractionsWire:
-    """One that has read a request."""
+    """A wire that has read a request."""
     speaks = InteractionsWire(Target("interactions", Operation.GENERATE, Framing.JSON, "", (), ()))
     speaks.read(encode({"model": "m", "input": "hi", **members}))
     return speaks
 
 
 def written(body: Json, replaced: dict[str, Any] | None = None, contents: list[Json | int] | None = None) -> Json:
-    """A request written again. `contents`: new Contents, and the numbers of those that stay."""
+    """A request, written again. `contents`: new Contents, and the indexes of unchanged ones."""
     speaks = wire()
     request = speaks.read(encode(body))
     spans = [span for turn in request.history.turns for span in turn.spans]
@@ -87,7 +87,7 @@ def call(index: int, of: Json) -> list[SseEvent]:
 
 
 def through(speaks: InteractionsWire, events: list[SseEvent], *hidden: str) -> bytes:
-    """What the client gets of events, of which those that hold these calls are hidden from it."""
+    """The client's bytes for these events, if the events with these calls are hidden."""
     out = b""
     for one in events:
         seen = speaks.unwrap(decode(one.data or b""))
@@ -108,7 +108,7 @@ def events_of(out: bytes) -> list[Json]:
 # --- requests -----------------------------------------------------------------------------------------------------
 
 
-def test_what_needs_no_change_goes_as_the_bytes_that_came() -> None:
+def test_a_request_without_changes_keeps_its_bytes() -> None:
     body = b'{ "input":"hi", "model" : "m","future":[1.0],"previous_interaction_id":"v1_x" }'
     speaks = wire()
     request = speaks.read(body)
@@ -124,17 +124,17 @@ def test_a_stream_is_asked_for_in_the_body() -> None:
 
 
 @pytest.mark.parametrize("given", [{"agent": "a"}, {"background": True}])
-def test_agents_and_what_runs_in_the_background_are_left_alone(given: Json) -> None:
+def test_agents_and_background_requests_are_not_grafted(given: Json) -> None:
     with pytest.raises(Malformed, match="tools cannot be grafted"):
         wire(**given)
 
 
-def test_the_service_keeps_what_the_request_names() -> None:
+def test_the_service_keeps_the_history_that_the_request_names() -> None:
     assert not wire().keeps_history
     assert wire(previous_interaction_id="v1_x").keeps_history
 
 
-def test_tools_are_replaced_and_taken_out() -> None:
+def test_tools_are_replaced_and_removed() -> None:
     given = {"model": "m", "input": "hi", "tools": [{"type": "google_search"}], "generation_config": {"seed": 1}}
     declared = [{"functionDeclarations": [{"name": "f"}]}]
     calling = {"functionCallingConfig": {"mode": "ANY"}}
@@ -144,7 +144,7 @@ def test_tools_are_replaced_and_taken_out() -> None:
     assert "tools" not in written(given, {"tools": None, "toolConfig": None})
 
 
-def test_tools_that_there_are_not_here_are_named() -> None:
+def test_unsupported_tools_are_named() -> None:
     speaks = wire()
     tools = encode([{"googleSearch": {}}, {"enterpriseWebSearch": {}}, {"functionDeclarations": [{"name": "f"}]}])
     sent = decode(speaks.write(speaks.read(b'{"input":"hi"}'), {"tools": tools}, None))
@@ -152,13 +152,13 @@ def test_tools_that_there_are_not_here_are_named() -> None:
     assert speaks.dropped.startswith("enterpriseWebSearch:")
 
 
-def test_only_the_id_changes_where_the_turn_ended_with_another() -> None:
+def test_only_the_id_changes_if_the_turn_ended_with_another() -> None:
     given = {"model": "m", "input": "hi", "previous_interaction_id": "v1_a"}
     new = written(given, contents=[0, said("v1_a"), response("c1"), said("v1_b", {"text": "so"}), 2])
     assert new == {**given, "previous_interaction_id": "v1_b"}
 
 
-def test_results_that_the_service_waits_for_go_before_the_clients_words() -> None:
+def test_results_that_the_service_waits_for_go_before_the_clients_input() -> None:
     given = {"model": "m", "input": "hi", "previous_interaction_id": "v1_a"}
     new = written(given, contents=[0, said("v1_a"), response("c1"), 2])
     assert new["previous_interaction_id"] == "v1_a"
@@ -168,7 +168,7 @@ def test_results_that_the_service_waits_for_go_before_the_clients_words() -> Non
     ]
 
 
-def test_a_history_of_the_clients_own_is_rewritten_step_by_step() -> None:
+def test_the_clients_own_history_is_rewritten_step_by_step() -> None:
     user = {"type": "user_input", "content": [{"type": "text", "text": "hi"}], "future": 1}
     given = {"model": "m", "input": [user, TEXT, user], "store": False}
     told = {"role": "model", "parts": [{"functionCall": {"id": "c1", "name": "f", "args": {"a": 1}}}]}
@@ -184,7 +184,7 @@ def test_a_history_of_the_clients_own_is_rewritten_step_by_step() -> None:
     assert "previous_interaction_id" not in new
 
 
-def test_a_loop_goes_on_from_its_last_round() -> None:
+def test_a_loop_continues_from_its_last_round() -> None:
     speaks = wire(input=[{"type": "text", "text": "hi"}], tools=[{"type": "function", "name": "f"}])
     request = speaks.read(speaks.write(speaks.read(speaks._body), {}, None))
     assert speaks.next_request(request, [], None) is speaks._body
@@ -195,8 +195,8 @@ def test_a_loop_goes_on_from_its_last_round() -> None:
     assert sent["tools"] == [{"type": "function", "name": "f"}]
 
 
-def test_results_have_the_names_that_their_calls_had() -> None:
-    """A tool that was renamed beside one of the client's own is no longer where the client's is gone."""
+def test_results_have_the_original_names_of_their_calls() -> None:
+    """A tool that was renamed beside a client's tool has its own name again once the client's tool is gone."""
     renamed = own.parts_of_step({**CALL, "name": "f_g2"})[0]
     renamed["functionCall"]["name"] = "f"
     given = {"model": "m", "input": "hi", "previous_interaction_id": "v1_a"}
@@ -204,7 +204,7 @@ def test_results_have_the_names_that_their_calls_had() -> None:
     assert new["input"][0]["name"] == "f_g2"
 
 
-def test_a_loop_that_the_service_does_not_keep_says_everything_again() -> None:
+def test_a_loop_that_the_service_does_not_keep_sends_everything_again() -> None:
     speaks = wire(store=False)
     request = speaks.read(speaks._body)
     model = {"role": "model", "parts": [{"functionCall": {"id": "c1", "name": "f", "args": {}}}]}
@@ -223,7 +223,7 @@ def whole(speaks: InteractionsWire, *answers: Json) -> Any:
     return seen
 
 
-def test_an_answer_is_a_response_that_begins_with_its_id() -> None:
+def test_an_answer_becomes_a_response_that_begins_with_its_id() -> None:
     answer = {"id": "v1_a", "status": "requires_action", "steps": [TEXT, CALL], "usage": {"total_tokens": 3}}
     seen = wire().unwrap(answer)
     assert seen is not None
@@ -235,27 +235,27 @@ def test_an_answer_is_a_response_that_begins_with_its_id() -> None:
     assert seen["candidates"][0]["finishReason"] == "STOP"
 
 
-def test_an_answer_that_is_not_kept_has_no_id_to_go_on_from() -> None:
+def test_an_answer_that_is_not_kept_has_no_id() -> None:
     assert parts_of(wire(store=False).unwrap({"id": "v1_a", "status": "completed", "steps": [TEXT]})) == [
         {"text": "so"}
     ]
 
 
 @pytest.mark.parametrize("document", [{"error": {"message": "no"}}, {"other": 1}, [], None])
-def test_what_is_no_answer_is_none(document: Any) -> None:
+def test_a_document_that_is_no_answer_is_none(document: Any) -> None:
     assert wire().unwrap(document) is None
 
 
 @pytest.mark.parametrize(
     ("status", "finish"), [("completed", "STOP"), ("incomplete", "MAX_TOKENS"), ("failed", "OTHER")]
 )
-def test_how_an_answer_ended(status: str, finish: str) -> None:
+def test_how_answers_end(status: str, finish: str) -> None:
     seen = wire().unwrap({"id": "v1_a", "status": status, "steps": []})
     assert seen is not None
     assert seen["candidates"][0]["finishReason"] == finish
 
 
-def test_a_placeholder_stands_in_the_place_of_calls() -> None:
+def test_a_placeholder_replaces_calls() -> None:
     speaks = wire()
     answer = {"id": "v1_a", "status": "requires_action", "steps": [TEXT, CALL], "future": 1}
     speaks.unwrap(answer)
@@ -274,7 +274,7 @@ def test_an_answer_without_a_status_is_read_by_its_steps() -> None:
     assert decode(speaks.whole_body(shown, answer))["status"] == "completed"
 
 
-def test_the_clients_calls_stay_as_they_came_and_wait_for_it() -> None:
+def test_the_clients_calls_stay_unchanged_and_require_action() -> None:
     speaks = wire()
     answer = {"id": "v1_a", "status": "requires_action", "steps": [CALL, OWN]}
     seen = speaks.unwrap(answer)
@@ -297,7 +297,7 @@ def test_the_answer_of_a_loop_has_the_steps_of_all_rounds_and_the_id_of_the_last
     }
 
 
-def test_what_a_built_in_tool_did_is_seen_by_who_asked_for_it() -> None:
+def test_steps_of_built_in_tools_are_visible_if_requested() -> None:
     search = {"type": "google_search_call", "id": "s1", "arguments": {}}
     for parts, steps in (([], [TEXT]), (own.parts_of_step(search), [search, TEXT])):
         speaks = wire()
@@ -307,7 +307,7 @@ def test_what_a_built_in_tool_did_is_seen_by_who_asked_for_it() -> None:
         assert decode(speaks.whole_body(seen, answer))["steps"] == steps
 
 
-def test_who_has_built_in_tools_has_asked_for_what_they_do() -> None:
+def test_a_client_with_built_in_tools_has_requested_their_steps() -> None:
     request = wire().read(encode({"model": "m", "input": "hi", "tools": [{"type": "google_search"}]}))
     assert decode(request.value("toolConfig") or b"") == {"includeServerSideToolInvocations": True}
 
@@ -318,7 +318,7 @@ PLACED: Json = {
 }
 
 
-def test_an_answer_of_the_proxys_own_leaves_the_conversation_where_it_was() -> None:
+def test_the_proxys_own_answer_does_not_advance_the_conversation() -> None:
     kind, body = wire(previous_interaction_id="v1_x").reply(PLACED)
     answer = decode(body)
     assert kind.startswith("application/json")
@@ -326,7 +326,7 @@ def test_an_answer_of_the_proxys_own_leaves_the_conversation_where_it_was() -> N
     assert answer["steps"] == [{"type": "model_output", "content": [{"type": "text", "text": "placeholder"}]}]
 
 
-def test_a_stream_of_the_proxys_own_is_complete() -> None:
+def test_the_proxys_own_stream_is_complete() -> None:
     kind, body = wire(previous_interaction_id="v1_x", stream=True).reply(PLACED)
     assert kind == "text/event-stream"
     assert body.endswith(DONE)
@@ -339,7 +339,7 @@ def test_a_stream_of_the_proxys_own_is_complete() -> None:
 # --- streams ------------------------------------------------------------------------------------------------------
 
 
-def test_a_stream_that_needs_no_change_is_the_bytes_that_came() -> None:
+def test_a_stream_without_changes_keeps_its_bytes() -> None:
     speaks = wire(stream=True)
     events = [created(), *text(0, "a", "b"), *call(1, OWN), completed(status="requires_action")]
     assert through(speaks, events) == b"".join(one.raw for one in events)
@@ -360,7 +360,7 @@ def test_text_goes_out_piece_by_piece() -> None:
         assert through(speaks, [one]) == one.raw
 
 
-def test_no_piece_of_a_hidden_call_goes_out_and_the_steps_after_it_move_up() -> None:
+def test_no_piece_of_a_hidden_call_goes_out_and_later_steps_are_renumbered() -> None:
     speaks = wire(stream=True)
     events = [created(), *text(0, "a"), *call(1, CALL), *text(2, "b"), *call(3, OWN)]
     out = through(speaks, events, "f")
@@ -368,7 +368,7 @@ def test_no_piece_of_a_hidden_call_goes_out_and_the_steps_after_it_move_up() -> 
     assert [one["index"] for one in events_of(out)[1:]] == [0] * 3 + [1] * 3 + [2] * 3
 
 
-def test_the_end_is_told_under_the_first_id_with_the_usage_of_all_rounds() -> None:
+def test_the_end_has_the_first_id_and_the_usage_of_all_rounds() -> None:
     speaks = wire(stream=True)
     request = speaks.read(speaks._body)
     out = b""
@@ -393,7 +393,7 @@ def test_the_end_is_told_under_the_first_id_with_the_usage_of_all_rounds() -> No
 
 
 @pytest.mark.parametrize(("of", "status"), [(CALL, "completed"), (OWN, "requires_action")])
-def test_action_is_required_of_who_has_calls(of: Json, status: str) -> None:
+def test_action_is_required_only_of_a_client_with_calls(of: Json, status: str) -> None:
     speaks = wire(stream=True)
     through(speaks, [created(), *call(0, of)], "f")
     last = decode(completed(status="requires_action").data or b"")
@@ -434,7 +434,7 @@ def test_a_call_without_an_end_is_complete_when_the_interaction_is() -> None:
 
 
 @pytest.mark.parametrize("hidden", [True, False])
-def test_such_a_call_goes_out_before_the_end_if_it_is_the_clients(hidden: bool) -> None:
+def test_such_a_call_of_the_client_goes_out_before_the_end(hidden: bool) -> None:
     speaks = wire(stream=True)
     *begun, _ = call(0, OWN)
     through(speaks, [created(), *begun])
@@ -447,13 +447,13 @@ def test_such_a_call_goes_out_before_the_end_if_it_is_the_clients(hidden: bool) 
     assert ended["interaction"]["status"] == ("completed" if hidden else "requires_action")
 
 
-def test_a_stream_whose_last_call_has_no_end_passes_as_it_came() -> None:
+def test_a_stream_whose_last_call_has_no_end_passes_unchanged() -> None:
     *begun, _ = call(0, OWN)
     events = [created(), *begun, completed(status="requires_action")]
     assert through(wire(stream=True), events) == b"".join(one.raw for one in events)
 
 
-def test_nothing_more_is_heard_of_a_hidden_call() -> None:
+def test_a_hidden_call_has_no_later_events() -> None:
     speaks = wire(stream=True)
     late = [event("step.delta", index=0, delta={"type": "arguments_delta", "arguments": "secret"})]
     late += [event("step.stop", index=0, step_usage={"total_tokens": 1})]
@@ -463,20 +463,20 @@ def test_nothing_more_is_heard_of_a_hidden_call() -> None:
     assert through(other, [created(), update]) == created().raw + update.raw
 
 
-def test_thoughts_are_told_with_what_they_sign() -> None:
+def test_thoughts_are_kept_with_their_signatures() -> None:
     speaks = wire(stream=True)
     signature = {"type": "thought_signature", "signature": "c2ln"}
     seen = [speaks.unwrap(decode(one.data or b"")) for one in step(0, {"type": "thought"}, signature)]
     assert [parts_of(one) for one in seen if one] == [[{"text": "", "thought": True, "thoughtSignature": "c2ln"}]]
 
 
-def test_what_is_not_understood_passes() -> None:
+def test_unknown_events_pass() -> None:
     speaks = wire(stream=True)
     for item in (event("future.event", index="x"), SseEvent(b"data: {\n\n", b"{"), SseEvent(b"data: 1\n\n", b"1")):
         assert speaks.passthrough_event(item) == item.raw
 
 
-def test_an_event_whose_last_line_never_came_is_framed_anew() -> None:
+def test_an_event_without_its_last_line_is_framed_anew() -> None:
     speaks = wire(stream=True)
     cut = created()
     assert speaks.passthrough_event(SseEvent(cut.raw.rstrip(), cut.data)) == cut.raw
@@ -485,7 +485,7 @@ def test_an_event_whose_last_line_never_came_is_framed_anew() -> None:
 # --- errors -------------------------------------------------------------------------------------------------------
 
 
-def test_errors_have_a_word_for_a_code() -> None:
+def test_errors_have_a_word_as_code() -> None:
     google = {"error": {"code": 503, "message": "no", "status": "UNAVAILABLE"}}
     speaks = wire(stream=True)
     assert decode(speaks.error(google)) == {"error": {"message": "no", "code": "unavailable"}}
@@ -555,7 +555,7 @@ def test_an_odd_request_is_written_again_or_malformed(data: st.DataObject) -> No
 
 
 @given(st.data())
-def test_an_odd_answer_is_told_all_the_same(data: st.DataObject) -> None:
+def test_an_odd_answer_is_still_converted(data: st.DataObject) -> None:
     speaks = wire()
     document = changed(ANSWER, data.draw(st.sampled_from(places(ANSWER))), data.draw(JUNK))
     if (seen := speaks.unwrap(document)) is not None:

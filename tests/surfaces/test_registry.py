@@ -1,4 +1,4 @@
-"""Which URL is what: the table of everything that is Gemini's, and of what only looks like it."""
+"""A table of all URLs of surfaces, and of URLs that only look like them."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ MATCHES = [
 @pytest.mark.parametrize(
     ("host", "path", "surface", "operation", "framing", "model"), MATCHES, ids=[m[0] + m[1] for m in MATCHES]
 )
-def test_a_request_to_a_surface_is_known_by_host_and_path_and_by_path_alone(
+def test_a_request_to_a_surface_is_recognised_by_host_and_path_and_by_path_alone(
     host: str, path: str, surface: str, operation: Operation, framing: Framing, model: str
 ) -> None:
     enveloped = surface == "codeassist"
@@ -211,7 +211,7 @@ def test_other_requests_to_the_same_hosts_match_nothing(method: str, host: str, 
         "evil-cloudcode-pa.googleapis.com",
     ],
 )
-def test_a_foreign_host_is_no_surface_though_its_path_is_one(host: str) -> None:
+def test_a_foreign_host_with_a_surfaces_path_matches_nothing(host: str) -> None:
     path = "/v1beta/models/m:generateContent"
     assert not is_surface_host(host)
     assert match("POST", host, path) is None
@@ -254,7 +254,7 @@ def test_firebase_by_host_takes_the_path_that_by_path_alone_is_vertex() -> None:
         (CODE, "/v1internal:generateContent", False),
     ],
 )
-def test_which_requests_vertex_ai_reads_in_its_own_language(host: str, path: str, is_vertex: bool) -> None:
+def test_which_requests_vertex_ai_processes(host: str, path: str, is_vertex: bool) -> None:
     found = match("POST", host, path)
     assert found is not None
     assert found.is_vertex is is_vertex
@@ -309,7 +309,7 @@ def test_a_foreign_host_costs_less_than_two_microseconds() -> None:
 
 
 @pytest.mark.skipif(not RECORDED.exists(), reason="the recorded exchanges are not beside this checkout")
-def test_every_recorded_url_is_what_the_recording_says() -> None:
+def test_every_recorded_url_matches_its_recording() -> None:
     seen = 0
     with lzma.open(RECORDED, "rt", encoding="utf-8") as lines:
         for exchange in map(json.loads, lines):
@@ -367,5 +367,5 @@ FLASH = "/v1beta/models/gemini-3-flash:generateContent"
         ("example.com", FLASH, False),
     ],
 )
-def test_a_path_is_a_surface_s_however_it_is_spelt(host: str, path: str, expected: bool) -> None:
+def test_a_surfaces_path_is_recognised_in_any_spelling(host: str, path: str, expected: bool) -> None:
     assert is_surface_path(host, path) is expected

@@ -1,4 +1,4 @@
-"""Gemini's own language: where a response lies in its envelope, how events are framed, and how a request goes on."""
+"""Gemini's own wire: the envelope of a response, the framing of events, and the next request of a loop."""
 
 from typing import Any
 
@@ -62,7 +62,7 @@ def test_without_tools_there_is_no_mode_to_set() -> None:
     assert speaks.next_request(speaks.read(sent), [], "NONE") == sent
 
 
-def test_what_was_said_in_a_loop_goes_behind_the_client_s_own() -> None:
+def test_a_loops_contents_follow_the_clients() -> None:
     speaks = wire(surface="codeassist")
     request = speaks.read(encode({"model": "m", "request": decode(body()), "later": 1}))
     added = {"role": "model", "parts": [{"text": "so"}]}
@@ -73,7 +73,7 @@ def test_what_was_said_in_a_loop_goes_behind_the_client_s_own() -> None:
 
 @pytest.mark.parametrize("surface", ["developer", "codeassist"])
 @pytest.mark.parametrize("framing", list(Framing))
-def test_an_event_is_read_back_as_what_it_was_written(surface: str, framing: Framing) -> None:
+def test_a_written_event_reads_back_equal(surface: str, framing: Framing) -> None:
     speaks = wire(framing, surface)
     answers: list[dict[str, Any]] = [{"candidates": [], "responseId": f"r{n}"} for n in range(3)]
     came = {"response": {}, "traceId": "t"} if surface == "codeassist" else None
@@ -95,7 +95,7 @@ def test_an_array_opens_once_and_closes_once() -> None:
     assert decode(speaks.event({"a": 1}) + speaks.event({"a": 2}) + speaks.end()) == [{"a": 1}, {"a": 2}]
 
 
-def test_an_event_that_came_in_another_framing_goes_in_the_one_that_was_asked_for() -> None:
+def test_an_event_in_another_framing_is_reframed() -> None:
     (item,) = ArrayDecoder().feed(b'[{"a":\n1}')
     assert wire(Framing.SSE).passthrough_event(item) == b'data: {"a": 1}\r\n\r\n'
 
@@ -109,9 +109,7 @@ def test_an_event_that_came_in_another_framing_goes_in_the_one_that_was_asked_fo
         ("codeassist", Framing.SSE, [{"error": {}}]),
     ],
 )
-def test_an_error_before_anything_else_has_the_shape_that_the_surface_gives_it(
-    surface: str, framing: Framing, expected: Any
-) -> None:
+def test_an_error_before_any_stream_has_the_surfaces_form(surface: str, framing: Framing, expected: Any) -> None:
     assert decode(wire(framing, surface).error({"error": {}})) == expected
 
 

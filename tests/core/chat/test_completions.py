@@ -1,4 +1,4 @@
-"""Answers of chat completions as Gemini's responses, and back."""
+"""Converts answers of chat completions to Gemini responses and back."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ def signed(signature: str) -> Json:
 
 
 def parts(completions: Completions, *documents: Json) -> list[Json]:
-    """What the documents come to, as parts, one after the other."""
+    """The parts of all documents, in order."""
     found: list[Json] = []
     for document in documents:
         response = completions.read(document)
@@ -34,7 +34,7 @@ def parts(completions: Completions, *documents: Json) -> list[Json]:
 
 
 def calls(found: list[Json]) -> list[Json]:
-    """The calls that these parts come to, as `core.answer` puts them together."""
+    """The calls in these parts, as `core.answer` assembles them."""
     made: list[Json] = []
     for part in found:
         call = dict(part["functionCall"])
@@ -76,7 +76,7 @@ def calls(found: list[Json]) -> list[Json]:
         ),
     ],
 )
-def test_what_an_event_says(given: Json, expected: list[Json]) -> None:
+def test_the_parts_of_an_event(given: Json, expected: list[Json]) -> None:
     assert parts(Completions(), chunk(given)) == expected
 
 
@@ -140,12 +140,12 @@ def test_what_an_event_says(given: Json, expected: list[Json]) -> None:
         pytest.param([[{"id": "x", "function": {"name": 5, "arguments": "{}"}}, None, 5]], [], id="no name"),
     ],
 )
-def test_calls_are_put_together(entries: list[list[Json]], expected: list[Json]) -> None:
+def test_calls_are_assembled_from_pieces(entries: list[list[Json]], expected: list[Json]) -> None:
     stream = [chunk({"tool_calls": one}) for one in entries]
     assert calls(parts(Completions(), *stream, chunk({}, "tool_calls"))) == expected
 
 
-def test_a_call_is_told_as_soon_as_its_arguments_are_complete() -> None:
+def test_a_call_is_returned_as_soon_as_its_arguments_are_complete() -> None:
     completions = Completions()
     first = {"id": "x", "index": 0, **entry("f", '{"a":')}
     assert parts(completions, chunk({"tool_calls": [first]})) == [
@@ -175,7 +175,7 @@ def test_a_signature_may_come_with_a_later_piece() -> None:
         ("SAFETY", "SAFETY"),
     ],
 )
-def test_why_it_ended(finish: str, reason: str) -> None:
+def test_finish_reasons(finish: str, reason: str) -> None:
     completions = Completions()
     response = completions.read(came := chunk({"content": "x"}, finish))
     assert response is not None
@@ -213,14 +213,14 @@ def whole(message: Json, finish: str, **more: Any) -> Json:
         {**chunk({}), "choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3}},
     ],
 )
-def test_what_is_seen_whole_is_written_as_it_came(came: Json) -> None:
+def test_a_fully_visible_answer_is_written_unchanged(came: Json) -> None:
     completions = Completions()
     response = completions.read(came)
     assert response is not None
     assert completions.write(response, came, came["object"]) == came
 
 
-def test_hidden_calls_leave_nothing_behind() -> None:
+def test_hidden_calls_leave_no_trace() -> None:
     completions = Completions()
     own, hidden = {"id": "x", **entry("own", '{ "a":1}')}, {"id": "y", **entry("hidden", "{}")}
     came = whole({"content": "a", "tool_calls": [hidden, own]}, "tool_calls")
@@ -234,7 +234,7 @@ def test_hidden_calls_leave_nothing_behind() -> None:
     assert choice["finish_reason"] == "tool_calls"
 
 
-def test_a_placeholder_ends_as_an_answer_in_words_does() -> None:
+def test_a_placeholder_ends_like_a_text_answer() -> None:
     completions = Completions()
     came = whole({"tool_calls": [{"id": "y", **entry("hidden", "{}")}]}, "tool_calls")
     completions.read(came)
@@ -245,7 +245,7 @@ def test_a_placeholder_ends_as_an_answer_in_words_does() -> None:
     assert (written["id"], written["later"]) == ("c1", {"a": 1})
 
 
-def test_a_stream_that_showed_a_call_ends_as_it_came() -> None:
+def test_a_stream_with_a_visible_call_ends_unchanged() -> None:
     completions = Completions()
     completions.read(chunk({"tool_calls": [{"id": "x", **entry("own", "{}")}]}))
     completions.forward()
@@ -256,7 +256,7 @@ def test_a_stream_that_showed_a_call_ends_as_it_came() -> None:
 
 
 def given(hidden: str, *documents: Json) -> list[Json]:
-    """The entries of calls that the client of a stream is given, where it is not shown the calls of that name."""
+    """The call entries that a streaming client gets if the calls of that name are hidden."""
     completions = Completions()
     found: list[Json] = []
     hides = False
@@ -313,7 +313,7 @@ def own(place: int, name: str = "own") -> Json:
         ),
     ],
 )
-def test_the_calls_of_a_stream_are_numbered_as_the_client_is_given_them(
+def test_the_visible_calls_of_a_stream_are_numbered_consecutively(
     entries: list[list[Json]], expected: list[Json]
 ) -> None:
     stream = [chunk({"tool_calls": one}) for one in entries]
@@ -329,7 +329,7 @@ def test_a_call_that_the_end_completes_adds_nothing_to_the_event_that_ends() -> 
     assert completions.write({**seen, "responseId": "c0"}, end, end["object"])["choices"] == end["choices"]
 
 
-def test_counts_go_there_and_back() -> None:
+def test_counts_are_converted_and_back() -> None:
     usage = {
         "prompt_tokens": 5,
         "completion_tokens": 2,
@@ -358,7 +358,7 @@ def test_counts_go_there_and_back() -> None:
     }
 
 
-def test_what_the_proxy_says_itself_goes_under_the_answer_s_head() -> None:
+def test_the_proxys_own_text_has_the_members_of_the_answer() -> None:
     completions = Completions()
     completions.read(chunk({"content": "a"}))
     completions.begin_round()
@@ -369,7 +369,7 @@ def test_what_the_proxy_says_itself_goes_under_the_answer_s_head() -> None:
     }
 
 
-def test_what_is_written_of_a_stream_says_once_whose_message_it_is() -> None:
+def test_a_rewritten_stream_has_the_role_once() -> None:
     filler: Json = {"candidates": [{"content": {"parts": [{"text": "", "thought": True}]}, "index": 0}]}
     kind = "chat.completion.chunk"
     completions = Completions()
@@ -387,7 +387,7 @@ def test_what_is_written_of_a_stream_says_once_whose_message_it_is() -> None:
     ]
 
 
-def test_what_goes_behind_events_that_passed_does_not_say_again_whose_message_it_is() -> None:
+def test_events_after_unchanged_ones_do_not_repeat_the_role() -> None:
     completions = Completions()
     completions.read(chunk({"role": "assistant", "content": "a"}))
     completions.forward()

@@ -1,4 +1,4 @@
-"""Requests of chat completions as Gemini's documents."""
+"""Converts requests of chat completions to Gemini's form."""
 
 import base64
 from typing import Any
@@ -88,7 +88,7 @@ def signed(signature: str) -> Json:
         ),
     ],
 )
-def test_a_message_is_a_content(message: Json, expected: Json) -> None:
+def test_a_message_becomes_a_content(message: Json, expected: Json) -> None:
     assert gemini(message)["contents"] == [expected]
 
 
@@ -182,7 +182,7 @@ def test_the_choice_among_tools(choice: Any, calling: Json | None) -> None:
         ({"temperature": 1, "tools": None, "tool_choice": None, "functions": None}, {}),
     ],
 )
-def test_what_else_of_a_request_matters(more: Json, expected: Json) -> None:
+def test_other_members_of_a_request(more: Json, expected: Json) -> None:
     assert gemini(**more) == {"contents": [], "model": "m", **expected}
 
 
@@ -213,7 +213,7 @@ def test_the_client_s_tools_are_known_by_name_and_place() -> None:
         (b'{"messages":[],"messages":[]}', "twice"),
     ],
 )
-def test_what_has_no_form_in_gemini_s_language_is_told(body: bytes, words: str) -> None:
+def test_messages_without_a_gemini_form_are_malformed(body: bytes, words: str) -> None:
     with pytest.raises(Malformed, match=words):
         translate(body)
 

@@ -1,4 +1,4 @@
-"""Rewritten requests as bodies of chat completions again."""
+"""Converts rewritten requests back to bodies of chat completions."""
 
 from typing import Any
 
@@ -53,7 +53,7 @@ def messages(body: bytes, contents: list[Piece]) -> Any:
     return decode(write_body(translate(body), {}, contents))["messages"]
 
 
-def test_what_is_not_to_change_is_the_same_object() -> None:
+def test_an_unchanged_body_is_the_same_object() -> None:
     assert write_body(translate(BODY), {}, None) is BODY
     assert write_body(translate(HEAD + b"]}"), {"tools": None, "toolConfig": None}, None) == HEAD + b"]}"
 
@@ -68,7 +68,7 @@ def test_a_member_is_replaced_however_its_key_is_written() -> None:
     }
 
 
-def test_messages_that_stay_are_the_bytes_that_came() -> None:
+def test_unchanged_messages_keep_their_bytes() -> None:
     spans = pieces(BODY)
     whole = (spans[0][0], spans[-1][1])
     source = translate(BODY)
@@ -152,7 +152,7 @@ def test_messages_that_stay_are_the_bytes_that_came() -> None:
         ),
     ],
 )
-def test_a_content_is_told_as_messages(content: bytes, expected: list[Json]) -> None:
+def test_a_content_becomes_messages(content: bytes, expected: list[Json]) -> None:
     body = encode({"messages": [{"role": "user", "content": "a"}]})
     assert messages(body, [pieces(body)[0], content])[1:] == expected
 
@@ -168,7 +168,7 @@ def test_answers_find_calls_that_have_no_id() -> None:
     assert not {one["tool_call_id"] for one in first[1:]} & {one["tool_call_id"] for one in second[1:]}
 
 
-def test_an_answer_that_is_added_goes_by_the_id_that_the_client_gave_its_call() -> None:
+def test_an_added_answer_has_the_clients_id_of_its_call() -> None:
     spans = pieces(BODY)
     added = user({"functionResponse": {"name": "f", "response": {}}})
     assert messages(BODY, [spans[0], spans[1], added])[3]["tool_call_id"] == "x"
@@ -200,7 +200,7 @@ def sent(tools: Any = None, config: Any = None, body: bytes = BODY) -> Any:
         ({"name": "h", "description": "d", "parametersJsonSchema": {"$ref": "#/$defs/x"}}, {"$ref": "#/$defs/x"}),
     ],
 )
-def test_grafted_tools_are_told_in_openai_s_form(declaration: Json, parameters: Json) -> None:
+def test_grafted_tools_are_written_in_openais_form(declaration: Json, parameters: Json) -> None:
     function = {"name": "h", "description": "d", "parameters": parameters}
     assert sent([{"functionDeclarations": [declaration]}])["tools"] == [{"type": "function", "function": function}]
 
@@ -220,7 +220,7 @@ def test_a_grafted_tool_is_not_taken_for_one_of_the_client_s_that_has_its_name()
     assert tool["function"]["description"] == "d"
 
 
-def test_without_tools_nothing_is_said_of_them() -> None:
+def test_without_tools_the_body_has_no_tool_members() -> None:
     body = BODY[:-1] + b',"parallel_tool_calls":true}'
     assert sent(body=body).keys() == {"model", "temperature", "later", "messages"}
 
@@ -264,7 +264,7 @@ def test_the_choice_among_tools(config: Json, choice: Any) -> None:
     "choice",
     ["auto", "required", {"type": "function", "function": {"name": "f"}, "later": 1}, {"type": "custom", "x": 1}],
 )
-def test_what_the_client_chose_stays_where_nothing_else_is_to_be(choice: Any) -> None:
+def test_the_clients_choice_stays_unless_replaced(choice: Any) -> None:
     body = encode({"messages": [], "tools": [], "tool_choice": choice})
     config = decode(translate(body).gemini)["toolConfig"]
     assert sent([{"functionDeclarations": [TOOL]}], config, body)["tool_choice"] == choice

@@ -46,7 +46,7 @@ def _refuse_unknown(value: object) -> None:
 
 
 def counting() -> Callable[[str], str]:
-    """Ids that differ and are the same in each run."""
+    """Deterministic, unique ids."""
     numbers = itertools.count(1)
     return lambda kind: f"{kind}_{next(numbers)}"
 
@@ -66,7 +66,7 @@ def translated(documents: Iterable[dict[str, Any]], **fields: Any) -> tuple[Tran
 
 
 def accumulated(events: Iterable[dict[str, Any]]) -> tuple[list[ResponseStreamEvent[Any]], Response]:
-    """What the published client's own stream makes of the events."""
+    """The response that the published client's stream assembles from the events."""
     body = b"".join(map(sse, events))
 
     def answer(request: httpx2.Request) -> httpx2.Response:

@@ -1,4 +1,4 @@
-"""Errors: OpenAI's shape, and the exception that the published client makes of each."""
+"""Errors in OpenAI's form, and the published client's exception for each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The input of a response, listed: as it was given, as the published package types it, in pages."""
+"""The list of a response's input items: as given, in the published package's types, in pages."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CALLED = {"type": "function_call", "call_id": "call_a", "name": "f", "arguments"
 
 
 def told(items: Any, order: str = "asc") -> list[dict[str, Any]]:
-    """Kept and listed, by way of JSON."""
+    """Stored and listed, through JSON."""
     wanted = read_request({"model": "gemini-3-flash", "input": items})
     contents = wanted.add_to(StoredCalls(has_history=True)).contents
     kept = json.loads(json.dumps(stored_items(wanted.raw_input, contents, counting())))
@@ -106,7 +106,7 @@ def test_an_output_is_listed_in_its_own_form(output: Any) -> None:
     assert told([CALLED, item])[1] == {**item, "id": "fco_2", "status": "completed"}
 
 
-def test_data_is_kept_once_also_in_outputs() -> None:
+def test_data_is_stored_once_also_in_outputs() -> None:
     output = {
         "type": "function_call_output",
         "call_id": "call_a",
@@ -120,7 +120,7 @@ def test_data_is_kept_once_also_in_outputs() -> None:
     assert told([CALLED, output])[1]["output"][0]["image_url"] == url(PIXEL)
 
 
-def test_ids_are_kept_unless_they_are_there_twice() -> None:
+def test_ids_are_kept_unless_duplicated() -> None:
     items = [{"role": "user", "content": "Hi", "id": "x"}, {"role": "user", "content": "Ho", "id": "x"}]
 
     assert [item["id"] for item in told(items)] == ["x", "msg_1"]
@@ -156,7 +156,7 @@ def test_a_list_comes_in_pages(query: list[tuple[str, str]], numbers: list[int],
         ("before", "m1"),
     ],
 )
-def test_a_page_that_cannot_be_is_refused_with_the_name(name: str, value: str) -> None:
+def test_an_invalid_page_is_refused_with_the_field(name: str, value: str) -> None:
     with pytest.raises(Invalid) as caught:
         input_page(ITEMS, [], [(name, value)])
 

@@ -1,4 +1,4 @@
-"""Items of an input: the parts that they become, and what is refused with its place named."""
+"""Input items: the parts that they become, and refusals with their position."""
 
 from __future__ import annotations
 
@@ -252,7 +252,7 @@ REFUSED: dict[str, tuple[Any, str, str]] = {
 
 
 @pytest.mark.parametrize(("items", "param", "word"), REFUSED.values(), ids=REFUSED)
-def test_what_gemini_cannot_be_given_is_refused_with_its_place(items: Any, param: str, word: str) -> None:
+def test_unsupported_items_are_refused_with_their_position(items: Any, param: str, word: str) -> None:
     with pytest.raises(Invalid) as caught:
         contents(items)
 

@@ -1,4 +1,5 @@
-"""What a request adds to a history: calls as the model made them, their responses in order, and nothing lost."""
+"""The Contents that a request adds to a history: calls as the model made them, their responses in order, nothing
+lost."""
 
 from __future__ import annotations
 
@@ -66,7 +67,7 @@ def test_some_outputs_leave_the_others_missing_and_nothing_to_send() -> None:
     assert added == AddedContents([user(answer(B))], ["call_a"])
 
 
-def test_an_output_that_is_kept_says_whose_it_is_where_the_model_gave_no_id() -> None:
+def test_a_stored_output_has_a_call_id_even_if_the_model_gave_none() -> None:
     anonymous = {"functionCall": {"name": "b", "args": {}}}
     past = StoredCalls(calls={"call_a": A, "call_b": anonymous}, waiting=["call_a", "call_b"], has_history=True)
 
@@ -75,7 +76,7 @@ def test_an_output_that_is_kept_says_whose_it_is_where_the_model_gave_no_id() ->
     assert kept["parts"][0]["functionResponse"]["id"] == "call_b"
 
 
-def test_outputs_one_by_one_end_as_if_they_had_come_at_once() -> None:
+def test_outputs_one_by_one_end_like_outputs_at_once() -> None:
     second = add([output("a"), HI], HALF)
 
     assert second == add([output("a"), output("b"), HI])
@@ -89,7 +90,7 @@ def test_an_output_may_be_given_again_but_not_changed() -> None:
     assert caught.value.param == "input[0].output"
 
 
-def test_words_beside_an_output_are_kept_while_calls_wait_that_the_client_does_not_know_of() -> None:
+def test_messages_beside_an_output_are_kept_while_hidden_calls_wait() -> None:
     past = StoredCalls(calls=CALLS, waiting=["call_a", "call_b"], hidden=["call_b"], has_history=True)
 
     assert add([HI, output("a")], past) == AddedContents([user(answer(A), {"text": "hi"})], ["call_b"])
@@ -103,14 +104,14 @@ def test_words_beside_an_output_are_kept_while_calls_wait_that_the_client_does_n
 SINGLE = StoredCalls(calls=CALLS, steps=dict.fromkeys(CALLS, "resp_1"), step=CALLS)
 
 
-def test_an_input_that_ends_amid_a_step_is_given_the_rest_of_its_calls() -> None:
+def test_an_input_that_ends_amid_a_step_gets_the_rest_of_its_calls() -> None:
     added = add([HI, call("a"), output("a")], SINGLE)
 
     assert added == AddedContents([user({"text": "hi"}), model(A, B), user(answer(A))], ["call_b"])
 
 
 @pytest.mark.parametrize("after", [[HI], [call("b"), output("b")]], ids=["words", "the other call"])
-def test_an_input_that_went_on_from_a_step_or_knows_all_of_it_goes_up(after: list[Any]) -> None:
+def test_an_input_that_continues_a_step_or_knows_all_of_it_goes_upstream(after: list[Any]) -> None:
     assert add([HI, call("a"), output("a"), *after], SINGLE).missing == []
 
 
@@ -127,7 +128,7 @@ def test_calls_that_wait_may_be_told_again_beside_their_outputs() -> None:
     assert added.contents == [user(answer(A), answer(B))]
 
 
-def test_words_without_the_outputs_that_are_waited_for_are_refused_naming_all() -> None:
+def test_messages_without_the_missing_outputs_are_refused_naming_all_calls() -> None:
     with pytest.raises(Invalid, match=r"No tool output found for function calls call_a, call_b\.") as caught:
         add([HI])
 
@@ -141,7 +142,7 @@ def test_outputs_of_unknown_calls_are_refused_naming_all() -> None:
     assert caught.value.param == "input[1].call_id"
 
 
-def test_one_unknown_call_is_told_as_openai_does() -> None:
+def test_one_unknown_call_has_openais_error_message() -> None:
     with pytest.raises(Invalid) as caught:
         add([output("xxx")], StoredCalls())
 
@@ -194,13 +195,15 @@ KEPT: dict[str, tuple[list[Any], list[Any]]] = {
 
 
 @pytest.mark.parametrize(("items", "contents"), KEPT.values(), ids=KEPT)
-def test_calls_in_a_clients_own_history_go_up_as_the_model_made_them(items: list[Any], contents: list[Any]) -> None:
+def test_calls_in_a_clients_own_history_go_upstream_as_the_model_made_them(
+    items: list[Any], contents: list[Any]
+) -> None:
     past = StoredCalls(calls=CALLS, steps={"call_a": "resp_1", "call_b": "resp_1"})
 
     assert add(items, past).contents == contents
 
 
-def test_steps_that_follow_one_another_stay_apart() -> None:
+def test_consecutive_steps_stay_separate() -> None:
     past = StoredCalls(calls=CALLS, steps={"call_a": "resp_1", "call_b": "resp_2"})
 
     added = add([HI, call("a"), output("a"), call("b"), output("b")], past)
@@ -214,7 +217,7 @@ def test_steps_that_follow_one_another_stay_apart() -> None:
     ]
 
 
-def test_a_call_that_nobody_knows_is_told_as_the_client_tells_it_with_the_documented_stand_in() -> None:
+def test_an_unknown_call_goes_upstream_with_the_dummy_signature() -> None:
     x, y = {"functionCall": {"name": "x", "args": {"n": 1}}}, {"functionCall": {"name": "y", "args": {}}}
 
     added = add([HI, call("x", '{"n":1}'), call("y"), output("x"), output("y")], StoredCalls())
@@ -229,7 +232,7 @@ def test_calls_without_outputs_are_refused_naming_all() -> None:
         add([HI, call("a"), call("b"), output("b"), HI, call("x")], StoredCalls())
 
 
-def test_calls_may_come_first_where_a_history_went_before() -> None:
+def test_calls_may_come_first_after_a_history() -> None:
     assert add([call("x"), output("x")], StoredCalls(has_history=True)).contents[0]["role"] == "model"
 
 
@@ -238,8 +241,8 @@ STEPS = st.lists(st.lists(st.sampled_from(NAMES), min_size=1, max_size=3, unique
 
 
 @given(steps=STEPS, data=st.data())
-def test_whatever_order_a_client_tells_its_steps_in_the_service_takes_it(steps: list[list[str]], data: Any) -> None:
-    """Of each step the outputs in any order, with words of either side between the steps or without."""
+def test_the_service_accepts_any_order_of_a_clients_steps(steps: list[list[str]], data: Any) -> None:
+    """The outputs of each step in any order, with or without messages of either side between the steps."""
     items: list[Any] = [HI]
     for index, names in enumerate(steps):
         named = [f"{name}{index}" for name in names]

@@ -1,4 +1,5 @@
-"""What the published client really sends, unmodified: its bodies are understood, its histories taken back."""
+"""Unmodified requests of the published client: their bodies are accepted, and so are the histories that it sends
+back."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ class Answer(BaseModel):
 
 @contextmanager
 def client(parts: list[dict[str, Any]], sent: list[ResponsesRequest]) -> Iterator[openai.OpenAI]:
-    """A client to whom each request is answered with these parts of the model's. `sent` is what was understood."""
+    """A client that gets these parts as the answer to each request. `sent`: the parsed requests."""
 
     def answer(request: httpx2.Request) -> httpx2.Response:
         body = json.loads(request.content)

@@ -1,4 +1,4 @@
-"""The events of a stream that ends with a response that was kept."""
+"""The events of a stream that ends with a stored response."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Every field of a Responses API request: what it becomes, and what is refused with the field named."""
+"""Every field of a Responses API request: its result, or its refusal with the field named."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ CONFIGS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize(("given", "config"), CONFIGS.values(), ids=CONFIGS)
-def test_how_to_answer_becomes_a_generation_config(given: dict[str, Any], config: dict[str, Any]) -> None:
+def test_options_become_a_generation_config(given: dict[str, Any], config: dict[str, Any]) -> None:
     whole = body(**given)
     before = copy.deepcopy(whole)
 
@@ -119,7 +119,7 @@ NEUTRAL: dict[str, Any] = {
 
 
 @pytest.mark.parametrize(("name", "value"), NEUTRAL.items(), ids=NEUTRAL)
-def test_what_changes_no_answer_is_taken(name: str, value: Any) -> None:
+def test_options_without_effect_are_accepted(name: str, value: Any) -> None:
     wanted = read_request(body(**{name: value}))
 
     assert wanted.generation_config == {}
@@ -377,7 +377,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
 
 
 @pytest.mark.parametrize(("given", "param", "word"), REFUSED.values(), ids=REFUSED)
-def test_what_cannot_be_honoured_is_refused_with_its_name(given: dict[str, Any], param: str, word: str) -> None:
+def test_unsupported_options_are_refused_with_their_name(given: dict[str, Any], param: str, word: str) -> None:
     whole = body(**given)
     before = copy.deepcopy(whole)
 
@@ -434,7 +434,7 @@ def with_odd(at: tuple[Any, ...], odd: Any) -> Any:
     return whole
 
 
-def test_whatever_stands_anywhere_is_understood_or_refused_with_a_message() -> None:
+def test_any_value_anywhere_is_accepted_or_refused_with_a_message() -> None:
     refused: list[Invalid] = []
     for at in places(FULL):
         for odd in ODD:
@@ -477,7 +477,7 @@ ASKED += [{"tools": [TOOL], "tool_choice": choice} for choice, _ in CHOICES.valu
 
 
 @pytest.mark.parametrize("given", ASKED, ids=[*CONFIGS, *CHOICES])
-def test_the_strict_local_gemini_takes_it_and_the_published_types_take_its_echo(given: dict[str, Any]) -> None:
+def test_the_strict_local_gemini_accepts_the_request_and_the_published_types_its_echo(given: dict[str, Any]) -> None:
     wanted = read_request(body(**given))
     contents = wanted.add_to(StoredCalls()).contents
     request: dict[str, Any] = {"contents": contents, "generationConfig": wanted.generation_config}
@@ -492,7 +492,7 @@ def test_the_strict_local_gemini_takes_it_and_the_published_types_take_its_echo(
     response_of(Translator(wanted, "resp_1", new_id=str, now=lambda: 0.0).document())
 
 
-def test_the_echo_says_what_was_asked_for() -> None:
+def test_the_echo_repeats_the_request() -> None:
     wanted = read_request(
         body(
             instructions="be brief",

@@ -1,4 +1,4 @@
-"""Tools that a conversation keeps, as a response shows them."""
+"""The tools of a conversation, as a response shows them."""
 
 from typing import Any
 

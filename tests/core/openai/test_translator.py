@@ -1,4 +1,4 @@
-"""Gemini's answers as Responses: items, events, ends; each parsed by the published package's own types."""
+"""Gemini's answers as Responses: items, events and ends, each parsed by the published package's types."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def thought(text: str) -> dict[str, Any]:
 SUMMARY = {"reasoning": {"summary": "auto"}}
 
 
-def test_a_text_is_told_step_by_step() -> None:
+def test_a_text_becomes_events() -> None:
     done, events = translated([event({"text": "Hello"}), answer({"text": " there"}, usageMetadata=USAGE)])
 
     for number, one in enumerate(events):
@@ -88,7 +88,7 @@ def test_a_whole_answer_is_a_response() -> None:
     }
 
 
-def test_calls_come_out_with_string_arguments_and_are_kept_as_the_model_said_them() -> None:
+def test_calls_have_string_arguments_and_are_kept_as_the_model_sent_them() -> None:
     done, events = translated([event(CALL), event(OTHER), answer({"text": ""})])
 
     for one in events:
@@ -122,7 +122,7 @@ def test_calls_come_out_with_string_arguments_and_are_kept_as_the_model_said_the
     assert done.content == {"role": "model", "parts": [CALL, OTHER]}
 
 
-def test_thoughts_are_shown_where_a_summary_was_asked_for() -> None:
+def test_thoughts_are_shown_if_a_summary_was_requested() -> None:
     done, events = translated([event(thought("so")), event(thought(", then")), answer({"text": "4"})], **SUMMARY)
 
     for one in events:
@@ -143,7 +143,7 @@ def test_thoughts_are_shown_where_a_summary_was_asked_for() -> None:
     assert done.content == {"role": "model", "parts": [{"text": "4"}]}
 
 
-def test_thoughts_are_not_shown_else_and_do_not_cut_a_text() -> None:
+def test_other_thoughts_are_hidden_and_do_not_split_a_text() -> None:
     done, _ = translated([event({"text": "a"}), event(thought("so")), answer({"text": "b"})])
 
     assert [item["type"] for item in done.document()["output"]] == ["message"]
@@ -161,7 +161,7 @@ QUIET: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("quiet", QUIET.values(), ids=QUIET)
-def test_events_without_words_tell_nothing(quiet: dict[str, Any]) -> None:
+def test_events_without_content_are_ignored(quiet: dict[str, Any]) -> None:
     running = translator(**SUMMARY)
     running.start()
 
@@ -207,7 +207,7 @@ def test_arguments_that_come_in_pieces_are_put_together() -> None:
     assert pieces == before
 
 
-def test_a_call_whose_last_piece_never_came_is_told_as_far_as_it_came() -> None:
+def test_a_call_without_its_last_piece_has_the_arguments_that_arrived() -> None:
     piece = {"partialArgs": [{"jsonPath": "$.a", "numberValue": 1}], "willContinue": True}
     one, two = (event({"functionCall": {"name": name, **piece}}) for name in ("f", "g"))
 
@@ -259,7 +259,7 @@ ENDS: dict[str, tuple[list[Any], str, str | None, str | None]] = {
 
 
 @pytest.mark.parametrize(("documents", "status", "reason", "error"), ENDS.values(), ids=ENDS)
-def test_an_end_is_told_as_what_it_is(documents: list[Any], status: str, reason: str | None, error: str | None) -> None:
+def test_every_end_has_its_status(documents: list[Any], status: str, reason: str | None, error: str | None) -> None:
     done, events = translated(documents)
 
     response = response_of(done.document())
@@ -332,7 +332,7 @@ def test_one_by_one_the_first_of_the_calls_that_wait_is_given_out() -> None:
     assert [item["call_id"] for item in running.document()["output"]] == ["call_a"]
 
 
-def test_tools_of_the_conversation_are_shown_where_the_request_gave_none() -> None:
+def test_the_conversations_tools_are_shown_if_the_request_has_none() -> None:
     shown = function_tools([{"name": "f"}])
     wanted = read_request({"model": "gemini-3-flash", "input": "hi"})
     running = Translator(wanted, "resp_1", new_id=str, now=lambda: 0.0, tools=shown)
