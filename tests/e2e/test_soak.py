@@ -9,5 +9,5 @@ LEAKING = Path(__file__).parent / "scripts" / "leaking.py"
 
 
 def test_what_leaks_is_found(tmp_path: Path) -> None:
-    samples = soaked(tmp_path, seconds=0, seed=1, arguments=("-s", str(LEAKING)))
+    samples = soaked(tmp_path, seconds=0, seed=1, warm_up=0, arguments=("-s", str(LEAKING)))
     assert [sentence.partition(":")[0] for sentence in findings(samples)] == ["memory", "descriptors", "tasks"]

@@ -26,8 +26,10 @@ VISITS = 40
 AT_ONCE = 8
 BOUND = 120
 """Seconds within which the visits between two samples are over."""
-WARM_UP = 0.3
-"""The share of the samples that comes first, and is left out."""
+WARM_UP = 1000
+"""Requests before the first sample that counts: caches fill, and the allocator takes what it will keep."""
+LEAST = 6
+"""Samples that count, however slow the machine is."""
 LOOKS = 5
 """Looks at what the proxy holds, of which the least counts: what ends in its own time, such as a tool whose client has
 left, may not be over in the first."""
@@ -48,10 +50,11 @@ def soaked(
     seconds: float,
     seed: int,
     *,
+    warm_up: int = WARM_UP,
     arguments: tuple[str, ...] = (),
     say: Callable[[str], None] = lambda _: None,
 ) -> list[Sample]:
-    """Samples of a proxy that was used for so long, without those of its warm-up. `arguments` go to mitmdump. Raises
+    """Samples of a proxy that was used for so long, behind its first requests. `arguments` go to mitmdump. Raises
     AssertionError where an answer is wrong, TimeoutError where none comes."""
     samples: list[Sample] = []
     with Gemini() as gemini:
@@ -60,15 +63,17 @@ def soaked(
         try:
             traffic = Traffic(proxy, seed)
             ends = time.monotonic() + seconds
-            while time.monotonic() < ends or len(samples) < 6:
+            while time.monotonic() < ends or len(samples) < LEAST:
                 asyncio.run(asyncio.wait_for(traffic.visit(VISITS, AT_ONCE), BOUND))
                 gemini.forget()
-                samples.append(sampled(proxy, traffic.requests))
-                say(told(samples[-1]))
+                sample = sampled(proxy, traffic.requests)
+                say(told(sample))
+                if sample.requests >= warm_up:
+                    samples.append(sample)
             assert "Traceback" not in proxy.log, proxy.log[-5000:]
         finally:
             proxy.stop()
-    return samples[int(len(samples) * WARM_UP) :]
+    return samples
 
 
 def told(one: Sample) -> str:
