@@ -30,7 +30,7 @@ _CONNECT_TIMEOUT = 60.0  # seconds for one attempt: a first start may have to do
 _CLOSE_TIMEOUT = 5.0
 _STABLE = 10.0  # seconds after which the end of a connection is not a failed attempt
 _MAX_DELAY = 30.0  # seconds between attempts
-_PATIENCE = 1.0  # a call waits for the next attempt if it is at max_bytes so many seconds away
+_PATIENCE = 1.0  # a call waits for an attempt that begins within so many seconds
 
 _log = logging.getLogger(__name__)
 
