@@ -277,7 +277,8 @@ class Response(Record):
     `contents`: the Gemini Contents that it added to that history, what the client sent and then what it was given.
     `tools`: what is kept of its tools, in the door's own form. `calls`: for each call id that the client was given,
     the functionCall Part as the model said it. `document`: what can be retrieved; None: it was deleted, or never to
-    be retrieved, and is kept for what others need of it: their history, a conversation's place, its calls.
+    be retrieved, and is kept for what others need of it: their history, a conversation's place, its calls. `turns`: the
+    ids of the turns of the ledger that it holds.
     """
 
     response_id: str
@@ -288,6 +289,7 @@ class Response(Record):
     tools: Document | None = None
     calls: dict[str, Document] = {}
     document: Document | None = None
+    turns: list[str] = []
     created_at: float
 
 

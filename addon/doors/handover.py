@@ -42,8 +42,15 @@ class Handover:
             return None
         self._response_id, answer = found
         logger.info("session %s: a request was sent again, and gets the answer that is kept", self._session)
+        for turn_id in (await self._store.response(self._session, self._response_id)).turns:
+            await self._store.delivered(self._session, turn_id)  # they go with it, and the same request after this anew
         await self._store.sync()  # it may be what failed
         return answer
+
+    @property
+    def turns(self) -> list[str]:
+        """The turns of the ledger that the answer is made of."""
+        return [turn_id for runner in self.runners for turn_id in runner.turns]
 
     def asked(self, answer: Document) -> Asked | None:
         """What is kept with the response until its client has it."""

@@ -119,6 +119,7 @@ class Threads:
             tools=kept.record,
             calls=calls,
             document=document,
+            turns=handover.turns,
             created_at=self.store.clock(),
         )
         head = thread.previous if thread.name is not None else None

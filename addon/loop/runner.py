@@ -145,6 +145,11 @@ class Runner:
         async for out in self._perform(effects):
             yield out
 
+    @property
+    def turns(self) -> list[str]:
+        """The ids of the turns that have come to their clean end."""
+        return self.machine.complete
+
     async def handed_over(self, whole: bool = True) -> None:
         """The client has all of the answer, or else never will have. Of one without an end that is known already."""
         if self._ended:

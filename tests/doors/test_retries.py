@@ -5,12 +5,15 @@ import asyncio
 import itertools
 import json
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import httpx2
 import pytest
 
+from addon.control.access import ANYONE
 from addon.core.documents import Document
+from addon.doors.answers import joined
 from store.base import StoreUnavailable
 from tests.doors.conftest import MODEL, URL, House
 from tests.loop.conftest import call, says
@@ -61,6 +64,13 @@ async def lost(house: House, path: str, document: Document, **headers: str) -> b
     return line.sent
 
 
+async def die(house: House) -> None:
+    """The proxy is gone, as far as the store knows, and another one in its place."""
+    await house.store.drop("this")
+    house.proxy.executors.proxy_id = "next"
+    await house.store.hold("next", 3600)
+
+
 @pytest.fixture
 async def sender(house: House) -> House:
     """With a tool, `send`."""
@@ -72,6 +82,20 @@ async def sender(house: House) -> House:
     await house.proxy.close()
     await house.open()
     return house
+
+
+@pytest.fixture
+async def syncing(sender: House, monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+    """Set when the first flush has begun, which comes to no end."""
+    has_begun, sync = asyncio.Event(), sender.store.sync
+
+    async def slow() -> None:
+        monkeypatch.setattr(sender.store, "sync", sync)
+        has_begun.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(sender.store, "sync", slow)
+    return has_begun
 
 
 def begun(house: House) -> int:
@@ -138,9 +162,7 @@ async def test_a_proxy_that_died_before_its_client_had_the_answer_gives_it_to_th
     asking = asyncio.ensure_future(line.post(path, document))
     async with asyncio.timeout(5):
         await reached.wait()
-    await sender.store.drop("this")
-    sender.proxy.executors.proxy_id = "next"
-    await sender.store.hold("next", 3600)
+    await die(sender)
     again = await sender.post(path, document)
     assert told(path, again.content, stream=stream) == told(path, line.sent, stream=stream)
     assert (begun(sender), len(upstream.bodies)) == (1, 2)
@@ -169,13 +191,15 @@ async def test_the_same_request_beside_one_whose_answer_is_on_its_way_is_a_reque
 
 
 @pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize("what", ["words", "key", "session", "door"])
+@pytest.mark.parametrize("what", ["words", "key", "session", "door", "token"])
 async def test_what_is_not_the_same_request_of_the_same_asker_gets_no_answer_of_another(
-    sender: House, path: str, what: str
+    sender: House, monkeypatch: pytest.MonkeyPatch, path: str, what: str
 ) -> None:
     rounds(sender, stream=False, times=2)
     await lost(sender, path, asked(False, None))
     other = next(one for one in PATHS if one != path) if what == "door" else path
+    if what == "token":
+        monkeypatch.setattr("addon.control.guard.ANYONE", replace(ANYONE, token="another"))
     headers = {"key": {"x-goog-api-key": "another"}, "session": {"x-graft-session": "two"}}.get(what, {})
     answer = await sender.http.post(
         other, json=asked(False, None) | ({"input": "y"} if what == "words" else {}), headers=headers
@@ -198,18 +222,9 @@ async def test_an_answer_that_was_lost_longer_ago_than_the_window_is_not_given(s
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("path", PATHS)
 async def test_a_client_that_hangs_up_while_its_answer_is_flushed_to_disk_gets_it_when_it_asks_again(
-    sender: House, monkeypatch: pytest.MonkeyPatch, path: str, stream: bool
+    sender: House, syncing: asyncio.Event, path: str, stream: bool
 ) -> None:
-    upstream = rounds(sender, stream=stream)
-    syncing, left = asyncio.Event(), asyncio.Event()
-    sync = sender.store.sync
-
-    async def slow() -> None:
-        monkeypatch.setattr(sender.store, "sync", sync)
-        syncing.set()
-        await asyncio.Event().wait()
-
-    monkeypatch.setattr(sender.store, "sync", slow)
+    upstream, left = rounds(sender, stream=stream), asyncio.Event()
     document = asked(stream, "chat")
     body, given = json.dumps(document).encode(), itertools.count()
 
@@ -236,6 +251,44 @@ async def test_a_client_that_hangs_up_while_its_answer_is_flushed_to_disk_gets_i
     assert "ne" in again.text
     assert again.status_code == 200
     assert (begun(sender), len(upstream.bodies)) == (1, 2)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("path", PATHS)
+async def test_a_proxy_that_ends_while_an_answer_is_flushed_to_disk_leaves_it_to_the_retry(
+    sender: House, syncing: asyncio.Event, path: str, stream: bool
+) -> None:
+    upstream = rounds(sender, stream=stream)
+    asking = asyncio.ensure_future(sender.post(path, asked(stream, "chat")))
+    async with asyncio.timeout(5):
+        await syncing.wait()
+    sender.app.stop()
+    assert stream or (await asking).status_code == 503
+    await asyncio.wait([asking])
+    await sender.restart()
+    again = await sender.post(path, asked(stream, "chat"))
+    assert again.status_code == 200
+    assert "ne" in again.text
+    assert len(upstream.bodies) == 2
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_an_answer_whose_proxy_died_while_it_was_flushed_to_disk_is_given_once(
+    sender: House, syncing: asyncio.Event, path: str
+) -> None:
+    """What its tools have done is given with it, and to nobody else."""
+    upstream = rounds(sender, stream=False, times=2)
+    asking = asyncio.ensure_future(sender.post(path, asked(False, None)))
+    async with asyncio.timeout(5):
+        await syncing.wait()
+    await die(sender)
+    assert (await sender.post(path, asked(False, None))).status_code == 200
+    assert (begun(sender), len(upstream.bodies)) == (1, 2)
+    assert (await sender.post(path, asked(False, None))).status_code == 200
+    assert (begun(sender), len(upstream.bodies)) == (2, 4)
+    assert upstream.bodies[2] == upstream.bodies[0], "it begins anew"
+    asking.cancel()
+    await asyncio.wait([asking])
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -323,3 +376,25 @@ async def test_an_answer_is_handed_over_however_often_it_was_lost_before(sender:
     assert (await sender.post(path, asked(False, "chat"))).content == answers[0]
     assert len(set(answers)) == 1
     assert begun(sender) == 1
+
+
+def test_the_documents_of_a_stream_are_joined_for_each_candidate() -> None:
+    stream: list[Document] = [
+        {"candidates": [{"content": {"role": "model", "parts": [{"text": "a"}]}, "index": 1}], "modelVersion": "m"},
+        {"candidates": [{"content": {"role": "model", "parts": [{"text": "b", "thought": True}]}}]},
+        {"candidates": [{"finishReason": "STOP", "index": 0}, {"finishReason": "SAFETY", "index": 1}]},
+        {"usageMetadata": {"totalTokenCount": 3}},
+    ]
+    first = {
+        "content": {"role": "model", "parts": [{"text": "b", "thought": True}]},
+        "finishReason": "STOP",
+        "index": 0,
+    }
+    second = {"content": {"role": "model", "parts": [{"text": "a"}]}, "finishReason": "SAFETY", "index": 1}
+    whole = {"candidates": [first, second], "modelVersion": "m", "usageMetadata": {"totalTokenCount": 3}}
+    assert joined(stream) == whole
+    assert joined([whole]) is whole
+    assert joined([{"promptFeedback": {"blockReason": "SAFETY"}}, {"modelVersion": "m"}]) == {
+        "promptFeedback": {"blockReason": "SAFETY"},
+        "modelVersion": "m",
+    }
