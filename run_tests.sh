@@ -47,8 +47,8 @@ if [ "${1-}" = --checks ]; then
 fi
 if [ $# -eq 0 ]; then
     checks
-    step python -m pytest --numprocesses auto -m "not e2e" --ignore tests/e2e
-    step python -m pytest -m e2e # one after the other: they start processes of their own
+    step bounded 1200 python -m pytest --numprocesses auto -m "not e2e" --ignore tests/e2e
+    step bounded 2700 python -m pytest -m e2e # one after the other: they start processes of their own
     exit
 fi
 exec "$venv/bin/python" -m pytest "$@"

@@ -1,7 +1,7 @@
 """Runs a command that may take so many seconds and no more: `bounded.py SECONDS COMMAND...`.
 
-What it has started and left running is ended with it. Exit status 124 where the time is up, else the command's own.
-Standard library only; for systems without `timeout`.
+When the time is up it is interrupted, so that it can say where it was, and what it has started is ended with it. Exit
+status 124 then, else the command's own. Standard library only; for systems without `timeout`.
 """
 
 import contextlib
@@ -9,6 +9,9 @@ import os
 import signal
 import subprocess
 import sys
+
+GRACE = 20
+"""Seconds to clean up in after an interrupt."""
 
 
 def main(seconds: float, command: list[str]) -> int:
@@ -22,9 +25,11 @@ def main(seconds: float, command: list[str]) -> int:
     except KeyboardInterrupt:
         return 130
     finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        for sign in (signal.SIGINT, signal.SIGKILL):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, sign)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(GRACE)
 
 
 if __name__ == "__main__":
