@@ -19,13 +19,13 @@ def asker_of(path: str, header: Callable[[str], str | None]) -> str:
     """
     key = header("x-goog-api-key") or _query_key(path) or _bearer_key(path, header("authorization") or "")
     if key:
-        return asker_with(key)
+        return asker_of_key(key)
     named = _PROJECT.search(path)
     project = unquote(named[1]) if named else header("x-goog-user-project")
     return f"project:{project}" if project else ""
 
 
-def asker_with(key: str) -> str:
+def asker_of_key(key: str) -> str:
     """Who asks with an API key."""
     return f"key:{key}"
 

@@ -34,7 +34,7 @@ def responses_in(contents: Sequence[Document]) -> list[Document]:
     return [one for c in contents for part in parts_of(c) if isinstance(one := get(part, "functionResponse"), dict)]
 
 
-def echoed(contents: Sequence[Document]) -> list[tuple[Any, ...]]:
+def echoed_values(contents: Sequence[Document]) -> list[tuple[Any, ...]]:
     """The values in these Contents that the client must send back unchanged: each call as name, args, id and signature;
     the toolCall and toolResponse parts."""
     found: list[tuple[Any, ...]] = []

@@ -26,8 +26,8 @@ HEADERS = (
 PARAMETERS = ("key", "$key", "access_token", "api_key", "apikey", "oauth_token", "token", "x-amz-security-token")
 
 _HEADERS = frozenset(name.encode() for name in HEADERS)
-_NAMES_NOBODY = b"x-goog-user-project"  # a project's name is not looked for in other texts
-_NO_WORD = 20
+_PROJECT_HEADER = b"x-goog-user-project"  # a project's name is not looked for in other texts
+_KEY_LENGTH = 20
 """From this length on, a value without digits is a key rather than a word that somebody made up."""
 _RANDOM = re.compile(r"[\w.+=~ -]*\d[\w.+=~ -]*", re.ASCII)
 _SECRET_NAME = re.compile(r"key|token|secret|pass|pwd|auth|cred|cookie|session|private|signature", re.IGNORECASE)
@@ -78,12 +78,12 @@ def secrets_in(url: str, headers: Fields) -> set[str]:
     for name, raw in headers:
         lower = name.lower()
         if lower in _HEADERS:
-            if lower != _NAMES_NOBODY:
-                found |= _kept_secrets_of_header(lower, raw)
+            if lower != _PROJECT_HEADER:
+                found |= _cached_secrets_of_header(lower, raw)
         elif b"=" in raw:  # a URL, as in Referer and Location
             parameters += secret_parameters(raw.decode("utf-8", "surrogateescape"))
     for one in parameters:
-        found |= {form for form in (one, unquote(one)) if _is_no_word(form)}
+        found |= {form for form in (one, unquote(one)) if _is_key_like(form)}
     return found
 
 
@@ -103,14 +103,14 @@ def secrets_of_header(name: str, value: str) -> set[str]:
 
 
 @lru_cache(maxsize=256)
-def _kept_secrets_of_header(name: bytes, value: bytes) -> frozenset[str]:
+def _cached_secrets_of_header(name: bytes, value: bytes) -> frozenset[str]:
     """`secrets_of_header` without words. Cached, because clients repeat their headers."""
     found = secrets_of_header(name.decode(), value.decode("utf-8", "surrogateescape"))
-    return frozenset(filter(_is_no_word, found))
+    return frozenset(filter(_is_key_like, found))
 
 
-def _is_no_word(secret: str) -> bool:
-    return len(secret) >= _NO_WORD or any(map(str.isdigit, secret))
+def _is_key_like(secret: str) -> bool:
+    return len(secret) >= _KEY_LENGTH or any(map(str.isdigit, secret))
 
 
 def secrets_of_executor(url: str, headers: Iterable[tuple[str, str]]) -> set[str]:

@@ -44,12 +44,12 @@ def decompressor(encodings: str, most: int = sys.maxsize) -> Decompress | None:
     if len(names) > _MOST or any(name not in _DECODERS for name in names):
         return None
     if not names:
-        return _Room(most).take
+        return _OutputLimit(most).take
     steps = [_DECODERS[name](most) for name in reversed(names)]
     return steps[0] if len(steps) == 1 else _Chain(steps)
 
 
-class _Room:
+class _OutputLimit:
     """The rest of the output limit."""
 
     def __init__(self, most: int) -> None:
@@ -76,7 +76,7 @@ class _Chain:
         return chunk
 
 
-class _Body(Protocol):
+class _Decoder(Protocol):
     """A library's decoder for one body, or for one member or frame of a body."""
 
     @property
@@ -116,12 +116,12 @@ class _Zstd:
 class _Members:
     """Decodes one member or frame after the other. `padding` may follow each."""
 
-    def __init__(self, name: str, make: Callable[[], _Body], most: int, padding: bytes = b"") -> None:
+    def __init__(self, name: str, make: Callable[[], _Decoder], most: int, padding: bytes = b"") -> None:
         self._name = name
         self._make = make
-        self._room = _Room(most)
+        self._limit = _OutputLimit(most)
         self._padding = padding
-        self._member: _Body | None = None  # the current member
+        self._member: _Decoder | None = None  # the current member
 
     def __call__(self, chunk: bytes) -> bytes:
         if not chunk:
@@ -132,7 +132,7 @@ class _Members:
                 if self._member is not None and not (chunk := chunk.lstrip(self._padding)):
                     break
                 self._member = self._make()
-            out.append(self._room.take(_undone(self._name, self._member.decompress, chunk, self._room.rest + 1)))
+            out.append(self._limit.take(_decode(self._name, self._member.decompress, chunk, self._limit.rest + 1)))
             chunk = self._member.unused_data
         return b"".join(out)
 
@@ -141,9 +141,9 @@ class _Deflate:
     """Decodes deflate with or without zlib's header, which the first two bytes show."""
 
     def __init__(self, most: int) -> None:
-        self._room = _Room(most)
+        self._limit = _OutputLimit(most)
         self._head = b""
-        self._body: _Body | None = None
+        self._body: _Decoder | None = None
 
     def __call__(self, chunk: bytes) -> bytes:
         ends = not chunk
@@ -154,15 +154,15 @@ class _Deflate:
             is_zlib = len(self._head) > 1 and self._head[0] & 15 == 8 and int.from_bytes(self._head[:2]) % 31 == 0
             self._body = zlib.decompressobj(zlib.MAX_WBITS if is_zlib else -zlib.MAX_WBITS)
             chunk = self._head
-        out = _undone("deflate", self._body.decompress, chunk, self._room.rest + 1) if chunk else b""
+        out = _decode("deflate", self._body.decompress, chunk, self._limit.rest + 1) if chunk else b""
         if ends:
             _check_end("deflate", self._body.eof)
-        return self._room.take(out)
+        return self._limit.take(out)
 
 
 class _Brotli:
     def __init__(self, most: int) -> None:
-        self._room = _Room(most)
+        self._limit = _OutputLimit(most)
         self._body = brotli.Decompressor()
         self._has_begun = False
 
@@ -171,7 +171,7 @@ class _Brotli:
             _check_end("br", not self._has_begun or self._body.is_finished())
             return b""
         self._has_begun = True
-        return self._room.take(_undone("br", self._process, chunk, self._room.rest + 1))
+        return self._limit.take(_decode("br", self._process, chunk, self._limit.rest + 1))
 
     def _process(self, chunk: bytes, most: int) -> bytes:
         return bytes(self._body.process(chunk, output_buffer_limit=most))
@@ -186,7 +186,7 @@ _DECODERS: dict[str, Callable[[int], Decompress]] = {
 _DECODERS["x-gzip"] = _DECODERS["gzip"]
 
 
-def _undone(name: str, decompress: Callable[[bytes, int], bytes], chunk: bytes, most: int) -> bytes:
+def _decode(name: str, decompress: Callable[[bytes, int], bytes], chunk: bytes, most: int) -> bytes:
     try:
         return bytes(decompress(chunk, min(most, _LARGEST)))
     except (zlib.error, brotli.error, zstandard.ZstdError) as error:

@@ -10,11 +10,11 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from addon.core.calls import as_text, calls_in, echoed, has_user_content, responses_in, responses_lead
+from addon.core.calls import as_text, calls_in, echoed_values, has_user_content, responses_in, responses_lead
 from addon.core.documents import Document, encode, get, parts_of
 from addon.core.placeholder import Placeholder
 from addon.core.request import Piece
-from addon.core.steps import CallSlot, TrueStep, TrueTurn, client_calls, last_step, response_to, segments
+from addon.core.steps import CallSlot, TrueStep, TrueTurn, client_calls, last_step, segments, take_response
 from addon.core.tools import Generation, ToolPlan, is_before
 from addon.core.turns import CALLS, RESPONSES, SERVER_TOOLS, History, HistoryTurn
 
@@ -263,7 +263,7 @@ class _Writer:
         contents = turn.contents(self.body)
         if not self._is_declared(step):
             self._write([as_text(content, server=False)])
-        elif not earlier and echoed(contents) == echoed([content]):
+        elif not earlier and echoed_values(contents) == echoed_values([content]):
             self.keep(self.index, self.index + 1)
         else:
             self._write([content])
@@ -305,7 +305,7 @@ class _Writer:
             head: Document = {"name": self._used(slot)}
             if self.rules.ids and call.get("id") is not None:
                 head = {"id": call["id"], **head}
-            response = response_to(client_call, unmatched)
+            response = take_response(client_call, unmatched)
             if response is not None:
                 parts.append({"functionResponse": {**response, **head}})
                 continue

@@ -20,7 +20,7 @@ MEDIA = frozenset({"image", "audio", "video", "document"})
 _USERS = frozenset({"user_input", "function_result"})
 _ID = "interactionId"
 _CALLED = "calledAs"
-_PIECES = " pieces"  # a key that no step of the service has
+_JOINED_LATER = " pieces"  # a key that no step of the service has
 
 # --- ids ------------------------------------------------------------------------------------------------------
 
@@ -213,17 +213,17 @@ def with_delta(step: Document, delta: Document) -> Document:
     """A step with a delta added. The arguments of a function_call are pieces of JSON; `completed_step` joins them. The
     given step may be changed in place."""
     if delta.get("type") == "arguments_delta" and isinstance(piece := delta.get("arguments") or "", str):
-        if _PIECES not in step:
-            return {**step, _PIECES: [piece]}
-        step[_PIECES].append(piece)
+        if _JOINED_LATER not in step:
+            return {**step, _JOINED_LATER: [piece]}
+        step[_JOINED_LATER].append(piece)
         return step
     return step | {key: value for key, value in delta.items() if key != "type"}
 
 
 def completed_step(step: Document) -> Document:
     """A step with its pieces joined. Arguments that are no JSON object are kept as text under the key `arguments`."""
-    whole = {key: value for key, value in step.items() if key != _PIECES}
-    if pieces := "".join(step.get(_PIECES, ())):
+    whole = {key: value for key, value in step.items() if key != _JOINED_LATER}
+    if pieces := "".join(step.get(_JOINED_LATER, ())):
         try:
             arguments = decode(pieces.encode("utf-8", "surrogatepass"))
         except Malformed:

@@ -56,9 +56,9 @@ def fit_schema(schema: Schema) -> Schema:
     """
     try:
         _check(schema, "", schema)
-        schema = _mapped(_rooted(schema), _wrapped)
+        schema = _map_schemas(_without_root_ref(schema), _with_wrapped_ref)
         while cycle := _cycle(schema):
-            schema = _opened(schema, cycle)
+            schema = _with_optional_property(schema, cycle)
     except RecursionError:
         raise Unfit("", "is nested too deeply") from None
     return schema
@@ -84,13 +84,13 @@ def _path(path: str, place: _Place) -> str:
     return f"{join_path(path, key)}[{name}]" if isinstance(name, int) else join_path(join_path(path, key), name)
 
 
-def _mapped(schema: Any, change: Callable[[Schema], Schema]) -> Any:
+def _map_schemas(schema: Any, change: Callable[[Schema], Schema]) -> Any:
     """Apply a change to a schema and all its subschemas. Returns the same object if nothing changes."""
     if not isinstance(schema, dict):
         return schema
     new = schema
     for (key, name), member in _members(schema):
-        changed = _mapped(member, change)
+        changed = _map_schemas(member, change)
         if changed is member:
             continue
         new = dict(new)
@@ -114,13 +114,13 @@ def _check(schema: Any, path: str, root: Schema) -> None:
             raise Unfit(join_path(path, key), "must be a list of schemas")
         if key in _NUMBERS and (isinstance(value, bool) or not isinstance(value, int | float)):
             raise Unfit(join_path(path, key), "must be a number" + ("; true is of draft 4" if value is True else ""))
-    if "$ref" in schema and _named(schema["$ref"], root) is None:
+    if "$ref" in schema and _resolve(schema["$ref"], root) is None:
         raise Unfit(join_path(path, "$ref"), f"is {schema['$ref']!r}, which names nothing in this schema")
     for place, member in _members(schema):
         _check(member, _path(path, place), root)
 
 
-def _named(ref: Any, root: Schema) -> Schema | bool | None:
+def _resolve(ref: Any, root: Schema) -> Schema | bool | None:
     """The schema that a reference names, by JSON pointer, anchor or `$id`; None if there is none."""
     if not isinstance(ref, str):
         return None
@@ -144,23 +144,23 @@ def _find(schema: Any, matches: Callable[[Schema], bool]) -> Schema | None:
     return next((found for _, member in _members(schema) if (found := _find(member, matches)) is not None), None)
 
 
-def _rooted(schema: Schema) -> Schema:
+def _without_root_ref(schema: Schema) -> Schema:
     """The schema without a `$ref` at its top."""
     followed: list[Any] = []
     while "$ref" in schema:
-        named = _named(schema["$ref"], schema)
+        named = _resolve(schema["$ref"], schema)
         if named in followed or not isinstance(named, dict) or named == schema:
             raise Unfit("$ref", "names no schema of an object")
         followed.append(named)
         beside = {key: value for key, value in schema.items() if key != "$ref"}
         clash = any(key in named and named[key] != value for key, value in beside.items())
         if clash or not beside.keys() <= _BESIDE_ROOT_REF:
-            return _wrapped(schema)
+            return _with_wrapped_ref(schema)
         schema = {**named, **beside}
     return schema
 
 
-def _wrapped(schema: Schema) -> Schema:
+def _with_wrapped_ref(schema: Schema) -> Schema:
     """The schema with its `$ref` moved into an equivalent `anyOf` of one, if other keywords stand beside it."""
     if "$ref" not in schema or all(key in _BESIDE_REF or key.startswith("$") for key in schema):
         return schema
@@ -173,7 +173,7 @@ def _wrapped(schema: Schema) -> Schema:
 def _cycle(root: Schema) -> list[_Edge]:
     """The first cycle that no finite value satisfies, as the service checks it; [] if there is none."""
     done: set[int] = set()
-    for start, at in _everywhere(root, ""):
+    for start, at in _all_schemas(root, ""):
         way: dict[int, _Edge] = {}  # id of each schema on the current path → the edge that led to it
         todo = [iter([_Edge({}, None, start, at, at)])]
         while todo:
@@ -186,21 +186,21 @@ def _cycle(root: Schema) -> list[_Edge]:
                 return [way[schema] for schema in schemas[schemas.index(id(edge.schema)) + 1 :]] + [edge]
             elif id(edge.schema) not in done:
                 way[id(edge.schema)] = edge
-                todo.append(_needed(edge.schema, root, edge.path))
+                todo.append(_required_schemas(edge.schema, root, edge.path))
     return []
 
 
-def _everywhere(schema: Any, path: str) -> Iterator[tuple[Schema, str]]:
+def _all_schemas(schema: Any, path: str) -> Iterator[tuple[Schema, str]]:
     if isinstance(schema, dict):
         yield schema, path
         for place, member in _members(schema):
-            yield from _everywhere(member, _path(path, place))
+            yield from _all_schemas(member, _path(path, place))
 
 
-def _needed(schema: Schema, root: Schema, path: str) -> Iterator[_Edge]:
+def _required_schemas(schema: Schema, root: Schema, path: str) -> Iterator[_Edge]:
     """The schemas that a value of a schema must also satisfy or contain. The service treats every alternative of a
     choice as required."""
-    if "$ref" in schema and isinstance(named := _named(schema["$ref"], root), dict):
+    if "$ref" in schema and isinstance(named := _resolve(schema["$ref"], root), dict):
         yield _Edge(schema, None, named, unquote(schema["$ref"]).lstrip("#/").replace("/", "."), path)
     empty = schema.get("type") == "array" and not schema.get("minItems")
     for (key, name), member in _members(schema):
@@ -211,7 +211,7 @@ def _needed(schema: Schema, root: Schema, path: str) -> Iterator[_Edge]:
             yield _Edge(schema, str(name) if required else None, member, inner, inner)
 
 
-def _opened(root: Schema, cycle: list[_Edge]) -> Schema:
+def _with_optional_property(root: Schema, cycle: list[_Edge]) -> Schema:
     """The schema with one property in the cycle made optional: one that may be null."""
     edge = next((edge for edge in cycle if edge.name is not None and _may_be_null(edge.schema)), None)
     if edge is None:
@@ -222,7 +222,7 @@ def _opened(root: Schema, cycle: list[_Edge]) -> Schema:
         )
     old = edge.holder
     new = {**old, "required": [name for name in old["required"] if name != edge.name]}
-    opened: Schema = _mapped(root, lambda schema: new if schema is old else schema)
+    opened: Schema = _map_schemas(root, lambda schema: new if schema is old else schema)
     return opened
 
 

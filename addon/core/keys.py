@@ -85,7 +85,7 @@ class Keys:
         """The key of a mark that the model gave the turn, whoever sends it: see `marks_of`."""
         return _keyed(self._secret, kind.encode(), value).digest()
 
-    def hidden(self, name: bytes, chain: bytes) -> bytes:
+    def mask_chain(self, name: bytes, chain: bytes) -> bytes:
         """Encrypt or decrypt the chain that is stored with a turn, so that nobody can guess the words of a chat from
         it. `name`: the turn's id or, if it has none, the key of its own words."""
         pad = _keyed(self._secret, b"hidden", name).digest()

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from addon.core.calls import calls_in, has_user_content, responses_in
 from addon.core.documents import Document, get, parts_of
 from addon.core.history import DUMMY_SIGNATURE
-from addon.core.steps import response_to
+from addon.core.steps import take_response
 from addon.core.tools import generation, is_before
 
 
@@ -58,9 +58,9 @@ def _add_user_turns(history: Sequence[Document], sent: Sequence[Document]) -> Pa
     """Add user turns only."""
     step, answered = _last_step(history)
     unmatched = responses_in(answered)
-    owed = [part for part in step if response_to(get(part, "functionCall"), unmatched) is None]
+    owed = [part for part in step if take_response(get(part, "functionCall"), unmatched) is None]
     responses = responses_in(sent)
-    matched = {id(part): response_to(get(part, "functionCall"), responses) for part in owed}
+    matched = {id(part): take_response(get(part, "functionCall"), responses) for part in owed}
     if responses:
         raise UnknownResponses(responses)
     others = [part for content in sent for part in parts_of(content) if get(part, "functionResponse") is None]
@@ -121,7 +121,7 @@ def _join_step(step: Sequence[Document], answered: Sequence[Document]) -> list[D
     # a Content that answers the whole step repeats the responses sent one by one before it
     whole = next((one for one in reversed(answered) if len(responses_in([one])) >= len(calls)), None)
     unmatched = responses_in(answered if whole is None else [whole])
-    found = [response_to(call, unmatched) for call in calls]
+    found = [take_response(call, unmatched) for call in calls]
     answers = [{"functionResponse": one} for one in [*found, *unmatched] if one is not None]
     others = [part for one in answered for part in parts_of(one) if get(part, "functionResponse") is None]
     return [{"role": "user", "parts": [*answers, *others]}]

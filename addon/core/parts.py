@@ -5,7 +5,7 @@ from itertools import pairwise
 
 from addon.core.documents import Document
 
-_PIECES = 64
+_REMEMBERED_JOINS = 64
 """How many joins of texts are remembered."""
 
 
@@ -27,7 +27,7 @@ class Parts:
         if isinstance(text, str) and len(part) == 1:
             if not self._texts:
                 self._parts.append(part)
-            elif len(self._joins) < _PIECES:
+            elif len(self._joins) < _REMEMBERED_JOINS:
                 self._joins.append((len(self._parts) - 1, sum(map(len, self._texts))))
             self._texts.append(text)
             return

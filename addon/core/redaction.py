@@ -38,14 +38,14 @@ class Redaction:
                 data = data.replace(form, MASK.encode())
         return data
 
-    def spares(self, data: bytes) -> bool:
+    def is_clean(self, data: bytes) -> bool:
         """Whether the data certainly holds no secret and no beginning of one at its end, like most events."""
         for form in self._bytes:
             if data.find(form) >= 0:
                 return False
         return not data or data[-1] not in self._alphabet
 
-    def begins_at_end(self, data: bytes) -> int:
+    def partial_at_end(self, data: bytes) -> int:
         """How many of the last bytes may be the beginning of a secret that continues in the next piece."""
         most = 0
         for form in self._bytes:
@@ -66,10 +66,10 @@ class RedactedStream:
         self._rest = b""
 
     def feed(self, chunk: bytes) -> bytes:
-        if not self._rest and self._redaction.spares(chunk):
+        if not self._rest and self._redaction.is_clean(chunk):
             return chunk
         data = self._redaction.data(self._rest + chunk if self._rest else chunk)
-        if size := self._redaction.begins_at_end(data):
+        if size := self._redaction.partial_at_end(data):
             self._rest = data[-size:]
             return data[:-size]
         self._rest = b""

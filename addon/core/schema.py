@@ -109,11 +109,11 @@ def to_json_schema(gemini: Schema) -> Schema:
             if value.upper() != "TYPE_UNSPECIFIED":
                 schema["type"] = value.lower()
         elif name == "properties" and isinstance(value, dict):
-            schema[name] = {key: _back(member) for key, member in value.items()}
+            schema[name] = {key: _member_to_json_schema(member) for key, member in value.items()}
         elif name == "items":
-            schema[name] = _back(value)
+            schema[name] = _member_to_json_schema(value)
         elif name == "anyOf" and isinstance(value, list):
-            schema[name] = [_back(member) for member in value]
+            schema[name] = [_member_to_json_schema(member) for member in value]
         elif name in _COUNTS and isinstance(value, str) and _is_count(value):
             schema[name] = int(value)
         elif name != "nullable":
@@ -295,7 +295,7 @@ def _allow_null(schema: Schema) -> None:
         schema["enum"] = [*names, None]
 
 
-def _back(schema: Any) -> Any:
+def _member_to_json_schema(schema: Any) -> Any:
     return to_json_schema(schema) if isinstance(schema, dict) else schema
 
 

@@ -51,7 +51,7 @@ class SseDecoder:
         if not self._pending:
             return self._cut(chunk)
         self._pending += chunk
-        if not self._decided():
+        if not self._has_complete_event():
             return []
         buffer = bytes(self._pending)
         self._pending.clear()
@@ -63,11 +63,11 @@ class SseDecoder:
         self._pending.clear()
         return [_event(raw)] if raw else []
 
-    def _decided(self) -> bool:
+    def _has_complete_event(self) -> bool:
         start = max(0, self._searched - _LONGEST_BLANK_LINE + 1)
         self._searched = len(self._pending)
         found = _BLANK_LINE.search(self._pending, start)
-        return found is not None and not _open_ended(found, len(self._pending))
+        return found is not None and not _ends_with_cr(found, len(self._pending))
 
     def _cut(self, buffer: bytes) -> list[SseEvent]:
         events: list[SseEvent] = []
@@ -86,7 +86,7 @@ class SseDecoder:
                     start = end
                     continue
             found = _BLANK_LINE.search(buffer, start)
-            if found is None or _open_ended(found, size):
+            if found is None or _ends_with_cr(found, size):
                 break
             events.append(_event(buffer[start : found.end()]))
             start = found.end()
@@ -102,7 +102,7 @@ def encode(document: bytes) -> bytes:
     return b"data: %b\r\n\r\n" % document
 
 
-def _open_ended(found: re.Match[bytes], size: int) -> bool:
+def _ends_with_cr(found: re.Match[bytes], size: int) -> bool:
     """Whether a blank line ends with a CR whose LF may still arrive."""
     return found.end() == size and found.string[size - 1] == 0x0D
 

@@ -96,7 +96,7 @@ def given_answers(
     responses = responses_in(answered)
     found: dict[str, Document] = {}
     for slot, call in zip(true.steps[-1].slots, client_calls(visible, true), strict=True):
-        response = response_to(call, responses)
+        response = take_response(call, responses)
         if response is not None and slot.call_id is not None and true.answers.get(slot.call_id) is None:
             found[slot.call_id] = get(response, "response") or {}
     return found
@@ -118,7 +118,7 @@ def client_calls(visible: Sequence[Document] | None, true: TrueTurn) -> list[Doc
     return calls
 
 
-def response_to(call: Document | None, responses: list[Document]) -> Document | None:
+def take_response(call: Document | None, responses: list[Document]) -> Document | None:
     """Take the response to a call out of `responses`: the one with its id, else the next one with its name."""
     if call is None:
         return None

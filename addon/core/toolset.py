@@ -74,20 +74,20 @@ class Tools:
 
 
 @dataclass(frozen=True, slots=True)
-class _At:
+class _Position:
     """A position in the document, for messages."""
 
     tool: str
     field: str
 
-    def __truediv__(self, key: str) -> _At:
-        return _At(self.tool, f"{self.field}.{key}" if self.field else key)
+    def __truediv__(self, key: str) -> _Position:
+        return _Position(self.tool, f"{self.field}.{key}" if self.field else key)
 
-    def __getitem__(self, index: int) -> _At:
-        return _At(self.tool, f"{self.field}[{index}]")
+    def __getitem__(self, index: int) -> _Position:
+        return _Position(self.tool, f"{self.field}[{index}]")
 
-    def of(self, tool: str) -> _At:
-        return _At(tool, self.field)
+    def of(self, tool: str) -> _Position:
+        return _Position(tool, self.field)
 
     def bad(self, message: str) -> BadTool:
         return BadTool(self.tool, self.field, message)
@@ -98,15 +98,15 @@ def normalise(document: object) -> Tools:
 
     `document`: `{"tools": […], "tool_config" or "toolConfig": {…}}`, or OpenAI's `"tool_choice"` in place of the
     config."""
-    top = _At("", "")
+    top = _Position("", "")
     body = _fields(document, ("tools", "toolConfig", "tool_choice"), top)
     if "tools" not in body:
         raise (top / "tools").bad("is missing; it is a list, and may be empty")
     declarations: list[Object] = []
     builtins: list[Object] = []
     rules: dict[str, Object] = {}
-    places: dict[str, _At] = {}
-    for index, tool in enumerate(_listed(body["tools"], top / "tools")):
+    places: dict[str, _Position] = {}
+    for index, tool in enumerate(_as_list_at(body["tools"], top / "tools")):
         at = (top / "tools")[index].of(str(index))
         _check_depth(tool, at)
         for place, declaration, how in _read(tool, at, builtins):
@@ -123,14 +123,14 @@ def normalise(document: object) -> Tools:
     return Tools(declarations, builtins, _config(body, places, top), rules)
 
 
-def _check_order(rules: dict[str, Object], places: dict[str, _At]) -> None:
+def _check_order(rules: dict[str, Object], places: dict[str, _Position]) -> None:
     if unknown := unknown_in_order(rules, places):
         raise (places[unknown[0]] / "after").bad(f"names {_quoted(unknown[1])}, which is not declared")
     if cycle := cycle_in_order(rules):
         raise (places[cycle[0]] / "after").bad(f"forms a cycle: {' → '.join(cycle)}")
 
 
-def _read(tool: object, at: _At, builtins: list[Object]) -> Iterator[tuple[_At, Object, Object]]:
+def _read(tool: object, at: _Position, builtins: list[Object]) -> Iterator[tuple[_Position, Object, Object]]:
     """The declarations of one tool, each with its position and its rules. Built-in tools are added to `builtins`."""
     if not isinstance(tool, dict):
         raise at.bad("must be an object")
@@ -138,7 +138,7 @@ def _read(tool: object, at: _At, builtins: list[Object]) -> Iterator[tuple[_At, 
     if keys & {"functionDeclarations", *_BUILTINS}:
         fields = _fields(tool, ("functionDeclarations", *_BUILTINS), at)
         for index, declaration in enumerate(
-            _listed(fields.pop("functionDeclarations", []), at / "functionDeclarations")
+            _as_list_at(fields.pop("functionDeclarations", []), at / "functionDeclarations")
         ):
             yield _with_rules(_declaration(declaration, (at / "functionDeclarations")[index]), declaration)
         builtins.extend({kind: _builtin(kind, value, at / kind)} for kind, value in fields.items())
@@ -162,7 +162,9 @@ def _read(tool: object, at: _At, builtins: list[Object]) -> Iterator[tuple[_At, 
         )
 
 
-def _with_rules(read: tuple[_At, Object], source: Any, at: _At | None = None) -> tuple[_At, Object, Object]:
+def _with_rules(
+    read: tuple[_Position, Object], source: Any, at: _Position | None = None
+) -> tuple[_Position, Object, Object]:
     """A declaration with its rules from `source`. `at`: the position for errors, if it differs from the
     declaration's."""
     place, declaration = read
@@ -172,19 +174,19 @@ def _with_rules(read: tuple[_At, Object], source: Any, at: _At | None = None) ->
         raise ((at or place).of(declaration["name"]) / e.field).bad(e.message) from None
 
 
-def _builtin(kind: str, value: object, at: _At) -> object:
+def _builtin(kind: str, value: object, at: _Position) -> object:
     expected = list if kind == "mcpServers" else dict
     if not isinstance(value, expected):
         raise at.bad("must be a list" if expected is list else "must be an object, such as {}")
     return value
 
 
-def _check_function_type(tool: Object, at: _At) -> None:
+def _check_function_type(tool: Object, at: _Position) -> None:
     if tool.get("type") != "function":
         raise (at / "type").bad(f"is {_quoted(tool.get('type'))}; only 'function' fits")
 
 
-def _openai(value: object, at: _At, known: tuple[str, ...]) -> tuple[_At, Object]:
+def _openai(value: object, at: _Position, known: tuple[str, ...]) -> tuple[_Position, Object]:
     fields = _fields(value, known, at)
     place, result = _named(fields, at)
     if not isinstance(fields.get("strict", False), bool):
@@ -193,7 +195,7 @@ def _openai(value: object, at: _At, known: tuple[str, ...]) -> tuple[_At, Object
     return place, result
 
 
-def _mcp(value: object, at: _At) -> tuple[_At, Object]:
+def _mcp(value: object, at: _Position) -> tuple[_Position, Object]:
     fields = _fields(value, ("name", "description", "inputSchema", "outputSchema", *_MCP_UNUSED, *RULES), at)
     place, result = _named(fields, at)
     result |= _schema(fields, "inputSchema", "parameters", place)
@@ -201,7 +203,7 @@ def _mcp(value: object, at: _At) -> tuple[_At, Object]:
     return place, result
 
 
-def _declaration(value: object, at: _At) -> tuple[_At, Object]:
+def _declaration(value: object, at: _Position) -> tuple[_Position, Object]:
     fields = _fields(value, (*_DECLARATION, *RULES), at)
     place, result = _named(fields, at)
     for plain in ("parameters", "response"):
@@ -216,7 +218,7 @@ def _declaration(value: object, at: _At) -> tuple[_At, Object]:
     return place, result
 
 
-def _named(fields: Object, at: _At) -> tuple[_At, Object]:
+def _named(fields: Object, at: _Position) -> tuple[_Position, Object]:
     """The start of a declaration (name and description), and its position under its name."""
     name, description = fields.get("name"), fields.get("description")
     if not isinstance(name, str) or not _NAME.fullmatch(name):
@@ -237,7 +239,7 @@ def _named(fields: Object, at: _At) -> tuple[_At, Object]:
     return place, {"name": name, "description": description}
 
 
-def _schema(fields: Object, source: str, target: str, at: _At) -> Object:
+def _schema(fields: Object, source: str, target: str, at: _Position) -> Object:
     """The schema under `source` as a field of a declaration; {} if it needs none."""
     schema = fields.get(source)
     if schema is None:
@@ -258,7 +260,7 @@ def _schema(fields: Object, source: str, target: str, at: _At) -> Object:
     return {f"{target}JsonSchema": _in_form(fit_schema, converted[1], at)}
 
 
-def _in_form(form: Callable[[Object], Object], schema: Object, at: _At, hint: str = "") -> Object:
+def _in_form(form: Callable[[Object], Object], schema: Object, at: _Position, hint: str = "") -> Object:
     """A schema in one of Gemini's forms."""
     try:
         return form(schema)
@@ -266,7 +268,7 @@ def _in_form(form: Callable[[Object], Object], schema: Object, at: _At, hint: st
         raise (at / e.path if e.path else at).bad(e.message + hint) from None
 
 
-def _check_arguments(schema: object, target: str, at: _At) -> None:
+def _check_arguments(schema: object, target: str, at: _Position) -> None:
     """Refuse a schema that is no object, and a schema of arguments that does not describe an object."""
     if not isinstance(schema, dict):
         raise at.bad("must be an object (a JSON Schema)")
@@ -276,7 +278,7 @@ def _check_arguments(schema: object, target: str, at: _At) -> None:
         raise (at / "type").bad(f"is {_quoted(kind)}; arguments are an object, so only 'object' fits")
 
 
-def _config(body: Object, names: Collection[str], top: _At) -> Object | None:
+def _config(body: Object, names: Collection[str], top: _Position) -> Object | None:
     if "tool_choice" in body:
         if "toolConfig" in body:
             raise (top / "tool_choice").bad("is given beside toolConfig; only one of them fits")
@@ -296,7 +298,7 @@ def _config(body: Object, names: Collection[str], top: _At) -> Object | None:
     return config
 
 
-def _choice(choice: object, at: _At) -> Object:
+def _choice(choice: object, at: _Position) -> Object:
     if isinstance(choice, str) and choice in _CHOICES:
         return {"mode": _CHOICES[choice]}
     if (name := _function_name(choice, at)) is not None:
@@ -309,7 +311,7 @@ def _choice(choice: object, at: _At) -> Object:
     )
 
 
-def _function_name(choice: object, at: _At) -> str | None:
+def _function_name(choice: object, at: _Position) -> str | None:
     """The name in OpenAI's choice of one function, flat or nested; None for any other choice."""
     if not isinstance(choice, dict) or choice.get("type") != "function":
         return None
@@ -320,7 +322,7 @@ def _function_name(choice: object, at: _At) -> str | None:
     return name if isinstance(name, str) else None
 
 
-def _allowed(choice: Object, at: _At) -> Object:
+def _allowed(choice: Object, at: _Position) -> Object:
     """A choice among some tools: one of them must be called (ANY), or may be called (VALIDATED)."""
     fields = _fields(choice, ("type", "mode", "tools", "allowed_tools"), at)
     if "allowed_tools" in fields:  # as OpenAI chat has it
@@ -341,7 +343,7 @@ def _allowed(choice: Object, at: _At) -> Object:
     return {"mode": _ALLOWED_MODES[mode], "allowedFunctionNames": names}
 
 
-def _tool_config(value: object, at: _At) -> Object:
+def _tool_config(value: object, at: _Position) -> Object:
     _check_depth(value, at)
     config = _fields(value, ("functionCallingConfig", "retrievalConfig", "includeServerSideToolInvocations"), at)
     if "functionCallingConfig" in config:
@@ -356,7 +358,7 @@ def _tool_config(value: object, at: _At) -> Object:
     return config
 
 
-def _calling(value: object, at: _At) -> Object:
+def _calling(value: object, at: _Position) -> Object:
     calling = _fields(value, ("mode", "allowedFunctionNames", "streamFunctionCallArguments"), at)
     _check_bool(calling, "streamFunctionCallArguments", at)
     mode = calling.get("mode", "AUTO")
@@ -372,12 +374,12 @@ def _calling(value: object, at: _At) -> Object:
     return calling
 
 
-def _check_bool(fields: Object, key: str, at: _At) -> None:
+def _check_bool(fields: Object, key: str, at: _Position) -> None:
     if not isinstance(fields.get(key, False), bool):
         raise (at / key).bad("must be true or false")
 
 
-def _fields(value: object, known: tuple[str, ...], at: _At) -> Object:
+def _fields(value: object, known: tuple[str, ...], at: _Position) -> Object:
     """An object's fields under their names in `known`, from either spelling; null is unset, others are refused."""
     if not isinstance(value, dict):
         raise at.bad("must be an object")
@@ -396,7 +398,7 @@ def _fields(value: object, known: tuple[str, ...], at: _At) -> Object:
     return fields
 
 
-def _label(value: Object, at: _At) -> str:
+def _label(value: Object, at: _Position) -> str:
     """The label of a tool in messages: its name, if it has a usable one, else its index; "" outside of tools."""
     name = value.get("name")
     return name if at.tool and isinstance(name, str) and 0 < len(name) <= 128 else at.tool
@@ -408,7 +410,7 @@ def _quoted(value: object) -> str:
     return text if len(text) <= 80 else f"{text[:77]}…"
 
 
-def _listed(value: object, at: _At) -> list[object]:
+def _as_list_at(value: object, at: _Position) -> list[object]:
     """A list, or a single object in the place of one."""
     if isinstance(value, dict):
         return [value]
@@ -417,7 +419,7 @@ def _listed(value: object, at: _At) -> list[object]:
     return value
 
 
-def _check_depth(value: object, at: _At) -> None:
+def _check_depth(value: object, at: _Position) -> None:
     """Refuse a value that is nested too deeply for recursion. Checks level by level, without recursion."""
     level = [value]
     for _ in range(MAX_DEPTH):

@@ -56,7 +56,7 @@ CALLS, RESPONSES, SERVER_TOOLS, SIGNATURES = 1, 2, 4, 8
 _PLAIN = _PartHead()
 
 
-def _holds(head: _Head) -> int:
+def _bits_of(head: _Head) -> int:
     holds = 0
     for part in as_list(head.parts):
         if part == _PLAIN:
@@ -89,20 +89,20 @@ class HistoryTurn(msgspec.Struct, eq=False, gc=False):
     chain: bytes = b""
     key: bytes = b""
     memo: Any = None
-    _words: int = -1
+    _word_count: int = -1
 
     def contents(self, body: bytes) -> list[Document]:
         """The run's Contents, decoded."""
         return [decode(memoryview(body)[start:end]) for start, end in self.spans]
 
-    def words(self, body: bytes) -> int:
-        """The number of different words in the turn, as `words_of` counts them."""
-        if self._words < 0:
+    def word_count(self, body: bytes) -> int:
+        """The number of different words in the turn, as `count_words` counts them."""
+        if self._word_count < 0:
             try:
-                self._words = words_of(part for content in self.contents(body) for part in parts_of(content))
+                self._word_count = count_words(part for content in self.contents(body) for part in parts_of(content))
             except Malformed:
-                self._words = 0
-        return self._words
+                self._word_count = 0
+        return self._word_count
 
 
 class History:
@@ -147,7 +147,7 @@ class History:
         run = list(last.spans) if last else []
         run_holds = last.holds if last else 0
         for head, span in zip(heads[len(heads) - len(spans) :], spans, strict=True):
-            holds |= (new := _holds(head))
+            holds |= (new := _bits_of(head))
             # Antigravity sends functionResponses under the role `model`.
             of: Side = "model" if head.role == "model" and not new & RESPONSES else "user"
             if run and of != side:
@@ -174,7 +174,7 @@ class History:
         chain = self.turns[self.identified - 1].chain if self.identified else b""
         for turn in self.turns[self.identified :]:
             if not turn.chain:
-                text, turn.digest = _identity(body, turn.spans)
+                text, turn.digest = _hash_run(body, turn.spans)
                 turn.text = text if turn.side == "model" else ""
                 turn.chain = chain_key(chain, turn.side, turn.digest)
             chain = turn.chain
@@ -182,7 +182,7 @@ class History:
         self.identified = len(self.turns)
 
 
-def _identity(body: bytes, spans: Iterable[tuple[int, int]]) -> tuple[str, bytes]:
+def _hash_run(body: bytes, spans: Iterable[tuple[int, int]]) -> tuple[str, bytes]:
     """The text and the digest of a run. A run that cannot be decoded is hashed by its bytes and equals no other."""
     pieces = [memoryview(body)[start:end] for start, end in spans]
     try:
@@ -220,7 +220,7 @@ def visible_digest(parts: Iterable[Document]) -> bytes:
 PREFIXES = 64
 """How many beginnings of a broken-off answer are noted, besides all of it. Chats share only short texts by chance."""
 
-_SHORT = 2**16
+_LONGEST_PREFIX = 2**16
 """The maximum size of a beginning in bytes: parts may be large."""
 
 
@@ -232,7 +232,7 @@ def prefix_digests(parts: Sequence[dict[str, msgspec.Raw]]) -> list[bytes]:
     size = 0
     for count, raw in enumerate(visible[:PREFIXES], 1):
         size += sum(len(memoryview(value)) for value in raw.values())
-        if size > _SHORT:
+        if size > _LONGEST_PREFIX:
             break
         found[visible_form(visible[:count])[1]] = None
     whole = visible_form(visible)[1]
@@ -246,7 +246,7 @@ def prefix_digests_of(parts: Iterable[Document]) -> list[bytes]:
 
 
 _EXACT, _LARGEST = 2**53, 2**1000
-_UNSEEN = frozenset({"text", "thought", "thoughtSignature", "functionCall", "functionResponse"})
+_NOT_HASHED = frozenset({"text", "thought", "thoughtSignature", "functionCall", "functionResponse"})
 
 
 def visible_form(parts: Iterable[dict[str, msgspec.Raw]]) -> tuple[str, bytes]:
@@ -270,7 +270,7 @@ def visible_form(parts: Iterable[dict[str, msgspec.Raw]]) -> tuple[str, bytes]:
                 call = call if isinstance(call, dict) else {}
                 named = [kind, get(call, "name"), canonical(get(call, payload) or {})]
                 digest.update(encode(named))
-        for key in sorted(part.keys() - _UNSEEN):
+        for key in sorted(part.keys() - _NOT_HASHED):
             digest.update(key.encode())
             if key == "inlineData":
                 for piece in _blob(part[key]):
@@ -283,7 +283,7 @@ def visible_form(parts: Iterable[dict[str, msgspec.Raw]]) -> tuple[str, bytes]:
     return joined, digest.digest()
 
 
-_LOOKED_AT = 1000
+_SEARCHED = 1000
 """How many characters of a part are searched for words: no threshold needs very many."""
 
 _WORD = re.compile(r"[^\W_]{2,}")
@@ -291,7 +291,7 @@ _UNSPACED = "\u2e80"
 """The first character of the scripts without spaces between words."""
 
 
-def words_of(parts: Iterable[Document]) -> int:
+def count_words(parts: Iterable[Document]) -> int:
     """The number of different words in the texts, calls and responses of (decoded) parts. Two characters of a script
     without spaces count as one word. Only the beginning of a long part is searched. Thoughts and media do not count."""
     words: set[str] = set()
@@ -303,7 +303,7 @@ def words_of(parts: Iterable[Document]) -> int:
             if isinstance(call := get(part, kind), dict):
                 text = f"{get(call, 'name')} {get(call, payload)}"
         if isinstance(text, str):
-            words.update(_WORD.findall(text[:_LOOKED_AT].casefold()))
+            words.update(_WORD.findall(text[:_SEARCHED].casefold()))
     return sum(1 if word[0] < _UNSPACED else (len(word) + 1) // 2 for word in words)
 
 

@@ -10,7 +10,7 @@ import httpx2
 import xxhash
 
 from addon.control.problems import Problem
-from addon.core.asker import asker_with
+from addon.core.asker import asker_of_key
 from addon.core.documents import Document, Malformed, decode, encode, objects
 from addon.core.keys import Keys, asker_digest
 from addon.core.pairing import with_dummy_signatures
@@ -61,7 +61,7 @@ class Engine:
         """Of the answer to this request at a door: its path, who stands there (the id of a token), and its body."""
         grafter = self._grafter()
         store, settings = grafter.store, grafter.settings
-        keys = Keys(store.secret, asker_digest(store.secret, asker_with(caller.key)))
+        keys = Keys(store.secret, asker_digest(store.secret, asker_of_key(caller.key)))
         sent = b"".join(map(xxhash.xxh3_128_digest, (path.encode(), access.encode(), body)))
         return Handover(store, caller.session, keys.request(sent), grafter.owners.proxy_id, settings.retry_window)
 
@@ -78,7 +78,7 @@ class Engine:
         except GraftFailed as error:
             raise Failed(500, f"toolgraft: {error}") from error
         address = _address(grafter, target, model, caller.key)
-        outcome = await grafter.request(target, scope, body, asker=asker_with(caller.key), url=address.url)
+        outcome = await grafter.request(target, scope, body, asker=asker_of_key(caller.key), url=address.url)
         if not isinstance(outcome, Forward):
             for out in _replied(outcome):
                 yield out

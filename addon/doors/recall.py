@@ -6,7 +6,7 @@ from addon.core.calls import responses_in
 from addon.core.documents import Document, get
 from addon.core.openai import ResponsesRequest, StoredCalls
 from addon.core.openai.items import CallOutput
-from addon.core.steps import response_to
+from addon.core.steps import take_response
 from addon.doors.threads import Kept, Thread
 from store.base import Store, UnknownResponse
 
@@ -48,7 +48,7 @@ def _answers(thread: Thread) -> dict[str, Document]:
     answers: dict[str, Document] = {}
     for call_id, part in thread.calls.items():
         call = get(part, "functionCall")
-        if (response := found.get(call_id) or response_to(call, left)) is not None:
+        if (response := found.get(call_id) or take_response(call, left)) is not None:
             kept = {key: value for key, value in response.items() if key != "id" or call.get("id")}
             answers[call_id] = {"functionResponse": kept}
     return answers

@@ -12,7 +12,7 @@ import msgspec
 from addon.core.calls import calls_in, response_of, responses_in
 from addon.core.documents import Document, get, parts_of
 from addon.core.keys import marks_of
-from addon.core.steps import CallSlot, TrueStep, TrueTurn, client_calls, response_to, with_restored_calls
+from addon.core.steps import CallSlot, TrueStep, TrueTurn, client_calls, take_response, with_restored_calls
 from addon.core.turns import HistoryTurn, visible_digest
 from store.models import Call, Found
 from store.models import Step as Recorded
@@ -169,7 +169,7 @@ def says_enough(body: bytes, turns: Sequence[HistoryTurn]) -> bool:
     """Whether the words of these turns cannot have come together by chance."""
     words = 0
     for turn in reversed(turns):
-        if (count := turn.words(body)) >= SAYS_SOMETHING:
+        if (count := turn.word_count(body)) >= SAYS_SOMETHING:
             words += count
             if words >= ENOUGH:
                 return True
@@ -205,7 +205,7 @@ def _by_answers(place: Place, alike: Sequence[TrueTurn], *, is_same: bool) -> Ve
 def _given(said: Sequence[Document], answered: Sequence[Document], true: TrueTurn) -> dict[str, Document]:
     """What the client answered to the calls of a turn, by call id."""
     left = responses_in(answered)
-    found = [response_to(call, left) for call in client_calls(said, true)]
+    found = [take_response(call, left) for call in client_calls(said, true)]
     return {
         slot.call_id: get(one, "response") or {}
         for slot, one in zip(true.steps[-1].slots, found, strict=True)

@@ -266,7 +266,7 @@ class _Search:
         keys, turn = self.keys, self.turns[index]
         before = [one.digest for one in self.turns[max(0, index - 2 * WINDOWS) : index]]
         sent = windows(before, turn.digest)
-        tells = turn.words(self.body) >= evidence.SAYS_SOMETHING
+        tells = turn.word_count(self.body) >= evidence.SAYS_SOMETHING
         return _Asked(
             keys.history(turn.key, turn.chain),
             keys.whole(turn.key, turn.chain),
@@ -300,7 +300,7 @@ class _Search:
                 return claim
         elif asked.window in found.plain:
             return evidence.NOTHING  # it is one of those, as far as is known
-        if own.true and place.turn.words(body) < evidence.ENOUGH_ALONE:
+        if own.true and place.turn.word_count(body) < evidence.ENOUGH_ALONE:
             return Verdict(miss=Miss.CONTEXT)
         return own
 
@@ -369,18 +369,18 @@ class _Search:
         for index, turn in enumerate(self.turns):
             if turn.side == "model" and index and index not in self.hits and index not in self._places:
                 turn.key = self.keys.own(turn.digest)
-            if turn.key and turn.key not in self.found.known and turn.words(self.body) >= evidence.ENOUGH_ALONE:
+            if turn.key and turn.key not in self.found.known and turn.word_count(self.body) >= evidence.ENOUGH_ALONE:
                 yield turn
 
     def _line(self, index: int) -> bytes:
         """The chain that a turn had when it came, if it is known; else b""."""
         turn, true = self.turns[index], self.hits.get(index, ())
         if len(true) == 1 and true[0].chain:
-            return self.keys.hidden(true[0].turn_id.encode(), true[0].chain)
-        if true or index in self._open or turn.words(self.body) < evidence.ENOUGH_ALONE:
+            return self.keys.mask_chain(true[0].turn_id.encode(), true[0].chain)
+        if true or index in self._open or turn.word_count(self.body) < evidence.ENOUGH_ALONE:
             return b""
         chain = self.found.plain.get(turn.key, b"")
-        return self.keys.hidden(turn.key, chain) if chain else b""
+        return self.keys.mask_chain(turn.key, chain) if chain else b""
 
     def _later(self, index: int) -> int | None:
         """The next turn that is known."""
@@ -404,7 +404,7 @@ class _Search:
         near = {turn_id for key in (sent, pair) for turn_id in self.found.by_key.get(key, ())}
         entries = [*(self.found.turns[turn_id] for turn_id in near), *alike]
         between = self.turns[index + 1 : later + 1]
-        chains = {self.keys.hidden(entry.turn_id.encode(), entry.chain): entry.pair or pair for entry in entries}
+        chains = {self.keys.mask_chain(entry.turn_id.encode(), entry.chain): entry.pair or pair for entry in entries}
         return [(chain, pair) for chain, pair in chains.items() if _extended(chain, between) == line]
 
     def _taken(self) -> set[str]:

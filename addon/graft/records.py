@@ -47,7 +47,7 @@ def plain_of(exchange: Exchange, digest: bytes, marked: Sequence[Document] = ())
     keys = _word_keys(exchange, digest)
     if marked:
         keys += _mark_keys(exchange, marked)
-    return keys, exchange.keys.hidden(keys[0], _chain(exchange, digest))
+    return keys, exchange.keys.mask_chain(keys[0], _chain(exchange, digest))
 
 
 def _word_keys(exchange: Exchange, digest: bytes) -> list[bytes]:
@@ -94,7 +94,7 @@ def turn_of(
         steps=list(steps),
         delivery="passthrough" if delivery == "passthrough" else "loop" if len(steps) > 1 else "placeholder",
         user_key=keys.user(turns[-1].digest) if shows_placeholder and turns else b"",
-        chain=keys.hidden(turn_id.encode(), _chain(exchange, digest)),
+        chain=keys.mask_chain(turn_id.encode(), _chain(exchange, digest)),
         pair=keys.window(keys.own(digest), pair[0]) if pair else b"",
         delivered=delivered,
         model=exchange.model,

@@ -8,7 +8,7 @@ from addon.core.calls import (
     as_text,
     calls_in,
     decoded_signature,
-    echoed,
+    echoed_values,
     has_user_content,
     response_of,
     responses_in,
@@ -62,12 +62,14 @@ def test_calls_and_responses_in_order_and_in_either_spelling() -> None:
     ],
 )
 def test_echoed_values_are_compared_by_value(part: Document, same: bool) -> None:
-    assert (echoed([content(part)]) == echoed([content({**CALL, "thoughtSignature": "+/8="})])) is same
+    assert (echoed_values([content(part)]) == echoed_values([content({**CALL, "thoughtSignature": "+/8="})])) is same
 
 
 def test_server_tool_parts_are_echoed_and_text_is_not() -> None:
-    assert echoed([content("a", USED, GOT)]) == echoed([content({"tool_call": USED["toolCall"]}, GOT, "b")])
-    assert echoed([content(USED, GOT)]) != echoed([content(USED)]) != echoed([content()])
+    assert echoed_values([content("a", USED, GOT)]) == echoed_values(
+        [content({"tool_call": USED["toolCall"]}, GOT, "b")]
+    )
+    assert echoed_values([content(USED, GOT)]) != echoed_values([content(USED)]) != echoed_values([content()])
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ def test_without_the_secret_nothing_is_the_same() -> None:
     other = b"t" * 32
     assert asker_digest(other, "key:one") != ONE
     assert not set(all_of(Keys(SECRET, ONE))) & set(all_of(Keys(other, ONE)))
-    assert Keys(SECRET).hidden(b"turn", CHAIN) != Keys(other).hidden(b"turn", CHAIN)
+    assert Keys(SECRET).mask_chain(b"turn", CHAIN) != Keys(other).mask_chain(b"turn", CHAIN)
 
 
 def test_different_askers_share_no_key_but_marks() -> None:
@@ -40,9 +40,9 @@ def test_the_name_and_the_instruction_are_in_the_keys_of_whole_histories() -> No
 
 def test_a_chain_is_encrypted_and_decrypted() -> None:
     keys = Keys(SECRET)
-    hidden = keys.hidden(b"turn", CHAIN)
-    assert hidden not in (CHAIN, keys.hidden(b"other", CHAIN))
-    assert keys.hidden(b"turn", hidden) == CHAIN
+    hidden = keys.mask_chain(b"turn", CHAIN)
+    assert hidden not in (CHAIN, keys.mask_chain(b"other", CHAIN))
+    assert keys.mask_chain(b"turn", hidden) == CHAIN
 
 
 def test_marks_are_ids_of_calls_signatures_by_value_and_interactions() -> None:

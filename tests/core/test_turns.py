@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from addon.core.documents import Document, Malformed, encode
 from addon.core.request import parse
-from addon.core.turns import CALLS, RESPONSES, SERVER_TOOLS, History, canonical, chain_key, visible_digest, words_of
+from addon.core.turns import CALLS, RESPONSES, SERVER_TOOLS, History, canonical, chain_key, count_words, visible_digest
 
 
 def history(contents: Sequence[Any]) -> History:
@@ -148,7 +148,7 @@ def test_chains_cover_every_turn_before() -> None:
     ],
 )
 def test_different_words_are_counted(parts: list[Document], words: int) -> None:
-    assert words_of(parts) == words
+    assert count_words(parts) == words
 
 
 def test_a_turn_that_cannot_be_decoded_is_identified_by_its_bytes() -> None:

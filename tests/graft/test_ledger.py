@@ -72,7 +72,7 @@ async def kept(
         "visible": (said if said and digest(said) == digest(history[-1]) else history[-1])["parts"],
         "delivered": True,
         "user_key": keys.user(digest(history[-2])),
-        "chain": keys.hidden(turn_id(n).encode(), chain),
+        "chain": keys.mask_chain(turn_id(n).encode(), chain),
         "pair": keys.window(keys.own(digest(history[-1])), windows([digest(history[-2])], digest(history[-1]))[0]),
     }
     turn = Turn(
@@ -90,7 +90,7 @@ async def plain(store: Store, history: Sequence[Document], **root: str) -> None:
     """A turn without calls, for the last turn of the history."""
     keys = keys_of(store, **root)
     chain, found_by = made(keys, history)
-    await store.save_plain("default", found_by, keys.hidden(found_by[0], chain))
+    await store.save_plain("default", found_by, keys.mask_chain(found_by[0], chain))
 
 
 def read(contents: Sequence[Document]) -> Request:

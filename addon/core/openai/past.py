@@ -14,7 +14,7 @@ from addon.core.openai.invalid import Invalid, bad
 from addon.core.openai.items import CallOutput, FunctionCall, Item, Message, Part
 from addon.core.tools import generation, is_before
 
-_THREE = (3, 0)
+_GEMINI_3 = (3, 0)
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def add_items(items: Sequence[Item], past: StoredCalls, model: str) -> AddedCont
         if rest and (known := [call_id for call_id in missing if call_id not in past.hidden]):
             raise _no_output(known)
         new = {call_id: answer for call_id, answer in answers.items() if call_id not in past.answers}
-        parts = [*_named(new), *_user_parts(rest)]
+        parts = [*_with_call_ids(new), *_user_parts(rest)]
         return AddedContents([{"role": "user", "parts": parts}] if parts else [], missing)
     builder = _Builder(past, outputs, model)
     builder.parts = [answers[call_id] for call_id in past.waiting]
@@ -97,7 +97,7 @@ def _no_output(call_ids: Sequence[str]) -> Invalid:
     return Invalid(f"No tool output found for function {which}.", "input")
 
 
-def _named(answers: Mapping[str, Part]) -> list[Part]:
+def _with_call_ids(answers: Mapping[str, Part]) -> list[Part]:
     return [{"functionResponse": {"id": call_id, **part["functionResponse"]}} for call_id, part in answers.items()]
 
 
@@ -118,7 +118,7 @@ def _response(call: Part, output: CallOutput, model: str) -> Part:
     response: Document = {"id": made["id"]} if made.get("id") else {}
     response |= {"name": made.get("name"), "response": output.response}
     if output.parts:
-        if is_before(generation(model), _THREE):
+        if is_before(generation(model), _GEMINI_3):
             raise bad(f"{output.at}.output", f"holds images or files; {model} takes only text (Gemini 3 takes them)")
         response["parts"] = output.parts
     return {"functionResponse": response}
@@ -159,7 +159,7 @@ class _Builder:
         known = self.past.calls.get(item.call_id)
         part = known or {"functionCall": {"name": item.name, "args": item.args}}
         # Gemini refuses a step whose first call has no signature. A call that it did not make has none.
-        signed = self.calls or get(part, "thoughtSignature") is not None or is_before(generation(self.model), _THREE)
+        signed = self.calls or get(part, "thoughtSignature") is not None or is_before(generation(self.model), _GEMINI_3)
         self.parts.append(part if signed else {**part, "thoughtSignature": DUMMY_SIGNATURE})
         self.calls.append(item)
 
@@ -214,4 +214,4 @@ class _Builder:
             for part, call in zip(made, self.calls, strict=True)
         }
         step = {"role": "model", "parts": [*self.parts, *(self.past.step[call_id] for call_id in hidden)]}
-        return AddedContents([*self.contents, step, {"role": "user", "parts": _named(answers)}], hidden)
+        return AddedContents([*self.contents, step, {"role": "user", "parts": _with_call_ids(answers)}], hidden)
