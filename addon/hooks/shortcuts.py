@@ -103,9 +103,11 @@ def finds_headers(get_any: Method) -> Method:
 def gives_options(copied: Method) -> Method:
     """What cannot be changed is not copied."""
     as_it_is = frozenset({str, int, bool, type(None)})
+    unset = resolve_name("mitmproxy.optmanager:unset")
 
     def current(self: Any) -> Any:
-        return self.value if type(self.value) in as_it_is else copied(self)
+        value = self._default if self.value is unset else self.value
+        return value if type(value) in as_it_is else copied(self)
 
     return current
 
@@ -128,5 +130,10 @@ SHORTCUTS = (
         *(_HTTP + name for name in ("Headers._kconv", "_native", "_always_bytes")),
         "mitmproxy.utils.strutils:always_bytes",
     ),
-    Shortcut(gives_options, "6859c2d9c826806e", "mitmproxy.optmanager:_Option.current"),
+    Shortcut(
+        gives_options,
+        "1553daf3b118b3b3",
+        "mitmproxy.optmanager:_Option.current",
+        "mitmproxy.optmanager:_Option.default.fget",
+    ),
 )
