@@ -16,7 +16,7 @@ from addon.core.placeholder import Placeholder
 PLACEHOLDER = Placeholder("Tool call completed: {names} [{turn_id}]")
 
 
-def begun(
+def rewriter(
     *, strip: bool = True, passthrough: bool = False, hides: bool = False, limits: Limits = NO_LIMITS
 ) -> AnswerRewriter:
     turns, calls = itertools.count(), itertools.count()
@@ -42,14 +42,14 @@ def call(name: str = "used", **fields: Any) -> Document:
 
 
 def test_an_event_that_needs_no_change_is_the_same_object() -> None:
-    answer = begun()
+    answer = rewriter()
     others: list[Document] = [{"usageMetadata": {}}, {"candidates": []}, event(), event(FILLER)]
     for one in (event("a"), *others):
         assert answer.feed(one) is one
 
 
 def test_the_input_is_never_changed() -> None:
-    answer = begun()
+    answer = rewriter()
     for one in (event("a", call()), event("b"), event("", finish="STOP", usageMetadata={})):
         before = copy.deepcopy(one)
         answer.feed(one)
@@ -57,7 +57,7 @@ def test_the_input_is_never_changed() -> None:
 
 
 def test_calls_are_captured_under_the_toolsets_names_with_an_object_of_arguments() -> None:
-    answer = begun()
+    answer = rewriter()
     answer.feed(event(call(args={"a": 1}, id="x"), call(), call("other", args=[1])), whole=True)
     captured = answer.candidates[0].captured
     assert [(c.call_id, c.name, c.args, c.gemini_id, c.place, c.fault) for c in captured] == [
@@ -68,7 +68,7 @@ def test_calls_are_captured_under_the_toolsets_names_with_an_object_of_arguments
 
 
 def test_places_count_the_clients_own_calls_too() -> None:
-    answer = begun(strip=False)
+    answer = rewriter(strip=False)
     answer.feed(event(call("own"), call()), whole=True)
     state = answer.candidates[0]
     assert [(slot.name, slot.call_id) for slot in state.slots] == [("own", None), ("f", "call_0")]
@@ -77,7 +77,7 @@ def test_places_count_the_clients_own_calls_too() -> None:
 
 
 @pytest.mark.parametrize(
-    ("parts", "said"),
+    ("parts", "expected"),
     [
         (["a", "b"], [{"text": "ab"}]),
         (["a", {"text": "b", "thoughtSignature": "s"}, "c"], ["a", {"text": "b", "thoughtSignature": "s"}, "c"]),
@@ -95,24 +95,24 @@ def test_places_count_the_clients_own_calls_too() -> None:
         ([{"text": 7}, "a"], [{"text": 7}, "a"]),
     ],
 )
-def test_the_true_parts_of_a_turn(parts: list[Any], said: list[Any]) -> None:
-    answer = begun(strip=False)
+def test_the_true_parts_of_a_turn(parts: list[Any], expected: list[Any]) -> None:
+    answer = rewriter(strip=False)
     answer.feed(event(*parts))
-    assert answer.candidates[0].true_parts == [{"text": part} if isinstance(part, str) else part for part in said]
+    assert answer.candidates[0].true_parts == [{"text": part} if isinstance(part, str) else part for part in expected]
 
 
 def test_an_event_without_its_calls_is_dropped_and_its_usage_goes_with_the_next() -> None:
-    answer = begun()
+    answer = rewriter()
     assert answer.feed(event(call(), usageMetadata={"n": 1}, modelVersion="m")) is None
-    seen = answer.feed(event("", finish="STOP"))
-    assert seen is not None
-    assert seen["usageMetadata"] == {"n": 1}
-    assert seen["modelVersion"] == "m"
+    visible = answer.feed(event("", finish="STOP"))
+    assert visible is not None
+    assert visible["usageMetadata"] == {"n": 1}
+    assert visible["modelVersion"] == "m"
     assert answer.close() is None
 
 
 def test_usage_of_a_dropped_event_goes_with_the_event_that_ends_a_mixed_turn() -> None:
-    answer = begun(strip=False)
+    answer = rewriter(strip=False)
     assert answer.feed(event(call(), usageMetadata={"n": 1})) is None
     own = event(call("own"))
     assert answer.feed(own) is own
@@ -122,7 +122,7 @@ def test_usage_of_a_dropped_event_goes_with_the_event_that_ends_a_mixed_turn() -
 
 
 def test_usage_gets_an_event_if_a_mixed_stream_ends_without_a_finish_reason() -> None:
-    answer = begun(strip=False)
+    answer = rewriter(strip=False)
     answer.feed(event(call("own")))
     answer.feed(event(call(), usageMetadata={"n": 1}))
     closing = answer.close()
@@ -132,37 +132,37 @@ def test_usage_gets_an_event_if_a_mixed_stream_ends_without_a_finish_reason() ->
 
 
 def test_a_paused_answer_shows_no_placeholder_and_continues_in_a_copy() -> None:
-    answer = begun()
+    answer = rewriter()
     paused = event("a", call(), finish="CONTINUATION")
     paused["candidates"][0]["continuationToken"] = "t"
     answer.feed(paused, whole=True)
     assert answer.continuation_token == "t"
     assert answer.close() is None
     for _ in range(2):
-        again = answer.resumed()
-        seen = again.feed(event(call(), finish="STOP"), whole=True)
-        assert seen is not None
-        (part,) = seen["candidates"][0]["content"]["parts"]
+        resumed = answer.resumed()
+        visible = resumed.feed(event(call(), finish="STOP"), whole=True)
+        assert visible is not None
+        (part,) = visible["candidates"][0]["content"]["parts"]
         assert part["text"].endswith("Tool call completed: f, f [turn_0000000000000000]")
     assert len(answer.candidates[0].captured) == 1
 
 
 def test_hidden_server_tools_are_no_step_and_get_no_placeholder() -> None:
-    answer = begun(hides=True)
-    seen = answer.feed(event({"toolCall": {"toolType": "T"}}, "Found.", finish="STOP"))
-    assert seen is not None
-    assert seen["candidates"][0]["content"]["parts"] == [{"text": "Found."}]
+    answer = rewriter(hides=True)
+    visible = answer.feed(event({"toolCall": {"toolType": "T"}}, "Found.", finish="STOP"))
+    assert visible is not None
+    assert visible["candidates"][0]["content"]["parts"] == [{"text": "Found."}]
     assert answer.candidates[0].is_grafted
     assert not answer.candidates[0].wants_placeholder
-    alone = begun(hides=True)
+    alone = rewriter(hides=True)
     assert alone.feed(event({"toolResponse": {}})) is None
-    whole = begun(hides=True).feed(event({"toolResponse": {}}), whole=True)
+    whole = rewriter(hides=True).feed(event({"toolResponse": {}}), whole=True)
     assert whole is not None
     assert whole["candidates"][0]["content"]["parts"] == [FILLER]
 
 
 def test_the_arguments_of_a_call_may_come_at_once_with_its_last_piece() -> None:
-    answer = begun()
+    answer = rewriter()
     head = {"functionCall": {"name": "used", "id": "i", "willContinue": True}}
     assert answer.feed(event(head)) is None
     assert answer.feed(event({"functionCall": {"willContinue": True}})) is None
@@ -184,7 +184,7 @@ class Text(str):
 
 
 def test_texts_and_pieces_of_arguments_are_joined_once() -> None:
-    answer = begun()
+    answer = rewriter()
     answer.feed(event(call()))
     for _ in range(3):
         answer.feed(event({"text": Text("a")}))
@@ -200,7 +200,7 @@ def test_texts_and_pieces_of_arguments_are_joined_once() -> None:
 
 @pytest.mark.parametrize("passthrough", [False, True])
 def test_calls_beyond_the_limit_are_left_out_and_the_model_gets_an_error(passthrough: bool) -> None:
-    answer = begun(passthrough=passthrough, limits=Limits(2, 1000))
+    answer = rewriter(passthrough=passthrough, limits=Limits(2, 1000))
     for _ in range(5):
         assert (answer.feed(event(call())) is None) is not passthrough
     (state,) = answer.candidates.values()
@@ -216,7 +216,7 @@ def test_calls_beyond_the_limit_are_left_out_and_the_model_gets_an_error(passthr
 
 @pytest.mark.parametrize("in_pieces", [False, True])
 def test_arguments_that_are_too_long_are_left_out(in_pieces: bool) -> None:
-    answer = begun(limits=Limits(9, 100))
+    answer = rewriter(limits=Limits(9, 100))
     long = "x" * 200
     if in_pieces:
         answer.feed(event({"functionCall": {"name": "used", "willContinue": True}}))
@@ -260,13 +260,13 @@ PARTS = st.sampled_from(
 def test_every_event_holds_a_part_and_no_grafted_call(
     events: list[Any], strip: bool, passthrough: bool, hides: bool
 ) -> None:
-    answer = begun(strip=strip, passthrough=passthrough, hides=hides)
+    answer = rewriter(strip=strip, passthrough=passthrough, hides=hides)
     for parts, finish in events:
         given = event(*parts, finish=finish, usageMetadata={"n": 1})
-        seen = answer.feed(given)
-        if seen is None or seen is given:
+        visible = answer.feed(given)
+        if visible is None or visible is given:
             continue
-        for candidate in seen["candidates"]:
+        for candidate in visible["candidates"]:
             assert candidate["content"]["parts"]
             assert all(candidate["content"]["parts"])
             if not passthrough:

@@ -73,9 +73,9 @@ def test_arguments_have_a_maximum_depth(depth: int, fits: bool) -> None:
 
 def test_the_first_call_beyond_the_limit_gets_the_error() -> None:
     bounds = Bounds(Limits(2, 100))
-    told = []
+    errors = []
     while not bounds.are_exceeded:
-        told.append(bounds.take())
-    assert told[:2] == [None, None]
-    assert "more than 2 calls in one step" in str(told[2])
-    assert len(told) == 3
+        errors.append(bounds.take())
+    assert errors[:2] == [None, None]
+    assert "more than 2 calls in one step" in str(errors[2])
+    assert len(errors) == 3

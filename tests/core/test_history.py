@@ -68,13 +68,13 @@ def true_turn(n: int, *parts: str | Document, answers: Sequence[Any] = (), **kwa
     ]
     by_id = {slot.call_id: answer for slot, answer in zip(slots, known, strict=True) if slot.call_id}
     if "visible_text" not in kwargs and not kwargs.get("passthrough") and by_id and len(by_id) == len(slots):
-        said = "".join(part.get("text", "") for part in content["parts"])
-        kwargs["visible_text"] = TEMPLATE.after(said, [s.name for s in slots], turn_id(n))
-        kwargs["visible_text"] = (said + kwargs["visible_text"]).strip()
+        text = "".join(part.get("text", "") for part in content["parts"])
+        kwargs["visible_text"] = TEMPLATE.after(text, [s.name for s in slots], turn_id(n))
+        kwargs["visible_text"] = (text + kwargs["visible_text"]).strip()
     return TrueTurn(turn_id(n), [TrueStep(content, tuple(slots))], by_id, **kwargs)
 
 
-def shown(true: TrueTurn) -> Document:
+def visible_turn(true: TrueTurn) -> Document:
     return model(true.visible_text)
 
 
@@ -95,7 +95,7 @@ def rewritten(
 
 def test_a_placeholder_becomes_the_calls_and_their_responses_before_the_clients_own_text() -> None:
     true = true_turn(1, call("get_weather", "c2ln", id="x1"), call("search", id="x2"))
-    out = rewritten([user("hi"), shown(true), user("and?")], {1: true})
+    out = rewritten([user("hi"), visible_turn(true), user("and?")], {1: true})
     assert out == [
         user("hi"),
         model(call("get_weather", "c2ln", id="x1"), call("search", id="x2")),
@@ -107,14 +107,14 @@ def test_a_placeholder_becomes_the_calls_and_their_responses_before_the_clients_
 def test_text_before_the_calls_occurs_once() -> None:
     true = true_turn(1, "Let me look.", call())
     assert "Let me look.\n\nTool call completed" in true.visible_text
-    out = rewritten([user("hi"), shown(true), user("and?")], {1: true})
+    out = rewritten([user("hi"), visible_turn(true), user("and?")], {1: true})
     assert out[1] == model("Let me look.", call())
 
 
 def test_a_pending_call_gets_an_error_beside_an_answered_one_until_its_result_arrives() -> None:
     parts = (call("get_weather"), call("search"))
     early, late = true_turn(1, *parts, answers=[{"t": 1}, None]), true_turn(1, *parts, answers=[{"t": 1}, {"s": 2}])
-    history = [user("hi"), shown(early), user("and?")]
+    history = [user("hi"), visible_turn(early), user("and?")]
     first, then = rewritten(history, {1: early}), rewritten(history, {1: late})
     assert first[2]["parts"] == [response("get_weather", {"t": 1}), response("search", NO_RESULT)]
     assert then[2]["parts"] == [response("get_weather", {"t": 1}), response("search", {"s": 2})]
@@ -122,7 +122,7 @@ def test_a_pending_call_gets_an_error_beside_an_answered_one_until_its_result_ar
 
 def test_the_last_step_keeps_its_text_without_results_and_an_earlier_step_is_rewritten() -> None:
     true = true_turn(1, call(), answers=[None])
-    history = [user("hi"), shown(true), user("and?")]
+    history = [user("hi"), visible_turn(true), user("and?")]
     assert rewritten(history, {1: true}) == history
     longer = [*history, model("Well."), user("so?")]
     assert rewritten(longer, {1: true})[1:3] == [model(call()), user(response(value=NO_RESULT))]
@@ -130,19 +130,25 @@ def test_the_last_step_keeps_its_text_without_results_and_an_earlier_step_is_rew
 
 def test_a_history_that_begins_with_the_placeholder_stays() -> None:
     true = true_turn(1, call())
-    history = [shown(true), user("and?")]
+    history = [visible_turn(true), user("and?")]
     assert rewritten(history, {0: true}) == history
 
 
 def test_a_repeated_placeholder_vanishes_and_the_user_turns_around_it_join() -> None:
     true = true_turn(1, call())
-    out = rewritten([user("hi"), shown(true), user("and?"), shown(true), user("now?")], {1: true, 3: true})
+    out = rewritten(
+        [user("hi"), visible_turn(true), user("and?"), visible_turn(true), user("now?")], {1: true, 3: true}
+    )
     assert out == [user("hi"), model(call()), user(response()), user("and?"), user("now?")]
 
 
 def test_placeholders_joined_with_other_text_in_one_run_are_expanded_in_place() -> None:
     one, two = true_turn(1, call("get_weather")), true_turn(2, "Then.", call("search"))
-    run = [model("Before. "), shown(one), model("\nThen.\n\n" + TEMPLATE.text(["search"], turn_id(2)) + " After.")]
+    run = [
+        model("Before. "),
+        visible_turn(one),
+        model("\nThen.\n\n" + TEMPLATE.text(["search"], turn_id(2)) + " After."),
+    ]
     out = rewritten([user("hi"), *run, user("?")], {1: (one, two)})
     assert out == [
         user("hi"),
@@ -165,7 +171,7 @@ def test_an_id_in_a_run_that_the_ledger_does_not_know_stays_text() -> None:
 
 def test_the_clients_own_calls_in_a_run_with_a_placeholder_stay_beside_their_responses() -> None:
     one = true_turn(1, call())
-    history = [user("hi"), shown(one), model(call("own", id="o")), user(response("own", id="o"), "?")]
+    history = [user("hi"), visible_turn(one), model(call("own", id="o")), user(response("own", id="o"), "?")]
     kept = rewritten(history, {1: one}, rules(strip=False, own=["own"]))
     assert kept == [user("hi"), model(call()), user(response()), *history[2:]]
     stripped = rewritten(history, {1: one})
@@ -186,7 +192,7 @@ def test_a_bare_placeholder_is_replaced_whole() -> None:
 
 def test_calls_of_a_tool_that_is_no_longer_declared_become_text() -> None:
     true = true_turn(1, call("gone", args={"a": 1}), call("search"))
-    out = rewritten([user("hi"), shown(true), user("?")], {1: true})
+    out = rewritten([user("hi"), visible_turn(true), user("?")], {1: true})
     assert out[1] == model('[Called gone with {"a":1}]', "[Called search with {}]")
     assert out[2] == user('[gone returned {"result":"gone"}]', '[search returned {"result":"search"}]')
 
@@ -195,7 +201,7 @@ def test_calls_of_a_tool_that_is_no_longer_declared_become_text() -> None:
 def test_without_functions_known_results_become_text_and_other_turns_stay_visible(strip: bool) -> None:
     known = true_turn(1, "Let me look.", call(signature="c2ln"), answers=[{"t": 1}])
     half = true_turn(2, call(), call("search"), answers=[{"t": 1}, None])
-    history = [user("hi"), shown(known), user("and?"), shown(half), user("so?")]
+    history = [user("hi"), visible_turn(known), user("and?"), visible_turn(half), user("so?")]
     assert rewritten(history, {1: known, 3: half}, without_functions(strip=strip)) == [
         user("hi"),
         model("Let me look.", "[Called get_weather with {}]"),
@@ -253,19 +259,21 @@ def test_without_functions_invalid_calls_become_text_even_without_results() -> N
 
 def test_calls_go_under_the_names_of_this_request() -> None:
     true = true_turn(1, call("get_weather"))
-    out = rewritten([user("hi"), shown(true), user("?")], {1: true}, rules(names={"get_weather": "get_weather_g2"}))
+    out = rewritten(
+        [user("hi"), visible_turn(true), user("?")], {1: true}, rules(names={"get_weather": "get_weather_g2"})
+    )
     assert out[1:3] == [model(call("get_weather_g2")), user(response("get_weather_g2", {"result": "get_weather"}))]
 
 
 def test_an_api_version_without_ids_gets_none() -> None:
     true = true_turn(1, call(id="x1"))
-    out = rewritten([user("hi"), shown(true), user("?")], {1: true}, rules(ids=False))
+    out = rewritten([user("hi"), visible_turn(true), user("?")], {1: true}, rules(ids=False))
     assert out[1:3] == [model(call()), user(response())]
 
 
 def test_a_true_turn_is_written_anew_if_names_model_or_ids_differ() -> None:
     true = true_turn(1, call(id="x1"))
-    history = [user("hi"), shown(true), user("?")]
+    history = [user("hi"), visible_turn(true), user("?")]
     first = rewritten(history, {1: true})
     assert rewritten(history, {1: true}, rules(ids=False)) != first
     assert rewritten(history, {1: true}, rules(names={"get_weather": "w"})) != first
@@ -292,7 +300,7 @@ def test_a_dummy_signature_is_added_only_if_gemini_refuses_the_call_without(
 
 def test_a_dummy_for_the_current_turn_is_not_remembered_for_later_ones() -> None:
     true = true_turn(1, call())
-    now, later = [user("hi"), shown(true)], [user("hi"), shown(true), user("next")]
+    now, later = [user("hi"), visible_turn(true)], [user("hi"), visible_turn(true), user("next")]
     assert "thoughtSignature" in rewritten(now, {1: true}, rules((3, 0)))[1]["parts"][0]
     assert "thoughtSignature" not in rewritten(later, {1: true}, rules((3, 0)))[1]["parts"][0]
 
@@ -320,7 +328,7 @@ def test_hidden_server_tool_parts_are_restored_in_a_turn_with_the_clients_own_ca
 
 def test_server_tool_parts_beside_calls_become_text_if_the_request_may_not_hold_them() -> None:
     true = true_turn(1, SEARCHED, call())
-    history = [user("hi"), shown(true), user("?")]
+    history = [user("hi"), visible_turn(true), user("?")]
     assert rewritten(history, {1: true}, rules(server_tools=True))[1] == model(SEARCHED, call())
     assert rewritten(history, {1: true})[1] == model('[Used GOOGLE_SEARCH with {"q":1}]', call())
 
@@ -345,8 +353,8 @@ def test_calls_in_a_history_that_the_service_keeps_get_their_responses_whatever_
     named = [user(""), model("an id"), user(response("own", {"r": 1}, id="c2"), "and?")]
     mixed = true_turn(1, call("gone", id="c1"), call("own", id="c2"), answers=[None, "own"])
     kept = rules(strip=False)._replace(keep_unanswered=False, keeps_history=True)
-    said, answered, words = rewritten(named, {1: mixed}, kept)[1:]
-    assert said == mixed.steps[0].content
+    content, answered, words = rewritten(named, {1: mixed}, kept)[1:]
+    assert content == mixed.steps[0].content
     assert answered["parts"] == [response("gone", NO_RESULT, id="c1"), response("own", {"r": 1}, id="c2")]
     assert words == user("and?")
     unanswered = true_turn(2, call("gone", id="c1"), answers=[None])
@@ -386,9 +394,9 @@ def test_text_before_the_clients_responses_moves_behind_them() -> None:
 
 def test_a_response_that_the_client_lacks_is_inserted_and_its_own_are_put_in_call_order() -> None:
     true = true_turn(1, call("get_weather"), call("search"), passthrough=True, answers=[{"t": 1}, None])
-    said = model(call("get_weather"), call("search"))
-    out = rewritten([user("hi"), said, user("text", response("search"))], {1: true})
-    assert out[1:] == [said, user(response("get_weather", {"t": 1}), response("search")), user("text")]
+    step = model(call("get_weather"), call("search"))
+    out = rewritten([user("hi"), step, user("text", response("search"))], {1: true})
+    assert out[1:] == [step, user(response("get_weather", {"t": 1}), response("search")), user("text")]
 
 
 def test_the_clients_responses_are_found_by_the_names_it_knows() -> None:
@@ -539,14 +547,14 @@ def chats(draw: st.DrawFn) -> Chat:
         if kind == "text":
             chat.turns.append([model(text) for text in draw(st.lists(texts, min_size=1, max_size=3))])
         elif kind == "repeat":
-            chat.turns.append([shown(draw(st.sampled_from(placeholders)))])
+            chat.turns.append([visible_turn(draw(st.sampled_from(placeholders)))])
         elif kind in ("placeholder", "joined"):
             lead = draw(st.sampled_from([[], ["Let me look."]]))
             true = true_turn(n, *lead, *parts, answers=answers)
             chat.by_id[true.turn_id] = true
-            run = [shown(true)]
+            run = [visible_turn(true)]
             if kind == "joined":
-                run = [model(draw(texts)), shown(draw(st.sampled_from(placeholders))), *run, model(draw(texts))]
+                run = [model(draw(texts)), visible_turn(draw(st.sampled_from(placeholders))), *run, model(draw(texts))]
             placeholders.append(true)
             chat.turns.append(run)
         elif kind == "own":
@@ -640,10 +648,10 @@ def test_turns_that_need_no_change_keep_their_bytes(chat: Chat) -> None:
 @given(chats())
 def test_every_expanded_step_occurs_once_with_its_signature(chat: Chat) -> None:
     contents = decode(chat.rewritten(body_of(chat)))["contents"]
-    told = [part for content in contents for part in content["parts"] if "functionCall" in part]
+    calls = [part for content in contents for part in content["parts"] if "functionCall" in part]
     for true in [*chat.by_id.values(), *chat.by_digest.values()]:
         for part in true.steps[0].content["parts"]:
-            same = [one for one in told if one["functionCall"] == part.get("functionCall")]
+            same = [one for one in calls if one["functionCall"] == part.get("functionCall")]
             assert len(same) <= 1
             if same and "thoughtSignature" in part:
                 assert same[0]["thoughtSignature"] == part["thoughtSignature"]

@@ -182,10 +182,10 @@ PIECES: list[tuple[list[Json], Json]] = [
 @pytest.mark.parametrize(("deltas", "arguments"), PIECES)
 def test_the_arguments_of_a_call_arrive_in_pieces(deltas: list[Json], arguments: Json) -> None:
     step: Json = {"type": "function_call", "id": "c1", "name": "f", "arguments": {}}
-    begun = dict(step)
+    initial = dict(step)
     for delta in deltas:
         step = own.with_delta(step, delta)
-    assert own.completed_step(step) == {**begun, "arguments": arguments}
+    assert own.completed_step(step) == {**initial, "arguments": arguments}
 
 
 def test_the_pieces_of_a_built_in_tools_step_are_its_members() -> None:

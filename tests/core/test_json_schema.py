@@ -201,9 +201,9 @@ _json: st.SearchStrategy[Any] = st.recursive(
 def test_no_document_breaks_it(schema: dict[str, Any]) -> None:
     before = copy.deepcopy(schema)
     try:
-        said = fit_schema(schema)
+        fitted = fit_schema(schema)
     except Unfit:
         return
     finally:
         assert schema == before
-    assert fit_schema(said) is said
+    assert fit_schema(fitted) is fitted

@@ -33,9 +33,9 @@ def test_different_askers_share_no_key_but_marks() -> None:
 
 def test_the_name_and_the_instruction_are_in_the_keys_of_whole_histories() -> None:
     plain = all_of(Keys(SECRET, ONE))
-    named, told = all_of(Keys(SECRET, ONE, "chat")), all_of(Keys(SECRET, ONE, "", b"Be brief."))
+    named, instructed = all_of(Keys(SECRET, ONE, "chat")), all_of(Keys(SECRET, ONE, "", b"Be brief."))
     assert [one == other for one, other in zip(plain, named, strict=True)] == [True, False, False, True, True]
-    assert [one == other for one, other in zip(plain, told, strict=True)] == [True, False, True, True, True]
+    assert [one == other for one, other in zip(plain, instructed, strict=True)] == [True, False, True, True, True]
 
 
 def test_a_chain_is_encrypted_and_decrypted() -> None:

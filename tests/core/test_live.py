@@ -68,7 +68,7 @@ def passed(outcome: Outcome) -> Any:
     return None if outcome.forward is None else json.loads(outcome.forward)
 
 
-def told(outcome: Outcome) -> list[list[Json]]:
+def sent_responses(outcome: Outcome) -> list[list[Json]]:
     """The functionResponses of each sent frame. Every frame is a text frame."""
     assert all(one.text for one in outcome.send)
     return [json.loads(one.data)["toolResponse"]["functionResponses"] for one in outcome.send]
@@ -195,7 +195,7 @@ def test_a_name_that_clashes_is_mapped_there_and_back() -> None:
     assert [(one.call_id, one.name, one.gemini_id) for one in outcome.step.calls] == [("c1", "look", "f2")]
     assert [part["functionCall"]["name"] for part in outcome.step.parts] == ["look", "look"]
     assert [(slot.name, slot.call_id) for slot in outcome.step.slots] == [("look", None), ("look", "c1")]
-    assert told(made.answer("c1", {"a": 1})) == [[answer("f2", "look_g2", {"a": 1})]]
+    assert sent_responses(made.answer("c1", {"a": 1})) == [[answer("f2", "look_g2", {"a": 1})]]
 
 
 def test_a_context_update_changes_whose_a_name_is() -> None:
@@ -204,7 +204,7 @@ def test_a_context_update_changes_whose_a_name_is() -> None:
     made.from_client(frame({"contextUpdate": {"tools": {"tools": own_tools("look")}}}))
     own = call("look", start=2)
     assert made.from_server(own) == Outcome(own.data)
-    assert told(made.answer("c1", {})) == [[answer("f1", "look", {})]]
+    assert sent_responses(made.answer("c1", {})) == [[answer("f1", "look", {})]]
 
 
 # --- calls ----------------------------------------------------------------------------------------------------
@@ -374,29 +374,31 @@ def test_blocking_calls_are_answered_together_and_in_call_order() -> None:
     made = live()
     made.from_server(call("look", "tell"))
     assert made.answer("c2", {"b": 2}) == Outcome()
-    assert told(made.answer("c1", {"a": 1})) == [[answer("f1", "look", {"a": 1}), answer("f2", "tell", {"b": 2})]]
+    assert sent_responses(made.answer("c1", {"a": 1})) == [
+        [answer("f1", "look", {"a": 1}), answer("f2", "tell", {"b": 2})]
+    ]
     assert made.answer("c1", {"late": True}) == Outcome()
 
 
 def test_non_blocking_calls_are_answered_one_by_one_with_their_scheduling() -> None:
     made = live(wait=FREE)
     made.from_server(call("look", "wait", "wait"))
-    assert told(made.answer("c3", {})) == [[answer("f3", "wait", {}, scheduling="SILENT")]]
-    assert told(made.answer("c1", {})) == [[answer("f1", "look", {})]]
-    assert told(made.answer("c2", {})) == [[answer("f2", "wait", {}, scheduling="SILENT")]]
+    assert sent_responses(made.answer("c3", {})) == [[answer("f3", "wait", {}, scheduling="SILENT")]]
+    assert sent_responses(made.answer("c1", {})) == [[answer("f1", "look", {})]]
+    assert sent_responses(made.answer("c2", {})) == [[answer("f2", "wait", {}, scheduling="SILENT")]]
 
 
 def test_steps_are_answered_separately() -> None:
     made = live()
     made.from_server(call("look"))
     made.from_server(call("tell", start=2))
-    assert told(made.answer("c2", {})) == [[answer("f2", "tell", {})]]
+    assert sent_responses(made.answer("c2", {})) == [[answer("f2", "tell", {})]]
 
 
 def test_a_call_without_an_id_is_answered_without_one() -> None:
     made = live()
     made.from_server(frame({"toolCall": {"functionCalls": [{"name": "look"}]}}))
-    assert told(made.answer("c1", {})) == [[{"name": "look", "response": {}}]]
+    assert sent_responses(made.answer("c1", {})) == [[{"name": "look", "response": {}}]]
 
 
 def test_a_cancelled_call_is_ended_and_never_answered() -> None:
@@ -411,7 +413,7 @@ def test_the_rest_of_a_step_goes_when_the_last_open_call_is_cancelled() -> None:
     made = live()
     made.from_server(call("look", "tell"))
     made.answer("c1", {})
-    assert told(made.from_server(cancellation("f2"))) == [[answer("f1", "look", {})]]
+    assert sent_responses(made.from_server(cancellation("f2"))) == [[answer("f1", "look", {})]]
 
 
 def test_the_client_gets_only_the_cancellation_of_its_own_calls() -> None:
@@ -556,11 +558,11 @@ def test_a_model_that_takes_input_at_any_time_gets_it_at_once(manner: ToolBehavi
 def test_undeclared_calls_of_such_a_model_are_answered_one_by_one_and_blocking_calls_together() -> None:
     made = live(model=ASYNC)
     made.from_server(call("look", "tell"))
-    assert told(made.answer("c2", {})) == [[answer("f2", "tell", {})]]
+    assert sent_responses(made.answer("c2", {})) == [[answer("f2", "tell", {})]]
     made = live(model=ASYNC, look=WAITS, tell=WAITS)
     made.from_server(call("look", "tell"))
-    assert told(made.answer("c2", {})) == []
-    assert told(made.answer("c1", {})) == [[answer("f1", "look", {}), answer("f2", "tell", {})]]
+    assert sent_responses(made.answer("c2", {})) == []
+    assert sent_responses(made.answer("c1", {})) == [[answer("f1", "look", {}), answer("f2", "tell", {})]]
 
 
 def test_a_blocking_call_that_input_cancels_is_ended_and_never_answered() -> None:

@@ -74,6 +74,6 @@ def test_the_secrets_in_the_configuration() -> None:
 )
 def test_unprintable_characters_are_escaped(text: str, expected: str) -> None:
     assert printable(text) == expected
-    shown = printable_json(json.dumps([text], ensure_ascii=False, indent=1))
-    assert json.loads(shown) == [text]
-    assert all(character.isprintable() or character == "\n" for character in shown)
+    escaped = printable_json(json.dumps([text], ensure_ascii=False, indent=1))
+    assert json.loads(escaped) == [text]
+    assert all(character.isprintable() or character == "\n" for character in escaped)

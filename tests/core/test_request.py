@@ -24,7 +24,7 @@ OTHERS = st.dictionaries(st.sampled_from(["tools", "generation_config", "x", "un
 SEPARATORS = st.sampled_from([(",", ":"), (", ", ": "), (" ,\n", " :\t")])
 
 
-def told(request: Request) -> Any:
+def content_of(request: Request) -> Any:
     """The content of a request, without how it was read."""
     request.history.identify(request.body)
     turns = [(t.side, t.spans, t.holds, t.text, t.digest, t.chain) for t in request.history.turns]
@@ -49,7 +49,7 @@ def test_reading_on_from_any_beginning_equals_reading_anew(
         cold = parse(body, path)
         assert known is None or known.is_start_of(body)
         warm = parse(body, path, known)
-        assert told(warm) == told(cold)
+        assert content_of(warm) == content_of(cold)
         known = warm.prefix() or known
 
 
@@ -77,7 +77,7 @@ def test_a_turn_that_continues_is_a_new_turn_and_the_known_one_stays() -> None:
     assert known is not None
     digest = known.history.turns[1].digest
     warm = parse(more, (), known)
-    assert told(warm) == told(parse(more))
+    assert content_of(warm) == content_of(parse(more))
     assert known.history.turns[1].digest == digest != warm.history.turns[1].digest
 
 

@@ -85,7 +85,7 @@ def meant(case: Object) -> Object:
     return lowered(schema) if case["form"] == "gemini" or "nullable" in json.dumps(schema) else schema
 
 
-def said(declaration: Object) -> Object:
+def schema_of(declaration: Object) -> Object:
     """A declaration's schema of the arguments, as JSON Schema."""
     if "parametersJsonSchema" in declaration:
         schema: Object = declaration["parametersJsonSchema"]
@@ -216,7 +216,7 @@ def test_the_strict_local_gemini_accepts_it(name: str) -> None:
 @EVERY
 def test_the_same_objects_fit_before_and_after(name: str) -> None:
     case = TABLE[name]
-    before, after = meant(case), said(declared(case))
+    before, after = meant(case), schema_of(declared(case))
     is_meant, is_said = validator(before).is_valid, validator(after).is_valid
     found = [value for schema in (before, after) for value in values(schema, schema) if isinstance(value, dict)]
     sample = {json.dumps(value): value for value in found}.values()
@@ -239,7 +239,7 @@ def test_notes_formats_and_the_order_of_properties_stay(name: str) -> None:
     def notes(schema: Object) -> list[str]:
         return sorted(json.dumps([key, member[key]]) for member in inside(schema) for key in kept if key in member)
 
-    before, after = meant(case), said(declared(case))
+    before, after = meant(case), schema_of(declared(case))
     assert notes(after) == notes(before)
     ordered = [[list(member["properties"]) for member in inside(s) if "properties" in member] for s in (before, after)]
     assert ordered[0] == ordered[1]
@@ -252,9 +252,9 @@ def test_neither_the_input_nor_the_result_changes(name: str) -> None:
     first = normalise(document)
     assert document == before
     assert json.dumps(document) == json.dumps(before), "nor the order of anything"
-    again = normalise({"tools": [{"functionDeclarations": first.declarations}]})
-    assert again == first
-    assert json.dumps(again.declarations) == json.dumps(first.declarations)
+    normalised = normalise({"tools": [{"functionDeclarations": first.declarations}]})
+    assert normalised == first
+    assert json.dumps(normalised.declarations) == json.dumps(first.declarations)
 
 
 @pytest.mark.parametrize("name", [name for name, case in TABLE.items() if case["target"] == "parameters"])

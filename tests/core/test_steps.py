@@ -34,12 +34,12 @@ def answer(name: str = "f", **fields: Any) -> Document:
 
 
 def turn(n: int, *slots: str | None, passthrough: bool = False, lead: str = "", **answers: Any) -> TrueTurn:
-    said = content("model", *[call(f"tool{i}") for i in range(len(slots))])
+    visible = content("model", *[call(f"tool{i}") for i in range(len(slots))])
     turn_id = f"turn_{n:016x}"
-    shown = lead + TEMPLATE.after(lead, ["f"], turn_id)
+    visible_text = lead + TEMPLATE.after(lead, ["f"], turn_id)
     named = tuple(CallSlot(f"tool{i}", slot) for i, slot in enumerate(slots))
     by_id = {slot: answers.get(slot) for slot in slots if slot}
-    return TrueTurn(turn_id, [TrueStep(said, named)], by_id, visible_text=shown, passthrough=passthrough)
+    return TrueTurn(turn_id, [TrueStep(visible, named)], by_id, visible_text=visible_text, passthrough=passthrough)
 
 
 @pytest.mark.parametrize(
@@ -56,8 +56,8 @@ def test_the_calls_without_an_answer() -> None:
 
 def test_the_calls_that_the_client_has() -> None:
     mixed = turn(1, "a", None, "b", None)
-    said = [content("model", call("x")), content("model", "text", call("y"))]
-    assert client_calls(said, mixed) == [None, {"name": "x"}, None, {"name": "y"}]
+    visible = [content("model", call("x")), content("model", "text", call("y"))]
+    assert client_calls(visible, mixed) == [None, {"name": "x"}, None, {"name": "y"}]
     assert client_calls([], turn(1, "a", passthrough=True)) == [None]
 
 
@@ -67,7 +67,7 @@ def test_for_a_client_that_only_names_its_turn_the_calls_are_the_models() -> Non
 
 
 @pytest.mark.parametrize(
-    ("said", "answered", "given"),
+    ("visible", "answered", "given"),
     [
         ([call(id="1"), call(id="2")], [answer(id="2", response={"r": 2}), answer(id="1")], {"a": 1, "b": 2}),
         ([call(), call()], [answer(), answer(response={"r": 2})], {"a": 1, "b": 2}),
@@ -79,16 +79,16 @@ def test_for_a_client_that_only_names_its_turn_the_calls_are_the_models() -> Non
     ],
     ids=["ids", "order", "names", "the client's own id", "no id", "another name", "none"],
 )
-def test_the_clients_answers(said: list[Any], answered: list[Any], given: dict[str, int]) -> None:
+def test_the_clients_answers(visible: list[Any], answered: list[Any], given: dict[str, int]) -> None:
     true = turn(1, "a", "b", passthrough=True)
-    found = given_answers([content("model", *said)], [content("user", *answered)], true)
+    found = given_answers([content("model", *visible)], [content("user", *answered)], true)
     assert found == {call_id: {"r": value} for call_id, value in given.items()}
 
 
 def test_answered_calls_and_calls_without_passthrough_get_no_client_answer() -> None:
-    said, answered = [content("model", call(), call())], [content("user", answer(), answer())]
-    assert given_answers(said, answered, turn(1, "a", "b", passthrough=True, a={"x": 1})) == {"b": {"r": 1}}
-    assert given_answers(said, answered, turn(1, "a", "b")) == {}
+    visible, answered = [content("model", call(), call())], [content("user", answer(), answer())]
+    assert given_answers(visible, answered, turn(1, "a", "b", passthrough=True, a={"x": 1})) == {"b": {"r": 1}}
+    assert given_answers(visible, answered, turn(1, "a", "b")) == {}
 
 
 def test_a_text_in_segments() -> None:

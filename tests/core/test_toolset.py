@@ -154,8 +154,8 @@ def test_a_tool_in_any_form_becomes_gemini_s(name: str) -> None:
     before = copy.deepcopy(document)
     assert normalise(document) == Tools(declarations, builtins, None)
     assert document == before
-    again = {"tools": [{"functionDeclarations": declarations}, *builtins]}
-    assert normalise(again) == Tools(declarations, builtins, None)
+    result = {"tools": [{"functionDeclarations": declarations}, *builtins]}
+    assert normalise(result) == Tools(declarations, builtins, None)
 
 
 def test_forms_may_be_mixed_and_keep_their_order() -> None:

@@ -29,7 +29,7 @@ def interactions(given: int, out: int, thoughts: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("rounds", "seen"),
+    ("rounds", "visible"),
     [
         ([{}], {}),
         ([gemini(10, 2)], gemini(10, 2)),
@@ -70,13 +70,13 @@ def interactions(given: int, out: int, thoughts: int) -> dict[str, Any]:
         ([{"promptTokensDetails": [{"modality": ["TEXT"]}]}, {"a": [1], "b": "x"}], {"a": [1], "b": "x"}),
     ],
 )
-def test_the_last_prompt_with_all_output(rounds: list[dict[str, Any]], seen: dict[str, Any]) -> None:
+def test_the_last_prompt_with_all_output(rounds: list[dict[str, Any]], visible: dict[str, Any]) -> None:
     usage = Usage()
     for counts in rounds:
         usage.begin_round()
         usage.record({"totalTokenCount": 1})
         usage.record(counts)
-    assert usage.visible() == seen
+    assert usage.visible() == visible
     assert usage.rounds == rounds
 
 

@@ -104,17 +104,17 @@ def test_a_stream_ends_with_one_done() -> None:
 def test_an_event_is_written_in_the_framing_of_openai() -> None:
     speaks = wire()
     speaks.read(body(stream=True))
-    came = decode(SseDecoder().feed(STREAM)[0].data or b"")
-    seen = speaks.unwrap(came)
-    assert seen is not None
-    event = speaks.event({**seen, "responseId": "c0"}, came)
+    raw = decode(SseDecoder().feed(STREAM)[0].data or b"")
+    visible = speaks.unwrap(raw)
+    assert visible is not None
+    event = speaks.event({**visible, "responseId": "c0"}, raw)
     assert event.startswith(b"data: {")
     assert event.endswith(b"}\n\n")
     assert decode(event[6:]) == {
-        **came,
+        **raw,
         "id": "c0",
         "object": "chat.completion.chunk",
-        "choices": [{**came["choices"][0], "finish_reason": None}],
+        "choices": [{**raw["choices"][0], "finish_reason": None}],
     }
 
 
@@ -145,7 +145,7 @@ def test_errors_are_objects_that_every_client_reads() -> None:
 
 @pytest.mark.skipif(not RECORDED.exists(), reason="the recorded exchanges are not beside this checkout")
 def test_recorded_exchanges_stay_what_they_are() -> None:
-    seen = 0
+    answers = 0
     with lzma.open(RECORDED, "rt", encoding="utf-8") as lines:
         for exchange in map(json.loads, lines):
             if exchange["api"] != "openai-compat":
@@ -164,8 +164,8 @@ def test_recorded_exchanges_stay_what_they_are() -> None:
             response = speaks.unwrap(answer)
             assert response is not None
             assert decode(speaks.whole_body(response, answer)) == answer
-            seen += 1
-    assert seen == 2
+            answers += 1
+    assert answers == 2
 
 
 def test_arguments_in_many_pieces_are_read_when_their_last_bracket_has_come(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,13 +178,13 @@ def test_arguments_in_many_pieces_are_read_when_their_last_bracket_has_come(monk
     monkeypatch.setattr(completions, "decode", counted)
     answers = Completions()
     pieces = ['{"a": "', *["}x{" for _ in range(50)], '", "b": [{}', "]", "}"]
-    seen = []
+    parts = []
     for number, piece in enumerate(pieces):
         function = {"arguments": piece} | ({"name": "f"} if number == 0 else {})
         delta = {"tool_calls": [{"index": 0, "id": "c" if number == 0 else None, "function": function}]}
         response = answers.read({"choices": [{"index": 0, "delta": delta}]})
         assert response is not None
-        seen += response["candidates"][0]["content"]["parts"]
-    assert [part["functionCall"].get("willContinue", False) for part in seen] == [True] * (len(pieces) - 1) + [False]
-    assert seen[-1]["functionCall"]["args"] == {"a": "}x{" * 50, "b": [{}]}
+        parts += response["candidates"][0]["content"]["parts"]
+    assert [part["functionCall"].get("willContinue", False) for part in parts] == [True] * (len(pieces) - 1) + [False]
+    assert parts[-1]["functionCall"]["args"] == {"a": "}x{" * 50, "b": [{}]}
     assert len(reads) == 1

@@ -48,7 +48,7 @@ def written(body: Json, replaced: dict[str, Any] | None = None, contents: list[J
     return document
 
 
-def said(interaction: str, *parts: Json) -> Json:
+def model_turn(interaction: str, *parts: Json) -> Json:
     return {"role": "model", "parts": [own.mark_part(interaction), *parts]}
 
 
@@ -90,15 +90,15 @@ def through(speaks: InteractionsWire, events: list[SseEvent], *hidden: str) -> b
     """The client's bytes for these events, if the events with these calls are hidden."""
     out = b""
     for one in events:
-        seen = speaks.unwrap(decode(one.data or b""))
-        names = [part["functionCall"]["name"] for part in parts_of(seen) if "functionCall" in part]
+        visible = speaks.unwrap(decode(one.data or b""))
+        names = [part["functionCall"]["name"] for part in parts_of(visible) if "functionCall" in part]
         if not set(names) & set(hidden):
             out += speaks.passthrough_event(one)
     return out
 
 
-def parts_of(seen: Any) -> list[Json]:
-    return [part for candidate in (seen or {}).get("candidates", []) for part in candidate["content"]["parts"]]
+def parts_of(visible: Any) -> list[Json]:
+    return [part for candidate in (visible or {}).get("candidates", []) for part in candidate["content"]["parts"]]
 
 
 def events_of(out: bytes) -> list[Json]:
@@ -154,13 +154,13 @@ def test_unsupported_tools_are_named() -> None:
 
 def test_only_the_id_changes_if_the_turn_ended_with_another() -> None:
     given = {"model": "m", "input": "hi", "previous_interaction_id": "v1_a"}
-    new = written(given, contents=[0, said("v1_a"), response("c1"), said("v1_b", {"text": "so"}), 2])
+    new = written(given, contents=[0, model_turn("v1_a"), response("c1"), model_turn("v1_b", {"text": "so"}), 2])
     assert new == {**given, "previous_interaction_id": "v1_b"}
 
 
 def test_results_that_the_service_waits_for_go_before_the_clients_input() -> None:
     given = {"model": "m", "input": "hi", "previous_interaction_id": "v1_a"}
-    new = written(given, contents=[0, said("v1_a"), response("c1"), 2])
+    new = written(given, contents=[0, model_turn("v1_a"), response("c1"), 2])
     assert new["previous_interaction_id"] == "v1_a"
     assert new["input"] == [
         {"type": "function_result", "call_id": "c1", "name": "f", "result": {"a": 1}},
@@ -171,8 +171,8 @@ def test_results_that_the_service_waits_for_go_before_the_clients_input() -> Non
 def test_the_clients_own_history_is_rewritten_step_by_step() -> None:
     user = {"type": "user_input", "content": [{"type": "text", "text": "hi"}], "future": 1}
     given = {"model": "m", "input": [user, TEXT, user], "store": False}
-    told = {"role": "model", "parts": [{"functionCall": {"id": "c1", "name": "f", "args": {"a": 1}}}]}
-    new = written(given, contents=[0, told, response("c1"), 1, 2])
+    true_call = {"role": "model", "parts": [{"functionCall": {"id": "c1", "name": "f", "args": {"a": 1}}}]}
+    new = written(given, contents=[0, true_call, response("c1"), 1, 2])
     assert new["input"][0] == user
     assert [step["type"] for step in new["input"]] == [
         "user_input",
@@ -188,7 +188,9 @@ def test_a_loop_continues_from_its_last_round() -> None:
     speaks = wire(input=[{"type": "text", "text": "hi"}], tools=[{"type": "function", "name": "f"}])
     request = speaks.read(speaks.write(speaks.read(speaks._body), {}, None))
     assert speaks.next_request(request, [], None) is speaks._body
-    sent = decode(speaks.next_request(request, [said("v1_a"), response("c1"), said("v1_b"), response("c2")], "NONE"))
+    sent = decode(
+        speaks.next_request(request, [model_turn("v1_a"), response("c1"), model_turn("v1_b"), response("c2")], "NONE")
+    )
     assert sent["previous_interaction_id"] == "v1_b"
     assert [step["call_id"] for step in sent["input"]] == ["c2"]
     assert sent["generation_config"] == {"tool_choice": "none"}
@@ -200,7 +202,7 @@ def test_results_have_the_original_names_of_their_calls() -> None:
     renamed = own.parts_of_step({**CALL, "name": "f_g2"})[0]
     renamed["functionCall"]["name"] = "f"
     given = {"model": "m", "input": "hi", "previous_interaction_id": "v1_a"}
-    new = written(given, contents=[0, said("v1_a", renamed), response("c1"), 2])
+    new = written(given, contents=[0, model_turn("v1_a", renamed), response("c1"), 2])
     assert new["input"][0]["name"] == "f_g2"
 
 
@@ -217,22 +219,22 @@ def test_a_loop_that_the_service_does_not_keep_sends_everything_again() -> None:
 
 
 def whole(speaks: InteractionsWire, *answers: Json) -> Any:
-    seen = None
+    visible = None
     for one in answers:
-        seen = speaks.unwrap(one)
-    return seen
+        visible = speaks.unwrap(one)
+    return visible
 
 
 def test_an_answer_becomes_a_response_that_begins_with_its_id() -> None:
     answer = {"id": "v1_a", "status": "requires_action", "steps": [TEXT, CALL], "usage": {"total_tokens": 3}}
-    seen = wire().unwrap(answer)
-    assert seen is not None
-    assert parts_of(seen)[0] == own.mark_part("v1_a")
-    text, call = parts_of(seen)[1:]
+    visible = wire().unwrap(answer)
+    assert visible is not None
+    assert parts_of(visible)[0] == own.mark_part("v1_a")
+    text, call = parts_of(visible)[1:]
     assert text == {"text": "so"}
     assert {"id": "c1", "name": "f", "args": {"a": 1}}.items() <= call["functionCall"].items()
-    assert seen["usageMetadata"] == {"total_tokens": 3}
-    assert seen["candidates"][0]["finishReason"] == "STOP"
+    assert visible["usageMetadata"] == {"total_tokens": 3}
+    assert visible["candidates"][0]["finishReason"] == "STOP"
 
 
 def test_an_answer_that_is_not_kept_has_no_id() -> None:
@@ -250,36 +252,36 @@ def test_a_document_that_is_no_answer_is_none(document: Any) -> None:
     ("status", "finish"), [("completed", "STOP"), ("incomplete", "MAX_TOKENS"), ("failed", "OTHER")]
 )
 def test_how_answers_end(status: str, finish: str) -> None:
-    seen = wire().unwrap({"id": "v1_a", "status": status, "steps": []})
-    assert seen is not None
-    assert seen["candidates"][0]["finishReason"] == finish
+    visible = wire().unwrap({"id": "v1_a", "status": status, "steps": []})
+    assert visible is not None
+    assert visible["candidates"][0]["finishReason"] == finish
 
 
 def test_a_placeholder_replaces_calls() -> None:
     speaks = wire()
     answer = {"id": "v1_a", "status": "requires_action", "steps": [TEXT, CALL], "future": 1}
     speaks.unwrap(answer)
-    seen = {"candidates": [{"content": {"parts": [own.mark_part("v1_a"), {"text": "so\n\nplaceholder"}]}}]}
+    visible = {"candidates": [{"content": {"parts": [own.mark_part("v1_a"), {"text": "so\n\nplaceholder"}]}}]}
     made = {"type": "model_output", "content": [{"type": "text", "text": "\n\nplaceholder"}]}
-    assert decode(speaks.whole_body(seen, answer)) == {**answer, "status": "completed", "steps": [TEXT, made]}
+    assert decode(speaks.whole_body(visible, answer)) == {**answer, "status": "completed", "steps": [TEXT, made]}
 
 
 def test_an_answer_without_a_status_is_read_by_its_steps() -> None:
     speaks = wire()
     answer = {"id": "v1_a", "steps": [TEXT, CALL]}
-    seen = speaks.unwrap(answer)
-    assert parts_of(seen)[2]["functionCall"]["name"] == "f"
+    visible = speaks.unwrap(answer)
+    assert parts_of(visible)[2]["functionCall"]["name"] == "f"
     made = {"type": "model_output", "content": [{"type": "text", "text": "placeholder"}]}
-    shown = {"candidates": [{"content": {"parts": [*own.parts_of_step(TEXT), *own.parts_of_step(made)]}}]}
-    assert decode(speaks.whole_body(shown, answer))["status"] == "completed"
+    final = {"candidates": [{"content": {"parts": [*own.parts_of_step(TEXT), *own.parts_of_step(made)]}}]}
+    assert decode(speaks.whole_body(final, answer))["status"] == "completed"
 
 
 def test_the_clients_calls_stay_unchanged_and_require_action() -> None:
     speaks = wire()
     answer = {"id": "v1_a", "status": "requires_action", "steps": [CALL, OWN]}
-    seen = speaks.unwrap(answer)
-    assert seen is not None
-    kept = {"candidates": [{"content": {"parts": [parts_of(seen)[2]]}}]}
+    visible = speaks.unwrap(answer)
+    assert visible is not None
+    kept = {"candidates": [{"content": {"parts": [parts_of(visible)[2]]}}]}
     assert decode(speaks.whole_body(kept, answer)) == {**answer, "steps": [OWN]}
 
 
@@ -289,8 +291,8 @@ def test_the_answer_of_a_loop_has_the_steps_of_all_rounds_and_the_id_of_the_last
     first = {"id": "v1_a", "status": "requires_action", "steps": [signed, TEXT, CALL], "usage": {"total_tokens": 1}}
     last = {"id": "v1_b", "status": "completed", "steps": [TEXT], "usage": {"total_tokens": 2}}
     whole(speaks, first, last)
-    seen = {"candidates": [{"content": {"parts": [{"text": "soso"}]}}], "usageMetadata": {"total_tokens": 3}}
-    assert decode(speaks.whole_body(seen, last)) == {
+    visible = {"candidates": [{"content": {"parts": [{"text": "soso"}]}}], "usageMetadata": {"total_tokens": 3}}
+    assert decode(speaks.whole_body(visible, last)) == {
         **last,
         "steps": [signed, TEXT, TEXT],
         "usage": {"total_tokens": 3},
@@ -303,8 +305,8 @@ def test_steps_of_built_in_tools_are_visible_if_requested() -> None:
         speaks = wire()
         answer = {"id": "v1_a", "status": "completed", "steps": [search, TEXT]}
         speaks.unwrap(answer)
-        seen = {"candidates": [{"content": {"parts": [*parts, {"text": "so"}]}}]}
-        assert decode(speaks.whole_body(seen, answer))["steps"] == steps
+        visible = {"candidates": [{"content": {"parts": [*parts, {"text": "so"}]}}]}
+        assert decode(speaks.whole_body(visible, answer))["steps"] == steps
 
 
 def test_a_client_with_built_in_tools_has_requested_their_steps() -> None:
@@ -373,7 +375,7 @@ def test_the_end_has_the_first_id_and_the_usage_of_all_rounds() -> None:
     request = speaks.read(speaks._body)
     out = b""
     for number, name in enumerate(("v1_a", "v1_b")):
-        speaks.next_request(request, [said("v1_a"), response("c1")] if number else [], None)
+        speaks.next_request(request, [model_turn("v1_a"), response("c1")] if number else [], None)
         out += through(
             speaks, [created(name), event("interaction.status_update", interaction_id=name, status="in_progress")]
         )
@@ -381,9 +383,9 @@ def test_the_end_has_the_first_id_and_the_usage_of_all_rounds() -> None:
         if not number:
             out += through(speaks, call(1, CALL), "f")
     last = decode(completed("v1_b", usage={"total_tokens": 2}, steps=[CALL]).data or b"")
-    seen = {"candidates": [{"content": {"parts": []}, "finishReason": "STOP"}], "usageMetadata": {"total_tokens": 3}}
+    visible = {"candidates": [{"content": {"parts": []}, "finishReason": "STOP"}], "usageMetadata": {"total_tokens": 3}}
     speaks.unwrap(last)
-    out += speaks.event(seen, last)
+    out += speaks.event(visible, last)
     events = events_of(out)
     kinds = [one["event_type"] for one in events]
     assert kinds.count("interaction.created") == kinds.count("interaction.completed") == 1
@@ -429,8 +431,8 @@ def test_a_call_without_an_end_is_complete_when_the_interaction_is() -> None:
     speaks = wire(stream=True)
     *begun, _ = call(0, CALL)
     through(speaks, [created(), *begun])
-    seen = speaks.unwrap(decode(completed(status="requires_action").data or b""))
-    assert [part["functionCall"]["args"] for part in parts_of(seen)] == [{"a": 1}]
+    visible = speaks.unwrap(decode(completed(status="requires_action").data or b""))
+    assert [part["functionCall"]["args"] for part in parts_of(visible)] == [{"a": 1}]
 
 
 @pytest.mark.parametrize("hidden", [True, False])
@@ -439,8 +441,8 @@ def test_such_a_call_of_the_client_goes_out_before_the_end(hidden: bool) -> None
     *begun, _ = call(0, OWN)
     through(speaks, [created(), *begun])
     last = completed(status="requires_action")
-    seen = speaks.unwrap(decode(last.data or b""))
-    parts = [] if hidden else parts_of(seen)
+    visible = speaks.unwrap(decode(last.data or b""))
+    parts = [] if hidden else parts_of(visible)
     response = {"candidates": [{"content": {"parts": parts}, "finishReason": "STOP"}]}
     *events, ended = events_of(speaks.event(response, decode(last.data or b"")))
     assert [one["event_type"] for one in events] == ([] if hidden else ["step.start", "step.delta"])
@@ -466,8 +468,8 @@ def test_a_hidden_call_has_no_later_events() -> None:
 def test_thoughts_are_kept_with_their_signatures() -> None:
     speaks = wire(stream=True)
     signature = {"type": "thought_signature", "signature": "c2ln"}
-    seen = [speaks.unwrap(decode(one.data or b"")) for one in step(0, {"type": "thought"}, signature)]
-    assert [parts_of(one) for one in seen if one] == [[{"text": "", "thought": True, "thoughtSignature": "c2ln"}]]
+    visible = [speaks.unwrap(decode(one.data or b"")) for one in step(0, {"type": "thought"}, signature)]
+    assert [parts_of(one) for one in visible if one] == [[{"text": "", "thought": True, "thoughtSignature": "c2ln"}]]
 
 
 def test_unknown_events_pass() -> None:
@@ -549,7 +551,7 @@ def test_an_odd_request_is_written_again_or_malformed(data: st.DataObject) -> No
         cannot_use_functions(request.value("generationConfig"), "m")
         Toolbox([{"name": "f"}]).keep(request.value("tools"), request.value("toolConfig"), (3, 0))
         request.history.identify(request.body)
-        speaks.next_request(request, [said("v1_a"), response("c1")], "NONE")
+        speaks.next_request(request, [model_turn("v1_a"), response("c1")], "NONE")
     except Malformed:
         pass
 
@@ -558,8 +560,8 @@ def test_an_odd_request_is_written_again_or_malformed(data: st.DataObject) -> No
 def test_an_odd_answer_is_still_converted(data: st.DataObject) -> None:
     speaks = wire()
     document = changed(ANSWER, data.draw(st.sampled_from(places(ANSWER))), data.draw(JUNK))
-    if (seen := speaks.unwrap(document)) is not None:
-        speaks.whole_body(seen, document)
+    if (visible := speaks.unwrap(document)) is not None:
+        speaks.whole_body(visible, document)
 
 
 @given(st.data())
@@ -568,14 +570,14 @@ def test_odd_events_pass_or_are_malformed(data: st.DataObject) -> None:
     odd = changed(EVENTS, data.draw(st.sampled_from(places(EVENTS)[1:])), data.draw(JUNK))
     for document in odd:
         try:
-            seen = speaks.unwrap(document)
+            visible = speaks.unwrap(document)
         except Malformed:
             assert "function_call" in json.dumps(document), "only a call must not pass"
             return
         data_of = encode(document)
         speaks.passthrough_event(SseEvent(b"data: %b\n\n" % data_of, data_of))
-        if seen is not None:
-            speaks.event(seen, document)
+        if visible is not None:
+            speaks.event(visible, document)
 
 
 # --- as recorded ----------------------------------------------------------------------------------------------------

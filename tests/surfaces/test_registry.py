@@ -310,7 +310,7 @@ def test_a_foreign_host_costs_less_than_two_microseconds() -> None:
 
 @pytest.mark.skipif(not RECORDED.exists(), reason="the recorded exchanges are not beside this checkout")
 def test_every_recorded_url_matches_its_recording() -> None:
-    seen = 0
+    urls_found = 0
     with lzma.open(RECORDED, "rt", encoding="utf-8") as lines:
         for exchange in map(json.loads, lines):
             url = urlsplit(exchange["url"])
@@ -331,8 +331,8 @@ def test_every_recorded_url_matches_its_recording() -> None:
             assert (by_host.surface, by_host.operation, by_host.framing) == (surface, operation, framing), url
             named_in_body = by_host.surface in ("codeassist", "chat", "interactions")
             assert operation is CACHE or named_in_body or f"/{by_host.model}:" in url.path
-            seen += 1
-    assert seen > 1000
+            urls_found += 1
+    assert urls_found > 1000
 
 
 FLASH = "/v1beta/models/gemini-3-flash:generateContent"

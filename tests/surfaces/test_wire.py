@@ -76,12 +76,12 @@ def test_a_loops_contents_follow_the_clients() -> None:
 def test_a_written_event_reads_back_equal(surface: str, framing: Framing) -> None:
     speaks = wire(framing, surface)
     answers: list[dict[str, Any]] = [{"candidates": [], "responseId": f"r{n}"} for n in range(3)]
-    came = {"response": {}, "traceId": "t"} if surface == "codeassist" else None
+    raw = {"response": {}, "traceId": "t"} if surface == "codeassist" else None
     if framing is Framing.JSON:
-        assert speaks.unwrap(decode(speaks.whole_body(answers[0], came))) == answers[0]
+        assert speaks.unwrap(decode(speaks.whole_body(answers[0], raw))) == answers[0]
         return
     decoder = SseDecoder() if framing is Framing.SSE else ArrayDecoder()
-    stream = b"".join(speaks.event(answer, came) for answer in answers) + speaks.end()
+    stream = b"".join(speaks.event(answer, raw) for answer in answers) + speaks.end()
     items = [item for item in [*decoder.feed(stream), *decoder.flush()] if item.data is not None]
     documents = [decode(item.data) for item in items if item.data is not None]
     assert [speaks.unwrap(document) for document in documents] == answers

@@ -177,11 +177,11 @@ def test_a_signature_may_come_with_a_later_piece() -> None:
 )
 def test_finish_reasons(finish: str, reason: str) -> None:
     completions = Completions()
-    response = completions.read(came := chunk({"content": "x"}, finish))
+    response = completions.read(raw := chunk({"content": "x"}, finish))
     assert response is not None
     assert response["candidates"][0]["finishReason"] == reason
     if finish not in ("tool_calls", "function_call"):
-        assert completions.write(response, came, came["object"]) == came
+        assert completions.write(response, raw, raw["object"]) == raw
 
 
 @pytest.mark.parametrize("document", [None, [], "text", {"error": {"code": 400}}, [{"error": {}}], {"choices": None}])
@@ -202,7 +202,7 @@ def whole(message: Json, finish: str, **more: Any) -> Json:
 
 
 @pytest.mark.parametrize(
-    "came",
+    "raw",
     [
         whole({"content": "hi", "refusal": None, **signed("s1")}, "stop"),
         whole({"tool_calls": [{"id": "x", "later": 1, **entry("f", '{ "a": 1}'), **signed("s1")}]}, "tool_calls"),
@@ -213,33 +213,33 @@ def whole(message: Json, finish: str, **more: Any) -> Json:
         {**chunk({}), "choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3}},
     ],
 )
-def test_a_fully_visible_answer_is_written_unchanged(came: Json) -> None:
+def test_a_fully_visible_answer_is_written_unchanged(raw: Json) -> None:
     completions = Completions()
-    response = completions.read(came)
+    response = completions.read(raw)
     assert response is not None
-    assert completions.write(response, came, came["object"]) == came
+    assert completions.write(response, raw, raw["object"]) == raw
 
 
 def test_hidden_calls_leave_no_trace() -> None:
     completions = Completions()
     own, hidden = {"id": "x", **entry("own", '{ "a":1}')}, {"id": "y", **entry("hidden", "{}")}
-    came = whole({"content": "a", "tool_calls": [hidden, own]}, "tool_calls")
-    seen = completions.read(came)
-    assert seen is not None
-    (candidate,) = seen["candidates"]
+    raw = whole({"content": "a", "tool_calls": [hidden, own]}, "tool_calls")
+    visible = completions.read(raw)
+    assert visible is not None
+    (candidate,) = visible["candidates"]
     text, _, last = candidate["content"]["parts"]
     mixed = {**candidate, "content": {"parts": [text, last]}}
-    (choice,) = completions.write({**seen, "candidates": [mixed]}, came, came["object"])["choices"]
+    (choice,) = completions.write({**visible, "candidates": [mixed]}, raw, raw["object"])["choices"]
     assert choice["message"] == {"role": "assistant", "content": "a", "tool_calls": [own]}
     assert choice["finish_reason"] == "tool_calls"
 
 
 def test_a_placeholder_ends_like_a_text_answer() -> None:
     completions = Completions()
-    came = whole({"tool_calls": [{"id": "y", **entry("hidden", "{}")}]}, "tool_calls")
-    completions.read(came)
-    seen = {"candidates": [{"content": {"parts": [{"text": "done"}]}, "finishReason": "STOP", "index": 0}]}
-    written = completions.write(seen, came, came["object"])
+    raw = whole({"tool_calls": [{"id": "y", **entry("hidden", "{}")}]}, "tool_calls")
+    completions.read(raw)
+    visible = {"candidates": [{"content": {"parts": [{"text": "done"}]}, "finishReason": "STOP", "index": 0}]}
+    written = completions.write(visible, raw, raw["object"])
     (choice,) = written["choices"]
     assert (choice["message"], choice["finish_reason"]) == ({"role": "assistant", "content": "done"}, "stop")
     assert (written["id"], written["later"]) == ("c1", {"a": 1})
@@ -250,9 +250,9 @@ def test_a_stream_with_a_visible_call_ends_unchanged() -> None:
     completions.read(chunk({"tool_calls": [{"id": "x", **entry("own", "{}")}]}))
     completions.forward()
     end = chunk({}, "tool_calls")
-    seen = completions.read(end)
-    assert seen is not None
-    assert completions.write({**seen, "responseId": "c0"}, end, end["object"])["choices"] == end["choices"]
+    visible = completions.read(end)
+    assert visible is not None
+    assert completions.write({**visible, "responseId": "c0"}, end, end["object"])["choices"] == end["choices"]
 
 
 def given(hidden: str, *documents: Json) -> list[Json]:
@@ -260,19 +260,19 @@ def given(hidden: str, *documents: Json) -> list[Json]:
     completions = Completions()
     found: list[Json] = []
     hides = False
-    for came in documents:
-        seen = completions.read(came)
-        assert seen is not None
-        (candidate,) = seen["candidates"]
-        shown = []
+    for raw in documents:
+        visible = completions.read(raw)
+        assert visible is not None
+        (candidate,) = visible["candidates"]
+        visible_parts = []
         for part in candidate["content"]["parts"]:
             hides = part["functionCall"].get("name", hidden if hides else "") == hidden
-            shown += [] if hides else [part]
-        if shown == candidate["content"]["parts"]:
-            document = completions.forward() or came
+            visible_parts += [] if hides else [part]
+        if visible_parts == candidate["content"]["parts"]:
+            document = completions.forward() or raw
         else:
-            content = {**candidate["content"], "parts": shown}
-            document = completions.write({**seen, "candidates": [{**candidate, "content": content}]}, came, "chunk")
+            content = {**candidate["content"], "parts": visible_parts}
+            document = completions.write({**visible, "candidates": [{**candidate, "content": content}]}, raw, "chunk")
         found += document["choices"][0]["delta"].get("tool_calls", [])
     return found
 
@@ -324,9 +324,9 @@ def test_a_call_that_the_end_completes_adds_nothing_to_the_event_that_ends() -> 
     completions = Completions()
     completions.read(chunk({"tool_calls": [{"id": "x", "index": 0, **entry("own", "")}]}))
     completions.forward()
-    seen = completions.read(end := chunk({}, "stop"))
-    assert seen is not None
-    assert completions.write({**seen, "responseId": "c0"}, end, end["object"])["choices"] == end["choices"]
+    visible = completions.read(end := chunk({}, "stop"))
+    assert visible is not None
+    assert completions.write({**visible, "responseId": "c0"}, end, end["object"])["choices"] == end["choices"]
 
 
 def test_counts_are_converted_and_back() -> None:
@@ -338,18 +338,18 @@ def test_counts_are_converted_and_back() -> None:
         "completion_tokens_details": {"reasoning_tokens": 2, "audio_tokens": 0},
     }
     completions = Completions()
-    came = chunk({}, "stop", usage=usage)
-    seen = completions.read(came)
-    assert seen is not None
-    assert seen["usageMetadata"] == {
+    raw = chunk({}, "stop", usage=usage)
+    visible = completions.read(raw)
+    assert visible is not None
+    assert visible["usageMetadata"] == {
         "promptTokenCount": 5,
         "candidatesTokenCount": 2,
         "totalTokenCount": 9,
         "thoughtsTokenCount": 2,
         "cachedContentTokenCount": 3,
     }
-    twice = {**seen, "usageMetadata": {name: 2 * count for name, count in seen["usageMetadata"].items()}}
-    assert completions.write(twice, came, came["object"])["usage"] == {
+    twice = {**visible, "usageMetadata": {name: 2 * count for name, count in visible["usageMetadata"].items()}}
+    assert completions.write(twice, raw, raw["object"])["usage"] == {
         "prompt_tokens": 10,
         "completion_tokens": 4,
         "total_tokens": 18,
@@ -363,8 +363,8 @@ def test_the_proxys_own_text_has_the_members_of_the_answer() -> None:
     completions.read(chunk({"content": "a"}))
     completions.begin_round()
     completions.read({**chunk({"content": "b"}), "id": "c2", "created": 9})
-    seen = {"candidates": [{"content": {"parts": [{"text": "", "thought": True}]}, "index": 0}], "responseId": "c1"}
-    assert completions.write(seen, None, "chat.completion.chunk") == {
+    visible = {"candidates": [{"content": {"parts": [{"text": "", "thought": True}]}, "index": 0}], "responseId": "c1"}
+    assert completions.write(visible, None, "chat.completion.chunk") == {
         **chunk({"role": "assistant"}),
     }
 
@@ -376,9 +376,9 @@ def test_a_rewritten_stream_has_the_role_once() -> None:
     events = [completions.write(filler, None, kind), completions.write(filler, None, kind)]
     for _ in range(2):
         completions.begin_round()
-        seen = completions.read(came := chunk({"role": "assistant", "content": "a"}))
-        assert seen is not None
-        events.append(completions.write(seen, came, kind))
+        visible = completions.read(raw := chunk({"role": "assistant", "content": "a"}))
+        assert visible is not None
+        events.append(completions.write(visible, raw, kind))
     assert [event["choices"][0]["delta"] for event in events] == [
         {"role": "assistant"},
         {},
@@ -391,8 +391,8 @@ def test_events_after_unchanged_ones_do_not_repeat_the_role() -> None:
     completions = Completions()
     completions.read(chunk({"role": "assistant", "content": "a"}))
     completions.forward()
-    seen = {"candidates": [{"content": {"parts": [{"text": "done"}]}, "finishReason": "STOP", "index": 0}]}
-    (choice,) = completions.write(seen, None, "chat.completion.chunk")["choices"]
+    visible = {"candidates": [{"content": {"parts": [{"text": "done"}]}, "finishReason": "STOP", "index": 0}]}
+    (choice,) = completions.write(visible, None, "chat.completion.chunk")["choices"]
     assert choice["delta"] == {"content": "done"}
 
 

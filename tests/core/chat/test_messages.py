@@ -161,8 +161,8 @@ def test_answers_find_calls_that_have_no_id() -> None:
     asked = model({"functionCall": {"name": "f"}}, {"functionCall": {"name": "g"}}, {"functionCall": {"name": "f"}})
     given = [{"functionResponse": {"name": name, "response": {"n": n}}} for n, name in enumerate("fgf")]
     body = encode({"messages": [{"role": "user", "content": "a"}]})
-    told = messages(body, [pieces(body)[0], asked, user(*given), asked, user(*given)])
-    first, second = told[1:5], told[5:]
+    sent = messages(body, [pieces(body)[0], asked, user(*given), asked, user(*given)])
+    first, second = sent[1:5], sent[5:]
     assert [one["tool_call_id"] for one in first[1:]] == [one["id"] for one in first[0]["tool_calls"]]
     assert [one["tool_call_id"] for one in second[1:]] == [one["id"] for one in second[0]["tool_calls"]]
     assert not {one["tool_call_id"] for one in first[1:]} & {one["tool_call_id"] for one in second[1:]}
@@ -178,10 +178,10 @@ def test_the_system_s_messages_keep_their_places() -> None:
     roles = ["system", "user", "assistant", "system", "user", "developer"]
     body = encode({"messages": [{"role": role, "content": f"{n}"} for n, role in enumerate(roles)]})
     spans = pieces(body)
-    told = messages(body, [spans[0], model({"text": "new"}), user({"text": "more"}), spans[2]])
-    assert [one["content"] for one in told] == ["0", "1", "new", "more", "3", "4", "5"]
-    told = messages(body, [(spans[0][0], spans[2][1]), model({"text": "new"})])
-    assert [one["content"] for one in told] == ["0", "1", "2", "3", "4", "new", "5"]
+    sent = messages(body, [spans[0], model({"text": "new"}), user({"text": "more"}), spans[2]])
+    assert [one["content"] for one in sent] == ["0", "1", "new", "more", "3", "4", "5"]
+    sent = messages(body, [(spans[0][0], spans[2][1]), model({"text": "new"})])
+    assert [one["content"] for one in sent] == ["0", "1", "2", "3", "4", "new", "5"]
 
 
 TOOL = {"name": "h", "description": "d", "parameters": {"type": "OBJECT", "properties": {"a": {"type": "STRING"}}}}

@@ -77,5 +77,5 @@ def accumulated(events: Iterable[dict[str, Any]]) -> tuple[list[ResponseStreamEv
         OpenAI(api_key="k", base_url="http://localhost/v1", http_client=http, max_retries=0) as client,
         client.responses.stream(model="gemini-3-flash", input="hi") as stream,
     ):
-        seen = list(stream)
-    return seen, seen[-1].response  # type: ignore[union-attr]
+        events_read = list(stream)
+    return events_read, events_read[-1].response  # type: ignore[union-attr]

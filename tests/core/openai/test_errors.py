@@ -66,11 +66,11 @@ SOURCES: dict[str, tuple[Any, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize(("source", "told"), SOURCES.values(), ids=SOURCES)
-def test_an_error_says_what_its_source_says(source: Any, told: dict[str, Any]) -> None:
+@pytest.mark.parametrize(("source", "expected"), SOURCES.values(), ids=SOURCES)
+def test_an_error_says_what_its_source_says(source: Any, expected: dict[str, Any]) -> None:
     error = error_document(400, source)["error"]
 
-    assert error.items() >= told.items()
+    assert error.items() >= expected.items()
     assert error["type"] == "invalid_request_error"
     assert set(error) == {"message", "type", "param", "code"}
     json.dumps(error)

@@ -19,7 +19,7 @@ _ITEM: TypeAdapter[Any] = TypeAdapter(ResponseItem)
 CALLED = {"type": "function_call", "call_id": "call_a", "name": "f", "arguments": "{}"}
 
 
-def told(items: Any, order: str = "asc") -> list[dict[str, Any]]:
+def stored_and_listed(items: Any, order: str = "asc") -> list[dict[str, Any]]:
     """Stored and listed, through JSON."""
     wanted = read_request({"model": "gemini-3-flash", "input": items})
     contents = wanted.add_to(StoredCalls(has_history=True)).contents
@@ -91,7 +91,7 @@ GIVEN: dict[str, tuple[Any, dict[str, Any]]] = {
 def test_items_are_listed_as_they_were_given(items: Any, first: dict[str, Any]) -> None:
     before = copy.deepcopy(items)
 
-    listed = told(items)
+    listed = stored_and_listed(items)
 
     assert listed[0] == first
     assert items == before
@@ -103,7 +103,7 @@ def test_items_are_listed_as_they_were_given(items: Any, first: dict[str, Any]) 
 def test_an_output_is_listed_in_its_own_form(output: Any) -> None:
     item = {"type": "function_call_output", "call_id": "call_a", "output": output}
 
-    assert told([CALLED, item])[1] == {**item, "id": "fco_2", "status": "completed"}
+    assert stored_and_listed([CALLED, item])[1] == {**item, "id": "fco_2", "status": "completed"}
 
 
 def test_data_is_stored_once_also_in_outputs() -> None:
@@ -117,13 +117,13 @@ def test_data_is_stored_once_also_in_outputs() -> None:
 
     assert PIXEL not in json.dumps(stored_items(wanted.raw_input, contents, counting()))
     assert PIXEL in json.dumps(stored_items(wanted.raw_input, [], counting())), "but it is never lost"
-    assert told([CALLED, output])[1]["output"][0]["image_url"] == url(PIXEL)
+    assert stored_and_listed([CALLED, output])[1]["output"][0]["image_url"] == url(PIXEL)
 
 
 def test_ids_are_kept_unless_duplicated() -> None:
     items = [{"role": "user", "content": "Hi", "id": "x"}, {"role": "user", "content": "Ho", "id": "x"}]
 
-    assert [item["id"] for item in told(items)] == ["x", "msg_1"]
+    assert [item["id"] for item in stored_and_listed(items)] == ["x", "msg_1"]
 
 
 ITEMS = [{"id": f"m{n}"} for n in range(25)]

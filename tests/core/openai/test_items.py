@@ -30,7 +30,7 @@ def contents(items: Any) -> list[dict[str, Any]]:
     return added.contents
 
 
-def said(content: Any, role: str = "user") -> list[Any]:
+def message(content: Any, role: str = "user") -> list[Any]:
     return [{"role": role, "content": content}]
 
 
@@ -38,29 +38,29 @@ HI = {"role": "user", "content": "hi"}
 
 TAKEN: dict[str, tuple[Any, list[Any]]] = {
     "a text": ("hi", [user({"text": "hi"})]),
-    "a message": (said("hi"), [user({"text": "hi"})]),
+    "a message": (message("hi"), [user({"text": "hi"})]),
     "a message with its type": ([{"type": "message", "role": "user", "content": "hi"}], [user({"text": "hi"})]),
     "parts": (
-        said([{"type": "input_text", "text": "a"}, {"type": "input_text", "text": "b"}]),
+        message([{"type": "input_text", "text": "a"}, {"type": "input_text", "text": "b"}]),
         [user({"text": "a"}, {"text": "b"})],
     ),
     "an image": (
-        said([{"type": "input_text", "text": "what?"}, {"type": "input_image", "image_url": PNG_URL}]),
+        message([{"type": "input_text", "text": "what?"}, {"type": "input_image", "image_url": PNG_URL}]),
         [user({"text": "what?"}, {"inlineData": PNG})],
     ),
     "an image as clients dump it": (
-        said([{"type": "input_image", "image_url": PNG_URL, "detail": "auto", "file_id": None}]),
+        message([{"type": "input_image", "image_url": PNG_URL, "detail": "auto", "file_id": None}]),
         [user({"inlineData": PNG})],
     ),
     "a data URL with parameters, in capitals": (
-        said([{"type": "input_image", "image_url": "DATA:Image/PNG;name=a.png;BASE64,aGk="}]),
+        message([{"type": "input_image", "image_url": "DATA:Image/PNG;name=a.png;BASE64,aGk="}]),
         [user({"inlineData": PNG})],
     ),
     "a file": (
-        said([{"type": "input_file", "file_data": PDF_URL, "filename": "a.pdf"}]),
+        message([{"type": "input_file", "file_data": PDF_URL, "filename": "a.pdf"}]),
         [user({"inlineData": {"mimeType": "application/pdf", "data": "aGk="}})],
     ),
-    "an answer of the model": ([HI, *said("yes", "assistant"), HI], [
+    "an answer of the model": ([HI, *message("yes", "assistant"), HI], [
         user({"text": "hi"}), model({"text": "yes"}), user({"text": "hi"})
     ]),
     "an answer as it was given out": (
@@ -81,18 +81,18 @@ TAKEN: dict[str, tuple[Any, list[Any]]] = {
         ],
         [user({"text": "hi"}), model({"text": "yes"}, {"text": "no"}), user({"text": "hi"})],
     ),
-    "empty answers say nothing": ([HI, *said("", "assistant"), HI], [user({"text": "hi"}, {"text": "hi"})]),
+    "empty answers say nothing": ([HI, *message("", "assistant"), HI], [user({"text": "hi"}, {"text": "hi"})]),
     "reasoning tells nothing": (
         [
             HI,
             {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": None, "status": None},
-            *said([{"type": "output_text", "text": "yes"}], "assistant"),
+            *message([{"type": "output_text", "text": "yes"}], "assistant"),
             HI,
         ],
         [user({"text": "hi"}), model({"text": "yes"}), user({"text": "hi"})],
     ),
     "messages of one side are one turn": (
-        [HI, HI, *said("a", "assistant"), *said("b", "assistant"), HI],
+        [HI, HI, *message("a", "assistant"), *message("b", "assistant"), HI],
         [user({"text": "hi"}, {"text": "hi"}), model({"text": "a"}, {"text": "b"}), user({"text": "hi"})],
     ),
 }  # fmt: skip
@@ -135,7 +135,7 @@ def test_an_output_becomes_a_response(output: Any, response: dict[str, Any]) -> 
 
 
 def part(**fields: Any) -> list[Any]:
-    return said([fields])
+    return message([fields])
 
 
 # the input → the param that is named, and a word of the message
@@ -148,13 +148,13 @@ REFUSED: dict[str, tuple[Any, str, str]] = {
     "an item of no kind": ([{"content": "x"}], "input[0].type", "message"),
     "an item that lies elsewhere": ([{"type": "item_reference", "id": "msg_1"}], "input[0]", "previous_response_id"),
     "the same without its type": ([{"id": "msg_1"}], "input[0]", "previous_response_id"),
-    "an unknown role": (said("x", "tool"), "input[0].role", '"developer"'),
+    "an unknown role": (message("x", "tool"), "input[0].role", '"developer"'),
     "no content": ([{"role": "user"}], "input[0].content", "missing"),
-    "an empty message": (said(""), "input[0].content", "empty"),
-    "content that is an object": (said({}), "input[0].content", "list"),
+    "an empty message": (message(""), "input[0].content", "empty"),
+    "content that is an object": (message({}), "input[0].content", "list"),
     "an unknown member": ([{**HI, "name": "x"}], "input[0].name", "known"),
     "an unknown part": (part(type="input_audio"), "input[0].content[0].type", '"input_image"'),
-    "a part that is a string": (said(["x"]), "input[0].content[0]", "object"),
+    "a part that is a string": (message(["x"]), "input[0].content[0]", "object"),
     "a part without text": (part(type="input_text"), "input[0].content[0].text", "missing"),
     "a text that is none": (part(type="input_text", text=1), "input[0].content[0].text", "string"),
     "a mark for a cache": (
@@ -164,7 +164,7 @@ REFUSED: dict[str, tuple[Any, str, str]] = {
     ),
     "a user's refusal": (part(type="refusal", refusal="x"), "input[0].content[0].type", '"input_text"'),
     "an image in instructions": (
-        said([{"type": "input_image", "image_url": PNG_URL}], "system"),
+        message([{"type": "input_image", "image_url": PNG_URL}], "system"),
         "input[0].content[0].type",
         '"input_text"',
     ),
@@ -245,8 +245,8 @@ REFUSED: dict[str, tuple[Any, str, str]] = {
         "input[2].output[0].type",
         '"input_image"',
     ),
-    "the model's word last": ([HI, *said("x", "assistant")], "input[1]", "must end"),
-    "instructions alone": (said("x", "developer"), "input", "nothing"),
+    "the model's word last": ([HI, *message("x", "assistant")], "input[1]", "must end"),
+    "instructions alone": (message("x", "developer"), "input", "nothing"),
     "a call as the first word": ([CALL, OUTPUT], "input[0]", "must follow a user"),
 }
 
