@@ -103,6 +103,7 @@ async def test_what_is_not_safe_is_not_acknowledged(
     path: str,
     body: Any,
     written: str,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def fails() -> None:
         raise NotDurable("/home/me/graft.db-wal: Input/output error")
@@ -112,6 +113,7 @@ async def test_what_is_not_safe_is_not_acknowledged(
     assert answer.status_code == 503
     assert "may be lost in a power failure" in answer.json()["detail"]
     assert "/home/me" not in answer.text
+    assert "/home/me/graft.db-wal: Input/output error" in caplog.text
     assert b'toolgraft_errors_total{kind="store"} 1.0' in metrics.render()
 
 
