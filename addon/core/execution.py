@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-type Object = dict[str, Any]
+from addon.core.documents import Document
 
 _HEADER = re.compile(r"[A-Za-z0-9_-]+")
 _EXECUTOR = {"http": ("type", "url", "headers"), "worker": ("type",)}
@@ -26,7 +26,7 @@ class BadRule(ValueError):
         self.message = message
 
 
-def rules_of(tool: Mapping[str, Any]) -> Object:
+def rules_of(tool: Mapping[str, Any]) -> Document:
     """The rules that a declaration sets. Null, false and empty values set no rule. Raises BadRule."""
     found = {name: read(tool[name], name) for name, read in _READERS.items() if tool.get(name) is not None}
     if "scheduling" in found and found.get("behavior") != "NON_BLOCKING":
@@ -34,13 +34,13 @@ def rules_of(tool: Mapping[str, Any]) -> Object:
     return {name: rule for name, rule in found.items() if rule is not False and rule != []}
 
 
-def unknown_in_order(rules: Mapping[str, Object], names: Iterable[str]) -> tuple[str, str] | None:
+def unknown_in_order(rules: Mapping[str, Document], names: Iterable[str]) -> tuple[str, str] | None:
     """The first tool with an unknown name in its `after`, and that name."""
     known = set(names)
     return next(((tool, n) for tool, rule in rules.items() for n in rule.get("after", ()) if n not in known), None)
 
 
-def cycle_in_order(rules: Mapping[str, Object]) -> list[str] | None:
+def cycle_in_order(rules: Mapping[str, Document]) -> list[str] | None:
     """A cycle in the `after` rules, as tool names: the first is also the last. None if there is none."""
     try:
         graphlib.TopologicalSorter({tool: rule.get("after", ()) for tool, rule in rules.items()}).prepare()
@@ -50,7 +50,7 @@ def cycle_in_order(rules: Mapping[str, Object]) -> list[str] | None:
     return None
 
 
-def _executor(value: object, at: str) -> Object:
+def _executor(value: object, at: str) -> Document:
     if not isinstance(value, dict):
         raise BadRule(at, 'must be an object, such as {"type": "worker"} or {"type": "http", "url": …}')
     kind = value.get("type")
@@ -61,7 +61,7 @@ def _executor(value: object, at: str) -> Object:
             raise BadRule(f"{at}.{key}", f"is not known; known fields are {', '.join(_EXECUTOR[kind])}")
     if kind == "worker":
         return {"type": kind}
-    executor: Object = {"type": kind, "url": _url(value.get("url"), f"{at}.url")}
+    executor: Document = {"type": kind, "url": _url(value.get("url"), f"{at}.url")}
     if headers := _headers(value.get("headers"), f"{at}.headers"):
         executor["headers"] = headers
     return executor

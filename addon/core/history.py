@@ -84,7 +84,7 @@ class _Writer:
         self.index = 0
         self.untouched = -1  # the turn after the last unchanged piece
         self.awaited: tuple[TrueTurn, list[Document | None]] | None = None  # calls that the next user turn answers
-        self.manner = StepFormat(rules.plan.names, rules.plan.server_tools, rules.model, rules.ids)
+        self.format = StepFormat(rules.plan.names, rules.plan.server_tools, rules.model, rules.ids)
         self.depends_on_place = False
         self.kept_step = False
         self.expanded: set[str] = set()
@@ -195,7 +195,7 @@ class _Writer:
 
     def _true_pieces(self, true: TrueTurn) -> list[Piece]:
         """The pieces of a true turn whose calls the client does not answer, responses included."""
-        if true.written is not None and true.written[0] == self.manner:
+        if true.written is not None and true.written[0] == self.format:
             return true.written[1]
         self.depends_on_place = False
         pieces: list[Piece] = []
@@ -207,7 +207,7 @@ class _Writer:
                 contents = [as_text(content, server=False) for content in contents]
             pieces += [encode(content) for content in contents if content["parts"]]
         if not self.depends_on_place:
-            true.written = (self.manner, pieces)
+            true.written = (self.format, pieces)
         return pieces
 
     def _is_declared(self, step: TrueStep) -> bool:

@@ -15,9 +15,8 @@ from typing import Any
 from urllib.parse import unquote
 
 from addon.core.documents import as_list
-from addon.core.schema import Unfit, join_path
+from addon.core.schema import Schema, Unfit, join_path
 
-type Schema = dict[str, Any]
 type _Place = tuple[str, str | int | None]
 
 _MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")

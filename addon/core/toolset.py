@@ -23,12 +23,10 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from addon.core.documents import as_list, camel
+from addon.core.documents import Document, as_list, camel
 from addon.core.execution import RULES, BadRule, cycle_in_order, rules_of, unknown_in_order
 from addon.core.json_schema import fit_schema
 from addon.core.schema import Unfit, gemini_schema, is_gemini_form, says_nothing, to_declaration_schema
-
-type Object = dict[str, Any]
 
 MAX_DECLARATIONS = 512
 MAX_DEPTH = 100  # the service's limit, and a safe depth for recursion over a schema
@@ -67,10 +65,10 @@ class Tools:
     `rules`: how calls run, by the names of the declarations that set any rule.
     """
 
-    declarations: list[Object]
-    builtins: list[Object]
-    tool_config: Object | None
-    rules: dict[str, Object] = field(default_factory=dict)
+    declarations: list[Document]
+    builtins: list[Document]
+    tool_config: Document | None
+    rules: dict[str, Document] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +100,9 @@ def normalise(document: object) -> Tools:
     body = _fields(document, ("tools", "toolConfig", "tool_choice"), top)
     if "tools" not in body:
         raise (top / "tools").bad("is missing; it is a list, and may be empty")
-    declarations: list[Object] = []
-    builtins: list[Object] = []
-    rules: dict[str, Object] = {}
+    declarations: list[Document] = []
+    builtins: list[Document] = []
+    rules: dict[str, Document] = {}
     places: dict[str, _Position] = {}
     for index, tool in enumerate(_as_list_at(body["tools"], top / "tools")):
         at = (top / "tools")[index].of(str(index))
@@ -123,14 +121,14 @@ def normalise(document: object) -> Tools:
     return Tools(declarations, builtins, _config(body, places, top), rules)
 
 
-def _check_order(rules: dict[str, Object], places: dict[str, _Position]) -> None:
+def _check_order(rules: dict[str, Document], places: dict[str, _Position]) -> None:
     if unknown := unknown_in_order(rules, places):
         raise (places[unknown[0]] / "after").bad(f"names {_quoted(unknown[1])}, which is not declared")
     if cycle := cycle_in_order(rules):
         raise (places[cycle[0]] / "after").bad(f"forms a cycle: {' → '.join(cycle)}")
 
 
-def _read(tool: object, at: _Position, builtins: list[Object]) -> Iterator[tuple[_Position, Object, Object]]:
+def _read(tool: object, at: _Position, builtins: list[Document]) -> Iterator[tuple[_Position, Document, Document]]:
     """The declarations of one tool, each with its position and its rules. Built-in tools are added to `builtins`."""
     if not isinstance(tool, dict):
         raise at.bad("must be an object")
@@ -163,8 +161,8 @@ def _read(tool: object, at: _Position, builtins: list[Object]) -> Iterator[tuple
 
 
 def _with_rules(
-    read: tuple[_Position, Object], source: Any, at: _Position | None = None
-) -> tuple[_Position, Object, Object]:
+    read: tuple[_Position, Document], source: Any, at: _Position | None = None
+) -> tuple[_Position, Document, Document]:
     """A declaration with its rules from `source`. `at`: the position for errors, if it differs from the
     declaration's."""
     place, declaration = read
@@ -181,12 +179,12 @@ def _builtin(kind: str, value: object, at: _Position) -> object:
     return value
 
 
-def _check_function_type(tool: Object, at: _Position) -> None:
+def _check_function_type(tool: Document, at: _Position) -> None:
     if tool.get("type") != "function":
         raise (at / "type").bad(f"is {_quoted(tool.get('type'))}; only 'function' fits")
 
 
-def _openai(value: object, at: _Position, known: tuple[str, ...]) -> tuple[_Position, Object]:
+def _openai(value: object, at: _Position, known: tuple[str, ...]) -> tuple[_Position, Document]:
     fields = _fields(value, known, at)
     place, result = _named(fields, at)
     if not isinstance(fields.get("strict", False), bool):
@@ -195,7 +193,7 @@ def _openai(value: object, at: _Position, known: tuple[str, ...]) -> tuple[_Posi
     return place, result
 
 
-def _mcp(value: object, at: _Position) -> tuple[_Position, Object]:
+def _mcp(value: object, at: _Position) -> tuple[_Position, Document]:
     fields = _fields(value, ("name", "description", "inputSchema", "outputSchema", *_MCP_UNUSED, *RULES), at)
     place, result = _named(fields, at)
     result |= _schema(fields, "inputSchema", "parameters", place)
@@ -203,7 +201,7 @@ def _mcp(value: object, at: _Position) -> tuple[_Position, Object]:
     return place, result
 
 
-def _declaration(value: object, at: _Position) -> tuple[_Position, Object]:
+def _declaration(value: object, at: _Position) -> tuple[_Position, Document]:
     fields = _fields(value, (*_DECLARATION, *RULES), at)
     place, result = _named(fields, at)
     for plain in ("parameters", "response"):
@@ -218,7 +216,7 @@ def _declaration(value: object, at: _Position) -> tuple[_Position, Object]:
     return place, result
 
 
-def _named(fields: Object, at: _Position) -> tuple[_Position, Object]:
+def _named(fields: Document, at: _Position) -> tuple[_Position, Document]:
     """The start of a declaration (name and description), and its position under its name."""
     name, description = fields.get("name"), fields.get("description")
     if not isinstance(name, str) or not _NAME.fullmatch(name):
@@ -239,7 +237,7 @@ def _named(fields: Object, at: _Position) -> tuple[_Position, Object]:
     return place, {"name": name, "description": description}
 
 
-def _schema(fields: Object, source: str, target: str, at: _Position) -> Object:
+def _schema(fields: Document, source: str, target: str, at: _Position) -> Document:
     """The schema under `source` as a field of a declaration; {} if it needs none."""
     schema = fields.get(source)
     if schema is None:
@@ -260,7 +258,7 @@ def _schema(fields: Object, source: str, target: str, at: _Position) -> Object:
     return {f"{target}JsonSchema": _in_form(fit_schema, converted[1], at)}
 
 
-def _in_form(form: Callable[[Object], Object], schema: Object, at: _Position, hint: str = "") -> Object:
+def _in_form(form: Callable[[Document], Document], schema: Document, at: _Position, hint: str = "") -> Document:
     """A schema in one of Gemini's forms."""
     try:
         return form(schema)
@@ -278,12 +276,12 @@ def _check_arguments(schema: object, target: str, at: _Position) -> None:
         raise (at / "type").bad(f"is {_quoted(kind)}; arguments are an object, so only 'object' fits")
 
 
-def _config(body: Object, names: Collection[str], top: _Position) -> Object | None:
+def _config(body: Document, names: Collection[str], top: _Position) -> Document | None:
     if "tool_choice" in body:
         if "toolConfig" in body:
             raise (top / "tool_choice").bad("is given beside toolConfig; only one of them fits")
         at = top / "tool_choice"
-        config: Object = {"functionCallingConfig": _choice(body["tool_choice"], at)}
+        config: Document = {"functionCallingConfig": _choice(body["tool_choice"], at)}
     elif "toolConfig" in body:
         at = top / "toolConfig"
         config = _tool_config(body["toolConfig"], at)
@@ -298,7 +296,7 @@ def _config(body: Object, names: Collection[str], top: _Position) -> Object | No
     return config
 
 
-def _choice(choice: object, at: _Position) -> Object:
+def _choice(choice: object, at: _Position) -> Document:
     if isinstance(choice, str) and choice in _CHOICES:
         return {"mode": _CHOICES[choice]}
     if (name := _function_name(choice, at)) is not None:
@@ -322,7 +320,7 @@ def _function_name(choice: object, at: _Position) -> str | None:
     return name if isinstance(name, str) else None
 
 
-def _allowed(choice: Object, at: _Position) -> Object:
+def _allowed(choice: Document, at: _Position) -> Document:
     """A choice among some tools: one of them must be called (ANY), or may be called (VALIDATED)."""
     fields = _fields(choice, ("type", "mode", "tools", "allowed_tools"), at)
     if "allowed_tools" in fields:  # as OpenAI chat has it
@@ -343,7 +341,7 @@ def _allowed(choice: Object, at: _Position) -> Object:
     return {"mode": _ALLOWED_MODES[mode], "allowedFunctionNames": names}
 
 
-def _tool_config(value: object, at: _Position) -> Object:
+def _tool_config(value: object, at: _Position) -> Document:
     _check_depth(value, at)
     config = _fields(value, ("functionCallingConfig", "retrievalConfig", "includeServerSideToolInvocations"), at)
     if "functionCallingConfig" in config:
@@ -358,7 +356,7 @@ def _tool_config(value: object, at: _Position) -> Object:
     return config
 
 
-def _calling(value: object, at: _Position) -> Object:
+def _calling(value: object, at: _Position) -> Document:
     calling = _fields(value, ("mode", "allowedFunctionNames", "streamFunctionCallArguments"), at)
     _check_bool(calling, "streamFunctionCallArguments", at)
     mode = calling.get("mode", "AUTO")
@@ -374,17 +372,17 @@ def _calling(value: object, at: _Position) -> Object:
     return calling
 
 
-def _check_bool(fields: Object, key: str, at: _Position) -> None:
+def _check_bool(fields: Document, key: str, at: _Position) -> None:
     if not isinstance(fields.get(key, False), bool):
         raise (at / key).bad("must be true or false")
 
 
-def _fields(value: object, known: tuple[str, ...], at: _Position) -> Object:
+def _fields(value: object, known: tuple[str, ...], at: _Position) -> Document:
     """An object's fields under their names in `known`, from either spelling; null is unset, others are refused."""
     if not isinstance(value, dict):
         raise at.bad("must be an object")
     label = at.of(_label(value, at))
-    fields: Object = {}
+    fields: Document = {}
     spellings: dict[str, str] = {}
     for key, member in value.items():
         name = key if key in known else camel(key)
@@ -398,7 +396,7 @@ def _fields(value: object, known: tuple[str, ...], at: _Position) -> Object:
     return fields
 
 
-def _label(value: Object, at: _Position) -> str:
+def _label(value: Document, at: _Position) -> str:
     """The label of a tool in messages: its name, if it has a usable one, else its index; "" outside of tools."""
     name = value.get("name")
     return name if at.tool and isinstance(name, str) and 0 < len(name) <= 128 else at.tool

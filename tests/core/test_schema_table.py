@@ -19,12 +19,13 @@ from jsonschema.validators import validator_for
 from referencing import Registry
 from referencing.jsonschema import DRAFT202012
 
+from addon.core.documents import Document
 from addon.core.schema import to_json_schema
-from addon.core.toolset import Object, normalise
+from addon.core.toolset import normalise
 from addon.demo import routes
 from addon.demo.service import Service
 
-TABLE: dict[str, Object] = {
+TABLE: dict[str, Document] = {
     f"{file.stem}: {case['name']}": case
     for file in sorted((Path(__file__).parent / "schemas").glob("*.json"))
     for case in json.loads(file.read_text())
@@ -33,10 +34,10 @@ NAME = "a_tool"
 EVERY = pytest.mark.parametrize("name", TABLE)
 
 
-def tool(case: Object) -> Object:
+def tool(case: Document) -> Document:
     """The case's schema as a tool in the case's form."""
     schema, strict = case["schema"], {"strict": True} if case.get("strict") else {}
-    forms: dict[str, Object] = {
+    forms: dict[str, Document] = {
         "openai-chat": {"type": "function", "function": {"name": NAME, "parameters": schema, **strict}},
         "openai-responses": {"type": "function", "name": NAME, "parameters": schema, **strict},
         "mcp": {"name": NAME, "inputSchema": schema},
@@ -47,15 +48,15 @@ def tool(case: Object) -> Object:
     return forms[case["form"]] | ({"outputSchema": case["output"]} if "output" in case else {})
 
 
-def declared(case: Object) -> Object:
+def declared(case: Document) -> Document:
     (declaration,) = normalise({"tools": [tool(case)]}).declarations
     return declaration
 
 
-def lowered(schema: Object) -> Object:
+def lowered(schema: Document) -> Document:
     """A Gemini Schema as JSON Schema, implemented separately for these tests."""
     spelled = {"any_of": "anyOf", "min_items": "minItems", "property_ordering": "propertyOrdering"}
-    result: Object = {}
+    result: Document = {}
     for key, value in schema.items():
         match spelled.get(key, key):
             case "nullable":
@@ -79,21 +80,21 @@ def lowered(schema: Object) -> Object:
     return result
 
 
-def meant(case: Object) -> Object:
+def meant(case: Document) -> Document:
     """The intended meaning of a case's schema, as JSON Schema."""
-    schema: Object = case["schema"] or {}
+    schema: Document = case["schema"] or {}
     return lowered(schema) if case["form"] == "gemini" or "nullable" in json.dumps(schema) else schema
 
 
-def schema_of(declaration: Object) -> Object:
+def schema_of(declaration: Document) -> Document:
     """A declaration's schema of the arguments, as JSON Schema."""
     if "parametersJsonSchema" in declaration:
-        schema: Object = declaration["parametersJsonSchema"]
+        schema: Document = declaration["parametersJsonSchema"]
         return schema
     return lowered(declaration.get("parameters", {}))
 
 
-def validator(schema: Object) -> Validator:
+def validator(schema: Document) -> Validator:
     found: Validator = validator_for(schema, default=Draft202012Validator)(schema, registry=Registry())
     return found
 
@@ -119,7 +120,7 @@ ANY: list[Any] = [
 ]
 
 
-def values(schema: Any, root: Object, depth: int = 4) -> list[Any]:
+def values(schema: Any, root: Document, depth: int = 4) -> list[Any]:
     """Values near a schema: some are valid, some are just invalid."""
     if not isinstance(schema, dict) or depth == 0:
         return ANY
@@ -150,13 +151,13 @@ def values(schema: Any, root: Object, depth: int = 4) -> list[Any]:
     return [*found, *({**needed, **value} for value in found if isinstance(value, dict)), merged]
 
 
-def fitting(schema: Any, some: list[Any], root: Object) -> Any:
+def fitting(schema: Any, some: list[Any], root: Document) -> Any:
     """A valid value for a schema, if any: the last one, because later values are more specific."""
     fits = validator(root).evolve(schema=schema).is_valid
     return next((value for value in reversed(some) if fits(value)), None)
 
 
-def objects(properties: Object, root: Object, depth: int) -> list[Object]:
+def objects(properties: Document, root: Document, depth: int) -> list[Document]:
     """Whole objects, and objects with one property left out, changed or added."""
     choices = {name: values(member, root, depth - 1) for name, member in properties.items()}
     whole = {name: fitting(member, choices[name], root) for name, member in properties.items()}
@@ -165,7 +166,7 @@ def objects(properties: Object, root: Object, depth: int) -> list[Object]:
     return [whole, *less, {**whole, "more": 1}, *other, whole]
 
 
-def inside(schema: Any) -> Iterator[Object]:
+def inside(schema: Any) -> Iterator[Document]:
     """A schema and all its subschemas, in order."""
     if isinstance(schema, dict):
         yield schema
@@ -180,7 +181,7 @@ def inside(schema: Any) -> Iterator[Object]:
                 yield from inside(value)
 
 
-def takes_all(schema: Object) -> bool:
+def takes_all(schema: Document) -> bool:
     """Whether any object is valid for a schema."""
     return not schema.get("properties") and schema.get("additionalProperties", True) is True
 
@@ -236,7 +237,7 @@ def test_notes_formats_and_the_order_of_properties_stay(name: str) -> None:
         return  # it is there as it was, or as the table says
     kept = ("title", "description", "default", "example", "format", "pattern", "propertyOrdering")
 
-    def notes(schema: Object) -> list[str]:
+    def notes(schema: Document) -> list[str]:
         return sorted(json.dumps([key, member[key]]) for member in inside(schema) for key in kept if key in member)
 
     before, after = meant(case), schema_of(declared(case))

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from addon.core.documents import Document
-from addon.core.openai.invalid import Invalid, Object
+from addon.core.openai.invalid import Invalid
 
 _REQUEST, _SERVER = "invalid_request_error", "server_error"
 _KINDS: dict[int, tuple[str, str | None]] = {
@@ -17,7 +17,7 @@ _KINDS: dict[int, tuple[str, str | None]] = {
 
 def error_document(
     status: int, source: Invalid | Document | list[Any] | str, *, code: str | None = None, param: str | None = None
-) -> Object:
+) -> Document:
     """`{"error": {"message", "type", "param", "code"}}` for an HTTP status. `source`: the request's error, an error
     body from Gemini, or a message. `code` and `param` override those of the source."""
     kind, usual = _KINDS.get(status, (_SERVER if status >= 500 else _REQUEST, None))

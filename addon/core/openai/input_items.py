@@ -7,7 +7,7 @@ of images and files is stored once: if the history holds it, an item only refers
 from collections.abc import Callable, Iterator, Sequence
 
 from addon.core.documents import Document, get, parts_of
-from addon.core.openai.invalid import Object, bad, one_of
+from addon.core.openai.invalid import bad, one_of
 from addon.core.openai.options import INCLUDABLE
 
 _PREFIXES = {"message": "msg", "function_call": "fc", "function_call_output": "fco", "reasoning": "rs"}
@@ -16,8 +16,8 @@ _LIMIT, _MOST = 20, 100
 
 
 def stored_items(
-    given: str | Sequence[Object], contents: Sequence[Document], new_id: Callable[[str], str]
-) -> list[Object]:
+    given: str | Sequence[Document], contents: Sequence[Document], new_id: Callable[[str], str]
+) -> list[Document]:
     """The items to store for a valid input. `contents`: the Contents that the request adds to the history, stored
     beside the items. `new_id`: makes an id from a prefix such as `msg`, followed by an underscore."""
     items = [{"role": "user", "content": given}] if isinstance(given, str) else given
@@ -34,7 +34,7 @@ def stored_items(
     return items_to_store
 
 
-def input_page(stored: Sequence[Object], contents: Sequence[Document], query: Sequence[tuple[str, str]]) -> Object:
+def input_page(stored: Sequence[Document], contents: Sequence[Document], query: Sequence[tuple[str, str]]) -> Document:
     """A page of the list of items. `query`: `limit` (1 to 100, default 20), `order` (default `desc`), `after` (an
     item's id), `include`. Raises Invalid."""
     limit, order, after = _LIMIT, "desc", None
@@ -72,7 +72,7 @@ def _limit(value: str) -> int:
     return int(value)
 
 
-def _completed(item: Object) -> Object:
+def _completed(item: Document) -> Document:
     kind = item.get("type", "message")
     if kind == "reasoning":
         return {"summary": [], **item}
@@ -87,26 +87,26 @@ def _completed(item: Object) -> Object:
     return item
 
 
-def _input_part(part: Object) -> Object:
+def _input_part(part: Document) -> Document:
     if "text" in part:
         return {"type": "input_text", "text": part["text"]}
     part = {key: value for key, value in part.items() if value is not None}
     return {"detail": "auto", **part} if part["type"] == "input_image" else part
 
 
-def _output_part(part: Object) -> Object:
+def _output_part(part: Document) -> Document:
     if "text" not in part:
         return part
     return {"annotations": part.get("annotations") or [], "type": "output_text", "text": part["text"]}
 
 
-def _with_parts(item: Object, changed: Callable[[Object], Object]) -> Object:
+def _with_parts(item: Document, changed: Callable[[Document], Document]) -> Document:
     """The item with a function applied to each of its content or output parts."""
     parts = {name: item[name] for name in ("content", "output") if isinstance(item.get(name), list)}
     return {**item, **{name: [changed(part) for part in value] for name, value in parts.items()}}
 
 
-def _slim(part: Object, places: dict[str, int]) -> Object:
+def _slim(part: Document, places: dict[str, int]) -> Document:
     for name in _DATA:
         head, _, data = str(part.get(name, "")).partition(",")
         if data in places:
@@ -114,7 +114,7 @@ def _slim(part: Object, places: dict[str, int]) -> Object:
     return part
 
 
-def _whole(part: Object, blobs: Sequence[str]) -> Object:
+def _whole(part: Document, blobs: Sequence[str]) -> Document:
     for name in _DATA:
         if isinstance(reference := part.get(name), dict):
             return {**part, name: f"{reference['head']},{blobs[reference['blob']]}"}

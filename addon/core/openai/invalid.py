@@ -7,7 +7,7 @@ import json
 from collections.abc import Collection
 from typing import Any
 
-type Object = dict[str, Any]
+from addon.core.documents import Document
 
 
 class Invalid(ValueError):
@@ -30,7 +30,7 @@ def quoted(value: object) -> str:
     return text if len(text) <= 80 else f"{text[:77]}…"
 
 
-def fields(value: object, known: Collection[str], at: str) -> Object:
+def fields(value: object, known: Collection[str], at: str) -> Document:
     """An object's fields. Null fields are unset, whatever their names, because clients send all fields that they know.
     Unknown fields are refused."""
     if not isinstance(value, dict):
@@ -43,7 +43,7 @@ def fields(value: object, known: Collection[str], at: str) -> Object:
     return given
 
 
-def required(value: Object, key: str, at: str) -> Any:
+def required(value: Document, key: str, at: str) -> Any:
     if key not in value:
         raise bad(f"{at}.{key}" if at else key, "is missing", "missing_required_parameter")
     return value[key]
@@ -61,7 +61,7 @@ def boolean(value: object, at: str) -> bool:
     return value
 
 
-def listed(value: object, at: str) -> list[Any]:
+def array(value: object, at: str) -> list[Any]:
     if not isinstance(value, list):
         raise bad(at, f"must be a list, not {quoted(value)}", "invalid_type")
     return value

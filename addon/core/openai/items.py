@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 from addon.core.calls import response_of
 from addon.core.documents import Document, Malformed, decode
-from addon.core.openai.invalid import bad, boolean, fields, listed, one_of, quoted, required, string
+from addon.core.openai.invalid import array, bad, boolean, fields, one_of, quoted, required, string
 
 Part = Document
 
@@ -107,7 +107,7 @@ def _message(value: Document, at: str, system: list[Part]) -> Message | None:
         parts: list[Part] = [{"text": content}] if content else []
     else:
         kinds = _PARTS_OF[role]
-        parts = _parts(listed(content, f"{at}.content"), kinds, f"{at}.content")
+        parts = _parts(array(content, f"{at}.content"), kinds, f"{at}.content")
     if role in ("system", "developer"):
         system += parts
         return None

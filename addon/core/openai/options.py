@@ -11,12 +11,11 @@ from addon.core.documents import Document
 from addon.core.json_schema import fit_schema
 from addon.core.openai.invalid import (
     Invalid,
-    Object,
+    array,
     bad,
     boolean,
     count,
     fields,
-    listed,
     number,
     one_of,
     quoted,
@@ -50,7 +49,7 @@ LABELS = ("prompt_cache_key", "safety_identifier", "user")
 INCLUDABLE = ("reasoning.encrypted_content",)
 
 
-def check_neutral(body: Object) -> None:
+def check_neutral(body: Document) -> None:
     """Raise Invalid for options that are not supported."""
     for name, (fitting, reason) in NEUTRAL.items():
         value = body.get(name)
@@ -60,7 +59,7 @@ def check_neutral(body: Object) -> None:
             raise Invalid(message, name, "unsupported_value" if fitting else "unsupported_parameter")
     for name in LABELS:
         string(body.get(name, ""), name)
-    for index, one in enumerate(listed(body.get("include", []), "include")):
+    for index, one in enumerate(array(body.get("include", []), "include")):
         one_of(one, INCLUDABLE, f"include[{index}]", "nothing else can be included")
     if "stream_options" in body:
         options = fields(body["stream_options"], ("include_obfuscation",), "stream_options")
@@ -85,7 +84,7 @@ def metadata(value: object) -> dict[str, str]:
     return dict(value)
 
 
-def generation_config(body: Object, model: str) -> Document:
+def generation_config(body: Document, model: str) -> Document:
     """`temperature`, `top_p`, `max_output_tokens`, `text` and `reasoning` as Gemini's generationConfig."""
     config: Document = {}
     if "temperature" in body:
@@ -100,7 +99,7 @@ def generation_config(body: Object, model: str) -> Document:
     return config
 
 
-def _format(text: Object) -> Document:
+def _format(text: Document) -> Document:
     one_of(text.get("verbosity", "medium"), ("medium",), "text.verbosity", "Gemini has no such setting")
     if "format" not in text:
         return {}

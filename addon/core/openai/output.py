@@ -7,7 +7,7 @@ on how the answer was cut into pieces.
 from collections.abc import Callable
 from typing import Literal
 
-from addon.core.openai.invalid import Object
+from addon.core.documents import Document
 
 type Status = Literal["completed", "incomplete"]
 
@@ -16,8 +16,8 @@ class Items:
     """`items`: the response's items, the open one in its initial state. `emit` gets the type and the members of each
     event. `new_id` makes an id from a prefix such as `msg`."""
 
-    def __init__(self, emit: Callable[[str, Object], None], new_id: Callable[[str], str]) -> None:
-        self.items: list[Object] = []
+    def __init__(self, emit: Callable[[str, Document], None], new_id: Callable[[str], str]) -> None:
+        self.items: list[Document] = []
         self._emit = emit
         self._new_id = new_id
         self._open: Literal["message", "reasoning"] | None = None
@@ -44,7 +44,7 @@ class Items:
     def call(self, call_id: str, name: str, arguments: str) -> None:
         """Add a complete function call."""
         self.close()
-        item: Object = {"id": self._new_id("fc"), "type": "function_call", "call_id": call_id, "name": name}
+        item: Document = {"id": self._new_id("fc"), "type": "function_call", "call_id": call_id, "name": name}
         self._add(item | {"arguments": "", "status": "in_progress"})
         self._emit_for_item("response.function_call_arguments.delta", delta=arguments)
         self._emit_for_item("response.function_call_arguments.done", arguments=arguments)
@@ -65,15 +65,15 @@ class Items:
             self._emit_for_item("response.reasoning_summary_part.done", summary_index=0, part=summary)
             self._finish(self.items[-1] | {"summary": [summary], "status": status})
 
-    def _begin(self, kind: Literal["message", "reasoning"], item: Object) -> None:
+    def _begin(self, kind: Literal["message", "reasoning"], item: Document) -> None:
         self._open = kind
         self._add({"type": kind, **item, "status": "in_progress"})
 
-    def _add(self, item: Object) -> None:
+    def _add(self, item: Document) -> None:
         self.items.append(item)
         self._emit("response.output_item.added", {"output_index": len(self.items) - 1, "item": item})
 
-    def _finish(self, item: Object) -> None:
+    def _finish(self, item: Document) -> None:
         self.items[-1] = item
         self._emit("response.output_item.done", {"output_index": len(self.items) - 1, "item": item})
 
@@ -83,9 +83,9 @@ class Items:
         self._emit(kind, place | members)
 
 
-def _output_text(text: str) -> Object:
+def _output_text(text: str) -> Document:
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
 
 
-def _summary_text(text: str) -> Object:
+def _summary_text(text: str) -> Document:
     return {"type": "summary_text", "text": text}

@@ -1,6 +1,6 @@
 """A finished Response object → the events of a stream that ends with it. Pure."""
 
-from addon.core.openai.invalid import Object
+from addon.core.documents import Document
 from addon.core.openai.output import Items
 from addon.core.openai.translator import ENDS, Event
 
@@ -8,11 +8,11 @@ _UNKNOWN_YET = ("completed_at", "error", "incomplete_details", "usage")
 """What a Response object does not say before its end."""
 
 
-def events_of(response: Object) -> list[Event]:
+def events_of(response: Document) -> list[Event]:
     """As a `Translator` gives them, each item in one piece."""
     events: list[Event] = []
 
-    def emit(kind: str, members: Object) -> None:
+    def emit(kind: str, members: Document) -> None:
         events.append({"type": kind, "sequence_number": len(events), **members})
 
     initial = response | dict.fromkeys(_UNKNOWN_YET) | {"status": "in_progress", "output": []}

@@ -11,7 +11,7 @@ from typing import Any
 
 from addon.core.documents import Document
 from addon.core.openai import options, past, tools
-from addon.core.openai.invalid import Object, bad, boolean, fields, quoted, required, string
+from addon.core.openai.invalid import bad, boolean, fields, quoted, required, string
 from addon.core.openai.items import CallOutput, FunctionCall, Input, Part, read_input
 from addon.core.tools import generation, is_before
 
@@ -37,7 +37,7 @@ class ResponsesRequest:
     """
 
     model: str
-    raw_input: str | list[Object]
+    raw_input: str | list[Document]
     input: Input
     instructions: str | None
     declarations: list[Document] | None
@@ -50,7 +50,7 @@ class ResponsesRequest:
     previous_response_id: str | None
     stream: bool
     shows_thoughts: bool
-    echo: Object
+    echo: Document
 
     @property
     def call_ids(self) -> list[str]:
@@ -129,7 +129,7 @@ def _named(value: object, at: str) -> str:
     return str(value)
 
 
-def _conversation(given: Object) -> str | None:
+def _conversation(given: Document) -> str | None:
     """The name of a conversation, given directly or as the `id` of an object."""
     value = given.get("conversation")
     if value is None:
@@ -139,7 +139,7 @@ def _conversation(given: Object) -> str | None:
     return _named(required(fields(value, ("id",), "conversation"), "id", "conversation"), "conversation.id")
 
 
-def _echo(given: Object, conversation: str | None) -> Object:
+def _echo(given: Document, conversation: str | None) -> Document:
     """All members of a Response object that repeat the request, with the defaults for those it does not set."""
     text, reasoning = given.get("text", {}), given.get("reasoning", {})
     return {

@@ -8,25 +8,25 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from addon.core.documents import Document
-from addon.core.openai.invalid import Object, bad, fields, listed, quoted
+from addon.core.openai.invalid import array, bad, fields, quoted
 from addon.core.schema import to_json_schema
 from addon.core.toolset import BadTool, normalise
 
 _FLAT = ("type", "name", "description", "parameters", "strict")
 _NESTED = ("type", "function")
-_DEFAULTS: Object = {"async": False, "defer_loading": False, "allowed_callers": ["direct"]}
+_DEFAULTS: Document = {"async": False, "defer_loading": False, "allowed_callers": ["direct"]}
 
 
 def declarations(tools: object) -> list[Document]:
     """Function tools as declarations. The nested form of chat completions is accepted too. Raises Invalid."""
-    given = [_function(tool, f"tools[{index}]") for index, tool in enumerate(listed(tools, "tools"))]
+    given = [_function(tool, f"tools[{index}]") for index, tool in enumerate(array(tools, "tools"))]
     try:
         return normalise({"tools": given}).declarations
     except BadTool as error:
         raise bad(error.field, error.message) from None
 
 
-def _function(tool: object, at: str) -> Object:
+def _function(tool: object, at: str) -> Document:
     if not isinstance(tool, dict):
         raise bad(at, "must be an object (a function tool)", "invalid_type")
     if tool.get("type") != "function":
@@ -52,7 +52,7 @@ def tool_config(choice: object, names: Collection[str]) -> Document | None:
         raise bad(error.field, error.message) from None
 
 
-def shown_tools(tools: Sequence[Object]) -> list[Object]:
+def shown_tools(tools: Sequence[Document]) -> list[Document]:
     """The tools of a request as its response shows them, with all members."""
     flat = [{**tool, **tool["function"]} if "function" in tool else tool for tool in tools]
     return [
@@ -80,7 +80,7 @@ def _flat(choice: Any, nested: str) -> Any:
     return {"type": choice["type"], **inner} if isinstance(inner, dict) and "type" in choice else choice
 
 
-def function_tools(declared: Sequence[Document]) -> list[Object]:
+def function_tools(declared: Sequence[Document]) -> list[Document]:
     """Gemini declarations in the form of a response's tools, for the tools of its conversation."""
     return shown_tools([{**declaration, "parameters": _json_schema(declaration)} for declaration in declared])
 

@@ -11,11 +11,10 @@ from addon.core.answer import Candidate
 from addon.core.arguments import NO_LIMITS, Assembly
 from addon.core.documents import Document, as_list, camel, encode, get, objects, parts_of
 from addon.core.openai.errors import message_of
-from addon.core.openai.invalid import Object
 from addon.core.openai.output import Items
 from addon.core.openai.request import ResponsesRequest
 
-type Event = Object
+type Event = Document
 
 _FILTERED = frozenset(
     "SAFETY RECITATION LANGUAGE BLOCKLIST PROHIBITED_CONTENT SPII MODEL_ARMOR IMAGE_SAFETY IMAGE_PROHIBITED_CONTENT "
@@ -46,7 +45,7 @@ class Translator:
         *,
         new_id: Callable[[str], str],
         now: Callable[[], float],
-        tools: list[Object] | None = None,
+        tools: list[Document] | None = None,
         one_by_one: bool = False,
     ) -> None:
         """`new_id`: makes an id from a prefix (`msg`, `rs`, `fc`, `call`), followed by an underscore. `now`: seconds
@@ -64,7 +63,7 @@ class Translator:
         self._now = now
         self._created_at = int(now())
         self._completed_at: int | None = None
-        self._error: Object | None = None
+        self._error: Document | None = None
         self._reason: str | None = None
         self._usage: Document = {}
         self._candidate = Candidate(0, "")
@@ -136,7 +135,7 @@ class Translator:
         self.status = "failed"
         return self._ended()
 
-    def document(self) -> Object:
+    def document(self) -> Document:
         """The Response object as it is now."""
         return {
             "id": self._response_id,
@@ -225,7 +224,7 @@ class Translator:
         self._emit(ENDS[self.status], {"response": self.document()})
         return self._take_events()
 
-    def _emit(self, kind: str, members: Object) -> None:
+    def _emit(self, kind: str, members: Document) -> None:
         self._events.append({"type": kind, "sequence_number": self._sequence, **members})
         self._sequence += 1
 
@@ -234,7 +233,7 @@ class Translator:
         return events
 
 
-def _usage(usage: Document) -> Object:
+def _usage(usage: Document) -> Document:
     """OpenAI's usage. Gemini counts the tokens of thoughts separately; OpenAI's output tokens include them."""
     thoughts = _count(usage, "thoughtsTokenCount")
     received = _count(usage, "promptTokenCount") + _count(usage, "toolUsePromptTokenCount")
