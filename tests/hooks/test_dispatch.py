@@ -346,6 +346,8 @@ async def test_the_addons_of_mitmproxy_and_toolgraft_have_a_table() -> None:
         assert dispatcher._table("request")
         context.master.addons.add(Told("unknown"))
         assert dispatcher._table("request") is None
+        await context.master.addons.trigger_event(hooks.DoneHook())
+        assert not Dispatcher.METHODS & vars(context.master.addons).keys()
 
 
 def test_no_addon_of_mitmproxy_sets_hooks_of_its_own() -> None:
