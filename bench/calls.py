@@ -17,7 +17,7 @@ from addon.graft.grafter import Grafter
 from addon.graft.owners import Birth
 from addon.graft.scope import Scope
 from addon.loop.executors import Executors
-from addon.loop.steps import Step
+from addon.loop.steps import RunningStep
 from addon.metrics import Metrics
 from addon.settings import Settings
 from addon.tools.combined import Combined
@@ -28,8 +28,7 @@ from bench.measure import Effort
 from bench.processes import ROOT, unpin
 from bench.report import Row, at_most
 from bench.seed import default_store
-from store.models import Call, Executor, Slot, ToolRules, Toolset, Turn
-from store.models import Step as StoredStep
+from store.models import Call, Executor, Slot, Step, ToolRules, Toolset, Turn
 
 TOOLS = ROOT / "bench" / "tools.py"
 _TARGETS = {"noop": ("a Python function", 0.3), "mcp_noop": ("MCP over stdio", 4), "http_noop": ("HTTP on loopback", 3)}
@@ -74,7 +73,7 @@ async def _calls(executors: Executors, scope: Scope, name: str, count: int, numb
     taken = []
     for number in itertools.islice(numbers, count):
         call = await _captured(executors, name, number)
-        step = Step()
+        step = RunningStep()
         begun = time.perf_counter()
         executors.start(scope, call, Birth(begins=True), step, asyncio.Semaphore(scope.parallel), "bench")
         answer = await step.tasks[call.call_id]
@@ -93,7 +92,7 @@ async def _captured(executors: Executors, name: str, number: int) -> CapturedCal
         turn_id=turn_id,
         session="default",
         visible=[],
-        steps=[StoredStep(content={"role": "model", "parts": [part]}, slots=[Slot(name=name, call_id=call_id)])],
+        steps=[Step(content={"role": "model", "parts": [part]}, slots=[Slot(name=name, call_id=call_id)])],
         user_key=number.to_bytes(16),
         delivered=False,
         created_at=now,

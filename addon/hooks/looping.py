@@ -17,7 +17,7 @@ from addon.hooks.routing import Routing
 from addon.hooks.streams import came, comes_whole, gone, is_stream, through, whole
 from addon.hooks.watching import NOT_SENT, LoopClient, Origin, Watching, netloc
 from addon.loop.runner import Runner
-from addon.loop.server import Answering
+from addon.loop.server import LoopAnswer
 from addon.loop.upstream import Address, Upstream
 from addon.surfaces import Framing, Operation
 
@@ -90,7 +90,7 @@ class Looping:
         diverted[flow] = _Diverted(exchange, client, grafted)
         way[flow] = self._begin
 
-    def _begin(self, flow: http.HTTPFlow) -> Answering | http.Request | None:
+    def _begin(self, flow: http.HTTPFlow) -> LoopAnswer | http.Request | None:
         """The loop of a diverted flow; it is sent to the upstream where its body is no request any more."""
         begins, runtime = diverted.pop(flow), self.lifecycle.runtime
         body = None if runtime is None else body_of(flow.request, runtime.settings.max_body)

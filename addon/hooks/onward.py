@@ -39,11 +39,11 @@ from addon.core.credentials import credentials
 from addon.hooks.headers import new_response
 from addon.hooks.perflow import PerFlow
 from addon.loop.runner import Head
-from addon.loop.server import Answering
+from addon.loop.server import LoopAnswer
 
 logger = logging.getLogger("toolgraft")
 
-Way = Callable[[http.HTTPFlow], Answering | http.Request | None]
+Way = Callable[[http.HTTPFlow], LoopAnswer | http.Request | None]
 """Asked once, after the hooks of a request: the loop that answers it, what is sent in its place, or None where it is
 sent as it stands."""
 
@@ -149,7 +149,7 @@ def _put_back(flow: http.HTTPFlow, sent: http.Request, true: http.Request) -> No
 class _Next(commands.RequestWakeup):
     """Asks for an event when the answer goes on."""
 
-    def __init__(self, stream_id: int, answering: Answering) -> None:
+    def __init__(self, stream_id: int, answering: LoopAnswer) -> None:
         super().__init__(0.0)
         self.stream_id = stream_id
         self.answering = answering
@@ -179,7 +179,7 @@ class Loops(layer.Layer):
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self.server = Server(address=None)
-        self.answers: dict[int, Answering] = {}
+        self.answers: dict[int, LoopAnswer] = {}
 
     def _handle_event(self, event: events.Event) -> layer.CommandGenerator[None]:
         if isinstance(event, RequestEndOfMessage):

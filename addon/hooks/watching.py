@@ -86,7 +86,7 @@ class ClientsWatcher:
         self._client = client
         self._requests = 0
 
-    async def sent(self, address: Address, body: bytes) -> "Watched":
+    async def begin(self, address: Address, body: bytes) -> "Watched":
         client = self._client
         made = http.HTTPFlow(client.client, connection.Server(address=None), live=True)
         made.request = new_request(address.method, address.url, address.headers, body)
@@ -104,7 +104,7 @@ class ClientsWatcher:
 
 
 class Watched:
-    """`addon.loop.upstream.Exchange` as a flow of mitmproxy's."""
+    """`addon.loop.upstream.UpstreamExchange` as a flow of mitmproxy's."""
 
     def __init__(self, made: http.HTTPFlow, *, streams: bool, settings: Settings) -> None:
         self.flow = made
@@ -138,7 +138,7 @@ class Watched:
         fields = [field for field in request.headers.fields if field[0].lower() not in NOT_SENT]
         return Outgoing(request.method, url_of(request), fields, request.raw_content or b"", proxy)
 
-    async def answered(self, status: int, headers: Headers) -> Received | None:
+    async def receive_head(self, status: int, headers: Headers) -> Received | None:
         packed = any(name.lower() == b"content-encoding" for name, _ in headers)
         not_kept = (b"content-encoding", b"transfer-encoding", *((b"content-length",) if packed else ()))
         response = new_response(status, [field for field in headers if field[0].lower() not in not_kept])
@@ -152,15 +152,15 @@ class Watched:
             return None
         return Received(response.status_code, response.headers.fields)
 
-    async def whole(self, body: bytes) -> Received:
+    async def receive_body(self, body: bytes) -> Received:
         assert self.flow.response is not None
-        self.flow.response.data.content = self.passes(body) + self.passes(b"")
+        self.flow.response.data.content = self.transform(body) + self.transform(b"")
         self.flow.response.stream = False
         await self._end()
         assert self._answer is not None
         return self._answer
 
-    def passes(self, chunk: bytes) -> bytes:
+    def transform(self, chunk: bytes) -> bytes:
         stream = self.flow.response.stream if self.flow.response is not None else False
         if callable(stream):
             given = stream(chunk)
@@ -171,7 +171,7 @@ class Watched:
     def _comes_whole(self) -> bool:
         return comes_whole(self.flow, self._settings)
 
-    async def ended(self, error: str | None) -> None:
+    async def close(self, error: str | None) -> None:
         made = self.flow
         if made.error is None and self._answer is None:
             if made.response is not None:

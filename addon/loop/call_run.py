@@ -18,10 +18,10 @@ from addon.graft.owners import Birth
 from addon.graft.scope import Scope
 from addon.loop.attempts import attempt
 from addon.loop.bindings import Binding, Runs
-from addon.loop.keeper import Keeper
-from addon.loop.outside import Outside
+from addon.loop.keeper import AnswerKeeper
+from addon.loop.outside import CallWaits
 from addon.loop.shared_runs import RunKey, SharedRuns
-from addon.loop.steps import Step
+from addon.loop.steps import RunningStep
 from addon.tools.base import ToolError, error_text
 from addon.tools.schema_checks import SchemaChecks
 from store.base import NotPending, Store, StoreError, StoreUnavailable
@@ -31,20 +31,20 @@ logger = logging.getLogger("toolgraft")
 
 
 @dataclass(frozen=True, slots=True)
-class Means:
+class RunContext:
     """What calls are run with. `invoke` has the proxy's own executors run a call once; `abandon` ends a run that nobody
     waits for any more."""
 
     store: Store
-    keeper: Keeper
-    outside: Outside
+    keeper: AnswerKeeper
+    outside: CallWaits
     shared: SharedRuns
     checks: SchemaChecks
     invoke: Callable[[Binding, CapturedCall], Awaitable[Any]]
     abandon: Callable[[asyncio.Task[bytes]], None]
 
 
-class Withdrawn(ToolError):
+class CallExpired(ToolError):
     """The call that workers were given expired: calls that share its run need one of their own."""
 
 
@@ -54,12 +54,12 @@ class CallRun:
 
     def __init__(
         self,
-        means: Means,
+        means: RunContext,
         scope: Scope,
         call: CapturedCall,
         birth: Birth,
         bound: Binding,
-        step: Step,
+        step: RunningStep,
         limit: asyncio.Semaphore,
         loop_id: str,
     ) -> None:
@@ -195,7 +195,7 @@ class CallRun:
                 return await self.means.shared.result(
                     key, self.scope.version, run, shares=rules.idempotent, keeps=rules.cache_ttl
                 )
-            except Withdrawn:
+            except CallExpired:
                 if self._has_worker:
                     raise
 
@@ -217,7 +217,7 @@ class CallRun:
             self.session, self.call.call_id, self.seconds, unclaimed=self._unclaimed
         )
         if answered.status is Status.EXPIRED:
-            raise Withdrawn(str(answered.error))
+            raise CallExpired(str(answered.error))
         if not answered.status.final:
             raise ToolError(self._no_answer(answered))
         if answered.status is not Status.DONE:

@@ -18,12 +18,12 @@ from addon.core.documents import Document
 from addon.graft.owners import Birth
 from addon.graft.scope import Scope
 from addon.loop.bindings import Binding, Runs, binding, runs_of
-from addon.loop.call_run import CallRun, Means, misfit
+from addon.loop.call_run import CallRun, RunContext, misfit
 from addon.loop.clients import no_cookies
-from addon.loop.keeper import Keeper
-from addon.loop.outside import Outside
+from addon.loop.keeper import AnswerKeeper
+from addon.loop.outside import CallWaits
 from addon.loop.shared_runs import SharedRuns
-from addon.loop.steps import Run, Step
+from addon.loop.steps import Run, RunningStep
 from addon.tools.base import Tool, ToolSource
 from addon.tools.egress import Egress, EgressTransport
 from addon.tools.endpoint import HttpExecutor
@@ -78,10 +78,10 @@ class Executors:
         )
         self._tasks: set[asyncio.Task[Any]] = set()
         self._shared = SharedRuns()
-        self._keeper = Keeper(store, count)
+        self._keeper = AnswerKeeper(store, count)
         self._checks = checks or SchemaChecks()
-        self._means = Means(
-            store, self._keeper, Outside(store), self._shared, self._checks, self._invoke, self._abandon
+        self._means = RunContext(
+            store, self._keeper, CallWaits(store), self._shared, self._checks, self._invoke, self._abandon
         )
 
     async def open(self, changed: Callable[[], None] = lambda: None) -> None:
@@ -154,7 +154,7 @@ class Executors:
         return self.binding(scope, name).rules.after
 
     def start(
-        self, scope: Scope, call: CapturedCall, birth: Birth, step: Step, limit: asyncio.Semaphore, loop_id: str
+        self, scope: Scope, call: CapturedCall, birth: Birth, step: RunningStep, limit: asyncio.Semaphore, loop_id: str
     ) -> None:
         """Begin a call of a step. Its answer is the result of its task in `step`: the functionResponse's `response`.
         A call that nobody runs waits for its answer by hand. One that does not begin is answered without the step's
@@ -172,7 +172,7 @@ class Executors:
         """A step that goes on without a loop."""
         return BackgroundStep(self, scope)
 
-    async def leave(self, scope: Scope, step: Step, calls: Iterable[str]) -> list[asyncio.Task[Document]]:
+    async def leave(self, scope: Scope, step: RunningStep, calls: Iterable[str]) -> list[asyncio.Task[Document]]:
         """Nobody waits here for these calls of a step any more. Those that may be running and must not run twice come
         to their end, and their results are stored; the others are cancelled, and expire. Final ones stay. Returns those
         that were cancelled: see `ended`."""
@@ -188,7 +188,7 @@ class Executors:
         """Wait until calls that were cancelled are over, though not for long."""
         await _cancelled(tasks)
 
-    async def cancel_calls(self, scope: Scope, step: Step, calls: Sequence[str], why: str) -> None:
+    async def cancel_calls(self, scope: Scope, step: RunningStep, calls: Sequence[str], why: str) -> None:
         """End these calls of a step, and no others of it."""
         await _cancelled([step.tasks[call_id] for call_id in calls if call_id in step.tasks])
         for call_id in calls:
@@ -236,7 +236,7 @@ class BackgroundStep:
     def __init__(self, executors: Executors, scope: Scope) -> None:
         self._executors = executors
         self._scope = scope
-        self._step = Step()
+        self._step = RunningStep()
         self._limit = asyncio.Semaphore(scope.parallel)
         self._loop_id = secrets.token_hex(8)
 

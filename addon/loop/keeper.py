@@ -19,7 +19,7 @@ _FIRST_PAUSE = 0.1  # seconds between the tries, doubled with each
 _MAX_PAUSE = 5.0
 
 
-class Keeper:
+class AnswerKeeper:
     """`count` is told what each call that is stored here came to: its status."""
 
     def __init__(self, store: Store, count: Callable[[str], None] = lambda status: None) -> None:

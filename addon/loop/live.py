@@ -18,7 +18,7 @@ from addon.graft.owners import Birth
 from addon.graft.records import call_of, live_turn_of, new_call_id, new_turn_id
 from addon.graft.scope import Scope
 from addon.loop.executors import Executors
-from addon.loop.steps import Step
+from addon.loop.steps import RunningStep
 from addon.surfaces.base import Target
 from store.base import AlreadyAnswered, Store, StoreError
 
@@ -42,7 +42,7 @@ class LiveSession:
         self.loop_id = secrets.token_hex(8)
         self._send = send
         self._why = _TAKEN_BACK  # a call is cancelled
-        self._steps: dict[str, Step] = {}
+        self._steps: dict[str, RunningStep] = {}
         self._limit = asyncio.Semaphore(scope.parallel)
         self._tasks: set[asyncio.Task[None]] = set()
         self._storing: set[asyncio.Task[None]] = set()  # those of them whose calls are not all stored and begun
@@ -148,7 +148,7 @@ class LiveSession:
                 self._told(call.call_id, response_of(None, f"the call could not be stored: {STORE_FAILED}"))
             return
         self.grafter.metrics.captured(len(called.calls))
-        step = Step()
+        step = RunningStep()
         if called.number >= self.scope.max_rounds and not shown:
             await self._refuse(called)
             return
@@ -182,7 +182,7 @@ class LiveSession:
         await self._stored()
         for call_id in call_ids:
             step = self._steps.pop(call_id, None)
-            await self.executors.cancel_calls(self.scope, step or Step(), [call_id], self._why)
+            await self.executors.cancel_calls(self.scope, step or RunningStep(), [call_id], self._why)
 
     async def _given(self, call_id: str, response: Document) -> None:
         """The client has answered a call that it was shown."""

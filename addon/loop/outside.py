@@ -12,7 +12,7 @@ _TAKEOVER = 1.0  # seconds in which another worker takes a call whose lease is o
 _LONG = 3600.0  # seconds of one wait that has no end
 
 
-class Outside:
+class CallWaits:
     def __init__(self, store: Store) -> None:
         self.store = store
 

@@ -26,8 +26,8 @@ from addon.graft.machine import AnswerMachine, BadAnswer
 from addon.graft.shell import broke_off, delivered, kept, record, store_failed, taken_over
 from addon.loop.executors import Executors
 from addon.loop.pauses import backoff, pause_after
-from addon.loop.steps import Step
-from addon.loop.upstream import Address, Answer, AnswerTooLong, Headers, Upstream
+from addon.loop.steps import RunningStep
+from addon.loop.upstream import Address, AnswerTooLong, Headers, Upstream, UpstreamAnswer
 from addon.surfaces import Framing
 from store.base import StoreUnavailable
 
@@ -76,7 +76,7 @@ class Runner:
             self.request,
         )
         self.limit = asyncio.Semaphore(self.scope.parallel)
-        self.step = Step()
+        self.step = RunningStep()
         self._calls: list[str] = []  # of the present step
         self._told: list[str] = []  # of all steps
         self._next: Send | Wait | None = None
@@ -232,7 +232,7 @@ class Runner:
 
     async def _round(self, body: bytes, *, goes_on: bool) -> Output:
         if not goes_on:
-            self.step, self._calls = Step(), []
+            self.step, self._calls = RunningStep(), []
         begun = len(self._calls)
         is_first = self.machine.rounds == 1  # which is the client's own to repeat
         for attempt in range(1, _TRIES + 1):
@@ -264,7 +264,7 @@ class Runner:
             async for out in self._silence(asyncio.sleep(pause)):
                 yield out
 
-    async def _answered(self, answer: Answer) -> Output:
+    async def _answered(self, answer: UpstreamAnswer) -> Output:
         machine = self.machine
         async for out in self._perform(machine.begin(answer.content_type)):
             yield out

@@ -26,7 +26,7 @@ _FAREWELL = 1.0
 Send = Callable[[Head | bytes], Awaitable[None]]
 
 
-class Answering:
+class LoopAnswer:
     """The answer of one loop on its way. `over`: it has ended, and all of it was taken; `error`: it broke off.
     `is_sent` says whether the client has been sent all of it, and `streams` whether it is sent what was taken at once;
     `stopping`: the proxy ends, and not the client. `was_shown`: the client that hung up had been sent all that there
@@ -106,7 +106,7 @@ class LoopServer:
     """Runs the loops of the proxy's own clients. Its length is how many are under way."""
 
     def __init__(self) -> None:
-        self._answers: dict[asyncio.Task[None], Answering] = {}
+        self._answers: dict[asyncio.Task[None], LoopAnswer] = {}
         self._settling: set[asyncio.Task[None]] = set()
         self._stopped = False
 
@@ -115,10 +115,10 @@ class LoopServer:
         runner: Runner,
         is_sent: Callable[[], bool] = lambda: True,
         streams: Callable[[], bool] = lambda: True,
-    ) -> Answering:
+    ) -> LoopAnswer:
         """Begin a loop. After `stop` its answer breaks off before it has begun. `is_sent`, `streams`: see
-        `Answering`."""
-        answering = Answering(is_sent, streams, partial(self._settle, runner))
+        `LoopAnswer`."""
+        answering = LoopAnswer(is_sent, streams, partial(self._settle, runner))
         task = asyncio.ensure_future(_answer(runner, answering))
         self._answers[task] = answering
         task.add_done_callback(self._answers.pop)
@@ -152,7 +152,7 @@ class LoopServer:
         return len(self._answers)
 
 
-async def _answer(runner: Runner, answering: Answering) -> None:
+async def _answer(runner: Runner, answering: LoopAnswer) -> None:
     """Send what a loop gives. Where the upstream breaks off in an answer, the answer breaks off; where the proxy stops,
     the client is told so."""
     send, begun = answering.put, False

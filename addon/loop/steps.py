@@ -17,7 +17,7 @@ class Run(Protocol):
 
 
 @dataclass(slots=True)
-class Step:
+class RunningStep:
     """`names` by call id, in call order; `tasks` of those that were begun. `after`: the tools that each of these waits
     for. `others`: how the end is waited for of those that nobody begins here. `complete` is set when no more calls can
     come."""

@@ -57,7 +57,7 @@ class Received(NamedTuple):
     body: bytes | None = None
 
 
-class Exchange(Protocol):
+class UpstreamExchange(Protocol):
     """One exchange, as its watcher wants it. Nothing here raises httpx2's errors.
 
     First `outgoing` is what is to be sent, or the answer where it is there already. Then `answered` is given the head
@@ -67,19 +67,19 @@ class Exchange(Protocol):
     @property
     def outgoing(self) -> Outgoing | Received: ...
 
-    async def answered(self, status: int, headers: Headers) -> Received | None: ...
+    async def receive_head(self, status: int, headers: Headers) -> Received | None: ...
 
-    async def whole(self, body: bytes) -> Received: ...
+    async def receive_body(self, body: bytes) -> Received: ...
 
-    def passes(self, chunk: bytes) -> bytes: ...
+    def transform(self, chunk: bytes) -> bytes: ...
 
-    async def ended(self, error: str | None) -> None: ...
+    async def close(self, error: str | None) -> None: ...
 
 
 class Watcher(Protocol):
     """Every exchange goes by it: mitmproxy's addons see and change it as if mitmproxy had made it."""
 
-    async def sent(self, address: Address, body: bytes) -> Exchange: ...
+    async def begin(self, address: Address, body: bytes) -> UpstreamExchange: ...
 
 
 class AnswerTooLong(httpx2.DecodingError):
@@ -100,16 +100,16 @@ class Upstream:
         body: bytes,
         most: int = sys.maxsize,
         abandoned: Callable[[], Awaitable[None]] | None = None,
-    ) -> AsyncIterator["Answer"]:
+    ) -> AsyncIterator["UpstreamAnswer"]:
         """One request. Raises httpx2.RequestError where there is no answer; the body may break off with one, and does
         behind `most` bytes. `abandoned` is called where nobody wants the answer any more, before the watcher is told:
         that may take long."""
-        exchange = await self.watcher.sent(address, body)
+        exchange = await self.watcher.begin(address, body)
         error: str | None = "the loop ended before the answer did"
         try:
             outgoing = exchange.outgoing
             if isinstance(outgoing, Received):
-                yield Answer(outgoing)
+                yield UpstreamAnswer(outgoing)
             else:
                 async with self._answered(outgoing, exchange, most) as answer:
                     yield answer
@@ -122,18 +122,20 @@ class Upstream:
             error = f"{type(failure).__name__}: {failure}"
             raise
         finally:
-            await exchange.ended(error)
+            await exchange.close(error)
 
     @contextlib.asynccontextmanager
-    async def _answered(self, outgoing: Outgoing, exchange: Exchange, most: int) -> AsyncIterator["Answer"]:
+    async def _answered(
+        self, outgoing: Outgoing, exchange: UpstreamExchange, most: int
+    ) -> AsyncIterator["UpstreamAnswer"]:
         response = await self._response(outgoing)
         try:
-            received = await exchange.answered(response.status_code, response.headers.raw)
+            received = await exchange.receive_head(response.status_code, response.headers.raw)
             secrets = own_secrets.combined_with(secrets_in(outgoing.url, outgoing.headers))
             plain = _redacted(_plain(response, most), RedactedStream(secrets))
             if received is None:
-                received = await exchange.whole(b"".join([chunk async for chunk in plain]))
-            yield Answer(received, plain, exchange)
+                received = await exchange.receive_body(b"".join([chunk async for chunk in plain]))
+            yield UpstreamAnswer(received, plain, exchange)
         finally:
             await response.aclose()
 
@@ -159,9 +161,9 @@ class Upstream:
         raise AssertionError("the second time it is raised")
 
 
-class Answer:
+class UpstreamAnswer:
     def __init__(
-        self, received: Received, plain: AsyncIterator[bytes] | None = None, exchange: Exchange | None = None
+        self, received: Received, plain: AsyncIterator[bytes] | None = None, exchange: UpstreamExchange | None = None
     ) -> None:
         self.status = received.status
         self.headers = received.headers
@@ -176,9 +178,9 @@ class Answer:
             yield self._whole or b""
             return
         async for chunk in self._plain:
-            if passed := self._exchange.passes(chunk):
+            if passed := self._exchange.transform(chunk):
                 yield passed
-        if passed := self._exchange.passes(b""):
+        if passed := self._exchange.transform(b""):
             yield passed
 
     async def body(self) -> bytes:

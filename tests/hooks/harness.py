@@ -19,7 +19,7 @@ from addon.hooks.lifecycle import Lifecycle
 from addon.hooks.onward import way
 from addon.hooks.routing import Routing
 from addon.hooks.streams import start
-from addon.loop.server import Answering
+from addon.loop.server import LoopAnswer
 from store.base import Store
 from store.models import Toolset
 
@@ -87,7 +87,7 @@ class Hooks:
             await self.call("request", flow)
         return flow
 
-    def onward(self, flow: http.HTTPFlow) -> Answering | http.Request | None:
+    def onward(self, flow: http.HTTPFlow) -> LoopAnswer | http.Request | None:
         """Where mitmproxy sends a request whose hooks have run: None where it is sent as it stands."""
         found = way.pop(flow)
         return found(flow) if found is not None else None

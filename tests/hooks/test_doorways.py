@@ -31,10 +31,10 @@ def upstream(hooks: Hooks) -> Upstream:
 
 async def outgoing(hooks: Hooks) -> Outgoing:
     """A request as it leaves."""
-    exchange = await upstream(hooks).watcher.sent(Address("POST", URL, [(b"x-goog-api-key", b"a-key")]), b"{}")
+    exchange = await upstream(hooks).watcher.begin(Address("POST", URL, [(b"x-goog-api-key", b"a-key")]), b"{}")
     sent = exchange.outgoing
     assert isinstance(sent, Outgoing)
-    await exchange.ended(None)
+    await exchange.close(None)
     return sent
 
 

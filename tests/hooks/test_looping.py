@@ -11,7 +11,7 @@ from mitmproxy import http
 from addon.hooks.looping import diverted
 from addon.hooks.watching import ClientsWatcher, proxy_url
 from addon.loop.runner import Runner
-from addon.loop.server import Answering, LoopServer
+from addon.loop.server import LoopAnswer, LoopServer
 from addon.loop.upstream import Outgoing
 from store.models import Policy
 from tests.hooks.harness import GOOGLE, PATH, Hooks, request, response
@@ -43,9 +43,9 @@ class Noted(LoopServer):
         super().__init__()
         self.begun: list[Runner] = []
 
-    def answer(self, runner: Runner, *conditions: Callable[[], bool]) -> Answering:
+    def answer(self, runner: Runner, *conditions: Callable[[], bool]) -> LoopAnswer:
         self.begun.append(runner)
-        return Answering()
+        return LoopAnswer()
 
 
 @pytest.mark.parametrize(

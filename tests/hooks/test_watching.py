@@ -39,10 +39,10 @@ class Told:
 
 async def exchange() -> None:
     client = LoopClient(tclient_conn(), Origin("default", b"{}"), streams=True)
-    watched = await Watching().of(client).sent(ADDRESS, b"{}")
-    await watched.answered(200, [(b"content-type", b"text/plain")])
-    watched.passes(b"so")
-    await watched.ended(None)
+    watched = await Watching().of(client).begin(ADDRESS, b"{}")
+    await watched.receive_head(200, [(b"content-type", b"text/plain")])
+    watched.transform(b"so")
+    await watched.close(None)
 
 
 async def test_every_addon_is_told_and_the_parts_of_addons_too() -> None:
@@ -93,12 +93,12 @@ async def exchanged_with(addon: object) -> tuple[Outgoing | Received, Received |
     got = None
     with taddons.context() as context:
         context.master.addons.add(addon)
-        watched = await Watching().of(client).sent(ADDRESS, b'{"a": 1}')
+        watched = await Watching().of(client).begin(ADDRESS, b'{"a": 1}')
         sent = watched.outgoing
         if isinstance(sent, Outgoing):
-            assert await watched.answered(200, [(b"x", b"1")]) is None, "it does not stream"
-            got = await watched.whole(b"so")
-        await watched.ended(None)
+            assert await watched.receive_head(200, [(b"x", b"1")]) is None, "it does not stream"
+            got = await watched.receive_body(b"so")
+        await watched.close(None)
     return sent, got, watched
 
 

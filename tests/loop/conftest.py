@@ -60,16 +60,16 @@ class Watched:
         self.outgoing: Outgoing | Received = Outgoing(address.method, address.url, address.headers, body)
         self.error: str | None = "not ended"
 
-    async def answered(self, status: int, headers: Headers) -> Received | None:
+    async def receive_head(self, status: int, headers: Headers) -> Received | None:
         return Received(status, headers)
 
-    async def whole(self, body: bytes) -> Received:
+    async def receive_body(self, body: bytes) -> Received:
         raise NotImplementedError
 
-    def passes(self, chunk: bytes) -> bytes:
+    def transform(self, chunk: bytes) -> bytes:
         return chunk
 
-    async def ended(self, error: str | None) -> None:
+    async def close(self, error: str | None) -> None:
         self.error = error
 
 
@@ -77,7 +77,7 @@ class Watcher:
     def __init__(self) -> None:
         self.exchanges: list[Watched] = []
 
-    async def sent(self, address: Address, body: bytes) -> Watched:
+    async def begin(self, address: Address, body: bytes) -> Watched:
         self.exchanges.append(Watched(address, body))
         return self.exchanges[-1]
 

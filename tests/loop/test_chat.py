@@ -225,7 +225,7 @@ async def test_what_is_no_chat_completion_is_passed_on_with_a_warning(
     body = encode({"messages": [], "functions": [{"name": "f"}], "stream": stream})
     with caplog.at_level(logging.WARNING, "toolgraft"):
         assert await proxy.grafter.request(TARGET, scope, body) == Forward(body)
-    assert "before there were tools" in caplog.text
+    assert "functions is the older form, before tools" in caplog.text
 
 
 @pytest.mark.usefixtures("tools")

@@ -363,13 +363,13 @@ async def test_a_call_that_was_answered_by_hand_is_not_asked_for_again(proxy: Pr
 async def test_an_addon_that_is_slow_to_hear_of_the_end_holds_up_no_retry(
     sender: Proxy, monkeypatch: pytest.MonkeyPatch, ends: str
 ) -> None:
-    free, ended = asyncio.Event(), Watched.ended
+    free, ended = asyncio.Event(), Watched.close
 
     async def slow(watched: Watched, error: str | None) -> None:
         await free.wait()
         await ended(watched, error)
 
-    monkeypatch.setattr(Watched, "ended", slow)
+    monkeypatch.setattr(Watched, "close", slow)
     fails = asyncio.Event()
     broken: list[Item] = [says("Wait. ", call("send", "c1")), fails, google_error(500)]
     sender.upstream(Scripted(broken, STEP, ANSWER))
@@ -388,7 +388,7 @@ async def test_an_addon_that_is_slow_to_hear_of_the_end_holds_up_no_retry(
         fails.set()
         await until(lambda: b"error" in played.body)
     assert not reading.done()
-    monkeypatch.setattr(Watched, "ended", ended)
+    monkeypatch.setattr(Watched, "close", ended)
     assert (await sender.ask("x", framing=Framing.SSE)).text == "Wait. done"
     assert sender.tools.begun == ["send"]
     free.set()

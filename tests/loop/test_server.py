@@ -9,7 +9,7 @@ import pytest
 
 from addon.core.documents import decode
 from addon.loop.runner import Head
-from addon.loop.server import Answering, LoopServer
+from addon.loop.server import LoopAnswer, LoopServer
 from addon.surfaces.base import Framing
 from store.models import Status, ToolRules
 from tests.loop.conftest import Proxy, Scripted, call, says, until, user
@@ -24,12 +24,12 @@ async def server() -> AsyncIterator[LoopServer]:
     await server.stop()
 
 
-async def begin(proxy: Proxy, server: LoopServer, framing: Framing = Framing.SSE) -> Answering:
+async def begin(proxy: Proxy, server: LoopServer, framing: Framing = Framing.SSE) -> LoopAnswer:
     runner, _ = await proxy.prepare([user("x")], framing)
     return server.answer(runner)
 
 
-async def whole(answering: Answering) -> tuple[int, bytes]:
+async def whole(answering: LoopAnswer) -> tuple[int, bytes]:
     """The status and the body."""
     pieces: list[Head | bytes] = []
     async with asyncio.timeout(10):
