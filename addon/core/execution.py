@@ -30,7 +30,7 @@ def rules_of(tool: Mapping[str, Any]) -> Document:
     """The rules that a declaration sets. Null, false and empty values set no rule. Raises BadRule."""
     found = {name: read(tool[name], name) for name, read in _READERS.items() if tool.get(name) is not None}
     if "scheduling" in found and found.get("behavior") != "NON_BLOCKING":
-        raise BadRule("scheduling", "fits only beside behavior NON_BLOCKING: the model waits for all other calls")
+        raise BadRule("scheduling", "is allowed only with behavior NON_BLOCKING: the model waits for all other calls")
     return {name: rule for name, rule in found.items() if rule is not False and rule != []}
 
 
@@ -78,7 +78,9 @@ def _url(value: object, at: str) -> str:
     if not fits or not value.isprintable() or " " in value:
         raise BadRule(at, "must be the http or https URL of an endpoint, such as https://tools.example/run")
     if parts.username is not None:
-        raise BadRule(at, "may hold no user name: whoever may see the tools sees the URL; headers are not shown")
+        raise BadRule(
+            at, "must not hold a user name: everyone who can read the tools sees the URL (headers are not shown)"
+        )
     return value
 
 

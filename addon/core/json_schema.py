@@ -165,7 +165,7 @@ def _with_wrapped_ref(schema: Schema) -> Schema:
         return schema
     key = next((key for key in ("anyOf", "oneOf", "allOf") if key not in schema), None)
     if key is None:
-        raise Unfit("$ref", "stands beside anyOf, oneOf and allOf; leave out one of them")
+        raise Unfit("$ref", "is given together with anyOf, oneOf and allOf; leave out one of them")
     return {**{k: value for k, value in schema.items() if k != "$ref"}, key: [{"$ref": schema["$ref"]}]}
 
 

@@ -116,7 +116,7 @@ def normalise(document: object) -> Tools:
             if how:
                 rules[name] = how
     if len(declarations) > MAX_DECLARATIONS:
-        raise (top / "tools").bad(f"declares {len(declarations)} functions; at most {MAX_DECLARATIONS} fit")
+        raise (top / "tools").bad(f"declares {len(declarations)} functions; at most {MAX_DECLARATIONS} are allowed")
     _check_order(rules, places)
     return Tools(declarations, builtins, _config(body, places, top), rules)
 
@@ -181,7 +181,7 @@ def _builtin(kind: str, value: object, at: _Position) -> object:
 
 def _check_function_type(tool: Document, at: _Position) -> None:
     if tool.get("type") != "function":
-        raise (at / "type").bad(f"is {_quoted(tool.get('type'))}; only 'function' fits")
+        raise (at / "type").bad(f"is {_quoted(tool.get('type'))}; it must be 'function'")
 
 
 def _openai(value: object, at: _Position, known: tuple[str, ...]) -> tuple[_Position, Document]:
@@ -209,7 +209,7 @@ def _declaration(value: object, at: _Position) -> tuple[_Position, Document]:
         if full not in fields:
             result |= _schema(fields, plain, plain, place)
         elif plain in fields:
-            raise (place / full).bad(f"is given beside {plain}; only one of them fits")
+            raise (place / full).bad(f"is given together with {plain}; use only one of them")
         else:
             _check_arguments(fields[full], full, place / full)
             result[full] = _in_form(fit_schema, fields[full], place / full)
@@ -247,9 +247,7 @@ def _schema(fields: Document, source: str, target: str, at: _Position) -> Docume
     if target == "parameters" and schema.get("type") not in ("object", "OBJECT"):
         schema = {**schema, "type": "object"}  # arguments are always an object, never null
     if is_gemini_form(schema) and not says_nothing(schema):
-        return {
-            target: _in_form(gemini_schema, schema, at, ". A JSON Schema (with its types in small letters) fits too")
-        }
+        return {target: _in_form(gemini_schema, schema, at, ". A JSON Schema (with lower-case types) is accepted too")}
     converted = to_declaration_schema(schema)
     if converted is None:
         return {}
@@ -273,13 +271,13 @@ def _check_arguments(schema: object, target: str, at: _Position) -> None:
     kind = schema.get("type")
     kinds = [str(item).lower() for item in as_list(kind)]
     if target.startswith("parameters") and kinds and "object" not in kinds:
-        raise (at / "type").bad(f"is {_quoted(kind)}; arguments are an object, so only 'object' fits")
+        raise (at / "type").bad(f"is {_quoted(kind)}; arguments are an object, so it must be 'object'")
 
 
 def _config(body: Document, names: Collection[str], top: _Position) -> Document | None:
     if "tool_choice" in body:
         if "toolConfig" in body:
-            raise (top / "tool_choice").bad("is given beside toolConfig; only one of them fits")
+            raise (top / "tool_choice").bad("is given together with toolConfig; use only one of them")
         at = top / "tool_choice"
         config: Document = {"functionCallingConfig": _choice(body["tool_choice"], at)}
     elif "toolConfig" in body:
@@ -328,7 +326,7 @@ def _allowed(choice: Document, at: _Position) -> Document:
         fields = _fields(fields["allowed_tools"], ("mode", "tools"), at)
     mode = fields.get("mode")
     if not isinstance(mode, str) or mode not in _ALLOWED_MODES:
-        raise (at / "mode").bad(f"is {_quoted(mode)}; 'auto' or 'required' fits")
+        raise (at / "mode").bad(f"is {_quoted(mode)}; it must be 'auto' or 'required'")
     tools = fields.get("tools")
     if not isinstance(tools, list) or not tools:
         raise (at / "tools").bad('must be a list of one or more of {"type": "function", "name": …}')
@@ -361,14 +359,14 @@ def _calling(value: object, at: _Position) -> Document:
     _check_bool(calling, "streamFunctionCallArguments", at)
     mode = calling.get("mode", "AUTO")
     if not isinstance(mode, str) or mode.upper() not in _MODES:
-        raise (at / "mode").bad(f"is {_quoted(mode)}; one of {', '.join(_MODES)} fits")
+        raise (at / "mode").bad(f"is {_quoted(mode)}; it must be one of {', '.join(_MODES)}")
     if "mode" in calling:
         calling["mode"] = mode.upper()
     allowed = calling.get("allowedFunctionNames", [])
     if not isinstance(allowed, list) or not all(isinstance(name, str) for name in allowed):
         raise (at / "allowedFunctionNames").bad("must be a list of names")
     if allowed and mode.upper() not in ("ANY", "VALIDATED"):
-        raise (at / "allowedFunctionNames").bad("fits only with mode ANY or VALIDATED")
+        raise (at / "allowedFunctionNames").bad("is allowed only with mode ANY or VALIDATED")
     return calling
 
 
@@ -389,7 +387,9 @@ def _fields(value: object, known: tuple[str, ...], at: _Position) -> Document:
         if name not in known:
             raise (label / key).bad(f"is not known; known fields are {', '.join(known)}")
         if name in spellings:
-            raise (label / key).bad(f"is given beside {spellings[name]}, its other spelling; only one of them fits")
+            raise (label / key).bad(
+                f"is given together with {spellings[name]}, its other spelling; use only one of them"
+            )
         spellings[name] = key
         if member is not None:
             fields[name] = member

@@ -362,13 +362,13 @@ BAD_TOOLS: dict[str, tuple[Any, str, str, str]] = {
         {"name": "f", "parameters": GEMINI, "parametersJsonSchema": FULL},
         "f",
         "tools[0].parametersJsonSchema",
-        "beside parameters",
+        "together with parameters",
     ),
     "both kinds of response": (
         {"name": "f", "response": GEMINI, "responseJsonSchema": FULL},
         "f",
         "tools[0].responseJsonSchema",
-        "beside response",
+        "together with response",
     ),
     "both spellings": (
         {"name": "f", "parametersJsonSchema": FULL, "parameters_json_schema": FULL},
@@ -523,7 +523,7 @@ BAD_DOCUMENTS: dict[str, tuple[Any, str, str]] = {
     "tools that are no list": ({"tools": "f"}, "tools", "must be a list"),
     "an unknown key": ({"tools": [], "policy": {}}, "policy", "not known"),
     "both spellings": ({"tools": [], "toolConfig": {}, "tool_config": {}}, "tool_config", "other spelling"),
-    "both kinds of choice": ({"tools": [], "toolConfig": {}, "tool_choice": "auto"}, "tool_choice", "beside"),
+    "both kinds of choice": ({"tools": [], "toolConfig": {}, "tool_choice": "auto"}, "tool_choice", "together with"),
     "a name twice": ({"tools": [{"name": "f"}, {"name": "f"}]}, "tools[1].name", "tools[0]"),
     "a name twice in two forms": (
         {"tools": [{"functionDeclarations": [{"name": "f"}]}, {"type": "function", "name": "f"}]},

@@ -75,12 +75,12 @@ def metadata(value: object) -> dict[str, str]:
     if not isinstance(value, dict):
         raise bad("metadata", "must be an object of strings", "invalid_type")
     if len(value) > 16:
-        raise bad("metadata", f"holds {len(value)} pairs; at most 16 fit")
+        raise bad("metadata", f"holds {len(value)} pairs; at most 16 are allowed")
     for key, member in value.items():
         if len(key) > 64:
-            raise bad("metadata", f"holds a key of {len(key)} characters; at most 64 fit")
+            raise bad("metadata", f"holds a key of {len(key)} characters; at most 64 are allowed")
         if len(string(member, f"metadata.{key}")) > 512:
-            raise bad(f"metadata.{key}", f"has {len(member)} characters; at most 512 fit")
+            raise bad(f"metadata.{key}", f"has {len(member)} characters; at most 512 are allowed")
     return dict(value)
 
 

@@ -95,7 +95,7 @@ def read_request(body: object) -> ResponsesRequest:
     if previous is not None:
         _named(previous, "previous_response_id")
         if conversation is not None:
-            raise bad("previous_response_id", "is given beside conversation; use only one of them")
+            raise bad("previous_response_id", "is given together with conversation; use only one of them")
     stream = boolean(given.get("stream", False), "stream")
     parallel = given.get("parallel_tool_calls")
     if parallel is not None:

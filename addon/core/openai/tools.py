@@ -36,7 +36,7 @@ def _function(tool: object, at: str) -> Document:
     read = fields(tool, (*known, *_DEFAULTS), at)
     for key, default in _DEFAULTS.items():
         if read.pop(key, default) != default:
-            raise bad(f"{at}.{key}", f"is {quoted(tool[key])}; only {quoted(default)} fits", "unsupported_value")
+            raise bad(f"{at}.{key}", f"is {quoted(tool[key])}; it must be {quoted(default)}", "unsupported_value")
     if "function" in read:
         fields(read["function"], _FLAT[1:], f"{at}.function")
     return read
