@@ -33,7 +33,8 @@ class Limit:
 
 LIMITS = (
     # A flow takes some 40 KB, so one in ten that stays is above this. What is below: the allocator, and caches that
-    # have a bound and are not full yet (2 MiB in the second thousand, a fourth of that after 5,000).
+    # have a bound and are not full yet. In the second thousand that is 2 MiB, after ten thousand half of one, most of
+    # it the tool plans of sessions, of which a thousand are kept.
     Limit("memory", 4.0, "MiB", scale=2**20),
     # With no request in flight these are the same each time, but for some kept connections that come and go. A kind of
     # request that leaves one behind each time makes some 50 of 1,000.
