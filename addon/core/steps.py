@@ -19,6 +19,8 @@ class CallSlot(NamedTuple):
 
 
 class TrueStep(NamedTuple):
+    """A step of a true turn: the model's Content, and the owner of each call in it, in order."""
+
     content: Document
     slots: tuple[CallSlot, ...]
 
