@@ -7,7 +7,9 @@ address a moment later can bypass the check.
 import asyncio
 import ipaddress
 import socket
+import ssl
 from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import cache
 from importlib.metadata import version
 from typing import Any
 
@@ -70,10 +72,16 @@ class EgressTransport(httpx2.AsyncHTTPTransport):
     """httpx2's transport with its connections made by `egress`, for which httpx2 has no option."""
 
     def __init__(self, egress: Egress, **options: Any) -> None:
-        super().__init__(**options)
+        super().__init__(verify=_trust(), **options)
         if not hasattr(self._pool, "_network_backend"):
             raise RuntimeError(f"toolgraft does not fit httpcore2 {version('httpcore2')}: it has no _network_backend")
         self._pool._network_backend = egress
+
+
+@cache
+def _trust() -> ssl.SSLContext:
+    """Reading all authorities takes longer than anything else that is done at the start."""
+    return httpx2.create_ssl_context(trust_env=False)
 
 
 def is_own_address(host: str) -> bool:

@@ -28,6 +28,10 @@ GOOGLE = "generativelanguage.googleapis.com"
 LOCAL = "127.0.0.1:8081"
 
 
+def _own(options: dict[str, Any]) -> dict[str, Any]:
+    return {f"graft_{name}": value for name, value in options.items()}
+
+
 class Hooks:
     """Inside a running event loop. `options` without their prefix; the store is in memory and there is no control
     API, unless they say otherwise."""
@@ -37,12 +41,12 @@ class Hooks:
         assert isinstance(addon, Toolgraft)
         self.addon = addon
         self.context = taddons.context(Proxyserver(), addon)
-        self.context.configure(self.addon, keep_host_header=True)
-        self.set(**{"store": "memory://", "control": "off"} | options)
+        given = {"store": "memory://", "control": "off"} | options
+        self.context.configure(self.addon, keep_host_header=True, **_own(given))
 
     def set(self, **options: Any) -> None:
         """Change options as a user does. Raises OptionsError."""
-        self.context.configure(self.addon, **{f"graft_{name}": value for name, value in options.items()})
+        self.context.configure(self.addon, **_own(options))
 
     @property
     def options(self) -> Options:

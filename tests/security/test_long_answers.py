@@ -5,6 +5,7 @@ import gzip
 import json
 import tracemalloc
 from collections.abc import AsyncIterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,12 @@ TOOLS = 'def weather(city: str) -> str:\n    """The weather."""\n    return "fin
 PACKS = {"br": brotli.compress, "gzip": gzip.compress, "zstd": zstandard.ZstdCompressor().compress}
 BOMB = b'data: {"candidates": [' + bytes([32]) * 48 * 1024 * 1024
 MOST = 100_000
+
+
+@cache
+def packed(encoding: str) -> bytes:
+    data: bytes = PACKS[encoding](BOMB)
+    return data
 
 
 class Flood:
@@ -85,7 +92,7 @@ async def test_a_few_bytes_that_hold_more_than_there_may_be_are_an_error(
     proxied: Proxied, flood: Flood, form: str, encoding: str
 ) -> None:
     flood.head = b"content-type: %b\r\ncontent-encoding: %b\r\n" % (URLS[form][1], encoding.encode())
-    flood.piece, flood.ends = PACKS[encoding](BOMB), True
+    flood.piece, flood.ends = packed(encoding), True
     tracemalloc.start()
     try:
         _, body = await asked(proxied, form)
