@@ -1,4 +1,4 @@
-"""The tool loop's shell: it runs `core.toolloop` with an upstream, executors and a store, and splices the streams.
+"""The tool loop: runs calls, sends requests upstream, and joins the rounds into one answer.
 
 Knows the graft, the tool sources and the store; knows neither mitmproxy nor the control API.
 """

@@ -1,7 +1,7 @@
-"""What runs a session's calls of a tool, and by which rules: found by the session's toolset and the proxy's sources.
+"""Which handler runs a session's calls of a tool, and by which rules.
 
-Nothing of the proxy's tool counts for a name that the session declares itself: an approval that either asks for must
-not be lost by mixing the two.
+If the session declares a tool, the proxy's tool of the same name is ignored entirely: mixing the two could lose an
+approval that one of them requires.
 """
 
 import enum
@@ -21,8 +21,8 @@ _NO_RULES = ToolRules()
 _encode = msgspec.json.Encoder(order="sorted").encode
 
 
-class Runs(enum.Enum):
-    """What runs the calls of a tool."""
+class Handler(enum.Enum):
+    """Runs or answers the calls of a tool."""
 
     SOURCE = "a tool source of the proxy"
     ENDPOINT = "an HTTP endpoint"
@@ -32,10 +32,10 @@ class Runs(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """`executor` is the endpoint's; `declaration` is None for a tool that is not known."""
+    """How the calls of a tool are run. `executor`: of an HTTP endpoint; `declaration`: None for an unknown tool."""
 
     name: str
-    runs: Runs
+    handler: Handler
     rules: RunRules
     declaration: Document | None = None
     schema: Document | None = None
@@ -43,55 +43,55 @@ class Binding:
 
     @property
     def version(self) -> bytes:
-        """Changes whenever the declaration, the rules or the executor do."""
+        """A digest that changes with the declaration, the rules and the executor."""
         executor = None if self.executor is None else self.executor.model_dump()
-        stated = _encode((self.runs.value, self.declaration, self.rules, executor))
-        return hashlib.blake2b(stated, digest_size=16).digest()
+        content = _encode((self.handler.value, self.declaration, self.rules, executor))
+        return hashlib.blake2b(content, digest_size=16).digest()
 
 
-def runs_of(scope: Scope, tools: Mapping[str, Tool], name: str) -> Runs:
-    """What runs the calls of a tool: all that is asked of each tool in each request."""
+def handler_of(scope: Scope, tools: Mapping[str, Tool], name: str) -> Handler:
+    """The handler of a tool. Cheap: called for each tool in each request."""
     if name in scope.declared:
-        return _runs(scope.toolset.rules.get(name, _NO_RULES).executor)
-    return Runs.SOURCE if name in tools else Runs.NOBODY
+        return _handler(scope.toolset.rules.get(name, _NO_RULES).executor)
+    return Handler.SOURCE if name in tools else Handler.NOBODY
 
 
-def binding(scope: Scope, tools: Mapping[str, Tool], name: str) -> Binding:
-    """`tools` are those of the proxy's sources."""
+def binding_of(scope: Scope, tools: Mapping[str, Tool], name: str) -> Binding:
+    """The binding of a tool. `tools`: the tools of the proxy's sources."""
     if name in scope.declared:
         return _declared(scope, name)
     tool = tools.get(name)
     if tool is None:
-        return Binding(name, Runs.NOBODY, RunRules())
-    return Binding(name, Runs.SOURCE, tool.rules, tool.declaration, tool.schema)
+        return Binding(name, Handler.NOBODY, RunRules())
+    return Binding(name, Handler.SOURCE, tool.rules, tool.declaration, tool.schema)
 
 
 def _declared(scope: Scope, name: str) -> Binding:
-    given = scope.toolset.rules.get(name, _NO_RULES)
+    stored = scope.toolset.rules.get(name, _NO_RULES)
     declaration = next((d for d in scope.toolset.declarations if d["name"] == name), {})
     rules = RunRules(
-        timeout=given.timeout,
-        retries=given.retries,
-        after=tuple(given.after),
-        idempotent=given.idempotent,
-        redeliver=given.redeliver,
-        cache_ttl=given.cache_ttl or None,
-        approval=given.approval,
-        behavior=given.behavior,
-        scheduling=given.scheduling,
+        timeout=stored.timeout,
+        retries=stored.retries,
+        after=tuple(stored.after),
+        idempotent=stored.idempotent,
+        redeliver=stored.redeliver,
+        cache_ttl=stored.cache_ttl or None,
+        approval=stored.approval,
+        behavior=stored.behavior,
+        scheduling=stored.scheduling,
     )
-    executor = given.executor
-    return Binding(name, _runs(executor), rules, declaration, _schema(declaration), executor)
+    executor = stored.executor
+    return Binding(name, _handler(executor), rules, declaration, _schema(declaration), executor)
 
 
-def _runs(executor: Executor | None) -> Runs:
+def _handler(executor: Executor | None) -> Handler:
     if executor is None:
-        return Runs.NOBODY
-    return Runs.WORKERS if executor.type == "worker" else Runs.ENDPOINT
+        return Handler.NOBODY
+    return Handler.WORKERS if executor.type == "worker" else Handler.ENDPOINT
 
 
 def _schema(declaration: Document) -> Document | None:
-    """The JSON Schema that a declaration asks of the arguments."""
+    """The JSON Schema of the arguments, if the declaration has one."""
     if "parametersJsonSchema" in declaration:
         schema: Document = declaration["parametersJsonSchema"]
         return schema

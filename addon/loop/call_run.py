@@ -1,4 +1,4 @@
-"""One call, from the check of its arguments to its stored answer. `response` never raises but for cancellation."""
+"""One call, from the check of its arguments to its stored answer. `response` raises only if it is cancelled."""
 
 import asyncio
 import contextlib
@@ -17,7 +17,7 @@ from addon.graft.exchange import STORE_FAILED
 from addon.graft.owners import Birth
 from addon.graft.scope import Scope
 from addon.loop.attempts import attempt
-from addon.loop.bindings import Binding, Runs
+from addon.loop.bindings import Binding, Handler
 from addon.loop.keeper import AnswerKeeper
 from addon.loop.outside import CallWaits
 from addon.loop.shared_runs import RunKey, SharedRuns
@@ -32,12 +32,12 @@ logger = logging.getLogger("toolgraft")
 
 @dataclass(frozen=True, slots=True)
 class RunContext:
-    """What calls are run with. `invoke` has the proxy's own executors run a call once; `abandon` ends a run that nobody
-    waits for any more."""
+    """Shared by all calls. `invoke` runs a call once with the proxy's own executors; `abandon` cancels a run that is no
+    longer waited for."""
 
     store: Store
     keeper: AnswerKeeper
-    outside: CallWaits
+    waits: CallWaits
     shared: SharedRuns
     checks: SchemaChecks
     invoke: Callable[[Binding, CapturedCall], Awaitable[Any]]
@@ -45,39 +45,39 @@ class RunContext:
 
 
 class CallExpired(ToolError):
-    """The call that workers were given expired: calls that share its run need one of their own."""
+    """The workers' call expired: calls that share its run need a run of their own."""
 
 
 class CallRun:
-    """`seconds`: what all tries of the call take at most, less the pauses between them. `loop_id` is what waits for
-    the call."""
+    """`seconds`: the time limit of all tries together, without the pauses between them. `loop_id`: the loop or
+    connection that waits for the call."""
 
     def __init__(
         self,
-        means: RunContext,
+        context: RunContext,
         scope: Scope,
         call: CapturedCall,
         birth: Birth,
-        bound: Binding,
+        binding: Binding,
         step: RunningStep,
         limit: asyncio.Semaphore,
         loop_id: str,
     ) -> None:
-        self.means = means
-        self.store = means.store
+        self.context = context
+        self.store = context.store
         self.scope = scope
         self.session = scope.session
         self.call = call
         self.birth = birth
-        self.bound = bound
-        self.rules = bound.rules
+        self.binding = binding
+        self.rules = binding.rules
         self.step = step
         self.limit = limit
         self.loop_id = loop_id
         self.timeout = scope.tool_timeout if self.rules.timeout is None else self.rules.timeout
         self.seconds = self.timeout * (1 + (self.rules.retries or 0))
         self._has_begun = False  # the proxy runs the call
-        self._has_worker = False  # workers were given this call, and not an identical one
+        self._has_worker = False  # this call was released to workers, rather than an identical one
 
     async def response(self) -> Document:
         """The functionResponse's `response`."""
@@ -86,135 +86,135 @@ class CallRun:
             if self.birth.error is not None:
                 return response_of(None, self.birth.error)
             if self.birth.repeats is not None:
-                return await self._repeated(self.birth.repeats)
-            if self.birth.unchecked and self.bound.schema is not None:
-                if problems := await self.means.checks.problems(self.bound.schema, call.args, self.timeout):
-                    return await self._keep(error=misfit(problems))
-            await self.step.in_turn(call.call_id)
-            if self.birth.approval and (denial := await self._unless_approved()) is not None:
+                return await self._answer_of(self.birth.repeats)
+            if self.birth.unchecked and self.binding.schema is not None:
+                if problems := await self.context.checks.problems(self.binding.schema, call.args, self.timeout):
+                    return await self._store_answer(error=misfit(problems))
+            await self.step.wait_turn(call.call_id)
+            if self.birth.approval and (denial := await self._denial()) is not None:
                 return denial
-            if self.bound.runs is Runs.NOBODY:
-                return await self._by_hand()
+            if self.binding.handler is Handler.NOBODY:
+                return await self._manual_answer()
             async with self.limit:
                 return await self._run()
         except StoreError as error:
             logger.warning("a call could not be run: %s", error)
             why = STORE_FAILED if isinstance(error, StoreUnavailable) else error
-            return await self._keep(error=f"the call could not be run: {why}")
+            return await self._store_answer(error=f"the call could not be run: {why}")
         except (asyncio.CancelledError, GeneratorExit):
             raise
         except BaseException as error:
             logger.exception("a call of %s failed", call.name)
-            return await self._keep(error=f"the call could not be run: {type(error).__name__}")
+            return await self._store_answer(error=f"the call could not be run: {type(error).__name__}")
 
-    async def _repeated(self, call_id: str) -> Document:
-        """The answer of another call, or of this one as it was begun before. A worker's is waited for as long as a call
-        may take, a proxy's until it is over."""
+    async def _answer_of(self, call_id: str) -> Document:
+        """The answer of another call, or of this one if it was begun before. The wait for a worker is limited by
+        `seconds`, the wait for a proxy is not."""
         call = await self.store.call(self.session, call_id)
         if call.owner == "workers":
-            outside = self.means.outside
-            call = await outside.workers_answer(self.session, call_id, self.seconds, unclaimed=self._unclaimed)
+            waits = self.context.waits
+            call = await waits.workers_answer(self.session, call_id, self.seconds, claim_timeout=self._claim_timeout)
         else:
-            call = await self.means.outside.answer(self.session, call_id) or call
+            call = await self.context.waits.answer(self.session, call_id) or call
         if call.status.final and call_id == self.call.call_id:
             return response_of(call.result, call.error)
         if not call.status.final:
-            return await self._keep(error=self._no_answer(call))
-        return await self._keep(result=call.result, error=call.error)
+            return await self._store_answer(error=self._no_answer(call))
+        return await self._store_answer(result=call.result, error=call.error)
 
     def _no_answer(self, call: Call) -> str:
-        words = f"no worker answered {call.name} within {self.seconds:g} s"
-        return words if call.worker is None else f"{words}; the call may have run"
+        message = f"no worker answered {call.name} within {self.seconds:g} s"
+        return message if call.worker is None else f"{message}; the call may have run"
 
     @property
-    def _unclaimed(self) -> float:
-        """The seconds in which a worker has to take the call."""
+    def _claim_timeout(self) -> float:
+        """Seconds within which a worker has to claim the call."""
         return math.inf if self.birth.detached else self.seconds
 
     async def outlives_its_loop(self) -> bool:
-        """Whether the call goes on if nobody waits for it here any more: it may be running, and must not run twice. One
-        that workers were given for good goes on as well."""
+        """Whether the call continues when its loop ends: it may be running and must not run twice, or it is detached
+        and belongs to the workers."""
         if self.birth.detached:
             return True
         if self.birth.repeats == self.call.call_id:
-            return True  # what runs it is not here
+            return True  # it is run elsewhere
         if self.rules.idempotent:
             return False
         if not self._has_worker:
             return self._has_begun
         return (await self.store.call(self.session, self.call.call_id)).status is Status.RUNNING
 
-    # --- ways to an answer ------------------------------------------------------------------------------------
+    # --- answers ----------------------------------------------------------------------------------------------
 
     async def _run(self) -> Document:
-        """Run the call. An answer by hand ends that: nobody waits for what comes of it then."""
-        if self.bound.runs is not Runs.WORKERS:
+        """Run the call. An answer by hand abandons the run."""
+        if self.binding.handler is not Handler.WORKERS:
             try:
                 await self.store.start(self.session, self.call.call_id, loop_id=self.loop_id)
-            except NotPending:  # it has its answer already
-                return await self._by_hand()
+            except NotPending:  # already answered
+                return await self._manual_answer()
             self._has_begun = True
         run = asyncio.ensure_future(self._result())
         run.set_name(self.call.name)
-        answer = asyncio.ensure_future(self.means.outside.answer(self.session, self.call.call_id))
+        answer = asyncio.ensure_future(self.context.waits.answer(self.session, self.call.call_id))
         try:
             await asyncio.wait({run, answer}, return_when=asyncio.FIRST_COMPLETED)
-            if not run.done() and not self._has_worker and (given := _given(answer)) is not None:
-                self.means.abandon(run)
-                return given
+            if not run.done() and not self._has_worker and (response := _external_response(answer)) is not None:
+                self.context.abandon(run)
+                return response
             await asyncio.wait({run})
         except asyncio.CancelledError:
-            await _ended(run)
+            await _cancel_and_wait(run)
             raise
         finally:
             answer.cancel()
-        return await self._kept(run)
+        return await self._store_outcome(run)
 
-    async def _kept(self, run: asyncio.Task[bytes]) -> Document:
-        """What came of a run that is over, stored."""
+    async def _store_outcome(self, run: asyncio.Task[bytes]) -> Document:
+        """Store the outcome of a finished run, and return the response."""
         if run.cancelled():
-            return await self._keep(error=f"{self.call.name} was cancelled from within")
+            return await self._store_answer(error=f"{self.call.name} was cancelled from within")
         error = run.exception()
         if isinstance(error, ToolError):
-            return await self._keep(error=str(error))
+            return await self._store_answer(error=str(error))
         if error is not None:
-            words = error_text(error)
-            logger.warning("the tool %s failed: %s", self.call.name, words)
-            return await self._keep(error=words)
-        return await self._keep(result=msgspec.json.decode(run.result()))
+            message = error_text(error)
+            logger.warning("the tool %s failed: %s", self.call.name, message)
+            return await self._store_answer(error=message)
+        return await self._store_answer(result=msgspec.json.decode(run.result()))
 
     async def _result(self) -> bytes:
-        """The result, which identical calls may share."""
+        """The result, possibly shared with identical calls."""
         rules, call = self.rules, self.call
-        run = self._worked if self.bound.runs is Runs.WORKERS else self._invoked
+        run = self._worker_result if self.binding.handler is Handler.WORKERS else self._own_result
         if not rules.idempotent and not rules.cache_ttl:
             return await run()
-        key = RunKey(self.session, call.name, self.bound.version, args_key(call.args))
+        key = RunKey(self.session, call.name, self.binding.version, args_key(call.args))
         while True:
             try:
-                return await self.means.shared.result(
-                    key, self.scope.version, run, shares=rules.idempotent, keeps=rules.cache_ttl
+                return await self.context.shared.result(
+                    key, self.scope.version, run, share=rules.idempotent, cache_ttl=rules.cache_ttl
                 )
             except CallExpired:
                 if self._has_worker:
                     raise
 
-    async def _invoked(self) -> bytes:
+    async def _own_result(self) -> bytes:
         return await attempt(
-            lambda: self.means.invoke(self.bound, self.call),
+            lambda: self.context.invoke(self.binding, self.call),
             self.call.name,
             timeout=self.timeout,
             retries=self.rules.retries or 0,
             idempotent=self.rules.idempotent,
         )
 
-    async def _worked(self) -> bytes:
-        """What a worker answers to this very call, which it may have from now on."""
+    async def _worker_result(self) -> bytes:
+        """Release this call to workers, and wait for the result."""
         self._has_worker = True
-        with contextlib.suppress(NotPending):  # it has its answer already
+        with contextlib.suppress(NotPending):  # already answered
             await self.store.release(self.session, self.call.call_id, detached=self.birth.detached)
-        answered = await self.means.outside.workers_answer(
-            self.session, self.call.call_id, self.seconds, unclaimed=self._unclaimed
+        answered = await self.context.waits.workers_answer(
+            self.session, self.call.call_id, self.seconds, claim_timeout=self._claim_timeout
         )
         if answered.status is Status.EXPIRED:
             raise CallExpired(str(answered.error))
@@ -224,50 +224,50 @@ class CallRun:
             raise ToolError(str(answered.error))
         return msgspec.json.encode(answered.result)
 
-    async def _by_hand(self) -> Document:
-        """Somebody answers the call through the control API."""
+    async def _manual_answer(self) -> Document:
+        """Wait until somebody answers the call through the control API."""
         seconds = self.scope.pending_timeout if self.rules.timeout is None else self.rules.timeout
-        answered = await self.means.outside.answer(self.session, self.call.call_id, seconds)
+        answered = await self.context.waits.answer(self.session, self.call.call_id, seconds)
         if answered is None:
-            return await self._keep(error=f"nobody answered {self.call.name} within {seconds:g} s")
+            return await self._store_answer(error=f"nobody answered {self.call.name} within {seconds:g} s")
         return response_of(answered.result, answered.error)
 
     # --- approval ---------------------------------------------------------------------------------------------
 
-    async def _unless_approved(self) -> Document | None:
-        """Wait for a human's word; None if it is yes, else what the model is told."""
+    async def _denial(self) -> Document | None:
+        """Wait for a human's decision. None if the call is approved, else the response for the model."""
         timeout = self.scope.approval_timeout
-        decided = await self.means.outside.decision(self.session, self.call.call_id, timeout)
+        decided = await self.context.waits.decision(self.session, self.call.call_id, timeout)
         if decided is None:
-            words = f"nobody approved this call within {timeout:g} s"
-            decided = await self.store.settle(self.session, self.call.call_id, Status.DENIED, error=words)
-            if decided.error == words:
-                self.means.keeper.count(decided.status)
+            message = f"nobody approved this call within {timeout:g} s"
+            decided = await self.store.settle(self.session, self.call.call_id, Status.DENIED, error=message)
+            if decided.error == message:
+                self.context.keeper.count(decided.status)
         if decided.status.final:
             return response_of(decided.result, decided.error)
         return None
 
-    async def _keep(self, *, result: Any = None, error: str | None = None) -> Document:
-        return await self.means.keeper.answer(self.session, self.call.call_id, result=result, error=error)
+    async def _store_answer(self, *, result: Any = None, error: str | None = None) -> Document:
+        return await self.context.keeper.answer(self.session, self.call.call_id, result=result, error=error)
 
 
 def misfit(problems: Sequence[str]) -> str:
-    """That arguments do not fit, in words for the model."""
+    """The error message for the model about arguments that do not fit the schema."""
     return f"the arguments do not fit: {'; '.join(problems)}"
 
 
-async def _ended(run: asyncio.Task[bytes]) -> None:
-    """Cancel a run and wait until it is over. Each further cancellation is passed on to it."""
+async def _cancel_and_wait(run: asyncio.Task[bytes]) -> None:
+    """Cancel a run and wait until it has ended. Passes each further cancellation on to the run."""
     while not run.done():
         run.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.wait({run})
     if not run.cancelled():
-        run.exception()  # it is nobody's any more
+        run.exception()  # marked as retrieved: nobody else reads it
 
 
-def _given(answer: asyncio.Task[Call | None]) -> Document | None:
-    """The answer that came from elsewhere; None where the store could not be asked for it."""
+def _external_response(answer: asyncio.Task[Call | None]) -> Document | None:
+    """The answer that came from elsewhere; None if the store could not be read."""
     if answer.cancelled() or answer.exception() is not None or (call := answer.result()) is None:
         return None
     return response_of(call.result, call.error)

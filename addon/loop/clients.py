@@ -1,8 +1,8 @@
-"""What the proxy's own HTTP clients have in common. It keeps nothing."""
+"""Settings common to the proxy's own HTTP clients."""
 
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 
 
 def no_cookies() -> CookieJar:
-    """A jar that stays empty: a client is shared, and what a server sets for one session is no other's to send."""
+    """A jar that stays empty: sessions share a client, and must not send each other's cookies."""
     return CookieJar(DefaultCookiePolicy(allowed_domains=()))

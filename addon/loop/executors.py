@@ -1,7 +1,7 @@
-"""Running calls: what can run them, and those that are being run.
+"""Runs calls: by the proxy's tool sources, by HTTP endpoints, or by workers.
 
-What `Executors.start` starts never raises but for cancellation: a tool that fails is an answer, `{"error": …}`, like
-any other.
+A task that `Executors.start` creates raises only if it is cancelled: a failed tool is an answer like any other,
+`{"error": …}`.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from addon.core.answer import CapturedCall
 from addon.core.documents import Document
 from addon.graft.owners import Birth
 from addon.graft.scope import Scope
-from addon.loop.bindings import Binding, Runs, binding, runs_of
+from addon.loop.bindings import Binding, Handler, binding_of, handler_of
 from addon.loop.call_run import CallRun, RunContext, misfit
 from addon.loop.clients import no_cookies
 from addon.loop.keeper import AnswerKeeper
@@ -34,23 +34,23 @@ from store.models import Owner, Status
 
 logger = logging.getLogger("toolgraft")
 
-_GRACE = 2.0  # seconds that a cancelled call has to come to its end
-_TIMES = 2  # that it is cancelled in these: what cleans up is not disturbed too soon
+_GRACE = 2.0  # seconds for a cancelled call to end
+_CANCELLATIONS = 2  # how often it is cancelled within these: clean-up is not disturbed too soon
 
 
-_OWNERS: dict[Runs, Owner] = {
-    Runs.SOURCE: "loop",
-    Runs.ENDPOINT: "loop",
-    Runs.WORKERS: "workers",
-    Runs.NOBODY: "hand",
+_OWNERS: dict[Handler, Owner] = {
+    Handler.SOURCE: "loop",
+    Handler.ENDPOINT: "loop",
+    Handler.WORKERS: "workers",
+    Handler.NOBODY: "hand",
 }
 
 
 class Executors:
-    """What can run calls: the proxy's own sources, and what a session's toolset names. Opened with `open`.
+    """Runs calls with the proxy's tool sources and with the executors of a session's toolset. Opened with `open`.
 
-    `http` reaches the tools' endpoints, and is closed with the rest; without one, `egress` connects to them. `count` is
-    told the status of each call that ends here.
+    `http` is the client for the tools' endpoints, and is closed with the rest; if it is None, `egress` connects to
+    them. `count` is called with the status of each call that ends here.
     """
 
     def __init__(
@@ -80,13 +80,15 @@ class Executors:
         self._shared = SharedRuns()
         self._keeper = AnswerKeeper(store, count)
         self._checks = checks or SchemaChecks()
-        self._means = RunContext(
+        self._context = RunContext(
             store, self._keeper, CallWaits(store), self._shared, self._checks, self._invoke, self._abandon
         )
 
     async def open(self, changed: Callable[[], None] = lambda: None) -> None:
-        """`changed` is called when `tools` have become others: a server came up late, or lists new ones. Raises
-        SourceError."""
+        """`changed` is called whenever `tools` change: a server came up late, or lists new tools.
+
+        Raises SourceError.
+        """
         if self.source is None:
             return
         source = self.source
@@ -104,7 +106,7 @@ class Executors:
             self._opened = True
 
     async def close(self) -> None:
-        await _cancelled(self._tasks | self._shared.tasks)
+        await _cancel_all(self._tasks | self._shared.tasks)
         await self._keeper.close()
         await self._http.aclose()
         await self._checks.close()
@@ -114,29 +116,29 @@ class Executors:
             await self.source.__aexit__(None, None, None)
 
     def can_run(self, scope: Scope, name: str) -> bool:
-        """Whether a call of this name is run by the proxy, or by a worker of its, and need not be answered by hand."""
-        return runs_of(scope, self.tools, name) is not Runs.NOBODY
+        """Whether calls of this name are run by the proxy or by workers, rather than answered by hand."""
+        return handler_of(scope, self.tools, name) is not Handler.NOBODY
 
     def binding(self, scope: Scope, name: str) -> Binding:
-        return binding(scope, self.tools, name)
+        return binding_of(scope, self.tools, name)
 
     def birth(self, scope: Scope, call: CapturedCall, *, runs: bool) -> Birth:
-        """What a call is when it is stored: checked, and owned by what will run it. `runs`: a loop, or a Live
-        connection, has it run and waits for it; otherwise it is begun only if it is for workers. A call that the
-        client is given to run is its alone."""
+        """The initial state of a call: checked, with its owner. `runs`: a loop or a Live connection runs the call and
+        waits for it; otherwise it is begun only if workers run it. A call passed through to the client belongs to the
+        client alone."""
         if call.fault is not None:
             return Birth(error=call.fault, begins=runs)
         if scope.delivery == "passthrough" and not runs:
             return Birth()  # the client runs it
-        bound = self.binding(scope, call.name)
-        problems = [] if bound.schema is None else self._checks.quick_problems(bound.schema, call.args)
+        binding = self.binding(scope, call.name)
+        problems = [] if binding.schema is None else self._checks.quick_problems(binding.schema, call.args)
         if problems:
             return Birth(error=misfit(problems), begins=runs)
-        rules = bound.rules
-        if not runs and bound.runs is not Runs.WORKERS:
+        rules = binding.rules
+        if not runs and binding.handler is not Handler.WORKERS:
             return Birth(approval=rules.approval, unchecked=problems is None)
         return Birth(
-            _OWNERS[bound.runs],
+            _OWNERS[binding.handler],
             approval=rules.approval,
             redeliver=rules.idempotent or rules.redeliver,
             proxy_id=self.proxy_id,
@@ -146,56 +148,56 @@ class Executors:
         )
 
     def may_run_twice(self, scope: Scope, name: str) -> bool:
-        """Whether a call of this name can be run again though it may have run."""
+        """Whether a call of this name may be run again although it may have run."""
         return self.binding(scope, name).rules.idempotent
 
     def comes_after(self, scope: Scope, name: str) -> Collection[str]:
-        """The tools whose calls of the same step come before one of this name."""
+        """The tools whose calls of the same step must end before a call of this name begins."""
         return self.binding(scope, name).rules.after
 
     def start(
         self, scope: Scope, call: CapturedCall, birth: Birth, step: RunningStep, limit: asyncio.Semaphore, loop_id: str
     ) -> None:
-        """Begin a call of a step. Its answer is the result of its task in `step`: the functionResponse's `response`.
-        A call that nobody runs waits for its answer by hand. One that does not begin is answered without the step's
-        knowledge: who comes after it asks the store."""
-        bound = self.binding(scope, call.name)
+        """Begin a call of a step. Its answer, the functionResponse's `response`, is the result of its task in `step`. A
+        call without a handler waits for its answer by hand. A call that does not begin gets no task: calls that must
+        wait for it ask the store."""
+        binding = self.binding(scope, call.name)
         if not birth.begins:
-            step.note(call.call_id, call.name, partial(self._means.outside.answer, scope.session, call.call_id))
+            step.add_external(call.call_id, call.name, partial(self._context.waits.answer, scope.session, call.call_id))
             if birth.unchecked:
-                self._keep(asyncio.ensure_future(self._check(scope, call, bound)))
+                self._track(asyncio.ensure_future(self._check(scope, call, binding)))
             return
-        run = CallRun(self._means, scope, call, birth, bound, step, limit, loop_id)
-        self._keep(step.add(call.call_id, call.name, bound.rules.after, run))
+        run = CallRun(self._context, scope, call, birth, binding, step, limit, loop_id)
+        self._track(step.add(call.call_id, call.name, binding.rules.after, run))
 
     def background(self, scope: Scope) -> "BackgroundStep":
-        """A step that goes on without a loop."""
+        """A step that continues without a loop."""
         return BackgroundStep(self, scope)
 
-    async def leave(self, scope: Scope, step: RunningStep, calls: Iterable[str]) -> list[asyncio.Task[Document]]:
-        """Nobody waits here for these calls of a step any more. Those that may be running and must not run twice come
-        to their end, and their results are stored; the others are cancelled, and expire. Final ones stay. Returns those
-        that were cancelled: see `ended`."""
-        ended = [call_id for call_id in calls if not await _goes_on(step.runs.get(call_id))]
-        tasks = [step.tasks[call_id] for call_id in ended if call_id in step.tasks]
+    async def abandon(self, scope: Scope, step: RunningStep, calls: Iterable[str]) -> list[asyncio.Task[Document]]:
+        """Stop waiting for these calls of a step. Calls that may be running and must not run twice continue, and their
+        results are stored; the others are cancelled, and expire. Final calls stay unchanged. Returns the cancelled
+        tasks, for `wait_cancelled`."""
+        cancelled = [call_id for call_id in calls if not await _outlives_loop(step.runs.get(call_id))]
+        tasks = [step.tasks[call_id] for call_id in cancelled if call_id in step.tasks]
         for task in tasks:
             task.cancel()
-        for call_id in ended:
+        for call_id in cancelled:
             await self._settle(scope, call_id, "cancelled: its answer was not waited for")
         return tasks
 
-    async def ended(self, tasks: Iterable[asyncio.Task[Document]]) -> None:
-        """Wait until calls that were cancelled are over, though not for long."""
-        await _cancelled(tasks)
+    async def wait_cancelled(self, tasks: Iterable[asyncio.Task[Document]]) -> None:
+        """Wait until cancelled calls have ended, for a few seconds at most."""
+        await _cancel_all(tasks)
 
     async def cancel_calls(self, scope: Scope, step: RunningStep, calls: Sequence[str], why: str) -> None:
-        """End these calls of a step, and no others of it."""
-        await _cancelled([step.tasks[call_id] for call_id in calls if call_id in step.tasks])
+        """End only these calls of a step."""
+        await _cancel_all([step.tasks[call_id] for call_id in calls if call_id in step.tasks])
         for call_id in calls:
             await self._settle(scope, call_id, why)
 
     async def flush(self, calls: Iterable[str]) -> None:
-        """Store the answers of these calls that the store did not take before. Raises StoreUnavailable."""
+        """Store the answers of these calls that could not be stored before. Raises StoreUnavailable."""
         await self._keeper.flush(calls)
 
     def behavior(self, scope: Scope, name: str) -> tuple[str | None, str | None]:
@@ -203,25 +205,25 @@ class Executors:
         rules = self.binding(scope, name).rules
         return rules.behavior, rules.scheduling
 
-    async def _invoke(self, bound: Binding, call: CapturedCall) -> Any:
-        if bound.runs is Runs.SOURCE and self.source is not None:
+    async def _invoke(self, binding: Binding, call: CapturedCall) -> Any:
+        if binding.handler is Handler.SOURCE and self.source is not None:
             return await self.source.call(call.name, call.args, call_id=call.call_id)
-        assert bound.executor is not None
-        endpoint = HttpExecutor(bound.executor.model_dump(exclude_none=True), self._http)
+        assert binding.executor is not None
+        endpoint = HttpExecutor(binding.executor.model_dump(exclude_none=True), self._http)
         return await endpoint.call(call.name, call.args, call_id=call.call_id)
 
-    async def _check(self, scope: Scope, call: CapturedCall, bound: Binding) -> None:
-        """The check of a call that nobody begins, where it takes long."""
-        assert bound.schema is not None
-        if problems := await self._checks.problems(bound.schema, call.args):
+    async def _check(self, scope: Scope, call: CapturedCall, binding: Binding) -> None:
+        """Check the arguments of a call that is not begun here, if the check takes long."""
+        assert binding.schema is not None
+        if problems := await self._checks.problems(binding.schema, call.args):
             await self._keeper.answer(scope.session, call.call_id, error=misfit(problems))
 
     def _abandon(self, task: asyncio.Task[Any]) -> None:
         task.cancel()
-        self._keep(task)
+        self._track(task)
 
-    def _keep(self, task: asyncio.Task[Any]) -> None:
-        """Have `close` wait for a task."""
+    def _track(self, task: asyncio.Task[Any]) -> None:
+        """Let `close` wait for a task."""
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -230,8 +232,8 @@ class Executors:
 
 
 class BackgroundStep:
-    """The calls of a step that the client was given, and that workers run: in turn, and no more at once than a loop's
-    calls. Nobody waits for them."""
+    """The calls of a step that the client received and workers run, with the same order and limit as in a loop. Nobody
+    waits for them."""
 
     def __init__(self, executors: Executors, scope: Scope) -> None:
         self._executors = executors
@@ -248,23 +250,23 @@ class BackgroundStep:
         self._step.complete.set()
 
 
-async def _goes_on(run: Run | None) -> bool:
+async def _outlives_loop(run: Run | None) -> bool:
     try:
         return run is not None and await run.outlives_its_loop()
     except StoreError:
-        return True  # who knows: it ends within its time
+        return True  # unknown: the call ends within its time limit
 
 
-async def _cancelled(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    """Cancel them and wait until they are over: told again, since a tool may swallow it once, but not for
-    longer than _GRACE. One that swallows it for ever runs on, and then keeps the event loop from being closed."""
+async def _cancel_all(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    """Cancel the tasks, and wait for at most _GRACE seconds until they have ended. Cancels repeatedly, since a tool may
+    swallow a cancellation. A tool that swallows all of them runs on, and keeps the event loop from being closed."""
     running = {task for task in tasks if not task.done()}
-    for _ in range(_TIMES):
+    for _ in range(_CANCELLATIONS):
         if not running:
             return
         for task in running:
             task.cancel()
-        _, running = await asyncio.wait(running, timeout=_GRACE / _TIMES)
+        _, running = await asyncio.wait(running, timeout=_GRACE / _CANCELLATIONS)
     if running:
         names = ", ".join(sorted({task.get_name() for task in running}))
         logger.warning("still running %g s after it was cancelled, and not waited for: %s", _GRACE, names)

@@ -1,4 +1,4 @@
-"""The answers of calls on their way to the store. What the store does not take now is kept here, and tried again."""
+"""Stores the answers of calls. If the store fails, an answer is kept here and storing it is retried."""
 
 import asyncio
 import contextlib
@@ -20,17 +20,17 @@ _MAX_PAUSE = 5.0
 
 
 class AnswerKeeper:
-    """`count` is told what each call that is stored here came to: its status."""
+    """`count` is called with the status of each call whose end is stored here."""
 
     def __init__(self, store: Store, count: Callable[[str], None] = lambda status: None) -> None:
         self.store = store
         self.count = count
-        self._left: dict[str, Callable[[], Awaitable[object]]] = {}
-        """What is still to be stored, by call id."""
-        self._trying: asyncio.Task[None] | None = None
+        self._unstored: dict[str, Callable[[], Awaitable[object]]] = {}
+        """Stores each answer that is still missing in the store, by call id."""
+        self._retries: asyncio.Task[None] | None = None
 
     async def answer(self, session: str, call_id: str, *, result: Any = None, error: str | None = None) -> Document:
-        """Store an answer; the response that counts, which is the one that came first, from wherever."""
+        """Store an answer. Returns the response that counts: the first answer, whoever gave it."""
         if error is not None:
             error = own_secrets.redaction.text(error)[:MAX_MESSAGE].encode("utf-8", "replace").decode()
         try:
@@ -41,39 +41,39 @@ class AnswerKeeper:
             logger.warning("the answer of a call was not stored: %s", failure)
         except StoreUnavailable as failure:
             logger.warning("the answer of a call is not stored yet: %s", failure)
-            self._keep(call_id, lambda: self._answer(session, call_id, result, error))
-        except ValueError:  # what no store takes
+            self._store_later(call_id, lambda: self._answer(session, call_id, result, error))
+        except ValueError:  # no store accepts the result
             raise
-        except Exception:  # the call was run: the model is not told that it was not
+        except Exception:  # the call was run, so the model gets its answer
             logger.exception("the answer of a call is not stored yet")
-            self._keep(call_id, lambda: self._answer(session, call_id, result, error))
+            self._store_later(call_id, lambda: self._answer(session, call_id, result, error))
         return response_of(result, error)
 
     async def settle(self, session: str, call_id: str, status: Status, error: str) -> None:
-        """End a call that nobody waits for; a final one stays as it is."""
+        """End a call that nobody waits for. A final call stays unchanged."""
         try:
             await self._settle(session, call_id, status, error)
         except StoreUnavailable:
-            self._keep(call_id, lambda: self._settle(session, call_id, status, error))
+            self._store_later(call_id, lambda: self._settle(session, call_id, status, error))
         except StoreError as failure:
             logger.debug("a call could not be settled: %s", failure)
 
     async def flush(self, call_ids: Iterable[str] | None = None) -> None:
-        """Store what is left of these calls; None: of all. Raises StoreUnavailable."""
-        for call_id in list(self._left) if call_ids is None else call_ids:
-            if (store := self._left.get(call_id)) is not None:
+        """Store the missing answers of these calls; None: of all calls. Raises StoreUnavailable."""
+        for call_id in list(self._unstored) if call_ids is None else call_ids:
+            if (store := self._unstored.get(call_id)) is not None:
                 with contextlib.suppress(AlreadyAnswered, UnknownCall):
                     await store()
-                self._left.pop(call_id, None)
+                self._unstored.pop(call_id, None)
 
     async def close(self) -> None:
-        """Try once more, and give up what the store does not take."""
-        if self._trying is not None:
-            self._trying.cancel()
+        """Try once more, and drop the answers that cannot be stored."""
+        if self._retries is not None:
+            self._retries.cancel()
         try:
             await self.flush()
         except StoreUnavailable as failure:
-            logger.warning("the answers of %d calls could not be stored: %s", len(self._left), failure)
+            logger.warning("the answers of %d calls could not be stored: %s", len(self._unstored), failure)
 
     async def _answer(self, session: str, call_id: str, result: Any, error: str | None) -> None:
         call, changed = await self.store.answer(session, call_id, result=result, error=error)
@@ -85,14 +85,14 @@ class AnswerKeeper:
         if call.status is status:
             self.count(status)
 
-    def _keep(self, call_id: str, store: Callable[[], Awaitable[object]]) -> None:
-        self._left.setdefault(call_id, store)
-        if self._trying is None or self._trying.done():
-            self._trying = asyncio.ensure_future(self._try())
+    def _store_later(self, call_id: str, store: Callable[[], Awaitable[object]]) -> None:
+        self._unstored.setdefault(call_id, store)
+        if self._retries is None or self._retries.done():
+            self._retries = asyncio.ensure_future(self._retry())
 
-    async def _try(self) -> None:
+    async def _retry(self) -> None:
         pause = _FIRST_PAUSE
-        while self._left:
+        while self._unstored:
             await asyncio.sleep(pause)
             try:
                 await self.flush()

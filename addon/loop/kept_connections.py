@@ -1,7 +1,7 @@
-"""A request that came too late: on a kept connection that the upstream was closing.
+"""Detects requests that were sent on a reused connection while the upstream was closing it.
 
-Whoever keeps connections meets this. The upstream has seen nothing of the request, or has not cared for it: it is sent
-once more. A connection that is new, or on which some of the answer has come, is another matter.
+Every client that reuses connections meets this race. The upstream did not process such a request, so it is sent once
+more. A request on a new connection, or one whose answer has begun, is not repeated.
 """
 
 from collections.abc import Awaitable, Callable
@@ -13,54 +13,54 @@ Read = Callable[..., Awaitable[bytes]]
 
 
 class Attempt:
-    """One try to send a request. The HTTP client tells it of its steps (`extensions`), while it is entered."""
+    """One try to send a request. While it is entered, the HTTP client reports its steps through `extensions`."""
 
     def __init__(self) -> None:
-        self._begun = False
+        self._request_begun = False
         self._connected = False
-        self._heard = False
+        self._received = False
         self._token: Token[Attempt | None] | None = None
 
     @property
     def extensions(self) -> dict[str, Any]:
-        """Of the request, as httpx2 has them."""
+        """Extensions for the httpx2 request."""
         return {"trace": self._trace}
 
     @property
-    def was_late(self) -> bool:
-        """Whether the connection had been used before, and nothing of an answer has come on it."""
-        return self._begun and not self._connected and not self._heard
+    def hit_closing_connection(self) -> bool:
+        """Whether the connection was reused, and no bytes of an answer were received on it."""
+        return self._request_begun and not self._connected and not self._received
 
-    def hear(self) -> None:
-        """Some bytes have come."""
-        self._heard = True
+    def mark_received(self) -> None:
+        """Bytes were received."""
+        self._received = True
 
     def __enter__(self) -> None:
-        self._token = _now.set(self)
+        self._token = _current.set(self)
 
     def __exit__(self, *error: type[BaseException] | BaseException | TracebackType | None) -> None:
         assert self._token is not None
-        _now.reset(self._token)
+        _current.reset(self._token)
 
     async def _trace(self, step: str, info: dict[str, Any]) -> None:
         if step.startswith("http"):
-            self._begun = True
+            self._request_begun = True
             if step == "http2.receive_response_headers.failed":
-                self._heard = False  # what came was about the connection, or another request's
+                self._received = False  # the bytes were about the connection, or for another request
         elif step.endswith(("connect_tcp.complete", "start_tls.complete")):
             self._connected = True
             stream = info["return_value"]
-            stream.read = _heard(stream.read)
+            stream.read = _recording(stream.read)
 
 
-_now: ContextVar[Attempt | None] = ContextVar("attempt", default=None)
+_current: ContextVar[Attempt | None] = ContextVar("attempt", default=None)
 
 
-def _heard(read: Read) -> Read:
-    async def heard(*args: Any, **options: Any) -> bytes:
+def _recording(read: Read) -> Read:
+    async def recorded(*args: Any, **options: Any) -> bytes:
         data = await read(*args, **options)
-        if data and (attempt := _now.get()) is not None:
-            attempt.hear()
+        if data and (attempt := _current.get()) is not None:
+            attempt.mark_received()
         return data
 
-    return heard
+    return recorded

@@ -1,4 +1,4 @@
-"""How long a loop waits before it asks the upstream once more: as the refusal says, else a little longer each time.
+"""How long a loop waits before it retries a request: as long as the refusal says, else exponentially longer.
 
 Pure. `Retry-After` and google.rpc.RetryInfo are both read, and the longer of the two counts.
 """
@@ -12,7 +12,7 @@ from addon.core.documents import Malformed, decode, objects
 from addon.loop.upstream import Headers
 
 MAX_PAUSE = 60.0
-"""Seconds. A client that is told to come back later than that is told so, and decides itself."""
+"""Seconds. If the upstream asks for a longer pause, the client gets the refusal and decides itself."""
 
 _FIRST_PAUSE = 0.2  # seconds, doubled with each try
 _RETRIED = frozenset({429, 500, 502, 503, 504})
@@ -22,17 +22,17 @@ _RETRY_INFO = "google.rpc.RetryInfo"
 
 
 def backoff(attempt: int) -> float:
-    """The seconds to wait after this attempt, the first being 1, where nobody says for how long."""
+    """The seconds to wait after this attempt (the first is 1), if the upstream does not say how long."""
     return _FIRST_PAUSE * 2.0 ** (attempt - 1)
 
 
 def pause_after(status: int, headers: Headers, body: bytes, attempt: int, *, now: float) -> float | None:
-    """The seconds to wait after a refusal; None if another try is no use, or not before MAX_PAUSE is over. `now` is the
-    time, in seconds since the epoch."""
+    """The seconds to wait after a refusal; None if a retry is no use, or only after more than MAX_PAUSE. `now`: seconds
+    since the epoch."""
     if status not in _RETRIED:
         return None
-    asked = max((*_retry_after(headers, now), *_retry_info(body)), default=None)
-    pause = backoff(attempt) if asked is None else max(asked, 0.0)
+    requested = max((*_retry_after(headers, now), *_retry_info(body)), default=None)
+    pause = backoff(attempt) if requested is None else max(requested, 0.0)
     return pause if pause <= MAX_PAUSE else None
 
 
@@ -51,7 +51,7 @@ def _retry_after(headers: Headers, now: float) -> Iterable[float]:
 
 
 def _retry_info(body: bytes) -> Iterable[float]:
-    """The retryDelay of an error in Google's form, which may stand in a list."""
+    """The retryDelay of a Google error, or of a list of Google errors."""
     if _RETRY_INFO.encode() not in body:
         return
     try:
@@ -64,6 +64,6 @@ def _retry_info(body: bytes) -> Iterable[float]:
         for detail in objects(details):
             delay = detail.get("retryDelay")
             if str(detail.get("@type")).endswith(_RETRY_INFO) and isinstance(delay, str):
-                found = _DURATION.fullmatch(delay)
-                if found and math.isfinite(seconds := float(found[1])):
+                match = _DURATION.fullmatch(delay)
+                if match and math.isfinite(seconds := float(match[1])):
                     yield seconds

@@ -1,4 +1,4 @@
-"""A tool's result, whatever it is, as the JSON that is stored and told to the model."""
+"""Converts any result of a tool to the JSON that is stored and sent to the model."""
 
 import json
 from typing import Any
@@ -9,11 +9,11 @@ from addon.core.documents import replace_invalid_text
 from addon.tools.base import ToolError
 
 MAX_RESULT = 1024 * 1024
-"""Bytes of JSON. A model cannot use more, and each later request of the chat would carry it again."""
+"""Bytes of JSON. A model cannot use more, and each later request of the chat would repeat the result."""
 
 
-def plain(result: Any) -> bytes:
-    """A result as JSON. Raises ToolError for what is not JSON, and for what is too much of it."""
+def result_json(result: Any) -> bytes:
+    """A result as JSON. Raises ToolError if it is not JSON, or longer than MAX_RESULT."""
     if hasattr(result, "model_dump"):
         result = result.model_dump(mode="json")
     if isinstance(result, (bytes, bytearray, memoryview)):
@@ -21,7 +21,7 @@ def plain(result: Any) -> bytes:
     try:
         try:
             data = msgspec.json.encode(result)
-        except UnicodeEncodeError:  # half a surrogate pair, as a tool may read it from a file name
+        except UnicodeEncodeError:  # half a surrogate pair, for example from a file name
             data = replace_invalid_text(json.dumps(msgspec.to_builtins(result)).encode())
     except (TypeError, ValueError, RecursionError, OverflowError, msgspec.MsgspecError) as error:
         raise ToolError(f"the tool returned what is not JSON: {error}") from None

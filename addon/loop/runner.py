@@ -78,12 +78,12 @@ class Runner:
         self.limit = asyncio.Semaphore(self.scope.parallel)
         self.step = RunningStep()
         self._calls: list[str] = []  # of the present step
-        self._told: list[str] = []  # of all steps
+        self._all_calls: list[str] = []  # of all steps
         self._next: Send | Wait | None = None
         self._headers: Headers = ()
         self._outcome = "hung_up"  # until it has another
         self._is_closed = False
-        self._left: list[asyncio.Task[Document]] = []  # calls that were cancelled
+        self._cancelled_calls: list[asyncio.Task[Document]] = []  # calls that were cancelled
 
     @property
     def _ended(self) -> bool:
@@ -117,7 +117,7 @@ class Runner:
                 yield out
         finally:
             await self._close()
-            await self.executors.ended(self._left)
+            await self.executors.wait_cancelled(self._cancelled_calls)
 
     async def _close(self) -> None:
         """Nothing more comes of the loop: note how it ended. Nothing is waited for before that but the store, as the
@@ -130,7 +130,7 @@ class Runner:
         self.machine.close()
         self._count()
         if not self._ended:
-            self._left = await self.executors.leave(self.scope, self.step, self._calls)
+            self._cancelled_calls = await self.executors.abandon(self.scope, self.step, self._calls)
             await broke_off(self.grafter, self.machine)  # who asks again finds the calls as they are left
 
     async def _begin(self) -> Output:
@@ -204,10 +204,10 @@ class Runner:
         """As `record`. What is told to be the client's whole turn holds the results of its calls."""
         if isinstance(effect, Save):
             self._calls += [call.call_id for call in effect.calls]
-            self._told += [call.call_id for call in effect.calls]
+            self._all_calls += [call.call_id for call in effect.calls]
             try:
                 if effect.last:
-                    await self.executors.flush(self._told)
+                    await self.executors.flush(self._all_calls)
             except StoreUnavailable as error:
                 if (instead := store_failed(self.grafter, self.machine, error)) is not None:
                     return instead

@@ -1,5 +1,5 @@
-"""The tool sources that the settings name, as one. A kind is imported where it is named, and not before: without the
-MCP SDK the proxy starts in two thirds of the time."""
+"""The tool sources named in the settings, as one source. Each kind is imported only if it is used: without the MCP SDK
+the proxy starts in two thirds of the time."""
 
 from addon.settings import Settings
 from addon.tools.base import ToolSource
@@ -8,7 +8,7 @@ from addon.tools.schema_checks import SchemaChecks
 
 
 def sources_of(settings: Settings, checks: SchemaChecks | None = None, pins: Pins | None = None) -> ToolSource | None:
-    """None where the settings name none. Imports Python files; starts nothing. Raises SourceError."""
+    """None if the settings name no source. Imports Python files; starts nothing. Raises SourceError."""
     sources: list[ToolSource] = []
     if settings.tools:
         from addon.tools.python import PythonSource

@@ -1,4 +1,4 @@
-"""The calls of one step under way, and the order among them: `after` names tools whose calls come first."""
+"""The running calls of one step, and their order: `after` names the tools whose calls must end first."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection
@@ -9,7 +9,7 @@ from addon.core.documents import Document
 
 
 class Run(Protocol):
-    """A call as it is run."""
+    """A call that is run here."""
 
     async def response(self) -> Document: ...
 
@@ -18,54 +18,54 @@ class Run(Protocol):
 
 @dataclass(slots=True)
 class RunningStep:
-    """`names` by call id, in call order; `tasks` of those that were begun. `after`: the tools that each of these waits
-    for. `others`: how the end is waited for of those that nobody begins here. `complete` is set when no more calls can
-    come."""
+    """All fields are by call id. `names`: the tools, in call order. `tasks`, `runs`: the calls that were begun here.
+    `after`: the tools that each of them waits for. `external`: waits for the end of a call that is answered elsewhere.
+    `complete` is set when no more calls can come."""
 
     names: dict[str, str] = field(default_factory=dict)
     tasks: dict[str, asyncio.Task[Document]] = field(default_factory=dict)
     runs: dict[str, Run] = field(default_factory=dict)
-    others: dict[str, Callable[[], Awaitable[object]]] = field(default_factory=dict)
+    external: dict[str, Callable[[], Awaitable[object]]] = field(default_factory=dict)
     after: dict[str, Collection[str]] = field(default_factory=dict)
     complete: asyncio.Event = field(default_factory=asyncio.Event)
 
     def add(self, call_id: str, name: str, after: Collection[str], run: Run) -> asyncio.Task[Document]:
-        """Begin a call. Its order is known before its task is made: an event loop may begin a task at once."""
+        """Begin a call. Its order is noted before its task is created: an event loop may begin a task at once."""
         self.names[call_id], self.after[call_id], self.runs[call_id] = name, after, run
         task = self.tasks[call_id] = asyncio.ensure_future(run.response())
         task.set_name(name)
         return task
 
-    def note(self, call_id: str, name: str, ended: Callable[[], Awaitable[object]]) -> None:
-        """A call that is answered from elsewhere: others may come after it."""
-        self.names[call_id], self.others[call_id] = name, ended
+    def add_external(self, call_id: str, name: str, ended: Callable[[], Awaitable[object]]) -> None:
+        """Note a call that is answered elsewhere: other calls may have to wait for it. `ended` waits for its end."""
+        self.names[call_id], self.external[call_id] = name, ended
 
-    async def in_turn(self, call_id: str) -> None:
-        """Wait until the calls that come before this one are over."""
+    async def wait_turn(self, call_id: str) -> None:
+        """Wait until the calls that must come before this one have ended."""
         if not self.after[call_id]:
             return
-        await self.complete.wait()  # a call that comes first may come later in the stream
-        for first in self._before(call_id):
+        await self.complete.wait()  # a call that must run first may arrive later in the stream
+        for first in self._predecessors(call_id):
             if (task := self.tasks.get(first)) is not None:
                 await asyncio.wait({task})
             else:
-                await self.others[first]()
+                await self.external[first]()
 
-    def _before(self, call_id: str) -> list[str]:
-        """The calls of the step that come first. Tools that wait for each other go in the order of their calls."""
+    def _predecessors(self, call_id: str) -> list[str]:
+        """The calls of the step that must end first. Tools that wait for each other run in call order."""
         ids = list(self.names)
         waits = {
-            one: [other for other in ids if other != one and self.names[other] in self.after.get(one, ())]
-            for one in ids
+            own: [other for other in ids if other != own and self.names[other] in self.after.get(own, ())]
+            for own in ids
         }
 
         def waits_for_this(other: str) -> bool:
-            seen, left = {other}, [other]
-            while left:
-                more = [one for one in waits[left.pop()] if one not in seen]
-                seen.update(more)
-                left += more
-            return call_id in seen
+            visited, pending = {other}, [other]
+            while pending:
+                new = [found for found in waits[pending.pop()] if found not in visited]
+                visited.update(new)
+                pending += new
+            return call_id in visited
 
         place = ids.index(call_id)
-        return [one for one in waits[call_id] if ids.index(one) < place or not waits_for_this(one)]
+        return [other for other in waits[call_id] if ids.index(other) < place or not waits_for_this(other)]

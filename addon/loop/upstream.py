@@ -156,7 +156,7 @@ class Upstream:
                 with attempt:
                     return await client.send(request, stream=True)
             except (httpx2.NetworkError, httpx2.RemoteProtocolError):
-                if not (again and attempt.was_late):
+                if not (again and attempt.hit_closing_connection):
                     raise
         raise AssertionError("the second time it is raised")
 

@@ -474,7 +474,7 @@ async def test_nothing_is_kept_of_loops_that_are_over(ready: Proxy, no_collectio
     assert list(runners) == []
     executors = ready.executors
     assert not executors._tasks
-    assert not executors._shared._flying
+    assert not executors._shared._in_flight
 
 
 async def test_a_failed_answer_in_json_is_one_document(ready: Proxy) -> None:

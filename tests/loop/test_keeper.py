@@ -128,4 +128,4 @@ async def test_what_is_left_at_the_end_is_tried_once_more(full: Proxy, monkeypat
 
 
 async def until_stored(proxy: Proxy) -> None:
-    await until(lambda: not proxy.executors._keeper._left)
+    await until(lambda: not proxy.executors._keeper._unstored)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from addon.core.documents import Document
-from addon.loop.results import MAX_RESULT, plain
+from addon.loop.results import MAX_RESULT, result_json
 from addon.tools.base import ToolError
 from store.models import Status
 from tests.loop.calling import hangs, raises, responses, returns
@@ -80,4 +80,6 @@ async def test_a_result_that_refers_to_itself_is_an_error_for_the_model(proxy: P
 
 
 def test_half_a_surrogate_pair_in_a_result_is_replaced() -> None:
-    assert json.loads(plain({"name\udcff": ["\ud83d", "\\ud83d", "😀"]})) == {"name\ufffd": ["\ufffd", "\\ud83d", "😀"]}
+    assert json.loads(result_json({"name\udcff": ["\ud83d", "\\ud83d", "😀"]})) == {
+        "name\ufffd": ["\ufffd", "\\ud83d", "😀"]
+    }
