@@ -5,15 +5,13 @@ from __future__ import annotations
 import itertools
 import json
 import lzma
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from addon.core.json_array import CLOSE, OPEN, SEPARATOR, ArrayDecoder, ArrayItem
-
-RECORDED = Path(__file__).parents[3] / "shared" / "recorded" / "exchanges.jsonl.xz"
+from tests.recorded import EXCHANGES, needs_recordings
 
 
 def decode(chunks: list[bytes]) -> list[ArrayItem]:
@@ -134,10 +132,10 @@ def test_a_long_string_in_small_pieces_is_read_once(text: bytes) -> None:
     assert [item.data for item in items] == [element, None]
 
 
-@pytest.mark.skipif(not RECORDED.exists(), reason="the recorded exchanges are not beside this checkout")
+@needs_recordings
 def test_every_recorded_array_decodes_to_json_and_rejoins() -> None:
     arrays = 0
-    with lzma.open(RECORDED, "rt", encoding="utf-8") as lines:
+    with lzma.open(EXCHANGES, "rt", encoding="utf-8") as lines:
         for exchange in map(json.loads, lines):
             if exchange["framing"] != "json-array" or exchange["api"] not in ("devapi", "vertex", "codeassist"):
                 continue

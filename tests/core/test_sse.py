@@ -5,15 +5,13 @@ from __future__ import annotations
 
 import json
 import lzma
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from addon.core.sse import SseDecoder, SseEvent, encode
-
-RECORDED = Path(__file__).parents[3] / "shared" / "recorded" / "exchanges.jsonl.xz"
+from tests.recorded import EXCHANGES, needs_recordings
 
 
 def decode(chunks: list[bytes]) -> list[SseEvent]:
@@ -156,10 +154,10 @@ def test_encode_refuses_more_than_one_line(document: bytes) -> None:
         encode(document)
 
 
-@pytest.mark.skipif(not RECORDED.exists(), reason="the recorded exchanges are not beside this checkout")
+@needs_recordings
 def test_every_recorded_stream_decodes_to_json_and_rejoins() -> None:
     streams = 0
-    with lzma.open(RECORDED, "rt", encoding="utf-8") as lines:
+    with lzma.open(EXCHANGES, "rt", encoding="utf-8") as lines:
         for exchange in map(json.loads, lines):
             if exchange["framing"] != "sse" or exchange["api"] not in ("devapi", "vertex", "codeassist"):
                 continue

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import lzma
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,11 +12,11 @@ import pytest
 from addon.demo import models, routes, rules
 from addon.demo.errors import Refused
 from addon.demo.fields import read
+from tests.recorded import EXCHANGES, needs_recordings
 
-RECORDED = Path(__file__).parents[3] / "shared" / "recorded" / "exchanges.jsonl.xz"
 Json = dict[str, Any]
 
-pytestmark = pytest.mark.skipif(not RECORDED.exists(), reason="the folder with the recorded exchanges is not here")
+pytestmark = needs_recordings
 
 # deliberately stricter than the service, which accepted these calls of functions no longer declared
 UNDECLARED = "is not declared in tools of this request."
@@ -25,7 +24,7 @@ UNDECLARED = "is not declared in tools of this request."
 
 def requests(status: int = 200) -> Iterator[tuple[Json, routes.Route, models.Model, Json]]:
     """Whole requests that were answered with this status: exchange, route, model, body."""
-    with lzma.open(RECORDED, "rt") as lines:
+    with lzma.open(EXCHANGES, "rt", encoding="utf-8") as lines:
         for exchange in map(json.loads, lines):
             body = exchange["request_body"]
             if isinstance(body, dict) and body.keys() == {"type", "content"}:

@@ -6,10 +6,8 @@ The recordings lie beside the checkout, or where TOOLGRAFT_RECORDED says.
 import asyncio
 import json
 import lzma
-import os
 from collections.abc import Iterator
 from functools import lru_cache
-from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
@@ -24,15 +22,14 @@ from addon.surfaces import match, wire_of
 from addon.surfaces.base import Framing, Operation, Target
 from store.factory import open_url
 from tests.graft.conftest import EVENTS, JSON, Graft
+from tests.recorded import EXCHANGES, needs_recordings
 
-FOLDER = Path(os.environ.get("TOOLGRAFT_RECORDED") or Path(__file__).parents[3] / "shared" / "recorded")
-FILE = FOLDER / "exchanges.jsonl.xz"
 GRAFTED: Document = {"name": "toolgraft_probe", "description": "d"}
 FRAMINGS = {"json": Framing.JSON, "sse": Framing.SSE, "json-array": Framing.ARRAY}
 ASKED: Document = {"contents": [{"role": "user", "parts": [{"text": "hi"}]}]}
 CONTENTS = ("contents", "tools", "toolConfig")
 
-pytestmark = pytest.mark.skipif(not FILE.exists(), reason=f"no recordings: {FILE} is not there")
+pytestmark = needs_recordings
 
 
 class Recorded(NamedTuple):
@@ -49,7 +46,7 @@ def recordings() -> tuple[Recorded, ...]:
 
 
 def _read() -> Iterator[Recorded]:
-    with lzma.open(FILE, "rt", encoding="utf-8") as lines:
+    with lzma.open(EXCHANGES, "rt", encoding="utf-8") as lines:
         for line in lines:
             one = json.loads(line)
             url = urlsplit(one["url"] or "")

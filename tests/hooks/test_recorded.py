@@ -2,30 +2,26 @@
 
 import json
 import lzma
-import os
 import re
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
-import pytest
 from mitmproxy import http
 
 from tests.hooks.harness import Hooks, request
+from tests.recorded import EXCHANGES, needs_recordings
 
-FOLDER = Path(os.environ.get("TOOLGRAFT_RECORDED") or Path(__file__).parents[3] / "shared" / "recorded")
-FILE = FOLDER / "exchanges.jsonl.xz"
 HTTPS = re.compile(r"https://[a-zA-Z0-9.-]+[:/]")
 """Not the few whose host was replaced by a word of the redactor's, nor sockets."""
 
 FRAMED_ANEW = ("content-encoding", "content-length", "transfer-encoding")
 """Headers of a body that the recording holds decoded."""
 
-pytestmark = pytest.mark.skipif(not FILE.exists(), reason=f"no recordings: {FILE} is not there")
+pytestmark = needs_recordings
 
 
 def exchanges() -> Iterator[dict[str, Any]]:
-    with lzma.open(FILE, "rt", encoding="utf-8") as lines:
+    with lzma.open(EXCHANGES, "rt", encoding="utf-8") as lines:
         for line in lines:
             one = json.loads(line)
             if HTTPS.match(one["url"] or ""):

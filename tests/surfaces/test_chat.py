@@ -2,7 +2,6 @@
 
 import json
 import lzma
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,8 +12,8 @@ from addon.core.documents import decode, encode
 from addon.core.sse import SseDecoder
 from addon.surfaces import Framing, Operation, match, wire_of
 from addon.surfaces.chat import ChatWire
+from tests.recorded import EXCHANGES, needs_recordings
 
-RECORDED = Path(__file__).parents[3] / "shared" / "recorded" / "exchanges.jsonl.xz"
 HOST, PATH = "generativelanguage.googleapis.com", "/v1beta/openai/chat/completions"
 
 Json = dict[str, Any]
@@ -143,10 +142,10 @@ def test_errors_are_objects_that_every_client_reads() -> None:
     assert speaks.error_event(error) == b"data: %b\n\ndata: [DONE]\n\n" % encode(error)
 
 
-@pytest.mark.skipif(not RECORDED.exists(), reason="the recorded exchanges are not beside this checkout")
+@needs_recordings
 def test_recorded_exchanges_stay_what_they_are() -> None:
     answers = 0
-    with lzma.open(RECORDED, "rt", encoding="utf-8") as lines:
+    with lzma.open(EXCHANGES, "rt", encoding="utf-8") as lines:
         for exchange in map(json.loads, lines):
             if exchange["api"] != "openai-compat":
                 continue

@@ -2,8 +2,6 @@
 
 import json
 import lzma
-import os
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,11 +15,10 @@ from addon.core.sse import SseDecoder, SseEvent
 from addon.core.tools import Toolbox, cannot_use_functions
 from addon.surfaces import Framing, Operation, Target
 from addon.surfaces.interactions import InteractionsWire
+from tests.recorded import EXCHANGES, needs_recordings
 
 Json = dict[str, Any]
 
-FOLDER = Path(os.environ.get("TOOLGRAFT_RECORDED") or Path(__file__).parents[3] / "shared" / "recorded")
-FILE = FOLDER / "exchanges.jsonl.xz"
 CALL = {"type": "function_call", "id": "c1", "name": "f", "arguments": {"a": 1}}
 OWN = {"type": "function_call", "id": "c2", "name": "g", "arguments": {}, "signature": ""}
 TEXT = {"type": "model_output", "content": [{"type": "text", "text": "so"}]}
@@ -583,10 +580,10 @@ def test_odd_events_pass_or_are_malformed(data: st.DataObject) -> None:
 # --- as recorded ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.skipif(not FILE.exists(), reason=f"no recordings: {FILE} is not there")
+@needs_recordings
 def test_recorded_exchanges_pass_byte_for_byte() -> None:
     kinds = set()
-    with lzma.open(FILE, "rt", encoding="utf-8") as lines:
+    with lzma.open(EXCHANGES, "rt", encoding="utf-8") as lines:
         recorded = [one for line in lines if (one := json.loads(line))["api"] == "interactions"]
     for one in recorded:
         stream = one["framing"] == "sse"  # some end without being done: whoever gets them from here is told

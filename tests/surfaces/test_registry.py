@@ -7,7 +7,6 @@ import json
 import lzma
 import pkgutil
 import timeit
-from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
@@ -15,8 +14,7 @@ import pytest
 import addon.surfaces
 from addon.surfaces import Framing, Operation, Target, is_surface_host, is_surface_path, match, match_path
 from addon.surfaces.registry import SURFACES
-
-RECORDED = Path(__file__).parents[3] / "shared" / "recorded" / "exchanges.jsonl.xz"
+from tests.recorded import EXCHANGES, needs_recordings
 
 GENERATE, STREAM, COUNT, CACHE = Operation.GENERATE, Operation.STREAM, Operation.COUNT, Operation.CACHE
 JSON, SSE, ARRAY = Framing.JSON, Framing.SSE, Framing.ARRAY
@@ -308,10 +306,10 @@ def test_a_foreign_host_costs_less_than_two_microseconds() -> None:
     assert min(timeit.repeat(run, number=rounds, repeat=5)) / rounds / len(hosts) < 2e-6
 
 
-@pytest.mark.skipif(not RECORDED.exists(), reason="the recorded exchanges are not beside this checkout")
+@needs_recordings
 def test_every_recorded_url_matches_its_recording() -> None:
     urls_found = 0
-    with lzma.open(RECORDED, "rt", encoding="utf-8") as lines:
+    with lzma.open(EXCHANGES, "rt", encoding="utf-8") as lines:
         for exchange in map(json.loads, lines):
             url = urlsplit(exchange["url"])
             path = url.path + ("?" + url.query if url.query else "")
