@@ -15,7 +15,7 @@ from statistics import median
 from addon.core.answer import CapturedCall
 from addon.graft.grafter import Grafter
 from addon.graft.owners import Birth
-from addon.graft.scope import Scope
+from addon.graft.session_config import SessionConfig
 from addon.loop.executors import Executors
 from addon.loop.steps import RunningStep
 from addon.metrics import Metrics
@@ -46,18 +46,18 @@ async def rows(effort: Effort, port: int) -> list[Row]:
         store = default_store(Path(folder))
         await store.open()
         await store.put_toolset("default", Toolset(declarations=[declaration], rules=rules))
-        scope = await Grafter(store, Settings(), Metrics()).scope("default")
-        assert scope is not None
+        config = await Grafter(store, Settings(), Metrics()).session_config("default")
+        assert config is not None
         executors = Executors(store, Combined([PythonSource(TOOLS), McpSource("bench", server)]))
         await executors.open()
         numbers = itertools.count(1)
         try:
             for name in _NAMES:
-                await _calls(executors, scope, name, 5, numbers)
+                await _calls(executors, config, name, 5, numbers)
             times: dict[str, list[float]] = {name: [] for name in _NAMES}
             for number in range(effort.rounds):
                 for name in _NAMES if number % 2 == 0 else reversed(_NAMES):
-                    times[name].append(median(await _calls(executors, scope, name, each, numbers)))
+                    times[name].append(median(await _calls(executors, config, name, each, numbers)))
         finally:
             await executors.close()
             await store.close()
@@ -68,14 +68,16 @@ async def rows(effort: Effort, port: int) -> list[Row]:
     return made
 
 
-async def _calls(executors: Executors, scope: Scope, name: str, count: int, numbers: Iterator[int]) -> list[float]:
+async def _calls(
+    executors: Executors, config: SessionConfig, name: str, count: int, numbers: Iterator[int]
+) -> list[float]:
     """Milliseconds of calls one after the other."""
     taken = []
     for number in itertools.islice(numbers, count):
         call = await _captured(executors, name, number)
         step = RunningStep()
         begun = time.perf_counter()
-        executors.start(scope, call, Birth(begins=True), step, asyncio.Semaphore(scope.parallel), "bench")
+        executors.start(config, call, Birth(begins=True), step, asyncio.Semaphore(config.parallel), "bench")
         answer = await step.tasks[call.call_id]
         taken.append(1000 * (time.perf_counter() - begun))
         if "error" in answer:

@@ -52,13 +52,13 @@ async def capture(store: Store, session: str, count: int, *, answered: bool) -> 
     await store.put_toolset(session, Toolset(declarations=TOOLS, tool_config=TOOL_CONFIG))
     grafter = Grafter(store, Settings(session=session), Metrics())
     target = match_path("POST", PATH)
-    scope = await grafter.scope(session)
+    config = await grafter.session_config(session)
     assert target is not None
-    assert scope is not None
+    assert config is not None
     texts: list[str] = []
     for number in range(count):
         body = _encode({"contents": [{"role": "user", "parts": [{"text": f"What about city {number} of {session}?"}]}]})
-        outcome = await grafter.request(target, scope, body)
+        outcome = await grafter.request(target, config, body)
         assert isinstance(outcome, Forward)
         assert outcome.exchange is not None
         seen = await Capture(grafter, outcome.exchange, "application/json").whole(_encode(answer_with_call(number)))

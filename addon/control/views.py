@@ -10,7 +10,7 @@ from typing import Literal, Self
 import pydantic_core
 from pydantic import BaseModel, Field, ValidationError
 
-from addon.graft.scope import shared_with
+from addon.graft.session_config import shared_with
 from addon.settings import Settings
 from store.models import Call, Document, Event, Policy, Session, Toolset, Turn
 

@@ -21,7 +21,7 @@ from addon.doors.outward import Caller, Outward
 from addon.graft.capture import listen
 from addon.graft.exchange import Abandoned, Forward, Reply
 from addon.graft.grafter import Grafter, GraftFailed
-from addon.graft.scope import Scope
+from addon.graft.session_config import SessionConfig
 from addon.loop.executors import Executors
 from addon.loop.runner import Head, Output, Runner
 from addon.loop.upstream import Address, Upstream
@@ -74,11 +74,11 @@ class Engine:
         )
         target = _target(model, stream=stream)
         try:
-            scope = await _scope(grafter, caller.session)
+            config = await _session_config(grafter, caller.session)
         except GraftFailed as error:
             raise Failed(500, f"toolgraft: {error}") from error
         address = _address(grafter, target, model, caller.key)
-        outcome = await grafter.request(target, scope, body, asker=asker_of_key(caller.key), url=address.url)
+        outcome = await grafter.request(target, config, body, asker=asker_of_key(caller.key), url=address.url)
         if not isinstance(outcome, Forward):
             for out in _replied(outcome):
                 yield out
@@ -103,13 +103,13 @@ def check_model(model: object) -> str:
     return model
 
 
-async def _scope(grafter: Grafter, session: str) -> Scope:
+async def _session_config(grafter: Grafter, session: str) -> SessionConfig:
     """A session's, whether it has tools or not. A door's client gives its tools on purpose: they are kept. Its history
     is told here, so what a tool was called for that is declared no more is told as text."""
-    scope = await grafter.scope(session)
-    if scope is None:
-        scope = grafter.scopes.made_of(session, await grafter.store.snapshot(session), None)
-    return dataclasses.replace(scope, client_tools="keep", flattens=True)
+    config = await grafter.session_config(session)
+    if config is None:
+        config = grafter.session_configs.build(session, await grafter.store.snapshot(session), None)
+    return dataclasses.replace(config, client_tools="keep", flattens=True)
 
 
 def _target(model: str, *, stream: bool) -> Target:

@@ -5,18 +5,18 @@ from addon.core.documents import Document
 from addon.graft.owners import Birth, Owners
 from addon.graft.resumption import Resumption
 from addon.graft.rounds import Rounds
-from addon.graft.scope import Scope
+from addon.graft.session_config import SessionConfig
 
 
 class Births:
     """What each call of an answer is when it is stored. One that is identical to a call of an answer that broke off
     does not run: it has that call's answer, and if that is given by hand, it is that call."""
 
-    def __init__(self, owners: Owners, rounds: Rounds, scope: Scope) -> None:
+    def __init__(self, owners: Owners, rounds: Rounds, config: SessionConfig) -> None:
         self.resumption: Resumption | None = None
         self._owners = owners
         self._rounds = rounds
-        self._scope = scope
+        self._config = config
         self._taken: set[str] = set()
 
     def kept_id(self, name: str, args: Document) -> str | None:
@@ -32,7 +32,7 @@ class Births:
     def __call__(self, call: CapturedCall) -> Birth:
         if not self._rounds.has_one_candidate:
             return Birth(error=call.fault)
-        birth = self._owners.birth(self._scope, call, runs=self._rounds.runs(call))
+        birth = self._owners.birth(self._config, call, runs=self._rounds.runs(call))
         if self.resumption is None or not birth.begins or birth.error is not None:
             return birth
         if call.call_id in self._taken:  # it has an executor by now

@@ -34,7 +34,7 @@ class Capture:
         self.grafter = grafter
         self.exchange = exchange
         self.machine = AnswerMachine(exchange, grafter.settings, grafter.store.clock, grafter.owners)
-        self._background = grafter.owners.background(exchange.scope)
+        self._background = grafter.owners.background(exchange.config)
         self._ended = False  # cleanly
         self._secrets = secrets
         self._stream = RedactedStream(secrets)
@@ -146,9 +146,9 @@ class Capture:
             return
         name = document.get("name") if isinstance(document, dict) else None
         if isinstance(name, str):
-            scope, clock = self.exchange.scope, self.grafter.store.clock
+            config, clock = self.exchange.config, self.grafter.store.clock
             names = dict(self.exchange.plan.names)
-            cached = CachedTools(session=scope.session, cached_content=name, names=names, created_at=clock())
+            cached = CachedTools(session=config.session, cached_content=name, names=names, created_at=clock())
             await self.grafter.store.put_cached_tools(cached)
 
 
@@ -164,7 +164,7 @@ async def listen(grafter: Grafter, exchange: Exchange, content_type: str, body: 
         if decoder.framing is not Framing.JSON and (not whole or (exchange.wire.native and FINISH not in body)):
             notes += hearing.beginnings()
         for keys, chain in notes:
-            await grafter.note(exchange.scope.session, keys, chain)
+            await grafter.note(exchange.config.session, keys, chain)
     except Exception as error:
         grafter.failed(error, "an answer that was passed on could not be noted")
 

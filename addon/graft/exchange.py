@@ -9,7 +9,7 @@ from addon.core.documents import Document
 from addon.core.keys import Keys
 from addon.core.request import Request
 from addon.core.tools import ToolPlan
-from addon.graft.scope import Scope
+from addon.graft.session_config import SessionConfig
 from addon.surfaces.base import Target
 from addon.surfaces.wire import Wire
 from store.models import Step
@@ -44,7 +44,7 @@ class Exchange:
     """
 
     wire: Wire
-    scope: Scope
+    config: SessionConfig
     plan: ToolPlan
     model: str
     request: Request
@@ -71,7 +71,7 @@ class Exchange:
     @property
     def naming(self) -> ToolNames:
         """Made where it is needed: few answers hold calls."""
-        return ToolNames({used: name for name, used in self.plan.names.items()}, all_grafted=self.scope.strips)
+        return ToolNames({used: name for name, used in self.plan.names.items()}, all_grafted=self.config.strips)
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from addon.graft.exchange import STORE_FAILED, Abandoned, Exchange, Forward, Out
 from addon.graft.ledger import Hits, hits_of, take_answers
 from addon.graft.owners import ByHand, Owners
 from addon.graft.prefixes import Prefixes
-from addon.graft.scope import Scope, Scopes
+from addon.graft.session_config import SessionConfig, SessionConfigs
 from addon.graft.waiting import being_run, open_calls, until_one_changes
 from addon.graft.warner import Warner
 from addon.metrics import Metrics
@@ -89,7 +89,7 @@ class Grafter:
         self.owners = owners or ByHand()
         self.settings = settings
         self.metrics = metrics
-        self.scopes = Scopes(store, settings, shared)
+        self.session_configs = SessionConfigs(store, settings, shared)
         self.prefixes = Prefixes()
         self._continuations: OrderedDict[tuple[str, bytes | str], Paused] = OrderedDict()
         self._unnamed = functools.lru_cache(_ASKERS)(Keys)
@@ -97,10 +97,10 @@ class Grafter:
         self._notes: deque[_Note] = deque()
         self._misses: OrderedDict[tuple[str, bytes], None] = OrderedDict()
 
-    async def scope(self, session: str) -> Scope | None:
+    async def session_config(self, session: str) -> SessionConfig | None:
         """What holds for the session; None where its traffic is not to be touched. Raises StoreUnavailable."""
         try:
-            return await self.scopes.of(session)
+            return await self.session_configs.of(session)
         except StoreUnavailable:
             raise
         except Exception as error:
@@ -109,7 +109,7 @@ class Grafter:
     async def request(
         self,
         target: Target,
-        scope: Scope,
+        config: SessionConfig,
         body: bytes,
         *,
         asker: str | bytes = "",
@@ -124,11 +124,11 @@ class Grafter:
         self.metrics.request(target.surface, target.operation)
         try:
             try:
-                outcome = await self._request(target, scope, body, asker, takes_ids, hangup)
+                outcome = await self._request(target, config, body, asker, takes_ids, hangup)
             except Malformed:
                 if (good := replace_invalid_text(body)) == body:
                     raise
-                outcome = await self._request(target, scope, good, asker, takes_ids, hangup)
+                outcome = await self._request(target, config, good, asker, takes_ids, hangup)
             if isinstance(outcome, Forward) and outcome.exchange is not None and target.operation in _ANSWERED:
                 outcome.exchange.sent = url, body
                 outcome.exchange.proxy_id = self.owners.proxy_id
@@ -201,37 +201,37 @@ class Grafter:
     # --- the way ----------------------------------------------------------------------------------------------
 
     async def _request(
-        self, target: Target, scope: Scope, body: bytes, asker: str | bytes, takes_ids: bool, hangup: Hangup
+        self, target: Target, config: SessionConfig, body: bytes, asker: str | bytes, takes_ids: bool, hangup: Hangup
     ) -> Outcome:
         wire = wire_of(target)
         path = wire.path(body)
-        request = wire.read(body, self.prefixes.find(scope.session, path, body) if wire.native else None)
+        request = wire.read(body, self.prefixes.find(config.session, path, body) if wire.native else None)
         target = wire.target
         model = target.model or _model_in(request)
         cached = _text_in(request, "cachedContent")
-        plan = await self._cached_plan(scope, cached) if cached else _plan(target, scope, request, model)
+        plan = await self._cached_plan(config, cached) if cached else _plan(target, config, request, model)
         if plan is None and wire.keeps_history:
             plan = ToolPlan.untouched()
         keys = self._keys(wire, request, asker)
-        exchange = Exchange(wire, scope, plan or ToolPlan.untouched(), model, request, keys)
-        exchange.notes = target.operation in _ANSWERED and self._may_hide(scope)
+        exchange = Exchange(wire, config, plan or ToolPlan.untouched(), model, request, keys)
+        exchange.notes = target.operation in _ANSWERED and self._may_hide(config)
         if exchange.notes:
             request.history.identify(request.body)
         if plan is None:
             return Forward(body, heard=exchange if exchange.notes else None)
         if plan.dropped:
-            self.warn(f"session {scope.session}, model {model}: left out {plan.dropped}")
+            self.warn(f"session {config.session}, model {model}: left out {plan.dropped}")
         token = _text_in(request, "continuationToken")
         outcome: Hits | Reply | Abandoned = {}
-        if scope.revision != 0:
+        if config.revision != 0:
             waits = target.operation in _ANSWERED and not token and (plan.rewrites or wire.keeps_history)
-            on_pending = scope.on_pending if plan.rewrites or scope.on_pending != "block" else "pass"
-            outcome = await self._hits(wire, scope, keys, request, model, on_pending if waits else None, hangup)
+            on_pending = config.on_pending if plan.rewrites or config.on_pending != "block" else "pass"
+            outcome = await self._hits(wire, config, keys, request, model, on_pending if waits else None, hangup)
         if wire.native:
-            self.prefixes.keep(scope.session, path, request)  # with what was found for it
+            self.prefixes.keep(config.session, path, request)  # with what was found for it
         if isinstance(outcome, (Reply, Abandoned)):
             return outcome
-        rules = scope.rules(plan, generation(model), keep_unanswered=True, ids=takes_ids, kept=wire.keeps_history)
+        rules = config.rules(plan, generation(model), keep_unanswered=True, ids=takes_ids, kept=wire.keeps_history)
         pieces = rewrite(request.body, request.history, outcome, rules)
         replaced: dict[str, bytes | None] = {}
         if plan.changes:
@@ -239,20 +239,20 @@ class Grafter:
         is_same = pieces is None and not plan.changes and not wire.keeps_history
         rewritten = body if is_same else wire.write(request, replaced, pieces)
         if wire.dropped:
-            self.warn(f"session {scope.session}, surface {target.surface}: left out {wire.dropped}")
+            self.warn(f"session {config.session}, surface {target.surface}: left out {wire.dropped}")
         if target.operation is Operation.COUNT or not plan.grafts:
             return Forward(rewritten, heard=exchange if exchange.notes else None)
         if token:
-            exchange.resumes = self.continuation(scope.session, token)
+            exchange.resumes = self.continuation(config.session, token)
         return Forward(rewritten, exchange)
 
-    def _may_hide(self, scope: Scope) -> bool:
+    def _may_hide(self, config: SessionConfig) -> bool:
         """Whether answers of the session may hold what their clients are not shown, or did."""
-        return scope.strips or bool(scope.toolbox.names) or scope.revision != 0
+        return config.strips or bool(config.toolbox.names) or config.revision != 0
 
-    async def _cached_plan(self, scope: Scope, cached: str) -> ToolPlan | None:
+    async def _cached_plan(self, config: SessionConfig, cached: str) -> ToolPlan | None:
         """What a request declares that names a cachedContent; None where it is not known here."""
-        tools = await self.store.cached_tools(scope.session, cached)
+        tools = await self.store.cached_tools(config.session, cached)
         if tools is None:
             return None
         return ToolPlan.from_cache(tools.names)
@@ -262,7 +262,7 @@ class Grafter:
     async def _hits(
         self,
         wire: Wire,
-        scope: Scope,
+        config: SessionConfig,
         keys: Keys,
         request: Request,
         model: str,
@@ -271,25 +271,25 @@ class Grafter:
     ) -> Hits | Reply | Abandoned:
         """What the history's turns are. `on_pending`: what happens where the last has calls without results; None:
         they are not even waited for where they are being run."""
-        hits = await self._look_up(scope, keys, request, scope.revision)
+        hits = await self._look_up(config, keys, request, config.revision)
 
         async def look_up() -> Hits:
-            return await self._look_up(scope, keys, request, self.store.revision(scope.session))
+            return await self._look_up(config, keys, request, self.store.revision(config.session))
 
         kept = wire.keeps_history
-        if hits and await take_answers(self.store, scope.session, request.body, request.history, hits, kept=kept):
+        if hits and await take_answers(self.store, config.session, request.body, request.history, hits, kept=kept):
             hits = await look_up()
         if not hits:
             return hits
         self.metrics.ledger_hits(len(hits))
-        if on_pending is None or not _is_pending(scope, request, hits):
+        if on_pending is None or not _is_pending(config, request, hits):
             return hits
-        waited = await self._wait_for_running(scope, look_up, request, hits, hangup)
-        if isinstance(waited, Abandoned) or on_pending == "pass" or not _is_pending(scope, request, waited):
+        waited = await self._wait_for_running(config, look_up, request, hits, hangup)
+        if isinstance(waited, Abandoned) or on_pending == "pass" or not _is_pending(config, request, waited):
             return waited
         if on_pending == "block":
-            return self._blocked(wire, scope, request, waited, model)
-        return await self._wait(scope, look_up, request, waited, hangup, scope.pending_timeout)
+            return self._blocked(wire, config, request, waited, model)
+        return await self._wait(config, look_up, request, waited, hangup, config.pending_timeout)
 
     def _keys(self, wire: Wire, request: Request, asker: str | bytes) -> Keys:
         secret, (project, name) = self.store.secret, wire.project_and_chat(request)
@@ -298,32 +298,38 @@ class Grafter:
         instruction = xxhash.xxh3_128_digest(wire.instruction(request))
         return Keys(secret, asker, name, instruction) if name else self._unnamed(secret, asker, "", instruction)
 
-    async def _look_up(self, scope: Scope, keys: Keys, request: Request, revision: int | None) -> Hits:
+    async def _look_up(self, config: SessionConfig, keys: Keys, request: Request, revision: int | None) -> Hits:
         """`revision`: the ledger's, as it is to be looked up at least."""
-        missed = functools.partial(self._missed, scope, keys)
+        missed = functools.partial(self._missed, config, keys)
         return await hits_of(
-            self.store, scope.session, revision, keys, request.body, request.history, scope.placeholder, missed
+            self.store, config.session, revision, keys, request.body, request.history, config.placeholder, missed
         )
 
-    def _missed(self, scope: Scope, keys: Keys, turn: HistoryTurn, miss: Miss) -> None:
+    def _missed(self, config: SessionConfig, keys: Keys, turn: HistoryTurn, miss: Miss) -> None:
         """Count and tell of a turn that was not found though its words are known: once, however often it is sent."""
-        key = scope.session, keys.history(turn.key, turn.chain)
+        key = config.session, keys.history(turn.key, turn.chain)
         if key in self._misses:
             return
         self._misses[key] = None
         if len(self._misses) > _MISSES:
             self._misses.popitem(last=False)
         self.metrics.ledger_miss(miss)
-        logger.info("session %s: a model turn stays as the client has it: %s", scope.session, _MISSED[miss])
+        logger.info("session %s: a model turn stays as the client has it: %s", config.session, _MISSED[miss])
 
     async def _wait_for_running(
-        self, scope: Scope, look_up: LookUp, request: Request, hits: Hits, hangup: Hangup
+        self, config: SessionConfig, look_up: LookUp, request: Request, hits: Hits, hangup: Hangup
     ) -> Hits | Abandoned:
         """Calls of the last step that are being run are waited for, whatever the settings say of pending ones."""
-        return await self._wait(scope, look_up, request, hits, hangup, None)
+        return await self._wait(config, look_up, request, hits, hangup, None)
 
     async def _wait(
-        self, scope: Scope, look_up: LookUp, request: Request, hits: Hits, hangup: Hangup, timeout: float | None
+        self,
+        config: SessionConfig,
+        look_up: LookUp,
+        request: Request,
+        hits: Hits,
+        hangup: Hangup,
+        timeout: float | None,
     ) -> Hits | Abandoned:
         """Wait until the last step has all its answers, at most for `timeout` seconds; None: as long as calls of it are
         being run."""
@@ -331,7 +337,7 @@ class Grafter:
         deadline = None if timeout is None else clock() + timeout
         gone = asyncio.ensure_future(hangup())
         try:
-            while calls := await self._waited_for(scope, request, hits, only_running=timeout is None):
+            while calls := await self._waited_for(config, request, hits, only_running=timeout is None):
                 left = None if deadline is None else deadline - clock()
                 changed = (left is None or left > 0) and await until_one_changes(self.store, calls, gone, left)
                 if gone.done():
@@ -343,46 +349,48 @@ class Grafter:
             gone.cancel()
         return await look_up()  # a call may just have been settled
 
-    async def _waited_for(self, scope: Scope, request: Request, hits: Hits, *, only_running: bool) -> list[Call]:
-        last = last_step(request.history, hits, scope.placeholder)
+    async def _waited_for(
+        self, config: SessionConfig, request: Request, hits: Hits, *, only_running: bool
+    ) -> list[Call]:
+        last = last_step(request.history, hits, config.placeholder)
         if last is None or not last.pending:
             return []
-        calls = await open_calls(self.store, scope.session, last.pending)
+        calls = await open_calls(self.store, config.session, last.pending)
         if not only_running:
             return calls
-        return await being_run(self.store, calls, functools.partial(self.owners.comes_after, scope))
+        return await being_run(self.store, calls, functools.partial(self.owners.comes_after, config))
 
-    def _blocked(self, wire: Wire, scope: Scope, request: Request, hits: Hits, model: str) -> Hits | Reply:
-        true = last_step(request.history, hits, scope.placeholder)
+    def _blocked(self, wire: Wire, config: SessionConfig, request: Request, hits: Hits, model: str) -> Hits | Reply:
+        true = last_step(request.history, hits, config.placeholder)
         if true is None or true.is_shared:
             return hits
         names = [slot.name for slot in true.steps[-1].slots]
-        text = scope.placeholder.text(names, true.turn_id)
+        text = config.placeholder.text(names, true.turn_id)
         answer = replies.text_answer(text, model, true.turn_id)
         return Reply(200, *wire.reply(answer))
 
 
-def _plan(target: Target, scope: Scope, request: Request, model: str) -> ToolPlan | None:
+def _plan(target: Target, config: SessionConfig, request: Request, model: str) -> ToolPlan | None:
     """What the request declares; None where it is to be left alone."""
-    toolbox = scope.toolbox
+    toolbox = config.toolbox
     if cannot_use_functions(request.value("generationConfig"), model):
-        if scope.strips:
+        if config.strips:
             return ToolPlan.without_tools()
         own = Toolbox().keep(request.value("tools"), None, generation(model))
         return own._replace(changes=False, grafts=False)
-    if scope.strips:
+    if config.strips:
         plan = toolbox.strip(generation(model), vertex=target.is_vertex)
     else:
-        tools, config = request.value("tools"), request.value("toolConfig")
-        plan = toolbox.keep(tools, config, generation(model), vertex=target.is_vertex)
+        tools, own_config = request.value("tools"), request.value("toolConfig")
+        plan = toolbox.keep(tools, own_config, generation(model), vertex=target.is_vertex)
     if target.operation is Operation.COUNT and not _counts_tools(target, request):
         return plan._replace(changes=False)
     return plan
 
 
-def _is_pending(scope: Scope, request: Request, hits: Hits) -> bool:
+def _is_pending(config: SessionConfig, request: Request, hits: Hits) -> bool:
     """Whether the last model turn is a step that has a call without an answer."""
-    last = last_step(request.history, hits, scope.placeholder)
+    last = last_step(request.history, hits, config.placeholder)
     return last is not None and bool(last.pending)
 
 

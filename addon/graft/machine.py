@@ -65,7 +65,7 @@ class AnswerMachine:
         self._rounds = rounds = Rounds(exchange, request, owners)
         self._splice = Splice()
         self._writer = ResponseWriter(self.wire, self._splice, is_loop=rounds.is_loop)
-        self._births = births = Births(owners, rounds, exchange.scope)
+        self._births = births = Births(owners, rounds, exchange.config)
         self._journal = Journal(exchange, clock, births, self._splice)
         self._markers = markers_of(exchange, loops=self._rounds.runs_calls)
         self._turn_ids = TurnIds()

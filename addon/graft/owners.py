@@ -7,7 +7,7 @@ from collections.abc import Collection
 from typing import NamedTuple, Protocol
 
 from addon.core.answer import CapturedCall
-from addon.graft.scope import Scope
+from addon.graft.session_config import SessionConfig
 from store.models import Owner
 
 
@@ -50,23 +50,23 @@ class Owners(Protocol):
     @property
     def proxy_id(self) -> str | None: ...
 
-    def can_run(self, scope: Scope, name: str) -> bool:
+    def can_run(self, config: SessionConfig, name: str) -> bool:
         """Whether a call of this name is run by the proxy, or by workers, and need not be answered by hand."""
         ...
 
-    def birth(self, scope: Scope, call: CapturedCall, *, runs: bool) -> Birth:
+    def birth(self, config: SessionConfig, call: CapturedCall, *, runs: bool) -> Birth:
         """`runs`: a loop, or a Live connection, has the call run, and waits for it."""
         ...
 
-    def may_run_twice(self, scope: Scope, name: str) -> bool:
+    def may_run_twice(self, config: SessionConfig, name: str) -> bool:
         """Whether a call of this name can be run again though it may have run."""
         ...
 
-    def comes_after(self, scope: Scope, name: str) -> Collection[str]:
+    def comes_after(self, config: SessionConfig, name: str) -> Collection[str]:
         """The tools whose calls of the same step come before one of this name."""
         ...
 
-    def background(self, scope: Scope) -> Background: ...
+    def background(self, config: SessionConfig) -> Background: ...
 
 
 class _Nothing:
@@ -82,17 +82,17 @@ class ByHand:
 
     proxy_id = None
 
-    def can_run(self, scope: Scope, name: str) -> bool:
+    def can_run(self, config: SessionConfig, name: str) -> bool:
         return False
 
-    def birth(self, scope: Scope, call: CapturedCall, *, runs: bool) -> Birth:
+    def birth(self, config: SessionConfig, call: CapturedCall, *, runs: bool) -> Birth:
         return Birth(error=call.fault)
 
-    def may_run_twice(self, scope: Scope, name: str) -> bool:
+    def may_run_twice(self, config: SessionConfig, name: str) -> bool:
         return False
 
-    def comes_after(self, scope: Scope, name: str) -> Collection[str]:
+    def comes_after(self, config: SessionConfig, name: str) -> Collection[str]:
         return ()
 
-    def background(self, scope: Scope) -> Background:
+    def background(self, config: SessionConfig) -> Background:
         return _Nothing()

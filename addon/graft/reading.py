@@ -203,8 +203,8 @@ class Reading:
         exchange, kept = self._exchange, self._kept_id
         answer = self.answer = AnswerRewriter(
             exchange.naming,
-            exchange.scope.placeholder,
-            passthrough=exchange.scope.delivery == "passthrough",
+            exchange.config.placeholder,
+            passthrough=exchange.config.delivery == "passthrough",
             hides_server_tools=exchange.plan.hides_server_tools,
             new_turn_id=self._new_turn_id,
             call_id=lambda name, args: kept(name, args) or new_call_id(),

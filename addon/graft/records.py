@@ -11,7 +11,7 @@ from addon.core.live import LiveStep
 from addon.core.turns import WINDOWS, HistoryTurn, chain_key, visible_digest, windows
 from addon.graft.exchange import Exchange
 from addon.graft.owners import Birth
-from addon.graft.scope import Scope
+from addon.graft.session_config import SessionConfig
 from addon.surfaces.base import Target
 from store.models import Call, Slot, Status, Step, Turn
 
@@ -20,7 +20,7 @@ class Source(Protocol):
     """Where calls come from."""
 
     @property
-    def scope(self) -> Scope: ...
+    def config(self) -> SessionConfig: ...
     @property
     def model(self) -> str: ...
     @property
@@ -83,13 +83,13 @@ def turn_of(
     usage: Sequence[Document] = (),
 ) -> Turn:
     """`usage`: the usageMetadata of each request that it took."""
-    delivery = exchange.scope.delivery
+    delivery = exchange.config.delivery
     shows_placeholder = any(turn_id in part["text"] for part in shown if isinstance(part.get("text"), str))
     keys, turns, digest = exchange.keys, _turns(exchange), visible_digest(shown)
     pair = windows([turn.digest for turn in turns[-1:]], digest)
     return Turn(
         turn_id=turn_id,
-        session=exchange.scope.session,
+        session=exchange.config.session,
         visible=list(shown),
         steps=list(steps),
         delivery="passthrough" if delivery == "passthrough" else "loop" if len(steps) > 1 else "placeholder",
@@ -111,10 +111,10 @@ def live_turn_of(source: Source, turn_id: str, called: LiveStep, *, now: float) 
     slots = [Slot(name=slot.name, call_id=slot.call_id) for slot in called.slots]
     return Turn(
         turn_id=turn_id,
-        session=source.scope.session,
+        session=source.config.session,
         visible=[part for part, slot in zip(called.parts, slots, strict=True) if slot.call_id is None],
         steps=[Step(content={"role": "model", "parts": list(called.parts)}, slots=slots)],
-        delivery="passthrough" if source.scope.delivery == "passthrough" else "loop",
+        delivery="passthrough" if source.config.delivery == "passthrough" else "loop",
         delivered=True,
         model=source.model,
         surface=source.target.surface,
@@ -126,7 +126,7 @@ def call_of(source: Source, turn_id: str, call: CapturedCall, birth: Birth, *, n
     """`number` is the round in which the call came."""
     return Call(
         call_id=call.call_id,
-        session=source.scope.session,
+        session=source.config.session,
         name=call.name,
         args=call.args,
         status=Status.PENDING if birth.error is None else Status.FAILED,

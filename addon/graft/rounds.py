@@ -35,7 +35,7 @@ class Rounds:
         self.number = 0
         self._exchange = exchange
         self._request = request
-        self._loop = None if request is None else tool_loop(exchange.scope.max_rounds)
+        self._loop = None if request is None else tool_loop(exchange.config.max_rounds)
         self._owners = owners
         self.has_one_candidate = _candidate_count(exchange.request) == 1
         self.runs_calls = request is not None and self.has_one_candidate and _runs_calls(exchange)
@@ -55,7 +55,7 @@ class Rounds:
         assert self._loop is not None
         if (before := self._exchange.resumes) is not None and not self.number:
             self.number = before.rounds - 1
-            self._loop = tool_loop(self._exchange.scope.max_rounds, before.added, self.number, before.mode)
+            self._loop = tool_loop(self._exchange.config.max_rounds, before.added, self.number, before.mode)
         asked = next(self._loop)
         assert isinstance(asked, Send)
         return self._sent(asked)
@@ -72,7 +72,7 @@ class Rounds:
         if len(resumption.steps) > (0 if earlier is None else len(earlier.steps)):
             self._token = None  # what it asked for has come
         self.number = resumption.rounds
-        self._loop = tool_loop(self._exchange.scope.max_rounds, before, resumption.rounds)
+        self._loop = tool_loop(self._exchange.config.max_rounds, before, resumption.rounds)
         return self.first()
 
     def after(self, candidates: Sequence[Candidate], token: str | None = None) -> RunTools | bytes | Over:
@@ -125,7 +125,7 @@ class Rounds:
 
     def runs(self, call: CapturedCall) -> bool:
         """Whether the call is run here; one that fails at once is answered so."""
-        return self.runs_calls and (call.fault is not None or self._owners.can_run(self._exchange.scope, call.name))
+        return self.runs_calls and (call.fault is not None or self._owners.can_run(self._exchange.config, call.name))
 
     def continues(self, token: str) -> bool:
         """Whether the proxy asks for the rest of an answer itself, by this token."""
@@ -190,7 +190,7 @@ def _runs_calls(exchange: Exchange) -> bool:
     """An answer with calls that are not the loop's is ended without one."""
     if exchange.resumes is not None and exchange.resumes.has_calls:
         return False
-    return exchange.scope.delivery in ("auto", "loop")
+    return exchange.config.delivery in ("auto", "loop")
 
 
 def _token_in(request: Request) -> str | None:

@@ -21,9 +21,9 @@ async def record(grafter: Grafter, machine: AnswerMachine, effect: Effect) -> li
             case Save():
                 await _save(grafter, effect)
             case Note(keys, chain):
-                await grafter.note(machine.exchange.scope.session, keys, chain)
+                await grafter.note(machine.exchange.config.session, keys, chain)
             case Pause(token, paused):
-                grafter.keep_continuation(machine.exchange.scope.session, token, paused)
+                grafter.keep_continuation(machine.exchange.config.session, token, paused)
             case Warn(text):
                 grafter.warn(text)
             case Mistake(error, passed=True):
@@ -34,7 +34,7 @@ async def record(grafter: Grafter, machine: AnswerMachine, effect: Effect) -> li
     except StoreUnavailable as error:
         instead = store_failed(grafter, machine, error)
         if instead is None and isinstance(effect, Save) and effect.keys:  # the client has it, the ledger does not
-            await grafter.note(machine.exchange.scope.session, effect.keys, b"")
+            await grafter.note(machine.exchange.config.session, effect.keys, b"")
         return instead
     except Exception as error:
         grafter.failed(error, "an answer could not be stored")
@@ -64,14 +64,14 @@ def store_failed(grafter: Grafter, machine: AnswerMachine, error: StoreUnavailab
 
 async def taken_over(grafter: Grafter, exchange: Exchange) -> Resumption | None:
     """What an answer to the same request has left that broke off shortly before. Raises StoreUnavailable."""
-    store, session, window = grafter.store, exchange.scope.session, grafter.settings.retry_window
+    store, session, window = grafter.store, exchange.config.session, grafter.settings.retry_window
     if exchange.proxy_id is None or not window or store.revision(session) == 0 or not (key := exchange.request_key):
         return None
     found = await store.take_over(session, key, window=window, proxy_id=exchange.proxy_id)
     if found is None:
         return None
     logger.info("session %s: a request was sent again, its answer goes on where it broke off", session)
-    return resumption(*found, partial(grafter.owners.may_run_twice, exchange.scope))
+    return resumption(*found, partial(grafter.owners.may_run_twice, exchange.config))
 
 
 async def delivered(grafter: Grafter, machine: AnswerMachine) -> None:
@@ -79,7 +79,7 @@ async def delivered(grafter: Grafter, machine: AnswerMachine) -> None:
     raises."""
     try:
         for turn_id in machine.complete:
-            await grafter.store.delivered(machine.exchange.scope.session, turn_id)
+            await grafter.store.delivered(machine.exchange.config.session, turn_id)
     except StoreUnavailable as error:
         logger.warning("an answer that the client has is not noted so: %s", error)
     except Exception as error:
@@ -90,7 +90,7 @@ async def kept(grafter: Grafter, machine: AnswerMachine) -> None:
     """Note what a client may have kept that does not have all of an answer. Never raises."""
     try:
         for keys, chain in machine.beginnings():
-            await grafter.note(machine.exchange.scope.session, keys, chain)
+            await grafter.note(machine.exchange.config.session, keys, chain)
     except Exception as error:
         grafter.failed(error, "an answer that broke off could not be noted")
 
@@ -101,7 +101,7 @@ async def broke_off(grafter: Grafter, machine: AnswerMachine) -> None:
     await kept(grafter, machine)
     try:
         for turn_id in machine.unsettled:
-            await grafter.store.broke_off(machine.exchange.scope.session, turn_id)
+            await grafter.store.broke_off(machine.exchange.config.session, turn_id)
     except StoreUnavailable as error:
         logger.warning("an answer that broke off cannot be taken over by a retry: %s", error)
     except Exception as error:

@@ -15,7 +15,7 @@ from addon.core import replies
 from addon.core.encoding import decompressor
 from addon.graft.capture import Capture, concerns, listen
 from addon.graft.exchange import Abandoned, Exchange, Reply
-from addon.graft.scope import Scope
+from addon.graft.session_config import SessionConfig
 from addon.hooks.breaks import broke_off, told_instead
 from addon.hooks.handover import handover
 from addon.hooks.headers import UNDECODED, asker_in, body_of, put, set_body, url_of, value
@@ -48,7 +48,7 @@ class _Way:
     """A request of a session that has a toolset, on its way."""
 
     route: Route
-    scope: Scope
+    config: SessionConfig
     encoding: str | None
     exchange: Exchange | None = None
     capture: Capture | None = None
@@ -92,18 +92,18 @@ class Grafting:
         if not runtime.ready.is_set():
             await runtime.ready.wait()  # mitmproxy listens before the tool sources have started
         try:
-            scope = await runtime.grafter.scope(route.session)
+            config = await runtime.grafter.session_config(route.session)
         except StoreUnavailable as error:
             outcome = runtime.grafter.store_failed(route.target, b"", error)
             if isinstance(outcome, Reply):
                 flow.response = response_of(outcome)
             return
-        if scope is None:
+        if config is None:
             return
         if _NO_URL.search(flow.request.path):
             flow.response = refusal(400, "INVALID_ARGUMENT", "the URL holds characters that must be percent-encoded")
             return
-        self._ways[flow] = _Way(route, scope, put(flow.request.headers, b"accept-encoding", b"identity"))
+        self._ways[flow] = _Way(route, config, put(flow.request.headers, b"accept-encoding", b"identity"))
         flow.request.stream = False  # whoever wanted it: what streams is not rewritten
 
     def request(self, flow: http.HTTPFlow) -> Awaitable[None] | None:
@@ -142,7 +142,7 @@ class Grafting:
         hangup = _Hangup(flow.client_conn)
         outcome = await runtime.grafter.request(
             way.route.target,
-            way.scope,
+            way.config,
             body,
             asker=asker_in(flow.request),
             url=url_of(flow.request),

@@ -29,7 +29,7 @@ from addon.core.live import Frame, is_relevant
 from addon.core.redaction import Redaction
 from addon.graft.exchange import Reply
 from addon.graft.grafter import GraftFailed
-from addon.graft.scope import Scope
+from addon.graft.session_config import SessionConfig
 from addon.hooks.grafting import response_of
 from addon.hooks.lifecycle import Lifecycle
 from addon.hooks.perflow import PerFlow
@@ -103,7 +103,7 @@ class Living:
     def __init__(self, lifecycle: Lifecycle, routing: Routing) -> None:
         self.lifecycle = lifecycle
         self.routing = routing
-        self._scopes = PerFlow[Scope]("live_scope")
+        self._configs = PerFlow[SessionConfig]("live_session_config")
         self._sessions = PerFlow[LiveSession]("live")
         self._secrets = PerFlow[Redaction]("live_secrets")
 
@@ -121,23 +121,23 @@ class Living:
         await runtime.ready.wait()
         runtime.grafter.metrics.request(route.target.surface, route.target.operation)
         try:
-            scope = await runtime.grafter.scope(route.session)
+            config = await runtime.grafter.session_config(route.session)
         except StoreUnavailable as error:
             outcome = runtime.grafter.store_failed(route.target, b"", error)
             if isinstance(outcome, Reply):
                 flow.response = response_of(outcome)
             return
-        if scope is not None:
-            self._scopes[flow] = scope
+        if config is not None:
+            self._configs[flow] = config
 
     def websocket_start(self, flow: http.HTTPFlow) -> None:
-        scope, runtime = self._scopes.pop(flow), self.lifecycle.runtime
-        if scope is None or runtime is None:
+        config, runtime = self._configs.pop(flow), self.lifecycle.runtime
+        if config is None or runtime is None:
             return
         target = self.routing.routes[flow].target
         send = partial(self._inject, flow)
         try:
-            session = LiveSession(runtime.grafter, runtime.executors, scope, target, send)
+            session = LiveSession(runtime.grafter, runtime.executors, config, target, send)
         except Exception as error:
             failure = runtime.grafter.failed(error, "a Live connection could not be begun")
             if runtime.settings.on_store_error != "pass":

@@ -75,13 +75,13 @@ class Looping:
         runtime = self.lifecycle.runtime
         if runtime is not None and not exchange.wire.native:
             return True
-        if runtime is None or exchange.scope.delivery not in ("auto", "loop"):
+        if runtime is None or exchange.config.delivery not in ("auto", "loop"):
             return False
         if exchange.target.operation not in (Operation.GENERATE, Operation.STREAM) or (
             exchange.resumes is not None and exchange.resumes.has_calls
         ):
             return False  # an answer with calls that are not a loop's is ended without one
-        return any(runtime.executors.can_run(exchange.scope, name) for name in exchange.plan.names)
+        return any(runtime.executors.can_run(exchange.config, name) for name in exchange.plan.names)
 
     def divert(self, flow: http.HTTPFlow, exchange: Exchange, client: bytes, grafted: bytes) -> None:
         """Let a loop answer the flow, from what the flow holds when every addon has seen it: other addons may change
@@ -98,7 +98,7 @@ class Looping:
             return self.routing.elsewhere(flow)
         exchange, address = begins.exchange, _address(flow.request)
         streams = exchange.target.framing is not Framing.JSON
-        origin = Origin(exchange.scope.session, begins.client)
+        origin = Origin(exchange.config.session, begins.client)
         loop_client = LoopClient(flow.client_conn, origin, streams, flow.server_conn.via)
         upstream = Upstream(self.clients.of, self.watching.of(loop_client))
         try:

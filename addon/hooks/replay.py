@@ -13,7 +13,7 @@ from addon.core.documents import Document, Malformed, decode, encode, get, objec
 from addon.core.tools import Toolbox, declared_names
 from addon.graft.exchange import Forward, Reply
 from addon.graft.grafter import Grafter
-from addon.graft.scope import Scope
+from addon.graft.session_config import SessionConfig
 from addon.hooks.record import asker_in_flow, client_sent
 from addon.metrics import Metrics
 from addon.settings import Settings
@@ -64,19 +64,19 @@ async def replay(
         name = client.session or session or settings.session
         if session not in (None, name):
             continue
-        scope = await _scope(grafter, name, toolset)
+        config = await _session_config(grafter, name, toolset)
         body, sent = client.body, request.content or b""
-        if scope is not None and client.keeps:
-            scope = dataclasses.replace(scope, client_tools="keep")
-        if scope is not None and not scope.strips and client.grafted:
-            body = _ungrafted(body, scope.toolbox)
+        if config is not None and client.keeps:
+            config = dataclasses.replace(config, client_tools="keep")
+        if config is not None and not config.strips and client.grafted:
+            body = _ungrafted(body, config.toolbox)
         after, note = body, ""
-        if scope is None:
+        if config is None:
             note = f"session {name} has no toolset: nothing is rewritten"
         else:
             outcome = await grafter.request(
                 target,
-                dataclasses.replace(scope, on_pending="pass"),
+                dataclasses.replace(config, on_pending="pass"),
                 body,
                 asker=asker_in_flow(flow),
                 takes_ids=takes_ids(target, request.path),
@@ -105,10 +105,10 @@ def _ungrafted(body: bytes, toolbox: Toolbox) -> bytes:
     return encode({**kept, "tools": tools} if tools else kept)
 
 
-async def _scope(grafter: Grafter, session: str, toolset: Toolset | None) -> Scope | None:
+async def _session_config(grafter: Grafter, session: str, toolset: Toolset | None) -> SessionConfig | None:
     if toolset is None:
-        return await grafter.scope(session)
-    return grafter.scopes.made_of(session, await grafter.store.snapshot(session), toolset)
+        return await grafter.session_config(session)
+    return grafter.session_configs.build(session, await grafter.store.snapshot(session), toolset)
 
 
 def _document(body: bytes) -> Document | str:

@@ -116,7 +116,7 @@ class Runtime:
                 metrics=self.metrics,
                 version=package_version(),
                 pins=pins,
-                shared=lambda: self.grafter.scopes.shared,
+                shared=lambda: self.grafter.session_configs.shared,
                 mounted=open_doors(
                     store=store,
                     grafter=lambda: self.grafter,
@@ -172,7 +172,7 @@ class Runtime:
             if getattr(settings, name) != getattr(self.settings, name):
                 raise ValueError(f"graft_{name} cannot be changed while the proxy runs: restart it")
         self.settings = settings
-        self.grafter = Grafter(self.store, settings, self.metrics, self.grafter.scopes.shared, self.executors)
+        self.grafter = Grafter(self.store, settings, self.metrics, self.grafter.session_configs.shared, self.executors)
         if self.control is not None:
             self.control.change(settings)
 
@@ -194,7 +194,7 @@ class Runtime:
 
     def _share(self) -> None:
         """Give every session the tools of the proxy's sources."""
-        self.grafter.scopes.share([tool.declaration for tool in self.executors.tools.values()])
+        self.grafter.session_configs.share([tool.declaration for tool in self.executors.tools.values()])
 
     async def _hold_on(self) -> None:
         while True:

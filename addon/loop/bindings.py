@@ -13,7 +13,7 @@ import msgspec
 
 from addon.core.documents import Document
 from addon.core.schema import to_json_schema
-from addon.graft.scope import Scope
+from addon.graft.session_config import SessionConfig
 from addon.tools.base import RunRules, Tool
 from store.models import Executor, ToolRules
 
@@ -49,26 +49,26 @@ class Binding:
         return hashlib.blake2b(content, digest_size=16).digest()
 
 
-def handler_of(scope: Scope, tools: Mapping[str, Tool], name: str) -> Handler:
+def handler_of(config: SessionConfig, tools: Mapping[str, Tool], name: str) -> Handler:
     """The handler of a tool. Cheap: called for each tool in each request."""
-    if name in scope.declared:
-        return _handler(scope.toolset.rules.get(name, _NO_RULES).executor)
+    if name in config.declared:
+        return _handler(config.toolset.rules.get(name, _NO_RULES).executor)
     return Handler.SOURCE if name in tools else Handler.NOBODY
 
 
-def binding_of(scope: Scope, tools: Mapping[str, Tool], name: str) -> Binding:
+def binding_of(config: SessionConfig, tools: Mapping[str, Tool], name: str) -> Binding:
     """The binding of a tool. `tools`: the tools of the proxy's sources."""
-    if name in scope.declared:
-        return _declared(scope, name)
+    if name in config.declared:
+        return _declared(config, name)
     tool = tools.get(name)
     if tool is None:
         return Binding(name, Handler.NOBODY, RunRules())
     return Binding(name, Handler.SOURCE, tool.rules, tool.declaration, tool.schema)
 
 
-def _declared(scope: Scope, name: str) -> Binding:
-    stored = scope.toolset.rules.get(name, _NO_RULES)
-    declaration = next((d for d in scope.toolset.declarations if d["name"] == name), {})
+def _declared(config: SessionConfig, name: str) -> Binding:
+    stored = config.toolset.rules.get(name, _NO_RULES)
+    declaration = next((d for d in config.toolset.declarations if d["name"] == name), {})
     rules = RunRules(
         timeout=stored.timeout,
         retries=stored.retries,

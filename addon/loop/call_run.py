@@ -15,7 +15,7 @@ from addon.core.calls import args_key, response_of
 from addon.core.documents import Document
 from addon.graft.exchange import STORE_FAILED
 from addon.graft.owners import Birth
-from addon.graft.scope import Scope
+from addon.graft.session_config import SessionConfig
 from addon.loop.attempts import attempt
 from addon.loop.bindings import Binding, Handler
 from addon.loop.keeper import AnswerKeeper
@@ -55,7 +55,7 @@ class CallRun:
     def __init__(
         self,
         context: RunContext,
-        scope: Scope,
+        config: SessionConfig,
         call: CapturedCall,
         birth: Birth,
         binding: Binding,
@@ -65,8 +65,8 @@ class CallRun:
     ) -> None:
         self.context = context
         self.store = context.store
-        self.scope = scope
-        self.session = scope.session
+        self.config = config
+        self.session = config.session
         self.call = call
         self.birth = birth
         self.binding = binding
@@ -74,7 +74,7 @@ class CallRun:
         self.step = step
         self.limit = limit
         self.loop_id = loop_id
-        self.timeout = scope.tool_timeout if self.rules.timeout is None else self.rules.timeout
+        self.timeout = config.tool_timeout if self.rules.timeout is None else self.rules.timeout
         self.seconds = self.timeout * (1 + (self.rules.retries or 0))
         self._has_begun = False  # the proxy runs the call
         self._has_worker = False  # this call was released to workers, rather than an identical one
@@ -193,7 +193,7 @@ class CallRun:
         while True:
             try:
                 return await self.context.shared.result(
-                    key, self.scope.version, run, share=rules.idempotent, cache_ttl=rules.cache_ttl
+                    key, self.config.version, run, share=rules.idempotent, cache_ttl=rules.cache_ttl
                 )
             except CallExpired:
                 if self._has_worker:
@@ -226,7 +226,7 @@ class CallRun:
 
     async def _manual_answer(self) -> Document:
         """Wait until somebody answers the call through the control API."""
-        seconds = self.scope.pending_timeout if self.rules.timeout is None else self.rules.timeout
+        seconds = self.config.pending_timeout if self.rules.timeout is None else self.rules.timeout
         answered = await self.context.waits.answer(self.session, self.call.call_id, seconds)
         if answered is None:
             return await self._store_answer(error=f"nobody answered {self.call.name} within {seconds:g} s")
@@ -236,7 +236,7 @@ class CallRun:
 
     async def _denial(self) -> Document | None:
         """Wait for a human's decision. None if the call is approved, else the response for the model."""
-        timeout = self.scope.approval_timeout
+        timeout = self.config.approval_timeout
         decided = await self.context.waits.decision(self.session, self.call.call_id, timeout)
         if decided is None:
             message = f"nobody approved this call within {timeout:g} s"

@@ -16,7 +16,7 @@ import httpx2
 from addon.core.answer import CapturedCall
 from addon.core.documents import Document
 from addon.graft.owners import Birth
-from addon.graft.scope import Scope
+from addon.graft.session_config import SessionConfig
 from addon.loop.bindings import Binding, Handler, binding_of, handler_of
 from addon.loop.call_run import CallRun, RunContext, misfit
 from addon.loop.clients import no_cookies
@@ -115,22 +115,22 @@ class Executors:
         if self.source is not None:
             await self.source.__aexit__(None, None, None)
 
-    def can_run(self, scope: Scope, name: str) -> bool:
+    def can_run(self, config: SessionConfig, name: str) -> bool:
         """Whether calls of this name are run by the proxy or by workers, rather than answered by hand."""
-        return handler_of(scope, self.tools, name) is not Handler.NOBODY
+        return handler_of(config, self.tools, name) is not Handler.NOBODY
 
-    def binding(self, scope: Scope, name: str) -> Binding:
-        return binding_of(scope, self.tools, name)
+    def binding(self, config: SessionConfig, name: str) -> Binding:
+        return binding_of(config, self.tools, name)
 
-    def birth(self, scope: Scope, call: CapturedCall, *, runs: bool) -> Birth:
+    def birth(self, config: SessionConfig, call: CapturedCall, *, runs: bool) -> Birth:
         """The initial state of a call: checked, with its owner. `runs`: a loop or a Live connection runs the call and
         waits for it; otherwise it is begun only if workers run it. A call passed through to the client belongs to the
         client alone."""
         if call.fault is not None:
             return Birth(error=call.fault, begins=runs)
-        if scope.delivery == "passthrough" and not runs:
+        if config.delivery == "passthrough" and not runs:
             return Birth()  # the client runs it
-        binding = self.binding(scope, call.name)
+        binding = self.binding(config, call.name)
         problems = [] if binding.schema is None else self._checks.quick_problems(binding.schema, call.args)
         if problems:
             return Birth(error=misfit(problems), begins=runs)
@@ -147,34 +147,44 @@ class Executors:
             unchecked=problems is None,
         )
 
-    def may_run_twice(self, scope: Scope, name: str) -> bool:
+    def may_run_twice(self, config: SessionConfig, name: str) -> bool:
         """Whether a call of this name may be run again although it may have run."""
-        return self.binding(scope, name).rules.idempotent
+        return self.binding(config, name).rules.idempotent
 
-    def comes_after(self, scope: Scope, name: str) -> Collection[str]:
+    def comes_after(self, config: SessionConfig, name: str) -> Collection[str]:
         """The tools whose calls of the same step must end before a call of this name begins."""
-        return self.binding(scope, name).rules.after
+        return self.binding(config, name).rules.after
 
     def start(
-        self, scope: Scope, call: CapturedCall, birth: Birth, step: RunningStep, limit: asyncio.Semaphore, loop_id: str
+        self,
+        config: SessionConfig,
+        call: CapturedCall,
+        birth: Birth,
+        step: RunningStep,
+        limit: asyncio.Semaphore,
+        loop_id: str,
     ) -> None:
         """Begin a call of a step. Its answer, the functionResponse's `response`, is the result of its task in `step`. A
         call without a handler waits for its answer by hand. A call that does not begin gets no task: calls that must
         wait for it ask the store."""
-        binding = self.binding(scope, call.name)
+        binding = self.binding(config, call.name)
         if not birth.begins:
-            step.add_external(call.call_id, call.name, partial(self._context.waits.answer, scope.session, call.call_id))
+            step.add_external(
+                call.call_id, call.name, partial(self._context.waits.answer, config.session, call.call_id)
+            )
             if birth.unchecked:
-                self._track(asyncio.ensure_future(self._check(scope, call, binding)))
+                self._track(asyncio.ensure_future(self._check(config, call, binding)))
             return
-        run = CallRun(self._context, scope, call, birth, binding, step, limit, loop_id)
+        run = CallRun(self._context, config, call, birth, binding, step, limit, loop_id)
         self._track(step.add(call.call_id, call.name, binding.rules.after, run))
 
-    def background(self, scope: Scope) -> "BackgroundStep":
+    def background(self, config: SessionConfig) -> "BackgroundStep":
         """A step that continues without a loop."""
-        return BackgroundStep(self, scope)
+        return BackgroundStep(self, config)
 
-    async def abandon(self, scope: Scope, step: RunningStep, calls: Iterable[str]) -> list[asyncio.Task[Document]]:
+    async def abandon(
+        self, config: SessionConfig, step: RunningStep, calls: Iterable[str]
+    ) -> list[asyncio.Task[Document]]:
         """Stop waiting for these calls of a step. Calls that may be running and must not run twice continue, and their
         results are stored; the others are cancelled, and expire. Final calls stay unchanged. Returns the cancelled
         tasks, for `wait_cancelled`."""
@@ -183,26 +193,26 @@ class Executors:
         for task in tasks:
             task.cancel()
         for call_id in cancelled:
-            await self._settle(scope, call_id, "cancelled: its answer was not waited for")
+            await self._settle(config, call_id, "cancelled: its answer was not waited for")
         return tasks
 
     async def wait_cancelled(self, tasks: Iterable[asyncio.Task[Document]]) -> None:
         """Wait until cancelled calls have ended, for a few seconds at most."""
         await _cancel_all(tasks)
 
-    async def cancel_calls(self, scope: Scope, step: RunningStep, calls: Sequence[str], why: str) -> None:
+    async def cancel_calls(self, config: SessionConfig, step: RunningStep, calls: Sequence[str], why: str) -> None:
         """End only these calls of a step."""
         await _cancel_all([step.tasks[call_id] for call_id in calls if call_id in step.tasks])
         for call_id in calls:
-            await self._settle(scope, call_id, why)
+            await self._settle(config, call_id, why)
 
     async def flush(self, calls: Iterable[str]) -> None:
         """Store the answers of these calls that could not be stored before. Raises StoreUnavailable."""
         await self._keeper.flush(calls)
 
-    def behavior(self, scope: Scope, name: str) -> tuple[str | None, str | None]:
+    def behavior(self, config: SessionConfig, name: str) -> tuple[str | None, str | None]:
         """`behavior` and `scheduling` of a tool, for the Live API."""
-        rules = self.binding(scope, name).rules
+        rules = self.binding(config, name).rules
         return rules.behavior, rules.scheduling
 
     async def _invoke(self, binding: Binding, call: CapturedCall) -> Any:
@@ -212,11 +222,11 @@ class Executors:
         endpoint = HttpExecutor(binding.executor.model_dump(exclude_none=True), self._http)
         return await endpoint.call(call.name, call.args, call_id=call.call_id)
 
-    async def _check(self, scope: Scope, call: CapturedCall, binding: Binding) -> None:
+    async def _check(self, config: SessionConfig, call: CapturedCall, binding: Binding) -> None:
         """Check the arguments of a call that is not begun here, if the check takes long."""
         assert binding.schema is not None
         if problems := await self._checks.problems(binding.schema, call.args):
-            await self._keeper.answer(scope.session, call.call_id, error=misfit(problems))
+            await self._keeper.answer(config.session, call.call_id, error=misfit(problems))
 
     def _abandon(self, task: asyncio.Task[Any]) -> None:
         task.cancel()
@@ -227,23 +237,23 @@ class Executors:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _settle(self, scope: Scope, call_id: str, error: str) -> None:
-        await self._keeper.settle(scope.session, call_id, Status.EXPIRED, error)
+    async def _settle(self, config: SessionConfig, call_id: str, error: str) -> None:
+        await self._keeper.settle(config.session, call_id, Status.EXPIRED, error)
 
 
 class BackgroundStep:
     """The calls of a step that the client received and workers run, with the same order and limit as in a loop. Nobody
     waits for them."""
 
-    def __init__(self, executors: Executors, scope: Scope) -> None:
+    def __init__(self, executors: Executors, config: SessionConfig) -> None:
         self._executors = executors
-        self._scope = scope
+        self._config = config
         self._step = RunningStep()
-        self._limit = asyncio.Semaphore(scope.parallel)
+        self._limit = asyncio.Semaphore(config.parallel)
         self._loop_id = secrets.token_hex(8)
 
     def start(self, call: CapturedCall, birth: Birth) -> None:
-        self._executors.start(self._scope, call, birth, self._step, self._limit, self._loop_id)
+        self._executors.start(self._config, call, birth, self._step, self._limit, self._loop_id)
 
     def complete(self) -> None:
         """No more calls can come."""

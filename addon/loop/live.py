@@ -16,7 +16,7 @@ from addon.graft.exchange import STORE_FAILED
 from addon.graft.grafter import Grafter, GraftFailed
 from addon.graft.owners import Birth
 from addon.graft.records import call_of, live_turn_of, new_call_id, new_turn_id
-from addon.graft.scope import Scope
+from addon.graft.session_config import SessionConfig
 from addon.loop.executors import Executors
 from addon.loop.steps import RunningStep
 from addon.surfaces.base import Target
@@ -33,25 +33,30 @@ class LiveSession:
     waits for an approval."""
 
     def __init__(
-        self, grafter: Grafter, executors: Executors, scope: Scope, target: Target, send: Callable[[Frame], None]
+        self,
+        grafter: Grafter,
+        executors: Executors,
+        config: SessionConfig,
+        target: Target,
+        send: Callable[[Frame], None],
     ) -> None:
         self.grafter = grafter
         self.executors = executors
-        self.scope = scope
+        self.config = config
         self.target = target
         self.loop_id = secrets.token_hex(8)
         self._send = send
         self._why = _TAKEN_BACK  # a call is cancelled
         self._steps: dict[str, RunningStep] = {}
-        self._limit = asyncio.Semaphore(scope.parallel)
+        self._limit = asyncio.Semaphore(config.parallel)
         self._tasks: set[asyncio.Task[None]] = set()
         self._storing: set[asyncio.Task[None]] = set()  # those of them whose calls are not all stored and begun
-        names = [str(declaration["name"]) for declaration in scope.toolbox.declarations]
+        names = [str(declaration["name"]) for declaration in config.toolbox.declarations]
         self._live = LiveMachine(
-            scope.toolbox,
-            {name: ToolBehavior(*executors.behavior(scope, name)) for name in names},
-            strips=scope.strips,
-            passthrough=scope.delivery == "passthrough",
+            config.toolbox,
+            {name: ToolBehavior(*executors.behavior(config, name)) for name in names},
+            strips=config.strips,
+            passthrough=config.delivery == "passthrough",
             new_call_id=new_call_id,
             limits=Limits(grafter.settings.max_calls, grafter.settings.max_args),
         )
@@ -134,7 +139,7 @@ class LiveSession:
         now, turn_id = self.store.clock(), new_turn_id()
         try:
             turn = live_turn_of(self, turn_id, called, now=now)
-            shown = self.scope.delivery == "passthrough"
+            shown = self.config.delivery == "passthrough"
             births = {call.call_id: self._birth(call) for call in called.calls}
             calls = [
                 call_of(self, turn_id, call, births[call.call_id], now=now, number=called.number)
@@ -149,19 +154,19 @@ class LiveSession:
             return
         self.grafter.metrics.captured(len(called.calls))
         step = RunningStep()
-        if called.number >= self.scope.max_rounds and not shown:
+        if called.number >= self.config.max_rounds and not shown:
             await self._refuse(called)
             return
         for call in called.calls:
             if shown or not self._live.waits_for(call.call_id):  # cancelled while it was being stored
                 continue
             self._steps[call.call_id] = step
-            self.executors.start(self.scope, call, births[call.call_id], step, self._limit, self.loop_id)
+            self.executors.start(self.config, call, births[call.call_id], step, self._limit, self.loop_id)
             step.tasks[call.call_id].add_done_callback(partial(self._answered, call.call_id))
         step.complete.set()
 
     def _birth(self, call: CapturedCall) -> Birth:
-        return self.executors.birth(self.scope, call, runs=self.scope.delivery != "passthrough")
+        return self.executors.birth(self.config, call, runs=self.config.delivery != "passthrough")
 
     async def _refuse(self, called: LiveStep) -> None:
         """The model calls again and again without an answer: nothing is run any more before its next turn."""
@@ -182,7 +187,7 @@ class LiveSession:
         await self._stored()
         for call_id in call_ids:
             step = self._steps.pop(call_id, None)
-            await self.executors.cancel_calls(self.scope, step or RunningStep(), [call_id], self._why)
+            await self.executors.cancel_calls(self.config, step or RunningStep(), [call_id], self._why)
 
     async def _given(self, call_id: str, response: Document) -> None:
         """The client has answered a call that it was shown."""
@@ -192,7 +197,7 @@ class LiveSession:
     async def _take(self, call_id: str, *, result: Document | None = None, error: str | None = None) -> None:
         """Store an answer that no tool has given."""
         try:
-            await self.store.answer(self.scope.session, call_id, result=result, error=error)
+            await self.store.answer(self.config.session, call_id, result=result, error=error)
         except AlreadyAnswered:
             pass
         except StoreError as failure:

@@ -63,7 +63,7 @@ class Runner:
         self.executors = executors
         self.upstream = upstream
         self.exchange = exchange
-        self.scope = exchange.scope
+        self.config = exchange.config
         self.address = address
         self.wire = exchange.wire
         self.request = self.wire.read(body)
@@ -75,7 +75,7 @@ class Runner:
             executors,
             self.request,
         )
-        self.limit = asyncio.Semaphore(self.scope.parallel)
+        self.limit = asyncio.Semaphore(self.config.parallel)
         self.step = RunningStep()
         self._calls: list[str] = []  # of the present step
         self._all_calls: list[str] = []  # of all steps
@@ -130,7 +130,7 @@ class Runner:
         self.machine.close()
         self._count()
         if not self._ended:
-            self._cancelled_calls = await self.executors.abandon(self.scope, self.step, self._calls)
+            self._cancelled_calls = await self.executors.abandon(self.config, self.step, self._calls)
             await broke_off(self.grafter, self.machine)  # who asks again finds the calls as they are left
 
     async def _begin(self) -> Output:
@@ -187,7 +187,7 @@ class Runner:
                     yield body
                 case Start(calls):
                     for call, birth in calls:
-                        self.executors.start(self.scope, call, birth, self.step, self.limit, self.loop_id)
+                        self.executors.start(self.config, call, birth, self.step, self.limit, self.loop_id)
                 case Send() | Wait():
                     self._next = effect
                 case End(outcome):

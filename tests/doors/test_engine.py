@@ -328,7 +328,7 @@ async def test_where_the_store_fails_nothing_is_asked(house: House, monkeypatch:
     assert not house.outside.callers
 
 
-@pytest.mark.parametrize("where", ["graft.grafter.rewrite", "graft.scope.Toolbox"])
+@pytest.mark.parametrize("where", ["graft.grafter.rewrite", "graft.session_config.Toolbox"])
 @pytest.mark.parametrize("policy", ["fail", "pass"])
 async def test_a_mistake_in_a_turn_is_told_in_the_door_s_words_or_the_turn_goes_on_without_the_graft(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: str, where: str

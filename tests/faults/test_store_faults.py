@@ -263,12 +263,12 @@ class Loop(Chat):
         target, url = self.proxy.target(self.framing, "developer", "gemini-3-flash-preview")
         body, grafter = encode({"contents": contents}), self.proxy.grafter
         try:
-            scope = await grafter.scope("default")
+            config = await grafter.session_config("default")
         except StoreUnavailable as error:
             outcome = grafter.store_failed(target, body, error)
         else:
-            assert scope is not None
-            outcome = await grafter.request(target, scope, body, asker="k", url=url)
+            assert config is not None
+            outcome = await grafter.request(target, config, body, asker="k", url=url)
         if isinstance(outcome, Reply):
             return of_answer(outcome.status, outcome.body)
         assert isinstance(outcome, Forward)

@@ -180,9 +180,9 @@ class Answers:
         """One try; the bytes that were fed. Raises Failure."""
         shape = rng.choice(SHAPES)
         data = mutated(_body(shape, _documents(shape, rng)), rng)
-        scope = await self.grafter.scope(rng.choice(("placeholder", "auto")))
-        assert scope is not None
-        outcome = await self.grafter.request(shape.target, scope, encode(shape.body), asker="key:k", url=shape.path)
+        config = await self.grafter.session_config(rng.choice(("placeholder", "auto")))
+        assert config is not None
+        outcome = await self.grafter.request(shape.target, config, encode(shape.body), asker="key:k", url=shape.path)
         assert isinstance(outcome, Forward)
         assert outcome.exchange is not None
         kinds = {Framing.SSE: "text/event-stream", Framing.JSON: "application/json", Framing.ARRAY: "application/json"}
@@ -226,9 +226,9 @@ class Requests:
             request["contents"] = [*_CONTENTS, *told]
         data = mutated(encode(body), rng)
         grafter = self.answers.grafter
-        scope = await grafter.scope(rng.choice(("placeholder", "auto")))
-        assert scope is not None
-        outcome = await grafter.request(shape.target, scope, data, asker="key:k", url=shape.path)
+        config = await grafter.session_config(rng.choice(("placeholder", "auto")))
+        assert config is not None
+        outcome = await grafter.request(shape.target, config, data, asker="key:k", url=shape.path)
         if isinstance(outcome, Reply) and outcome.status >= 500:
             raise Failure(f"a request was answered {outcome.status}: {outcome.body!r}")
         return data

@@ -64,10 +64,13 @@ async def test_an_event_that_cannot_be_read_gives_out_no_call_before_it(
 ) -> None:
     answers = Answers(store)
     await answers.open()
-    target, scope = match("POST", "generativelanguage.googleapis.com", path), await answers.grafter.scope("placeholder")
+    target, config = (
+        match("POST", "generativelanguage.googleapis.com", path),
+        await answers.grafter.session_config("placeholder"),
+    )
     assert target is not None
-    assert scope is not None
-    outcome = await answers.grafter.request(target, scope, encode(body))
+    assert config is not None
+    outcome = await answers.grafter.request(target, config, encode(body))
     assert isinstance(outcome, Forward)
     assert outcome.exchange is not None
     capture = Capture(answers.grafter, outcome.exchange, "text/event-stream")
@@ -82,9 +85,9 @@ async def test_a_content_of_another_kind_is_no_error_of_the_proxy_s(
 ) -> None:
     answers, shape = Answers(store), SHAPES[number]
     await answers.open()
-    scope = await answers.grafter.scope("placeholder")
-    assert scope is not None
-    outcome = await answers.grafter.request(shape.target, scope, encode(shape.body))
+    config = await answers.grafter.session_config("placeholder")
+    assert config is not None
+    outcome = await answers.grafter.request(shape.target, config, encode(shape.body))
     assert isinstance(outcome, Forward)
     assert outcome.exchange is not None
     read: Document = {"functionCall": {"name": "x"}, "tool_calls": []}  # or nothing would read it

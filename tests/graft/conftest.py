@@ -12,7 +12,7 @@ from addon.graft import journal, reading
 from addon.graft.capture import Capture
 from addon.graft.exchange import Exchange, Forward, Outcome
 from addon.graft.grafter import Grafter
-from addon.graft.scope import Scope
+from addon.graft.session_config import SessionConfig
 from addon.metrics import Metrics
 from addon.settings import Settings
 from addon.surfaces.base import Framing, Operation, Target
@@ -112,16 +112,16 @@ class Graft:
         )
         await self.store.put_toolset(session, toolset)
 
-    async def scope(self, session: str = "default") -> Scope:
-        scope = await self.grafter.scope(session)
-        assert scope is not None
-        return scope
+    async def session_config(self, session: str = "default") -> SessionConfig:
+        config = await self.grafter.session_config(session)
+        assert config is not None
+        return config
 
     async def request(
         self, body: Document | bytes, to: Target | None = None, *, session: str = "default", **kwargs: Any
     ) -> Outcome:
         data = body if isinstance(body, bytes) else encode(body)
-        return await self.grafter.request(to or target(), await self.scope(session), data, **kwargs)
+        return await self.grafter.request(to or target(), await self.session_config(session), data, **kwargs)
 
     async def sent(self, body: Document, to: Target | None = None, **kwargs: Any) -> Document:
         """What goes upstream, decoded."""

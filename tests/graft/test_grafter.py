@@ -40,11 +40,11 @@ async def answer_all(graft: Graft, result: Any, session: str = "default") -> Non
 
 
 async def test_a_session_without_a_toolset_has_no_scope_and_an_empty_toolset_is_one(graft: Graft) -> None:
-    assert await graft.grafter.scope("default") is None
+    assert await graft.grafter.session_config("default") is None
     await graft.tools()
-    assert await graft.grafter.scope("default") is not None
+    assert await graft.grafter.session_config("default") is not None
     await graft.store.put_toolset("default", None)
-    assert await graft.grafter.scope("default") is None
+    assert await graft.grafter.session_config("default") is None
 
 
 async def test_strip_takes_the_clients_tools_out_and_puts_the_toolsets_in(graft: Graft) -> None:
@@ -800,7 +800,7 @@ async def test_a_store_that_fails_is_a_503_in_googles_shape(
     graft: Graft, monkeypatch: pytest.MonkeyPatch, to: Target, wrapped: bool
 ) -> None:
     history = await pending(graft)
-    scope = await graft.scope()
+    config = await graft.session_config()
 
     async def fail(*_: Any, **__: Any) -> None:
         raise StoreUnavailable("disk full")
@@ -808,7 +808,7 @@ async def test_a_store_that_fails_is_a_503_in_googles_shape(
     monkeypatch.setattr(graft.store, "look_up", fail)
     body: Document = {"contents": history}
     data = encode({"model": "m", "request": body} if to.request_path else body)
-    outcome = await graft.grafter.request(to, scope, data)
+    outcome = await graft.grafter.request(to, config, data)
     assert isinstance(outcome, Reply)
     assert (outcome.status, outcome.content_type) == (503, "application/json; charset=UTF-8")
     document = decode(outcome.body)
@@ -817,7 +817,7 @@ async def test_a_store_that_fails_is_a_503_in_googles_shape(
     assert "the store does not answer" in error["message"]
     settings = graft.grafter.settings.model_copy(update={"on_store_error": "pass"})
     passing = Grafter(graft.store, settings, graft.grafter.metrics)
-    assert await passing.request(to, scope, data) == Forward(data)
+    assert await passing.request(to, config, data) == Forward(data)
 
 
 # --- what nobody foresaw -----------------------------------------------------------------------------------------
@@ -854,15 +854,15 @@ async def test_a_mistake_in_a_request_is_told_or_passed_over_and_leaves_nothing_
     history = await pending(graft)
     body: Document = {"contents": history}
     data = encode({"model": "m", "request": body} if to.request_path else body)
-    scope = await graft.scope()
+    config = await graft.session_config()
     settings = graft.grafter.settings.model_copy(update={"on_store_error": "pass"})
     passing = Grafter(graft.store, settings, graft.grafter.metrics)
-    fine = await graft.grafter.request(to, scope, data)
+    fine = await graft.grafter.request(to, config, data)
     with monkeypatch.context() as patch:
         patch.setattr(MISTAKES[where], mistaken)
-        assert await passing.request(to, scope, data) == Forward(data)
+        assert await passing.request(to, config, data) == Forward(data)
         caplog.clear()
-        outcome = await graft.grafter.request(to, scope, data)
+        outcome = await graft.grafter.request(to, config, data)
     assert isinstance(outcome, Reply)
     assert (outcome.status, outcome.content_type) == (500, "application/json; charset=UTF-8")
     document = decode(outcome.body)
@@ -873,7 +873,7 @@ async def test_a_mistake_in_a_request_is_told_or_passed_over_and_leaves_nothing_
     )
     assert len([record for record in caplog.records if record.levelname == "ERROR"]) == 1
     assert b'toolgraft_errors_total{kind="graft"} 2.0' in graft.grafter.metrics.render()
-    after = await graft.grafter.request(to, scope, data)
+    after = await graft.grafter.request(to, config, data)
     assert isinstance(fine, Forward)
     assert isinstance(after, Forward)
     assert after.body == fine.body != data
@@ -883,6 +883,6 @@ async def test_a_mistake_while_a_sessions_tools_are_read_is_a_failure_of_the_gra
     graft: Graft, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await graft.tools(WEATHER)
-    monkeypatch.setattr("addon.graft.scope.Toolbox", mistaken)
+    monkeypatch.setattr("addon.graft.session_config.Toolbox", mistaken)
     with pytest.raises(GraftFailed, match="the session's tools could not be read: ZeroDivisionError"):
-        await graft.grafter.scope("default")
+        await graft.grafter.session_config("default")

@@ -15,7 +15,7 @@ from addon.graft.effects import Begin, Effect, End, Note, Refuse, Save, Send, Sh
 from addon.graft.exchange import Exchange
 from addon.graft.machine import AnswerMachine, BadAnswer
 from addon.graft.owners import Birth, ByHand
-from addon.graft.scope import Scope
+from addon.graft.session_config import SessionConfig
 from addon.settings import Settings
 from addon.surfaces.base import Framing, Operation, Target
 from store.base import Store
@@ -34,10 +34,10 @@ STREAMS = pytest.mark.parametrize("form", ["sse", "array", "wrapped"])
 class Runs(ByHand):
     """Everything can be run."""
 
-    def can_run(self, scope: Scope, name: str) -> bool:
+    def can_run(self, config: SessionConfig, name: str) -> bool:
         return True
 
-    def birth(self, scope: Scope, call: CapturedCall, *, runs: bool) -> Birth:
+    def birth(self, config: SessionConfig, call: CapturedCall, *, runs: bool) -> Birth:
         return Birth(error=call.fault, begins=runs)
 
 

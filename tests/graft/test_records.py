@@ -58,7 +58,7 @@ async def test_a_call_knows_its_place_and_one_of_an_unknown_tool_has_failed_alre
     assert (record.owner, record.approval, record.redeliver, record.proxy_id) == ("loop", "waiting", True, "p")
     assert not record.released
     nonsense = known._replace(name="nonsense", fault="unknown tool: nonsense")
-    birth = ByHand().birth(exchange.scope, nonsense, runs=False)
+    birth = ByHand().birth(exchange.config, nonsense, runs=False)
     unknown = call_of(exchange, "turn_1", nonsense, birth, now=5.0)
     assert (unknown.status, unknown.error, unknown.round) == (Status.FAILED, "unknown tool: nonsense", 0)
 

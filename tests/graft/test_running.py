@@ -10,7 +10,7 @@ from addon.core.answer import CapturedCall
 from addon.core.documents import Document, decode
 from addon.graft.exchange import Abandoned, Forward, Outcome, Reply
 from addon.graft.owners import Birth, ByHand
-from addon.graft.scope import Scope
+from addon.graft.session_config import SessionConfig
 from addon.surfaces.base import Operation
 from store.backends.memory import MemoryStore
 from store.models import Call
@@ -24,10 +24,10 @@ class Owned(ByHand):
         self.births = births
         self.after = after or {}
 
-    def birth(self, scope: Scope, call: CapturedCall, *, runs: bool) -> Birth:
+    def birth(self, config: SessionConfig, call: CapturedCall, *, runs: bool) -> Birth:
         return self.births.get(call.name, Birth())
 
-    def comes_after(self, scope: Scope, name: str) -> Collection[str]:
+    def comes_after(self, config: SessionConfig, name: str) -> Collection[str]:
         return self.after.get(name, ())
 
 

@@ -303,7 +303,12 @@ async def test_a_store_that_fails_is_said_so_or_passed_over(
 @pytest.mark.parametrize("policy", ["fail", "pass"])
 @pytest.mark.parametrize(
     "where",
-    ["graft.grafter.rewrite", "graft.scope.Toolbox", "hooks.looping.Looping.wants", "hooks.looping.Looping.divert"],
+    [
+        "graft.grafter.rewrite",
+        "graft.session_config.Toolbox",
+        "hooks.looping.Looping.wants",
+        "hooks.looping.Looping.divert",
+    ],
 )
 async def test_a_mistake_in_a_request_is_told_or_the_request_goes_on_as_it_came(
     policy: str, where: str, make: Make, monkeypatch: pytest.MonkeyPatch

@@ -31,7 +31,7 @@ async def looping(make: Callable[..., Hooks], tmp_path: Path) -> Hooks:
     assert hooks.lifecycle.runtime is not None
     await hooks.lifecycle.runtime.executors.open()
     tools = hooks.lifecycle.runtime.executors.tools
-    hooks.lifecycle.runtime.grafter.scopes.share([tool.declaration for tool in tools.values()])
+    hooks.lifecycle.runtime.grafter.session_configs.share([tool.declaration for tool in tools.values()])
     hooks.lifecycle.runtime.loops = Noted()
     return hooks
 

@@ -268,7 +268,7 @@ class Proxy:
         await self.store.open()
         await self.store.hold("this", 3600)
         await self.executors.open()
-        self.grafter.scopes.share([tool.declaration for tool in self.executors.tools.values()])
+        self.grafter.session_configs.share([tool.declaration for tool in self.executors.tools.values()])
 
     async def close(self) -> None:
         await self.executors.close()
@@ -281,9 +281,9 @@ class Proxy:
         await self.store.put_toolset("default", Toolset(declarations=list(declarations), rules=rules))
 
     async def forwarded(self, body: Document, target: Target, url: str = "") -> Forward:
-        scope = await self.grafter.scope("default")
-        assert scope is not None
-        outcome = await self.grafter.request(target, scope, encode(body), url=url)
+        config = await self.grafter.session_config("default")
+        assert config is not None
+        outcome = await self.grafter.request(target, config, encode(body), url=url)
         assert isinstance(outcome, Forward)
         return outcome
 

@@ -50,11 +50,11 @@ async def beside_the_client_s_own(proxy: Proxy, calls: Sequence[Document], polic
 
 async def in_a_live_connection(proxy: Proxy, calls: Sequence[Document], policy: Mapping[str, Any]) -> list[Document]:
     await _hold(proxy, **policy)
-    scope = await proxy.grafter.scope("default")
-    assert scope is not None
+    config = await proxy.grafter.session_config("default")
+    assert config is not None
     sent: list[Frame] = []
     target = Target("live", Operation.LIVE, Framing.JSON, "", (), ())
-    session = LiveSession(proxy.grafter, proxy.executors, scope, target, sent.append)
+    session = LiveSession(proxy.grafter, proxy.executors, config, target, sent.append)
     session.from_client(Frame(json.dumps({"setup": {"model": "models/m"}}).encode()))
     named = [{**one["functionCall"], "id": f"f{number}"} for number, one in enumerate(calls)]
     session.from_server(Frame(encode({"toolCall": {"functionCalls": named}})))

@@ -44,10 +44,10 @@ class Chat:
 
     async def ask(self) -> Document:
         assert TARGET is not None
-        scope = await self.proxy.grafter.scope("default")
-        assert scope is not None
+        config = await self.proxy.grafter.session_config("default")
+        assert config is not None
         body = encode({**self.body, "messages": self.messages})
-        outcome = await self.proxy.grafter.request(TARGET, scope, body)
+        outcome = await self.proxy.grafter.request(TARGET, config, body)
         if isinstance(outcome, Reply):
             return message_of(outcome.body)
         assert isinstance(outcome, Forward)
@@ -220,11 +220,11 @@ async def test_what_is_no_chat_completion_is_passed_on_with_a_warning(
     proxy: Proxy, stream: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert TARGET is not None
-    scope = await proxy.grafter.scope("default")
-    assert scope is not None
+    config = await proxy.grafter.session_config("default")
+    assert config is not None
     body = encode({"messages": [], "functions": [{"name": "f"}], "stream": stream})
     with caplog.at_level(logging.WARNING, "toolgraft"):
-        assert await proxy.grafter.request(TARGET, scope, body) == Forward(body)
+        assert await proxy.grafter.request(TARGET, config, body) == Forward(body)
     assert "functions is the older form, before tools" in caplog.text
 
 

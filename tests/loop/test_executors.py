@@ -41,13 +41,13 @@ async def test_the_proxy_s_tool_never_runs_for_a_name_that_the_session_declares(
     proxy.tools.add("remote", returns("the proxy's"), approval=True)
     await proxy.open()
     await proxy.declare(REMOTE, **({} if rules is None else {"remote": rules}))
-    scope = await proxy.grafter.scope("default")
-    assert scope is not None
-    assert not proxy.executors.can_run(scope, "remote"), "its result comes by hand"
+    config = await proxy.grafter.session_config("default")
+    assert config is not None
+    assert not proxy.executors.can_run(config, "remote"), "its result comes by hand"
     await proxy.declare({**REMOTE, "name": "another"})
-    scope = await proxy.grafter.scope("default")
-    assert scope is not None
-    assert proxy.executors.can_run(scope, "remote")
+    config = await proxy.grafter.session_config("default")
+    assert config is not None
+    assert proxy.executors.can_run(config, "remote")
 
 
 async def test_calls_may_begin_as_soon_as_their_task_is_made(proxy: Proxy) -> None:

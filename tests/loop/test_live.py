@@ -77,10 +77,10 @@ async def connect(proxy: Proxy) -> AsyncIterator[Connect]:
     lives = LiveSessions()
 
     async def connects() -> Connection:
-        scope = await proxy.grafter.scope("default")
-        assert scope is not None
+        config = await proxy.grafter.session_config("default")
+        assert config is not None
         sent: list[Frame] = []
-        session = LiveSession(proxy.grafter, proxy.executors, scope, TARGET, sent.append)
+        session = LiveSession(proxy.grafter, proxy.executors, config, TARGET, sent.append)
         lives.add(session)
         made = Connection(proxy, session, sent)
         made.client(SETUP)
@@ -333,10 +333,10 @@ async def test_a_connection_that_ends_cancels_what_runs_and_sends_nothing_more(p
 async def test_all_connections_end_with_the_proxy(proxy: Proxy) -> None:
     proxy.tools.add("hangs", hangs)
     await proxy.open()
-    scope = await proxy.grafter.scope("default")
-    assert scope is not None
+    config = await proxy.grafter.session_config("default")
+    assert config is not None
     lives = LiveSessions()
-    session = LiveSession(proxy.grafter, proxy.executors, scope, TARGET, lambda frame: None)
+    session = LiveSession(proxy.grafter, proxy.executors, config, TARGET, lambda frame: None)
     lives.add(session)
     connection = Connection(proxy, session, [])
     connection.client(SETUP)

@@ -217,7 +217,7 @@ async def test_a_call_that_the_model_waits_for_and_whose_proxy_died_is_told_to_h
     await after.store.hold("after", 60)
     after.tools.functions = proxy.tools.functions
     await after.executors.open()
-    after.grafter.scopes.share([tool.declaration for tool in after.executors.tools.values()])
+    after.grafter.session_configs.share([tool.declaration for tool in after.executors.tools.values()])
     after.client = proxy.client
     assert (await after.ask("x")).text == "Wait. done"
     (response,) = responses(upstream.bodies[-1])

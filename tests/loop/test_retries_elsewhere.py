@@ -59,10 +59,10 @@ async def sender(proxy: Proxy, gemini: StrictGemini) -> AsyncIterator[Proxy]:
 
 async def ask(proxy: Proxy, path: str, document: Document) -> bytes:
     """What the client gets; an error where the answer fails."""
-    target, scope = match("POST", GOOGLE, path), await proxy.grafter.scope("default")
+    target, config = match("POST", GOOGLE, path), await proxy.grafter.session_config("default")
     assert target is not None
-    assert scope is not None
-    outcome = await proxy.grafter.request(target, scope, encode(document), asker="someone")
+    assert config is not None
+    outcome = await proxy.grafter.request(target, config, encode(document), asker="someone")
     assert isinstance(outcome, Forward)
     assert outcome.exchange is not None
     headers = [(b"content-type", b"application/json"), (b"authorization", b"Bearer k"), (b"x-goog-api-key", b"k")]

@@ -35,9 +35,9 @@ async def sent(proxy: Proxy, gemini: StrictGemini, body: Document, target: Targe
 async def exchanged(
     proxy: Proxy, gemini: StrictGemini, body: Document, target: Target, path: str
 ) -> tuple[str, Document]:
-    scope = await proxy.grafter.scope("default")
-    assert scope is not None
-    outcome = await proxy.grafter.request(target, scope, encode(body))
+    config = await proxy.grafter.session_config("default")
+    assert config is not None
+    outcome = await proxy.grafter.request(target, config, encode(body))
     assert isinstance(outcome, Forward)
     assert outcome.exchange is None
     async with httpx2.AsyncClient(trust_env=False) as client:

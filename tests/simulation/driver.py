@@ -13,7 +13,7 @@ from addon.graft.exchange import Exchange, Forward
 from addon.graft.grafter import Grafter
 from addon.graft.machine import AnswerMachine
 from addon.graft.owners import ByHand
-from addon.graft.scope import Scope
+from addon.graft.session_config import SessionConfig
 from addon.graft.shell import broke_off, record
 from tests.simulation.chat import Document
 
@@ -53,7 +53,7 @@ async def captured(
 class Runs(ByHand):
     """A loop's calls are all run; by whom is the test's business."""
 
-    def can_run(self, scope: Scope, name: str) -> bool:
+    def can_run(self, config: SessionConfig, name: str) -> bool:
         return True
 
 
@@ -84,7 +84,7 @@ class Loop:
             if isinstance(following, Wait):
                 given = {call.call_id: next(self.results) for call in following.calls}
                 for call_id, result in given.items():
-                    await self.grafter.store.answer(self.exchange.scope.session, call_id, result=result)
+                    await self.grafter.store.answer(self.exchange.config.session, call_id, result=result)
                 responses = {call_id: response_of(result, None) for call_id, result in given.items()}
                 await self._perform(self.machine.told(responses))
                 continue

@@ -12,7 +12,7 @@ from addon.core.asker import asker_of
 from addon.core.documents import decode, encode
 from addon.graft.exchange import Forward
 from addon.graft.grafter import Grafter
-from addon.graft.scope import Scope
+from addon.graft.session_config import SessionConfig
 from addon.metrics import Metrics
 from addon.settings import Settings
 from addon.surfaces import Framing, Operation, Target
@@ -245,20 +245,20 @@ class World:
         self.requests += 1
         habits = chat.habits
         target, body = self._request(chat)
-        scope = await self._scope(habits)
-        outcome = await self.grafter.request(target, scope, encode(body), asker=self._asker(habits))
+        config = await self._session_config(habits)
+        outcome = await self.grafter.request(target, config, encode(body), asker=self._asker(habits))
         assert isinstance(outcome, Forward)
         assert outcome.exchange is not None
         sent = decode(outcome.body)
         self._judge(chat, (sent["request"] if target.request_path else sent)["contents"])
         return outcome
 
-    async def _scope(self, habits: Habits) -> Scope:
-        scope = await self.grafter.scope(SESSION)
-        assert scope is not None
+    async def _session_config(self, habits: Habits) -> SessionConfig:
+        config = await self.grafter.session_config(SESSION)
+        assert config is not None
         delivery = "placeholder" if habits.delivery == "mixed" else habits.delivery
         tools: Literal["keep", "strip"] = "keep" if habits.delivery in ("mixed", "passthrough") else "strip"
-        return dataclasses.replace(scope, delivery=delivery, client_tools=tools)
+        return dataclasses.replace(config, delivery=delivery, client_tools=tools)
 
     def _request(self, chat: Chat) -> tuple[Target, Document]:
         habits = chat.habits

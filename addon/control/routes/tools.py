@@ -17,7 +17,7 @@ from addon.control.routing import Caller, Here, reply
 from addon.control.versions import IF_MATCH, IF_NONE_MATCH, changed, tagged
 from addon.core.documents import Document
 from addon.core.toolset import normalise
-from addon.graft.scope import shared_with
+from addon.graft.session_config import shared_with
 from store.models import Session, SessionName, ToolRules, Toolset
 
 router = group("tools")

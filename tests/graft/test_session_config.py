@@ -11,30 +11,30 @@ from tests.graft.conftest import SEARCH, WEATHER, Graft, answer, call, target, u
 async def test_a_policy_stands_over_the_options(store: Store) -> None:
     graft = Graft(store, client_tools="keep", delivery="passthrough", on_pending="wait", pending_timeout=7)
     await graft.tools(WEATHER)
-    scope = await graft.scope()
-    assert (scope.client_tools, scope.delivery, scope.on_pending, scope.pending_timeout) == (
+    config = await graft.session_config()
+    assert (config.client_tools, config.delivery, config.on_pending, config.pending_timeout) == (
         "keep",
         "passthrough",
         "wait",
         7,
     )
     await graft.tools(WEATHER, client_tools="strip", delivery="placeholder", on_pending="block", pending_timeout=0)
-    scope = await graft.scope()
-    assert (scope.client_tools, scope.delivery, scope.on_pending, scope.pending_timeout) == (
+    config = await graft.session_config()
+    assert (config.client_tools, config.delivery, config.on_pending, config.pending_timeout) == (
         "strip",
         "placeholder",
         "block",
         0,
     )
-    assert scope.strips
+    assert config.strips
 
 
 async def test_a_scope_is_made_again_only_when_the_record_changes(graft: Graft) -> None:
     await graft.tools(WEATHER)
-    first = await graft.scope()
-    assert await graft.scope() is first
+    first = await graft.session_config()
+    assert await graft.session_config() is first
     await graft.tools(SEARCH)
-    second = await graft.scope()
+    second = await graft.session_config()
     assert second is not first
     assert list(second.toolbox.names) == ["search"]
 
@@ -42,39 +42,39 @@ async def test_a_scope_is_made_again_only_when_the_record_changes(graft: Graft) 
 async def test_sessions_have_scopes_of_their_own(graft: Graft) -> None:
     await graft.tools(WEATHER)
     await graft.tools(SEARCH, session="other")
-    assert list((await graft.scope()).toolbox.names) == ["get_weather"]
-    assert list((await graft.scope("other")).toolbox.names) == ["search"]
-    assert await graft.grafter.scope("none") is None
+    assert list((await graft.session_config()).toolbox.names) == ["get_weather"]
+    assert list((await graft.session_config("other")).toolbox.names) == ["search"]
+    assert await graft.grafter.session_config("none") is None
 
 
 async def test_shared_tools_join_a_session_s_own_but_not_an_empty_toolset(graft: Graft) -> None:
-    graft.grafter.scopes.share([SEARCH])
-    assert list((await graft.scope()).toolbox.names) == ["search"], "no toolset was ever set"
+    graft.grafter.session_configs.share([SEARCH])
+    assert list((await graft.session_config()).toolbox.names) == ["search"], "no toolset was ever set"
     await graft.tools(WEATHER)
-    assert list((await graft.scope()).toolbox.names) == ["get_weather", "search"]
-    assert (await graft.scope()).declared == {"get_weather"}
+    assert list((await graft.session_config()).toolbox.names) == ["get_weather", "search"]
+    assert (await graft.session_config()).declared == {"get_weather"}
     await graft.tools()
-    assert list((await graft.scope()).toolbox.names) == []
+    assert list((await graft.session_config()).toolbox.names) == []
     await graft.store.put_toolset("default", None)
-    assert list((await graft.scope()).toolbox.names) == ["search"]
+    assert list((await graft.session_config()).toolbox.names) == ["search"]
 
 
 async def test_a_request_reads_what_holds_for_its_session_once(graft: Graft, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its record, its version and the ledger's revision, in one."""
     await graft.tools(WEATHER)
-    first = await graft.scope()
+    first = await graft.session_config()
     shown = await graft.ask([user("hi")], answer(call()))
     (one,) = await graft.calls()
     await graft.store.answer(one.session, one.call_id, result={"t": 1})
-    scope = await graft.scope()
-    assert scope.toolbox is first.toolbox, "what was made of the session is kept"
-    assert scope.revision != first.revision
+    config = await graft.session_config()
+    assert config.toolbox is first.toolbox, "what was made of the session is kept"
+    assert config.revision != first.revision
 
     def asked(session: str) -> int | None:
-        raise AssertionError("the scope holds it")
+        raise AssertionError("the config holds it")
 
     monkeypatch.setattr(graft.store, "revision", asked)
-    outcome = await graft.grafter.request(target(), scope, encode({"contents": [user("hi"), shown, user("so?")]}))
+    outcome = await graft.grafter.request(target(), config, encode({"contents": [user("hi"), shown, user("so?")]}))
     assert isinstance(outcome, Forward)
     assert b"functionCall" in outcome.body
 
@@ -82,9 +82,9 @@ async def test_a_request_reads_what_holds_for_its_session_once(graft: Graft, mon
 async def test_sessions_that_clients_make_up_are_not_remembered_for_ever(
     memory: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("addon.graft.scope.MOST_SCOPES", 10)
+    monkeypatch.setattr("addon.graft.session_config.MAX_SESSION_CONFIGS", 10)
     graft = Graft(memory)
-    graft.grafter.scopes.share([SEARCH])
+    graft.grafter.session_configs.share([SEARCH])
     for number in range(100):
-        assert (await graft.scope(f"made-up-{number}")).session == f"made-up-{number}"
-    assert len(graft.grafter.scopes._scopes) == 10
+        assert (await graft.session_config(f"made-up-{number}")).session == f"made-up-{number}"
+    assert len(graft.grafter.session_configs._configs) == 10

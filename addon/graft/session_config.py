@@ -1,4 +1,4 @@
-"""What holds for the requests of one session: its policy over the proxy's options, and its toolset made ready."""
+"""The configuration of one session: its policy over the proxy's options, and its toolset made ready."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from store.models import Policy, Snapshot, Toolset
 
 
 @dataclass(frozen=True, slots=True)
-class Scope:
+class SessionConfig:
     session: str
     version: int  # the session's; 0: nothing was set for it
     revision: int | None  # the ledger's, when the request came
@@ -31,7 +31,7 @@ class Scope:
     parallel: int
     tool_timeout: float
     approval_timeout: float
-    flattens: bool = False  # whether calls in the history that nothing declares are told as text, as `strip` has it
+    flattens: bool = False  # whether undeclared calls in the history become text, as with `strip`
 
     @property
     def strips(self) -> bool:
@@ -46,58 +46,58 @@ class Scope:
 
 
 def shared_with(toolset: Toolset | None, shared: Sequence[Document]) -> list[Document]:
-    """Those of the proxy's own tools that a session with this toolset has besides its own: an empty one has none, and
-    a tool of its own goes before one of that name."""
+    """The proxy's own tools that a session with this toolset has as well. An empty toolset has none of them, and a
+    session's tool hides a shared tool of the same name."""
     if toolset is not None and not toolset.declarations and not toolset.builtins:
         return []
     own = {declaration["name"] for declaration in toolset.declarations} if toolset is not None else set()
     return [declaration for declaration in shared if declaration["name"] not in own]
 
 
-MOST_SCOPES = 1000
-"""How many are kept: where every session has tools, clients make up sessions."""
+MAX_SESSION_CONFIGS = 1000
+"""If every session has tools, clients can invent sessions: more than this many configurations are not kept."""
 
 
-class Scopes:
-    """The scopes of a store's sessions, made again when the session is at another version. `shared` are declarations
-    that every session has besides its own; a toolset that is empty has none of them, and strips everything."""
+class SessionConfigs:
+    """The configurations of a store's sessions, each rebuilt when its session's version changes. `shared`: declarations
+    that every session has besides its own. A session with an empty toolset has none of them, and strips everything."""
 
     def __init__(self, store: Store, settings: Settings, shared: Sequence[Document] = ()) -> None:
         self.store = store
         self.settings = settings
         self.shared = shared
         self.placeholder = Placeholder(settings.placeholder)
-        self._scopes: dict[str, Scope] = {}
+        self._configs: dict[str, SessionConfig] = {}
 
-    async def of(self, session: str) -> Scope | None:
-        """None for a session without a toolset: its traffic is not touched. Raises StoreUnavailable."""
+    async def of(self, session: str) -> SessionConfig | None:
+        """Returns None for a session without a toolset: its traffic is not touched. Raises StoreUnavailable."""
         snapshot = await self.store.snapshot(session)
         toolset = snapshot.record.toolset if snapshot.record is not None else None
         if toolset is None and not self.shared:
-            self._scopes.pop(session, None)
+            self._configs.pop(session, None)
             return None
-        scope = self._scopes.get(session)
-        if scope is None or scope.version != snapshot.version:
-            if scope is None and len(self._scopes) >= MOST_SCOPES:
-                del self._scopes[next(iter(self._scopes))]
-            scope = self._scopes[session] = self.made_of(session, snapshot, toolset)
-        elif scope.revision != snapshot.revision:
-            scope = self._scopes[session] = dataclasses.replace(scope, revision=snapshot.revision)
-        return scope
+        config = self._configs.get(session)
+        if config is None or config.version != snapshot.version:
+            if config is None and len(self._configs) >= MAX_SESSION_CONFIGS:
+                del self._configs[next(iter(self._configs))]
+            config = self._configs[session] = self.build(session, snapshot, toolset)
+        elif config.revision != snapshot.revision:
+            config = self._configs[session] = dataclasses.replace(config, revision=snapshot.revision)
+        return config
 
     def share(self, declarations: Sequence[Document]) -> None:
-        """Give every session these tools, in place of those shared before."""
+        """Replace the tools that every session has."""
         self.shared = declarations
-        self._scopes.clear()
+        self._configs.clear()
 
-    def made_of(self, session: str, snapshot: Snapshot, toolset: Toolset | None) -> Scope:
-        """The scope of a session with this toolset, None if it has none; of its record only the policy counts."""
+    def build(self, session: str, snapshot: Snapshot, toolset: Toolset | None) -> SessionConfig:
+        """The configuration of a session with this toolset; None: without one. The record gives only the policy."""
         policy, options = snapshot.record.policy if snapshot.record is not None else Policy(), self.settings
         shared = shared_with(toolset, self.shared)
         toolset = toolset or Toolset()
         own = frozenset(declaration["name"] for declaration in toolset.declarations)
         timeout = policy.pending_timeout
-        return Scope(
+        return SessionConfig(
             session=session,
             version=snapshot.version,
             revision=snapshot.revision,
