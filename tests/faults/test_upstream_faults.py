@@ -21,6 +21,8 @@ from tests.hooks.harness import GOOGLE
 from tests.hooks.proxied import Proxied, answer, read_message
 from tests.loop.conftest import until
 
+pytestmark = pytest.mark.e2e
+
 PATH = "/v1beta/models/gemini-3-flash:generateContent"
 STREAM = PATH.replace("generateContent", "streamGenerateContent")
 PATHS = {"JSON": PATH, "SSE": f"{STREAM}?alt=sse", "array": STREAM}

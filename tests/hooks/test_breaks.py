@@ -13,6 +13,8 @@ from tests.e2e.processes import free_port
 from tests.hooks.proxied import Proxied, read_message, serving
 from tests.hooks.test_untouched_streams import ASKED
 
+pytestmark = pytest.mark.e2e
+
 GENERATE = "/v1beta/models/gemini-3-flash:generateContent"
 STREAM = "/v1beta/models/gemini-3-flash:streamGenerateContent"
 ASSIST = "/v1internal:streamGenerateContent?alt=sse"

@@ -16,6 +16,8 @@ from tests.hooks.test_grafting import ASKED, STREAM, event
 from tests.hooks.test_untouched_streams import ASKED as DOCUMENT
 from tests.hooks.test_untouched_streams import DEVELOPER, LAST, Slow
 
+pytestmark = pytest.mark.e2e
+
 BODIES = {"grafted": DOCUMENT, "only noted": DOCUMENT | {"cachedContent": "cachedContents/1"}}
 
 

@@ -21,6 +21,8 @@ from tests.hooks.harness import GOOGLE
 from tests.hooks.proxied import Proxied, answer, read_message, serving
 from tests.loop.conftest import until
 
+pytestmark = pytest.mark.e2e
+
 PATH = "/v1beta/models/gemini-3-flash:generateContent"
 STREAM = PATH.replace("generateContent", "streamGenerateContent?alt=sse")
 BODY = {"contents": [{"role": "user", "parts": [{"text": "hi"}]}]}

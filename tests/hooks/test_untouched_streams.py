@@ -12,6 +12,8 @@ from mitmproxy import http, io
 
 from tests.hooks.proxied import Proxied, read_message, serving
 
+pytestmark = pytest.mark.e2e
+
 DEVELOPER = "/v1beta/models/gemini-3-flash:streamGenerateContent"
 INTERACTIONS = "/v1beta/interactions"
 CHAT = "/v1beta/openai/chat/completions"

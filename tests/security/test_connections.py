@@ -21,6 +21,8 @@ from store.factory import open_url
 from tests.hooks.proxied import Proxied, serving
 from tests.loop.conftest import until
 
+pytestmark = pytest.mark.e2e
+
 TOKEN = "a-token-for-tests"
 ASK = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n"
 POLL = b"GET /v1/calls?wait=60 HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer %b\r\n\r\n" % TOKEN.encode()

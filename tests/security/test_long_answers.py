@@ -15,6 +15,8 @@ import zstandard
 
 from tests.hooks.proxied import Proxied, read_message, serving
 
+pytestmark = pytest.mark.e2e
+
 MODEL = "/v1beta/models/gemini-3-flash"
 URLS = {
     "whole": (f"{MODEL}:generateContent", b"application/json"),

@@ -18,6 +18,8 @@ from tests.hooks.harness import GOOGLE
 from tests.hooks.proxied import Proxied, answer, read_message, serving
 from tests.loop.conftest import Watcher
 
+pytestmark = pytest.mark.e2e
+
 PATH = "/v1beta/models/gemini-3-flash:generateContent"
 TOOLS = '''
 async def lookup(what: str = "it") -> str:

@@ -11,6 +11,8 @@ from addon.tools import schema_checks
 from addon.tools.schema_checks import SchemaChecks
 from addon.tools.schema_weight import weight
 
+pytestmark = pytest.mark.e2e
+
 type Until = Callable[[Callable[[], bool]], Awaitable[None]]
 
 
