@@ -36,6 +36,7 @@ def show(
     """
     from pydantic import ValidationError
 
+    from addon.graft.grafter import GraftFailed
     from addon.hooks.replay import Replayed
     from addon.settings import explain
     from store.base import StoreError
@@ -47,7 +48,7 @@ def show(
         requests = asyncio.run(collect())
     except ValidationError as error:
         output.fail(explain(error))
-    except (OSError, ValueError, StoreError) as error:
+    except (OSError, ValueError, StoreError, GraftFailed) as error:
         output.fail(str(error))
     if as_json:
         output.print_json([_as_json(request) for request in requests])

@@ -70,8 +70,15 @@ async def _never() -> None:
     await asyncio.Event().wait()
 
 
-class GraftFailed(StoreUnavailable):
-    """The graft itself has failed. To the client it is what a store that fails is: settings say what happens."""
+class GraftFailed(Exception):
+    """The graft failed with an unexpected error, which the log holds."""
+
+
+type ExchangeFailed = GraftFailed | StoreUnavailable
+"""Why an exchange could not be handled. `graft_on_store_error` says what happens then."""
+
+EXCHANGE_FAILED = (GraftFailed, StoreUnavailable)
+"""The same, for an `except`."""
 
 
 class Grafter:
@@ -98,7 +105,7 @@ class Grafter:
         self._misses: OrderedDict[tuple[str, bytes], None] = OrderedDict()
 
     async def session_config(self, session: str) -> SessionConfig | None:
-        """What holds for the session; None where its traffic is not to be touched. Raises StoreUnavailable."""
+        """The session's configuration; None if its traffic is not to be touched. Raises EXCHANGE_FAILED."""
         try:
             return await self.session_configs.of(session)
         except StoreUnavailable:
@@ -137,13 +144,13 @@ class Grafter:
             self.warn(f"a {target.surface} {target.operation} request was passed on as it came: {error}")
             return Forward(body)
         except StoreUnavailable as error:
-            return self.store_failed(target, body, error)
+            return self.failure_outcome(target, body, error)
         except Exception as error:
             self.prefixes = Prefixes()  # what is remembered of a chat must not fail each request of it
-            return self.store_failed(target, body, self.failed(error, "a request could not be rewritten"))
+            return self.failure_outcome(target, body, self.failed(error, "a request could not be rewritten"))
 
-    def store_failed(self, target: Target, body: bytes, error: StoreUnavailable) -> Outcome:
-        """What a client gets when the store does not answer, or the graft itself has failed."""
+    def failure_outcome(self, target: Target, body: bytes, error: ExchangeFailed) -> Outcome:
+        """What becomes of a request if the store or the graft has failed."""
         broken = isinstance(error, GraftFailed)
         if not broken:
             self.metrics.error("store")
@@ -152,7 +159,7 @@ class Grafter:
             return Forward(body)
         if not broken:
             logger.warning("the store failed: %s", error)
-        return Reply(500 if broken else 503, "application/json; charset=UTF-8", store_error(wire_of(target), error))
+        return Reply(500 if broken else 503, "application/json; charset=UTF-8", _error_body(wire_of(target), error))
 
     def failed(self, error: Exception, what: str = "an answer could not be captured") -> "GraftFailed":
         """What an error that nothing foresaw is turned into, once it is logged. `what` it means, in words."""
@@ -394,7 +401,7 @@ def _is_pending(config: SessionConfig, request: Request, hits: Hits) -> bool:
     return last is not None and bool(last.pending)
 
 
-def store_error(wire: Wire, error: StoreUnavailable) -> bytes:
+def _error_body(wire: Wire, error: ExchangeFailed) -> bytes:
     if isinstance(error, GraftFailed):
         return wire.error(replies.error(500, "INTERNAL", f"toolgraft: {error}"))
     return wire.error(replies.error(503, "UNAVAILABLE", f"toolgraft: {STORE_FAILED}"))

@@ -15,6 +15,7 @@ from addon.core import replies
 from addon.core.encoding import decompressor
 from addon.graft.capture import Capture, concerns, listen
 from addon.graft.exchange import Abandoned, Exchange, Reply
+from addon.graft.grafter import EXCHANGE_FAILED
 from addon.graft.session_config import SessionConfig
 from addon.hooks.breaks import broke_off, told_instead
 from addon.hooks.handover import handover
@@ -93,8 +94,8 @@ class Grafting:
             await runtime.ready.wait()  # mitmproxy listens before the tool sources have started
         try:
             config = await runtime.grafter.session_config(route.session)
-        except StoreUnavailable as error:
-            outcome = runtime.grafter.store_failed(route.target, b"", error)
+        except EXCHANGE_FAILED as error:
+            outcome = runtime.grafter.failure_outcome(route.target, b"", error)
             if isinstance(outcome, Reply):
                 flow.response = response_of(outcome)
             return
@@ -123,7 +124,7 @@ class Grafting:
             await self._graft(flow, way, runtime)
         except Exception as error:
             failure = runtime.grafter.failed(error, "a request could not be sent on")
-            outcome = runtime.grafter.store_failed(way.route.target, b"", failure)
+            outcome = runtime.grafter.failure_outcome(way.route.target, b"", failure)
             if isinstance(outcome, Reply):
                 self._ways.pop(flow)
                 self.replied[flow] = True
@@ -269,7 +270,7 @@ class Grafting:
         try:
             seen = await capture.whole(body)
         except StoreUnavailable as error:
-            outcome = runtime.grafter.store_failed(way.route.target, b"", error)
+            outcome = runtime.grafter.failure_outcome(way.route.target, b"", error)
             seen = outcome if isinstance(outcome, Reply) else body
         if isinstance(seen, Reply):
             flow.response = response_of(seen)

@@ -28,7 +28,7 @@ from wsproto.frame_protocol import CloseReason, Opcode
 from addon.core.live import Frame, is_relevant
 from addon.core.redaction import Redaction
 from addon.graft.exchange import Reply
-from addon.graft.grafter import GraftFailed
+from addon.graft.grafter import EXCHANGE_FAILED, GraftFailed
 from addon.graft.session_config import SessionConfig
 from addon.hooks.grafting import response_of
 from addon.hooks.lifecycle import Lifecycle
@@ -38,7 +38,6 @@ from addon.hooks.runtime import Runtime
 from addon.hooks.secrets import redaction_of
 from addon.loop.live import LiveSession
 from addon.surfaces import Operation
-from store.base import StoreUnavailable
 
 logger = logging.getLogger("toolgraft")
 
@@ -122,8 +121,8 @@ class Living:
         runtime.grafter.metrics.request(route.target.surface, route.target.operation)
         try:
             config = await runtime.grafter.session_config(route.session)
-        except StoreUnavailable as error:
-            outcome = runtime.grafter.store_failed(route.target, b"", error)
+        except EXCHANGE_FAILED as error:
+            outcome = runtime.grafter.failure_outcome(route.target, b"", error)
             if isinstance(outcome, Reply):
                 flow.response = response_of(outcome)
             return

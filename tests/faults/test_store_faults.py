@@ -265,7 +265,7 @@ class Loop(Chat):
         try:
             config = await grafter.session_config("default")
         except StoreUnavailable as error:
-            outcome = grafter.store_failed(target, body, error)
+            outcome = grafter.failure_outcome(target, body, error)
         else:
             assert config is not None
             outcome = await grafter.request(target, config, body, asker="k", url=url)
