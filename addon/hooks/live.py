@@ -185,7 +185,7 @@ class Living:
             return
         kind = Opcode.TEXT if frame.text else Opcode.BINARY
         message = WebSocketMessage(kind, True, frame.data, injected=True)
-        _to_layer(_Injected(flow, message, session.sent))
+        _to_layer(_Injected(flow, message, session.confirm_sent))
 
     def _refuse(self, flow: http.HTTPFlow, why: str) -> None:
         """Close the connection, with the reason for the client."""

@@ -1,5 +1,5 @@
-"""Live connections: what `addon.core.live` says is to be done is done here. Calls are stored and run, and their answers
-sent; whoever holds the connection feeds the frames. No calls outlive their connection."""
+"""Live connections: carries out the outcomes of `addon.core.live`. Stores and runs calls, and sends their answers. The
+owner of the connection feeds the frames. No call outlives its connection."""
 
 import asyncio
 import logging
@@ -25,12 +25,12 @@ from store.base import AlreadyAnswered, Store, StoreError
 logger = logging.getLogger("toolgraft")
 
 _CLOSED = "cancelled: the connection has ended"
-_TAKEN_BACK = "cancelled: the model has taken the call back"
+_CANCELLED = "cancelled: the model has taken the call back"
 
 
 class LiveSession:
-    """One connection. `send` sends a frame upstream; `sent` is to be told of each that has gone. `loop_id` is what
-    waits for an approval."""
+    """One connection. `send` sends a frame upstream; `confirm_sent` must be called after each. `loop_id` identifies the
+    connection as the waiter for approvals."""
 
     def __init__(
         self,
@@ -46,11 +46,11 @@ class LiveSession:
         self.target = target
         self.loop_id = secrets.token_hex(8)
         self._send = send
-        self._why = _TAKEN_BACK  # a call is cancelled
+        self._why = _CANCELLED  # the error of cancelled calls
         self._steps: dict[str, RunningStep] = {}
         self._limit = asyncio.Semaphore(config.parallel)
         self._tasks: set[asyncio.Task[None]] = set()
-        self._storing: set[asyncio.Task[None]] = set()  # those of them whose calls are not all stored and begun
+        self._storing: set[asyncio.Task[None]] = set()  # the tasks that still store and begin calls
         names = [str(declaration["name"]) for declaration in config.toolbox.declarations]
         self._live = LiveMachine(
             config.toolbox,
@@ -72,10 +72,10 @@ class LiveSession:
     # --- frames -----------------------------------------------------------------------------------------------
 
     def from_client(self, frame: Frame) -> bytes | None:
-        """What goes upstream in the frame's place, at once; None: nothing. Raises GraftFailed where the graft fails,
-        unless the settings say that the frame goes on as it came."""
+        """The frame to send upstream instead, at once; None: no frame. Raises GraftFailed if the graft fails, unless
+        the settings say that the frame is passed on unchanged."""
         try:
-            return self._done(self._live.from_client(frame))
+            return self._apply(self._live.from_client(frame))
         except Malformed as error:
             self.grafter.warn(f"a Live frame was passed on as it came: {error}")
             self._live.record_unchanged(frame)
@@ -88,27 +88,27 @@ class LiveSession:
             return frame.data
 
     def from_server(self, frame: Frame) -> bytes | None:
-        """What the client gets in the frame's place; None: nothing. Raises GraftFailed for a frame that may hold a
-        call, and cannot be read."""
+        """The frame to send to the client instead; None: no frame. Raises GraftFailed for an unreadable frame that may
+        hold a call."""
         try:
-            return self._done(self._live.from_server(frame))
+            return self._apply(self._live.from_server(frame))
         except Malformed:
             raise GraftFailed("a message of the model's may hold a call, and cannot be read") from None
 
-    def sent(self) -> None:
+    def confirm_sent(self) -> None:
         self._live.confirm_sent()
 
     def close(self) -> None:
-        """The connection is no more: what runs is cancelled, and nothing more is sent."""
+        """The connection has ended: cancel the running calls, and send no more frames."""
         self._send, self._why = lambda frame: None, _CLOSED
-        self._done(self._live.close())
+        self._apply(self._live.close())
 
-    async def ended(self) -> None:
-        """Wait until nothing runs any more, after `close`."""
+    async def wait_closed(self) -> None:
+        """Wait until all tasks have ended, after `close`."""
         while self._tasks:
             await asyncio.wait(self._tasks)
 
-    def _done(self, outcome: Outcome) -> bytes | None:
+    def _apply(self, outcome: Outcome) -> bytes | None:
         for frame in outcome.send:
             self._send(frame)
         if outcome.step is not None:
@@ -118,7 +118,7 @@ class LiveSession:
         if outcome.cancel:
             self._spawn(self._cancel(outcome.cancel))
         for call_id, response in outcome.results:
-            self._spawn(self._given(call_id, response))
+            self._spawn(self._store_client_answer(call_id, response))
         return outcome.forward
 
     def _spawn(self, coroutine: Coroutine[None, None, None]) -> asyncio.Task[None]:
@@ -127,75 +127,75 @@ class LiveSession:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def _stored(self) -> None:
-        """Wait until the store has the calls that there are, which may take longer than a client's answer."""
+    async def _wait_stored(self) -> None:
+        """Wait until all calls so far are stored: this may take longer than the client needs to answer them."""
         if self._storing:
             await asyncio.wait(set(self._storing))
 
     # --- calls ------------------------------------------------------------------------------------------------
 
-    async def _run(self, called: LiveStep) -> None:
-        """Store the calls, and begin them, but for those that the client is shown: it answers them itself."""
+    async def _run(self, live_step: LiveStep) -> None:
+        """Store the calls, and begin them. Calls that are passed through are answered by the client."""
         now, turn_id = self.store.clock(), new_turn_id()
         try:
-            turn = live_turn_of(self, turn_id, called, now=now)
-            shown = self.config.delivery == "passthrough"
-            births = {call.call_id: self._birth(call) for call in called.calls}
+            turn = live_turn_of(self, turn_id, live_step, now=now)
+            passthrough = self.config.delivery == "passthrough"
+            births = {call.call_id: self._birth(call) for call in live_step.calls}
             calls = [
-                call_of(self, turn_id, call, births[call.call_id], now=now, number=called.number)
-                for call in called.calls
+                call_of(self, turn_id, call, births[call.call_id], now=now, number=live_step.number)
+                for call in live_step.calls
             ]
             await self.store.save_turn(turn, calls, [])
-        except Exception as error:  # whatever it is, the model waits for an answer
+        except Exception as error:  # the model waits for an answer, whatever the error
             self.grafter.metrics.error("store")
             logger.warning("the store failed, a Live call was not run: %s", error)
-            for call in called.calls:
-                self._told(call.call_id, response_of(None, f"the call could not be stored: {STORE_FAILED}"))
+            for call in live_step.calls:
+                self._send_response(call.call_id, response_of(None, f"the call could not be stored: {STORE_FAILED}"))
             return
-        self.grafter.metrics.captured(len(called.calls))
+        self.grafter.metrics.captured(len(live_step.calls))
         step = RunningStep()
-        if called.number >= self.config.max_rounds and not shown:
-            await self._refuse(called)
+        if live_step.number >= self.config.max_rounds and not passthrough:
+            await self._refuse(live_step)
             return
-        for call in called.calls:
-            if shown or not self._live.waits_for(call.call_id):  # cancelled while it was being stored
+        for call in live_step.calls:
+            if passthrough or not self._live.waits_for(call.call_id):  # cancelled while it was being stored
                 continue
             self._steps[call.call_id] = step
             self.executors.start(self.config, call, births[call.call_id], step, self._limit, self.loop_id)
-            step.tasks[call.call_id].add_done_callback(partial(self._answered, call.call_id))
+            step.tasks[call.call_id].add_done_callback(partial(self._call_ended, call.call_id))
         step.complete.set()
 
     def _birth(self, call: CapturedCall) -> Birth:
         return self.executors.birth(self.config, call, runs=self.config.delivery != "passthrough")
 
-    async def _refuse(self, called: LiveStep) -> None:
-        """The model calls again and again without an answer: nothing is run any more before its next turn."""
-        error = f"called {called.number} times in one turn without an answer: answer with what there is"
-        for call in called.calls:
-            await self._take(call.call_id, error=error)
-            self._told(call.call_id, response_of(None, error))
+    async def _refuse(self, live_step: LiveStep) -> None:
+        """The model calls tools repeatedly without answering: run no more calls until its next turn."""
+        error = f"called {live_step.number} times in one turn without an answer: answer with what there is"
+        for call in live_step.calls:
+            await self._store_answer(call.call_id, error=error)
+            self._send_response(call.call_id, response_of(None, error))
 
-    def _answered(self, call_id: str, task: asyncio.Task[Document]) -> None:
+    def _call_ended(self, call_id: str, task: asyncio.Task[Document]) -> None:
         self._steps.pop(call_id, None)
         if not task.cancelled():
-            self._told(call_id, task.result())
+            self._send_response(call_id, task.result())
 
-    def _told(self, call_id: str, response: Document) -> None:
-        self._done(self._live.answer(call_id, response))
+    def _send_response(self, call_id: str, response: Document) -> None:
+        self._apply(self._live.answer(call_id, response))
 
     async def _cancel(self, call_ids: tuple[str, ...]) -> None:
-        await self._stored()
+        await self._wait_stored()
         for call_id in call_ids:
             step = self._steps.pop(call_id, None)
             await self.executors.cancel_calls(self.config, step or RunningStep(), [call_id], self._why)
 
-    async def _given(self, call_id: str, response: Document) -> None:
-        """The client has answered a call that it was shown."""
-        await self._stored()
-        await self._take(call_id, result=response)
+    async def _store_client_answer(self, call_id: str, response: Document) -> None:
+        """Store the client's answer to a call that was passed through."""
+        await self._wait_stored()
+        await self._store_answer(call_id, result=response)
 
-    async def _take(self, call_id: str, *, result: Document | None = None, error: str | None = None) -> None:
-        """Store an answer that no tool has given."""
+    async def _store_answer(self, call_id: str, *, result: Document | None = None, error: str | None = None) -> None:
+        """Store an answer that does not come from a tool."""
         try:
             await self.store.answer(self.config.session, call_id, result=result, error=error)
         except AlreadyAnswered:
@@ -205,7 +205,7 @@ class LiveSession:
 
 
 class LiveSessions:
-    """Those that there are."""
+    """The open Live sessions."""
 
     def __init__(self) -> None:
         self._open: set[LiveSession] = set()
@@ -217,7 +217,7 @@ class LiveSessions:
     def end(self, session: LiveSession) -> None:
         self._open.discard(session)
         session.close()
-        task = asyncio.ensure_future(session.ended())
+        task = asyncio.ensure_future(session.wait_closed())
         self._ending.add(task)
         task.add_done_callback(self._ending.discard)
 

@@ -1,8 +1,9 @@
-"""The answer machine driven over a loop: requests upstream, calls run as soon as they are complete, one answer.
+"""Drives the answer machine over a loop: sends requests upstream, runs calls as soon as they are complete, and makes
+one answer of it all.
 
-`Runner.output` gives a `Head` and then the bytes of the answer's body. Closing it, as when the client hangs up,
-cancels what runs; nothing goes upstream after that. An answer that has come to its end is the client's once it is said
-to be handed over; until then the same request is given the rest of it.
+`Runner.output` yields a `Head` and then the bytes of the answer's body. Closing it, as when the client hangs up,
+cancels the running calls and ends the requests. A finished answer counts as delivered once `handed_over` is called;
+until then the same request, sent again, gets the rest of it.
 """
 
 import asyncio
@@ -77,29 +78,29 @@ class Runner:
         )
         self.limit = asyncio.Semaphore(self.config.parallel)
         self.step = RunningStep()
-        self._calls: list[str] = []  # of the present step
-        self._all_calls: list[str] = []  # of all steps
+        self._calls: list[str] = []  # ids of the current step
+        self._all_calls: list[str] = []  # ids of all steps
         self._next: Send | Wait | None = None
         self._headers: Headers = ()
-        self._outcome = "hung_up"  # until it has another
+        self._outcome = "hung_up"  # unless the loop ends otherwise
         self._is_closed = False
-        self._cancelled_calls: list[asyncio.Task[Document]] = []  # calls that were cancelled
+        self._cancelled_calls: list[asyncio.Task[Document]] = []
 
     @property
     def _ended(self) -> bool:
         return self._outcome in ("answered", "delivered", "failed")
 
     async def output(self) -> Output:
-        """The answer. Raises httpx2.RequestError where the upstream cannot be reached, or breaks off, in the first
-        round. An answer whose content encoding cannot be undone is an error in any."""
+        """The answer. Raises httpx2.RequestError if the upstream cannot be reached, or breaks off, in the first round.
+        An answer that cannot be decompressed is an error response in any round."""
         outputs = self._begin()
         try:
             while True:
-                async with aclosing(outputs) as outs:
-                    async for out in outs:
+                async with aclosing(outputs) as pieces:
+                    async for out in pieces:
                         yield out
-                following, self._next = self._next, None
-                match following:
+                effect, self._next = self._next, None
+                match effect:
                     case Send(body, goes_on):
                         outputs = self._round(body, goes_on=goes_on)
                     case Wait(calls):
@@ -112,29 +113,29 @@ class Runner:
         except Exception as error:
             self.grafter.metrics.error("graft")
             logger.exception("a tool loop failed")
-            words = f"the tool loop failed: {type(error).__name__}"
-            async for out in self._perform(self.machine.fail(500, "INTERNAL", words)):
+            message = f"the tool loop failed: {type(error).__name__}"
+            async for out in self._perform(self.machine.fail(500, "INTERNAL", message)):
                 yield out
         finally:
             await self._close()
             await self.executors.wait_cancelled(self._cancelled_calls)
 
     async def _close(self) -> None:
-        """Nothing more comes of the loop: note how it ended. Nothing is waited for before that but the store, as the
-        client may be asking again by now. Again does nothing."""
+        """The loop has ended: note how. Waits for the store only, since the client may be sending the request again.
+        Idempotent."""
         if self._is_closed:
             return
         self._is_closed = True
         async for _ in self._perform(self.machine.hung_up()):
-            pass  # it concerns the records alone
+            pass  # these effects concern the records alone
         self.machine.close()
         self._count()
         if not self._ended:
             self._cancelled_calls = await self.executors.abandon(self.config, self.step, self._calls)
-            await broke_off(self.grafter, self.machine)  # who asks again finds the calls as they are left
+            await broke_off(self.grafter, self.machine)  # a retry finds the calls in their final state
 
     async def _begin(self) -> Output:
-        """The beginning, or what follows the rounds of the same request's answer that broke off."""
+        """The beginning, or the continuation of an answer to the same request that broke off."""
         effects: Iterable[Effect]
         try:
             resumption = await taken_over(self.grafter, self.exchange)
@@ -147,22 +148,21 @@ class Runner:
 
     @property
     def turns(self) -> list[str]:
-        """The ids of the turns that have come to their clean end."""
+        """The ids of the turns that ended cleanly."""
         return self.machine.complete
 
     async def handed_over(self, whole: bool = True) -> None:
-        """The client has all of the answer, or else never will have. Of one without an end that is known already."""
+        """Note that the client has the whole answer, or never will. An answer that broke off was noted before."""
         if self._ended:
             await (delivered if whole else broke_off)(self.grafter, self.machine)
 
     async def cut_off(self) -> None:
-        """The client, or the proxy, has ended the answer, and `output` is closed. Nobody knows how much of what the
-        client was sent it has read."""
+        """Note that the client or the proxy has ended the answer, after `output` was closed. How much of it the client
+        has read is unknown."""
         await kept(self.grafter, self.machine)
 
     def stopped(self) -> Iterator[Head | bytes]:
-        """What the client is told where the proxy stops before the answer has come to its end, once `output` is
-        closed."""
+        """The error for the client if the proxy stops before the answer has ended, once `output` is closed."""
         if self._ended:
             return
         for effect in self.machine.fail(503, "UNAVAILABLE", "the proxy is stopping"):
@@ -173,7 +173,7 @@ class Runner:
                     yield Head(status, _OWN_HEADERS)
                     yield body
 
-    # --- what the machine asks for ----------------------------------------------------------------------------
+    # --- the machine's effects --------------------------------------------------------------------------------
 
     async def _perform(self, effects: Iterable[Effect]) -> Output:
         for effect in effects:
@@ -181,9 +181,9 @@ class Runner:
                 case Show(data):
                     yield data
                 case Begin():
-                    yield Head(200, _kept(self._headers) or self._own_headers())
+                    yield Head(200, _end_to_end(self._headers) or self._own_headers())
                 case Refuse(status, body, own):
-                    yield Head(status, _OWN_HEADERS if own else _kept(self._headers))
+                    yield Head(status, _OWN_HEADERS if own else _end_to_end(self._headers))
                     yield body
                 case Start(calls):
                     for call, birth in calls:
@@ -201,7 +201,7 @@ class Runner:
                         return
 
     async def _record(self, effect: Effect) -> list[Effect] | None:
-        """As `record`. What is told to be the client's whole turn holds the results of its calls."""
+        """As `record`. The last save of a turn waits until the results of its calls are stored."""
         if isinstance(effect, Save):
             self._calls += [call.call_id for call in effect.calls]
             self._all_calls += [call.call_id for call in effect.calls]
@@ -214,7 +214,7 @@ class Runner:
         return await record(self.grafter, self.machine, effect)
 
     def _own_headers(self) -> Headers:
-        """Of a stream that begins with what an earlier answer has left, before the upstream's begins."""
+        """Headers of a stream that begins with parts of an earlier answer, before the upstream's stream begins."""
         framing = self.machine.framing or Framing.JSON
         return [(b"content-type", replies.content_type(framing.value).encode())]
 
@@ -233,13 +233,13 @@ class Runner:
     async def _round(self, body: bytes, *, goes_on: bool) -> Output:
         if not goes_on:
             self.step, self._calls = RunningStep(), []
-        begun = len(self._calls)
-        is_first = self.machine.rounds == 1  # which is the client's own to repeat
+        calls_before = len(self._calls)
+        is_first = self.machine.rounds == 1  # the client itself repeats it
         for attempt in range(1, _TRIES + 1):
             is_last = is_first or attempt == _TRIES
             try:
-                most = self.grafter.settings.max_answer
-                async with self.upstream.send(self.address, body, most, self._close) as answer:
+                max_bytes = self.grafter.settings.max_answer
+                async with self.upstream.send(self.address, body, max_bytes, self._close) as answer:
                     self._headers = answer.headers
                     if replies.is_answer(answer.status):
                         async with aclosing(self._answered(answer)) as outputs:
@@ -256,8 +256,8 @@ class Runner:
             except (httpx2.RequestError, BadAnswer) as error:
                 if is_first and not isinstance(error, httpx2.DecodingError):
                     raise
-                if is_last or self.machine.has_shown or len(self._calls) > begun:
-                    async for out in self._perform(self.machine.fail(*_trouble(error))):
+                if is_last or self.machine.has_shown or len(self._calls) > calls_before:
+                    async for out in self._perform(self.machine.fail(*_upstream_failure(error))):
                         yield out
                     return
                 pause = backoff(attempt)
@@ -272,12 +272,12 @@ class Runner:
             if machine.passes(chunk):
                 yield chunk
                 continue
-            fed = machine.feed(chunk)
-            if isinstance(fed, bytes):
-                if fed:
-                    yield fed
+            output = machine.feed(chunk)
+            if isinstance(output, bytes):
+                if output:
+                    yield output
                 continue
-            async for out in self._perform(fed):
+            async for out in self._perform(output):
                 yield out
         async for out in self._perform(machine.finish()):
             yield out
@@ -287,7 +287,7 @@ class Runner:
     # --- tools ------------------------------------------------------------------------------------------------
 
     async def _tools(self, calls: Iterable[CapturedCall]) -> Output:
-        """Wait for the step's calls."""
+        """Wait for the calls of the step."""
         self.step.complete.set()
         if tasks := list(self.step.tasks.values()):
             async for out in self._silence(asyncio.wait(tasks)):
@@ -296,9 +296,9 @@ class Runner:
         async for out in self._perform(self.machine.told(responses)):
             yield out
 
-    async def _silence(self, over: Coroutine[Any, Any, object]) -> Output:
-        """Wait; a stream that is silent for long is kept alive."""
-        waiting = asyncio.ensure_future(over)
+    async def _silence(self, awaited: Coroutine[Any, Any, object]) -> Output:
+        """Wait, and keep a silent stream alive."""
+        waiting = asyncio.ensure_future(awaited)
         try:
             while not (await asyncio.wait({waiting}, timeout=self.grafter.settings.keepalive or None))[0]:
                 if event := self.machine.keepalive():
@@ -307,15 +307,15 @@ class Runner:
             waiting.cancel()
 
 
-def _trouble(error: Exception) -> tuple[int, str, str]:
-    """What the client is told of an answer that is none: code, status, words."""
-    words = str(error) or type(error).__name__
+def _upstream_failure(error: Exception) -> tuple[int, str, str]:
+    """The error for the client about a failed upstream: code, status, message."""
+    message = str(error) or type(error).__name__
     if isinstance(error, AnswerTooLong):
-        return 502, "UNAVAILABLE", words
+        return 502, "UNAVAILABLE", message
     if isinstance(error, httpx2.DecodingError):
-        return 502, "UNAVAILABLE", f"the model's answer cannot be decompressed: {words}"
-    return 503, "UNAVAILABLE", f"the connection to the model broke: {words}"
+        return 502, "UNAVAILABLE", f"the model's answer cannot be decompressed: {message}"
+    return 503, "UNAVAILABLE", f"the connection to the model broke: {message}"
 
 
-def _kept(headers: Headers) -> Headers:
+def _end_to_end(headers: Headers) -> Headers:
     return [(name, value) for name, value in headers if name.lower() not in _HOP_BY_HOP]

@@ -1,7 +1,7 @@
-"""Loops as they are served: each is a task of its own, and what it says waits until it is taken.
+"""Runs each loop in a task of its own, and buffers its output until it is taken.
 
-A callable that mitmproxy streams through cannot await; a task can. How the pieces get to the client is not known here:
-there is no port, no connection and nothing that an address or a secret would be needed for.
+A callable that mitmproxy streams through cannot await; a task can. How the output reaches the client is not known here:
+no port, connection, address or secret is involved.
 """
 
 import asyncio
@@ -18,19 +18,18 @@ from addon.loop.runner import Head, Runner
 logger = logging.getLogger("toolgraft")
 
 _AHEAD = 64 * 1024
-"""Bytes that a loop may be ahead of its client."""
+"""Bytes of output that a loop may buffer."""
 
 _FAREWELL = 1.0
-"""Seconds in which clients are told that the proxy stops."""
+"""Seconds in which clients are sent the error that the proxy stops."""
 
 Send = Callable[[Head | bytes], Awaitable[None]]
 
 
 class LoopAnswer:
-    """The answer of one loop on its way. `over`: it has ended, and all of it was taken; `error`: it broke off.
-    `is_sent` says whether the client has been sent all of it, and `streams` whether it is sent what was taken at once;
-    `stopping`: the proxy ends, and not the client. `was_shown`: the client that hung up had been sent all that there
-    was."""
+    """The answer of one loop while it is sent. `error`: why it broke off. `is_sent()`: whether the client was sent the
+    whole answer. `streams()`: whether output is sent as soon as it is taken. `stopping`: the proxy ends the answer, and
+    not the client. `was_caught_up`: the client was sent all output before it hung up."""
 
     def __init__(
         self,
@@ -41,53 +40,54 @@ class LoopAnswer:
         self.error: BaseException | None = None
         self.is_sent = is_sent
         self.stopping = False
-        self.was_shown = False
+        self.was_caught_up = False
         self._streams = streams
         self._settle = settle
         self._pieces: list[Head | bytes] = []
         self._size = 0
         self._ended = False
-        self._came = asyncio.Event()
-        self._taken = asyncio.Event()
+        self._changed = asyncio.Event()
+        self._drained = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     @property
     def over(self) -> bool:
+        """Whether the answer has ended, and all of it was taken."""
         return self._ended and not self._pieces
 
     def run(self, task: asyncio.Task[None]) -> None:
-        """The task that puts the pieces, and ends the answer when it is done."""
+        """Set the task that puts the pieces; the answer ends with it."""
         self._task = task
         task.add_done_callback(self._end)
 
     async def put(self, piece: Head | bytes) -> None:
-        """Returns when the client is not too far behind."""
+        """Add a piece. Returns once the client is not too far behind."""
         self._pieces.append(piece)
-        self._came.set()
+        self._changed.set()
         if isinstance(piece, bytes):
             self._size += len(piece)
         while self._size > _AHEAD:
-            self._taken.clear()
-            await self._taken.wait()
+            self._drained.clear()
+            await self._drained.wait()
 
     async def take(self) -> list[Head | bytes]:
-        """What has come since the last time: nothing where the answer has ended."""
+        """The pieces since the last call, as soon as there are any; none if the answer has ended."""
         while not self._pieces and not self._ended:
-            self._came.clear()
-            await self._came.wait()
+            self._changed.clear()
+            await self._changed.wait()
         pieces, self._pieces, self._size = self._pieces, [], 0
-        self._taken.set()
+        self._drained.set()
         return pieces
 
     def cancel(self) -> None:
-        """The client has hung up, or the proxy ends. Once is enough: what a loop has to do then is not cut off."""
+        """The client has hung up, or the proxy stops. Cancels the loop only once, so that it can clean up."""
         if self._task is not None and not self._task.cancelling():
-            self.was_shown = not self._pieces and self._streams()
+            self.was_caught_up = not self._pieces and self._streams()
             self._task.cancel()
 
     def handed_over(self, whole: bool) -> None:
-        """The client has all of the answer, or else has hung up before. Said once."""
-        if self._ended:  # else the loop that was cancelled knows
+        """The client has received the whole answer, or hung up before. To be called once."""
+        if self._ended:  # otherwise the cancelled loop settles it
             self._settle(whole)
 
     def _end(self, task: asyncio.Task[None]) -> None:
@@ -99,11 +99,11 @@ class LoopAnswer:
             logger.debug("an answer broke off: %s", self.error)
         self._ended = True
         self._task = None
-        self._came.set()
+        self._changed.set()
 
 
 class LoopServer:
-    """Runs the loops of the proxy's own clients. Its length is how many are under way."""
+    """Runs the loops of the proxy's own clients. Its length is the number of running loops."""
 
     def __init__(self) -> None:
         self._answers: dict[asyncio.Task[None], LoopAnswer] = {}
@@ -116,16 +116,16 @@ class LoopServer:
         is_sent: Callable[[], bool] = lambda: True,
         streams: Callable[[], bool] = lambda: True,
     ) -> LoopAnswer:
-        """Begin a loop. After `stop` its answer breaks off before it has begun. `is_sent`, `streams`: see
+        """Begin a loop. After `stop`, its answer breaks off before it begins. `is_sent` and `streams` as in
         `LoopAnswer`."""
-        answering = LoopAnswer(is_sent, streams, partial(self._settle, runner))
-        task = asyncio.ensure_future(_answer(runner, answering))
-        self._answers[task] = answering
+        answer = LoopAnswer(is_sent, streams, partial(self._settle, runner))
+        task = asyncio.ensure_future(_answer(runner, answer))
+        self._answers[task] = answer
         task.add_done_callback(self._answers.pop)
-        answering.run(task)
+        answer.run(task)
         if self._stopped:
-            answering.cancel()
-        return answering
+            answer.cancel()
+        return answer
 
     def _settle(self, runner: Runner, whole: bool) -> None:
         task = asyncio.ensure_future(runner.handed_over(whole))
@@ -133,17 +133,17 @@ class LoopServer:
         task.add_done_callback(self._settling.discard)
 
     async def stop(self) -> None:
-        """Returns when the loops have ended, and their clients have been told so."""
+        """Returns once the loops have ended, and their clients were sent an error."""
         self._stopped = True
         answers = dict(self._answers)
-        for answering in answers.values():
-            answering.stopping = True
-            answering.cancel()
+        for answer in answers.values():
+            answer.stopping = True
+            answer.cancel()
         if answers:
             await asyncio.wait(list(answers))
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_FAREWELL):
-                    while not all(answering.is_sent() for answering in answers.values()):  # noqa: ASYNC110
+                    while not all(answer.is_sent() for answer in answers.values()):  # noqa: ASYNC110
                         await asyncio.sleep(0.01)  # mitmproxy tells nobody when it has sent something
         if self._settling:
             await asyncio.wait(set(self._settling))
@@ -152,29 +152,29 @@ class LoopServer:
         return len(self._answers)
 
 
-async def _answer(runner: Runner, answering: LoopAnswer) -> None:
-    """Send what a loop gives. Where the upstream breaks off in an answer, the answer breaks off; where the proxy stops,
-    the client is told so."""
-    send, begun = answering.put, False
+async def _answer(runner: Runner, answer: LoopAnswer) -> None:
+    """Send the output of a loop. If the upstream breaks off, the answer breaks off; if the proxy stops, the client gets
+    an error."""
+    send, has_begun = answer.put, False
     output = runner.output()
     try:
         async for out in output:
-            begun = True
+            has_begun = True
             await send(out)
     except httpx2.RequestError as error:
-        if begun:
+        if has_begun:
             raise
         await _refuse(runner, send, 502, "UNAVAILABLE", f"the model cannot be reached: {error}")
     except Exception as error:
         logger.exception("a tool loop failed")
-        if begun:
+        if has_begun:
             raise
         await _refuse(runner, send, 500, "INTERNAL", f"the tool loop failed: {type(error).__name__}")
     except asyncio.CancelledError:
         await output.aclose()
         await runner.cut_off()
-        if not answering.stopping:
-            await runner.handed_over(answering.was_shown)
+        if not answer.stopping:
+            await runner.handed_over(answer.was_caught_up)
             raise
         for out in runner.stopped():
             await send(out)

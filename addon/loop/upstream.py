@@ -1,7 +1,6 @@
-"""Requests of a loop on their way to Gemini: pooled clients, and someone by whom each exchange goes.
+"""Sends the requests of a loop to Gemini, through pooled clients and a watcher.
 
-What is sent, and what the loop gets for it, is what the watcher makes of it: for mitmproxy an exchange is a flow, whose
-hooks may change either.
+The watcher may change each request and each answer: for mitmproxy an exchange is a flow, whose hooks see both.
 """
 
 import asyncio
@@ -23,7 +22,7 @@ from addon.tools.connections import OWNER
 
 Headers = Sequence[tuple[bytes, bytes]]
 
-# It logs whole URLs, and a URL may hold a key; and httpcore2 each step of each request, which mitmproxy asks for.
+# httpx2 logs whole URLs, which may hold a key. httpcore2 logs each step of each request, and mitmproxy enables that.
 for _name in ("httpx2", "httpcore2"):
     logging.getLogger(_name).setLevel(logging.WARNING)
 
@@ -32,7 +31,7 @@ _TIMEOUT = httpx2.Timeout(connect=30, read=600, write=60, pool=60)
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a loop's requests go, by the client's request."""
+    """Destination and headers of a loop's requests, as in the client's request."""
 
     method: str
     url: str
@@ -40,7 +39,7 @@ class Address:
 
 
 class Outgoing(NamedTuple):
-    """A request as it is sent. `proxy`: the URL of the upstream proxy that it goes through, "" for none."""
+    """A request as it is sent. `proxy`: URL of the upstream proxy, "" for none."""
 
     method: str
     url: str
@@ -50,7 +49,7 @@ class Outgoing(NamedTuple):
 
 
 class Received(NamedTuple):
-    """An answer as the loop gets it. `body`: None where it streams."""
+    """An answer as the loop gets it. `body`: None if it streams."""
 
     status: int
     headers: Headers
@@ -58,11 +57,11 @@ class Received(NamedTuple):
 
 
 class UpstreamExchange(Protocol):
-    """One exchange, as its watcher wants it. Nothing here raises httpx2's errors.
+    """One request and its answer, as the watcher changes them. Raises no errors of httpx2.
 
-    First `outgoing` is what is to be sent, or the answer where it is there already. Then `answered` is given the head
-    of the answer, and gives what the loop gets of it, or None where the whole answer is wanted first: then `whole`
-    gives that. Of an answer that streams `passes` gives each piece as it is to be; b"" is its end."""
+    `outgoing`: the request to send, or the answer if the watcher has one already. `receive_head` returns the head for
+    the loop, or None if the watcher needs the whole body first: then `receive_body` returns the answer. `transform`
+    returns each chunk of a streamed body as the loop gets it; b"" is the end. `close` ends the exchange."""
 
     @property
     def outgoing(self) -> Outgoing | Received: ...
@@ -77,17 +76,17 @@ class UpstreamExchange(Protocol):
 
 
 class Watcher(Protocol):
-    """Every exchange goes by it: mitmproxy's addons see and change it as if mitmproxy had made it."""
+    """Sees every exchange: mitmproxy's addons can change it as if mitmproxy had sent the request."""
 
     async def begin(self, address: Address, body: bytes) -> UpstreamExchange: ...
 
 
 class AnswerTooLong(httpx2.DecodingError):
-    """There is more of an answer than is taken."""
+    """The answer is longer than the limit."""
 
 
 class Upstream:
-    """`client` gives the client for a request: it knows the proxies and certificates to use."""
+    """`client` returns the HTTP client for a request, with the right proxies and certificates."""
 
     def __init__(self, client: Callable[[Outgoing], httpx2.AsyncClient], watcher: Watcher) -> None:
         self.client = client
@@ -98,12 +97,12 @@ class Upstream:
         self,
         address: Address,
         body: bytes,
-        most: int = sys.maxsize,
+        max_bytes: int = sys.maxsize,
         abandoned: Callable[[], Awaitable[None]] | None = None,
     ) -> AsyncIterator["UpstreamAnswer"]:
-        """One request. Raises httpx2.RequestError where there is no answer; the body may break off with one, and does
-        behind `most` bytes. `abandoned` is called where nobody wants the answer any more, before the watcher is told:
-        that may take long."""
+        """Send one request. Raises httpx2.RequestError if there is no answer; reading the body may raise it too, and
+        does so after `max_bytes`. `abandoned` is called if the answer is no longer wanted, before the exchange is
+        closed, which may take long."""
         exchange = await self.watcher.begin(address, body)
         error: str | None = "the loop ended before the answer did"
         try:
@@ -111,7 +110,7 @@ class Upstream:
             if isinstance(outgoing, Received):
                 yield UpstreamAnswer(outgoing)
             else:
-                async with self._answered(outgoing, exchange, most) as answer:
+                async with self._receive(outgoing, exchange, max_bytes) as answer:
                     yield answer
             error = None
         except (asyncio.CancelledError, GeneratorExit):
@@ -125,14 +124,14 @@ class Upstream:
             await exchange.close(error)
 
     @contextlib.asynccontextmanager
-    async def _answered(
-        self, outgoing: Outgoing, exchange: UpstreamExchange, most: int
+    async def _receive(
+        self, outgoing: Outgoing, exchange: UpstreamExchange, max_bytes: int
     ) -> AsyncIterator["UpstreamAnswer"]:
         response = await self._response(outgoing)
         try:
             received = await exchange.receive_head(response.status_code, response.headers.raw)
             secrets = own_secrets.combined_with(secrets_in(outgoing.url, outgoing.headers))
-            plain = _redacted(_plain(response, most), RedactedStream(secrets))
+            plain = _redacted(_plain(response, max_bytes), RedactedStream(secrets))
             if received is None:
                 received = await exchange.receive_body(b"".join([chunk async for chunk in plain]))
             yield UpstreamAnswer(received, plain, exchange)
@@ -142,7 +141,7 @@ class Upstream:
     async def _response(self, outgoing: Outgoing) -> httpx2.Response:
         client = self.client(outgoing)
         owner = credentials(outgoing.url, outgoing.headers)
-        for again in (True, False):
+        for may_retry in (True, False):
             attempt = Attempt()
             request = client.build_request(
                 outgoing.method,
@@ -156,9 +155,9 @@ class Upstream:
                 with attempt:
                     return await client.send(request, stream=True)
             except (httpx2.NetworkError, httpx2.RemoteProtocolError):
-                if not (again and attempt.hit_closing_connection):
+                if not (may_retry and attempt.hit_closing_connection):
                     raise
-        raise AssertionError("the second time it is raised")
+        raise AssertionError("unreachable: the second try returns or raises")
 
 
 class UpstreamAnswer:
@@ -168,30 +167,30 @@ class UpstreamAnswer:
         self.status = received.status
         self.headers = received.headers
         self.content_type = _content_type(received.headers)
-        self._whole = received.body
+        self._body = received.body
         self._plain = plain
         self._exchange = exchange
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """The body as it comes, decompressed. Raises httpx2.RequestError."""
-        if self._whole is not None or self._plain is None or self._exchange is None:
-            yield self._whole or b""
+        """The body in chunks, decompressed. Raises httpx2.RequestError."""
+        if self._body is not None or self._plain is None or self._exchange is None:
+            yield self._body or b""
             return
         async for chunk in self._plain:
-            if passed := self._exchange.transform(chunk):
-                yield passed
-        if passed := self._exchange.transform(b""):
-            yield passed
+            if transformed := self._exchange.transform(chunk):
+                yield transformed
+        if transformed := self._exchange.transform(b""):
+            yield transformed
 
     async def body(self) -> bytes:
         return b"".join([chunk async for chunk in self.chunks()])
 
 
-def _plain(response: httpx2.Response, most: int) -> AsyncIterator[bytes]:
-    """The body's bytes without their compression. httpx2 knows fewer encodings, and passes on what it does not know.
-    Raises httpx2.DecodingError, for an encoding that is not known at once."""
+def _plain(response: httpx2.Response, max_bytes: int) -> AsyncIterator[bytes]:
+    """The decompressed body. httpx2 knows fewer encodings, and passes unknown ones on. Raises httpx2.DecodingError; for
+    an unknown encoding at once."""
     encoding = response.headers.get("content-encoding", "")
-    decompress = decompressor(encoding, most)
+    decompress = decompressor(encoding, max_bytes)
     if decompress is None:
         raise httpx2.DecodingError(f"its content encoding {encoding[:60]!r} is not known; identity was asked for")
     return _decompressed(response, decompress)
@@ -211,7 +210,7 @@ async def _decompressed(response: httpx2.Response, decompress: Decompress) -> As
 
 
 async def _redacted(plain: AsyncIterator[bytes], stream: RedactedStream) -> AsyncIterator[bytes]:
-    """The body without what it was asked with: an error may repeat the key, and is shown and stored."""
+    """The body without the request's credentials: an error may repeat the key, and is shown and stored."""
     async for chunk in plain:
         if data := stream.feed(chunk):
             yield data

@@ -68,7 +68,7 @@ async def in_a_live_connection(proxy: Proxy, calls: Sequence[Document], policy: 
         await until(lambda: len(told()) == len(calls))
     finally:
         session.close()
-        await session.ended()
+        await session.wait_closed()
     return [told()[one["id"]] for one in named]
 
 

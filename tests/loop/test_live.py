@@ -93,7 +93,7 @@ async def connect(proxy: Proxy) -> AsyncIterator[Connect]:
 async def end(connection: Connection) -> None:
     connection.session.close()
     async with asyncio.timeout(5):
-        await connection.session.ended()
+        await connection.session.wait_closed()
 
 
 async def weather(city: str = "Oslo") -> Json:
