@@ -21,6 +21,7 @@ from addon.demo.reply import Shape
 from addon.demo.rules import Options
 from addon.demo.service import Service
 from addon.graft.exchange import Forward, Reply
+from addon.graft.grafter import EXCHANGE_FAILED
 from addon.hooks import runtime
 from addon.loop.runner import Head, Runner
 from addon.loop.server import LoopServer
@@ -264,7 +265,7 @@ class Loop(Chat):
         body, grafter = encode({"contents": contents}), self.proxy.grafter
         try:
             config = await grafter.session_config("default")
-        except StoreUnavailable as error:
+        except EXCHANGE_FAILED as error:
             outcome = grafter.failure_outcome(target, body, error)
         else:
             assert config is not None
