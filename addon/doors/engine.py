@@ -18,7 +18,7 @@ from addon.core.sse import SseDecoder
 from addon.doors.failures import Failed
 from addon.doors.handover import Handover
 from addon.doors.outward import Caller, Outward
-from addon.graft.capture import listen
+from addon.graft.capture import note_answer
 from addon.graft.exchange import Abandoned, Forward, Reply
 from addon.graft.grafter import Grafter, GraftFailed
 from addon.graft.session_config import SessionConfig
@@ -139,18 +139,18 @@ def _replied(outcome: Reply | Abandoned) -> Iterable[Head | bytes]:
 
 async def _straight(grafter: Grafter, upstream: Upstream, address: Address, sent: Forward) -> Output:
     """A request that nothing is grafted on."""
-    heard, whole = bytearray(), False
+    received, whole = bytearray(), False
     async with upstream.send(address, sent.body) as answer:
         try:
             yield Head(answer.status, answer.headers)
             async for chunk in answer.chunks():
-                if sent.heard is not None:
-                    heard += chunk
+                if sent.noted is not None:
+                    received += chunk
                 yield chunk
             whole = True
         finally:
-            if sent.heard is not None and answer.status == 200:
-                await listen(grafter, sent.heard, answer.content_type, bytes(heard), whole=whole)
+            if sent.noted is not None and answer.status == 200:
+                await note_answer(grafter, sent.noted, answer.content_type, bytes(received), whole=whole)
 
 
 async def _documents(output: Output) -> AsyncGenerator[Document]:

@@ -19,7 +19,7 @@ class Births:
         self._config = config
         self._taken: set[str] = set()
 
-    def kept_id(self, name: str, args: Document) -> str | None:
+    def stored_id(self, name: str, args: Document) -> str | None:
         """The id of the identical call that is answered by hand; None: the call is another record."""
         if self.resumption is None or not self._rounds.has_one_candidate:
             return None

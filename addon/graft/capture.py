@@ -11,10 +11,10 @@ from addon.graft.decoding import Decoder
 from addon.graft.effects import Effect, End, Refuse, Show, Start
 from addon.graft.exchange import Exchange, Reply
 from addon.graft.grafter import Grafter
-from addon.graft.hearing import FINISH, Hearing
 from addon.graft.machine import AnswerMachine
+from addon.graft.note_reader import FINISH, NoteReader
 from addon.graft.reading import holds, markers_of
-from addon.graft.shell import broke_off, delivered, kept, record, taken_over
+from addon.graft.shell import note_beginnings, note_broken, note_delivered, record, take_over_answer
 from addon.surfaces.base import Framing, Operation
 from store.base import StoreUnavailable, run_now
 from store.models import CachedTools
@@ -59,12 +59,14 @@ class Capture:
         """The client reads no more. What was begun goes on: its answer is for a later request."""
         self._done(self.machine.hung_up())
         self._background.complete()
-        run_now(kept(self.grafter, self.machine))  # also where its end was shown: the client may not have read it
+        run_now(
+            note_beginnings(self.grafter, self.machine)
+        )  # also where its end was shown: the client may not have read it
         self.handed_over(self._ended)
 
     def handed_over(self, whole: bool) -> None:
         """The client has all of the answer, or else never will have."""
-        run_now((delivered if whole and self._ended else broke_off)(self.grafter, self.machine))
+        run_now((note_delivered if whole and self._ended else note_broken)(self.grafter, self.machine))
 
     def fail(self, words: str) -> bytes:
         """The stream cannot be read on: it ends with this error."""
@@ -124,7 +126,7 @@ class Capture:
             self._background.complete()
             self._ended = effect.outcome in _CLEAN
             if not self._ended:
-                run_now(broke_off(self.grafter, self.machine))
+                run_now(note_broken(self.grafter, self.machine))
             return
         for call, birth in effect.calls:
             self._background.start(call, birth)
@@ -132,7 +134,7 @@ class Capture:
     def _resume(self) -> None:
         """Calls that an answer to the same request has left are not begun once more."""
         try:
-            if (left := run_now(taken_over(self.grafter, self.exchange))) is not None:
+            if (left := run_now(take_over_answer(self.grafter, self.exchange))) is not None:
                 self.machine.resume(left)
         except StoreUnavailable as error:
             self.grafter.warn(f"the store failed, what an earlier answer has left is not known: {error}")
@@ -152,17 +154,19 @@ class Capture:
             await self.grafter.store.put_cached_tools(cached)
 
 
-async def listen(grafter: Grafter, exchange: Exchange, content_type: str, body: bytes, *, whole: bool = True) -> None:
+async def note_answer(
+    grafter: Grafter, exchange: Exchange, content_type: str, body: bytes, *, whole: bool = True
+) -> None:
     """Note the turns of an answer that was passed on unchanged. `whole` False: it broke off, so the client may have
     kept any beginning of it. Never raises."""
     try:
-        hearing, decoder = Hearing(exchange), Decoder(content_type)
+        reader, decoder = NoteReader(exchange), Decoder(content_type)
         items = [*decoder.feed(body), *decoder.flush()]
         found = [item.data for item in items if item.data is not None]
-        hearing.documents([body] if decoder.framing is Framing.JSON else found)
-        notes = [*hearing.notes()] if whole else []
+        reader.documents([body] if decoder.framing is Framing.JSON else found)
+        notes = [*reader.notes()] if whole else []
         if decoder.framing is not Framing.JSON and (not whole or (exchange.wire.native and FINISH not in body)):
-            notes += hearing.beginnings()
+            notes += reader.beginnings()
         for keys, chain in notes:
             await grafter.note(exchange.config.session, keys, chain)
     except Exception as error:

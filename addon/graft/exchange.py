@@ -18,14 +18,14 @@ from store.models import Step
 @dataclass(frozen=True, slots=True)
 class Paused:
     """An answer whose rest the client may ask for. `added`, `mode` and `rounds` are of the last request that a loop
-    made for it, `steps` and `shown` what its rounds before came to."""
+    made for it, `steps` and `visible` what its rounds before came to."""
 
     answer: AnswerRewriter
     added: tuple[Document, ...] = ()
     mode: str | None = None
     rounds: int = 1
     steps: tuple[Step, ...] = ()
-    shown: tuple[Document, ...] = ()
+    visible: tuple[Document, ...] = ()
 
     @property
     def has_calls(self) -> bool:
@@ -81,7 +81,7 @@ class Forward:
 
     body: bytes
     exchange: Exchange | None = None
-    heard: Exchange | None = field(default=None, compare=False)
+    noted: Exchange | None = field(default=None, compare=False)
 
 
 STORE_FAILED = "the store does not answer; the proxy's log has more"

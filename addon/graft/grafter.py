@@ -225,7 +225,7 @@ class Grafter:
         if exchange.notes:
             request.history.identify(request.body)
         if plan is None:
-            return Forward(body, heard=exchange if exchange.notes else None)
+            return Forward(body, noted=exchange if exchange.notes else None)
         if plan.dropped:
             self.warn(f"session {config.session}, model {model}: left out {plan.dropped}")
         token = _text_in(request, "continuationToken")
@@ -248,7 +248,7 @@ class Grafter:
         if wire.dropped:
             self.warn(f"session {config.session}, surface {target.surface}: left out {wire.dropped}")
         if target.operation is Operation.COUNT or not plan.grafts:
-            return Forward(rewritten, heard=exchange if exchange.notes else None)
+            return Forward(rewritten, noted=exchange if exchange.notes else None)
         if token:
             exchange.resumes = self.continuation(config.session, token)
         return Forward(rewritten, exchange)

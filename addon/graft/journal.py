@@ -1,4 +1,4 @@
-"""What the store is told of one answer: its turn as far as it has come, with the calls of each round."""
+"""Builds the records of one answer for the store: its turn so far, and the calls of each round."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -15,14 +15,14 @@ from store.models import Call, Progress, Step, Turn
 
 
 class TurnIds:
-    """The ids of one answer's turns: its rounds are one turn of the client's, and each further candidate another."""
+    """The ids of one answer's turns. All its rounds are one turn of the client; each further candidate is another."""
 
     def __init__(self) -> None:
         self._first = ""
         self._given = False
 
     def begin_answer(self, *, goes_on: bool) -> None:
-        """`goes_on`: its first turn has its id already."""
+        """`goes_on`: the first turn already has its id."""
         self._given = goes_on
 
     def resume(self, turn_id: str) -> None:
@@ -37,9 +37,9 @@ class TurnIds:
 
 
 class Journal:
-    """`steps` and `shown` are what the rounds before the present one came to, and `given` what of that the client has
-    in answer to its present request. `clock` gives the time by the store's, and `birth` what a call is when it is
-    stored. `splice` knows what all rounds say of themselves."""
+    """`steps` and `visible`: the result of the rounds before the present one. `current_visible`: the parts of it that
+    the client has in answer to its present request. `clock` gives the store's time, `birth` a call's state when it is
+    stored. `splice` holds usage and metadata of all rounds."""
 
     def __init__(
         self,
@@ -54,36 +54,36 @@ class Journal:
         self._births: dict[str, Birth] = {}
         before = exchange.resumes
         self.steps: list[Step] = [*before.steps] if before is not None else []
-        self.shown: list[Document] = [*before.shown] if before is not None else []
-        self.given: list[Document] = []
+        self.visible: list[Document] = [*before.visible] if before is not None else []
+        self.current_visible: list[Document] = []
         self.splice = splice
         self._saved: dict[int, tuple[int, bool]] = {}
-        """Of the candidates of the present round: how many calls, and whether as a turn that has ended."""
+        """By candidate of the present round: the number of calls stored, and whether the turn was stored as ended."""
         self._noted: dict[int, bytes] = {}
         self._turns: dict[str, Turn] = {}
-        """As they were last stored."""
+        """The turns as last stored, by id."""
         self.complete: dict[str, None] = {}
-        """The ids of the turns that have come to their clean end."""
+        """The ids of the turns that have ended cleanly."""
         self._ended: set[str] = set()
-        """The ids of the turns that can be found by what the client sees of them."""
+        """The ids of the turns that can be found by their visible parts."""
         self._past: list[Candidate] = []
-        """Of the rounds that are over."""
-        self._resumed: list[Document] = [*self.shown]
+        """The candidates of the finished rounds."""
+        self._resumed: list[Document] = [*self.visible]
         self._turn_id = ""  # of the client's turn, once a round of it is complete
-        self._taken_over = ""  # the id of the turn of an answer that broke off, which goes on here
+        self._taken_over = ""  # the id of a broken-off turn that is continued here
 
     @property
     def unsettled(self) -> list[str]:
-        """The ids of the turns that the client may not have to their end: all of them until that is known."""
+        """The ids of the turns that the client may not have completely: all of them until delivery is known."""
         return list(dict.fromkeys([*([self._taken_over] if self._taken_over else []), *self._turns]))
 
     def resume(self, resumption: Resumption) -> list[tuple[CapturedCall, Birth]]:
-        """Go on with the turn of an answer that broke off. Returns its calls."""
+        """Continue the turn of an answer that broke off. Returns its calls."""
         self._turn_id = resumption.turn_id
         self._taken_over = resumption.turn_id
-        self.steps, self.shown = list(resumption.steps), list(resumption.visible)
+        self.steps, self.visible = list(resumption.steps), list(resumption.visible)
         self._resumed = list(resumption.visible)
-        self.given = list(resumption.visible)
+        self.current_visible = list(resumption.visible)
         calls: list[tuple[CapturedCall, Birth]] = []
         for call, anew in resumption.calls:
             birth = self._birth(call) if anew else Birth(begins=True, repeats=call.call_id)
@@ -92,36 +92,36 @@ class Journal:
         return calls
 
     def progress(self, anew: Sequence[CapturedCall] = ()) -> Save:
-        """All rounds so far are complete: a request that is sent again goes on behind them. `anew`: calls of theirs
-        that are not stored yet."""
-        turn = self._turn(self._turn_id, self.shown, self.steps)
+        """Record that all rounds so far are complete, so that a retry of the request continues after them. `anew`:
+        their calls that are not stored yet."""
+        turn = self._turn(self._turn_id, self.visible, self.steps)
         numbers = {slot.call_id: number for number, step in enumerate(self.steps) for slot in step.slots}
         calls = [self._call(self._turn_id, call, numbers[call.call_id]) for call in anew]
         return Save(turn, calls, [], last=False)
 
     def begin_answer(self, candidates: Sequence[Candidate]) -> None:
-        """The answer of the present round begins, with what is stored of it already."""
+        """Begin the answer of the present round. The calls that `candidates` hold are already stored."""
         self._saved = {one.index: (len(one.captured), False) for one in candidates}
 
-    def took(self, candidates: Sequence[Candidate]) -> None:
-        """The proxy answers what came of this round: the client's turn goes on."""
+    def continue_turn(self, candidates: Sequence[Candidate]) -> None:
+        """Close this round: the proxy answers its step, and the client's turn goes on."""
         for candidate in candidates:
             if candidate.answered_by_proxy:
                 self._past.append(candidate)
                 self._turn_id = candidate.turn_id
                 self.steps += [step_of(candidate)] if candidate.captured else []
-                self.shown += candidate.visible_parts
-                self.given += candidate.current_visible_parts
+                self.visible += candidate.visible_parts
+                self.current_visible += candidate.current_visible_parts
 
     def has_news(self, candidates: Sequence[Candidate]) -> bool:
-        """Whether there may be anything to store: most events bring nothing."""
+        """Whether there may be anything to store. Most events bring nothing."""
         for one in candidates:
             if self._saved.get(one.index, (0, False)) != (len(one.captured), one.ended):
                 return True
         return False
 
     def fresh(self, candidates: Sequence[Candidate]) -> list[tuple[CapturedCall, Birth]]:
-        """The calls that are not stored yet, as they will be."""
+        """The calls that are not stored yet, each with its state when it is stored."""
         calls = [call for one in candidates for call in one.captured[self._saved.get(one.index, (0, False))[0] :]]
         return [(call, self._birth_of(call)) for call in calls]
 
@@ -132,9 +132,8 @@ class Journal:
         return birth
 
     def saves(self, candidates: Sequence[Candidate], *, complete: bool, cut: bool) -> Iterator[Save | Note]:
-        """What is to be stored of these candidates of the present round by now, which comes before it goes out: the
-        calls that are new, and a turn that has ended, if only that there was one without calls. `complete`: the whole
-        answer has come to its clean end; `cut`: it never will."""
+        """What to store of these candidates of the present round before their bytes go out: new calls, and a turn that
+        has ended, also one without calls. `complete`: the whole answer has ended cleanly. `cut`: it never will."""
         for state in candidates:
             ends = (state.ended or complete) and not (state.answered_by_proxy or state.paused or cut)
             stored, known = self._saved.get(state.index, (0, False))
@@ -152,14 +151,13 @@ class Journal:
             elif self.exchange.notes:
                 yield from self._notes(state)
 
-    def lost(self) -> None:
-        """The store has not taken a turn: it is found by nothing."""
+    def forget_ended(self) -> None:
+        """Forget the ended turns: the store failed to take one, so nothing finds it."""
         self._ended.clear()
 
     def beginnings(self, candidates: Sequence[Candidate]) -> Iterator[Note]:
-        """What is to be noted where the client may have kept any beginning of what it was shown of all rounds;
-        `candidates` are the present round's. Signatures are not noted: a retry shows them once more, and there they
-        prove the whole turn."""
+        """The notes to make if the client may have kept any beginning of the visible parts of all rounds. `candidates`:
+        the present round's. Signatures are not noted: a retry sends them again, and there they prove the whole turn."""
         if not self.exchange.notes:
             return
         own = {visible_digest(self._turns[turn_id].visible) for turn_id in self._ended}
@@ -177,31 +175,31 @@ class Journal:
                 yield Note(*plain_of(self.exchange, whole, calls))
 
     def _notes(self, candidate: Candidate) -> Iterator[Note]:
-        shown = [*self.shown, *candidate.visible_parts]
-        digest = visible_digest(shown)
+        visible = [*self.visible, *candidate.visible_parts]
+        digest = visible_digest(visible)
         if self._noted.get(candidate.index) != digest:
             self._noted[candidate.index] = digest
-            yield Note(*plain_of(self.exchange, digest, shown))
+            yield Note(*plain_of(self.exchange, digest, visible))
 
     def _save(self, candidate: Candidate, fresh: Sequence[CapturedCall], *, ended: bool) -> Save:
         """Only a turn that has ended can be found by what the client sees of it."""
         turn_id = candidate.turn_id
-        shown, steps = [*self.shown, *candidate.visible_parts], [*self.steps, step_of(candidate)]
+        visible, steps = [*self.visible, *candidate.visible_parts], [*self.steps, step_of(candidate)]
         calls = [self._call(turn_id, call, len(self.steps)) for call in fresh]
-        turn = self._turn(turn_id, shown, steps)
+        turn = self._turn(turn_id, visible, steps)
         if ended:
             self._ended.add(turn_id)
-        return Save(turn, calls, keys_of(self.exchange, shown) if ended else [], ended)
+        return Save(turn, calls, keys_of(self.exchange, visible) if ended else [], ended)
 
-    def _turn(self, turn_id: str, shown: Sequence[Document], steps: Sequence[Step]) -> Turn:
-        """It is not the client's before it has all of it: until then a request that is sent again goes on with it."""
+    def _turn(self, turn_id: str, visible: Sequence[Document], steps: Sequence[Step]) -> Turn:
+        """The turn to store. It is not delivered before the client has all of it: until then a retry continues it."""
         usage, before = self.splice.usage.rounds, self._turns.get(turn_id)
         now = self.clock() if before is None else before.created_at
-        said = [one for one in usage if one]
-        turn = turn_of(self.exchange, turn_id, shown, steps, delivered=False, now=now, usage=said)
+        used = [one for one in usage if one]
+        turn = turn_of(self.exchange, turn_id, visible, steps, delivered=False, now=now, usage=used)
         if self.steps:
             rounds = len(usage) - (len(steps) > len(self.steps))
-            progress = Progress(steps=len(self.steps), visible=len(self.shown), rounds=rounds, meta=self.splice.meta)
+            progress = Progress(steps=len(self.steps), visible=len(self.visible), rounds=rounds, meta=self.splice.meta)
             turn = turn.model_copy(update={"progress": progress})
         self._turns[turn_id] = turn
         return turn

@@ -26,8 +26,8 @@ from addon.graft.births import Births
 from addon.graft.decoding import Item
 from addon.graft.effects import Begin, Effect, End, Mistake, Note, Pause, Send, Show, Start, Wait, Warn
 from addon.graft.exchange import STORE_FAILED, Exchange
-from addon.graft.hearing import FINISH
 from addon.graft.journal import Journal, TurnIds
+from addon.graft.note_reader import FINISH
 from addon.graft.owners import Owners
 from addon.graft.reading import Reading, holds, markers_of
 from addon.graft.response_writer import ResponseWriter
@@ -75,7 +75,7 @@ class AnswerMachine:
             self._turn_ids.resume(self._before.candidates[0].turn_id)
         self.is_over = False
         self._at_end: Sequence[Candidate] = ()  # of the present round, once the answer is over
-        self._is_told = False  # what the client may have kept
+        self._beginnings_noted = False  # what the client may have kept
         self.reading = self._read("")
 
     @property
@@ -84,7 +84,7 @@ class AnswerMachine:
         return self._writer.framing
 
     @property
-    def has_shown(self) -> bool:
+    def has_written(self) -> bool:
         """Whether the client was given something of the present round."""
         return self._writer.has_written
 
@@ -165,7 +165,7 @@ class AnswerMachine:
         """The clean end of the present answer. Raises BadAnswer."""
         return self._done(self._finished)
 
-    def told(self, responses: Mapping[str, Document]) -> Iterator[Effect]:
+    def take_responses(self, responses: Mapping[str, Document]) -> Iterator[Effect]:
         """The calls that were waited for have these responses, by call id."""
         resumption = self._births.resumption
         if resumption is None or self._rounds.number:
@@ -186,9 +186,9 @@ class AnswerMachine:
     def beginnings(self) -> Iterator[Note]:
         """What is to be noted where the client does not read to the end, or is told of an error there: it may have kept
         any beginning of what it was sent, and goes on with that. Once. Nobody keeps a beginning of one document."""
-        if not self._writer.streams or self._is_told:
+        if not self._writer.streams or self._beginnings_noted:
             return
-        self._is_told = True
+        self._beginnings_noted = True
         yield from self.reading.beginnings()
         yield from self._journal.beginnings(self._at_end if self.is_over else self.reading.candidates)
 
@@ -267,7 +267,7 @@ class AnswerMachine:
         is_last = isinstance(item, SseEvent) and not self._rounds.is_loop
         # The last event may lack its last line: nothing comes behind it.
         data = item.raw if is_last else self._writer.passthrough(item)
-        notes = self.reading.heard() if FINISH in item.data else ()
+        notes = self.reading.final_notes() if FINISH in item.data else ()
         return [*notes, *self._writer.write(data)] if notes else data
 
     def _between(self, item: Item) -> bytes | Iterable[Effect]:
@@ -319,7 +319,7 @@ class AnswerMachine:
             markers=self._markers,
             note=partial(_note, self._splice, self._rounds),  # a method of this would make a circle
             new_turn_id=self._turn_ids,
-            kept_id=self._births.kept_id,
+            stored_id=self._births.stored_id,
             goes_on=self._rounds.is_answered_here,
             continues=self._rounds.continues,
             before=self._before.resumed(anew=self.rounds <= 1) if self._before is not None else None,
@@ -343,15 +343,15 @@ class AnswerMachine:
             yield self._paused(answer, token)
 
     def _paused(self, answer: AnswerRewriter, token: str) -> Pause:
-        return Pause(token, self._rounds.paused(answer, self._journal.steps, self._journal.shown))
+        return Pause(token, self._rounds.paused(answer, self._journal.steps, self._journal.visible))
 
     # --- the end of an answer ---------------------------------------------------------------------------------
 
     def _finished(self) -> Iterator[Effect]:
         reading = self.reading
         yield from self._items(reading.decoder.flush())
-        if not self.is_over and self._writer.streams and (left := self.wire.unfinished_response()) is not None:
-            yield from self._left(left)
+        if not self.is_over and self._writer.streams and (unfinished := self.wire.unfinished_response()) is not None:
+            yield from self._unfinished(unfinished)
         if not self.is_over and reading.framing is Framing.JSON:
             yield from self._document(bytes(reading.decoder.body))
         if self.is_over:
@@ -370,15 +370,15 @@ class AnswerMachine:
                 yield from self._concluded(outcome, closing)
             case RunTools(calls):
                 self._before = None
-                self._journal.took(reading.candidates)
+                self._journal.continue_turn(reading.candidates)
                 yield self._journal.progress()
                 yield Wait(calls)
             case bytes(body):
                 self._before = reading.answer if reading.continues else None
-                self._journal.took(reading.candidates)
+                self._journal.continue_turn(reading.candidates)
                 yield from self._sent(body)
 
-    def _left(self, response: Document) -> Iterator[Effect]:
+    def _unfinished(self, response: Document) -> Iterator[Effect]:
         """A response that the stream's end left incomplete."""
         visible = self.reading.taken(response, whole=False)
         if self.reading.answer is not None:
@@ -397,7 +397,7 @@ class AnswerMachine:
     def _concluded(self, outcome: str, closing: Document | None) -> Iterator[Effect]:
         """The clean end of the whole answer."""
         is_unfinished = self.reading.is_unfinished
-        yield from self.reading.heard()
+        yield from self.reading.final_notes()
         if is_unfinished:  # what came last may have been an error
             yield from self.beginnings()
         yield from self._saves(complete=True)
@@ -425,7 +425,7 @@ class AnswerMachine:
         parts = None
         if self.reading.framing is not Framing.JSON or self._before is not None:
             parts = [part for state in self.reading.candidates[:1] for part in state.current_visible_parts]
-        return self._writer.whole(self._journal.given, parts)
+        return self._writer.whole(self._journal.current_visible, parts)
 
     def _over(self, outcome: str) -> End:
         self.close()
@@ -444,7 +444,7 @@ class AnswerMachine:
     def store_failed(self) -> list[Effect] | None:
         """What is to be done instead of a Save that failed and of all behind it; None: go on, as the settings say. The
         client gets no call that it does not know either way: its turn is not found again, and nothing else is lost."""
-        self._journal.lost()
+        self._journal.forget_ended()
         if self._settings.on_store_error == "pass":
             return None
         return self.fail(503, "UNAVAILABLE", STORE_FAILED)

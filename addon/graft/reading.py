@@ -16,7 +16,7 @@ from addon.core.toolloop import WRONG_CALLS
 from addon.graft.decoding import Decoder, Item
 from addon.graft.effects import Note
 from addon.graft.exchange import Exchange
-from addon.graft.hearing import AT_ONCE, FINISH, Hearing
+from addon.graft.note_reader import AT_ONCE, FINISH, NoteReader
 from addon.graft.records import new_call_id
 from addon.surfaces.base import Framing
 
@@ -49,7 +49,7 @@ def holds(data: bytes | bytearray, markers: tuple[bytes, ...]) -> bool:
 class Reading:
     """`is_plain`: nothing had to be read so far; `markers` tell what has to be. `has_responses`: the model
     said something, if only that it ends. `is_cut`: an error stands in the stream. `note` is told of each response that
-    is read. `kept_id` gives the id of a call that is stored already."""
+    is read. `stored_id` gives the id of a call that is stored already."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Reading:
         markers: tuple[bytes, ...],
         note: Callable[[Document], None],
         new_turn_id: Callable[[], str],
-        kept_id: Callable[[str, Document], str | None],
+        stored_id: Callable[[str, Document], str | None],
         goes_on: Callable[[Candidate], bool],
         continues: Callable[[str], bool],
         limits: Limits,
@@ -77,18 +77,18 @@ class Reading:
         self._markers = markers
         self._note = note
         self._new_turn_id = new_turn_id
-        self._kept_id = kept_id
+        self._kept_id = stored_id
         self._goes_on = goes_on
         self._continues = continues
         self._limits = limits
         if before is not None:
             before.proxy_answers, before.proxy_resumes, before.new_turn_id = goes_on, continues, new_turn_id
-            before.call_id = lambda name, args: kept_id(name, args) or new_call_id()
+            before.call_id = lambda name, args: stored_id(name, args) or new_call_id()
         self._unread: list[bytes] = []
-        self._hearing = Hearing(exchange) if self.is_plain and exchange.notes else None
-        self._finished = self._hearing is None
-        self._heard = 0  # how many of those that passed unread were taken in
-        self._hear_at = AT_ONCE if self._hearing is not None else sys.maxsize
+        self._note_reader = NoteReader(exchange) if self.is_plain and exchange.notes else None
+        self._finished = self._note_reader is None
+        self._notes_taken = 0  # how many of those that passed unread were taken in
+        self._take_notes_at = AT_ONCE if self._note_reader is not None else sys.maxsize
 
     @property
     def framing(self) -> Framing | None:
@@ -136,8 +136,8 @@ class Reading:
             and events.is_between
         ):
             self._unread.append(chunk)
-            if len(self._unread) >= self._hear_at:
-                self._hear()
+            if len(self._unread) >= self._take_notes_at:
+                self._take_notes()
             return True
         return False
 
@@ -146,8 +146,8 @@ class Reading:
         if not self.is_plain or item.data is None or holds(item.data, self._markers):
             return False
         self._unread.append(item.raw if isinstance(item, SseEvent) else item.data)
-        if len(self._unread) >= self._hear_at:
-            self._hear()
+        if len(self._unread) >= self._take_notes_at:
+            self._take_notes()
         return True
 
     def passes_body(self, body: bytes) -> bool:
@@ -157,13 +157,13 @@ class Reading:
         self._unread.append(body)
         return True
 
-    def heard(self) -> Sequence[Note]:
+    def final_notes(self) -> Sequence[Note]:
         """What is to be noted of the turns that passed unread, which end here."""
-        if self._hearing is None or not self.is_plain:
+        if self._note_reader is None or not self.is_plain:
             return ()
         self._finished = True
-        self._hear()
-        return [*self._hearing.notes()]
+        self._take_notes()
+        return [*self._note_reader.notes()]
 
     @property
     def is_unfinished(self) -> bool:
@@ -172,20 +172,20 @@ class Reading:
 
     def beginnings(self) -> Sequence[Note]:
         """What is to be noted where the client may have kept any beginning of what passed unread."""
-        if self._hearing is None or not self.is_plain:
+        if self._note_reader is None or not self.is_plain:
             return ()
-        self._hear()
-        return [*self._hearing.beginnings()]
+        self._take_notes()
+        return [*self._note_reader.beginnings()]
 
-    def _hear(self) -> None:
+    def _take_notes(self) -> None:
         """Take in what has passed unread since the last time."""
-        assert self._hearing is not None
-        pieces, self._heard = self._unread[self._heard :], len(self._unread)
-        self._hear_at = self._heard + AT_ONCE
+        assert self._note_reader is not None
+        pieces, self._notes_taken = self._unread[self._notes_taken :], len(self._unread)
+        self._take_notes_at = self._notes_taken + AT_ONCE
         if self.framing is Framing.SSE:
-            self._hearing.events(pieces)
+            self._note_reader.events(pieces)
         else:
-            self._hearing.documents(pieces)
+            self._note_reader.documents(pieces)
 
     def taken(self, response: Document, *, whole: bool) -> Document | None:
         """What the client is to see of a response: see `AnswerRewriter.feed`."""

@@ -35,10 +35,10 @@ def new_call_id() -> str:
     return f"call_{secrets.token_hex(12)}"
 
 
-def keys_of(exchange: Exchange, shown: Sequence[Document]) -> list[bytes]:
+def keys_of(exchange: Exchange, visible: Sequence[Document]) -> list[bytes]:
     """The keys of a turn of which the client was shown these parts: by its own words, with all or some of what stood
     before it, and by what the model marked it with."""
-    return [*_word_keys(exchange, visible_digest(shown)), *_mark_keys(exchange, shown)]
+    return [*_word_keys(exchange, visible_digest(visible)), *_mark_keys(exchange, visible)]
 
 
 def plain_of(exchange: Exchange, digest: bytes, marked: Sequence[Document] = ()) -> tuple[list[bytes], bytes]:
@@ -60,8 +60,8 @@ def _chain(exchange: Exchange, digest: bytes) -> bytes:
     return chain_key(turns[-1].chain if turns else b"", "model", digest)
 
 
-def _mark_keys(exchange: Exchange, shown: Sequence[Document]) -> list[bytes]:
-    return [exchange.keys.mark(*mark) for mark in marks_of([{"parts": list(shown)}])]
+def _mark_keys(exchange: Exchange, visible: Sequence[Document]) -> list[bytes]:
+    return [exchange.keys.mark(*mark) for mark in marks_of([{"parts": list(visible)}])]
 
 
 def step_of(candidate: Candidate) -> Step:
@@ -75,7 +75,7 @@ def step_of(candidate: Candidate) -> Step:
 def turn_of(
     exchange: Exchange,
     turn_id: str,
-    shown: Sequence[Document],
+    visible: Sequence[Document],
     steps: Sequence[Step],
     *,
     delivered: bool,
@@ -84,13 +84,13 @@ def turn_of(
 ) -> Turn:
     """`usage`: the usageMetadata of each request that it took."""
     delivery = exchange.config.delivery
-    shows_placeholder = any(turn_id in part["text"] for part in shown if isinstance(part.get("text"), str))
-    keys, turns, digest = exchange.keys, _turns(exchange), visible_digest(shown)
+    shows_placeholder = any(turn_id in part["text"] for part in visible if isinstance(part.get("text"), str))
+    keys, turns, digest = exchange.keys, _turns(exchange), visible_digest(visible)
     pair = windows([turn.digest for turn in turns[-1:]], digest)
     return Turn(
         turn_id=turn_id,
         session=exchange.config.session,
-        visible=list(shown),
+        visible=list(visible),
         steps=list(steps),
         delivery="passthrough" if delivery == "passthrough" else "loop" if len(steps) > 1 else "placeholder",
         user_key=keys.user(turns[-1].digest) if shows_placeholder and turns else b"",

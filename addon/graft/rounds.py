@@ -134,13 +134,13 @@ class Rounds:
             isinstance(asked, Send) and self.has_one_candidate and self._pieces < _MAX_PIECES and asked.token != token
         )
 
-    def paused(self, answer: AnswerRewriter, steps: Sequence[Step], shown: Sequence[Document]) -> Paused:
+    def paused(self, answer: AnswerRewriter, steps: Sequence[Step], visible: Sequence[Document]) -> Paused:
         """An answer whose rest the client may ask for; it asks for it once, or more often."""
         asked, kept = self._asked, answer.resumed()
         kept.proxy_answers, kept.proxy_resumes = _never, _never
         if not isinstance(asked, Send):
             return Paused(kept)
-        return Paused(kept, asked.added, asked.mode, self.number, tuple(steps), tuple(shown))
+        return Paused(kept, asked.added, asked.mode, self.number, tuple(steps), tuple(visible))
 
     def is_answered_here(self, state: Candidate) -> bool:
         """Whether the proxy answers the step itself, and the client's turn goes on."""
@@ -171,15 +171,15 @@ class Rounds:
         """What the model said, under this request's names."""
         return {"role": "model", "parts": self._named(state.true_parts)}
 
-    def _named(self, said: Sequence[Document]) -> list[Document]:
+    def _named(self, parts: Sequence[Document]) -> list[Document]:
         names = self._exchange.plan.names
-        parts: list[Document] = []
-        for part in said:
+        named: list[Document] = []
+        for part in parts:
             call = part.get("functionCall")
             if isinstance(call, dict):
                 part = {**part, "functionCall": {**call, "name": names.get(call.get("name", ""), call.get("name", ""))}}
-            parts.append(part)
-        return parts
+            named.append(part)
+        return named
 
 
 def has_wrong_calls(state: Candidate) -> bool:

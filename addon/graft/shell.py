@@ -62,7 +62,7 @@ def store_failed(grafter: Grafter, machine: AnswerMachine, error: StoreUnavailab
     return instead
 
 
-async def taken_over(grafter: Grafter, exchange: Exchange) -> Resumption | None:
+async def take_over_answer(grafter: Grafter, exchange: Exchange) -> Resumption | None:
     """What an answer to the same request has left that broke off shortly before. Raises StoreUnavailable."""
     store, session, window = grafter.store, exchange.config.session, grafter.settings.retry_window
     if exchange.proxy_id is None or not window or store.revision(session) == 0 or not (key := exchange.request_key):
@@ -74,7 +74,7 @@ async def taken_over(grafter: Grafter, exchange: Exchange) -> Resumption | None:
     return resumption(*found, partial(grafter.owners.may_run_twice, exchange.config))
 
 
-async def delivered(grafter: Grafter, machine: AnswerMachine) -> None:
+async def note_delivered(grafter: Grafter, machine: AnswerMachine) -> None:
     """Note that the client has all of an answer that has come to its end: the same request asks for another one. Never
     raises."""
     try:
@@ -86,7 +86,7 @@ async def delivered(grafter: Grafter, machine: AnswerMachine) -> None:
         grafter.failed(error, "an answer that the client has could not be noted so")
 
 
-async def kept(grafter: Grafter, machine: AnswerMachine) -> None:
+async def note_beginnings(grafter: Grafter, machine: AnswerMachine) -> None:
     """Note what a client may have kept that does not have all of an answer. Never raises."""
     try:
         for keys, chain in machine.beginnings():
@@ -95,10 +95,10 @@ async def kept(grafter: Grafter, machine: AnswerMachine) -> None:
         grafter.failed(error, "an answer that broke off could not be noted")
 
 
-async def broke_off(grafter: Grafter, machine: AnswerMachine) -> None:
+async def note_broken(grafter: Grafter, machine: AnswerMachine) -> None:
     """Note that an answer has ended and the client has not all of it: what it may have kept, and for the request to be
     sent again. Never raises."""
-    await kept(grafter, machine)
+    await note_beginnings(grafter, machine)
     try:
         for turn_id in machine.unsettled:
             await grafter.store.broke_off(machine.exchange.config.session, turn_id)

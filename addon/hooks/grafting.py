@@ -13,7 +13,7 @@ from mitmproxy.connection import ConnectionState
 
 from addon.core import replies
 from addon.core.encoding import decompressor
-from addon.graft.capture import Capture, concerns, listen
+from addon.graft.capture import Capture, concerns, note_answer
 from addon.graft.exchange import Abandoned, Exchange, Reply
 from addon.graft.grafter import EXCHANGE_FAILED
 from addon.graft.session_config import SessionConfig
@@ -75,7 +75,7 @@ class Grafting:
         self.kept = PerFlow[Kept]("kept")
         self.replied = PerFlow[bool]("replied")
         self._ways = PerFlow[_Way]("way")
-        self._heard = PerFlow[Exchange]("heard")
+        self._noted = PerFlow[Exchange]("noted")
         self._stages = PerFlow[ModelStream]("stage")
         self._streaming = WeakSet[ModelStream]()
         lifecycle.before_stop.append(self._stop)
@@ -162,8 +162,8 @@ class Grafting:
                 self.replied[flow] = True
                 self.looping.divert(flow, outcome.exchange, body, outcome.body)
                 return
-            if outcome.heard is not None:
-                self._heard[flow] = outcome.heard
+            if outcome.noted is not None:
+                self._noted[flow] = outcome.noted
             if outcome.exchange is None and outcome.body is body:
                 self._let_go(flow, way)
                 return
@@ -214,16 +214,16 @@ class Grafting:
             return
         if comes_whole(flow, runtime.settings):
             return
-        heard = self._heard.pop(flow)
+        noted = self._noted.pop(flow)
         kept = self.kept.get(flow)
         if self.keeps and kept is None:
             kept = self.kept[flow] = Kept(flow.request.content or b"")
-        if heard is None and kept is None:
+        if noted is None and kept is None:
             response.stream = response.stream or True  # or a script's own stage
             return
         copy = CopiedStream(
             runtime.grafter,
-            heard,
+            noted,
             _content_type(response),
             decompressor(_encoding(response), runtime.settings.max_answer),
         )
@@ -233,14 +233,14 @@ class Grafting:
         through(flow, copy)
 
     def response(self, flow: http.HTTPFlow) -> Awaitable[None] | None:
-        way, heard = self._ways.pop(flow), self._heard.pop(flow)
+        way, noted = self._ways.pop(flow), self._noted.pop(flow)
         self._over(flow)
         runtime = self.lifecycle.runtime
         if runtime is None or flow.response is None:
             return None
         if way is not None and way.exchange is not None:
-            heard = way.exchange
-        if heard is None or not came(flow):
+            noted = way.exchange
+        if noted is None or not came(flow):
             return None
         body = body_of(flow.response, runtime.settings.max_answer)
         if body is None:
@@ -250,8 +250,8 @@ class Grafting:
             return None
         if way is None or way.exchange is None or (way.capture is None and not concerns(way.exchange, body)):
             gone(flow)
-            is_answer = heard.notes and flow.response.status_code == 200
-            return listen(runtime.grafter, heard, _content_type(flow.response), body) if is_answer else None
+            is_answer = noted.notes and flow.response.status_code == 200
+            return note_answer(runtime.grafter, noted, _content_type(flow.response), body) if is_answer else None
         capture = way.capture or Capture(
             runtime.grafter, way.exchange, _content_type(flow.response), redaction_of(flow)
         )
@@ -286,7 +286,7 @@ class Grafting:
     def _broke_off(self, flow: http.HTTPFlow) -> None:
         """The answer has no more to come. Again does nothing."""
         way = self._ways.pop(flow)
-        self._heard.pop(flow)
+        self._noted.pop(flow)
         stage = self._over(flow)
         if way is not None and way.capture is not None:
             handover.pop(flow)

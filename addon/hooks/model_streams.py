@@ -4,7 +4,7 @@ import logging
 from collections.abc import Iterable
 
 from addon.core.encoding import BadEncoding, Decompress, TooLong
-from addon.graft.capture import Capture, listen
+from addon.graft.capture import Capture, note_answer
 from addon.graft.exchange import Exchange
 from addon.graft.grafter import Grafter
 from store.base import run_now
@@ -60,14 +60,14 @@ class GraftedStream:
 
 class CopiedStream:
     """Passes a stream on as it arrives and copies it, decompressed if it can be, to `received`. At its end the turns of
-    `heard` are noted, also where it ends too early."""
+    `noted` are noted, also where it ends too early."""
 
     def __init__(
-        self, grafter: Grafter, heard: Exchange | None, content_type: str, decompress: Decompress | None
+        self, grafter: Grafter, noted: Exchange | None, content_type: str, decompress: Decompress | None
     ) -> None:
         self.received = bytearray()
         self._grafter = grafter
-        self._heard = heard
+        self._noted = noted
         self._kind = content_type
         self._decompress = decompress
         self._stopped = False
@@ -78,8 +78,8 @@ class CopiedStream:
         self._listen(whole=False)
 
     def _listen(self, *, whole: bool) -> None:
-        if self._decompress is not None and self._heard is not None:
-            run_now(listen(self._grafter, self._heard, self._kind, bytes(self.received), whole=whole))
+        if self._decompress is not None and self._noted is not None:
+            run_now(note_answer(self._grafter, self._noted, self._kind, bytes(self.received), whole=whole))
 
     def __call__(self, chunk: bytes) -> Iterable[bytes]:
         if self._stopped:

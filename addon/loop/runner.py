@@ -24,7 +24,7 @@ from addon.graft.effects import Begin, Effect, End, Refuse, Save, Send, Show, St
 from addon.graft.exchange import Exchange
 from addon.graft.grafter import Grafter
 from addon.graft.machine import AnswerMachine, BadAnswer
-from addon.graft.shell import broke_off, delivered, kept, record, store_failed, taken_over
+from addon.graft.shell import note_beginnings, note_broken, note_delivered, record, store_failed, take_over_answer
 from addon.loop.executors import Executors
 from addon.loop.pauses import backoff, pause_after
 from addon.loop.steps import RunningStep
@@ -132,13 +132,13 @@ class Runner:
         self._count()
         if not self._ended:
             self._cancelled_calls = await self.executors.abandon(self.config, self.step, self._calls)
-            await broke_off(self.grafter, self.machine)  # a retry finds the calls in their final state
+            await note_broken(self.grafter, self.machine)  # a retry finds the calls in their final state
 
     async def _begin(self) -> Output:
         """The beginning, or the continuation of an answer to the same request that broke off."""
         effects: Iterable[Effect]
         try:
-            resumption = await taken_over(self.grafter, self.exchange)
+            resumption = await take_over_answer(self.grafter, self.exchange)
         except StoreUnavailable as error:
             effects = store_failed(self.grafter, self.machine, error) or self.machine.start()
         else:
@@ -154,12 +154,12 @@ class Runner:
     async def handed_over(self, whole: bool = True) -> None:
         """Note that the client has the whole answer, or never will. An answer that broke off was noted before."""
         if self._ended:
-            await (delivered if whole else broke_off)(self.grafter, self.machine)
+            await (note_delivered if whole else note_broken)(self.grafter, self.machine)
 
     async def cut_off(self) -> None:
         """Note that the client or the proxy has ended the answer, after `output` was closed. How much of it the client
         has read is unknown."""
-        await kept(self.grafter, self.machine)
+        await note_beginnings(self.grafter, self.machine)
 
     def stopped(self) -> Iterator[Head | bytes]:
         """The error for the client if the proxy stops before the answer has ended, once `output` is closed."""
@@ -256,7 +256,7 @@ class Runner:
             except (httpx2.RequestError, BadAnswer) as error:
                 if is_first and not isinstance(error, httpx2.DecodingError):
                     raise
-                if is_last or self.machine.has_shown or len(self._calls) > calls_before:
+                if is_last or self.machine.has_written or len(self._calls) > calls_before:
                     async for out in self._perform(self.machine.fail(*_upstream_failure(error))):
                         yield out
                     return
@@ -293,7 +293,7 @@ class Runner:
             async for out in self._silence(asyncio.wait(tasks)):
                 yield out
         responses = {call.call_id: self.step.tasks[call.call_id].result() for call in calls}
-        async for out in self._perform(self.machine.told(responses)):
+        async for out in self._perform(self.machine.take_responses(responses)):
             yield out
 
     async def _silence(self, awaited: Coroutine[Any, Any, object]) -> Output:

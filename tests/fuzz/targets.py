@@ -10,7 +10,7 @@ from typing import Any
 
 from addon.core.documents import Document, encode
 from addon.core.sse import encode as sse_event
-from addon.graft.capture import Capture, concerns, listen
+from addon.graft.capture import Capture, concerns, note_answer
 from addon.graft.exchange import Forward, Reply
 from addon.graft.grafter import Grafter
 from addon.metrics import Metrics
@@ -189,7 +189,7 @@ class Answers:
         capture = Capture(self.grafter, outcome.exchange, kinds[shape.framing])
         if shape.framing is Framing.JSON:
             if not concerns(outcome.exchange, data):
-                await listen(self.grafter, outcome.exchange, kinds[shape.framing], data)
+                await note_answer(self.grafter, outcome.exchange, kinds[shape.framing], data)
                 seen: bytes | Reply = data
             else:
                 seen = await capture.whole(data)

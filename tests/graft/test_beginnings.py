@@ -7,7 +7,7 @@ import pytest
 
 from addon.core.documents import Document, encode
 from addon.core.turns import PREFIXES
-from addon.graft.capture import Capture, listen
+from addon.graft.capture import Capture, note_answer
 from addon.graft.exchange import Forward
 from store.base import Store, StoreUnavailable
 from store.models import Turn
@@ -143,10 +143,10 @@ async def test_beginnings_of_an_answer_that_is_not_grafted_are_noted_as_well(
     await graft.tools(WEATHER)
     outcome = await graft.request({**ASKED, "generationConfig": {"responseMimeType": "application/json"}}, to)
     assert isinstance(outcome, Forward)
-    assert outcome.heard is not None
+    assert outcome.noted is not None
     whole = b"".join(framed(to, SAID))
     cut = whole[: whole.index(b"no.") - 5]
-    await listen(graft.grafter, outcome.heard, JSON if to is ARRAY else EVENTS, cut, whole=False)
+    await note_answer(graft.grafter, outcome.noted, JSON if to is ARRAY else EVENTS, cut, whole=False)
     assert own_keys(noted) == await own_of(graft, "We", "Well,")
 
 

@@ -86,7 +86,7 @@ class Driven:
     def answer(self, response: Document) -> None:
         wait = self.done[-1]
         assert isinstance(wait, Wait)
-        self.take(self.machine.told({one.call_id: response for one in wait.calls}))
+        self.take(self.machine.take_responses({one.call_id: response for one in wait.calls}))
 
     @property
     def order(self) -> list[str]:
@@ -195,7 +195,7 @@ async def test_a_later_answer_that_is_none_is_asked_for_again(graft: Graft, form
     for kind in (EVENTS, JSON, "text/html"):
         with pytest.raises(BadAnswer):
             driven.feed(body, kind)
-        assert not driven.machine.has_shown
+        assert not driven.machine.has_written
     driven.feed(REST if form != "json" else [answer("done")])
     assert driven.done[-1] == End("answered")
 

@@ -10,7 +10,7 @@ import pytest
 from addon.core import sse
 from addon.core.documents import Document, encode
 from addon.core.turns import visible_digest
-from addon.graft.capture import Capture, listen
+from addon.graft.capture import Capture, note_answer
 from addon.graft.exchange import Forward
 from addon.graft.records import plain_of
 from addon.surfaces import match_path
@@ -132,13 +132,13 @@ async def test_an_answer_that_is_not_grafted_is_noted_as_well(graft: Graft, note
     outcome = await graft.request({**ASKED, "generationConfig": {"responseMimeType": "application/json"}}, STREAM)
     assert isinstance(outcome, Forward)
     assert outcome.exchange is None
-    assert outcome.heard is not None
+    assert outcome.noted is not None
     says = framed(STREAM, [answer("{}")])[0]
-    await listen(graft.grafter, outcome.heard, EVENTS, says)
-    await listen(graft.grafter, outcome.heard, JSON, encode(answer("{}")))
+    await note_answer(graft.grafter, outcome.noted, EVENTS, says)
+    await note_answer(graft.grafter, outcome.noted, JSON, encode(answer("{}")))
     assert noted.notes == [await expected(graft, {"text": "{}"})] * 2
     for body in (b"", b"{", b"null", b'{"error":{"code":400}}', b'{"candidates":[{"content":{"parts":["x"]}}]}'):
-        await listen(graft.grafter, outcome.heard, JSON, body)
+        await note_answer(graft.grafter, outcome.noted, JSON, body)
     assert len(noted.notes) == 2
 
 
@@ -158,17 +158,17 @@ async def test_an_answer_in_another_language_that_is_not_grafted_is_noted(
         says = {"id": "v1_a", "status": "completed", "steps": [output]}
     outcome = await graft.request(asked, to)
     assert isinstance(outcome, Forward)
-    assert outcome.heard is not None
-    await listen(graft.grafter, outcome.heard, JSON, encode(says))
+    assert outcome.noted is not None
+    await note_answer(graft.grafter, outcome.noted, JSON, encode(says))
     ((keys, _),) = noted.notes
-    assert outcome.heard.keys.own(visible_digest([{"text": "{}"}])) == keys[0]
+    assert outcome.noted.keys.own(visible_digest([{"text": "{}"}])) == keys[0]
 
 
 async def test_nothing_is_noted_of_a_session_that_hides_nothing(graft: Graft) -> None:
     await graft.tools(client_tools="keep")
     outcome = await graft.request(ASKED)
     assert isinstance(outcome, Forward)
-    assert outcome.heard is None
+    assert outcome.noted is None
     assert outcome.exchange is not None
     assert not outcome.exchange.notes
     await graft.tools(WEATHER, client_tools="keep")

@@ -14,7 +14,7 @@ from addon.graft.grafter import Grafter
 from addon.graft.machine import AnswerMachine
 from addon.graft.owners import ByHand
 from addon.graft.session_config import SessionConfig
-from addon.graft.shell import broke_off, record
+from addon.graft.shell import note_broken, record
 from tests.simulation.chat import Document
 
 JSON, SSE = "application/json", "text/event-stream"
@@ -86,7 +86,7 @@ class Loop:
                 for call_id, result in given.items():
                     await self.grafter.store.answer(self.exchange.config.session, call_id, result=result)
                 responses = {call_id: response_of(result, None) for call_id, result in given.items()}
-                await self._perform(self.machine.told(responses))
+                await self._perform(self.machine.take_responses(responses))
                 continue
             documents = next(self.rounds)
             streams = len(documents) > 1
@@ -108,7 +108,7 @@ class Loop:
     async def _broken(self, hangup: HangUp) -> list[Document]:
         await self._perform(self.machine.hung_up())
         self.machine.close()
-        await broke_off(self.grafter, self.machine)
+        await note_broken(self.grafter, self.machine)
         return hangup.kept(_parts(self.exchange, _data(self.shown)))
 
     async def _perform(self, effects: Iterable[Effect]) -> None:

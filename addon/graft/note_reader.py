@@ -1,7 +1,7 @@
-"""What an answer says that passes unread: enough to know its turns by their words, for little time.
+"""Reads the turns of an answer that passes unchanged, at low cost, so that they can be noted by their words.
 
-Documents are decoded some at a time, and only as far as to the parts of the candidates. Nothing is
-changed here, and what cannot be understood is not heard.
+Documents are decoded in batches, and only down to the parts of their candidates. Documents that cannot be read are
+skipped.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,7 +19,7 @@ FINISH = b'"finishReason"'
 _DATA, _END = b"data: ", b"\r\n\r\n"
 
 AT_ONCE = 64
-"""How many documents may wait to be taken in: none of them is late because of many."""
+"""The most documents that wait to be read together: a larger batch would delay one of them."""
 
 
 class _Content(msgspec.Struct, gc=False):
@@ -46,8 +46,8 @@ _envelopes = msgspec.json.Decoder(list[_Envelope]).decode
 _UNREAD = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
-class Hearing:
-    """One answer, in the language and the envelope of its surface."""
+class NoteReader:
+    """Reads one answer in the language and the envelope of its surface."""
 
     def __init__(self, exchange: Exchange) -> None:
         self._exchange = exchange
@@ -55,32 +55,32 @@ class Hearing:
         self._events = SseDecoder()
         self._parts: dict[int, list[dict[str, msgspec.Raw]]] = {}
         self._noted: dict[int, bytes] = {}
-        self._is_new = False  # there is more since what was noted
+        self._is_new = False  # something came since the last notes
 
     def events(self, pieces: Sequence[bytes]) -> None:
-        """Take in whole server-sent events, in however many pieces."""
+        """Read whole server-sent events, in any number of pieces."""
         joined = b"".join(pieces)
         if joined.startswith(_DATA) and joined.endswith(_END):  # as the service writes them
             documents = joined[len(_DATA) : -len(_END)].replace(_END + _DATA, b",")
-            if b"\n" not in documents and self._hear_all(documents):
+            if b"\n" not in documents and self._take_all(documents):
                 return
         self.documents([event.data for event in self._events.feed(joined) if event.data is not None])
 
     def documents(self, documents: Sequence[bytes]) -> None:
-        """Take in documents of an answer."""
-        if len(documents) > 1 and self._hear_all(b",".join(documents)):
+        """Read documents of an answer."""
+        if len(documents) > 1 and self._take_all(b",".join(documents)):
             return
         for data in documents:
             try:
                 try:
-                    self._hear(self._response(data))
+                    self._take(self._response(data))
                 except _UNREAD:
-                    self._hear(self._response(replace_invalid_text(data)))
+                    self._take(self._response(replace_invalid_text(data)))
             except (*_UNREAD, Malformed):
                 continue
 
     def notes(self) -> Iterator[Note]:
-        """What is to be noted of the turns as they stand now, if it is not noted already."""
+        """The notes for the turns so far, without those already made."""
         if not self._is_new:
             return
         self._is_new = False
@@ -95,7 +95,7 @@ class Hearing:
                 yield Note(*plain_of(self._exchange, digest, marked))
 
     def beginnings(self) -> Iterator[Note]:
-        """What is to be noted where the client may have kept any beginning of the turns."""
+        """The notes to make if the client may have kept any beginning of the turns."""
         for index, parts in self._parts.items():
             try:
                 digests = prefix_digests(parts)
@@ -105,8 +105,8 @@ class Hearing:
                 if self._noted.get(index) != digest:
                     yield Note(*plain_of(self._exchange, digest))
 
-    def _hear_all(self, documents: bytes) -> bool:
-        """Several documents of Gemini's own language in one go, if each of them can be understood."""
+    def _take_all(self, documents: bytes) -> bool:
+        """Read several Gemini documents at once. Returns whether all of them could be read."""
         if not self._exchange.wire.native:
             return False
         try:
@@ -115,7 +115,7 @@ class Hearing:
         except _UNREAD:
             return False
         for response in found:
-            self._hear(response)
+            self._take(response)
         return True
 
     def _response(self, data: bytes) -> _Response | None:
@@ -125,7 +125,7 @@ class Hearing:
         response = wire.unwrap(decode(data))
         return _response(encode(response)) if response is not None else None
 
-    def _hear(self, response: _Response | None) -> None:
+    def _take(self, response: _Response | None) -> None:
         for candidate in (response.candidates if response is not None else None) or ():
             parts = self._parts.setdefault(candidate.index, [])
             if candidate.content is not None:
