@@ -84,11 +84,12 @@ class Audit:
     def _append(self, lines: bytes, durable: bool = False) -> None:
         descriptor = self._open()
         try:
+            is_new = os.fstat(descriptor).st_size == 0
             if os.write(descriptor, lines) < len(lines):
                 raise OSError("the disk is full")
             if durable:
                 disk.flush(descriptor)
-                if os.fstat(descriptor).st_size == len(lines):  # the file is new
+                if is_new:
                     flush_names(self._state)
         finally:
             os.close(descriptor)
