@@ -1,6 +1,6 @@
-"""The part of the store's contract that is about calls: who answers them, who runs them, and who waits for them.
+"""The store's contract about calls: who answers them, who runs them, and who waits for them.
 
-What holds for all of the contract is said in `store.base`.
+`store.base` states what applies to the whole contract.
 """
 
 import abc
@@ -13,7 +13,7 @@ from store.models import Call, Page, Status, Turn
 class Calls(abc.ABC):
     # --- calls ------------------------------------------------------------------------------------------------
     #
-    # A call is known by its session and its id: each method raises UnknownCall for a call of another session.
+    # A call is identified by its session and its id: each method raises UnknownCall for a call of another session.
 
     @abc.abstractmethod
     async def call(self, session: str, call_id: str) -> Call:
@@ -21,7 +21,7 @@ class Calls(abc.ABC):
 
     @abc.abstractmethod
     async def find_call(self, call_id: str) -> Call:
-        """The call of this id, whatever its session: for whoever was given nothing but the id. Raises UnknownCall."""
+        """The call of this id in any session: for callers that know only the id. Raises UnknownCall."""
 
     @abc.abstractmethod
     async def calls(
@@ -39,128 +39,128 @@ class Calls(abc.ABC):
     async def answer(
         self, session: str, call_id: str, *, result: Any = None, error: str | None = None
     ) -> tuple[Call, bool]:
-        """Give the call its answer: `failed` with `error`, else `done` with `result` (which may be None: JSON null).
+        """Answer the call: `failed` with `error`, else `done` with `result` (which may be None: JSON null).
 
-        Returns the call, and whether this made the change: the same answer again changes nothing. Raises UnknownCall,
+        Returns the call, and whether it changed: repeating the same answer changes nothing. Raises UnknownCall,
         AlreadyAnswered. Event `call.updated`.
 
-        Whoever answers first wins, whatever the call was doing: pending, waiting for an approval, or running, also
-        if its lease is another's.
+        The first answer wins, in every state of the call: pending, waiting for an approval, or running, even under
+        another worker's lease.
         """
 
     # --- running calls ----------------------------------------------------------------------------------------
     #
-    # pending → running → final. Each raises UnknownCall, and leaves an event `call.updated` where it changed the call.
+    # pending → running → final. Each method raises UnknownCall, and leaves an event `call.updated` if the call changed.
     #
-    # A call has an owner, and only a call of the workers that was released is ever given to one. Two leases say who is
-    # alive: a worker's, of the call that it runs, and a proxy's, under the proxy's own id. All times are the store's.
+    # A call has an owner. Workers get only released calls of owner `workers`. Two kinds of leases show who is alive: a
+    # worker's lease of the call that it runs, and a proxy's lease under its own id. All times are the store's.
 
     @abc.abstractmethod
     async def release(self, session: str, call_id: str, *, detached: bool = False) -> Call:
-        """Let workers claim the call from now on. Again changes nothing, nor does it once a worker has the call.
+        """Let workers claim the call from now on. Idempotent, also once a worker has the call.
 
-        `detached`: no proxy waits for the call any longer; it stays the workers' when the proxy is gone. Raises
-        NotPending: the call is not the workers', waits for an approval, is run by the proxy, or is final.
+        `detached`: no proxy waits for the call any longer, and it survives the end of the proxy. Raises NotPending: the
+        owner is not `workers`, or the call waits for an approval, is run by the proxy, or is final.
         """
 
     @abc.abstractmethod
     async def claim(self, session: str, names: Collection[str], *, lease: float, worker: str) -> Call | None:
-        """The oldest call of these tools that a worker may have, for `worker` and `lease` seconds; None: there is none.
+        """Claim the oldest available call of these tools, for `worker` and `lease` seconds; None: there is none.
 
-        It is a released one that is pending, or a running one whose lease ran out and that may be delivered again
-        (`Call.redeliver`). Calls that it comes across and that are lost are settled as `settle_lost` does. A call of
-        a tool that needs an approval by the toolset as it is now is not given without one. Of two claimers at once,
-        one gets it. Raises ValueError: `lease` is not above 0.
+        Available calls are pending and released, or running with an expired lease and redeliverable (`Call.redeliver`).
+        Lost calls that are found meanwhile are settled as `settle_lost` does. If the current toolset requires an
+        approval for the tool, only approved calls are available. Of two concurrent claims, one gets the call. Raises
+        ValueError: `lease` is not above 0.
         """
 
     @abc.abstractmethod
     async def next_lease(self, session: str, names: Collection[str]) -> float | None:
-        """The seconds until a lease of these tools' running calls runs out, 0 if one has; None: there is none."""
+        """Seconds until the first lease of these tools' running calls runs out, 0 if one has; None: no lease."""
 
     @abc.abstractmethod
     async def lease_left(self, session: str, call_id: str) -> float | None:
-        """The seconds left of the worker's lease of the call, 0 if it ran out; None: no worker has the call."""
+        """Seconds left of the worker's lease of the call, 0 if it ran out; None: no worker has the call."""
 
     @abc.abstractmethod
     async def renew(self, session: str, call_id: str, worker: str, lease: float) -> Call:
-        """Have the lease run out in `lease` seconds from now; 0 gives the call back: it is pending again.
+        """Let the lease run out in `lease` seconds from now; 0 returns the call: it is pending again.
 
-        Raises LeaseLost where the call is not running, or is another worker's. A lease that ran out can be renewed
-        as long as nobody else has claimed the call, and it was not settled. No event, but for a call that is given
-        back.
+        Raises LeaseLost if the call is not running, or held by another worker. An expired lease can be renewed until
+        another worker claims the call, or it is settled. No event, unless the call is returned.
         """
 
     @abc.abstractmethod
     async def start(self, session: str, call_id: str, *, loop_id: str) -> Call:
-        """The proxy runs the call itself from now on: no worker gets it. Again by the same loop changes nothing.
+        """The proxy runs the call itself from now on: no worker gets it. Idempotent for the same loop.
 
-        Raises NotPending; also where the call waits for an approval.
+        Raises NotPending; also if the call waits for an approval.
         """
 
     @abc.abstractmethod
     async def ask_approval(self, session: str, call_id: str, *, loop_id: str) -> Call:
-        """The call waits for an approval, and that loop for the call. Again changes nothing but the loop.
+        """The call waits for an approval, and that loop waits for the call. Repeating it changes only the loop.
 
-        A call may also be saved as waiting from the beginning. Raises NotPending; Decided.
+        A call may also be saved in this state. Raises NotPending; Decided.
         """
 
     @abc.abstractmethod
     async def decide(self, session: str, call_id: str, approved: bool, *, reason: str = "") -> Call:
-        """Approve the call: it is still pending, and can be run now. Or deny it: it is final, and its error says so,
-        with the reason where there is one. The same decision again changes nothing.
+        """Approve the call: it stays pending, and can be run now. Or deny it: it is final, and its error holds the
+        reason, if any. Repeating the same decision changes nothing.
 
-        Raises Decided; ProxyGone: the proxy that waited for the call has no lease, and the call was expired instead.
+        Raises Decided; ProxyGone: the proxy that waited for the call has no lease, and the call has expired instead.
         """
 
     @abc.abstractmethod
     async def settle(self, session: str, call_id: str, status: Status, *, error: str) -> Call:
-        """End a call that nobody will answer: `denied` or `expired`, with words for the model. A final call stays as it
-        is, and is returned so. Raises ValueError for another status."""
+        """End a call that nobody will answer: `denied` or `expired`, with an error for the model. A final call is
+        returned unchanged. Raises ValueError for another status."""
 
     # --- the proxies ------------------------------------------------------------------------------------------
     #
-    # A call that a proxy's loop, Live connection or background run waits for has its `proxy_id`. Such a call is worth
-    # something as long as the proxy has a lease. A backend that only one process writes ends all leases of proxies
-    # when it is opened: whoever had one is gone.
+    # `proxy_id` of a call is the proxy whose loop, Live connection or background run waits for it. Such a call is
+    # useful only while the proxy has a lease. A backend with one writing process ends all leases of proxies when it is
+    # opened: their holders are gone.
 
     @abc.abstractmethod
     async def hold(self, proxy_id: str, lease: float) -> None:
-        """The proxy is alive, and is taken to be for `lease` seconds from now; also where noting it raises. Raises
+        """The proxy is alive, and considered alive for `lease` seconds from now, even if storing this fails. Raises
         ValueError: `lease` is not above 0."""
 
     @abc.abstractmethod
     async def drop(self, proxy_id: str) -> list[Call]:
-        """The proxy stops: its lease ends, and its calls are settled as `settle_lost` does. Returns these."""
+        """The proxy stops: its lease ends, and its calls are settled as `settle_lost` does. Returns these calls."""
 
     @abc.abstractmethod
     async def settle_lost(self) -> list[Call]:
-        """Settle every call that nobody will answer any more, in one step, and return them as they are now.
+        """Settle all calls that nobody will answer any more, in one step, and return them.
 
-        A call of a proxy without a lease is expired, pending or run by the proxy itself; one that a worker runs stays
-        the worker's until its lease is out. A call whose worker has let its lease run out is failed, unless it may be
-        delivered again. Nothing is ever handed on to a worker by this.
+        A call of a proxy without a lease expires if it is pending or run by the proxy itself; a worker keeps its call
+        until its lease runs out. A call whose worker let the lease run out fails, unless it may be redelivered. No call
+        is given to a worker by this.
         """
 
     # --- requests that are sent again -------------------------------------------------------------------------
 
     @abc.abstractmethod
     async def broke_off(self, session: str, turn_id: str) -> bool:
-        """Note that the answer with this turn has ended unfinished, at the time of the store. False, and nothing is
-        noted: there is no such turn, it was delivered, or this was noted before. Event `turn.updated`."""
+        """Note that the answer with this turn ended unfinished now. False, without a write: there is no such turn, it
+        was delivered, or this was noted before. Event `turn.updated`."""
 
     @abc.abstractmethod
     async def delivered(self, session: str, turn_id: str) -> bool:
-        """Note that the client has all of the turn. False, and nothing is noted: there is no such turn, or this was
-        noted before. Event `turn.updated`."""
+        """Note that the client has the whole turn. False, without a write: there is no such turn, or this was noted
+        before. Event `turn.updated`."""
 
     @abc.abstractmethod
     async def take_over(
         self, session: str, request_key: bytes, *, window: float, proxy_id: str
     ) -> tuple[Turn, list[Call]] | None:
-        """The newest turn with this `request_key` that broke off at most `window` seconds ago, with its calls in order;
-        None: there is none. A turn whose proxy has no lease any more broke off when the proxy was last alive.
+        """Take over the newest turn with this `request_key` that broke off at most `window` seconds ago. Returns it and
+        its calls in order; None: there is none. If the turn's proxy has lost its lease, the turn broke off when the
+        proxy was last alive.
 
-        The turn is the proxy's `proxy_id` from now on, its open calls as well, and goes on under its own id. Of two
-        that ask at once, one gets it; it can be taken over again once it has broken off again. Calls that are lost are
-        settled as `settle_lost` does. A turn that was delivered is never taken over. Event `turn.updated`.
+        The turn and its open calls belong to the proxy `proxy_id` from now on; the turn keeps its id. Of two concurrent
+        callers, one gets the turn; it can be taken over again after it breaks off again. Lost calls are settled as
+        `settle_lost` does. A delivered turn is never taken over. Event `turn.updated`.
         """

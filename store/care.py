@@ -1,6 +1,6 @@
-"""The care of a SQLite store: a copy of it while it is used, what is wrong with it, and what can be saved of it.
+"""Maintenance of a SQLite store: backup while it is used, check, and recovery.
 
-Everything here works on the file, and needs no proxy; `recover` needs that none has it.
+All functions work on the file and need no proxy; for `recover`, no proxy may use the file.
 """
 
 import contextlib
@@ -24,9 +24,9 @@ _MODELS: dict[str, tuple[type[Record], str]] = {
     "cached_tools": (CachedTools, "cached_content"),
     "response": (Response, "response_id"),
 }
-"""Tables with records, and the column that names each."""
+"""Tables with records: the model, and the column that identifies a record."""
 
-_BELONGS = (
+_DELETE_ORPHANS = (
     "DELETE FROM call WHERE turn NOT IN (SELECT seq FROM turn)",
     "DELETE FROM turn_key WHERE turn NOT IN (SELECT seq FROM turn)",
     "DELETE FROM request WHERE turn NOT IN (SELECT seq FROM turn)",
@@ -35,24 +35,24 @@ _BELONGS = (
     "DELETE FROM conversation WHERE head NOT IN (SELECT seq FROM response)",
     "INSERT OR IGNORE INTO thread SELECT DISTINCT thread, session, unixepoch() FROM response",
 )
-"""What is left of records that are gone goes as well; a thread lives for as long as one of its responses."""
+"""Deletes rows that belong to missing records. A thread exists as long as one of its responses does."""
 
 _NEW_HISTORY = (
     "UPDATE meta SET value = lower(hex(randomblob(4))) WHERE name = 'epoch'",
     "DELETE FROM meta WHERE name IN ('open', 'clock')",
 )
-"""What was written since is not in the copy: who follows events is told so."""
+"""Later writes are missing in the copy: followers of events learn this from the new epoch."""
 
-_FAR = 1 << 20
-"""Up to which number rows are looked for where the last one is not known."""
+_MAX_NUMBER = 1 << 20
+"""The highest row number to look for if the last one is unknown."""
 
 
 class CareError(StoreError):
-    """It cannot be done; the message says why, and what to do."""
+    """The operation failed; the message says why, and what to do."""
 
 
 class Recovered(NamedTuple):
-    """How many rows of each table were saved, and where the file is that they were saved from."""
+    """The number of saved rows of each table, and the path of the damaged file."""
 
     saved: dict[str, int]
     damaged: Path
@@ -62,69 +62,69 @@ def database_of(url: str) -> Path:
     """The file that a store's URL names. Raises CareError."""
     path = url.removeprefix("sqlite:///")
     if path in (url, ""):
-        raise CareError(f"{url} has no file: only a sqlite:/// store can be looked after")
+        raise CareError(f"{url} has no file: this works only for a sqlite:/// store")
     return Path(path).expanduser().absolute()
 
 
 def backup(path: Path, target: Path) -> None:
-    """Copy the database as it is at one moment, what its log holds included, to a new file of the user's alone. Nobody
-    who writes is held up. Raises CareError."""
+    """Copy a consistent state of the database, including its log, to a new file that only the user can read. Does not
+    block writers. Raises CareError."""
     if target.exists():
-        raise CareError(f"{target} is there already: name a new file, or move it away")
-    made = target.with_name(f".{target.name}.{os.getpid()}")
+        raise CareError(f"{target} exists already: name a new file, or move it away")
+    temporary = target.with_name(f".{target.name}.{os.getpid()}")
     try:
-        os.close(os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-        with _reading(path) as db, contextlib.closing(sqlite3.connect(made, autocommit=True)) as copy:
+        os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        with _reading(path) as db, contextlib.closing(sqlite3.connect(temporary, autocommit=True)) as copy:
             db.backup(copy)
             copy.execute("PRAGMA journal_mode = delete")  # one file, with nothing beside it
             if found := files.damage(copy):
                 raise CareError(f"{path}: {files.damaged(found)}")
             _run(copy, _NEW_HISTORY)
-        _settled(made)
-        os.rename(made, target)
-        _settled(target.parent)
+        _flush(temporary)
+        os.rename(temporary, target)
+        _flush(target.parent)
     except (OSError, sqlite3.Error) as error:
-        raise CareError(f"{target} cannot be made: {error}") from error
+        raise CareError(f"{target} cannot be written: {error}") from error
     finally:
-        made.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
 
 
 def check(path: Path) -> list[str]:
-    """What is wrong with the database, by SQLite and by its records; nothing if the list is empty. Raises CareError."""
-    wrong = []
+    """The problems of the database, found by SQLite and in its records; empty: none. Raises CareError."""
+    problems = []
     with _reading(path) as db:
         try:
-            found = [row[0] for row in db.execute("PRAGMA integrity_check")]
-            wrong += [" ".join(text.split()) for text in found if text != "ok"]
+            results = [row[0] for row in db.execute("PRAGMA integrity_check")]
+            problems += [" ".join(text.split()) for text in results if text != "ok"]
         except sqlite3.DatabaseError as error:
-            wrong.append(str(error))
+            problems.append(str(error))
         for table, (model, name) in _MODELS.items():
             try:
                 for named, text in db.execute(f"SELECT {name}, record FROM {table}"):
                     if records.read(model, text, tell=False) is None:
-                        wrong.append(f"{table} {named}: its record cannot be read")
+                        problems.append(f"{table} {named}: its record cannot be read")
             except sqlite3.DatabaseError as error:
-                wrong.append(f"table {table}: {error}")
-    return wrong
+                problems.append(f"table {table}: {error}")
+    return problems
 
 
 def recover(path: Path) -> Recovered:
-    """Make a new database of all that can be read, and put it in the place of the old one, which is kept beside it.
-    Raises CareError, StoreUnusable: a proxy uses it."""
+    """Replace the database by a new one with all readable records. The old file is kept beside it. Raises CareError,
+    StoreUnusable: a proxy uses it."""
     lock = files.take_lock(path)
-    made = path.with_name(f".{path.name}.recovered")
+    temporary = path.with_name(f".{path.name}.recovered")
     try:
-        made.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         with _reading(path) as db:
-            saved = _save(db, made)
-        _settled(made)
-        damaged = _aside(path)
-        os.replace(made, path)
-        _settled(path.parent)
+            saved = _save(db, temporary)
+        _flush(temporary)
+        damaged = _move_aside(path)
+        os.replace(temporary, path)
+        _flush(path.parent)
     except (OSError, sqlite3.Error) as error:
         raise CareError(f"{path} cannot be recovered: {error}. Move it away, and start with a backup of it") from error
     finally:
-        made.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         lock.release()
     return Recovered(saved, damaged)
 
@@ -140,38 +140,38 @@ def _reading(path: Path) -> Iterator[sqlite3.Connection]:
         yield db
 
 
-def _save(db: sqlite3.Connection, made: Path) -> dict[str, int]:
-    """Copy what can be read into a new file. Returns how many rows of each table."""
+def _save(db: sqlite3.Connection, temporary: Path) -> dict[str, int]:
+    """Copy all readable rows into a new file. Returns the number of rows of each table."""
     version = db.execute("PRAGMA user_version").fetchone()[0]
-    files.check_version(made, version, schema.APPLICATION_ID)
-    with contextlib.closing(files.create(made, version)) as new:
+    files.check_version(temporary, version, schema.APPLICATION_ID)
+    with contextlib.closing(files.create(temporary, version)) as new:
         tables = [name for (name,) in new.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
         tables.remove("sqlite_sequence")
         new.execute("BEGIN")
         for table in tables:
             for row in _rows(db, new, table):
                 new.execute(f"INSERT OR REPLACE INTO {table} VALUES ({','.join('?' * len(row))})", row)
-        _run(new, (*_BELONGS, *_NEW_HISTORY))
+        _run(new, (*_DELETE_ORPHANS, *_NEW_HISTORY))
         _keep_numbers(db, new)
         new.execute("COMMIT")
         return {table: new.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in tables}
 
 
 def _rows(db: sqlite3.Connection, new: sqlite3.Connection, table: str) -> Iterator[tuple[Any, ...]]:
-    """The rows of a table that can be read. A page that cannot be read hides those behind it: these are looked for by
-    their number, or where they have none, from the end. `new` knows the table's form."""
+    """The readable rows of a table. An unreadable page hides the rows after it: they are looked up by their number, or
+    read from the end if they have none. `new` has the table's columns."""
     columns = new.execute(f"SELECT name, type, pk FROM pragma_table_info('{table}')").fetchall()
     names = [name for name, _, _ in columns]
     keys = [name for name, _, place in sorted(columns, key=lambda column: column[2]) if place]
     model = _MODELS[table][0] if table in _MODELS else None
-    seen = 0
+    number = 0
 
     def read(where: str = "", descending: str = "") -> Iterator[tuple[Any, ...]]:
-        nonlocal seen
+        nonlocal number
         order = ", ".join(f"{key} {descending}" for key in keys)
         for row in db.execute(f"SELECT * FROM {table} {where} ORDER BY {order}"):
             if is_numbered:
-                seen = row[names.index(keys[0])]
+                number = row[names.index(keys[0])]
             if model is None or records.read(model, row[names.index("record")], tell=False) is not None:
                 yield row
 
@@ -184,10 +184,10 @@ def _rows(db: sqlite3.Connection, new: sqlite3.Connection, table: str) -> Iterat
             yield from read(descending="DESC")
         return
     end = _last_number(db, table, keys[0])
-    while seen < end:
-        seen += 1
+    while number < end:
+        number += 1
         with contextlib.suppress(sqlite3.DatabaseError):
-            yield from read(f"WHERE {keys[0]} >= {seen}")
+            yield from read(f"WHERE {keys[0]} >= {number}")
             return
 
 
@@ -196,11 +196,11 @@ def _last_number(db: sqlite3.Connection, table: str, key: str) -> int:
         with contextlib.suppress(sqlite3.DatabaseError):
             if (row := db.execute(statement).fetchone()) and row[0] is not None:
                 return int(row[0])
-    return _FAR
+    return _MAX_NUMBER
 
 
 def _keep_numbers(db: sqlite3.Connection, new: sqlite3.Connection) -> None:
-    """Numbers that were given once are not given again: events', and with them versions of sessions."""
+    """Do not reuse numbers of events, which are also the versions of sessions."""
     numbers = dict(new.execute("SELECT name, seq FROM sqlite_sequence"))
     with contextlib.suppress(sqlite3.DatabaseError):
         for name, number in db.execute("SELECT name, seq FROM sqlite_sequence"):
@@ -220,9 +220,8 @@ def _run(db: sqlite3.Connection, statements: Iterable[str]) -> None:
                 raise
 
 
-def _aside(path: Path) -> Path:
-    """Keep the file and its log under another name. The log goes from its place: it must never be taken for another
-    file's."""
+def _move_aside(path: Path) -> Path:
+    """Keep the file and its log under another name. The log is moved: SQLite must not apply it to the new file."""
     names = (path.with_name(f"{path.name}.damaged{number or ''}") for number in itertools.count())
     kept = next(name for name in names if not name.exists())
     os.link(path, kept)
@@ -232,8 +231,8 @@ def _aside(path: Path) -> Path:
     return kept
 
 
-def _settled(path: Path) -> None:
-    """The disk has the file, or the folder with its names."""
+def _flush(path: Path) -> None:
+    """Write a file, or a folder with its names, to the disk."""
     file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(file)

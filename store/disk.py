@@ -1,12 +1,12 @@
-"""What a file holds is safe from a power failure once the disk was asked to take it."""
+"""Makes the contents of a file safe from a power failure."""
 
 import fcntl
 import os
 
 
 def flush(file: int) -> None:
-    """Have the disk take what was written to the file. Raises OSError."""
-    if full := getattr(fcntl, "F_FULLFSYNC", None):  # macOS: an fsync leaves it in the disk's own memory
+    """Write the data of the file to the disk. Raises OSError."""
+    if full := getattr(fcntl, "F_FULLFSYNC", None):  # macOS: an fsync leaves the data in the disk's cache
         fcntl.fcntl(file, full)
     else:
         os.fdatasync(file)

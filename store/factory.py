@@ -1,4 +1,4 @@
-"""From the URL in `graft_store` to a backend. A backend is imported when its scheme is asked for, and not before.
+"""Creates the backend for the URL in `graft_store`. A backend is imported only if its scheme is used.
 
 A new backend is one file under `store/backends/` and one line in `BACKENDS`.
 """
@@ -26,10 +26,10 @@ def open_url(
     durability: Durability = "power",
     uptime: Callable[[], float] = machine_uptime,
 ) -> Store:
-    """The store that `url` names, constructed and not opened yet.
+    """The store of `url`, not opened yet.
 
-    `ttl` is in seconds; `uptime` is a clock that nobody can set. `durability`: what `sync` waits for. `read_only`:
-    look, beside a process that writes. Raises ValueError: an unknown scheme, or a URL that does not suit its scheme.
+    `ttl`: in seconds. `uptime`: a clock that cannot be set. `durability`: what `sync` waits for. `read_only`: for
+    reading beside a process that writes. Raises ValueError: the scheme is unknown, or the URL does not fit its scheme.
     """
     scheme, found, _ = url.partition("://")
     if not found or scheme not in BACKENDS:

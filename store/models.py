@@ -1,6 +1,6 @@
-"""The records that the store keeps, as pydantic models.
+"""The records of the store, as pydantic models.
 
-Times are seconds since the epoch (float). Documents (`dict`) are Gemini JSON as it travelled, never interpreted here.
+Times are seconds since the epoch (float). Documents (`dict`) are unchanged Gemini JSON, never interpreted here.
 """
 
 import enum
@@ -27,7 +27,7 @@ SessionName = Annotated[str, Field(pattern=f"^{SESSION_PATTERN}$"), AfterValidat
 Document = dict[str, Any]
 
 MASK = "***"
-"""What is shown in the place of a secret."""
+"""Shown instead of a secret."""
 
 
 class Record(BaseModel):
@@ -63,7 +63,7 @@ class Executor(Record):
     headers: Annotated[dict[str, str], Field(repr=False)] = {}
 
     @model_validator(mode="after")
-    def _url_where_one_is_called(self) -> Self:
+    def _url_only_for_http(self) -> Self:
         if self.type == "worker" and (self.url is not None or self.headers):
             raise ValueError("a worker has no url and no headers: it claims its calls")
         if self.type == "http" and not (self.url or "").lower().startswith(("http://", "https://")):
@@ -115,7 +115,7 @@ class Toolset(Record):
     rules: dict[str, ToolRules] = {}
 
     def masked(self) -> Self:
-        """As it may be shown: without the values of executors' headers."""
+        """A copy for display: without the values of executors' headers."""
         return self.model_copy(update={"rules": {name: rules.masked() for name, rules in self.rules.items()}})
 
 
@@ -133,13 +133,13 @@ class Session(Record):
     updated_at: float
 
     def masked(self) -> Self:
-        """As it may be shown: without the values of executors' headers."""
+        """A copy for display: without the values of executors' headers."""
         return self.model_copy(update={"toolset": self.toolset.masked()}) if self.toolset else self
 
 
 class Snapshot(NamedTuple):
-    """What holds for a session now. `record` None: nothing was ever set for it, or it was deleted. `version` is then 0,
-    or another negative number after each deletion. `revision` is the ledger's."""
+    """The current state of a session. `record` None: nothing was ever set for it, or it was deleted; then `version` is
+    0, or a different negative number after each deletion. `revision`: of the ledger."""
 
     record: Session | None
     version: int
@@ -293,9 +293,9 @@ class Response(Record):
     created_at: float
 
 
-class Asked(NamedTuple):
-    """The request that a response answers, until its client has the answer. `key` tells it from every other, so that
-    the same request, sent again, is given `answer`. `proxy_id` is the proxy that hands it over."""
+class UndeliveredAnswer(NamedTuple):
+    """An answer that its client does not have yet. `key` identifies the request, so that the same request, sent again,
+    gets `answer`. `proxy_id`: the proxy that hands the answer over."""
 
     key: bytes
     proxy_id: str
@@ -303,7 +303,7 @@ class Asked(NamedTuple):
 
 
 class GivenCall(NamedTuple):
-    """A call that a client of a front door was given: the Part as the model said it, and in which response."""
+    """A call that a client of a front door received: the model's Part, and the response that contained the call."""
 
     part: Document
     response_id: str
@@ -331,14 +331,13 @@ class Page[T](BaseModel):
 
 
 @dataclass(slots=True)
-class Found:
-    """What the ledger holds of one request's history.
+class LedgerMatches:
+    """The ledger's entries for the history of one request.
 
-    `by_key`: for each key that was found, the turn ids it may mean, best first: those delivered to their end before
-    the others, the newest before the older; the best of them, and `crowded` are the keys of which there are more.
-    `plain` are those of the keys that a turn without calls has, with the chain that was noted with each. `turns` and
-    `calls` hold every record those ids (and the ids that were asked for) need. `known` are those of the keys to be
-    `known` that any turn has.
+    `by_key`: for each key that was found, the ids of its best turns, best first: delivered turns before others, newer
+    before older. `crowded`: keys with more turns than `by_key` holds. `plain`: keys of turns without calls, each with
+    the noted chain. `turns` and `calls`: the records of all these ids, and of the requested ids. `known`: the requested
+    `known` keys that any turn with calls has.
     """
 
     by_key: dict[bytes, list[str]] = field(default_factory=dict)
@@ -349,8 +348,8 @@ class Found:
     calls: dict[str, Call] = field(default_factory=dict)
 
 
-class Touched:
-    """What writes to a session's ledger concerned: turns, by their ids, and keys."""
+class LedgerChanges:
+    """The turns (by id) and keys that writes to a session's ledger concerned."""
 
     __slots__ = ("keys", "turn_ids")
 
@@ -358,6 +357,6 @@ class Touched:
         self.turn_ids: set[str] = set()
         self.keys: set[bytes] = set()
 
-    def spares(self, other: "Touched") -> bool:
-        """Whether none of these is among the other's."""
+    def is_disjoint(self, other: "LedgerChanges") -> bool:
+        """Whether the two have no turn and no key in common."""
         return self.turn_ids.isdisjoint(other.turn_ids) and self.keys.isdisjoint(other.keys)

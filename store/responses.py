@@ -1,44 +1,46 @@
-"""The part of the store's contract that is about responses and conversations.
+"""The store's contract about responses and conversations.
 
-What holds for all of the contract is said in `store.base`.
+`store.base` states what applies to the whole contract.
 """
 
 import abc
 from collections.abc import Collection
 
-from store.models import Asked, Document, GivenCall, Response
+from store.models import Document, GivenCall, Response, UndeliveredAnswer
 
 
 class Responses(abc.ABC):
-    # Each response follows one other or none, so they form trees: the threads. A conversation is a name for a place in
-    # one, its head. These methods leave no events: what they keep is large, and its owner is told of it anyway.
+    # Each response follows another one or none, so responses form trees: the threads. A conversation names a response,
+    # its head. These methods leave no events: the documents are large, and their owner gets them anyway.
 
     @abc.abstractmethod
-    async def add_response(self, response: Response, *, head: str | None = None, asked: Asked | None = None) -> None:
-        """Add the response and, where it has a conversation, move that conversation's head to it.
+    async def add_response(
+        self, response: Response, *, head: str | None = None, undelivered: UndeliveredAnswer | None = None
+    ) -> None:
+        """Add the response and, if it has a conversation, move the conversation's head to it.
 
-        `head`: the response at which the conversation is, which must be the `previous` of this one; None: the
-        conversation is made by this response, which may follow any other. Of two that move the same head at once, one
-        does. A call id that was given before means the call of this response from now on.
+        `head`: the current head of the conversation, which must be this response's `previous`; None: this response
+        creates the conversation, and may follow any response. Of two concurrent moves of a head, one succeeds. A call
+        id that was given before means the call of this response from now on.
 
-        `asked`: the answer is kept beside the response until it is handed over, for the request to be sent again.
+        `undelivered`: the answer is kept with the response until it is handed over, in case the request is sent again.
 
-        Raises ConversationMoved: the conversation is not at `head` (any more); UnknownResponse: there is no response
-        `previous` in the session; ValueError: a response of this id is there already, or `head` is not as said above.
+        Raises ConversationMoved: the head of the conversation is not `head`; UnknownResponse: the session has no
+        response `previous`; ValueError: the response exists already, or `head` is not its `previous`.
 
-        To keep only the calls of a response (for a client that keeps its own history), add it with no contents, no
-        document, no conversation and no `previous`.
+        To store only the calls of a response (for a client that keeps its own history), add it without contents,
+        document, conversation and `previous`.
         """
 
     @abc.abstractmethod
     async def take_back(self, session: str, response_id: str, *, head: str | None = None) -> None:
-        """Undo `add_response`, which had this `head`: the response is deleted, with its calls and the answer beside it,
-        and its conversation, if it is still there, is where it was. What follows it by now keeps its history. Raises
+        """Undo `add_response` with this `head`: delete the response with its calls and its undelivered answer, and move
+        its conversation, if still at the response, back to `head`. Later responses keep their history. Raises
         UnknownResponse."""
 
     @abc.abstractmethod
     async def response(self, session: str, response_id: str) -> Response:
-        """The response; its `document` is None where it was deleted, and is only kept for others. Raises
+        """The response; `document` is None if it was deleted, and the response is only kept for others. Raises
         UnknownResponse."""
 
     @abc.abstractmethod
@@ -47,41 +49,41 @@ class Responses(abc.ABC):
 
     @abc.abstractmethod
     async def history(self, session: str, response_id: str) -> list[Response]:
-        """The responses from the beginning of the thread to this one, the oldest first.
+        """The responses from the beginning of the thread to this one, oldest first.
 
-        Only the last has its `tools` and its `document`: the others' can be large, and are None here. Raises
+        Only the last one has its `tools` and `document`: these can be large, and are None in the others. Raises
         UnknownResponse.
         """
 
     @abc.abstractmethod
     async def given_calls(self, session: str, call_ids: Collection[str]) -> dict[str, GivenCall]:
-        """Those of these calls that a client of the session was given, by their ids."""
+        """The calls among these ids that a client of the session received, by id."""
 
     @abc.abstractmethod
     async def delete_response(self, session: str, response_id: str) -> None:
-        """Delete the response's document. The response goes with its calls as soon as nothing needs it, which is at
-        once where no other follows it and no conversation is at it; and with it those before it that have no document
-        and were only kept for it. Raises UnknownResponse, also where it has no document (any more)."""
+        """Delete the response's document. The response and its calls are deleted once no other response follows it and
+        no conversation has it as head; then also earlier responses without a document that were only kept for it.
+        Raises UnknownResponse, also if the response has no document, or no longer."""
 
-    # --- answers that are not handed over yet: as answers of loops that broke off, see `store.calls` ----------
+    # --- undelivered answers: as answers of loops that broke off, see `store.calls` ---------------------------
 
     @abc.abstractmethod
     async def handed_over(self, session: str, response_id: str) -> None:
-        """The client has the answer: the same request is a new one. Where that is known already nothing is done."""
+        """Note that the client has the answer: the same request is a new one from now on. Idempotent."""
 
     @abc.abstractmethod
     async def not_handed_over(self, session: str, response_id: str) -> None:
-        """Note that the client will not get the answer, at the time of the store. Where there is no such answer, or
-        this was noted before, nothing is done."""
+        """Note that the client will not get the answer, as of now. Does nothing if there is no such answer, or this was
+        noted before."""
 
     @abc.abstractmethod
     async def take_answer(
         self, session: str, key: bytes, *, window: float, proxy_id: str
     ) -> tuple[str, Document] | None:
-        """The newest answer to the request with this key that was not handed over, and broke off at most `window`
-        seconds ago, with its response's id; None: there is none. An answer whose proxy has no lease any more broke off
-        when the proxy was last alive.
+        """Take the newest undelivered answer to the request with this key that broke off at most `window` seconds ago,
+        with its response's id; None: there is none. If the answer's proxy has lost its lease, the answer broke off when
+        the proxy was last alive.
 
-        It is the proxy's `proxy_id` from now on. Of two that ask at once, one gets it; it can be taken again once it
-        has broken off again. Answers are kept for an hour.
+        The answer belongs to the proxy `proxy_id` from now on. Of two concurrent callers, one gets it; it can be taken
+        again after it breaks off again. Answers are kept for an hour.
         """

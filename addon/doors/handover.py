@@ -12,7 +12,7 @@ from starlette.types import Message, Receive, Scope, Send
 from addon.core.documents import Document
 from addon.loop.runner import Runner
 from store.base import Store, StoreUnavailable
-from store.models import Asked
+from store.models import UndeliveredAnswer
 
 logger = logging.getLogger("toolgraft")
 
@@ -52,9 +52,9 @@ class Handover:
         """The turns of the ledger that the answer is made of."""
         return [turn_id for runner in self.runners for turn_id in runner.turns]
 
-    def asked(self, answer: Document) -> Asked | None:
-        """What is kept with the response until its client has it."""
-        return None if self._proxy_id is None else Asked(self._key, self._proxy_id, answer)
+    def undelivered(self, answer: Document) -> UndeliveredAnswer | None:
+        """The answer, to be kept with the response until its client has it."""
+        return None if self._proxy_id is None else UndeliveredAnswer(self._key, self._proxy_id, answer)
 
     def kept(self, response_id: str) -> None:
         """The response is in the store, and with it what its tools have done."""

@@ -124,7 +124,7 @@ class Threads:
         )
         head = thread.previous if thread.name is not None else None
         try:
-            await self.store.add_response(response, head=head, asked=handover.asked(answer))
+            await self.store.add_response(response, head=head, undelivered=handover.undelivered(answer))
         except ConversationMoved:
             raise _locked(str(thread.name), "another proxy has moved it on: ask again") from None
         except UnknownResponse:

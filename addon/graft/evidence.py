@@ -14,7 +14,7 @@ from addon.core.documents import Document, get, parts_of
 from addon.core.keys import marks_of
 from addon.core.steps import CallSlot, TrueStep, TrueTurn, client_calls, take_response, with_restored_calls
 from addon.core.turns import HistoryTurn, visible_digest
-from store.models import Call, Found
+from store.models import Call, LedgerMatches
 from store.models import Step as Recorded
 from store.models import Turn as Entry
 
@@ -64,7 +64,7 @@ class Place(NamedTuple):
         return self.turns[self.at]
 
 
-def by_marks(place: Place, found: Found) -> Verdict:
+def by_marks(place: Place, found: LedgerMatches) -> Verdict:
     """What a turn is by what the client echoes: marks that one turn alone has."""
     meant: dict[str, None] = {}
     for (kind, _), key in place.marks.items():
@@ -95,7 +95,7 @@ def reads_as(turn: HistoryTurn, entry: Entry) -> bool:
     return visible_digest(entry.visible) == turn.digest
 
 
-def by_key(place: Place, key: bytes, found: Found, *, named: bool = False) -> Verdict:
+def by_key(place: Place, key: bytes, found: LedgerMatches, *, named: bool = False) -> Verdict:
     """What a turn is by a key that entries share: they must mean the same. `named`: the key holds the chat's own name,
     so all entries are this chat's, and the newest one that was delivered stands."""
     ids = found.by_key.get(key, [])
@@ -114,7 +114,7 @@ def by_key(place: Place, key: bytes, found: Found, *, named: bool = False) -> Ve
     return Verdict(miss=Miss.AMBIGUOUS)
 
 
-def _fitting(place: Place, ids: Sequence[str], found: Found) -> Sequence[str]:
+def _fitting(place: Place, ids: Sequence[str], found: LedgerMatches) -> Sequence[str]:
     """Of the entries those that the turn can be by its marks: clients echo ids and signatures. Some make up ids where
     the model gave none."""
     if not place.marks:
@@ -138,7 +138,7 @@ def _split(marks: Collection[tuple[str, bytes]]) -> tuple[set[bytes], set[bytes]
     return calls, {value for kind, value in marks if kind != "call"}
 
 
-def same(ids: Sequence[str], found: Found) -> bool:
+def same(ids: Sequence[str], found: LedgerMatches) -> bool:
     """Whether entries mean the same: the same was said and called, and the answers are the same."""
     return len(ids) < 2 or len({_meaning(found.turns[turn_id], found.calls) for turn_id in ids}) == 1
 
@@ -222,7 +222,7 @@ def _same_answers(alike: Sequence[TrueTurn]) -> tuple[TrueTurn, ...]:
 # --- records ------------------------------------------------------------------------------------------------------
 
 
-def true_turns(ids: Sequence[str], found: Found) -> tuple[TrueTurn, ...]:
+def true_turns(ids: Sequence[str], found: LedgerMatches) -> tuple[TrueTurn, ...]:
     return tuple(
         true_turn(found.turns[turn_id], found.calls) for turn_id in dict.fromkeys(ids) if turn_id in found.turns
     )

@@ -14,7 +14,7 @@ from addon.core.turns import CALLS, SIGNATURES, WINDOWS, History, HistoryTurn, c
 from addon.graft import evidence
 from addon.graft.evidence import Miss, Place, Verdict, true_turns
 from store.base import AlreadyAnswered, Store, UnknownCall
-from store.models import Found, Touched
+from store.models import LedgerChanges, LedgerMatches
 from store.models import Turn as Entry
 
 Hits = dict[int, tuple[TrueTurn, ...]]
@@ -37,7 +37,7 @@ class _Known(NamedTuple):
     turn_ids: frozenset[str] = frozenset()
     keys: frozenset[bytes] = frozenset()
 
-    def holds(self, turn: HistoryTurn, touched: Touched) -> bool:
+    def holds(self, turn: HistoryTurn, touched: LedgerChanges) -> bool:
         return (
             turn.key not in touched.keys
             and self.turn_ids.isdisjoint(touched.turn_ids)
@@ -70,7 +70,7 @@ class Memo(NamedTuple):
     revision: int
     root: bytes
     hits: Hits
-    on: Touched
+    on: LedgerChanges
 
 
 async def hits_of(
@@ -105,7 +105,7 @@ async def hits_of(
     return dict(hits)
 
 
-def _depend(on: Touched, turn: HistoryTurn) -> None:
+def _depend(on: LedgerChanges, turn: HistoryTurn) -> None:
     known: _Known | None = turn.memo
     if known is not None:
         on.keys.add(turn.key)
@@ -115,17 +115,17 @@ def _depend(on: Touched, turn: HistoryTurn) -> None:
 
 def _remembered(
     store: Store, session: str, keys: Keys, history: History, revision: int | None
-) -> tuple[Hits, list[int], Touched]:
+) -> tuple[Hits, list[int], LedgerChanges]:
     """Returns the known model turns of a history, the indices to look up, and the known turns' dependencies if they
     were computed. A model turn at the start of a history is never looked up."""
     memo: Memo | None = history.memo
     turns = history.turns
     hits: Hits = {}
-    start, on = 1, Touched()
-    touched: Touched | None = None
+    start, on = 1, LedgerChanges()
+    touched: LedgerChanges | None = None
     if memo is not None and revision is not None:
-        touched = store.changes(session, memo.revision) if memo.revision != revision else Touched()
-        if memo.root == keys.root and touched is not None and touched.spares(memo.on):
+        touched = store.changes(session, memo.revision) if memo.revision != revision else LedgerChanges()
+        if memo.root == keys.root and touched is not None and touched.is_disjoint(memo.on):
             hits = {index: true for index, true in memo.hits.items() if index < history.remembered}
             start, on = max(1, history.remembered), memo.on
     wanted: list[int] = []
@@ -164,7 +164,7 @@ class _Search:
         self.placeholder = placeholder
         self.hits = hits
         self.misses: dict[int, Miss] = {}
-        self.found = Found()
+        self.found = LedgerMatches()
         self._asked: set[bytes] = set()
         self._known: dict[int, _Known] = {}
         self._unsure: list[int] = []

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from cachetools import LRUCache
 
-from store.models import Touched
+from store.models import LedgerChanges
 
 WRITES = 512
 """How many of the last writes are known."""
@@ -47,11 +47,11 @@ class Changes:
         self._writes.append(_Write(revision, turn_ids, keys))
         self._last = revision
 
-    def since(self, revision: int, now: int) -> Touched | None:
+    def since(self, revision: int, now: int) -> LedgerChanges | None:
         """What was touched after `revision` and up to `now`; None where that is not known."""
         if revision < self._known_from or now != self._last:
             return None
-        touched = Touched()
+        touched = LedgerChanges()
         for write in reversed(self._writes):
             if write.revision <= revision:
                 break

@@ -12,7 +12,7 @@ from store.backends._clocks import Clocks
 from store.backends._waiters import Waiters
 from store.backends._waits import Waits
 from store.base import StoreUnavailable
-from store.models import Asked, CachedTools, Call, Session, Turn
+from store.models import CachedTools, Call, Session, Turn, UndeliveredAnswer
 
 
 @dataclass
@@ -80,7 +80,7 @@ class KeptEvent(NamedTuple):
 class KeptAnswer:
     """One that was not handed over yet."""
 
-    asked: Asked
+    undelivered: UndeliveredAnswer
     kept_at: float
     broke_off: float | None = None
 

@@ -8,7 +8,7 @@ from store.backends import _rules as rules
 from store.backends._memory_base import KeptCall, KeptTurn, Ledger, MemoryBase
 from store.backends._memory_retries import note_request
 from store.base import BATCH, MATCHES
-from store.models import Call, Found, Page, Touched, Turn
+from store.models import Call, LedgerChanges, LedgerMatches, Page, Turn
 
 
 class MemoryLedger(MemoryBase):
@@ -60,10 +60,10 @@ class MemoryLedger(MemoryBase):
         keys: Collection[bytes] = (),
         known: Collection[bytes] = (),
         matches: int = MATCHES,
-    ) -> Found:
+    ) -> LedgerMatches:
         self._check_open()
         ledger = self._ledger(session)
-        found = Found(
+        found = LedgerMatches(
             plain={key: ledger.plain[key][1] for key in keys if key in ledger.plain},
             known={key for key in known if key in ledger.by_key},
         )
@@ -106,9 +106,9 @@ class MemoryLedger(MemoryBase):
         self._check_open()
         return self._ledger(session).revision
 
-    def changes(self, session: str, since: int) -> Touched | None:
+    def changes(self, session: str, since: int) -> LedgerChanges | None:
         ledger = self._ledger(session)
-        return Touched() if since == ledger.revision else ledger.changes.since(since, ledger.revision)
+        return LedgerChanges() if since == ledger.revision else ledger.changes.since(since, ledger.revision)
 
     async def turns(self, session: str, *, limit: int = 100, cursor: str | None = None) -> Page[Turn]:
         self._check_open()

@@ -9,7 +9,7 @@ import pydantic_core
 from store.backends import _rules as rules
 from store.backends._memory_base import KeptAnswer, MemoryBase
 from store.base import ConversationMoved
-from store.models import Asked, GivenCall, Response
+from store.models import GivenCall, Response, UndeliveredAnswer
 
 
 @dataclass
@@ -60,7 +60,9 @@ class MemoryResponses(MemoryBase):
             return kept
         raise rules.unknown_response(session, response_id)
 
-    async def add_response(self, response: Response, *, head: str | None = None, asked: Asked | None = None) -> None:
+    async def add_response(
+        self, response: Response, *, head: str | None = None, undelivered: UndeliveredAnswer | None = None
+    ) -> None:
         rules.check_head(response, head)
         response = Response.model_validate_json(response.model_dump_json())
         session, name = response.session, response.conversation
@@ -83,9 +85,9 @@ class MemoryResponses(MemoryBase):
         for call_id, part in response.calls.items():
             mine.given[call_id] = GivenCall(part, response.response_id)
         self._responses[session] = mine
-        if asked is not None:
-            answer = pydantic_core.from_json(pydantic_core.to_json(asked.answer, inf_nan_mode="null"))
-            self._unsent[session, response.response_id] = KeptAnswer(asked._replace(answer=answer), now)
+        if undelivered is not None:
+            answer = pydantic_core.from_json(pydantic_core.to_json(undelivered.answer, inf_nan_mode="null"))
+            self._unsent[session, response.response_id] = KeptAnswer(undelivered._replace(answer=answer), now)
 
     async def take_back(self, session: str, response_id: str, *, head: str | None = None) -> None:
         kept = self._kept(session, response_id)

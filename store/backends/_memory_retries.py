@@ -58,12 +58,12 @@ class MemoryRetries(MemoryCalls):
         steady = self._clocks.steady()
         times: dict[str, Any] = {"proxies": self._proxies(steady), "seen": self._seen, "window": window}
         for (owner, response_id), kept in reversed(self._unsent.items()):
-            asked = kept.asked
-            if (owner, asked.key) != (session, key):
+            undelivered = kept.undelivered
+            if (owner, undelivered.key) != (session, key):
                 continue
-            if rules.is_left(kept.broke_off, asked.proxy_id, **times, steady=steady):
-                kept.asked, kept.broke_off = asked._replace(proxy_id=proxy_id), None
-                return response_id, rules.plain_json(asked.answer)
+            if rules.is_left(kept.broke_off, undelivered.proxy_id, **times, steady=steady):
+                kept.undelivered, kept.broke_off = undelivered._replace(proxy_id=proxy_id), None
+                return response_id, rules.plain_json(undelivered.answer)
         return None
 
     def _taken_over(self, call_id: str, proxies: set[str], proxy_id: str) -> Call:

@@ -12,7 +12,7 @@ from store.backends._sqlite_base import Rows, Transaction, batches
 from store.backends._sqlite_noting import SqliteNoting
 from store.backends._sqlite_retries import note_request
 from store.base import MATCHES
-from store.models import Call, Found, Page, Touched, Turn
+from store.models import Call, LedgerChanges, LedgerMatches, Page, Turn
 
 
 class SqliteLedger(SqliteNoting):
@@ -69,8 +69,8 @@ class SqliteLedger(SqliteNoting):
         keys: Collection[bytes] = (),
         known: Collection[bytes] = (),
         matches: int = MATCHES,
-    ) -> Found:
-        found = Found()
+    ) -> LedgerMatches:
+        found = LedgerMatches()
         for marks, asked in batches(known):
             statement = f"SELECT DISTINCT key FROM turn_key WHERE session = ? AND key IN ({marks})"
             found.known.update(key for (key,) in self._rows(statement, session, *asked))
@@ -147,10 +147,10 @@ class SqliteLedger(SqliteNoting):
             self._revisions[session] = revision
         return revision
 
-    def changes(self, session: str, since: int) -> Touched | None:
+    def changes(self, session: str, since: int) -> LedgerChanges | None:
         changes, now = self._writes.get(session), self._revisions.get(session)
         if since == now:
-            return Touched()
+            return LedgerChanges()
         return None if changes is None or now is None else changes.since(since, now)
 
     async def turns(self, session: str, *, limit: int = 100, cursor: str | None = None) -> Page[Turn]:

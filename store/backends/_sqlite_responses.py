@@ -10,7 +10,7 @@ from store.backends import _rules as rules
 from store.backends._sqlite_base import SqliteBase, Transaction, batches
 from store.backends._sqlite_retries import forget_answer
 from store.base import BATCH, ConversationMoved, UnknownResponse
-from store.models import Asked, Document, GivenCall, Response
+from store.models import Document, GivenCall, Response, UndeliveredAnswer
 
 HISTORY = """
     WITH RECURSIVE chain (seq, previous, is_last) AS (
@@ -32,12 +32,14 @@ DELETE_NEEDLESS = """
 
 
 class SqliteResponses(SqliteBase):
-    async def add_response(self, response: Response, *, head: str | None = None, asked: Asked | None = None) -> None:
+    async def add_response(
+        self, response: Response, *, head: str | None = None, undelivered: UndeliveredAnswer | None = None
+    ) -> None:
         rules.check_head(response, head)
         session, name = response.session, response.conversation
         record = response.model_dump_json(exclude={"tools", "document"})
         tools, document = _text(response.tools), _text(response.document)
-        answer = None if asked is None else _text(asked.answer)
+        answer = None if undelivered is None else _text(undelivered.answer)
         calls = [(call_id, _text(part)) for call_id, part in response.calls.items()]
         with Transaction(self) as tx:
             if name is not None and (stands := self._head(session, name)) != head:
@@ -60,11 +62,11 @@ class SqliteResponses(SqliteBase):
                 )
             if name is not None:
                 tx.db.execute("INSERT OR REPLACE INTO conversation VALUES (?, ?, ?)", (session, name, seq))
-            if asked is not None:
+            if undelivered is not None:
                 tx.db.execute(
                     "INSERT INTO unsent (session, response_id, key, proxy_id, kept_at, answer)"
                     " VALUES (?, ?, ?, ?, ?, ?)",
-                    (session, response.response_id, asked.key, asked.proxy_id, tx.now, answer),
+                    (session, response.response_id, undelivered.key, undelivered.proxy_id, tx.now, answer),
                 )
             tx.size += sum(len(text) for text in [record, tools, document, answer, *dict(calls).values()] if text)
 

@@ -126,10 +126,10 @@ async def test_a_backup_takes_no_other_file_s_place(store: SqliteStore, tmp_path
     for target in (store.path, tmp_path / "mine"):
         if target != store.path:
             target.write_text("mine")
-        with pytest.raises(care.CareError, match="is there already"):
+        with pytest.raises(care.CareError, match="exists already"):
             care.backup(store.path, target)
     assert (tmp_path / "mine").read_text() == "mine"
-    with pytest.raises(care.CareError, match="cannot be made"):
+    with pytest.raises(care.CareError, match="cannot be written"):
         care.backup(store.path, tmp_path / "no" / "folder")
     with pytest.raises(care.CareError, match="has no file"):
         care.database_of("memory://")
@@ -162,7 +162,7 @@ async def test_check_names_what_is_wrong(store: SqliteStore) -> None:
 async def test_what_can_be_read_is_recovered(
     store: SqliteStore, tmp_path: Path, words: bytes, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(care, "_FAR", 4096)  # where nothing tells how far the rows go, so many numbers are tried
+    monkeypatch.setattr(care, "_MAX_NUMBER", 4096)  # tried if the last number is unknown
     await fill(store)
     before = await everything(store)
     await store.close()

@@ -16,7 +16,7 @@ import pytest
 
 from store.backends.sqlite import PATIENT, SqliteStore
 from store.base import StoreUnavailable
-from store.models import Asked, CachedTools, Policy, Response, Status, Toolset
+from store.models import CachedTools, Policy, Response, Status, Toolset, UndeliveredAnswer
 from tests.store.conftest import TTL, Clock
 from tests.store.records import WORKERS, a_call, a_turn, save
 
@@ -57,7 +57,9 @@ WRITES: dict[str, Write] = {
     "delivered": lambda store: store.delivered("one", "t1"),
     "take_over": lambda store: store.take_over("one", b"broken", window=60.0, proxy_id="p1"),
     "add_response": lambda store: store.add_response(RESPONSE, head="r2"),
-    "add_response asked": lambda store: store.add_response(RESPONSE, head="r2", asked=Asked(b"new", "p1", {"n": 1})),
+    "add_response undelivered": lambda store: store.add_response(
+        RESPONSE, head="r2", undelivered=UndeliveredAnswer(b"new", "p1", {"n": 1})
+    ),
     "take_back": lambda store: store.take_back("one", "r2", head="r1"),
     "handed_over": lambda store: store.handed_over("one", "alone"),
     "not_handed_over": lambda store: store.not_handed_over("one", "alone"),
@@ -86,7 +88,7 @@ async def store(tmp_path: Path, clock: Clock) -> AsyncIterator[SqliteStore]:
     await store.broke_off("one", "broken")
     for response_id, key in (("alone", b"sent"), ("lost", b"lost")):
         response = Response(response_id=response_id, session="one", document={}, created_at=1.0)
-        await store.add_response(response, asked=Asked(key, "p1", {"n": 1}))
+        await store.add_response(response, undelivered=UndeliveredAnswer(key, "p1", {"n": 1}))
     await store.not_handed_over("one", "lost")
     for number in range(3):
         previous = f"r{number - 1}" if number else None

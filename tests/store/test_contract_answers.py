@@ -7,7 +7,7 @@ import pytest
 
 from store.base import Store, run_now
 from store.factory import open_url
-from store.models import Asked, Document
+from store.models import Document, UndeliveredAnswer
 from tests.store.conftest import TTL, URLS, Clock
 from tests.store.test_contract_responses import a_response
 
@@ -20,8 +20,8 @@ async def answered(
 ) -> None:
     """An answer of a proxy that is alive."""
     await store.hold(proxy, 60.0)
-    asked = Asked(key, proxy, {"id": response_id} if answer is None else answer)
-    await store.add_response(a_response(response_id), asked=asked)
+    undelivered = UndeliveredAnswer(key, proxy, {"id": response_id} if answer is None else answer)
+    await store.add_response(a_response(response_id), undelivered=undelivered)
 
 
 async def taken(

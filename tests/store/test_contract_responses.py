@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from store.base import ConversationMoved, Store, StoreError, StoreUnavailable, UnknownResponse, run_now
 from store.factory import open_url
-from store.models import Asked, Document, GivenCall, Policy, Response
+from store.models import Document, GivenCall, Policy, Response, UndeliveredAnswer
 from tests.store.conftest import TTL, URLS, Clock
 
 
@@ -338,7 +338,7 @@ async def test_a_response_that_was_added_can_be_taken_back(store: Store, documen
     first = Response(response_id="r1", conversation="chat", **more)
     await store.add_response(first)
     second = Response(response_id="r2", conversation="chat", previous="r1", calls={"c": {"text": "x"}}, **more)
-    await store.add_response(second, head="r1", asked=Asked(b"key", "proxy", {"a": 1}))
+    await store.add_response(second, head="r1", undelivered=UndeliveredAnswer(b"key", "proxy", {"a": 1}))
     await store.take_back("one", "r2", head="r1")
     assert await store.conversation("one", "chat") == "r1"
     assert await store.given_calls("one", ["c"]) == {}
