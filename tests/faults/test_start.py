@@ -20,9 +20,9 @@ with warnings.catch_warnings():
     from mitmproxy.test import taddons
 
     from addon.hooks.compose import Toolgraft
-    from addon.hooks.lifecycle import Lifecycle
-
+    from addon.hooks.dispatch import Dispatch
 from addon.cli.serve import arguments
+from addon.hooks.lifecycle import Lifecycle
 from addon.options import OPTIONS
 
 pytestmark = pytest.mark.filterwarnings("ignore::pyparsing.warnings.PyparsingDeprecationWarning")
@@ -105,6 +105,7 @@ class Started:
     async def close(self) -> None:
         self.servers.cancel()
         if isinstance(self.addon, Toolgraft):
+            next(part for part in self.addon.parts if isinstance(part, Dispatch)).done()
             ending = self.lifecycle.done()
             if ending is not None:
                 await ending
