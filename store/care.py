@@ -101,7 +101,7 @@ def check(path: Path) -> list[str]:
         for table, (model, name) in _MODELS.items():
             try:
                 for named, text in db.execute(f"SELECT {name}, record FROM {table}"):
-                    if records.read(model, text, tell=False) is None:
+                    if records.read(model, text, log=False) is None:
                         problems.append(f"{table} {named}: its record cannot be read")
             except sqlite3.DatabaseError as error:
                 problems.append(f"table {table}: {error}")
@@ -172,7 +172,7 @@ def _rows(db: sqlite3.Connection, new: sqlite3.Connection, table: str) -> Iterat
         for row in db.execute(f"SELECT * FROM {table} {where} ORDER BY {order}"):
             if is_numbered:
                 number = row[names.index(keys[0])]
-            if model is None or records.read(model, row[names.index("record")], tell=False) is not None:
+            if model is None or records.read(model, row[names.index("record")], log=False) is not None:
                 yield row
 
     is_numbered = ("INTEGER", 1) in (column[1:] for column in columns)

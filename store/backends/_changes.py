@@ -1,6 +1,6 @@
-"""What was written to a session's ledger lately, so that readers need not forget what no write concerned.
+"""Recent writes to a session's ledger, so that readers can keep cached look-ups that no write concerned.
 
-For backends that one process writes. Bounded: what is not known any more is said to be so.
+For backends with one writing process. Bounded: for older revisions the changes are unknown.
 """
 
 from collections import deque
@@ -12,12 +12,12 @@ from cachetools import LRUCache
 from store.models import LedgerChanges
 
 WRITES = 512
-"""How many of the last writes are known."""
+"""The number of recent writes that are known."""
 
 
 def deletions() -> LRUCache[str, int]:
-    """The events that told of the last deleted sessions: what was kept of a session is not good for the next one of
-    its name."""
+    """The numbers of the events of the last deleted sessions, by name: caches of a deleted session must not be used for
+    a new session of its name."""
     return LRUCache(10_000)
 
 
@@ -28,7 +28,7 @@ class _Write(NamedTuple):
 
 
 class Changes:
-    """The writes to one session's ledger, by the revisions that they led to."""
+    """The writes to one session's ledger, by the resulting revision."""
 
     __slots__ = ("_known_from", "_last", "_writes")
 
@@ -37,9 +37,9 @@ class Changes:
         self._known_from = self._last = -1
 
     def note(self, before: int, revision: int, turn_ids: Collection[str], keys: Collection[bytes]) -> None:
-        """A write that led from one revision to the next concerned these turns, and these keys. `before` 0: the ledger
-        had no turns, or its revision was not known."""
-        if before != self._last or not before:  # something was written that is not known here
+        """A write from one revision to the next concerned these turns and keys. `before` 0: the ledger had no turns, or
+        its revision was unknown."""
+        if before != self._last or not before:  # a write is unknown here
             self._writes.clear()
             self._known_from = before or revision - 1
         if len(self._writes) == WRITES:
@@ -48,13 +48,13 @@ class Changes:
         self._last = revision
 
     def since(self, revision: int, now: int) -> LedgerChanges | None:
-        """What was touched after `revision` and up to `now`; None where that is not known."""
+        """The changes after `revision` up to `now`; None if they are unknown."""
         if revision < self._known_from or now != self._last:
             return None
-        touched = LedgerChanges()
+        changes = LedgerChanges()
         for write in reversed(self._writes):
             if write.revision <= revision:
                 break
-            touched.turn_ids.update(write.turn_ids)
-            touched.keys.update(write.keys)
-        return touched
+            changes.turn_ids.update(write.turn_ids)
+            changes.keys.update(write.keys)
+        return changes

@@ -1,7 +1,7 @@
 """Moves SQLite's write-ahead log into the database, in a thread with a connection of its own.
 
-A checkpoint ends in an fsync of milliseconds. Done by the writer it stalls the event loop; done beside the writer it
-still holds up a write that comes just then, for the file system has one journal. So it waits for writing to pause.
+A checkpoint ends with an fsync of milliseconds. In the writer's thread it would stall the event loop; in another thread
+it still delays concurrent writes, since the file system has one journal. So it waits for a pause in writing.
 """
 
 import logging
@@ -18,35 +18,35 @@ STEP = 4 << 20
 QUIET = 0.2
 
 LIMIT = 64 << 20
-"""Bytes of log after which it waits no longer. The log is used again from its start only when a write finds it moved
-as a whole, which unbroken load prevents: then the writer is made to wait once. Readers that stay prevent it as well,
-and are not waited for. The file is cut to this size when it is used again from its start."""
+"""Bytes of log after which a checkpoint no longer waits. SQLite restarts the log only if a write finds it completely
+moved, which continuous load prevents: then the writer has to wait once. Long readers prevent it as well, and are not
+waited for. The file is truncated to this size when the log restarts."""
 
 
 WAIT = 0.02
-"""Seconds for which a checkpoint waits for the writer, and then, with the writer kept out, for readers: whoever reads
-for longer is not waited for, and the log grows."""
+"""Seconds for which a checkpoint waits for the writer and then, with the writer blocked, for readers. Longer readers
+are not waited for, and the log grows."""
 
 
 def move(db: sqlite3.Connection, mode: str) -> bool:
-    """One checkpoint; False where it had to wait for somebody for too long. Raises sqlite3.Error."""
+    """One checkpoint; False if it had to wait for too long. Raises sqlite3.Error."""
     ((is_busy, _, _),) = db.execute(f"PRAGMA wal_checkpoint({mode})").fetchall()
     return not is_busy
 
 
 class Checkpoints:
-    """Before 3.51.3, SQLite could lose a commit that uses the log again from its start while a checkpoint begins. A
-    commit does that after the log was moved as a whole, and only then. A checkpoint may have done that: so after each
-    none begins until a transaction that was begun later has written."""
+    """Before 3.51.3, SQLite could lose a commit that restarts the log while a checkpoint begins. A commit restarts the
+    log only after it was completely moved, which each checkpoint may do. So after each checkpoint, none begins until a
+    transaction that began later has written."""
 
     def __init__(self, path: Path, size: int) -> None:
-        """`size`: bytes that the log has already."""
+        """`size`: current size of the log in bytes."""
         self._path = path
         self._written = size  # only the writer changes these three
-        self._begun = 0  # transactions
-        self._committed = 0  # the last of them that wrote
+        self._transactions = 0  # begun so far
+        self._last_commit = 0  # the number of the last transaction that wrote
         self._moved = 0  # only the thread changes these two
-        self._whole = 0  # the last transaction that was begun when the log may have been moved as a whole
+        self._moved_at = 0  # the number of transactions when the log may have been completely moved
         self._due = threading.Event()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="toolgraft-checkpoints", daemon=True)
@@ -54,17 +54,17 @@ class Checkpoints:
 
     def begins(self) -> None:
         """A transaction begins."""
-        self._begun += 1
+        self._transactions += 1
 
     def wrote(self, size: int) -> None:
-        """The transaction that was begun last has made the log grow by about `size` bytes."""
-        self._committed = self._begun
+        """The last transaction made the log grow by about `size` bytes."""
+        self._last_commit = self._transactions
         self._written += size
         if self._written - self._moved >= STEP and not self._due.is_set():
             self._due.set()
 
     def close(self) -> None:
-        """End the thread, and wait for it. The rest of the log is moved when the last connection is closed."""
+        """End the thread, and wait for it. The rest of the log is moved when the last connection closes."""
         self._closing.set()
         self._due.set()
         self._thread.join()
@@ -77,15 +77,15 @@ class Checkpoints:
                 self._wait_for_a_pause()
                 if self._closing.is_set():
                     break
-                if self._committed > self._whole:
+                if self._last_commit > self._moved_at:
                     self._checkpoint(db)
         finally:
             db.close()
 
     def _wait_for_a_pause(self) -> None:
-        seen = None
-        while seen != self._written and self._written - self._moved < LIMIT:
-            seen = self._written
+        before = None
+        while before != self._written and self._written - self._moved < LIMIT:
+            before = self._written
             if self._closing.wait(QUIET):
                 return
 
@@ -95,7 +95,7 @@ class Checkpoints:
         self._moved = written
         try:
             self._move(db, "PASSIVE")
-            # now little is left to move while the writer waits
+            # now little remains to be moved while the writer waits
             if is_long and self._is_written_again() and not self._move(db, "RESTART"):
                 self._moved = written - LIMIT + STEP  # tried again soon
         except sqlite3.Error as error:
@@ -105,12 +105,12 @@ class Checkpoints:
         try:
             return move(db, mode)
         finally:
-            self._whole = self._begun
+            self._moved_at = self._transactions
 
     def _is_written_again(self) -> bool:
-        """Whether writing goes on: where it has paused, the next commit uses the log from its start."""
+        """Whether writing continues: after a pause, the next commit restarts the log."""
         end = time.monotonic() + QUIET
-        while self._committed <= self._whole:
+        while self._last_commit <= self._moved_at:
             if self._closing.wait(0.001) or time.monotonic() > end:
                 return False
         return True

@@ -1,8 +1,8 @@
 """The clocks of a store. Records are dated and expire by the wall clock, which can be set; leases run by the machine's
-uptime, which cannot.
+uptime, which cannot be set.
 
-A wall clock that disagrees with the uptime, or with what the store noted last, is in doubt until somebody says that it
-is right: a clock that is eight days ahead for a minute would otherwise expire every record.
+A wall clock that disagrees with the uptime, or with the store's last note, is in doubt until a user confirms it: a
+clock that is eight days ahead for a minute would otherwise expire every record.
 """
 
 import json
@@ -12,19 +12,19 @@ from pathlib import Path
 from typing import NamedTuple, Self
 
 MAX_STEP = 3600.0
-"""Seconds by which the wall clock may be off before it is in doubt: more than clocks drift while a machine is up."""
+"""Seconds by which the wall clock may be wrong before it is in doubt: more than clocks drift while a machine runs."""
 
 
 class Now(NamedTuple):
-    """`wall` dates records, `steady` is what leases are compared with. Both are seconds since the epoch."""
+    """`wall` is for dates of records, `steady` for leases. Both are seconds since the epoch."""
 
     wall: float
     steady: float
 
 
 class ClockNote(NamedTuple):
-    """What the next process has to know. `seen` is the wall clock when it was last trusted, `offset` what it is ahead
-    of the uptime, and `steady` what steady time is ahead of it. `doubt` is why the clock is not trusted, if so."""
+    """The state for the next process. `seen`: the wall clock when it was last trusted. `offset`, `steady`: the wall
+    clock and steady time minus the uptime. `doubt`: why the clock is not trusted, if it is not."""
 
     boot: str
     seen: float
@@ -46,7 +46,7 @@ class ClockNote(NamedTuple):
 class Clocks:
     def __init__(self, wall: Callable[[], float], uptime: Callable[[], float]) -> None:
         self._wall, self._uptime = wall, uptime
-        self.note = self._right_now(boot())
+        self.note = self._fresh_note(boot())
 
     def now(self) -> Now:
         return Now(self._wall(), self.steady())
@@ -54,10 +54,10 @@ class Clocks:
     def steady(self) -> float:
         return self._uptime() + self.note.steady
 
-    def go_on(self, note: ClockNote) -> bool:
-        """Go on from what an earlier process noted; False if steady time does not, since the machine was started anew.
+    def resume(self, note: ClockNote) -> bool:
+        """Continue from the note of an earlier process; False if steady time restarts because the machine was rebooted.
 
-        How long a machine was off is known to nobody but its clock: that counts as a step."""
+        Only the wall clock knows how long the machine was off: that time counts as a step."""
         fresh = self.note
         if note.boot == fresh.boot:
             self.note = note
@@ -77,10 +77,10 @@ class Clocks:
         return self.note.doubt
 
     def trusted(self) -> ClockNote:
-        """The note to go on with where the wall clock is right as it is."""
-        return self._right_now(self.note.boot)._replace(steady=self.note.steady)
+        """The note to continue with if the wall clock is right."""
+        return self._fresh_note(self.note.boot)._replace(steady=self.note.steady)
 
-    def _right_now(self, boot: str) -> ClockNote:
+    def _fresh_note(self, boot: str) -> ClockNote:
         wall = self._wall()
         offset = wall - self._uptime()
         return ClockNote(boot, wall, offset, offset)
@@ -92,7 +92,7 @@ class Clocks:
 
 
 def boot() -> str:
-    """Names the time since the machine was started; another one each time where that cannot be told."""
+    """Identifies the current boot of the machine; a new value for each call if that is unknown."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
     except OSError:

@@ -1,4 +1,4 @@
-"""What every part of the store in memory stands on: the records it keeps, whether it is open, and the events."""
+"""The base of the store in memory: its records, whether it is open, and the events."""
 
 import itertools
 import secrets
@@ -17,7 +17,7 @@ from store.models import CachedTools, Call, Session, Turn, UndeliveredAnswer
 
 @dataclass
 class KeptTurn:
-    """A turn with what belongs to it. `place` is its place in the order of saving."""
+    """A turn with its keys and calls. `place`: its position in the order of saving."""
 
     place: int
     turn: Turn
@@ -27,9 +27,9 @@ class KeptTurn:
 
 @dataclass
 class Ledger:
-    """What is kept for one session. `plain` are the keys of turns without calls, with when they were noted and the
-    chain that goes with each. `open` are the ids of its calls that are not final, in the order of saving, `revision` is
-    told by the method of that name, and `changes` what led to it."""
+    """The records of one session. `plain`: the keys of turns without calls, with the time of the note and the chain of
+    each. `open`: the ids of calls that are not final, in the order of saving. `revision`: as the method of that name;
+    `changes`: the writes that led to it."""
 
     turns: dict[str, KeptTurn] = field(default_factory=dict)
     by_key: dict[bytes, dict[str, KeptTurn]] = field(default_factory=dict)
@@ -58,7 +58,7 @@ class Ledger:
 
 MOST_EVENTS = 100_000
 MOST_EVENT_BYTES = 64 * 1024 * 1024
-"""Events that are kept, and characters of them: nothing else grows with every write."""
+"""The number of events that are kept, and their characters: nothing else grows with every write."""
 
 
 class KeptCall(NamedTuple):
@@ -78,7 +78,7 @@ class KeptEvent(NamedTuple):
 
 @dataclass
 class KeptAnswer:
-    """One that was not handed over yet."""
+    """An answer that was not handed over yet."""
 
     undelivered: UndeliveredAnswer
     kept_at: float
@@ -99,12 +99,12 @@ class MemoryBase(Waits):
         self._calls: dict[str, KeptCall] = {}
         self._clocks = Clocks(lambda: self.clock(), lambda: self.uptime())  # both may be replaced
         self._leases: dict[str, float] = {}  # of proxies: when they run out, in steady time
-        self._seen: dict[str, float] = {}  # when each proxy was last alive
+        self._last_alive: dict[str, float] = {}  # by proxy: when it was last alive, in steady time
         self._unsent: dict[tuple[str, str], KeptAnswer] = {}  # by session and response
         self._events: list[KeptEvent] = []
         self._event_bytes = 0
         self._last_event = self._lost_event = 0
-        """The number of the last event, and of the last one that is no longer kept because there were too many."""
+        """The number of the last event, and of the last event that was dropped."""
         self._deleted = deletions()
         self._places = itertools.count(1)
         self._revisions = itertools.count(1)
@@ -139,17 +139,17 @@ class MemoryBase(Waits):
             raise StoreUnavailable("the store in memory is not open")
 
     def _ledger(self, session: str) -> Ledger:
-        """The session's ledger, to be read."""
+        """The session's ledger, for reading only."""
         return self._ledgers.get(session) or Ledger()
 
     def _changed(self, ledger: Ledger, turn_ids: Collection[str] | None = None, keys: Collection[bytes] = ()) -> None:
-        """A write concerned these turns and keys; None: whichever."""
+        """A write concerned these turns and keys; None: any."""
         before, ledger.revision = ledger.revision, next(self._revisions) if ledger.turns else 0
         if turn_ids is not None:
             ledger.changes.note(before, ledger.revision, turn_ids, keys)
 
     def _drop_events(self) -> None:
-        """Forget the oldest events, and some more than has to be: it is not to be done for each new one."""
+        """Drop the oldest events, and more than necessary, so that this is not done for each new event."""
         number, size = 0, self._event_bytes
         while number < len(self._events) and (
             len(self._events) - number > MOST_EVENTS * 7 // 8 or size > MOST_EVENT_BYTES * 7 // 8
@@ -164,7 +164,7 @@ class MemoryBase(Waits):
         self._event_bytes = sum(len(event.data) for event in events)
 
     def _record(self, *events: tuple[str, str, str], calls: Sequence[Call] = (), changed: Sequence[str] = ()) -> None:
-        """Events as (session, type, data), in order, all at one time. `calls` and `changed` are as for `_wake`."""
+        """Record events as (session, type, data), in order, with one time. `calls`, `changed`: as for `_wake`."""
         now = self.clock()
         for session, kind, data in events:
             self._last_event += 1

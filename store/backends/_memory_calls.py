@@ -13,10 +13,10 @@ from store.models import Call, Page, Status
 class MemoryCalls(MemoryBase):
     async def call(self, session: str, call_id: str) -> Call:
         self._check_open()
-        kept = self._calls.get(call_id)
-        if kept is None or kept.call.session != session:
+        stored = self._calls.get(call_id)
+        if stored is None or stored.call.session != session:
             raise rules.unknown_call(call_id, session)
-        return kept.call
+        return stored.call
 
     async def find_call(self, call_id: str) -> Call:
         self._check_open()
@@ -54,7 +54,7 @@ class MemoryCalls(MemoryBase):
         return self._put_call(answer) or call, answer is not None
 
     def _put_call[C: (Call, Call | None)](self, call: C, *, quietly: bool = False) -> C:
-        """Replace the call of the same id, if there is one to replace it; `quietly`: without an event."""
+        """Replace the call of the same id, unless `call` is None. `quietly`: without an event."""
         if call is None:
             return call
         data = call.model_dump_json()
@@ -76,9 +76,9 @@ class MemoryCalls(MemoryBase):
         self._check_open()
         states.check_lease(lease)
         now = self._clocks.now()
-        careful = states.approval_required(self._sessions.get(session))
+        guarded = states.approval_required(self._sessions.get(session))
         for call in list(self._open_calls(session, names)):
-            if not states.is_claimable(call, approval_required=careful, steady=now.steady):
+            if not states.is_claimable(call, approval_required=guarded, steady=now.steady):
                 continue
             if self._put_call(states.lost(call, proxies=self._proxies(now.steady), now=now)) is None:
                 return self._put_call(states.claimed(call, lease=lease, worker=worker, now=now))
@@ -86,9 +86,9 @@ class MemoryCalls(MemoryBase):
 
     async def _is_claimable(self, session: str, names: Collection[str]) -> bool:
         self._check_open()
-        careful, now = states.approval_required(self._sessions.get(session)), self._clocks.now()
+        guarded, now = states.approval_required(self._sessions.get(session)), self._clocks.now()
         return any(
-            states.is_claimable(call, approval_required=careful, steady=now.steady)
+            states.is_claimable(call, approval_required=guarded, steady=now.steady)
             for call in self._open_calls(session, names)
         )
 
@@ -129,19 +129,19 @@ class MemoryCalls(MemoryBase):
     # --- the proxies ------------------------------------------------------------------------------------------
 
     def _proxies(self, steady: float) -> set[str]:
-        """Those that have a lease."""
+        """The proxies that have a lease."""
         return {proxy_id for proxy_id, until in self._leases.items() if until > steady}
 
     async def hold(self, proxy_id: str, lease: float) -> None:
         self._check_open()
         states.check_lease(lease)
-        self._seen[proxy_id] = self._clocks.steady()
-        self._leases[proxy_id] = self._seen[proxy_id] + lease
+        self._last_alive[proxy_id] = self._clocks.steady()
+        self._leases[proxy_id] = self._last_alive[proxy_id] + lease
 
     async def drop(self, proxy_id: str) -> list[Call]:
         self._check_open()
         if self._leases.pop(proxy_id, None) is not None:
-            self._seen[proxy_id] = self._clocks.steady()
+            self._last_alive[proxy_id] = self._clocks.steady()
         return self._settle_lost(proxy_id)
 
     async def settle_lost(self) -> list[Call]:

@@ -20,28 +20,28 @@ class MemoryLedger(MemoryBase):
         turn = rules.replaced(entry.turn if entry else None, turn)
         data = turn.model_dump_json()
         fresh = {call.call_id: call.model_dump_json() for call in calls if call.call_id not in self._calls}
-        kept = Turn.model_validate_json(data)
+        stored = Turn.model_validate_json(data)
 
         self._ledgers[turn.session] = ledger
         if entry is None:
-            entry = ledger.turns[turn.turn_id] = KeptTurn(next(self._places), kept)
+            entry = ledger.turns[turn.turn_id] = KeptTurn(next(self._places), stored)
             events = [(turn.session, "turn.created", data)]
         else:
-            entry.turn = kept
+            entry.turn = stored
             events = [(turn.session, "turn.updated", data)]
         ledger.add_keys(entry, keys)
         note_request(ledger, entry)
-        born = []
+        new_calls = []
         for call_id, call_data in fresh.items():
             call = Call.model_validate_json(call_data)
-            born.append(call)
+            new_calls.append(call)
             self._calls[call_id] = KeptCall(next(self._places), call)
             entry.calls.append(call_id)
             if not call.status.final:
                 ledger.open[call_id] = None
             events.append((turn.session, "call.created", call_data))
         self._changed(ledger, [turn.turn_id], [*keys, turn.user_key])
-        self._record(*events, calls=born)
+        self._record(*events, calls=new_calls)
 
     async def save_plain(self, session: str, keys: Sequence[bytes], chain: bytes = b"") -> None:
         self._check_open()
@@ -67,15 +67,15 @@ class MemoryLedger(MemoryBase):
             plain={key: ledger.plain[key][1] for key in keys if key in ledger.plain},
             known={key for key in known if key in ledger.by_key},
         )
-        wanted = [ledger.turns[turn_id] for turn_id in turn_ids if turn_id in ledger.turns]
+        entries_found = [ledger.turns[turn_id] for turn_id in turn_ids if turn_id in ledger.turns]
         for key in keys:
             if entries := ledger.by_key.get(key):
                 best = sorted(entries.values(), key=lambda e: (e.turn.delivered, e.place), reverse=True)[:matches]
                 found.by_key[key] = [entry.turn.turn_id for entry in best]
-                wanted += best
+                entries_found += best
                 if len(entries) > matches:
                     found.crowded.add(key)
-        for entry in wanted:
+        for entry in entries_found:
             found.turns[entry.turn.turn_id] = entry.turn
             for call_id in entry.calls:
                 found.calls[call_id] = self._calls[call_id].call

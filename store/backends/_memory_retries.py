@@ -1,4 +1,4 @@
-"""Answers that broke off, in memory, for the requests that are sent again. A mixin: `MemoryStore` is made of it."""
+"""Answers that broke off, in memory, for requests that are sent again. A mixin of `MemoryStore`."""
 
 from typing import Any
 
@@ -36,7 +36,9 @@ class MemoryRetries(MemoryCalls):
         proxies = self._proxies(now.steady)
         entries = self._ledger(session).by_request.get(request_key, {}) if request_key else {}
         for entry in reversed(entries.values()):
-            if rules.can_be_taken_over(entry.turn, proxies=proxies, seen=self._seen, window=window, steady=now.steady):
+            if rules.can_be_taken_over(
+                entry.turn, proxies=proxies, last_alive=self._last_alive, window=window, steady=now.steady
+            ):
                 turn = self._put_turn(entry, rules.taken_over(entry.turn, proxy_id))
                 return turn, [self._taken_over(call_id, proxies | {proxy_id}, proxy_id) for call_id in entry.calls]
         return None
@@ -47,22 +49,22 @@ class MemoryRetries(MemoryCalls):
 
     async def not_handed_over(self, session: str, response_id: str) -> None:
         self._check_open()
-        kept = self._unsent.get((session, response_id))
-        if kept is not None and kept.broke_off is None:
-            kept.broke_off = self._clocks.steady()
+        stored = self._unsent.get((session, response_id))
+        if stored is not None and stored.broke_off is None:
+            stored.broke_off = self._clocks.steady()
 
     async def take_answer(
         self, session: str, key: bytes, *, window: float, proxy_id: str
     ) -> tuple[str, Document] | None:
         self._check_open()
         steady = self._clocks.steady()
-        times: dict[str, Any] = {"proxies": self._proxies(steady), "seen": self._seen, "window": window}
-        for (owner, response_id), kept in reversed(self._unsent.items()):
-            undelivered = kept.undelivered
+        times: dict[str, Any] = {"proxies": self._proxies(steady), "last_alive": self._last_alive, "window": window}
+        for (owner, response_id), stored in reversed(self._unsent.items()):
+            undelivered = stored.undelivered
             if (owner, undelivered.key) != (session, key):
                 continue
-            if rules.is_left(kept.broke_off, undelivered.proxy_id, **times, steady=steady):
-                kept.undelivered, kept.broke_off = undelivered._replace(proxy_id=proxy_id), None
+            if rules.can_be_retaken(stored.broke_off, undelivered.proxy_id, **times, steady=steady):
+                stored.undelivered, stored.broke_off = undelivered._replace(proxy_id=proxy_id), None
                 return response_id, rules.plain_json(undelivered.answer)
         return None
 
@@ -81,7 +83,7 @@ class MemoryRetries(MemoryCalls):
 
 
 def note_request(ledger: Ledger, entry: KeptTurn) -> None:
-    """Have the turn be found by its request's key, as long as it was not delivered."""
+    """Index the turn by the key of its request, until it is delivered."""
     turn = entry.turn
     if not turn.request_key:
         return

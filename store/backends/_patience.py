@@ -1,11 +1,11 @@
-"""A database that another program holds is tried again, and meanwhile the event loop does something else.
+"""Retries methods while another program locks the database, without blocking the event loop.
 
-SQLite itself can only wait by standing still, so it is given next to no time. A method that found the file held has
-written nothing, and is called again as a whole.
+SQLite itself can only wait by blocking, so its timeout is minimal. A method that finds the file locked has written
+nothing, and is called again as a whole.
 
-All methods have one patience: it begins when the first of them finds the file held, and is new once something could be
-written. Where it is over, a method is tried once, and nobody waits: an answer that asks for a dozen things of a store
-that is held for good is not kept a dozen times as long.
+All methods share one time limit: it starts when the first method finds the file locked, and is reset by a successful
+write. After it, each method is tried only once: an answer that needs the store a dozen times does not wait a dozen
+times.
 """
 
 import asyncio
@@ -16,49 +16,48 @@ from typing import Any, Protocol
 from store.base import StoreBusy, is_run_now
 
 PATIENCE = 5.0
-"""Seconds after which the file is taken to be held for good, from when it was first found so."""
+"""Seconds after which the file is considered locked for good, from when it was first found locked."""
 
-AT_ONCE = 50
-"""Milliseconds for which SQLite may stand still where nothing can be awaited."""
+BLOCKING_TIMEOUT = 50
+"""Milliseconds for which SQLite may block if nothing can be awaited."""
 
-_FIRST, _LONGEST = 0.002, 0.2  # seconds between two tries, doubled with each
+_FIRST_PAUSE, _MAX_PAUSE = 0.002, 0.2  # seconds between two tries, doubled with each
 
 
 class Backend(Protocol):
-    """`held_since`: the event loop's time when the file was found held, None once something could be written."""
+    """`locked_since`: the event loop's time when the file was first found locked; None after a successful write."""
 
     busy_timeout: int | None
-    held_since: float | None
+    locked_since: float | None
 
     def set_busy_timeout(self, milliseconds: int) -> None: ...
 
 
 def patient[T](method: Callable[..., Coroutine[Any, Any, T]]) -> Callable[..., Coroutine[Any, Any, T]]:
-    """The method, tried again where it raises StoreBusy, until the file is taken to be held for good. Under `run_now`
-    it is not."""
+    """The method, retried on StoreBusy until the time limit is over. Not retried under `run_now`."""
 
     @functools.wraps(method)
     async def retried(store: Backend, *arguments: Any, **named: Any) -> T:
-        has_to_be_now = is_run_now()
-        timeout = AT_ONCE if has_to_be_now else 0
+        cannot_wait = is_run_now()
+        timeout = BLOCKING_TIMEOUT if cannot_wait else 0
         since: float | None = None
-        pause = _FIRST
+        pause = _FIRST_PAUSE
         while True:
             if store.busy_timeout != timeout:
                 store.set_busy_timeout(timeout)
             try:
                 return await method(store, *arguments, **named)
             except StoreBusy:
-                if has_to_be_now:
+                if cannot_wait:
                     raise
                 now = asyncio.get_running_loop().time()
-                if store.held_since is None:
-                    store.held_since = now
-                since = store.held_since if since is None else since
+                if store.locked_since is None:
+                    store.locked_since = now
+                since = store.locked_since if since is None else since
                 if now >= since + PATIENCE:
                     raise
             await asyncio.sleep(pause)
-            pause = min(2 * pause, _LONGEST)
+            pause = min(2 * pause, _MAX_PAUSE)
 
     return retried
 

@@ -1,8 +1,8 @@
-"""Records as text: written with the version of their form, and read leniently.
+"""Reads and writes records as JSON, with a format version, and reads them leniently.
 
-What an older or a newer model wrote is read as far as it can be: fields that nobody knows are left out, and optional
-ones that do not fit are as if they were never set, but for those that it would not be the same record without: whether
-a call is run, a session's tools. What is left is a record that cannot be read. It hides no other, and is told of once.
+Records of older or newer models are read as far as possible: unknown fields are ignored, and invalid optional fields
+count as never set, except for essential ones, such as whether a call is run, or a session's tools. Any other record is
+unreadable: it is left out and logged once, and does not hide other records.
 """
 
 import logging
@@ -16,7 +16,7 @@ from store.models import Call, Record, Response, Session
 logger = logging.getLogger(__name__)
 
 VERSION = 1
-"""Of the records' form; to be raised with a change that a reader has to know of. Stands in each as `v`."""
+"""The format version of records, stored in each as `v`; to be raised by changes that readers must know."""
 
 _BEGIN = f'{{"v":{VERSION},'
 
@@ -25,32 +25,32 @@ _STRICT: dict[type[Record], set[str]] = {
     Session: {"toolset", "policy", "version"},
     Response: {"previous", "conversation", "contents", "calls"},
 }
-"""Optional fields without which a record would say something else."""
+"""Optional fields without which a record would mean something else."""
 
-_TOLD = 1000
-"""Of how many records it is remembered that they were told of."""
+_MAX_LOGGED = 1000
+"""The number of unreadable records that are logged."""
 
-_told: set[int] = set()
+_logged: set[int] = set()
 
 
 def versioned(text: str) -> str:
-    """A record's JSON, as it is kept."""
+    """A record's JSON as it is stored."""
     return _BEGIN + text[1:]
 
 
-def read[R: Record](model: type[R], text: str, *, tell: bool = True) -> R | None:
-    """The record, or None where it cannot be read; the log is told so, or not."""
+def read[R: Record](model: type[R], text: str, *, log: bool = True) -> R | None:
+    """The record; None if it is unreadable. `log`: whether to log that."""
     try:
         return model.model_validate_json(text, extra="ignore")
     except ValidationError as error:
         record = _leniently(model, text, error)
-        if record is None and tell:
-            _tell(model, text, error)
+        if record is None and log:
+            _log(model, text, error)
         return record
 
 
 def read_all[R: Record](model: type[R], texts: Iterable[str]) -> Iterator[R]:
-    """Those that can be read."""
+    """The readable records."""
     return (record for text in texts if (record := read(model, text)) is not None)
 
 
@@ -71,8 +71,8 @@ def _leniently[R: Record](model: type[R], text: str, error: ValidationError) -> 
         return None
 
 
-def _tell(model: type[Record], text: str, error: ValidationError) -> None:
-    if len(_told) < _TOLD and (told := hash((model, text))) not in _told:
-        _told.add(told)
+def _log(model: type[Record], text: str, error: ValidationError) -> None:
+    if len(_logged) < _MAX_LOGGED and (digest := hash((model, text))) not in _logged:
+        _logged.add(digest)
         where = ", ".join(".".join(map(str, one["loc"])) or "it" for one in error.errors()[:3])
         logger.warning("a %s of the store cannot be read and is left out: %s", model.__name__.lower(), where)

@@ -1,6 +1,6 @@
-"""What every backend must decide alike, as pure functions: upserts, cursors, JSON. No storage, no clock.
+"""Rules that all backends share, as pure functions: upserts, cursors, JSON. No storage, no clock.
 
-What becomes of a call is in `_states`.
+The states of a call are in `_states`.
 """
 
 import re
@@ -14,7 +14,7 @@ from store.models import Call, Page, Response, Session, Turn
 
 
 def plain_json(value: Any) -> Any:
-    """The value as JSON gives it back: a private copy. Raises ValueError where it is not JSON."""
+    """A private copy of the value, converted to JSON and back. Raises ValueError if it is not JSON."""
     return pydantic_core.from_json(pydantic_core.to_json(value), allow_inf_nan=False)
 
 
@@ -34,7 +34,7 @@ def json_text(value: Any) -> str:
 
 
 def changed(old: Session | None, name: str, changes: dict[str, Any], *, version: int, now: float) -> Session:
-    """The session with these fields changed; a new one where there was none. Raises ValueError for a bad name."""
+    """The session with these fields changed, or a new session. Raises ValueError for a bad name."""
     if old is None:
         return Session(name=name, version=version, created_at=now, updated_at=now, **changes)
     return old.model_copy(update={**changes, "version": version, "updated_at": now})
@@ -47,7 +47,7 @@ def check_version(session: Session | None, name: str, expected: int | None) -> N
 
 
 def replaced(old: Turn | None, new: Turn) -> Turn:
-    """`new` as it is to be kept where `old` was."""
+    """`new` with the fields that are kept from `old`."""
     if old is None:
         return new
     kept: dict[str, Any] = {"bound": old.bound, "broke_off": old.broke_off, "created_at": old.created_at}
@@ -58,43 +58,43 @@ def replaced(old: Turn | None, new: Turn) -> Turn:
 
 
 def broken_off(turn: Turn, *, steady: float) -> Turn | None:
-    """The turn, its answer having ended unfinished; None where that says nothing new."""
+    """The turn after its answer ended unfinished; None if nothing changes."""
     if turn.delivered or turn.broke_off is not None:
         return None
     return turn.model_copy(update={"broke_off": steady})
 
 
 def delivered(turn: Turn) -> Turn | None:
-    """The turn, its client having all of it; None where that says nothing new."""
+    """The turn after its client has received all of it; None if nothing changes."""
     return None if turn.delivered else turn.model_copy(update={"delivered": True, "progress": None})
 
 
 def can_be_taken_over(
-    turn: Turn, *, proxies: Container[str], seen: Mapping[str, float], window: float, steady: float
+    turn: Turn, *, proxies: Container[str], last_alive: Mapping[str, float], window: float, steady: float
 ) -> bool:
-    """As `is_left`, of a turn."""
-    return not turn.delivered and is_left(
-        turn.broke_off, turn.proxy_id, proxies=proxies, seen=seen, window=window, steady=steady
+    """As `can_be_retaken`, for a turn."""
+    return not turn.delivered and can_be_retaken(
+        turn.broke_off, turn.proxy_id, proxies=proxies, last_alive=last_alive, window=window, steady=steady
     )
 
 
 ANSWERS_KEPT = 3600.0
-"""Seconds for which an answer is kept that was not handed over: no retry is waited for longer."""
+"""Seconds for which an undelivered answer is kept for a retry."""
 
 
-def is_left(
+def can_be_retaken(
     broke_off: float | None,
     proxy_id: str | None,
     *,
     proxies: Container[str],
-    seen: Mapping[str, float],
+    last_alive: Mapping[str, float],
     window: float,
     steady: float,
 ) -> bool:
-    """Whether an answer of this proxy that broke off, or may have, is for the request that is sent again. `proxies` are
-    those that have a lease; `seen`: when each was last alive."""
+    """Whether a retry of the request may take an answer of this proxy that broke off, or may have. `proxies`: those
+    with a lease; `last_alive`: when each proxy was last alive."""
     if broke_off is None and proxy_id is not None and proxy_id not in proxies:
-        broke_off = seen.get(proxy_id)
+        broke_off = last_alive.get(proxy_id)
     return broke_off is not None and steady - broke_off <= window
 
 
@@ -113,7 +113,7 @@ def check_head(response: Response, head: str | None) -> None:
         raise ValueError(f"response {response.response_id} moves no conversation on from {head}")
 
 
-def taken(response: Response) -> ValueError:
+def already_exists(response: Response) -> ValueError:
     return ValueError(f"there is a response {response.response_id} in session {response.session} already")
 
 
@@ -131,7 +131,7 @@ def check_limit(limit: int) -> None:
 
 
 def place(kind: str, cursor: str | None) -> int:
-    """The place after which the page begins that `cursor` asks for; 0 for the first. Raises BadCursor."""
+    """The place after which the page of `cursor` begins; 0 for the first page. Raises BadCursor."""
     if cursor is None:
         return 0
     if not (match := re.fullmatch(rf"{kind}([0-9]{{1,18}})", cursor, re.ASCII)):
@@ -144,20 +144,20 @@ def event_id(epoch: str, number: int) -> str:
 
 
 def event_after(cursor: str | None, epoch: str, last: int, lost: int) -> int:
-    """The number after which the events begin that `cursor` asks for; 0: with the oldest. `last` is the last event's,
-    `lost` that of the last one that is not kept any more. Raises CursorLost, BadCursor."""
+    """The number after which the events of `cursor` begin; 0: at the oldest. `last`, `lost`: the numbers of the last
+    event, and of the last event that is no longer kept. Raises CursorLost, BadCursor."""
     if cursor is None:
         return 0
     if not (match := re.fullmatch(r"(?:([0-9a-f]{1,32})-)?([0-9]{1,18})", cursor, re.ASCII)):
         raise BadCursor(f"{cursor!r} is not the id of an event")
-    # an id without an epoch is of the time before there were epochs
+    # ids of earlier versions have no epoch
     if match[1] != epoch or not lost <= int(match[2]) <= last:
         raise CursorLost(cursor)
     return int(match[2])
 
 
 def name_after(cursor: str | None) -> str:
-    """The same for a list by name: the name after which the page begins."""
+    """The name after which the page of `cursor` begins, in a list by name. Raises BadCursor."""
     if cursor is None:
         return ""
     if not cursor.startswith("session."):
@@ -166,8 +166,8 @@ def name_after(cursor: str | None) -> str:
 
 
 def page_of[T](rows: Sequence[tuple[int | str, T | None]], kind: str, limit: int) -> Page[T]:
-    """A page from up to `limit` + 1 rows of (place, record): the one too many says that there is a next page. None is a
-    record that cannot be read."""
+    """A page from up to `limit` + 1 rows of (place, record): the extra row shows that there is a next page. A record is
+    None if it is unreadable."""
     items = [record for _, record in rows[:limit] if record is not None]
-    more = len(rows) > limit
-    return Page.model_construct(items=items, next_cursor=f"{kind}{rows[limit - 1][0]}" if more else None)
+    has_more = len(rows) > limit
+    return Page.model_construct(items=items, next_cursor=f"{kind}{rows[limit - 1][0]}" if has_more else None)

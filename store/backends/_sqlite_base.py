@@ -69,7 +69,7 @@ class SqliteBase(Waits):
         self._clocks = self._new_clocks()
         self._leases: dict[str, float] = {}  # of proxies: when they run out, in steady time
         self.busy_timeout: int | None = None  # in milliseconds, of the connection
-        self.held_since: float | None = None  # by another program: see `_patience`
+        self.locked_since: float | None = None  # by another program: see `_patience`
         self._writes: dict[str, Changes] = {}
         self._files: dict[Path, tuple[int, int] | None] = {}  # each with its identity
         self._gone = ""  # what became of them
@@ -140,7 +140,7 @@ class SqliteBase(Waits):
         if note is None:  # of the time before clocks were noted
             rows = self._rows("SELECT created_at FROM event ORDER BY event_id DESC LIMIT 1")
             note = self._clocks.note._replace(boot="", seen=rows[0][0]) if rows else self._clocks.note
-        goes_on = self._clocks.go_on(note)
+        goes_on = self._clocks.resume(note)
         if self.read_only:
             return
         with Transaction(self) as tx:
@@ -169,7 +169,7 @@ class SqliteBase(Waits):
         if self._lock:
             self._lock.release()
         self._checkpoints = self._syncs = self._notes = self._db = self._lock = None
-        self.busy_timeout = self.held_since = None
+        self.busy_timeout = self.locked_since = None
         self._files, self._gone, self._damage, self._last_change = {}, "", "", 0
         self._sessions.clear()
         self._unreadable.clear()
@@ -236,7 +236,7 @@ class SqliteBase(Waits):
 
     def _written(self, tx: "Transaction") -> None:
         """What follows from a transaction that was committed."""
-        self.held_since = None
+        self.locked_since = None
         self._last_event += len(tx.events)
         changes = self._connection.total_changes
         if self._checkpoints and changes != self._last_change:

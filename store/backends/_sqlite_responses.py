@@ -53,7 +53,7 @@ class SqliteResponses(SqliteBase):
                 " VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (session, response_id) DO NOTHING",
                 (seq, session, response.response_id, previous, thread, records.versioned(record), tools, document),
             ).rowcount:
-                raise rules.taken(response)
+                raise rules.already_exists(response)
             tx.db.execute("INSERT OR REPLACE INTO thread VALUES (?, ?, ?)", (thread, session, tx.now))
             if calls:
                 tx.db.executemany(

@@ -47,13 +47,15 @@ class SqliteRetries(SqliteCalls):
         with Transaction(self) as tx:
             now = tx.times
             proxies = self._proxies(now.steady)
-            seen = dict(tx.db.execute("SELECT proxy_id, seen_at FROM proxy"))
+            last_alive = dict(tx.db.execute("SELECT proxy_id, seen_at FROM proxy"))
             turns = (
                 (seq, turn)
                 for seq, data in tx.db.execute(BY_KEY, (session, request_key))
                 if (turn := records.read(Turn, data)) is not None
             )
-            fits = partial(rules.can_be_taken_over, proxies=proxies, seen=seen, window=window, steady=now.steady)
+            fits = partial(
+                rules.can_be_taken_over, proxies=proxies, last_alive=last_alive, window=window, steady=now.steady
+            )
             seq, turn = next(((seq, turn) for seq, turn in turns if fits(turn)), (0, None))
             if turn is None:
                 return None
@@ -87,9 +89,13 @@ class SqliteRetries(SqliteCalls):
             return None
         with Transaction(self) as tx:
             now = tx.times
-            seen = dict(tx.db.execute("SELECT proxy_id, seen_at FROM proxy"))
+            last_alive = dict(tx.db.execute("SELECT proxy_id, seen_at FROM proxy"))
             fits = partial(
-                rules.is_left, proxies=self._proxies(now.steady), seen=seen, window=window, steady=now.steady
+                rules.can_be_retaken,
+                proxies=self._proxies(now.steady),
+                last_alive=last_alive,
+                window=window,
+                steady=now.steady,
             )
             rows = tx.db.execute(
                 "SELECT seq, broke_off, proxy_id FROM unsent WHERE session = ? AND key = ? ORDER BY seq DESC",

@@ -133,7 +133,9 @@ class MemoryStore(MemoryLedger, MemoryRetries, MemoryResponses):
             gone += self._expire_plain(ledger, horizon)
             if not ledger.turns and not ledger.cached and not ledger.plain:
                 del self._ledgers[name]
-        self._seen = {proxy_id: at for proxy_id, at in self._seen.items() if at >= horizon or proxy_id in self._leases}
+        self._last_alive = {
+            proxy_id: at for proxy_id, at in self._last_alive.items() if at >= horizon or proxy_id in self._leases
+        }
         old_events = itertools.takewhile(lambda event: event.created_at < horizon, self._events)
         number = sum(1 for _ in itertools.islice(old_events, 2 * BATCH))
         if number:

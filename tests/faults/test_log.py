@@ -154,7 +154,7 @@ async def test_no_checkpoint_begins_while_a_commit_could_use_the_log_again(
     checkpoints.begins()
     log.meanwhile = lambda: checkpoints.wrote(_checkpoints.STEP)  # committed before, and told of now
     checkpoints.wrote(_checkpoints.LIMIT)
-    await until(lambda: checkpoints._whole == 1)
+    await until(lambda: checkpoints._moved_at == 1)
     await handled(checkpoints)
     assert log.asked == ["PASSIVE"], "what may be moved as a whole is not moved again at once"
     log.meanwhile = lambda: None
@@ -162,7 +162,7 @@ async def test_no_checkpoint_begins_while_a_commit_could_use_the_log_again(
     await handled(checkpoints)
     assert log.asked == ["PASSIVE"], "a transaction that has not written yet may use the log again"
     checkpoints.wrote(_checkpoints.STEP)
-    await until(lambda: checkpoints._whole == 2)
+    await until(lambda: checkpoints._moved_at == 2)
     assert log.asked == ["PASSIVE", "PASSIVE"]
 
 
@@ -174,15 +174,15 @@ async def test_a_log_that_grows_without_a_pause_is_cut_short_by_the_next_commit(
     monkeypatch.setattr(_checkpoints, "QUIET", SOON)
     checkpoints.begins()
     checkpoints.wrote(_checkpoints.LIMIT)
-    await until(lambda: checkpoints._whole == 1)
+    await until(lambda: checkpoints._moved_at == 1)
     assert log.asked == ["PASSIVE"]
     checkpoints.begins()
     checkpoints.wrote(1)
-    await until(lambda: checkpoints._whole == 2)
+    await until(lambda: checkpoints._moved_at == 2)
     assert log.asked == ["PASSIVE", "RESTART"]
     checkpoints.begins()
     checkpoints.wrote(_checkpoints.LIMIT - _checkpoints.STEP)
-    await until(lambda: checkpoints._whole == 3)
+    await until(lambda: checkpoints._moved_at == 3)
     assert log.asked == ["PASSIVE", "RESTART", "PASSIVE"], "it is tried again soon"
 
 
@@ -190,8 +190,8 @@ async def test_a_transaction_that_writes_nothing_moves_no_log(store: SqliteStore
     await save(store, "t1")
     checkpoints = store._checkpoints
     assert checkpoints
-    before = checkpoints._committed
+    before = checkpoints._last_commit
     await store.settle_lost()
-    assert checkpoints._begun > before == checkpoints._committed
+    assert checkpoints._transactions > before == checkpoints._last_commit
     await save(store, "t2")
-    assert checkpoints._committed == checkpoints._begun
+    assert checkpoints._last_commit == checkpoints._transactions

@@ -26,7 +26,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def forget() -> None:
-    _records._told.clear()
+    _records._logged.clear()
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from store.backends import _patience
-from store.backends._patience import AT_ONCE
+from store.backends._patience import BLOCKING_TIMEOUT
 from store.backends.sqlite import PATIENT, SqliteStore
 from store.base import StoreBusy, StoreUnavailable, run_now
 from store.models import CachedTools, Policy, Response, Status, Toolset
@@ -177,7 +177,7 @@ async def test_where_nothing_can_be_awaited_a_write_fails_at_once(store: SqliteS
         with pytest.raises(StoreBusy, match="locked"):
             run_now(store.put_policy("one", Policy()))
         assert store._db
-        assert store._db.execute("PRAGMA busy_timeout").fetchone() == (AT_ONCE,)
+        assert store._db.execute("PRAGMA busy_timeout").fetchone() == (BLOCKING_TIMEOUT,)
         assert run_now(store.turns("one")).items == []
     run_now(store.put_policy("one", Policy()))
 
@@ -205,4 +205,4 @@ async def test_closing_ends_what_waits(store: SqliteStore) -> None:
 
 def test_all_that_writes_is_patient() -> None:
     assert PATIENT >= WRITES.keys()
-    assert AT_ONCE <= 50
+    assert BLOCKING_TIMEOUT <= 50
