@@ -59,9 +59,8 @@ class Capture:
         """The client reads no more. What was begun goes on: its answer is for a later request."""
         self._done(self.machine.hung_up())
         self._background.complete()
-        run_now(
-            note_beginnings(self.grafter, self.machine)
-        )  # also where its end was shown: the client may not have read it
+        # Noted even if the end was written: the client may not have read it.
+        run_now(note_beginnings(self.grafter, self.machine))
         self.handed_over(self._ended)
 
     def handed_over(self, whole: bool) -> None:

@@ -1,6 +1,6 @@
-"""What proves that a turn of a history is an entry of the ledger's. Pure: histories and records in, verdicts out.
+"""Decides whether a turn of a history is an entry of the ledger. Pure: histories and records in, verdicts out.
 
-A hit needs proof, and several entries that fit must mean the same; `docs/architecture.md` says what counts, and why.
+A hit needs proof, and several entries that fit must mean the same. `docs/architecture.md` says what counts, and why.
 """
 
 import enum
@@ -19,29 +19,29 @@ from store.models import Step as Recorded
 from store.models import Turn as Entry
 
 ENOUGH = 8
-"""Different words in the turns that the client still sends, for them to be no coincidence."""
+"""So many different words in the turns that the client still sends are no coincidence."""
 
 ENOUGH_ALONE = 6
-"""The same where a turn's own words have to tell it."""
+"""The same for a turn's own words alone."""
 
 SAYS_SOMETHING = 4
-"""Different words that a turn must have to count: any number of short phrases may come together."""
+"""Turns with fewer different words do not count: any number of short phrases may coincide."""
 
 _exact = msgspec.json.Encoder(order="deterministic").encode
 
 
 class Miss(enum.StrEnum):
-    """Why a turn whose words the session knows is none of its entries."""
+    """Why a turn with words that the session knows matches none of its entries."""
 
     AMBIGUOUS = "ambiguous"  # several entries fit, and mean different things
     PLAIN = "plain"  # a turn without calls reads the same
-    MARKS = "marks"  # the client's ids or signatures are another turn's
-    ANSWERS = "answers"  # the client answered calls of several such turns, and its answers do not tell which
-    CONTEXT = "context"  # what stands before it is not what stood there, and its words may be a coincidence
+    MARKS = "marks"  # the client's ids or signatures belong to another turn
+    ANSWERS = "answers"  # the client answered calls of several such turns, and its answers do not say which
+    CONTEXT = "context"  # the turns before it have changed, and its words may be a coincidence
 
 
 class Verdict(NamedTuple):
-    """`true` is what the turn stands for; `lasts`: it does so whatever comes after it."""
+    """`true`: what the turn stands for. `lasts`: later turns cannot change this."""
 
     true: tuple[TrueTurn, ...] = ()
     miss: Miss | None = None
@@ -52,7 +52,7 @@ NOTHING = Verdict()
 
 
 class Place(NamedTuple):
-    """A turn of a history, `marks` what the model marked it with: (kind, value), and the key of each."""
+    """A turn of a history. `marks`: the key of each (kind, value) that the model marked the turn with."""
 
     body: bytes
     turns: Sequence[HistoryTurn]
@@ -65,15 +65,15 @@ class Place(NamedTuple):
 
 
 def by_marks(place: Place, found: LedgerMatches) -> Verdict:
-    """What a turn is by what the client echoes: marks that one turn alone has."""
+    """What a turn is by echoed marks that only one entry has."""
     meant: dict[str, None] = {}
     for (kind, _), key in place.marks.items():
         ids = found.by_key.get(key, [])
         if not ids or key in found.plain or key in found.crowded or not same(ids, found):
             continue
         if kind != "interaction" and not any(reads_as(place.turn, found.turns[turn_id]) for turn_id in ids):
-            continue  # the client has edited it, or has made up the id
-        if kind != "interaction" and _tells_its_steps(place, found.turns[ids[0]]):
+            continue  # the client edited the turn or invented the id
+        if kind != "interaction" and _follows_its_steps(place, found.turns[ids[0]]):
             continue
         meant[ids[0]] = None
     if len(meant) > 1 and same([*meant], found):
@@ -81,9 +81,9 @@ def by_marks(place: Place, found: LedgerMatches) -> Verdict:
     return Verdict(true_turns([*meant], found)) if len(meant) == 1 else NOTHING
 
 
-def _tells_its_steps(place: Place, entry: Entry) -> bool:
-    """Whether the history tells the steps of the entry itself, as one that was rewritten does: this turn is the last of
-    them, and stands for no more."""
+def _follows_its_steps(place: Place, entry: Entry) -> bool:
+    """Whether the history holds the steps of the entry itself, as a rewritten history does. This turn is then the last
+    of the steps, and stands for nothing more."""
     earlier = {mark for step in entry.steps[:-1] for mark in marks_of([step.content])}
     if not earlier or place.at < 2:
         return False
@@ -91,13 +91,13 @@ def _tells_its_steps(place: Place, entry: Entry) -> bool:
 
 
 def reads_as(turn: HistoryTurn, entry: Entry) -> bool:
-    """Whether a turn reads as the entry that the client was given."""
+    """Whether a turn has the visible parts of the entry."""
     return visible_digest(entry.visible) == turn.digest
 
 
 def by_key(place: Place, key: bytes, found: LedgerMatches, *, named: bool = False) -> Verdict:
     """What a turn is by a key that entries share: they must mean the same. `named`: the key holds the chat's own name,
-    so all entries are this chat's, and the newest one that was delivered stands."""
+    so all entries belong to this chat, and the newest delivered one is meant."""
     ids = found.by_key.get(key, [])
     if key in found.plain:
         return Verdict(miss=Miss.PLAIN) if ids else NOTHING
@@ -115,8 +115,8 @@ def by_key(place: Place, key: bytes, found: LedgerMatches, *, named: bool = Fals
 
 
 def _fitting(place: Place, ids: Sequence[str], found: LedgerMatches) -> Sequence[str]:
-    """Of the entries those that the turn can be by its marks: clients echo ids and signatures. Some make up ids where
-    the model gave none."""
+    """The entries that the turn's marks allow. Clients echo ids and signatures; some invent ids if the model gave
+    none."""
     if not place.marks:
         return ids
     calls, others = _split(place.marks)
@@ -133,29 +133,29 @@ def _fitting(place: Place, ids: Sequence[str], found: LedgerMatches) -> Sequence
 
 
 def _split(marks: Collection[tuple[str, bytes]]) -> tuple[set[bytes], set[bytes]]:
-    """The ids of calls among marks, and all else."""
+    """Splits marks into the ids of calls and all others."""
     calls = {value for kind, value in marks if kind == "call"}
     return calls, {value for kind, value in marks if kind != "call"}
 
 
 def same(ids: Sequence[str], found: LedgerMatches) -> bool:
-    """Whether entries mean the same: the same was said and called, and the answers are the same."""
+    """Whether entries mean the same: the same words, calls and answers."""
     return len(ids) < 2 or len({_meaning(found.turns[turn_id], found.calls) for turn_id in ids}) == 1
 
 
 def _meaning(entry: Entry, calls: Mapping[str, Call]) -> bytes:
     steps: list[Any] = []
     for step in entry.steps:
-        said = parts_of(step.content)
-        parts = [_plain(part) for part in said if not part.get("thought") or get(part, "functionCall") is not None]
+        true = parts_of(step.content)
+        parts = [_plain(part) for part in true if not part.get("thought") or get(part, "functionCall") is not None]
         answers = [calls[slot.call_id] if slot.call_id in calls else None for slot in step.slots if slot.call_id]
-        told = [(call.result, call.error) if call is not None and call.status.final else None for call in answers]
-        steps.append((parts, [(slot.name, slot.call_id is None) for slot in step.slots], told))
+        responses = [(call.result, call.error) if call is not None and call.status.final else None for call in answers]
+        steps.append((parts, [(slot.name, slot.call_id is None) for slot in step.slots], responses))
     return _exact(steps)
 
 
 def _plain(part: Document) -> Document:
-    """A part without what tells one time that it is said from another."""
+    """A part without the fields that differ each time the model repeats it."""
     part = {key: value for key, value in part.items() if key not in ("thoughtSignature", "thought_signature")}
     if isinstance(call := part.get("functionCall"), dict):
         part["functionCall"] = {key: value for key, value in call.items() if key != "id"}
@@ -180,14 +180,14 @@ def says_enough(body: bytes, turns: Sequence[HistoryTurn]) -> bool:
 
 
 def _by_answers(place: Place, alike: Sequence[TrueTurn], *, is_same: bool) -> Verdict:
-    """Which of several turns that were passed through, the newest first, and that the client's cannot be told from,
-    is meant: by the answers that stand after it. A miss where that does not tell either, as the answers of one chat
-    must not be taken for another's. `is_same`: they mean the same."""
-    said, index = place.turn.contents(place.body), place.at
+    """Choose among passed-through turns that look the same to the client, newest first, by the answers after the turn.
+    A miss if the answers do not decide, as one chat must not get another chat's answers. `is_same`: the turns mean the
+    same."""
+    visible, index = place.turn.contents(place.body), place.at
     answered = place.turns[index + 1].contents(place.body) if index + 1 < len(place.turns) else []
-    is_new = index + 2 >= len(place.turns)  # nothing stands behind the answers yet, so they were not seen before
-    given = {true.turn_id: _given(said, answered, true) for true in alike}
-    if not any(given.values()):  # a call without an answer cannot stand: the newest is meant, if it is all one
+    is_new = index + 2 >= len(place.turns)  # nothing follows the answers yet, so they are new
+    given = {true.turn_id: _client_answers(visible, answered, true) for true in alike}
+    if not any(given.values()):  # unanswered calls are invalid: the newest is meant, if all mean the same
         return Verdict(tuple(alike[:1]) if is_same else (), None if is_same else Miss.AMBIGUOUS, lasts=False)
     fits = [
         true
@@ -202,10 +202,10 @@ def _by_answers(place: Place, alike: Sequence[TrueTurn], *, is_same: bool) -> Ve
     return Verdict(meant, None if meant else Miss.ANSWERS, lasts=False)
 
 
-def _given(said: Sequence[Document], answered: Sequence[Document], true: TrueTurn) -> dict[str, Document]:
-    """What the client answered to the calls of a turn, by call id."""
-    left = responses_in(answered)
-    found = [take_response(call, left) for call in client_calls(said, true)]
+def _client_answers(visible: Sequence[Document], answered: Sequence[Document], true: TrueTurn) -> dict[str, Document]:
+    """The client's answers to the calls of a turn, by call id."""
+    unmatched = responses_in(answered)
+    found = [take_response(call, unmatched) for call in client_calls(visible, true)]
     return {
         slot.call_id: get(one, "response") or {}
         for slot, one in zip(true.steps[-1].slots, found, strict=True)
@@ -214,9 +214,9 @@ def _given(said: Sequence[Document], answered: Sequence[Document], true: TrueTur
 
 
 def _same_answers(alike: Sequence[TrueTurn]) -> tuple[TrueTurn, ...]:
-    """The newest of some turns, if they only differ in when they were."""
-    told = [([step.content for step in true.steps], list(true.answers.values())) for true in alike]
-    return tuple(alike[:1]) if all(one == told[0] for one in told) else ()
+    """The newest of these turns, if they differ only in time."""
+    known = [([step.content for step in true.steps], list(true.answers.values())) for true in alike]
+    return tuple(alike[:1]) if all(one == known[0] for one in known) else ()
 
 
 # --- records ------------------------------------------------------------------------------------------------------
@@ -229,7 +229,7 @@ def true_turns(ids: Sequence[str], found: LedgerMatches) -> tuple[TrueTurn, ...]
 
 
 def true_turn(entry: Entry, calls: Mapping[str, Call]) -> TrueTurn:
-    """A ledger entry with the answers its calls have by now."""
+    """A ledger entry with the present answers of its calls."""
     steps = [_step(step, calls) for step in entry.steps]
     answers = {
         slot.call_id: response_of(call.result, call.error)
@@ -239,14 +239,14 @@ def true_turn(entry: Entry, calls: Mapping[str, Call]) -> TrueTurn:
         for slot in step.slots
         if slot.call_id is not None
     }
-    shown = "".join(str(part["text"]) for part in entry.visible if "text" in part and not part.get("thought"))
+    text = "".join(str(part["text"]) for part in entry.visible if "text" in part and not part.get("thought"))
     return TrueTurn(
         entry.turn_id,
         steps,
         answers,
-        visible_text=shown.strip(),
+        visible_text=text.strip(),
         passthrough=entry.delivery == "passthrough",
-        chain=b"" if entry.bound else entry.chain,  # a bare placeholder may mean it, and proves nothing
+        chain=b"" if entry.bound else entry.chain,  # a bare placeholder proves nothing
     )
 
 

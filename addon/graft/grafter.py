@@ -23,7 +23,8 @@ from addon.core.tools import Toolbox, ToolPlan, cannot_use_functions, generation
 from addon.core.turns import HistoryTurn
 from addon.graft.evidence import Miss
 from addon.graft.exchange import STORE_FAILED, Abandoned, Exchange, Forward, Outcome, Paused, Reply
-from addon.graft.ledger import Hits, hits_of, take_answers
+from addon.graft.ledger import hits_of, take_answers
+from addon.graft.ledger_search import Hits
 from addon.graft.owners import ByHand, Owners
 from addon.graft.prefixes import Prefixes
 from addon.graft.session_config import SessionConfig, SessionConfigs

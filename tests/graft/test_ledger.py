@@ -12,7 +12,8 @@ from addon.core.request import Request, parse
 from addon.core.turns import chain_key, visible_digest, windows
 from addon.graft import ledger
 from addon.graft.evidence import Miss, true_turn
-from addon.graft.ledger import Hits, take_answers
+from addon.graft.ledger import take_answers
+from addon.graft.ledger_search import Hits
 from addon.graft.prefixes import SMALLEST, Prefixes
 from store.base import MATCHES, Store
 from store.models import Call, Slot, Status, Step, Turn
