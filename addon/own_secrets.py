@@ -3,7 +3,7 @@ environment. They are removed from everything that the proxy writes."""
 
 from collections.abc import Iterable
 
-from addon.core.redaction import SHORTEST, Redaction
+from addon.core.security.redaction import SHORTEST, Redaction
 
 _MAX_SECRETS = 256
 """The newest secrets are remembered: executors may get new headers any number of times."""

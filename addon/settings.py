@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Self
 import platformdirs
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from addon.core.egress import EgressRule, parse_rule
+from addon.core.security.egress import EgressRule, parse_rule
 from addon.options import OPTIONS
 from addon.urls import base_url, is_origin, redacted
 from store.models import SESSION_FORM, SESSION_NAME, SessionName

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 
-from addon.core.answer import CapturedCall
+from addon.core.answers.answer import CapturedCall
 from addon.graft.grafter import Grafter
 from addon.graft.owners import Birth
 from addon.graft.session_config import SessionConfig

@@ -21,8 +21,8 @@ from typer.main import get_command
 
 from addon.cli.app import app
 from addon.control.app import create_app
-from addon.doors.mount import open_doors
-from addon.doors.outward import Caller
+from addon.gateway.mount import open_doors
+from addon.gateway.upstream_factory import Caller
 from addon.graft.grafter import Grafter
 from addon.loop.executors import Executors
 from addon.loop.upstream import Upstream

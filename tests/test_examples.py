@@ -11,7 +11,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from addon.core.toolset import normalise
+from addon.core.tools.tool_forms import normalise
 from addon.tools import ToolError
 from addon.tools.arguments import check
 from addon.tools.base import ToolSource

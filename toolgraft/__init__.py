@@ -1,6 +1,6 @@
 """The public interface for tools files: `from toolgraft import tool, ToolError`."""
 
 from addon.tools.base import ToolError
-from addon.tools.rules import tool
+from addon.tools.decorator import tool
 
 __all__ = ["ToolError", "tool"]

@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 import httpx2
 
 from addon.cli.output import fail
-from addon.control.token import load_token, read_address
 from addon.settings import Settings, is_loopback, state_folder
+from addon.web.token import load_token, read_address
 
 DEFAULT_URL = "http://127.0.0.1:8741"
 

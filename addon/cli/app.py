@@ -9,7 +9,8 @@ from typing import Annotated
 
 import typer
 
-from addon.cli import calls, clients, demo, replay, store, token, tools, worker
+from addon.cli import calls, demo, replay, store, token, tools, worker
+from addon.cli import env as clients
 from addon.cli.serve import serve as start
 from addon.version import package_version
 

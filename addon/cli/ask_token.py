@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from addon.cli.api import Api
-from addon.control.token import MADE, make_folder, write_file
 from addon.settings import state_folder
+from addon.web.token import MADE, make_folder, write_file
 
 
 def ask_token(session: str, url: str | None) -> tuple[str, str]:

@@ -23,7 +23,7 @@ def show(
     Needs no key and no network, and leaves nothing behind. Exit status 1 if a check of the demo fails. --url has no
     effect here.
     """
-    from addon.demo.show import run
+    from addon.demo import run
 
     if status := run(part, session=session, as_json=as_json):
         raise typer.Exit(status)

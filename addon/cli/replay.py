@@ -67,7 +67,7 @@ async def _replay(
     file: Path, session: str | None, tools: str | None, url: str | None, option_texts: list[str]
 ) -> list[Any]:
     from addon.cli.documents import read_json
-    from addon.core.toolset import normalise
+    from addon.core.tools.tool_forms import normalise
     from addon.hooks.replay import replay
     from addon.options import parse_options
     from addon.settings import Settings

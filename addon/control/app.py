@@ -9,18 +9,18 @@ from collections.abc import Callable, Sequence
 from starlette.routing import Router
 from starlette.types import Receive, Scope, Send
 
-from addon.control.audit import Audit
-from addon.control.documentation import documentation
-from addon.control.guard import Guard
-from addon.control.mounting import Mounted
-from addon.control.problems import Problem, refusal
 from addon.control.routes import GROUPS
-from addon.control.routing import Api, DirectRoute
-from addon.control.tokens import Tokens
-from addon.core.documents import Document
+from addon.core.framing.documents import Document
 from addon.metrics import Metrics
 from addon.settings import Settings
 from addon.tools.mcp_pins import Pins
+from addon.web.audit import Audit
+from addon.web.documentation import documentation
+from addon.web.extra_routes import Mounted
+from addon.web.guard import Guard
+from addon.web.problems import Problem, refusal
+from addon.web.routing import Api, DirectRoute
+from addon.web.tokens import Tokens
 from store.base import Store
 
 

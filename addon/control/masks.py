@@ -2,7 +2,7 @@
 
 from urllib.parse import urlsplit
 
-from addon.control.problems import Problem
+from addon.web.problems import Problem
 from store.models import MASK, Executor, Toolset
 
 

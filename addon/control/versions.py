@@ -5,9 +5,9 @@ from collections.abc import Awaitable, Callable
 from starlette.requests import Request
 from starlette.responses import Response
 
-from addon.control.problems import Problem
-from addon.control.routing import Api
-from addon.core.documents import Document
+from addon.core.framing.documents import Document
+from addon.web.problems import Problem
+from addon.web.routing import Api
 from store.base import VersionChanged
 from store.models import Session
 

@@ -23,9 +23,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from addon.core.answer import CapturedCall
-from addon.core.arguments import NO_LIMITS, Bounds, Limits
-from addon.core.documents import (
+from addon.core.answers.answer import CapturedCall
+from addon.core.answers.arguments import NO_LIMITS, Bounds, Limits
+from addon.core.framing.documents import (
     Document,
     Malformed,
     as_list,
@@ -37,8 +37,8 @@ from addon.core.documents import (
     objects,
     replace_invalid_text,
 )
-from addon.core.steps import CallSlot
-from addon.core.tools import Toolbox, generation, is_before
+from addon.core.history.steps import CallSlot
+from addon.core.tools.tool_plan import Toolbox, generation, is_before
 
 BLOCKING, NON_BLOCKING = "BLOCKING", "NON_BLOCKING"
 _RELEVANT = re.compile(rb'"(?:tool_?[Cc]all|turn_?[Cc]omplete)')

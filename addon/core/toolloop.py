@@ -12,8 +12,8 @@ import enum
 from collections.abc import Generator, Sequence
 from typing import NamedTuple
 
-from addon.core.answer import CapturedCall
-from addon.core.documents import Document
+from addon.core.answers.answer import CapturedCall
+from addon.core.framing.documents import Document
 
 WRONG_CALLS = frozenset({"MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL"})
 

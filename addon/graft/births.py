@@ -1,7 +1,7 @@
 """Says for each call of an answer what it is when it is stored."""
 
-from addon.core.answer import CapturedCall
-from addon.core.documents import Document
+from addon.core.answers.answer import CapturedCall
+from addon.core.framing.documents import Document
 from addon.graft.owners import Birth, Owners
 from addon.graft.resumption import Resumption
 from addon.graft.rounds import Rounds

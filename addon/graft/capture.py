@@ -5,8 +5,8 @@ What streams cannot wait: the store is one that never suspends. Nothing here rai
 
 from collections.abc import Iterable
 
-from addon.core.documents import Malformed, decode
-from addon.core.redaction import RedactedStream, Redaction
+from addon.core.framing.documents import Malformed, decode
+from addon.core.security.redaction import RedactedStream, Redaction
 from addon.graft.decoding import Decoder
 from addon.graft.effects import Effect, End, Refuse, Show, Start
 from addon.graft.exchange import Exchange, Reply

@@ -3,9 +3,9 @@
 import sys
 from collections.abc import Sequence
 
-from addon.core.encoding import TooLong
-from addon.core.json_array import ArrayDecoder, ArrayItem
-from addon.core.sse import SseDecoder, SseEvent
+from addon.core.framing.encoding import TooLong
+from addon.core.framing.json_array import ArrayDecoder, ArrayItem
+from addon.core.framing.sse import SseDecoder, SseEvent
 from addon.surfaces.base import Framing
 
 Item = SseEvent | ArrayItem

@@ -5,7 +5,7 @@ A shell that cannot do one of them (the store fails) tells the machine, and does
 
 from typing import NamedTuple
 
-from addon.core.answer import CapturedCall
+from addon.core.answers.answer import CapturedCall
 from addon.graft.exchange import Paused
 from addon.graft.owners import Birth
 from store.models import Call, Turn

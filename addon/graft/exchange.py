@@ -4,11 +4,11 @@ from dataclasses import dataclass, field
 
 import xxhash
 
-from addon.core.answer import AnswerRewriter, ToolNames
-from addon.core.documents import Document
-from addon.core.keys import Keys
-from addon.core.request import Request
-from addon.core.tools import ToolPlan
+from addon.core.answers.answer import AnswerRewriter, ToolNames
+from addon.core.framing.documents import Document
+from addon.core.history.keys import Keys
+from addon.core.history.request import Request
+from addon.core.tools.tool_plan import ToolPlan
 from addon.graft.session_config import SessionConfig
 from addon.surfaces.base import Target
 from addon.surfaces.wire import Wire

@@ -13,14 +13,14 @@ from typing import Literal
 
 import xxhash
 
-from addon.core import replies
-from addon.core.documents import Document, Malformed, decode, members, replace_invalid_text
-from addon.core.history import rewrite
-from addon.core.keys import Keys, asker_digest
-from addon.core.request import Request
-from addon.core.steps import last_step
-from addon.core.tools import Toolbox, ToolPlan, cannot_use_functions, generation
-from addon.core.turns import HistoryTurn
+from addon.core.framing import replies
+from addon.core.framing.documents import Document, Malformed, decode, members, replace_invalid_text
+from addon.core.history.keys import Keys, asker_digest
+from addon.core.history.request import Request
+from addon.core.history.rewriting import rewrite
+from addon.core.history.steps import last_step
+from addon.core.history.turns import HistoryTurn
+from addon.core.tools.tool_plan import Toolbox, ToolPlan, cannot_use_functions, generation
 from addon.graft.evidence import Miss
 from addon.graft.exchange import STORE_FAILED, Abandoned, Exchange, Forward, Outcome, Paused, Reply
 from addon.graft.ledger import hits_of, take_answers
@@ -126,7 +126,7 @@ class Grafter:
         hangup: Hangup = _never,
     ) -> Outcome:
         """What becomes of a request. Never raises: what is not understood goes on untouched, and where the store
-        fails, or the graft itself, the settings say what happens. `asker`: who asks, as `core.asker` has it, of which
+        fails, or the graft itself, the settings say what happens. `asker`: who asks, as in `history.asker`, of which
         only a digest is kept, or that digest. `url`: where the request goes, as the client has it. `takes_ids`: whether
         this version of the API knows ids of calls."""
         self.metrics.request(target.surface, target.operation)

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Iterator, Sequence
 
-from addon.core.answer import Candidate, CapturedCall
-from addon.core.documents import Document
-from addon.core.turns import prefix_digests_of, visible_digest
+from addon.core.answers.answer import Candidate, CapturedCall
+from addon.core.framing.documents import Document
+from addon.core.history.turns import prefix_digests_of, visible_digest
 from addon.graft.effects import Note, Save
 from addon.graft.exchange import Exchange
 from addon.graft.owners import Birth

@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-from addon.core.keys import Keys
-from addon.core.placeholder import Placeholder
-from addon.core.steps import given_answers
-from addon.core.turns import History, HistoryTurn
+from addon.core.history.keys import Keys
+from addon.core.history.placeholder import Placeholder
+from addon.core.history.steps import given_answers
+from addon.core.history.turns import History, HistoryTurn
 from addon.graft.evidence import Miss
 from addon.graft.ledger_search import Hits, Known, Search
 from store.base import AlreadyAnswered, Store, UnknownCall

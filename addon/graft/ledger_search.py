@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from addon.core.keys import Keys, marks_of
-from addon.core.placeholder import Placeholder
-from addon.core.steps import TrueTurn
-from addon.core.turns import CALLS, SIGNATURES, WINDOWS, HistoryTurn, chain_key, windows
+from addon.core.history.keys import Keys, marks_of
+from addon.core.history.placeholder import Placeholder
+from addon.core.history.steps import TrueTurn
+from addon.core.history.turns import CALLS, SIGNATURES, WINDOWS, HistoryTurn, chain_key, windows
 from addon.graft import evidence
 from addon.graft.evidence import Miss, Place, Verdict, true_turns
 from store.base import Store

@@ -13,14 +13,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from addon.core.answer import AnswerRewriter, Candidate
-from addon.core.arguments import Limits
-from addon.core.calls import calls_in
-from addon.core.documents import Document, Malformed, decode, encode, objects
-from addon.core.encoding import TooLong
-from addon.core.json_array import ArrayItem
-from addon.core.request import Request
-from addon.core.sse import SseEvent
+from addon.core.answers.answer import AnswerRewriter, Candidate
+from addon.core.answers.arguments import Limits
+from addon.core.framing.documents import Document, Malformed, decode, encode, objects
+from addon.core.framing.encoding import TooLong
+from addon.core.framing.json_array import ArrayItem
+from addon.core.framing.sse import SseEvent
+from addon.core.history.calls import calls_in
+from addon.core.history.request import Request
 from addon.core.toolloop import RunTools
 from addon.graft.births import Births
 from addon.graft.decoding import Item

@@ -6,7 +6,7 @@
 from collections.abc import Collection
 from typing import NamedTuple, Protocol
 
-from addon.core.answer import CapturedCall
+from addon.core.answers.answer import CapturedCall
 from addon.graft.session_config import SessionConfig
 from store.models import Owner
 

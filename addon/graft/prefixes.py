@@ -7,7 +7,7 @@ recently used go first.
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from addon.core.request import Prefix, Request
+from addon.core.history.request import Prefix, Request
 
 SMALLEST = 1024
 """Reading a shorter beginning anew costs no more than finding it. Beginnings are told apart by this much."""

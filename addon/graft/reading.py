@@ -7,11 +7,11 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 
-from addon.core.answer import AnswerRewriter, Candidate
-from addon.core.arguments import Limits
-from addon.core.documents import Document, Malformed, content_of, decode, objects, parts_of
-from addon.core.interactions import marked_id
-from addon.core.sse import SseDecoder, SseEvent
+from addon.core.answers.answer import AnswerRewriter, Candidate
+from addon.core.answers.arguments import Limits
+from addon.core.dialects.interactions.contents import marked_id
+from addon.core.framing.documents import Document, Malformed, content_of, decode, objects, parts_of
+from addon.core.framing.sse import SseDecoder, SseEvent
 from addon.core.toolloop import WRONG_CALLS
 from addon.graft.decoding import Decoder, Item
 from addon.graft.effects import Note

@@ -4,11 +4,11 @@ import secrets
 from collections.abc import Sequence
 from typing import Protocol
 
-from addon.core.answer import Candidate, CapturedCall
-from addon.core.documents import Document
-from addon.core.keys import marks_of
+from addon.core.answers.answer import Candidate, CapturedCall
+from addon.core.framing.documents import Document
+from addon.core.history.keys import marks_of
+from addon.core.history.turns import WINDOWS, HistoryTurn, chain_key, visible_digest, windows
 from addon.core.live import LiveStep
-from addon.core.turns import WINDOWS, HistoryTurn, chain_key, visible_digest, windows
 from addon.graft.exchange import Exchange
 from addon.graft.owners import Birth
 from addon.graft.session_config import SessionConfig

@@ -6,10 +6,10 @@ several rounds have in common; this class knows how far the client's answer has 
 
 from collections.abc import Iterable, Sequence
 
-from addon.core import replies
-from addon.core.documents import Document, Malformed, decode, objects
-from addon.core.json_array import CLOSE, OPEN
-from addon.core.sse import SseEvent
+from addon.core.framing import replies
+from addon.core.framing.documents import Document, Malformed, decode, objects
+from addon.core.framing.json_array import CLOSE, OPEN
+from addon.core.framing.sse import SseEvent
 from addon.graft.decoding import Item
 from addon.graft.effects import Begin, Effect, Refuse, Show
 from addon.graft.reading import Reading

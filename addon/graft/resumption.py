@@ -9,9 +9,9 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from addon.core.answer import CapturedCall
-from addon.core.calls import args_key
-from addon.core.documents import Document
+from addon.core.answers.answer import CapturedCall
+from addon.core.framing.documents import Document
+from addon.core.history.calls import args_key
 from addon.graft.records import new_call_id
 from store.models import Call, Progress, Slot, Status, Step, Turn
 

@@ -6,9 +6,9 @@ Without a request of a loop there is one round, the client's own, and no call is
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from addon.core.answer import AnswerRewriter, Candidate, CapturedCall
-from addon.core.documents import Document, decode, get, objects
-from addon.core.request import Request
+from addon.core.answers.answer import AnswerRewriter, Candidate, CapturedCall
+from addon.core.framing.documents import Document, decode, get, objects
+from addon.core.history.request import Request
 from addon.core.toolloop import WRONG_CALLS, End, Ended, Round, RunTools, Send, tool_loop
 from addon.graft.exchange import Exchange, Paused
 from addon.graft.owners import Owners

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from addon.core.documents import Document
-from addon.core.history import RewriteRules
-from addon.core.placeholder import Placeholder
-from addon.core.tools import Generation, Toolbox, ToolPlan
+from addon.core.framing.documents import Document
+from addon.core.history.placeholder import Placeholder
+from addon.core.history.rewriting import RewriteRules
+from addon.core.tools.tool_plan import Generation, Toolbox, ToolPlan
 from addon.settings import Settings
 from store.base import Store
 from store.models import Policy, Snapshot, Toolset

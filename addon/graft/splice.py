@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from addon.core.answer import FILLER
-from addon.core.documents import Document, as_list, content_of, objects, parts_of
-from addon.core.usage import Usage
+from addon.core.answers.answer import FILLER
+from addon.core.answers.usage import Usage
+from addon.core.framing.documents import Document, as_list, content_of, objects, parts_of
 
 _ORDINARY = (None, "STOP", 1, "MAX_TOKENS", 2)
 

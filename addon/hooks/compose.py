@@ -7,10 +7,8 @@ import mitmproxy.proxy.layers  # noqa: F401 - makes the hooks of flows known
 from mitmproxy import hooks, http
 
 import addon.hooks.interim  # noqa: F401 - replaces what mitmproxy does not know of HTTP
-from addon.hooks.clients import Clients
 from addon.hooks.connections import Connections
 from addon.hooks.dispatch import Dispatch
-from addon.hooks.doorways import Doorways
 from addon.hooks.draining import InFlight
 from addon.hooks.grafting import Grafting
 from addon.hooks.lifecycle import Lifecycle
@@ -19,8 +17,10 @@ from addon.hooks.looping import Looping
 from addon.hooks.masking import Masking
 from addon.hooks.record import Recording
 from addon.hooks.routing import Routing, refusal
+from addon.hooks.shadow_flows import Watching
 from addon.hooks.stdout import Stdout
-from addon.hooks.watching import Watching
+from addon.hooks.upstream_factory import Doorways
+from addon.hooks.upstream_pool import Clients
 
 Hook = Callable[..., Any]
 

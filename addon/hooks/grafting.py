@@ -11,8 +11,8 @@ from weakref import WeakSet
 from mitmproxy import connection, flowfilter, http
 from mitmproxy.connection import ConnectionState
 
-from addon.core import replies
-from addon.core.encoding import decompressor
+from addon.core.framing import replies
+from addon.core.framing.encoding import decompressor
 from addon.graft.capture import Capture, concerns, note_answer
 from addon.graft.exchange import Abandoned, Exchange, Reply
 from addon.graft.grafter import EXCHANGE_FAILED

@@ -15,8 +15,8 @@ from collections.abc import Iterable
 from mitmproxy import http
 from mitmproxy.net.http import status_codes, url
 
-from addon.core.asker import asker_of
-from addon.core.encoding import BadEncoding, decompressor
+from addon.core.framing.encoding import BadEncoding, decompressor
+from addon.core.history.asker import asker_of
 
 Fields = Iterable[tuple[bytes, bytes]]
 
@@ -114,7 +114,7 @@ def set_body(message: http.Message, body: bytes) -> None:
 
 
 def asker_in(request: http.Request) -> str:
-    """Who asks, by the request's headers and URL: see `core.asker`. It may be a secret."""
+    """Who asks, by the request's headers and URL: see `core.history.asker`. It may be a secret."""
     return asker_of(request.path, lambda name: value(request.headers, name.encode()))
 
 

@@ -12,18 +12,18 @@ from mitmproxy import ctx, exceptions, flowfilter
 from mitmproxy.addonmanager import Loader
 from pydantic import ValidationError
 
-from addon.control.token import write_file
-from addon.doors.outward import Outward
 from addon.exiting import exit_with_loop
+from addon.gateway.upstream_factory import Outward
 from addon.hooks.banner import addresses, banner, ca_file
-from addon.hooks.clients import Clients
 from addon.hooks.deferred import check_misspelt, check_unprefixed, take_deferred
 from addon.hooks.draining import InFlight, drain
 from addon.hooks.runtime import Runtime
+from addon.hooks.upstream_pool import Clients
 from addon.options import OPTIONS
 from addon.settings import Settings, explain
 from addon.tools.base import SourceError
 from addon.tools.bounded import abandoned_calls
+from addon.web.token import write_file
 from store.base import StoreError
 
 logger = logging.getLogger("toolgraft")

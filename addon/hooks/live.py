@@ -26,7 +26,7 @@ from wsproto.events import CloseConnection
 from wsproto.frame_protocol import CloseReason, Opcode
 
 from addon.core.live import Frame, is_relevant
-from addon.core.redaction import Redaction
+from addon.core.security.redaction import Redaction
 from addon.graft.exchange import Reply
 from addon.graft.grafter import EXCHANGE_FAILED, GraftFailed
 from addon.graft.session_config import SessionConfig

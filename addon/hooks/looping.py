@@ -5,17 +5,17 @@ from dataclasses import dataclass
 from mitmproxy import connection, http
 from mitmproxy.addons.serverplayback import ServerPlayback
 
-from addon.core.documents import Malformed
+from addon.core.framing.documents import Malformed
 from addon.graft.exchange import Exchange
-from addon.hooks.clients import Clients
 from addon.hooks.handover import handover, lost
 from addon.hooks.headers import body_of, host_of, set_body, url_of
 from addon.hooks.lifecycle import Lifecycle
 from addon.hooks.onward import check, way
 from addon.hooks.perflow import PerFlow
 from addon.hooks.routing import Routing
+from addon.hooks.shadow_flows import NOT_SENT, LoopClient, Origin, Watching, netloc
 from addon.hooks.streams import came, comes_whole, gone, is_stream, through, whole
-from addon.hooks.watching import NOT_SENT, LoopClient, Origin, Watching, netloc
+from addon.hooks.upstream_pool import Clients
 from addon.loop.runner import Runner
 from addon.loop.server import LoopAnswer
 from addon.loop.upstream import Address, Upstream

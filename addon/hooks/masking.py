@@ -8,9 +8,9 @@ from typing import IO, Any
 
 from mitmproxy import ctx, http
 
-from addon.core.credentials import masked
-from addon.core.escaping import printable
-from addon.core.redaction import Redaction
+from addon.core.security.credentials import masked
+from addon.core.security.escaping import printable
+from addon.core.security.redaction import Redaction
 from addon.hooks.secrets import masked_lines, redaction_of
 from addon.own_secrets import own_secrets
 

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Iterable
 
-from addon.core.encoding import BadEncoding, Decompress, TooLong
+from addon.core.framing.encoding import BadEncoding, Decompress, TooLong
 from addon.graft.capture import Capture, note_answer
 from addon.graft.exchange import Exchange
 from addon.graft.grafter import Grafter

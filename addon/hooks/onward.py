@@ -35,7 +35,7 @@ from mitmproxy.proxy.layers.http._events import (
 )
 from mitmproxy.proxy.server import ConnectionHandler
 
-from addon.core.credentials import credentials
+from addon.core.security.credentials import credentials
 from addon.hooks.headers import new_response
 from addon.hooks.perflow import PerFlow
 from addon.loop.runner import Head

@@ -13,13 +13,13 @@ from typing import IO, Any, NamedTuple
 
 from mitmproxy import http, io
 
-from addon.core.keys import asker_digest
+from addon.core.history.keys import asker_digest
 from addon.hooks.grafting import Grafting
 from addon.hooks.headers import asker_in
 from addon.hooks.lifecycle import Lifecycle, refuse
 from addon.hooks.routing import Routing
 from addon.hooks.secrets import clean, redact, redaction_of
-from addon.hooks.watching import METADATA, Origin, Watching
+from addon.hooks.shadow_flows import METADATA, Origin, Watching
 
 logger = logging.getLogger("toolgraft")
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from mitmproxy import exceptions, http, io
 
-from addon.core.credentials import masked
-from addon.core.documents import Document, Malformed, decode, encode, get, objects
-from addon.core.tools import Toolbox, declared_names
+from addon.core.framing.documents import Document, Malformed, decode, encode, get, objects
+from addon.core.security.credentials import masked
+from addon.core.tools.tool_plan import Toolbox, declared_names
 from addon.graft.exchange import Forward, Reply
 from addon.graft.grafter import Grafter
 from addon.graft.session_config import SessionConfig

@@ -12,16 +12,16 @@ from mitmproxy import connection, ctx, http
 from mitmproxy.proxy.mode_specs import ReverseMode
 from mitmproxy.proxy.server_hooks import ServerConnectionHookData
 
-from addon.core import replies
-from addon.core.documents import encode
-from addon.core.guard import host_allowed, page_allowed
+from addon.core.framing import replies
+from addon.core.framing.documents import encode
+from addon.core.security.browsers import host_allowed, page_allowed
 from addon.hooks.draining import InFlight
 from addon.hooks.headers import host_of, hostport, names, set_host, value
 from addon.hooks.lifecycle import Lifecycle
 from addon.hooks.onward import way
 from addon.hooks.perflow import PerFlow
 from addon.hooks.redirects import redirected
-from addon.hooks.watching import Watching
+from addon.hooks.shadow_flows import Watching
 from addon.settings import Settings, is_loopback
 from addon.surfaces import (
     Operation,

@@ -12,14 +12,10 @@ from collections.abc import Callable, Collection, Coroutine, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
-from addon.control import tasks
 from addon.control.app import ControlApp, create_app
-from addon.control.connections import Bounds
-from addon.control.server import ControlServer, bind, url_of
-from addon.control.token import clear_address, hold_folder, make_folder, own_token, write_address, write_file
 from addon.descriptors import connection_limits, raise_descriptor_limit
-from addon.doors.mount import key_of, open_doors
-from addon.doors.outward import Outward
+from addon.gateway.mount import key_of, open_doors
+from addon.gateway.upstream_factory import Outward
 from addon.graft.grafter import Grafter
 from addon.loop.executors import Executors
 from addon.loop.live import LiveSessions
@@ -34,6 +30,10 @@ from addon.tools.mcp_pins import Pins
 from addon.tools.schema_checks import SchemaChecks
 from addon.urls import redacted
 from addon.version import package_version
+from addon.web import tasks
+from addon.web.connections import Bounds
+from addon.web.server import ControlServer, bind, url_of
+from addon.web.token import clear_address, hold_folder, make_folder, own_token, write_address, write_file
 from store.base import Store, StoreError, run_now
 from store.factory import open_url
 

@@ -4,8 +4,8 @@ import re
 
 from mitmproxy import http
 
-from addon.core.credentials import HEADERS, PARAMETERS, masked, secrets_in
-from addon.core.redaction import Redaction
+from addon.core.security.credentials import HEADERS, PARAMETERS, masked, secrets_in
+from addon.core.security.redaction import Redaction
 from addon.hooks.headers import body_of, set_body
 from addon.own_secrets import own_secrets
 

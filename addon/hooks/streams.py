@@ -19,7 +19,7 @@ from mitmproxy.proxy.events import Event
 from mitmproxy.proxy.layers.http import HttpStream, SendHttp
 from mitmproxy.proxy.layers.http._events import ErrorCode, RequestProtocolError, ResponseData, ResponseEndOfMessage
 
-from addon.core.replies import is_answer
+from addon.core.framing.replies import is_answer
 from addon.hooks.headers import names, put, value
 from addon.hooks.onward import check
 from addon.hooks.perflow import PerFlow

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from addon.core.documents import Document
-from addon.core.schema import to_json_schema
+from addon.core.framing.documents import Document
+from addon.core.tools.schema import to_json_schema
 from addon.graft.session_config import SessionConfig
 from addon.tools.base import RunRules, Tool
 from store.models import Executor, ToolRules

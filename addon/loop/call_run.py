@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
-from addon.core.answer import CapturedCall
-from addon.core.calls import args_key, response_of
-from addon.core.documents import Document
+from addon.core.answers.answer import CapturedCall
+from addon.core.framing.documents import Document
+from addon.core.history.calls import args_key, response_of
 from addon.graft.exchange import STORE_FAILED
 from addon.graft.owners import Birth
 from addon.graft.session_config import SessionConfig

@@ -13,8 +13,8 @@ from typing import Any
 
 import httpx2
 
-from addon.core.answer import CapturedCall
-from addon.core.documents import Document
+from addon.core.answers.answer import CapturedCall
+from addon.core.framing.documents import Document
 from addon.graft.owners import Birth
 from addon.graft.session_config import SessionConfig
 from addon.loop.bindings import Binding, Handler, binding_of, handler_of

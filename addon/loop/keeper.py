@@ -6,8 +6,8 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
-from addon.core.calls import response_of
-from addon.core.documents import Document
+from addon.core.framing.documents import Document
+from addon.core.history.calls import response_of
 from addon.own_secrets import own_secrets
 from addon.tools.base import MAX_MESSAGE
 from store.base import AlreadyAnswered, Store, StoreError, StoreUnavailable, UnknownCall

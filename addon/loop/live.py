@@ -7,10 +7,10 @@ import secrets
 from collections.abc import Callable, Coroutine
 from functools import partial
 
-from addon.core.answer import CapturedCall
-from addon.core.arguments import Limits
-from addon.core.calls import response_of
-from addon.core.documents import Document, Malformed
+from addon.core.answers.answer import CapturedCall
+from addon.core.answers.arguments import Limits
+from addon.core.framing.documents import Document, Malformed
+from addon.core.history.calls import response_of
 from addon.core.live import Frame, LiveMachine, LiveStep, Outcome, ToolBehavior
 from addon.graft.exchange import STORE_FAILED
 from addon.graft.grafter import Grafter, GraftFailed

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable
 from email.utils import parsedate_to_datetime
 
-from addon.core.documents import Malformed, decode, objects
+from addon.core.framing.documents import Malformed, decode, objects
 from addon.loop.upstream import Headers
 
 MAX_PAUSE = 60.0

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from addon.core.documents import replace_invalid_text
+from addon.core.framing.documents import replace_invalid_text
 from addon.tools.base import ToolError
 
 MAX_RESULT = 1024 * 1024

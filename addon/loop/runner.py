@@ -16,10 +16,10 @@ from typing import Any
 
 import httpx2
 
-from addon.core import replies
-from addon.core.answer import CapturedCall
-from addon.core.documents import Document
-from addon.core.usage import output_of, prompt_of
+from addon.core.answers.answer import CapturedCall
+from addon.core.answers.usage import output_of, prompt_of
+from addon.core.framing import replies
+from addon.core.framing.documents import Document
 from addon.graft.effects import Begin, Effect, End, Refuse, Save, Send, Show, Start, Wait
 from addon.graft.exchange import Exchange
 from addon.graft.grafter import Grafter

@@ -12,7 +12,7 @@ from functools import partial
 
 import httpx2
 
-from addon.core import replies
+from addon.core.framing import replies
 from addon.loop.runner import Head, Runner
 
 logger = logging.getLogger("toolgraft")

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from addon.core.documents import Document
+from addon.core.framing.documents import Document
 
 
 class Run(Protocol):

@@ -13,9 +13,9 @@ from typing import NamedTuple, Protocol
 
 import httpx2
 
-from addon.core.credentials import credentials, secrets_in
-from addon.core.encoding import BadEncoding, Decompress, TooLong, decompressor
-from addon.core.redaction import RedactedStream
+from addon.core.framing.encoding import BadEncoding, Decompress, TooLong, decompressor
+from addon.core.security.credentials import credentials, secrets_in
+from addon.core.security.redaction import RedactedStream
 from addon.loop.kept_connections import Attempt
 from addon.own_secrets import own_secrets
 from addon.tools.connections import OWNER

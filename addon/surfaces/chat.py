@@ -1,6 +1,6 @@
 """The OpenAI-compatible surface: chat completions, on the Developer API's host and on Vertex AI's.
 
-The conversion is in `core.chat`.
+The conversion is in `core.dialects.chat`.
 """
 
 from __future__ import annotations
@@ -8,13 +8,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from addon.core.chat.completions import Completions
-from addon.core.chat.contents import translate
-from addon.core.chat.messages import write_body
-from addon.core.documents import Document, camel, decode, encode, objects
-from addon.core.json_array import ArrayItem
-from addon.core.request import Piece, Prefix, Request, parse
-from addon.core.sse import SseEvent
+from addon.core.dialects.chat.completions import Completions
+from addon.core.dialects.chat.contents import translate
+from addon.core.dialects.chat.messages import write_body
+from addon.core.framing.documents import Document, camel, decode, encode, objects
+from addon.core.framing.json_array import ArrayItem
+from addon.core.framing.sse import SseEvent
+from addon.core.history.request import Piece, Prefix, Request, parse
 from addon.surfaces import developer, vertex
 from addon.surfaces.base import Operation, Surface, Target
 from addon.surfaces.wire import Wire

@@ -5,8 +5,8 @@ The answer of `countTokens` has no envelope, but it is not inspected.
 
 import re
 
-from addon.core.documents import decode, get
-from addon.core.request import Request
+from addon.core.framing.documents import decode, get
+from addon.core.history.request import Request
 from addon.surfaces.base import METHOD, Surface
 from addon.surfaces.wire import Wire
 

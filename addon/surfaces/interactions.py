@@ -1,7 +1,7 @@
 """The Interactions API: a request names the interaction before it, and the service keeps the history.
 
 The Wire reads steps as Contents and a stream of steps as Gemini's responses. Each answer that the service keeps begins
-with a part that holds its id (`core.interactions.mark_part`). The service already has all Contents up to the last such
+with a part that holds its id (`contents.mark_part`). The service already has all Contents up to the last such
 part, so the request sends that id instead of them. Thus a loop continues by id, an id that the client holds is mapped
 to the last id of its turn, and a client that sends its whole history is served as on other surfaces.
 """
@@ -13,14 +13,14 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from addon.core import interaction_tools
-from addon.core import interactions as own
-from addon.core.answer import CONTINUATION
-from addon.core.documents import Document, Malformed, camel, decode, encode, objects, parts_of
-from addon.core.interaction_stream import DONE, InteractionStream, reusable_bytes, sse_event, status_of
-from addon.core.json_array import ArrayItem
-from addon.core.request import Piece, Prefix, Request, assemble, parse
-from addon.core.sse import SseEvent
+from addon.core.answers.answer import CONTINUATION
+from addon.core.dialects.interactions import contents as own
+from addon.core.dialects.interactions import tools as interaction_tools
+from addon.core.dialects.interactions.stream import DONE, InteractionStream, reusable_bytes, sse_event, status_of
+from addon.core.framing.documents import Document, Malformed, camel, decode, encode, objects, parts_of
+from addon.core.framing.json_array import ArrayItem
+from addon.core.framing.sse import SseEvent
+from addon.core.history.request import Piece, Prefix, Request, assemble, parse
 from addon.surfaces import developer, vertex
 from addon.surfaces.base import Framing, Operation, Surface, Target
 from addon.surfaces.wire import Wire

@@ -10,12 +10,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from addon.core import replies
-from addon.core.documents import Document, decode, encode, get, members
-from addon.core.json_array import SEPARATOR, ArrayItem
-from addon.core.request import Piece, Prefix, Request, assemble, parse
-from addon.core.sse import SseEvent
-from addon.core.sse import encode as sse_event
+from addon.core.framing import replies
+from addon.core.framing.documents import Document, decode, encode, get, members
+from addon.core.framing.json_array import SEPARATOR, ArrayItem
+from addon.core.framing.sse import SseEvent
+from addon.core.framing.sse import encode as sse_event
+from addon.core.history.request import Piece, Prefix, Request, assemble, parse
 from addon.surfaces.base import Framing, Operation, Target
 
 
@@ -62,7 +62,7 @@ class Wire:
         return parse(body, self.path(body), known)
 
     def write(self, request: Request, replaced: Mapping[str, bytes | None], contents: Sequence[Piece] | None) -> bytes:
-        """The body that goes upstream, for a request that `read` returned. Arguments as in `core.request.assemble`."""
+        """The body that goes upstream, for a request that `read` returned. Arguments as in `request.assemble`."""
         if self._counts_contents_alone(request) and replaced.get("tools") is not None:
             return self._with_tools_counted(assemble(request, {}, contents), replaced)
         return assemble(request, replaced, contents)

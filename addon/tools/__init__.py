@@ -4,6 +4,6 @@ Tool files import `tool` and `ToolError` from here, so nothing heavy is imported
 """
 
 from addon.tools.base import ToolError
-from addon.tools.rules import tool
+from addon.tools.decorator import tool
 
 __all__ = ["ToolError", "tool"]

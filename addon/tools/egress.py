@@ -16,7 +16,7 @@ from typing import Any
 import httpcore2
 import httpx2
 
-from addon.core.egress import EgressRule, egress_allowed, unwrap_address
+from addon.core.security.egress import EgressRule, egress_allowed, unwrap_address
 
 
 class EgressRefused(Exception):

@@ -12,9 +12,9 @@ import httpx2
 import msgspec
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from addon.core.credentials import secrets_of_executor
-from addon.core.documents import Malformed, decode
-from addon.core.encoding import BadEncoding, TooLong, decompressor
+from addon.core.framing.documents import Malformed, decode
+from addon.core.framing.encoding import BadEncoding, TooLong, decompressor
+from addon.core.security.credentials import secrets_of_executor
 from addon.own_secrets import own_secrets
 from addon.tools.base import SourceError, ToolError
 from addon.tools.connections import OWNER

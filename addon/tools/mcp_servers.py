@@ -17,7 +17,7 @@ import msgspec
 from mcp import Client, MCPError
 from mcp_types import CONNECTION_CLOSED, REQUEST_TIMEOUT, CallToolResult
 
-from addon.core.credentials import secrets_of_environment, secrets_of_executor
+from addon.core.security.credentials import secrets_of_environment, secrets_of_executor
 from addon.own_secrets import own_secrets
 from addon.tools.base import SourceError, Tool, ToolError, ToolSource
 from addon.tools.combined import prefixed

@@ -7,8 +7,8 @@ from typing import Any
 import mcp_types
 from pydantic import ValidationError
 
-from addon.core.documents import Malformed, decode
-from addon.core.toolset import BadTool, normalise
+from addon.core.framing.documents import Malformed, decode
+from addon.core.tools.tool_forms import BadTool, normalise
 from addon.tools.base import RunRules, Tool
 from addon.tools.mcp_config import Server
 

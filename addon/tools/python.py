@@ -19,9 +19,9 @@ from types import ModuleType, TracebackType
 from typing import Any
 
 from addon.tools.base import SourceError, Tool, ToolError, ToolSource, error_text
-from addon.tools.rules import mark_of
+from addon.tools.daemon_pool import DaemonPool, NoFreeThread
+from addon.tools.decorator import mark_of
 from addon.tools.signature import Function, line_of, read
-from addon.tools.threads import DaemonPool, NoFreeThread
 
 _log = logging.getLogger(__name__)
 _numbers = itertools.count(1)

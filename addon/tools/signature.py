@@ -13,9 +13,9 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 from pydantic.json_schema import GenerateJsonSchema
 
-from addon.core.toolset import BadTool, normalise
+from addon.core.tools.tool_forms import BadTool, normalise
 from addon.tools.base import Document, RunRules, SourceError, Tool, ToolError
-from addon.tools.rules import Marked
+from addon.tools.decorator import Marked
 
 _PROBLEMS = {"missing_keyword_only_argument": "is missing", "unexpected_keyword_argument": "is unknown"}
 _SCHEMAS = ("items", "additionalProperties", "not", "propertyNames", "contains")

@@ -11,11 +11,11 @@ from typer.testing import CliRunner, Result
 
 from addon.cli.app import app
 from addon.control.app import create_app
-from addon.control.server import ControlServer, bind
-from addon.control.token import load_token, write_address, write_file
 from addon.metrics import Metrics
 from addon.settings import Settings
 from addon.tools.mcp_pins import Pins
+from addon.web.server import ControlServer, bind
+from addon.web.token import load_token, write_address, write_file
 from store.backends.memory import MemoryStore
 from store.models import Call, Step, Turn
 

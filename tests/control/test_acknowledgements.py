@@ -6,8 +6,8 @@ import httpx2
 import pytest
 
 from addon.control.app import ControlApp
-from addon.control.routing import DirectRoute
 from addon.metrics import Metrics
+from addon.web.routing import DirectRoute
 from store.base import NotDurable, Store
 
 WEATHER = {"name": "get_weather", "description": "d"}

@@ -12,9 +12,9 @@ import pytest
 from addon.control import routes
 from addon.control.app import ControlApp, create_app
 from addon.control.routes import GROUPS
-from addon.control.routing import DirectRoute
 from addon.metrics import Metrics
 from addon.settings import Settings
+from addon.web.routing import DirectRoute
 from store.backends import _patience
 from store.base import Store, StoreUnavailable
 from store.factory import open_url

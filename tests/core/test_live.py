@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from addon.core.arguments import NO_LIMITS, Limits
-from addon.core.documents import Malformed
+from addon.core.answers.arguments import NO_LIMITS, Limits
+from addon.core.framing.documents import Malformed
 from addon.core.live import Frame, LiveMachine, Outcome, ToolBehavior
-from addon.core.tools import Toolbox
+from addon.core.tools.tool_plan import Toolbox
 
 Json = dict[str, Any]
 

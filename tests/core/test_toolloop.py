@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from addon.core.answer import CapturedCall
-from addon.core.documents import Document
+from addon.core.answers.answer import CapturedCall
+from addon.core.framing.documents import Document
 from addon.core.toolloop import End, Ended, Loop, Round, RunTools, Send, tool_loop
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from addon.core.placeholder import TURN_ID
+from addon.core.history.placeholder import TURN_ID
 from tests.e2e.proxies import Proxy, sse, text_of
 from tests.flows.recordings import RECORDINGS, RESULTS, flows_of, sent_by_client
 

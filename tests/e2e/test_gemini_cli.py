@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from addon.demo.rules import Options
+from addon.fake_gemini.rules import Options
 from tests.e2e import chats
 from tests.e2e.processes import environment, until
 from tests.e2e.proxies import TOOLS, Proxy

@@ -9,9 +9,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Self
 
-from addon.demo.reply import Shape
-from addon.demo.rules import Options
-from addon.demo.server import StrictGemini
+from addon.fake_gemini.reply import Shape
+from addon.fake_gemini.rules import Options
+from addon.fake_gemini.server import StrictGemini
 
 Json = dict[str, Any]
 

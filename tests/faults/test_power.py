@@ -13,9 +13,9 @@ import httpx2
 import pytest
 
 from addon.control.app import create_app
-from addon.control.token import write_file
 from addon.metrics import Metrics
 from addon.settings import Settings
+from addon.web.token import write_file
 from store import disk
 from store.base import Durability
 from store.factory import open_url

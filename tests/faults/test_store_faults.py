@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 import httpx2
 import pytest
 
-from addon.core.documents import Document, decode, encode
-from addon.demo.app import App
-from addon.demo.entrance import Log
-from addon.demo.reply import Shape
-from addon.demo.rules import Options
-from addon.demo.service import Service
+from addon.core.framing.documents import Document, decode, encode
+from addon.fake_gemini.app import App
+from addon.fake_gemini.entrance import Log
+from addon.fake_gemini.reply import Shape
+from addon.fake_gemini.rules import Options
+from addon.fake_gemini.service import Service
 from addon.graft.exchange import Forward, Reply
 from addon.graft.grafter import EXCHANGE_FAILED
 from addon.hooks import runtime
@@ -30,7 +30,7 @@ from addon.surfaces.base import Framing
 from store.backends.memory import MemoryStore
 from store.base import StoreBusy, StoreUnavailable, is_run_now
 from store.models import Policy
-from tests.doors.conftest import House
+from tests.gateway.conftest import House
 from tests.hooks import conftest  # noqa: F401 - mitmproxy's own warnings are kept out of it there
 from tests.hooks.harness import GOOGLE, PATH, Hooks, request, response
 from tests.loop.conftest import Proxy, until

@@ -5,7 +5,7 @@ from typing import Any
 
 from mitmproxy import http, io
 
-from addon.core.placeholder import TURN_ID
+from addon.core.history.placeholder import TURN_ID
 from addon.hooks.record import client_sent
 from tests.e2e.proxies import weather
 

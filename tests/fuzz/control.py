@@ -19,7 +19,7 @@ from schemathesis import Case, GenerationMode, Response
 from schemathesis.checks import CheckFunction
 from schemathesis.specs.openapi import checks
 
-from addon.core.documents import Document, encode
+from addon.core.framing.documents import Document, encode
 from tests.fuzz.findings import FREEZE, watched
 from tests.fuzz.mutations import altered, mutated
 from tests.fuzz.world import World

@@ -17,7 +17,7 @@ class Errors(logging.Handler):
         self.found: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        if record.levelno >= logging.ERROR or record.name == "addon.control.tasks":
+        if record.levelno >= logging.ERROR or record.name == "addon.web.tasks":
             self.found.append(logging.Formatter().format(record))
 
     def taken(self) -> list[str]:

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from addon.core.documents import Document, encode
-from addon.core.sse import encode as sse_event
+from addon.core.framing.documents import Document, encode
+from addon.core.framing.sse import encode as sse_event
 from addon.graft.capture import Capture, concerns, note_answer
 from addon.graft.exchange import Forward, Reply
 from addon.graft.grafter import Grafter

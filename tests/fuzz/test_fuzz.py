@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from addon.core.documents import Document, encode
+from addon.core.framing.documents import Document, encode
 from addon.graft.capture import Capture
 from addon.graft.exchange import Forward
 from addon.surfaces import match

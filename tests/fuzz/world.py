@@ -4,18 +4,18 @@ from pathlib import Path
 
 import httpx2
 
-from addon.control.access import Right
 from addon.control.app import ControlApp, create_app
-from addon.control.documentation import describe
-from addon.core.documents import Document, encode
-from addon.core.sse import encode as sse_event
-from addon.doors.mount import open_doors
-from addon.doors.outward import Caller
+from addon.core.framing.documents import Document, encode
+from addon.core.framing.sse import encode as sse_event
+from addon.gateway.mount import open_doors
+from addon.gateway.upstream_factory import Caller
 from addon.graft.grafter import Grafter
 from addon.loop.executors import Executors
 from addon.loop.upstream import Upstream
 from addon.metrics import Metrics
 from addon.settings import Settings
+from addon.web.access import Right
+from addon.web.documentation import describe
 from store.factory import open_url
 from store.models import Call, Step, Turn
 from tests.loop.conftest import Tools, Watcher, Wire

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from addon.core.documents import Document, decode, encode
+from addon.core.framing.documents import Document, decode, encode
 from addon.graft import journal, reading
 from addon.graft.capture import Capture
 from addon.graft.exchange import Exchange, Forward, Outcome

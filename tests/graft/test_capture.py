@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from addon.core import sse
-from addon.core.answer import AnswerRewriter
-from addon.core.documents import Document, decode, encode
-from addon.core.json_array import ArrayDecoder
+from addon.core.answers.answer import AnswerRewriter
+from addon.core.framing import sse
+from addon.core.framing.documents import Document, decode, encode
+from addon.core.framing.json_array import ArrayDecoder
 from addon.graft import journal, reading
 from addon.graft.capture import Capture
 from addon.graft.exchange import Forward, Reply

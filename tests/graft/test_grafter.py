@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from addon.core.documents import Document, decode, encode
+from addon.core.framing.documents import Document, decode, encode
 from addon.graft.capture import Capture
 from addon.graft.exchange import Abandoned, Forward, Outcome, Reply
 from addon.graft.grafter import Grafter, GraftFailed
@@ -825,8 +825,8 @@ async def test_a_store_that_fails_is_a_503_in_googles_shape(
 MISTAKES = {
     "prefix": "addon.graft.prefixes.Prefixes.find",
     "look-up": "addon.graft.grafter.hits_of",
-    "tools": "addon.core.tools.Toolbox.strip",
-    "history": "addon.core.history._Writer.user_turn",
+    "tools": "addon.core.tools.tool_plan.Toolbox.strip",
+    "history": "addon.core.history.rewriting._Writer.user_turn",
     "body": "addon.surfaces.wire.assemble",
 }
 

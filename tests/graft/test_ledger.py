@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from addon.core.documents import Document, encode
-from addon.core.keys import Keys, asker_digest, marks_of
-from addon.core.placeholder import Placeholder
-from addon.core.request import Request, parse
-from addon.core.turns import chain_key, visible_digest, windows
+from addon.core.framing.documents import Document, encode
+from addon.core.history.keys import Keys, asker_digest, marks_of
+from addon.core.history.placeholder import Placeholder
+from addon.core.history.request import Request, parse
+from addon.core.history.turns import chain_key, visible_digest, windows
 from addon.graft import ledger
 from addon.graft.evidence import Miss, true_turn
 from addon.graft.ledger import take_answers

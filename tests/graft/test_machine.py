@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from addon.core import sse
-from addon.core.answer import CapturedCall
-from addon.core.documents import Document, decode, encode
+from addon.core.answers.answer import CapturedCall
+from addon.core.framing import sse
+from addon.core.framing.documents import Document, decode, encode
 from addon.graft import journal, reading
 from addon.graft.effects import Begin, Effect, End, Note, Refuse, Save, Send, Show, Start, Wait
 from addon.graft.exchange import Exchange

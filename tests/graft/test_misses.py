@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from addon.core.documents import Document
+from addon.core.framing.documents import Document
 from addon.graft.evidence import Miss
 from tests.graft.conftest import WEATHER, Graft, answer, call, model, response, user
 

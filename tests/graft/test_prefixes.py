@@ -1,7 +1,7 @@
 """What is remembered of requests' beginnings, and what is forgotten first."""
 
-from addon.core.documents import Document, encode
-from addon.core.request import Request, parse
+from addon.core.framing.documents import Document, encode
+from addon.core.history.request import Request, parse
 from addon.graft.prefixes import SMALLEST, Prefixes
 
 

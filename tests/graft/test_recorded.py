@@ -13,9 +13,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from addon.core.documents import Document, Malformed, camel, decode, encode
-from addon.core.json_array import ArrayDecoder
-from addon.core.sse import SseDecoder
+from addon.core.framing.documents import Document, Malformed, camel, decode, encode
+from addon.core.framing.json_array import ArrayDecoder
+from addon.core.framing.sse import SseDecoder
 from addon.graft.capture import Capture
 from addon.graft.exchange import Forward
 from addon.surfaces import match, wire_of

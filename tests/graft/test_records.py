@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from addon.core.answer import Candidate, CapturedCall
-from addon.core.documents import Document
-from addon.core.interactions import kept_history, mark_part
-from addon.core.keys import marks_of
-from addon.core.steps import CallSlot
+from addon.core.answers.answer import Candidate, CapturedCall
+from addon.core.dialects.interactions.contents import kept_history, mark_part
+from addon.core.framing.documents import Document
+from addon.core.history.keys import marks_of
+from addon.core.history.steps import CallSlot
 from addon.graft.owners import Birth, ByHand
 from addon.graft.records import call_of, keys_of, step_of, turn_of
 from addon.surfaces import match_path

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from addon.core.answer import CapturedCall
-from addon.core.documents import Document, decode
+from addon.core.answers.answer import CapturedCall
+from addon.core.framing.documents import Document, decode
 from addon.graft.exchange import Abandoned, Forward, Outcome, Reply
 from addon.graft.owners import Birth, ByHand
 from addon.graft.session_config import SessionConfig

@@ -2,7 +2,7 @@
 
 import pytest
 
-from addon.core.documents import encode
+from addon.core.framing.documents import encode
 from addon.graft.exchange import Forward
 from store.base import Store
 from tests.graft.conftest import SEARCH, WEATHER, Graft, answer, call, target, user

@@ -6,8 +6,8 @@ import pytest
 from mitmproxy.proxy.mode_specs import ProxyMode
 
 from addon.hooks.banner import addresses, banner
-from addon.hooks.doorways import Doorways
 from addon.hooks.runtime import Runtime
+from addon.hooks.upstream_factory import Doorways
 from tests.hooks.harness import Hooks
 
 

@@ -9,7 +9,7 @@ import pytest
 from mitmproxy import http
 
 from addon.hooks.looping import diverted
-from addon.hooks.watching import ClientsWatcher, proxy_url
+from addon.hooks.shadow_flows import ClientsWatcher, proxy_url
 from addon.loop.runner import Runner
 from addon.loop.server import LoopAnswer, LoopServer
 from addon.loop.upstream import Outgoing

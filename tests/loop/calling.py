@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from addon.core.documents import Document
+from addon.core.framing.documents import Document
 from addon.surfaces.base import Framing
 from tests.loop.conftest import Played, Proxy, Scripted, says
 

@@ -7,9 +7,9 @@ from typing import Any
 import httpx2
 import pytest
 
-from addon.core.documents import Document, decode, encode
-from addon.core.sse import encode as sse_event
-from addon.demo.server import StrictGemini
+from addon.core.framing.documents import Document, decode, encode
+from addon.core.framing.sse import encode as sse_event
+from addon.fake_gemini.server import StrictGemini
 from addon.graft.exchange import Forward
 from addon.graft.grafter import Grafter
 from addon.loop import pauses

@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
-from addon.core.documents import Document, decode, encode
+from addon.core.framing.documents import Document, decode, encode
 from addon.core.live import Frame
 from addon.graft.capture import Capture
 from addon.graft.exchange import Forward

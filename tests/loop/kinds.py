@@ -14,7 +14,7 @@ from mcp.server.mcpserver import MCPServer
 
 from addon.cli.worker_client import Worker
 from addon.control.app import create_app
-from addon.core.documents import Document
+from addon.core.framing.documents import Document
 from addon.metrics import Metrics
 from addon.settings import Settings
 from addon.tools.base import RunRules, ToolSource

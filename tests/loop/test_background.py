@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from addon.core.documents import Document, encode
+from addon.core.framing.documents import Document, encode
 from addon.graft.capture import Capture
 from addon.surfaces.base import Framing
 from store.backends._states import WORKER_LOST

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from addon.core.documents import Document
+from addon.core.framing.documents import Document
 from addon.graft.waiting import is_being_run
 from addon.loop import outside
 from addon.loop.call_run import CallRun

@@ -7,8 +7,8 @@ from typing import Any
 import httpx2
 import pytest
 
-from addon.core.documents import Document, decode, encode
-from addon.demo.server import StrictGemini
+from addon.core.framing.documents import Document, decode, encode
+from addon.fake_gemini.server import StrictGemini
 from addon.graft.exchange import Forward, Reply
 from addon.loop.runner import Head, Runner
 from addon.loop.upstream import Address, Upstream

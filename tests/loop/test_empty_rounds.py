@@ -6,7 +6,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from addon.core.documents import Document, encode
+from addon.core.framing.documents import Document, encode
 from addon.loop.runner import Head, Runner
 from addon.loop.upstream import Address, Upstream
 from addon.surfaces import match

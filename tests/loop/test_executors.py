@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from addon.core.documents import Document
+from addon.core.framing.documents import Document
 from addon.tools import bounded
 from store.models import Call, Executor, ToolRules
 from tests.loop.calling import PLACE, asking, hangs, responses, returns

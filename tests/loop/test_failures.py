@@ -10,7 +10,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from addon.core.documents import Document, decode, encode
+from addon.core.framing.documents import Document, decode, encode
 from addon.graft.rounds import Rounds
 from addon.loop.runner import Head, Runner
 from addon.surfaces.base import Framing

@@ -5,8 +5,8 @@ from typing import Any
 import httpx2
 import pytest
 
-from addon.core.documents import Document, decode
-from addon.demo.server import StrictGemini
+from addon.core.framing.documents import Document, decode
+from addon.fake_gemini.server import StrictGemini
 from addon.loop.runner import Runner
 from addon.loop.upstream import Address, Upstream
 from addon.surfaces.base import Framing, Operation, Target

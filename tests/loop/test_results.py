@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from addon.core.documents import Document
+from addon.core.framing.documents import Document
 from addon.loop.results import MAX_RESULT, result_json
 from addon.tools.base import ToolError
 from store.models import Status

@@ -7,7 +7,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from addon.core.documents import Document, decode, encode
+from addon.core.framing.documents import Document, decode, encode
 from addon.loop.runner import Head, Runner
 from addon.surfaces.base import Framing
 from store.models import Call, Executor, Status, ToolRules

@@ -9,13 +9,13 @@ from typing import Any
 import httpx2
 import pytest
 
-from addon.core.documents import Document, encode
-from addon.demo.server import StrictGemini
+from addon.core.framing.documents import Document, encode
+from addon.fake_gemini.server import StrictGemini
 from addon.graft.exchange import Forward
 from addon.loop.runner import Head, Runner
 from addon.loop.upstream import Address, Upstream
 from addon.surfaces import match
-from tests.doors.conftest import House
+from tests.gateway.conftest import House
 from tests.loop.conftest import Proxy, streamed
 
 GOOGLE = "generativelanguage.googleapis.com"

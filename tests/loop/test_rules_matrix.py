@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from addon.core.documents import Document
+from addon.core.framing.documents import Document
 from store.models import Call, Status
 from tests.loop.conftest import Proxy, call, until
 from tests.loop.deliveries import DELIVERIES

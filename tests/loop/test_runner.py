@@ -6,8 +6,8 @@ from typing import Any
 import httpx2
 import pytest
 
-from addon.core.documents import Document, encode
-from addon.demo.server import StrictGemini
+from addon.core.framing.documents import Document, encode
+from addon.fake_gemini.server import StrictGemini
 from addon.loop.runner import Head
 from addon.surfaces.base import Framing
 from store.models import Executor, Status, ToolRules

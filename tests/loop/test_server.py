@@ -7,7 +7,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from addon.core.documents import decode
+from addon.core.framing.documents import decode
 from addon.loop.runner import Head
 from addon.loop.server import LoopAnswer, LoopServer
 from addon.surfaces.base import Framing

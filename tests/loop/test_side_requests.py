@@ -6,8 +6,8 @@ from typing import Any
 import httpx2
 import pytest
 
-from addon.core.documents import Document, decode, encode
-from addon.demo.server import StrictGemini
+from addon.core.framing.documents import Document, decode, encode
+from addon.fake_gemini.server import StrictGemini
 from addon.graft.exchange import Forward
 from addon.surfaces import match
 from addon.surfaces.base import Operation, Target

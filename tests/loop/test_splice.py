@@ -6,9 +6,9 @@ import dataclasses
 import httpx2
 import pytest
 
-from addon.core.answer import AnswerRewriter
-from addon.core.documents import Document, encode
-from addon.core.sse import encode as sse_event
+from addon.core.answers.answer import AnswerRewriter
+from addon.core.framing.documents import Document, encode
+from addon.core.framing.sse import encode as sse_event
 from addon.graft.records import keys_of
 from addon.loop.runner import Head
 from addon.surfaces.base import Framing

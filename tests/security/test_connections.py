@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from addon.control.app import create_app
-from addon.control.connections import Bounds
-from addon.control.server import ControlServer, bind
 from addon.descriptors import connection_limits, raise_descriptor_limit
 from addon.hooks.compose import Toolgraft
 from addon.hooks.connections import Connections as ProxyConnections
 from addon.metrics import Metrics
 from addon.settings import Settings
+from addon.web.connections import Bounds
+from addon.web.server import ControlServer, bind
 from store.factory import open_url
 from tests.hooks.proxied import Proxied, serving
 from tests.loop.conftest import until

@@ -9,7 +9,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from addon.core.egress import parse_rule
+from addon.core.security.egress import parse_rule
 from addon.tools.base import ToolError
 from addon.tools.egress import Egress, EgressTransport
 from addon.tools.endpoint import HttpExecutor

@@ -9,12 +9,12 @@ import pytest
 import typer
 
 from addon.cli.api import client_arguments
-from addon.cli.clients import variables
+from addon.cli.env import variables
 from addon.control.app import create_app
-from addon.control.token import check_folder, hold_folder, load_token, write_address, write_file
 from addon.metrics import Metrics
 from addon.settings import Settings
 from addon.tools.mcp_pins import Pins
+from addon.web.token import check_folder, hold_folder, load_token, write_address, write_file
 from store.factory import open_url
 
 OTHER = "Or choose another state folder"

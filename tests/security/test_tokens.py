@@ -10,11 +10,11 @@ import httpx2
 import pytest
 
 from addon.control.app import ControlApp, create_app
-from addon.control.routing import DirectRoute
-from addon.control.token import own_token
-from addon.control.tokens import Tokens
 from addon.metrics import Metrics
 from addon.settings import Settings
+from addon.web.routing import DirectRoute
+from addon.web.token import own_token
+from addon.web.tokens import Tokens
 from store.base import Store
 from store.models import Toolset
 from tests.control.conftest import ADDRESS, TOKEN, Capture, Exchange
@@ -25,8 +25,8 @@ from tests.control.conftest import exchange as exchange
 from tests.control.conftest import metrics as metrics
 from tests.control.conftest import settings as settings
 from tests.control.conftest import store as store
-from tests.doors.conftest import House
-from tests.doors.conftest import house as house
+from tests.gateway.conftest import House
+from tests.gateway.conftest import house as house
 from tests.loop.conftest import says
 
 Json = dict[str, Any]

@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from addon.core.calls import response_of
-from addon.core.documents import decode, encode
-from addon.core.sse import SseDecoder
-from addon.core.sse import encode as sse_event
+from addon.core.framing.documents import decode, encode
+from addon.core.framing.sse import SseDecoder
+from addon.core.framing.sse import encode as sse_event
+from addon.core.history.calls import response_of
 from addon.graft.capture import Capture
 from addon.graft.effects import Effect, Send, Show, Wait
 from addon.graft.exchange import Exchange, Forward

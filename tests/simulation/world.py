@@ -8,8 +8,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal, Self
 
-from addon.core.asker import asker_of
-from addon.core.documents import decode, encode
+from addon.core.framing.documents import decode, encode
+from addon.core.history.asker import asker_of
 from addon.graft.exchange import Forward
 from addon.graft.grafter import Grafter
 from addon.graft.session_config import SessionConfig

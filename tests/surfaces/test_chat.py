@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from addon.core.chat import completions
-from addon.core.chat.completions import Completions
-from addon.core.documents import decode, encode
-from addon.core.sse import SseDecoder
+from addon.core.dialects.chat import completions
+from addon.core.dialects.chat.completions import Completions
+from addon.core.framing.documents import decode, encode
+from addon.core.framing.sse import SseDecoder
 from addon.surfaces import Framing, Operation, match, wire_of
 from addon.surfaces.chat import ChatWire
 from tests.recorded import EXCHANGES, needs_recordings

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from addon.core import interactions as own
-from addon.core.documents import Malformed, decode, encode
-from addon.core.request import Piece
-from addon.core.sse import SseDecoder, SseEvent
-from addon.core.tools import Toolbox, cannot_use_functions
+from addon.core.dialects.interactions import contents as own
+from addon.core.framing.documents import Malformed, decode, encode
+from addon.core.framing.sse import SseDecoder, SseEvent
+from addon.core.history.request import Piece
+from addon.core.tools.tool_plan import Toolbox, cannot_use_functions
 from addon.surfaces import Framing, Operation, Target
 from addon.surfaces.interactions import InteractionsWire
 from tests.recorded import EXCHANGES, needs_recordings

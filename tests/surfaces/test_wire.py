@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from addon.core.documents import decode, encode
-from addon.core.json_array import ArrayDecoder
-from addon.core.sse import SseDecoder
+from addon.core.framing.documents import decode, encode
+from addon.core.framing.json_array import ArrayDecoder
+from addon.core.framing.sse import SseDecoder
 from addon.surfaces import Framing, Operation, Target
 from addon.surfaces.wire import Wire
 

@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field
 
 from addon.tools.arguments import check
 from addon.tools.base import RunRules, SourceError, ToolError
-from addon.tools.rules import mark_of, tool
+from addon.tools.decorator import mark_of, tool
 from addon.tools.signature import Function, read
 
 

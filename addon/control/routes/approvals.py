@@ -7,9 +7,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
 from addon.control import views
-from addon.control.access import needs
-from addon.control.describe import answers, body_example, group
-from addon.control.routing import Caller, Here, reply
+from addon.web.access import needs
+from addon.web.describe import answers, body_example, group
+from addon.web.routing import Caller, Here, reply
 from store.models import Call
 
 router = group("approvals")

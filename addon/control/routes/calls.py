@@ -11,12 +11,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from addon.control import views
-from addon.control.access import Access, needs
-from addon.control.audience import Audience
-from addon.control.describe import answers, body_example, group
 from addon.control.paging import PageQuery, RenderedPage, render_page
-from addon.control.problems import kept_as_json
-from addon.control.routing import Caller, Here, reply
+from addon.web.access import Access, needs
+from addon.web.describe import answers, body_example, group
+from addon.web.disconnect import Audience
+from addon.web.problems import kept_as_json
+from addon.web.routing import Caller, Here, reply
 from store.models import Call, Page, SessionName, Status
 
 router = group("calls")

@@ -10,10 +10,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from addon.control import views
-from addon.control.access import Access, needs
-from addon.control.audience import Audience
-from addon.control.describe import answers, body_example, group, nothing
-from addon.control.routing import Api, Caller, Here, reply
+from addon.web.access import Access, needs
+from addon.web.describe import answers, body_example, group, nothing
+from addon.web.disconnect import Audience
+from addon.web.routing import Api, Caller, Here, reply
 from store.models import Call, SessionName
 
 router = group("workers")

@@ -11,12 +11,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from addon.control.access import OWNER, needs
-from addon.control.audience import Audience
-from addon.control.describe import answers, group
-from addon.control.problems import Problem
-from addon.control.routing import Api, Here
 from addon.control.views import event_data
+from addon.web.access import OWNER, needs
+from addon.web.describe import answers, group
+from addon.web.disconnect import Audience
+from addon.web.problems import Problem
+from addon.web.routing import Api, Here
 from store.base import BadCursor, CursorLost, StoreError
 from store.models import Event, SessionName
 

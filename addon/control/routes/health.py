@@ -5,11 +5,11 @@ import logging
 from starlette.responses import Response
 
 from addon import metrics
-from addon.control.access import needs
-from addon.control.describe import PUBLIC, answers, group
-from addon.control.problems import Problem
-from addon.control.routing import Here, reply
 from addon.control.views import Health
+from addon.web.access import needs
+from addon.web.describe import PUBLIC, answers, group
+from addon.web.problems import Problem
+from addon.web.routing import Here, reply
 from store.base import StoreUnavailable
 
 router = group("health")

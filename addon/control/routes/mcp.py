@@ -6,10 +6,10 @@ from fastapi import Body
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
-from addon.control.describe import answers, body_example, group, nothing
-from addon.control.problems import Problem
-from addon.control.routing import Caller, Here, reply
 from addon.tools.mcp_pins import ChangedAgain, NotHeldBack
+from addon.web.describe import answers, body_example, group, nothing
+from addon.web.problems import Problem
+from addon.web.routing import Caller, Here, reply
 
 router = group("mcp")
 

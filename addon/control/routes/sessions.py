@@ -7,12 +7,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from addon.control import views
-from addon.control.access import needs
-from addon.control.describe import answers, body_example, group, nothing
 from addon.control.paging import PageQuery, render_page
-from addon.control.routing import Caller, Here, reply
 from addon.control.versions import IF_MATCH, changed, tagged
 from addon.control.views import SessionView
+from addon.web.access import needs
+from addon.web.describe import answers, body_example, group, nothing
+from addon.web.routing import Caller, Here, reply
 from store.models import Page, Policy, Session, SessionName
 
 router = group("sessions")

@@ -3,8 +3,8 @@
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
-from addon.control.describe import answers, group
-from addon.control.routing import Here, reply
+from addon.web.describe import answers, group
+from addon.web.routing import Here, reply
 
 router = group("store")
 

@@ -8,11 +8,11 @@ from fastapi import Body
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
-from addon.control.access import Access, Right
-from addon.control.describe import answers, body_example, group, nothing
-from addon.control.problems import Problem
-from addon.control.routing import Caller, Here, reply
-from addon.control.tokens import Name, Token
+from addon.web.access import Access, Right
+from addon.web.describe import answers, body_example, group, nothing
+from addon.web.problems import Problem
+from addon.web.routing import Caller, Here, reply
+from addon.web.tokens import Name, Token
 from store.models import SessionName
 
 logger = logging.getLogger("toolgraft")

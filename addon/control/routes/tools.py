@@ -9,15 +9,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from addon.control import views
-from addon.control.access import needs
-from addon.control.describe import answers, body_example, group, nothing
 from addon.control.masks import unmasked
-from addon.control.problems import Problem, kept_as_json
-from addon.control.routing import Caller, Here, reply
 from addon.control.versions import IF_MATCH, IF_NONE_MATCH, changed, tagged
-from addon.core.documents import Document
-from addon.core.toolset import normalise
+from addon.core.framing.documents import Document
+from addon.core.tools.tool_forms import normalise
 from addon.graft.session_config import shared_with
+from addon.web.access import needs
+from addon.web.describe import answers, body_example, group, nothing
+from addon.web.problems import Problem, kept_as_json
+from addon.web.routing import Caller, Here, reply
 from store.models import Session, SessionName, ToolRules, Toolset
 
 router = group("tools")

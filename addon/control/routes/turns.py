@@ -8,11 +8,11 @@ from pydantic import Field
 from starlette.responses import Response
 
 from addon.control import views
-from addon.control.access import needs
-from addon.control.describe import answers, group
 from addon.control.paging import PageQuery, render_page
-from addon.control.routing import Here
 from addon.control.views import TurnView
+from addon.web.access import needs
+from addon.web.describe import answers, group
+from addon.web.routing import Here
 from store.models import Page, SessionName
 
 router = group("turns")

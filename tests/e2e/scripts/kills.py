@@ -5,7 +5,7 @@ import os
 import signal
 from pathlib import Path
 
-from addon.doors.handover import Handover
+from addon.gateway.handover import Handover
 
 _safe = Handover.safe
 

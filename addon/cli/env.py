@@ -1,0 +1,163 @@
+"""`toolgraft env` and `toolgraft run`: point unmodified clients at the running proxy.
+
+Base URLs send a client to the reverse proxy, over plain HTTP. With `--proxy`, a client keeps its own URLs, uses the
+regular proxy, and trusts its CA. With `--openai`, an OpenAI client uses the front door.
+"""
+
+import json
+import os
+import shlex
+from pathlib import Path
+from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
+
+import typer
+
+from addon.cli import options, output
+
+Shell = Literal["bash", "zsh", "fish", "powershell", "cmd"]
+
+DEFAULTS = {"reverse": "http://127.0.0.1:8081", "regular": "http://127.0.0.1:8080"}
+BASE_URLS = ("GOOGLE_GEMINI_BASE_URL", "GOOGLE_VERTEX_BASE_URL", "CODE_ASSIST_ENDPOINT")
+CA_FILES = ("SSL_CERT_FILE", "NODE_EXTRA_CA_CERTS", "REQUESTS_CA_BUNDLE")
+
+Proxy = Annotated[bool, typer.Option("--proxy", help="Use the regular proxy and its CA, instead of base URLs.")]
+OpenAI = Annotated[
+    bool, typer.Option("--openai", help="For OpenAI clients: use the front door, with a token as the key.")
+]
+
+
+def env(
+    shell: Annotated[Shell | None, typer.Option(help="The shell to write for. Default: $SHELL.")] = None,
+    proxy: Proxy = False,
+    openai: OpenAI = False,
+    session: options.Session = "default",
+    url: options.Url = None,
+    as_json: options.Json = False,
+) -> None:
+    """Print the environment variables that point clients at the proxy: eval "$(toolgraft env)".
+
+    The ports are those of the proxy on this machine. If --url names another machine, they are the default ports.
+    """
+    found = variables(session=session, proxy=proxy, openai=openai, url=url)
+    if as_json:
+        output.print_json(found)
+        return
+    for name, value in found.items():
+        print(assignment(shell or _own_shell(), name, value))
+
+
+def run(
+    command: Annotated[list[str], typer.Argument(help="The client and its arguments.", metavar="CMD …")],
+    proxy: Proxy = False,
+    openai: OpenAI = False,
+    session: options.Session = "default",
+    url: options.Url = None,
+) -> None:
+    """Run a client that uses the proxy: toolgraft run -- gemini -p hello. Exits with the client's status."""
+    try:
+        found = variables(session=session, proxy=proxy, openai=openai, url=url)
+        if openai:
+            os.environ.pop("TOOLGRAFT_TOKEN", None)  # the client's own token has fewer rights
+        os.execvpe(command[0], command, os.environ | found)
+    except OSError as error:
+        output.note(f"{command[0]}: {error.strerror}")
+        raise typer.Exit(127 if isinstance(error, FileNotFoundError) else 126) from None
+
+
+def variables(*, session: str, proxy: bool = False, openai: bool = False, url: str | None = None) -> dict[str, str]:
+    """The variables by name. Ends the command if the running proxy has no port of the required kind."""
+    if openai:
+        if proxy:
+            output.fail("--openai and --proxy exclude each other: choose one")
+        return _front_door(session, url)
+    if not proxy:
+        base = _address_of("reverse", url)
+        if session != "default":
+            base += f"/@{session}"
+        return dict.fromkeys(BASE_URLS, base)
+    address = _address_of("regular", url)
+    if session != "default":
+        address = address.replace("://", f"://{session}:x@", 1)
+    ca = _ca(url)
+    if not ca.exists():
+        output.note(f"{ca} does not exist yet: the proxy creates it at its first start")
+    return {"HTTPS_PROXY": address} | dict.fromkeys(CA_FILES, str(ca))
+
+
+def _front_door(session: str, url: str | None) -> dict[str, str]:
+    """A header names the session, because OpenAI's URLs have no place for it."""
+    from addon.cli.ask_token import ask_token
+
+    base, token = ask_token(session, url)
+    found = {"OPENAI_BASE_URL": f"{base}/v1", "OPENAI_API_KEY": token}
+    return found if session == "default" else found | {"OPENAI_CUSTOM_HEADERS": f"x-graft-session: {session}"}
+
+
+def assignment(shell: Shell, name: str, value: str) -> str:
+    """The line that sets and exports a variable in a shell."""
+    match shell:
+        case "bash" | "zsh":
+            return f"export {name}={shlex.quote(value)}"
+        case "fish":
+            escaped = value.replace("\\", "\\\\").replace("'", "\\'")
+            return f"set -gx {name} '{escaped}'"
+        case "powershell":
+            escaped = value.replace("'", "''")
+            return f"$env:{name} = '{escaped}'"
+        case "cmd":
+            return f'set "{name}={value}"'
+
+
+def _own_shell() -> Shell:
+    match Path(os.environ.get("SHELL", "")).name, os.name:
+        case "fish", _:
+            return "fish"
+        case "pwsh", _:
+            return "powershell"
+        case "", "nt":
+            return "powershell"
+    return "bash"
+
+
+def _address_of(kind: Literal["reverse", "regular"], url: str | None) -> str:
+    """The first address of a kind in the state folder's proxy file. Without that file, or for a proxy on another
+    machine, the default port."""
+    host = _remote_host(url)
+    if host is not None:
+        literal = f"[{host}]" if ":" in host else host
+        return f"http://{literal}:{urlsplit(DEFAULTS[kind]).port}"
+    addresses = _read_proxy_file().get(kind, [DEFAULTS[kind]])
+    if not addresses:
+        hint = "without --proxy" if kind == "regular" else "with --proxy"
+        output.fail(f"the running proxy has no {kind} port: start it with one, or run this command {hint}")
+    return str(addresses[0])
+
+
+def _ca(url: str | None) -> Path:
+    """The CA file named in the proxy file. Without it, or for a proxy on another machine, mitmproxy's usual path."""
+    written = _read_proxy_file().get("ca") if _remote_host(url) is None else None
+    return Path(written) if isinstance(written, str) else Path.home() / ".mitmproxy" / "mitmproxy-ca-cert.pem"
+
+
+def _remote_host(url: str | None) -> str | None:
+    """The host of a proxy on another machine; None for this machine."""
+    from addon.settings import is_loopback
+
+    host = urlsplit(url).hostname if url else None
+    return None if host is None or is_loopback(host) else host
+
+
+def _read_proxy_file() -> dict[str, Any]:
+    from addon.settings import state_folder
+    from addon.web.token import check_folder
+
+    try:
+        check_folder(state_folder())
+    except (OSError, ValueError) as error:
+        output.fail(str(error))
+    try:
+        found = json.loads((state_folder() / "proxy.json").read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,1 @@
+"""Answers of the model: calls taken out of them, and their usage."""

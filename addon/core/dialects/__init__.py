@@ -1,0 +1,1 @@
+"""Other languages as Gemini's documents, and back: chat completions, Responses, Interactions."""

@@ -1,0 +1,1 @@
+"""The Interactions API as Gemini's documents, and back."""

@@ -1,0 +1,269 @@
+"""Converts requests, steps and Contents between the Interactions API and Gemini's form.
+
+A step becomes a Content: the user's if it is input or the result of a call, else the model's. What Gemini has no form
+for travels unchanged under the key `step` or `content` of a part.
+
+An interaction that the service keeps is named by its id. The id is stored as a thought part of a model Content
+(`mark_part`): it stays with the model's parts in the ledger and is never visible. The service knows everything up to
+that interaction.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from addon.core.dialects.interactions.tools import calling_config, to_gemini_tools
+from addon.core.framing.documents import Document, Malformed, as_list, camel, decode, encode, get, objects, parts_of
+from addon.core.history.calls import response_of
+from addon.core.history.rewriting import DUMMY_SIGNATURE
+
+MEDIA = frozenset({"image", "audio", "video", "document"})
+_USERS = frozenset({"user_input", "function_result"})
+_ID = "interactionId"
+_CALLED = "calledAs"
+_JOINED_LATER = " pieces"  # a key that no step of the service has
+
+# --- ids ------------------------------------------------------------------------------------------------------
+
+
+def mark_part(interaction_id: str) -> Document:
+    """The part that stands for an interaction that the service keeps."""
+    return {"thought": True, "thoughtSignature": interaction_id, _ID: interaction_id}
+
+
+def marked_id(content: Document) -> str | None:
+    """The last interaction id in a Content, if any. One answer may take several interactions."""
+    return next((part[_ID] for part in reversed(parts_of(content)) if isinstance(part.get(_ID), str)), None)
+
+
+def call_names(content: Document) -> dict[str, str]:
+    """The original names of a Content's calls, by call id: the service knows the calls by these names."""
+    calls = [call for part in parts_of(content) if isinstance(call := get(part, "functionCall"), dict)]
+    return {call["id"]: call[_CALLED] for call in calls if isinstance(call.get("id"), str) and call.get(_CALLED)}
+
+
+def with_call_name(step: Document, names: Mapping[str, str]) -> Document:
+    """A result with the original name of its call."""
+    name = names.get(call_id) if isinstance(call_id := step.get("call_id"), str) else None
+    return step if name is None else {**step, "name": name}
+
+
+def kept_history(interaction_id: str) -> list[Document]:
+    """Contents that stand for a history that the service keeps. Its model turn holds only the interaction's id."""
+    model_turn = {"role": "model", "parts": [{"text": interaction_id}, mark_part(interaction_id)]}
+    return [{"role": "user", "parts": [{"text": ""}]}, model_turn]
+
+
+# --- steps and contents ---------------------------------------------------------------------------------------
+
+
+def input_steps(given: Any) -> list[Document]:
+    """An `input` in any of its forms as a list of steps. Raises Malformed."""
+    if given is None:
+        return []
+    if isinstance(given, str):
+        given = {"type": "text", "text": given}
+    items = as_list(given)
+    if not all(isinstance(item, dict) for item in items):
+        raise Malformed("an item of the input is neither a step nor a content")
+    if any(is_step(item) for item in items):
+        return items
+    return [{"type": "user_input", "content": items}] if items else []
+
+
+def kind_of(item: Document) -> str:
+    """The type of a step or a content; "" if it has none."""
+    kind = item.get("type")
+    return kind if isinstance(kind, str) else ""
+
+
+def is_step(item: Document) -> bool:
+    """Whether an item is a step, not a content."""
+    kind = kind_of(item)
+    if not kind:
+        return "role" in item  # the older form of steps has no types
+    return kind in ("user_input", "model_output", "thought") or kind.endswith(("_call", "_result"))
+
+
+def is_tool_step(step: Document) -> bool:
+    """Whether a step belongs to a tool: a call or a result. The client may not get such a step."""
+    return kind_of(step).endswith(("_call", "_result"))
+
+
+def content_of(step: Document) -> Document:
+    """A step as a Content."""
+    is_users = kind_of(step) in _USERS if kind_of(step) else step.get("role") == "user"
+    return {"role": "user" if is_users else "model", "parts": parts_of_step(step)}
+
+
+def parts_of_step(step: Document) -> list[Document]:
+    """A step as Gemini parts."""
+    kind = kind_of(step)
+    if kind == "function_call":
+        arguments, name = step.get("arguments"), step.get("name", "")
+        call = {"id": step.get("id"), "name": name, "args": arguments if isinstance(arguments, dict) else {}}
+        return [{"functionCall": {**call, _CALLED: name}}]
+    if kind == "function_result":
+        error = str(step.get("result")) if step.get("is_error") and not isinstance(step.get("result"), dict) else None
+        head = {"id": step.get("call_id"), "name": step.get("name") or ""}
+        return [{"functionResponse": {**head, "response": response_of(step.get("result"), error), "step": step}}]
+    if kind == "thought":
+        text = "".join(str(one.get("text", "")) for one in objects(step.get("summary")))
+        return [thought(text, step.get("signature"))]
+    if kind.endswith("_call"):
+        used = {"toolType": kind, "id": step.get("id"), "args": step.get("arguments")}
+        return [{"toolCall": {**used, "step": step}}]
+    if kind.endswith("_result"):
+        used = {"toolType": kind, "id": step.get("call_id"), "response": step.get("result")}
+        return [{"toolResponse": {**used, "step": step}}]
+    return [part_of(one) for one in objects(step.get("content"))]
+
+
+def part_of(content: Document) -> Document:
+    """A content of a step as a Gemini part: text, media, or the content itself if Gemini has no form for it."""
+    kind = kind_of(content)
+    if kind == "text" and isinstance(content.get("text"), str):
+        return {"text": content["text"]}
+    mime = content.get("mime_type") or f"{kind}/*"
+    if kind in MEDIA and isinstance(content.get("data"), str):
+        return {"inlineData": {"mimeType": mime, "data": content["data"]}}
+    if kind in MEDIA and isinstance(content.get("uri"), str):
+        return {"fileData": {"mimeType": mime, "fileUri": content["uri"]}}
+    return {"content": content}
+
+
+def thought(text: str, signature: Any) -> Document:
+    """A thought as a part. Only a signed thought counts for the history."""
+    part: Document = {"text": text, "thought": True}
+    return {**part, "thoughtSignature": signature} if signature else part
+
+
+def steps_of(content: Document) -> list[Document]:
+    """A Content as steps."""
+    steps: list[Document] = []
+    outer = "model_output" if content.get("role") == "model" else "user_input"
+    for part in parts_of(content):
+        if _ID in part:
+            continue
+        step = _step(part)
+        if step is not None:
+            steps.append(step)
+        elif steps and steps[-1]["type"] == outer:
+            steps[-1]["content"].append(_content(part))
+        else:
+            steps.append({"type": outer, "content": [_content(part)]})
+    return steps
+
+
+def _step(part: Document) -> Document | None:
+    """The step for a part that is a step by itself; None for a part that is a content."""
+    if isinstance(call := get(part, "functionCall"), dict):
+        named = {"id": call.get("id"), "name": call.get("name")}
+        return {"type": "function_call", **named, "arguments": get(call, "args") or {}}
+    if isinstance(answer := get(part, "functionResponse"), dict):
+        return _result(answer)
+    for kind in ("toolCall", "toolResponse"):
+        if isinstance(used := get(part, kind), dict) and isinstance(step := used.get("step"), dict):
+            return step
+    if part.get("thought"):
+        signature = get(part, "thoughtSignature")
+        head = {} if signature in (None, DUMMY_SIGNATURE) else {"signature": signature}
+        summary = {"summary": [{"type": "text", "text": part["text"]}]} if part.get("text") else {}
+        return {"type": "thought", **head, **summary}
+    return None
+
+
+def _result(answer: Document) -> Document:
+    """A function_result. The client's own result keeps its members and gets the id and the name of its call."""
+    call = {"call_id": answer.get("id"), "name": answer.get("name")}
+    if isinstance(step := answer.get("step"), dict):
+        return {**step, **{key: value for key, value in call.items() if step.get(key) != value and value}}
+    response = get(answer, "response") or {}
+    failed = {"is_error": True} if response.keys() == {"error"} else {}
+    return {"type": "function_result", **call, "result": response, **failed}
+
+
+def _content(part: Document) -> Document:
+    if isinstance(part.get("content"), dict):
+        return dict(part["content"])
+    for key, value, name in (("inlineData", "data", "data"), ("fileData", "fileUri", "uri")):
+        if isinstance(media := get(part, key), dict):
+            mime = str(get(media, "mimeType") or "")
+            kind = mime.partition("/")[0]
+            content: Document = {"type": kind if kind in MEDIA else "document", name: get(media, value)}
+            return content if mime.endswith("/*") else {**content, "mime_type": mime}
+    return {"type": "text", "text": str(part.get("text", ""))}
+
+
+# --- streamed steps -------------------------------------------------------------------------------------------
+
+
+def parts_of_delta(delta: Document) -> list[Document]:
+    """The parts of a delta of a step that is no call."""
+    match delta:
+        case {"type": "text" | "image" | "audio" | "video" | "document"}:
+            return [part_of(delta)]
+        case {"type": "thought_signature", "signature": str(signature)}:
+            return [thought("", signature)]
+        case {"type": "thought_summary", "content": {"text": str(text)}}:
+            return [thought(text, None)]
+    return []
+
+
+def with_delta(step: Document, delta: Document) -> Document:
+    """A step with a delta added. The arguments of a function_call are pieces of JSON; `completed_step` joins them. The
+    given step may be changed in place."""
+    if delta.get("type") == "arguments_delta" and isinstance(piece := delta.get("arguments") or "", str):
+        if _JOINED_LATER not in step:
+            return {**step, _JOINED_LATER: [piece]}
+        step[_JOINED_LATER].append(piece)
+        return step
+    return step | {key: value for key, value in delta.items() if key != "type"}
+
+
+def completed_step(step: Document) -> Document:
+    """A step with its pieces joined. Arguments that are no JSON object are kept as text under the key `arguments`."""
+    whole = {key: value for key, value in step.items() if key != _JOINED_LATER}
+    if pieces := "".join(step.get(_JOINED_LATER, ())):
+        try:
+            arguments = decode(pieces.encode("utf-8", "surrogatepass"))
+        except Malformed:
+            arguments = None
+        whole["arguments"] = arguments if isinstance(arguments, dict) else {"arguments": pieces}
+    return whole
+
+
+# --- requests -------------------------------------------------------------------------------------------------
+
+
+def gemini_config(given: Document) -> Document:
+    """Gemini's generationConfig for a request, limited to the fields that matter for tools."""
+    config: Document = {}
+    if mime := given.get("response_mime_type"):
+        config["responseMimeType"] = mime
+    if modalities := given.get("response_modalities"):
+        config["responseModalities"] = modalities
+    for form in objects(given.get("response_format")):
+        if form.get("type", "text") != "text" or "schema" in form or form.get("mime_type") == "application/json":
+            config["responseFormat"] = form
+    return config
+
+
+def gemini_request(given: Document, previous: str | None, steps: Sequence[Document]) -> bytes:
+    """A request in Gemini's form. Its Contents stand for the previous interaction, if any, and for each step."""
+    config = given.get("generation_config")
+    calling = calling_config(config.get("tool_choice") if isinstance(config, dict) else None)
+    contents = [*(kept_history(previous) if previous is not None else []), *map(content_of, steps)]
+    document: Document = {"contents": contents, "model": given.get("model", "")}
+    if given.get("tools") is not None:
+        document["tools"] = to_gemini_tools(given["tools"])
+    tool_config: Document = {} if calling is None else {"functionCallingConfig": calling}
+    if any("functionDeclarations" not in tool for tool in document.get("tools", ())):
+        tool_config["includeServerSideToolInvocations"] = True  # this API always shows the steps of built-in tools
+    if tool_config:
+        document["toolConfig"] = tool_config
+    if config := gemini_config(given):
+        document["generationConfig"] = config
+    for name in ("cached_content", "continuation_token"):
+        if isinstance(given.get(name), str):
+            document[camel(name)] = given[name]
+    return encode(document)

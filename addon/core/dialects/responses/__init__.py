@@ -1,0 +1,30 @@
+"""The OpenAI Responses API in front of Gemini, as pure conversions: requests in, items, events and errors out.
+
+`read_request` parses a request, `ResponsesRequest.add_to` converts its input to the Contents that the request adds to a
+history, a `Translator` writes the answer, and `error_document` writes errors. No I/O, no clock.
+"""
+
+from addon.core.dialects.responses.errors import error_document, error_status
+from addon.core.dialects.responses.input_items import input_page, stored_items
+from addon.core.dialects.responses.invalid import Invalid
+from addon.core.dialects.responses.past import AddedContents, StoredCalls
+from addon.core.dialects.responses.replay import events_of
+from addon.core.dialects.responses.request import ResponsesRequest, read_request
+from addon.core.dialects.responses.tools import function_tools
+from addon.core.dialects.responses.translator import Translator, sse
+
+__all__ = [
+    "AddedContents",
+    "Invalid",
+    "ResponsesRequest",
+    "StoredCalls",
+    "Translator",
+    "error_document",
+    "error_status",
+    "events_of",
+    "function_tools",
+    "input_page",
+    "read_request",
+    "sse",
+    "stored_items",
+]

@@ -1,0 +1,131 @@
+"""The input items of a request as they are stored with its response, and listed in pages.
+
+Items are listed as given, with the members that OpenAI adds to every item: an id, a status, content in parts. The data
+of images and files is stored once: if the history holds it, an item only refers to it. Pure.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+
+from addon.core.dialects.responses.invalid import bad, one_of
+from addon.core.dialects.responses.options import INCLUDABLE
+from addon.core.framing.documents import Document, get, parts_of
+
+_PREFIXES = {"message": "msg", "function_call": "fc", "function_call_output": "fco", "reasoning": "rs"}
+_DATA = ("image_url", "file_data")
+_LIMIT, _MOST = 20, 100
+
+
+def stored_items(
+    given: str | Sequence[Document], contents: Sequence[Document], new_id: Callable[[str], str]
+) -> list[Document]:
+    """The items to store for a valid input. `contents`: the Contents that the request adds to the history, stored
+    beside the items. `new_id`: makes an id from a prefix such as `msg`, followed by an underscore."""
+    items = [{"role": "user", "content": given}] if isinstance(given, str) else given
+    places = {data: at for at, data in reversed(list(enumerate(_blobs(contents))))}
+    ids: set[str] = set()
+    items_to_store = []
+    for one in items:
+        item = _completed({key: value for key, value in one.items() if value is not None})
+        item_id = item.get("id")
+        if not isinstance(item_id, str) or not item_id or item_id in ids:
+            item_id = new_id(_PREFIXES[item["type"]])
+        ids.add(item_id)
+        items_to_store.append(_with_parts({**item, "id": item_id}, lambda part: _slim(part, places)))
+    return items_to_store
+
+
+def input_page(stored: Sequence[Document], contents: Sequence[Document], query: Sequence[tuple[str, str]]) -> Document:
+    """A page of the list of items. `query`: `limit` (1 to 100, default 20), `order` (default `desc`), `after` (an
+    item's id), `include`. Raises Invalid."""
+    limit, order, after = _LIMIT, "desc", None
+    for name, value in query:
+        if name == "limit":
+            limit = _limit(value)
+        elif name == "order":
+            order = one_of(value, ("asc", "desc"), "order")
+        elif name == "after":
+            after = value
+        elif name in ("include", "include[]"):
+            one_of(value, INCLUDABLE, "include", "nothing else can be included")
+        else:
+            raise bad(name, "is not known; use after, include, limit or order", "unknown_parameter")
+    items = list(stored) if order == "asc" else list(reversed(stored))
+    if after is not None:
+        places = [at for at, item in enumerate(items) if item["id"] == after]
+        if not places:
+            raise bad("after", f"is {after}, which is not the id of an item in this list")
+        items = items[places[0] + 1 :]
+    blobs = list(_blobs(contents))
+    data = [_with_parts(item, lambda part: _whole(part, blobs)) for item in items[:limit]]
+    return {
+        "object": "list",
+        "data": data,
+        "first_id": data[0]["id"] if data else None,
+        "last_id": data[-1]["id"] if data else None,
+        "has_more": len(items) > limit,
+    }
+
+
+def _limit(value: str) -> int:
+    if not (value.isascii() and value.isdigit() and 1 <= int(value) <= _MOST):
+        raise bad("limit", f"is {value}; it must be a whole number from 1 to {_MOST}")
+    return int(value)
+
+
+def _completed(item: Document) -> Document:
+    kind = item.get("type", "message")
+    if kind == "reasoning":
+        return {"summary": [], **item}
+    item = {"type": kind, "status": "completed", **item}
+    if kind == "function_call_output" and isinstance(item["output"], list):
+        item["output"] = [_input_part(part) for part in item["output"]]
+    elif kind == "message":
+        convert = _output_part if item["role"] == "assistant" else _input_part
+        content = item["content"]
+        content = [{"type": "text", "text": content}] if isinstance(content, str) else content
+        item["content"] = [convert(part) for part in content]
+    return item
+
+
+def _input_part(part: Document) -> Document:
+    if "text" in part:
+        return {"type": "input_text", "text": part["text"]}
+    part = {key: value for key, value in part.items() if value is not None}
+    return {"detail": "auto", **part} if part["type"] == "input_image" else part
+
+
+def _output_part(part: Document) -> Document:
+    if "text" not in part:
+        return part
+    return {"annotations": part.get("annotations") or [], "type": "output_text", "text": part["text"]}
+
+
+def _with_parts(item: Document, changed: Callable[[Document], Document]) -> Document:
+    """The item with a function applied to each of its content or output parts."""
+    parts = {name: item[name] for name in ("content", "output") if isinstance(item.get(name), list)}
+    return {**item, **{name: [changed(part) for part in value] for name, value in parts.items()}}
+
+
+def _slim(part: Document, places: dict[str, int]) -> Document:
+    for name in _DATA:
+        head, _, data = str(part.get(name, "")).partition(",")
+        if data in places:
+            return {**part, name: {"head": head, "blob": places[data]}}
+    return part
+
+
+def _whole(part: Document, blobs: Sequence[str]) -> Document:
+    for name in _DATA:
+        if isinstance(reference := part.get(name), dict):
+            return {**part, name: f"{reference['head']},{blobs[reference['blob']]}"}
+    return part
+
+
+def _blobs(contents: Sequence[Document]) -> Iterator[str]:
+    """The data of all inlineData parts in these Contents, in order, including those in functionResponses."""
+    for content in contents:
+        for part in parts_of(content):
+            response = get(part, "functionResponse")
+            for one in (part, *(parts_of(response) if isinstance(response, dict) else ())):
+                if isinstance(blob := get(one, "inlineData"), dict):
+                    yield str(blob.get("data"))

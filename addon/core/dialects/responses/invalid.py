@@ -1,0 +1,95 @@
+"""Errors for bad input to the OpenAI front door, in OpenAI's form, and the checks that all modules here share.
+
+Values are decoded JSON. `at`: the position of a value in the request, such as `input[2].content[0].image_url`.
+"""
+
+import json
+from collections.abc import Collection
+from typing import Any
+
+from addon.core.framing.documents import Document
+
+
+class Invalid(ValueError):
+    """A request is invalid. `param`: the field. `code`: one of OpenAI's, such as `invalid_type`."""
+
+    def __init__(self, message: str, param: str | None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        self.code = code
+
+
+def bad(at: str, message: str, code: str = "invalid_value") -> Invalid:
+    return Invalid(f"{at} {message}", at, code)
+
+
+def quoted(value: object) -> str:
+    """A bad value, short enough for a message."""
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 80 else f"{text[:77]}…"
+
+
+def fields(value: object, known: Collection[str], at: str) -> Document:
+    """An object's fields. Null fields are unset, whatever their names, because clients send all fields that they know.
+    Unknown fields are refused."""
+    if not isinstance(value, dict):
+        raise bad(at, "must be an object", "invalid_type")
+    given = {key: member for key, member in value.items() if member is not None}
+    for key in given:
+        if key not in known:
+            message = f"is not known; known fields are {', '.join(known)}"
+            raise bad(f"{at}.{key}", message, "unknown_parameter")
+    return given
+
+
+def required(value: Document, key: str, at: str) -> Any:
+    if key not in value:
+        raise bad(f"{at}.{key}" if at else key, "is missing", "missing_required_parameter")
+    return value[key]
+
+
+def string(value: object, at: str) -> str:
+    if not isinstance(value, str):
+        raise bad(at, f"must be a string, not {quoted(value)}", "invalid_type")
+    return value
+
+
+def boolean(value: object, at: str) -> bool:
+    if not isinstance(value, bool):
+        raise bad(at, f"must be true or false, not {quoted(value)}", "invalid_type")
+    return value
+
+
+def array(value: object, at: str) -> list[Any]:
+    if not isinstance(value, list):
+        raise bad(at, f"must be a list, not {quoted(value)}", "invalid_type")
+    return value
+
+
+def one_of(value: object, fitting: Collection[str], at: str, reason: str = "") -> str:
+    """One of a few strings. `reason`: why others are refused."""
+    if not isinstance(value, str) or value not in fitting:
+        because = f" ({reason})" if reason else ""
+        raise bad(at, f"is {quoted(value)}; it must be {_either(fitting)}{because}")
+    return value
+
+
+def _either(fitting: Collection[str]) -> str:
+    return " or ".join(f'"{one}"' for one in fitting)
+
+
+def number(value: object, low: float, high: float, at: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise bad(at, f"must be a number, not {quoted(value)}", "invalid_type")
+    if not low <= value <= high:
+        raise bad(at, f"is {value}; it must be from {low} to {high}")
+    return value
+
+
+def count(value: object, at: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise bad(at, f"must be a whole number, not {quoted(value)}", "invalid_type")
+    if not 1 <= value < 2**31:
+        raise bad(at, f"is {value}; it must be 1 or more, and fit in 31 bits")
+    return value

@@ -1,0 +1,243 @@
+"""Items of a Responses API `input`, checked and ready to become Gemini parts.
+
+Items and fields without meaning for the model (`reasoning` items, empty texts, ids, states) are accepted and left out,
+because clients send them back in their histories. What Gemini does not support is refused with its position. Pure: the
+input is never changed.
+"""
+
+import re
+import string as characters
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple
+
+from addon.core.dialects.responses.invalid import array, bad, boolean, fields, one_of, quoted, required, string
+from addon.core.framing.documents import Document, Malformed, decode
+from addon.core.history.calls import response_of
+
+Part = Document
+
+_ROLES = ("user", "assistant", "system", "developer")
+_TYPES = ("message", "function_call", "function_call_output", "reasoning")
+_DATA_URL = re.compile(r"data:([\w.+-]+/[\w.+-]+)(?:;[\w.+-]+=[^;,]*)*;base64", re.IGNORECASE)
+_BASE64 = f"{characters.ascii_letters}{characters.digits}+/".encode()
+_OUTPUT_PARTS = ("input_text", "input_image", "input_file")
+
+
+class Message(NamedTuple):
+    """A message of one side. `at`: its position in the request."""
+
+    side: Literal["user", "model"]
+    parts: list[Part]
+    at: str
+
+
+class FunctionCall(NamedTuple):
+    call_id: str
+    name: str
+    args: Document
+    at: str
+
+
+class CallOutput(NamedTuple):
+    """The result of a call: a functionResponse's `response`, and its `parts`, if any."""
+
+    call_id: str
+    response: Document
+    parts: list[Part]
+    at: str
+
+
+type Item = Message | FunctionCall | CallOutput
+
+
+class Input(NamedTuple):
+    """`system`: the texts of system and developer messages, which go into Gemini's system instruction."""
+
+    items: list[Item]
+    system: list[Part]
+
+
+def read_input(value: object) -> Input:
+    """A text, or a list of items. Raises Invalid."""
+    if isinstance(value, str):
+        if not value:
+            raise bad("input", "is empty; it must be a text or a list of items")
+        return Input([Message("user", [{"text": value}], "input")], [])
+    if not isinstance(value, list):
+        raise bad("input", f"must be a string or a list of items, not {quoted(value)}", "invalid_type")
+    read = Input([], [])
+    places: dict[tuple[type, str], str] = {}
+    for index, item in enumerate(value):
+        at = f"input[{index}]"
+        one = _item(item, at, read.system)
+        if one is None:
+            continue
+        if not isinstance(one, Message):
+            before = places.setdefault((type(one), one.call_id), at)
+            if before != at:
+                raise bad(f"{at}.call_id", f"is also that of {before}; each call and each output may occur only once")
+        read.items.append(one)
+    return read
+
+
+def _item(value: object, at: str, system: list[Part]) -> Item | None:
+    if not isinstance(value, dict):
+        raise bad(at, "must be an object (an item)", "invalid_type")
+    kind = value.get("type") or ("message" if "role" in value else "item_reference" if "id" in value else None)
+    if kind == "message":
+        return _message(value, at, system)
+    if kind == "function_call":
+        return _call(value, at)
+    if kind == "function_call_output":
+        return _output(value, at)
+    if kind == "reasoning":
+        fields(value, ("type", "id", "summary", "content", "encrypted_content", "status"), at)
+        return None
+    if kind == "item_reference":
+        message = "refers to an item that is not stored here; send the item itself, or its response's id as "
+        raise bad(at, f"{message}previous_response_id", "unsupported_value")
+    raise bad(f"{at}.type", f"is {quoted(kind)}; it must be one of {', '.join(_TYPES)}")
+
+
+def _message(value: Document, at: str, system: list[Part]) -> Message | None:
+    message = fields(value, ("type", "role", "content", "id", "status", "phase"), at)
+    role = one_of(required(message, "role", at), _ROLES, f"{at}.role")
+    content = required(message, "content", at)
+    if isinstance(content, str):
+        parts: list[Part] = [{"text": content}] if content else []
+    else:
+        kinds = _PARTS_OF[role]
+        parts = _parts(array(content, f"{at}.content"), kinds, f"{at}.content")
+    if role in ("system", "developer"):
+        system += parts
+        return None
+    if role == "user" and not parts:
+        raise bad(f"{at}.content", "is empty; a user's message must have content")
+    return Message("user" if role == "user" else "model", parts, at) if parts else None
+
+
+def _parts(content: list[Any], kinds: Mapping[str, Any], at: str) -> list[Part]:
+    found: list[Part] = []
+    for index, part in enumerate(content):
+        place = f"{at}[{index}]"
+        if not isinstance(part, dict):
+            raise bad(place, "must be an object (a content part)", "invalid_type")
+        kind = one_of(part.get("type"), kinds, f"{place}.type")
+        if (read := kinds[kind](part, place)) is not None:
+            found.append(read)
+    return found
+
+
+def _text(value: Document, at: str) -> Part | None:
+    part = fields(value, ("type", "text", "annotations", "logprobs"), at)
+    text = string(required(part, "text", at), f"{at}.text")
+    return {"text": text} if text else None
+
+
+def _refusal(value: Document, at: str) -> Part | None:
+    text = string(required(fields(value, ("type", "refusal"), at), "refusal", at), f"{at}.refusal")
+    return {"text": text} if text else None
+
+
+def _image(value: Document, at: str) -> Part:
+    image = fields(value, ("type", "image_url", "detail", "file_id"), at)
+    _no_stored_file(image, at, "image_url")
+    one_of(image.get("detail", "auto"), ("auto",), f"{at}.detail", "Gemini chooses the resolution itself")
+    blob = _data(required(image, "image_url", at), f"{at}.image_url", "data:image/png;base64,…")
+    if not blob["mimeType"].startswith("image/"):
+        raise bad(f"{at}.image_url", f"holds {blob['mimeType']}, which is no image", "invalid_image_format")
+    return {"inlineData": blob}
+
+
+def _file(value: Document, at: str) -> Part:
+    """A file as inline data. `filename` is ignored: Gemini accepts no name beside inline data."""
+    known = ("type", "file_data", "filename", "file_url", "file_id", "detail")
+    file = fields(value, known, at)
+    _no_stored_file(file, at, "file_data")
+    if "file_url" in file:
+        message = 'cannot be fetched; send the file itself as file_data, such as "data:application/pdf;base64,…"'
+        raise bad(f"{at}.file_url", message, "unsupported_value")
+    one_of(file.get("detail", "auto"), ("auto",), f"{at}.detail", "Gemini chooses the resolution itself")
+    return {"inlineData": _data(required(file, "file_data", at), f"{at}.file_data", "data:application/pdf;base64,…")}
+
+
+def _no_stored_file(part: Document, at: str, instead: str) -> None:
+    if "file_id" in part:
+        message = f"names a file that is not stored here; send its content as {instead}, a data URL"
+        raise bad(f"{at}.file_id", message, "unsupported_value")
+
+
+def _data(value: object, at: str, example: str) -> Document:
+    """A data URL as inline data."""
+    head, comma, data = string(value, at).partition(",")
+    found = _DATA_URL.fullmatch(head)
+    if not comma or found is None:
+        problem = (
+            f'is "{head[:40]}…", which cannot be fetched' if head[:4].lower() == "http" else "is no base64 data URL"
+        )
+        raise bad(at, f'{problem}; send the data itself, as a data URL such as "{example}"')
+    if not data:
+        raise bad(at, "holds no data")
+    if not _is_base64(data):
+        raise bad(at, "holds data that is not base64, padded and without white space", "invalid_base64_image")
+    return {"mimeType": found[1].lower(), "data": data}
+
+
+def _is_base64(data: str) -> bool:
+    """Whether text is padded base64. Checks without decoding, which is twice as fast: data may be large."""
+    padding = data.encode("utf-8", "surrogatepass").translate(None, _BASE64)
+    return len(data) % 4 == 0 and padding in (b"", b"=", b"==") and data.endswith(padding.decode())
+
+
+def _call(value: Document, at: str) -> FunctionCall:
+    known = ("type", "call_id", "name", "arguments", "id", "status", "async")
+    call = fields(value, known, at)
+    if boolean(call.get("async", False), f"{at}.async"):
+        raise bad(f"{at}.async", "is true, which is not supported: each call waits for its output", "unsupported_value")
+    name = string(required(call, "name", at), f"{at}.name")
+    if not name:
+        raise bad(f"{at}.name", "is empty")
+    return FunctionCall(_call_id(call, at), name, _args(required(call, "arguments", at), f"{at}.arguments"), at)
+
+
+def _call_id(item: Document, at: str) -> str:
+    call_id = string(required(item, "call_id", at), f"{at}.call_id")
+    if not call_id:
+        raise bad(f"{at}.call_id", "is empty; it must be the call_id of a function_call")
+    return call_id
+
+
+def _args(value: object, at: str) -> Document:
+    text = string(value, at)
+    try:
+        args = decode(text.encode("utf-8", "surrogatepass")) if text.strip() else {}
+    except Malformed:
+        args = None
+    if not isinstance(args, dict):
+        raise bad(at, f"must be a JSON object as a string, not {quoted(text)}")
+    return args
+
+
+def _output(value: Document, at: str) -> CallOutput:
+    output = fields(value, ("type", "call_id", "output", "id", "status", "name"), at)
+    call_id, result = _call_id(output, at), required(output, "output", at)
+    if isinstance(result, str):
+        return CallOutput(call_id, response_of(result, None), [], at)
+    if not isinstance(result, list):
+        message = f"must be a string (a JSON object is parsed), or a list of {', '.join(_OUTPUT_PARTS)} parts"
+        raise bad(f"{at}.output", message, "invalid_type")
+    parts = _parts(result, {kind: _INPUT_PARTS[kind] for kind in _OUTPUT_PARTS}, f"{at}.output")
+    texts = [part["text"] for part in parts if "text" in part]
+    blobs = [part for part in parts if "text" not in part]
+    response = response_of("\n".join(texts), None) if texts or not blobs else {}
+    return CallOutput(call_id, response, blobs, at)
+
+
+_INPUT_PARTS = {"input_text": _text, "output_text": _text, "input_image": _image, "input_file": _file}
+_TEXTS = {"input_text": _text, "output_text": _text}
+_PARTS_OF: dict[str, Mapping[str, Any]] = {
+    "user": _INPUT_PARTS,
+    "assistant": {**_TEXTS, "refusal": _refusal},
+    "system": _TEXTS,
+    "developer": _TEXTS,
+}

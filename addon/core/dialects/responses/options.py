@@ -1,0 +1,152 @@
+"""The options of a Responses API request: Gemini's generationConfig, and options without effect.
+
+A value that would change the answer and that Gemini does not support is refused with the field's name. Values that mean
+the default behaviour are accepted. Pure.
+"""
+
+import re
+from typing import Any
+
+from addon.core.dialects.responses.invalid import (
+    Invalid,
+    array,
+    bad,
+    boolean,
+    count,
+    fields,
+    number,
+    one_of,
+    quoted,
+    required,
+    string,
+)
+from addon.core.framing.documents import Document
+from addon.core.tools.json_schema import fit_schema
+from addon.core.tools.schema import Unfit
+from addon.core.tools.tool_plan import generation, is_before
+
+_SCHEMA_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+_BUDGETS = {"none": 0, "minimal": 1024, "low": 1024, "medium": 8192, "high": 24576}
+_LEVELS = ("minimal", "low", "medium", "high")
+
+# Field → the values without effect, and why others are not supported.
+NEUTRAL: dict[str, tuple[tuple[Any, ...], str]] = {
+    "access_programs": (({},), "access programs are OpenAI's"),
+    "background": ((False,), "responses are created synchronously"),
+    "context_management": (([],), "a history is always sent whole"),
+    "image": (({}, {"context_compression": "auto"}), "Gemini has no such setting"),
+    "max_tool_calls": ((), "Gemini's calls cannot be limited; a session's max_rounds limits the proxy's rounds"),
+    "moderation": ((), "Gemini has its own moderation"),
+    "prompt": ((), "prompts are stored at OpenAI; send the text as instructions and input"),
+    "prompt_cache_options": (({}, {"mode": "implicit"}), "Gemini caches by itself"),
+    "prompt_cache_retention": (("in_memory",), "Gemini caches by itself"),
+    "service_tier": (("auto", "default"), "there is only one tier"),
+    "top_logprobs": ((0,), "log probabilities are not passed on"),
+    "truncation": (("disabled",), "Gemini refuses input that is too long"),
+}
+# Hints for OpenAI's caches and abuse monitoring. They do not change the answer, and the response repeats them.
+LABELS = ("prompt_cache_key", "safety_identifier", "user")
+INCLUDABLE = ("reasoning.encrypted_content",)
+
+
+def check_neutral(body: Document) -> None:
+    """Raise Invalid for options that are not supported."""
+    for name, (fitting, reason) in NEUTRAL.items():
+        value = body.get(name)
+        if value is not None and not any(type(value) is type(one) and value == one for one in fitting):
+            hint = f"Use {' or '.join(quoted(one) for one in fitting)}" if fitting else "Leave it out"
+            message = f"{name}={quoted(value)} is not supported: {reason}. {hint}."
+            raise Invalid(message, name, "unsupported_value" if fitting else "unsupported_parameter")
+    for name in LABELS:
+        string(body.get(name, ""), name)
+    for index, one in enumerate(array(body.get("include", []), "include")):
+        one_of(one, INCLUDABLE, f"include[{index}]", "nothing else can be included")
+    if "stream_options" in body:
+        options = fields(body["stream_options"], ("include_obfuscation",), "stream_options")
+        if not body.get("stream"):
+            raise bad("stream_options", "is only for streams; leave it out, or set stream to true")
+        if boolean(options.get("include_obfuscation", False), "stream_options.include_obfuscation"):
+            message = "is true, which is not supported: streams are not padded"
+            raise bad("stream_options.include_obfuscation", message, "unsupported_value")
+
+
+def metadata(value: object) -> dict[str, str]:
+    """At most 16 pairs: keys of up to 64 characters, values of up to 512."""
+    if not isinstance(value, dict):
+        raise bad("metadata", "must be an object of strings", "invalid_type")
+    if len(value) > 16:
+        raise bad("metadata", f"holds {len(value)} pairs; at most 16 are allowed")
+    for key, member in value.items():
+        if len(key) > 64:
+            raise bad("metadata", f"holds a key of {len(key)} characters; at most 64 are allowed")
+        if len(string(member, f"metadata.{key}")) > 512:
+            raise bad(f"metadata.{key}", f"has {len(member)} characters; at most 512 are allowed")
+    return dict(value)
+
+
+def generation_config(body: Document, model: str) -> Document:
+    """`temperature`, `top_p`, `max_output_tokens`, `text` and `reasoning` as Gemini's generationConfig."""
+    config: Document = {}
+    if "temperature" in body:
+        config["temperature"] = number(body["temperature"], 0, 2, "temperature")
+    if "top_p" in body:
+        config["topP"] = number(body["top_p"], 0, 1, "top_p")
+    if "max_output_tokens" in body:
+        config["maxOutputTokens"] = count(body["max_output_tokens"], "max_output_tokens")
+    config |= _format(fields(body.get("text", {}), ("format", "verbosity"), "text"))
+    if thinking := _thinking(body.get("reasoning", {}), model):
+        config["thinkingConfig"] = thinking
+    return config
+
+
+def _format(text: Document) -> Document:
+    one_of(text.get("verbosity", "medium"), ("medium",), "text.verbosity", "Gemini has no such setting")
+    if "format" not in text:
+        return {}
+    at = "text.format"
+    known = ("type", "name", "schema", "strict", "description")
+    given = fields(text["format"], known, at)
+    kind = one_of(required(given, "type", at), ("text", "json_object", "json_schema"), f"{at}.type")
+    if kind != "json_schema":
+        fields(given, ("type",), at)
+        return {} if kind == "text" else {"responseMimeType": "application/json"}
+    if not _SCHEMA_NAME.fullmatch(string(required(given, "name", at), f"{at}.name")):
+        raise bad(f"{at}.name", f"is {quoted(given['name'])}; a name is 1 to 64 letters, digits, _ and -")
+    boolean(given.get("strict", True), f"{at}.strict")
+    schema = required(given, "schema", at)
+    if not isinstance(schema, dict):
+        raise bad(f"{at}.schema", "must be an object (a JSON Schema)", "invalid_type")
+    if "description" in given:
+        schema = {"description": string(given["description"], f"{at}.description"), **schema}
+    try:
+        return {"responseMimeType": "application/json", "responseJsonSchema": fit_schema(schema)}
+    except Unfit as e:
+        raise bad(f"{at}.schema.{e.path}".rstrip("."), e.message) from None
+
+
+def _thinking(value: object, model: str) -> Document:
+    """The thinkingConfig: a level from Gemini 3 on, a token budget before; and whether thoughts are included."""
+    reasoning = fields(value, ("effort", "summary", "generate_summary", "context", "mode"), "reasoning")
+    one_of(reasoning.get("context", "auto"), ("auto",), "reasoning.context", "Gemini has no such setting")
+    one_of(reasoning.get("mode", "standard"), ("standard",), "reasoning.mode", "Gemini has no such setting")
+    thinking: Document = {}
+    for key in ("summary", "generate_summary"):
+        if key in reasoning:
+            one_of(reasoning[key], ("auto",), f"reasoning.{key}", "Gemini has one kind of summary")
+            thinking["includeThoughts"] = True
+    version = generation(model)
+    if thinking and is_before(version, (2, 5)):
+        raise bad("reasoning.summary", f"is asked for, but {model} does not think", "unsupported_parameter")
+    if "effort" not in reasoning:
+        return thinking
+    effort = reasoning["effort"]
+    if is_before(version, (2, 5)):
+        raise bad("reasoning.effort", f"is set, but {model} does not think", "unsupported_parameter")
+    if is_before(version, (3, 0)):
+        thinking["thinkingBudget"] = _BUDGETS[
+            one_of(effort, _BUDGETS, "reasoning.effort", "Gemini has no other levels")
+        ]
+    else:
+        reason = "Gemini 3 always thinks, and high is its highest level"
+        thinking["thinkingLevel"] = one_of(effort, _LEVELS, "reasoning.effort", reason).upper()
+    return thinking

@@ -1,0 +1,91 @@
+"""The growing items of a response, and the event for each change. Pure.
+
+Only the last item is open: further text of its kind continues it, anything else closes it. So the items do not depend
+on how the answer was cut into pieces.
+"""
+
+from collections.abc import Callable
+from typing import Literal
+
+from addon.core.framing.documents import Document
+
+type Status = Literal["completed", "incomplete"]
+
+
+class Items:
+    """`items`: the response's items, the open one in its initial state. `emit` gets the type and the members of each
+    event. `new_id` makes an id from a prefix such as `msg`."""
+
+    def __init__(self, emit: Callable[[str, Document], None], new_id: Callable[[str], str]) -> None:
+        self.items: list[Document] = []
+        self._emit = emit
+        self._new_id = new_id
+        self._open: Literal["message", "reasoning"] | None = None
+        self._texts: list[str] = []
+
+    def text(self, delta: str) -> None:
+        """Add text of the answer."""
+        if self._open != "message":
+            self.close()
+            self._begin("message", {"id": self._new_id("msg"), "role": "assistant", "content": []})
+            self._emit_for_item("response.content_part.added", content_index=0, part=_output_text(""))
+        self._texts.append(delta)
+        self._emit_for_item("response.output_text.delta", content_index=0, delta=delta, logprobs=[])
+
+    def thought(self, delta: str) -> None:
+        """Add text of a thought summary."""
+        if self._open != "reasoning":
+            self.close()
+            self._begin("reasoning", {"id": self._new_id("rs"), "summary": []})
+            self._emit_for_item("response.reasoning_summary_part.added", summary_index=0, part=_summary_text(""))
+        self._texts.append(delta)
+        self._emit_for_item("response.reasoning_summary_text.delta", summary_index=0, delta=delta)
+
+    def call(self, call_id: str, name: str, arguments: str) -> None:
+        """Add a complete function call."""
+        self.close()
+        item: Document = {"id": self._new_id("fc"), "type": "function_call", "call_id": call_id, "name": name}
+        self._add(item | {"arguments": "", "status": "in_progress"})
+        self._emit_for_item("response.function_call_arguments.delta", delta=arguments)
+        self._emit_for_item("response.function_call_arguments.done", arguments=arguments)
+        self._finish(item | {"arguments": arguments, "status": "completed"})
+
+    def close(self, status: Status = "completed") -> None:
+        """End the open item, if any."""
+        kind, text = self._open, "".join(self._texts)
+        self._open, self._texts = None, []
+        if kind == "message":
+            part = _output_text(text)
+            self._emit_for_item("response.output_text.done", content_index=0, text=text, logprobs=[])
+            self._emit_for_item("response.content_part.done", content_index=0, part=part)
+            self._finish(self.items[-1] | {"content": [part], "status": status})
+        elif kind == "reasoning":
+            summary = _summary_text(text)
+            self._emit_for_item("response.reasoning_summary_text.done", summary_index=0, text=text)
+            self._emit_for_item("response.reasoning_summary_part.done", summary_index=0, part=summary)
+            self._finish(self.items[-1] | {"summary": [summary], "status": status})
+
+    def _begin(self, kind: Literal["message", "reasoning"], item: Document) -> None:
+        self._open = kind
+        self._add({"type": kind, **item, "status": "in_progress"})
+
+    def _add(self, item: Document) -> None:
+        self.items.append(item)
+        self._emit("response.output_item.added", {"output_index": len(self.items) - 1, "item": item})
+
+    def _finish(self, item: Document) -> None:
+        self.items[-1] = item
+        self._emit("response.output_item.done", {"output_index": len(self.items) - 1, "item": item})
+
+    def _emit_for_item(self, kind: str, **members: object) -> None:
+        """An event about the last item."""
+        place = {"item_id": self.items[-1]["id"], "output_index": len(self.items) - 1}
+        self._emit(kind, place | members)
+
+
+def _output_text(text: str) -> Document:
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+
+
+def _summary_text(text: str) -> Document:
+    return {"type": "summary_text", "text": text}

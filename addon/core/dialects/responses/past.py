@@ -1,0 +1,217 @@
+"""Converts input items to the Contents that a request adds to a history.
+
+`StoredCalls` holds what the conversion needs from the store. The Contents keep Gemini's order: the calls of one step
+are in one Content, as the model made them; their responses follow in call order, before anything else of the next turn.
+Calls of a step may be *hidden*: the client gets calls one by one and does not know the hidden ones yet. Pure."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from addon.core.dialects.responses.invalid import Invalid, bad
+from addon.core.dialects.responses.items import CallOutput, FunctionCall, Item, Message, Part
+from addon.core.framing.documents import Document, get
+from addon.core.history.rewriting import DUMMY_SIGNATURE
+from addon.core.tools.tool_plan import generation, is_before
+
+_GEMINI_3 = (3, 0)
+
+
+@dataclass(frozen=True)
+class StoredCalls:
+    """The stored calls of a request and of the history that the request continues.
+
+    `calls`: call id → the functionCall Part as the model sent it. `steps`: call id → a value that is equal for the
+    calls of one step (such as their response's id), for clients that send parallel calls one after the other.
+    `waiting`: the calls of the history's last turn, in order. `answers`: call id → the functionResponse Part of each
+    waiting call that is already answered. `hidden`: the waiting calls that the client did not get yet. `step`: the
+    calls, in order, of the step that ends the input, if calls are given out one by one. `begun`: whether there is a
+    history."""
+
+    calls: Mapping[str, Part] = field(default_factory=dict)
+    steps: Mapping[str, object] = field(default_factory=dict)
+    waiting: Sequence[str] = ()
+    answers: Mapping[str, Part] = field(default_factory=dict)
+    hidden: Collection[str] = ()
+    step: Mapping[str, Part] = field(default_factory=dict)
+    has_history: bool = False
+
+
+class AddedContents(NamedTuple):
+    """The Contents that a request adds. `missing`: the calls that still have no output. In that case nothing is sent,
+    and each functionResponse Part in `contents` has a call id, even if the model gave its calls no ids."""
+
+    contents: list[Document]
+    missing: list[str]
+
+
+def add_items(items: Sequence[Item], past: StoredCalls, model: str) -> AddedContents:
+    """Convert items to Contents. Raises Invalid for outputs of unknown calls, calls without outputs, and items in an
+    invalid order."""
+    outputs = {item.call_id: item for item in items if isinstance(item, CallOutput)}
+    _check_outputs(items, outputs, past)
+    answers = dict(past.answers)
+    for call_id in past.waiting:
+        if call_id in outputs:
+            answer = _response(past.calls[call_id], outputs[call_id], model)
+            if past.answers.get(call_id, answer) != answer:
+                at = f"{outputs[call_id].at}.output"
+                raise bad(at, f"differs from the output that was given for {call_id} before; the first one counts")
+            answers[call_id] = answer
+    missing = [call_id for call_id in past.waiting if call_id not in answers]
+    waiting = set(past.waiting)
+    rest = [item for item in items if isinstance(item, Message) or item.call_id not in waiting]
+    if missing:
+        if rest and (known := [call_id for call_id in missing if call_id not in past.hidden]):
+            raise _no_output(known)
+        new = {call_id: answer for call_id, answer in answers.items() if call_id not in past.answers}
+        parts = [*_with_call_ids(new), *_user_parts(rest)]
+        return AddedContents([{"role": "user", "parts": parts}] if parts else [], missing)
+    builder = _Builder(past, outputs, model)
+    builder.parts = [answers[call_id] for call_id in past.waiting]
+    for item in rest:
+        builder.take(item)
+    return builder.end()
+
+
+def _check_outputs(items: Sequence[Item], outputs: Mapping[str, CallOutput], past: StoredCalls) -> None:
+    """Check that each output answers a call of the history's last turn, or an earlier call in the input."""
+    called = set(past.waiting)
+    unknown: list[str] = []
+    elsewhere: list[str] = []
+    for item in items:
+        if isinstance(item, FunctionCall):
+            called.add(item.call_id)
+        elif isinstance(item, CallOutput) and item.call_id not in called:
+            (elsewhere if item.call_id in past.calls else unknown).append(item.call_id)
+    if unknown:
+        ids = f"call_id {unknown[0]}" if len(unknown) == 1 else f"call_ids {', '.join(unknown)}"
+        raise Invalid(f"No tool call found for function call output with {ids}.", f"{outputs[unknown[0]].at}.call_id")
+    if elsewhere:
+        message = "does not wait for an output: the history that the request continues does not end with that call"
+        raise Invalid(f"{', '.join(elsewhere)} {message}.", f"{outputs[elsewhere[0]].at}.call_id")
+
+
+def _no_output(call_ids: Sequence[str]) -> Invalid:
+    which = f"call {call_ids[0]}" if len(call_ids) == 1 else f"calls {', '.join(call_ids)}"
+    return Invalid(f"No tool output found for function {which}.", "input")
+
+
+def _with_call_ids(answers: Mapping[str, Part]) -> list[Part]:
+    return [{"functionResponse": {"id": call_id, **part["functionResponse"]}} for call_id, part in answers.items()]
+
+
+def _user_parts(items: Sequence[Item]) -> list[Part]:
+    """The user's messages beside outputs, while hidden calls wait. They are kept, because the client does not know of
+    the waiting calls."""
+    parts: list[Part] = []
+    for item in items:
+        if not isinstance(item, Message) or item.side != "user":
+            raise bad(item.at, "is in the middle of the model's turn; only outputs and a user's messages may be there")
+        parts += item.parts
+    return parts
+
+
+def _response(call: Part, output: CallOutput, model: str) -> Part:
+    """The functionResponse Part that answers a functionCall Part."""
+    made = get(call, "functionCall") or {}
+    response: Document = {"id": made["id"]} if made.get("id") else {}
+    response |= {"name": made.get("name"), "response": output.response}
+    if output.parts:
+        if is_before(generation(model), _GEMINI_3):
+            raise bad(f"{output.at}.output", f"holds images or files; {model} takes only text (Gemini 3 takes them)")
+        response["parts"] = output.parts
+    return {"functionResponse": response}
+
+
+class _Builder:
+    """Converts items to Contents one by one. `parts`: the parts of the current turn."""
+
+    def __init__(self, past: StoredCalls, outputs: Mapping[str, CallOutput], model: str) -> None:
+        self.past = past
+        self.outputs = outputs
+        self.model = model
+        self.contents: list[Document] = []
+        self.side = "user"
+        self.parts: list[Part] = []
+        self.calls: list[FunctionCall] = []  # the calls of the current turn
+        self.answered = False  # whether an output followed them
+        self.missing: list[str] = []
+        self.last = "input"
+
+    def take(self, item: Item) -> None:
+        if isinstance(item, CallOutput):
+            self.answered = True
+            return
+        if isinstance(item, FunctionCall):
+            self._take_call(item)
+        else:
+            if item.side != self.side or (self.calls and self.answered):
+                self._turn(item.side)
+            self.parts += item.parts
+        self.last = item.at
+
+    def _take_call(self, item: FunctionCall) -> None:
+        if self.side != "model" or (self.calls and self.answered and not self._is_parallel(item)):
+            self._turn("model")
+        if not self.contents and not self.past.has_history:
+            raise bad(item.at, "is the first item; a function call must follow a user's message")
+        known = self.past.calls.get(item.call_id)
+        part = known or {"functionCall": {"name": item.name, "args": item.args}}
+        # Gemini refuses a step whose first call has no signature. A call that it did not make has none.
+        signed = self.calls or get(part, "thoughtSignature") is not None or is_before(generation(self.model), _GEMINI_3)
+        self.parts.append(part if signed else {**part, "thoughtSignature": DUMMY_SIGNATURE})
+        self.calls.append(item)
+
+    def _is_parallel(self, item: FunctionCall) -> bool:
+        step = self.past.steps.get(item.call_id)
+        return step is not None and step == self.past.steps.get(self.calls[-1].call_id)
+
+    def _turn(self, side: str) -> None:
+        """End the current turn. If it has calls, a user turn with their responses follows."""
+        if self.parts:
+            self.contents.append({"role": self.side, "parts": self.parts})
+        made = [part for part in self.parts if get(part, "functionCall") is not None]
+        self.side, self.parts = side, []
+        if not self.calls:
+            return
+        calls, self.calls, self.answered = self.calls, [], False
+        self.missing += [call.call_id for call in calls if call.call_id not in self.outputs]
+        responses = [
+            _response(part, self.outputs[call.call_id], self.model)
+            for part, call in zip(made, calls, strict=True)
+            if call.call_id in self.outputs
+        ]
+        if side == "user":
+            self.parts = responses
+        elif responses:
+            self.contents.append({"role": "user", "parts": responses})
+
+    def end(self) -> AddedContents:
+        sent = {call.call_id for call in self.calls}
+        if (hidden := [call_id for call_id in self.past.step if call_id not in sent]) and sent & self.past.step.keys():
+            return self._end_with_hidden(hidden)
+        ends_with_model = self.side == "model" and not self.calls
+        self._turn("user")
+        if self.missing:
+            raise _no_output(self.missing)
+        if ends_with_model:
+            raise bad(self.last, "is the model's; the input must end with a user's message or a call's output")
+        if self.parts:
+            self.contents.append({"role": "user", "parts": self.parts})
+        if not self.contents:
+            raise bad("input", "holds nothing that the model could answer")
+        return AddedContents(self.contents, [])
+
+    def _end_with_hidden(self, hidden: list[str]) -> AddedContents:
+        """End an input whose last step has calls that the client does not know."""
+        missing = [*self.missing, *(call.call_id for call in self.calls if call.call_id not in self.outputs)]
+        if missing:
+            raise _no_output(missing)
+        made = [part for part in self.parts if get(part, "functionCall") is not None]
+        answers = {
+            call.call_id: _response(part, self.outputs[call.call_id], self.model)
+            for part, call in zip(made, self.calls, strict=True)
+        }
+        step = {"role": "model", "parts": [*self.parts, *(self.past.step[call_id] for call_id in hidden)]}
+        return AddedContents([*self.contents, step, {"role": "user", "parts": _with_call_ids(answers)}], hidden)

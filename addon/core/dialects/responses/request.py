@@ -1,0 +1,171 @@
+"""Parses a Responses API request: the fields for the Gemini request, and the fields that the response repeats.
+
+`read_request` checks the whole body and raises Invalid for the first field that is wrong or not supported. No field is
+ignored silently: unknown fields are refused. Pure: the body is never changed.
+"""
+
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from addon.core.dialects.responses import options, past, tools
+from addon.core.dialects.responses.invalid import bad, boolean, fields, quoted, required, string
+from addon.core.dialects.responses.items import CallOutput, FunctionCall, Input, Part, read_input
+from addon.core.framing.documents import Document
+from addon.core.tools.tool_plan import generation, is_before
+
+_READ = (
+    *("model", "input", "instructions", "tools", "tool_choice", "temperature", "top_p", "max_output_tokens", "text"),
+    *("reasoning", "metadata", "store", "conversation", "previous_response_id", "stream", "stream_options", "include"),
+    "parallel_tool_calls",
+)
+FIELDS = (*_READ, *options.LABELS, *options.NEUTRAL)
+"""All known fields of a request. Some values of them are not supported."""
+
+_MAX_ID = 256
+_MODEL = re.compile(r"(?:(?:models|tunedModels)/)?[A-Za-z0-9][\w.-]{0,127}", re.ASCII)  # it becomes part of a URL
+
+
+@dataclass(frozen=True)
+class ResponsesRequest:
+    """A valid request. `raw_input`: its input, unchanged.
+
+    `declarations`: its tools as Gemini's functionDeclarations; None if it has none, then those of its conversation
+    apply. `parallel`: whether the calls of a step may be given out together; None if not set. `conversation`: its name.
+    `echo`: the members of a Response object that repeat the request. `shows_thoughts`: whether thoughts are shown.
+    """
+
+    model: str
+    raw_input: str | list[Document]
+    input: Input
+    instructions: str | None
+    declarations: list[Document] | None
+    tool_choice: Any
+    parallel: bool | None
+    generation_config: Document
+    metadata: dict[str, str]
+    store: bool
+    conversation: str | None
+    previous_response_id: str | None
+    stream: bool
+    shows_thoughts: bool
+    echo: Document
+
+    @property
+    def call_ids(self) -> list[str]:
+        """The ids of the calls in the input, in order, to look up for `add_to`."""
+        named = (item.call_id for item in self.input.items if isinstance(item, FunctionCall | CallOutput))
+        return list(dict.fromkeys(named))
+
+    def add_to(self, known: past.StoredCalls) -> past.AddedContents:
+        """The Contents that the request adds to a history. Raises Invalid."""
+        return past.add_items(self.input.items, known, self.model)
+
+    def system_instruction(self, earlier: Sequence[Part] = ()) -> Document | None:
+        """`instructions`, then the system and developer messages of the earlier requests of the history (their
+        `input.system`) and of this request."""
+        first: list[Part] = [{"text": self.instructions}] if self.instructions else []
+        parts = [*first, *earlier, *self.input.system]
+        return {"parts": parts} if parts else None
+
+    def tool_config(self, names: Collection[str]) -> Document | None:
+        """The toolConfig for `tool_choice`. `names`: the functions of the request or its conversation. Raises Invalid
+        for a choice of another function."""
+        return tools.tool_config(self.tool_choice, names)
+
+
+def read_request(body: object) -> ResponsesRequest:
+    """The body of a request, as decoded JSON. Raises Invalid."""
+    if not isinstance(body, dict):
+        raise bad("the body", "must be a JSON object", "invalid_type")
+    given = {key: value for key, value in body.items() if value is not None}
+    for key in given:
+        if key not in FIELDS:
+            raise bad(key, "is not a known field of a Responses API request", "unknown_parameter")
+    model = string(required(given, "model", ""), "model")
+    if not _MODEL.fullmatch(model):
+        raise bad("model", f"is {quoted(model)}; it must be a Gemini model, such as gemini-3-flash")
+    options.check_neutral(given)
+    declared = tools.declarations(given["tools"]) if "tools" in given else None
+    config = options.generation_config(given, model)
+    if declared and "responseMimeType" in config and is_before(generation(model), (3, 0)):
+        raise bad("text.format", f"is JSON, and {model} does not support JSON output with tools (Gemini 3 does)")
+    conversation, previous = _conversation(given), given.get("previous_response_id")
+    if previous is not None:
+        _named(previous, "previous_response_id")
+        if conversation is not None:
+            raise bad("previous_response_id", "is given together with conversation; use only one of them")
+    stream = boolean(given.get("stream", False), "stream")
+    parallel = given.get("parallel_tool_calls")
+    if parallel is not None:
+        boolean(parallel, "parallel_tool_calls")
+    request = ResponsesRequest(
+        model=model,
+        raw_input=required(given, "input", ""),
+        input=read_input(required(given, "input", "")),
+        instructions=string(given["instructions"], "instructions") if "instructions" in given else None,
+        declarations=declared,
+        tool_choice=given.get("tool_choice"),
+        parallel=parallel,
+        generation_config=config,
+        metadata=options.metadata(given.get("metadata", {})),
+        store=boolean(given.get("store", True), "store"),
+        conversation=conversation,
+        previous_response_id=previous,
+        stream=stream,
+        shows_thoughts=bool(config.get("thinkingConfig", {}).get("includeThoughts")),
+        echo=_echo(given, conversation),
+    )
+    if declared is not None:
+        request.tool_config([declaration["name"] for declaration in declared])
+    return request
+
+
+def _named(value: object, at: str) -> str:
+    """A name or an id."""
+    if not 0 < len(string(value, at)) <= _MAX_ID or not str(value).isprintable():
+        raise bad(at, f"is {quoted(value)}; it must be 1 to {_MAX_ID} printable characters")
+    return str(value)
+
+
+def _conversation(given: Document) -> str | None:
+    """The name of a conversation, given directly or as the `id` of an object."""
+    value = given.get("conversation")
+    if value is None:
+        return None
+    if not isinstance(value, dict):
+        return _named(value, "conversation")
+    return _named(required(fields(value, ("id",), "conversation"), "id", "conversation"), "conversation.id")
+
+
+def _echo(given: Document, conversation: str | None) -> Document:
+    """All members of a Response object that repeat the request, with the defaults for those it does not set."""
+    text, reasoning = given.get("text", {}), given.get("reasoning", {})
+    return {
+        "background": False,
+        "conversation": None if conversation is None else {"id": conversation},
+        "instructions": given.get("instructions"),
+        "max_output_tokens": given.get("max_output_tokens"),
+        "max_tool_calls": None,
+        "metadata": given.get("metadata", {}),
+        "model": given["model"],
+        "parallel_tool_calls": given.get("parallel_tool_calls", True),
+        "previous_response_id": given.get("previous_response_id"),
+        "prompt_cache_key": given.get("prompt_cache_key"),
+        "reasoning": {
+            "effort": reasoning.get("effort"),
+            "summary": reasoning.get("summary") or reasoning.get("generate_summary"),
+        },
+        "safety_identifier": given.get("safety_identifier"),
+        "service_tier": "default",
+        "store": given.get("store", True),
+        "temperature": given.get("temperature"),
+        "text": {"format": text.get("format") or {"type": "text"}, "verbosity": "medium"},
+        "tool_choice": tools.shown_choice(given.get("tool_choice", "auto")),
+        "tools": tools.shown_tools(given.get("tools", [])),
+        "top_logprobs": 0,
+        "top_p": given.get("top_p"),
+        "truncation": "disabled",
+        "user": given.get("user"),
+    }

@@ -1,0 +1,255 @@
+"""Translates Gemini's answer to OpenAI's Response object and the events of its stream.
+
+A `Translator` is fed the response documents of one answer (one for JSON, one for each event of a stream), from any
+number of upstream requests. The result does not depend on how the answer was cut. Pure: ids and the time are given.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Literal
+
+from addon.core.answers.answer import Candidate
+from addon.core.answers.arguments import NO_LIMITS, Assembly
+from addon.core.dialects.responses.errors import message_of
+from addon.core.dialects.responses.output import Items
+from addon.core.dialects.responses.request import ResponsesRequest
+from addon.core.framing.documents import Document, as_list, camel, encode, get, objects, parts_of
+
+type Event = Document
+
+_FILTERED = frozenset(
+    "SAFETY RECITATION LANGUAGE BLOCKLIST PROHIBITED_CONTENT SPII MODEL_ARMOR IMAGE_SAFETY IMAGE_PROHIBITED_CONTENT "
+    "IMAGE_RECITATION".split()
+)
+_ENDED = frozenset(("STOP", "FINISH_REASON_UNSPECIFIED"))
+_ERROR_CODES = {400: "invalid_prompt", 429: "rate_limit_exceeded"}
+ENDS = {
+    "completed": "response.completed",
+    "incomplete": "response.incomplete",
+    "failed": "response.failed",
+}
+
+
+def sse(event: Event) -> bytes:
+    """An event as OpenAI frames it in a stream."""
+    return b"event: %b\ndata: %b\n\n" % (event["type"].encode(), encode(event))
+
+
+class Translator:
+    """`status`: the response's. `calls`: new call id → the functionCall Part as the model sent it. Call `start`, then
+    `feed` for each document, then `end` or `fail`; each returns the resulting events."""
+
+    def __init__(
+        self,
+        request: ResponsesRequest,
+        response_id: str,
+        *,
+        new_id: Callable[[str], str],
+        now: Callable[[], float],
+        tools: list[Document] | None = None,
+        one_by_one: bool = False,
+    ) -> None:
+        """`new_id`: makes an id from a prefix (`msg`, `rs`, `fc`, `call`), followed by an underscore. `now`: seconds
+        since the epoch. `tools`: the tools to show if the conversation's apply, not the request's. `one_by_one`: of
+        several calls only the first is shown; the others get ids and are shown later."""
+        self.status: Literal["in_progress", "completed", "incomplete", "failed"] = "in_progress"
+        self.calls: dict[str, Document] = {}
+        self._echo = (
+            request.echo | {"parallel_tool_calls": not one_by_one} | ({} if tools is None else {"tools": tools})
+        )
+        self._one_by_one = one_by_one
+        self._shows_thoughts = request.shows_thoughts
+        self._response_id = response_id
+        self._new_id = new_id
+        self._now = now
+        self._created_at = int(now())
+        self._completed_at: int | None = None
+        self._error: Document | None = None
+        self._reason: str | None = None
+        self._usage: Document = {}
+        self._candidate = Candidate(0, "")
+        self._partial: tuple[Document, Assembly] | None = None  # a call that arrives in pieces, and its args so far
+        self._finish: str | None = None
+        self._finish_message: str | None = None
+        self._blocked: str | None = None
+        self._unshown: set[str] = set()
+        self._sequence = 0
+        self._events: list[Event] = []
+        self._items = Items(self._emit, new_id)
+
+    @property
+    def content(self) -> Document | None:
+        """The model's Content for the history, with signatures, without thoughts. None if it is empty."""
+        return {"role": "model", "parts": parts} if (parts := self._candidate.true_parts) else None
+
+    def start(self) -> list[Event]:
+        for kind in ("response.created", "response.in_progress"):
+            self._emit(kind, {"response": self.document()})
+        return self._take_events()
+
+    def feed(self, document: Document) -> list[Event]:
+        """Process a response document, or the error document that ends a stream. Ignored after the end."""
+        if self.status != "in_progress":
+            return []
+        if (error := document.get("error")) is not None:
+            code = error.get("code") if isinstance(error, dict) else None
+            return self.fail(code if isinstance(code, int) else 500, document)
+        if isinstance(usage := get(document, "usageMetadata"), dict):
+            self._usage = usage
+        if isinstance(feedback := get(document, "promptFeedback"), dict):
+            self._blocked = get(feedback, "blockReason") or self._blocked
+        for candidate in objects(document.get("candidates")):
+            if not candidate.get("index"):
+                self._take(candidate)
+        return self._take_events()
+
+    def repeat_calls(self, calls: Mapping[str, Document]) -> list[Event]:
+        """Give out calls again that still wait for outputs, under their ids. The model is not asked, so `end` may
+        follow at once. `calls`: call id → the functionCall Part."""
+        for call_id, part in calls.items():
+            self._give_out(call_id, part)
+        self._finish = "STOP"
+        return self._take_events()
+
+    def end(self) -> list[Event]:
+        """Process the clean end of the answer."""
+        if self.status != "in_progress":
+            return []
+        self._add_assembled()
+        reason = self._finish or ("" if self._blocked is None else "SAFETY")
+        if reason in _FILTERED:
+            self.status, self._reason = "incomplete", "content_filter"
+        elif reason == "MAX_TOKENS":
+            self.status, self._reason = "incomplete", "max_output_tokens"
+        elif failure := self._failure(reason):
+            self.status, self._error = "failed", {"code": "server_error", "message": failure}
+        else:
+            self.status = "completed"
+        return self._ended()
+
+    def fail(self, status: int, source: Document | str) -> list[Event]:
+        """End an answer that broke off or never came. `status`: an HTTP status. `source`: Gemini's error, or a
+        message."""
+        if self.status != "in_progress":
+            return []
+        self._error = {"code": _ERROR_CODES.get(status, "server_error"), "message": message_of(source)}
+        self.status = "failed"
+        return self._ended()
+
+    def document(self) -> Document:
+        """The Response object as it is now."""
+        return {
+            "id": self._response_id,
+            "object": "response",
+            "created_at": self._created_at,
+            "completed_at": self._completed_at,
+            "status": self.status,
+            "error": self._error,
+            "incomplete_details": None if self._reason is None else {"reason": self._reason},
+            **self._echo,
+            "output": list(self._items.items),
+            "usage": _usage(self._usage) if self._usage and self.status != "in_progress" else None,
+        }
+
+    def _take(self, candidate: Document) -> None:
+        content = candidate.get("content")
+        for part in parts_of(content) if isinstance(content, dict) else ():
+            if isinstance(call := get(part, "functionCall"), dict):
+                self._take_call(part, call)
+                continue
+            self._candidate.add_true(part)
+            if isinstance(text := part.get("text"), str):
+                self._take_text(text, thought=bool(part.get("thought")))
+            else:
+                self._unshown |= {camel(key) for key in part} - {"thought", "thoughtSignature"}
+        if (finish := get(candidate, "finishReason")) is not None:
+            self._finish = str(finish)
+            self._finish_message = get(candidate, "finishMessage") or self._finish_message
+
+    def _take_text(self, text: str, *, thought: bool) -> None:
+        if text and not thought:
+            self._items.text(text)
+        elif text and self._shows_thoughts:
+            self._items.thought(text)
+
+    def _take_call(self, part: Document, call: Document) -> None:
+        """Record a call, or a piece of a call: Vertex can stream arguments."""
+        pieces, goes_on = as_list(get(call, "partialArgs")), bool(get(call, "willContinue"))
+        if call.get("name"):
+            self._add_assembled()  # another call begins, so this one is complete
+        if self._partial is None and not pieces and not goes_on:
+            self._add_call(part)
+            return
+        if self._partial is None:
+            head = {key: value for key, value in call.items() if camel(key) not in ("partialArgs", "willContinue")}
+            self._partial = {**part, "functionCall": head}, Assembly(NO_LIMITS.args)
+        made, args = self._partial
+        for key, value in part.items():
+            made.setdefault(key, value)  # the signature may come with a later piece
+        for piece in objects(pieces):
+            args.put(piece)
+        if isinstance(given := call.get("args"), dict):
+            args.update(given)
+        if not goes_on:
+            self._add_assembled()
+
+    def _add_assembled(self) -> None:
+        if self._partial is not None:
+            (made, args), self._partial = self._partial, None
+            self._add_call({**made, "functionCall": {**made["functionCall"], "args": args.done()}})
+
+    def _add_call(self, part: Document) -> None:
+        self._candidate.add_true(part)
+        self._give_out(self._new_id("call"), part)
+
+    def _give_out(self, call_id: str, part: Document) -> None:
+        call = get(part, "functionCall")
+        if not (self._one_by_one and self.calls):
+            self._items.call(call_id, str(call.get("name") or ""), encode(call.get("args") or {}).decode())
+        self.calls[call_id] = part
+
+    def _failure(self, reason: str) -> str | None:
+        """Why an ended answer counts as failed; None if it does not."""
+        if reason and reason not in _ENDED:
+            more = f": {self._finish_message}" if self._finish_message else ""
+            return f"Gemini ended its answer with {reason}{more}"
+        if not self._items.items and self._unshown:
+            return f"Gemini answered only with {', '.join(sorted(self._unshown))}, which a response cannot show"
+        if not reason and self.content is None:
+            return "Gemini's answer was empty, without a reason"
+        return None
+
+    def _ended(self) -> list[Event]:
+        self._items.close("completed" if self.status == "completed" else "incomplete")
+        self._completed_at = int(self._now()) if self.status == "completed" else None
+        self._emit(ENDS[self.status], {"response": self.document()})
+        return self._take_events()
+
+    def _emit(self, kind: str, members: Document) -> None:
+        self._events.append({"type": kind, "sequence_number": self._sequence, **members})
+        self._sequence += 1
+
+    def _take_events(self) -> list[Event]:
+        events, self._events = self._events, []
+        return events
+
+
+def _usage(usage: Document) -> Document:
+    """OpenAI's usage. Gemini counts the tokens of thoughts separately; OpenAI's output tokens include them."""
+    thoughts = _count(usage, "thoughtsTokenCount")
+    received = _count(usage, "promptTokenCount") + _count(usage, "toolUsePromptTokenCount")
+    given = _count(usage, "candidatesTokenCount") + thoughts
+    return {
+        "input_tokens": received,
+        "input_tokens_details": {
+            "cached_tokens": _count(usage, "cachedContentTokenCount"),
+            "cache_write_tokens": 0,
+        },
+        "output_tokens": given,
+        "output_tokens_details": {"reasoning_tokens": thoughts},
+        "total_tokens": _count(usage, "totalTokenCount") or received + given,
+    }
+
+
+def _count(usage: Document, name: str) -> int:
+    value = get(usage, name)
+    return value if isinstance(value, int) else 0

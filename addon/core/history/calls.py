@@ -1,0 +1,115 @@
+"""Calls and responses in Contents: finds them, compares them by value, and writes them as text."""
+
+import base64
+import binascii
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from addon.core.framing.documents import Document, Malformed, decode, encode, get, parts_of
+from addon.core.history.turns import canonical
+
+_OWN = ("functionCall", "functionResponse")
+_SERVER = ("toolCall", "toolResponse")
+
+
+def decoded_signature(signature: Any) -> bytes | None:
+    """The bytes of a thoughtSignature: clients may send it back in the URL-safe alphabet. None if there is none. Text
+    that is not base64 is returned as its UTF-8 bytes."""
+    if not isinstance(signature, str):
+        return None
+    try:
+        return base64.b64decode(signature.replace("-", "+").replace("_", "/") + "==")
+    except (binascii.Error, ValueError):
+        return signature.encode("utf-8", "surrogatepass")
+
+
+def calls_in(contents: Sequence[Document]) -> list[Document]:
+    """The functionCalls in these Contents, in order."""
+    return [call for c in contents for part in parts_of(c) if isinstance(call := get(part, "functionCall"), dict)]
+
+
+def responses_in(contents: Sequence[Document]) -> list[Document]:
+    """The functionResponses in these Contents, in order."""
+    return [one for c in contents for part in parts_of(c) if isinstance(one := get(part, "functionResponse"), dict)]
+
+
+def echoed_values(contents: Sequence[Document]) -> list[tuple[Any, ...]]:
+    """The values in these Contents that the client must send back unchanged: each call as name, args, id and signature;
+    the toolCall and toolResponse parts."""
+    found: list[tuple[Any, ...]] = []
+    for content in contents:
+        for part in parts_of(content):
+            signature = decoded_signature(get(part, "thoughtSignature"))
+            if isinstance(call := get(part, "functionCall"), dict):
+                found.append((call.get("name"), canonical(get(call, "args") or {}), call.get("id"), signature))
+            found += [
+                (kind, canonical(used, named=False), signature)
+                for kind in _SERVER
+                if isinstance(used := get(part, kind), dict)
+            ]
+    return found
+
+
+def has_user_content(contents: Sequence[Document]) -> bool:
+    """Whether a user turn holds anything but functionResponses."""
+    return any(get(part, "functionResponse") is None for content in contents for part in parts_of(content))
+
+
+def responses_lead(contents: Sequence[Document]) -> bool:
+    """Whether all functionResponses come before everything else."""
+    kinds = [get(part, "functionResponse") is not None for content in contents for part in parts_of(content)]
+    return kinds == sorted(kinds, reverse=True)
+
+
+def as_text(content: Document, *, calls: bool = True, server: bool = True) -> Document:
+    """A Content with its calls and responses as text, so that it is valid without declared tools. Remaining responses
+    go first, because no text may precede them. Text of responses gets the role `user`, whatever role the client used:
+    it is no answer of the model. The same object if nothing changes."""
+    kinds = (_OWN if calls else ()) + (_SERVER if server else ())
+    if all(get(part, kind) is None for part in parts_of(content) for kind in kinds):
+        return content
+    parts = [_flat_part(part, calls=calls, server=server) for part in parts_of(content)]
+    parts.sort(key=lambda part: get(part, "functionResponse") is None)
+    role = {"role": "user"} if calls and responses_in([content]) else {}
+    return {**content, **role, "parts": parts}
+
+
+def _flat_part(part: Document, *, calls: bool, server: bool) -> Document:
+    if calls:
+        if isinstance(call := get(part, "functionCall"), dict):
+            return {"text": f"[Called {call.get('name')} with {_json(get(call, 'args') or {})}]"}
+        if isinstance(answer := get(part, "functionResponse"), dict):
+            return {"text": f"[{answer.get('name')} returned {_json(get(answer, 'response') or {})}]"}
+    if server:
+        if isinstance(call := get(part, "toolCall"), dict):
+            return {"text": f"[Used {get(call, 'toolType')} with {_json(call.get('args') or {})}]"}
+        if isinstance(answer := get(part, "toolResponse"), dict):
+            return {"text": f"[{get(answer, 'toolType')} returned {_json(answer.get('response') or {})}]"}
+    return part
+
+
+def _json(value: Any) -> str:
+    return encode(value).decode()
+
+
+def response_of(result: Any, error: str | None) -> Document:
+    """A call's answer as a functionResponse's `response`, which must be an object: an object unchanged, a JSON object
+    in a string parsed, any other value under `result`; an error under `error`."""
+    if error is not None:
+        return {"error": error}
+    if isinstance(result, dict):
+        return result
+    if isinstance(result, str) and result.lstrip().startswith("{"):
+        try:
+            parsed = decode(result.encode("utf-8", "surrogatepass"))
+        except Malformed:
+            parsed = None
+        if isinstance(parsed, dict):
+            return parsed
+    return {"result": result}
+
+
+def args_key(args: Mapping[str, Any]) -> bytes:
+    """Arguments as a key. The order of members does not matter; 1, 1.0 and true differ; integers are exact."""
+    return json.dumps(args, sort_keys=True, separators=(",", ":")).encode()

@@ -1,0 +1,121 @@
+"""The ledger's keys of turns: digests of what clients send, which nobody can compute without the store's secret.
+
+The hashes in `turns` have no secret, because they never leave the process. The keys here are stored and looked up.
+Each key depends on its kind and, except for `mark`, on who asks.
+"""
+
+import hashlib
+from collections.abc import Sequence
+
+from addon.core.dialects.interactions.contents import marked_id
+from addon.core.framing.documents import Document, get, parts_of
+from addon.core.history.calls import decoded_signature
+from addon.core.history.rewriting import DUMMY_SIGNATURE
+
+SIZE = 16
+
+_HEAD = 6
+"""How many bytes the keys of a turn have in common, so that a store can keep or pack them together."""
+
+_DUMMIES = {decoded_signature(dummy) for dummy in (DUMMY_SIGNATURE, "context_engineering_is_the_way_to_go")}
+"""Signatures that clients send if they have none: they prove nothing."""
+
+
+def asker_digest(secret: bytes, asker: str) -> bytes:
+    """A digest of who asks, because the asker is often a secret itself."""
+    return _keyed(secret, b"asker", asker.encode("utf-8", "surrogatepass")).digest()
+
+
+class Keys:
+    """The keys of one request's turns. `asker`: a digest (`asker_digest`). `name`: the client's name for the chat.
+    `instruction`: the system instruction or a digest of it. The last two are empty if the request has none.
+
+    `chat` identifies who asks and the chat's name, `root` these two and the system instruction.
+    """
+
+    __slots__ = ("_history", "_own", "_secret", "_whole", "_window", "asker", "chat", "is_named", "root")
+
+    def __init__(self, secret: bytes, asker: bytes = b"", name: str = "", instruction: bytes = b"") -> None:
+        self._secret = secret
+        self.asker = asker or asker_digest(secret, "")
+        self.is_named = bool(name)
+        self.chat = _keyed(secret, b"chat", self.asker, name.encode("utf-8", "surrogatepass")).digest()
+        self.root = _keyed(secret, b"root", self.chat, instruction).digest()
+        self._own = _keyed(secret, b"own", self.asker)
+        self._history = _keyed(secret, b"history", self.root)
+        self._whole = _keyed(secret, b"whole", self.chat)
+        self._window = _keyed(secret, b"window", self.asker)
+
+    def own(self, digest: bytes) -> bytes:
+        """The key of a turn's own words, from their digest. The other keys take it as `own`."""
+        return _with(self._own, digest)
+
+    def history(self, own: bytes, chain: bytes) -> bytes:
+        """The key of a turn with everything before it, the system instruction and the chat's name included."""
+        return own[:_HEAD] + _with(self._history, chain)
+
+    def words(self, own: bytes, chain: bytes, sent: Sequence[bytes]) -> list[bytes]:
+        """All keys of a turn's words: `own`, and those of `history`, `whole` and each `window`."""
+        head = own[:_HEAD]
+        keys = [own, head + _with(self._history, chain), head + _with(self._whole, chain)]
+        base = self._window
+        for window in sent:
+            digest = base.copy()
+            digest.update(window)
+            keys.append(head + digest.digest())
+        return keys
+
+    def whole(self, own: bytes, chain: bytes) -> bytes:
+        """The key of a turn with everything before it, under any system instruction."""
+        return own[:_HEAD] + _with(self._whole, chain)
+
+    def window(self, own: bytes, window: bytes) -> bytes:
+        """The key of a turn with some turns before it: see `core.history.turns.windows`."""
+        return own[:_HEAD] + _with(self._window, window)
+
+    def user(self, digest: bytes) -> bytes:
+        """The key of the user turn before a step. A bare placeholder finds the step by it."""
+        return _keyed(self._secret, b"user", self.asker, digest).digest()
+
+    def request(self, sent: bytes) -> bytes:
+        """The key of a request, for recognising a retry. `sent`: a digest of its body and URL."""
+        return _keyed(self._secret, b"request", self.asker, sent).digest()
+
+    def mark(self, kind: str, value: bytes) -> bytes:
+        """The key of a mark that the model gave the turn, whoever sends it: see `marks_of`."""
+        return _keyed(self._secret, kind.encode(), value).digest()
+
+    def mask_chain(self, name: bytes, chain: bytes) -> bytes:
+        """Encrypt or decrypt the chain that is stored with a turn, so that nobody can guess the words of a chat from
+        it. `name`: the turn's id or, if it has none, the key of its own words."""
+        pad = _keyed(self._secret, b"hidden", name).digest()
+        return (int.from_bytes(chain) ^ int.from_bytes(pad)).to_bytes(SIZE)
+
+
+def marks_of(contents: Sequence[Document]) -> list[tuple[str, bytes]]:
+    """The model's marks in these Contents that clients send back: signatures by value, ids of calls, ids of
+    interactions. Each once, as (kind, value)."""
+    found: dict[tuple[str, bytes], None] = {}
+    for content in contents:
+        for part in parts_of(content):
+            if (interaction := marked_id({"parts": [part]})) is not None:
+                found["interaction", interaction.encode("utf-8", "surrogatepass")] = None
+                continue
+            if isinstance(call := get(part, "functionCall"), dict) and isinstance(call_id := call.get("id"), str):
+                found["call", call_id.encode("utf-8", "surrogatepass")] = None
+            signature = decoded_signature(get(part, "thoughtSignature"))
+            if signature and signature not in _DUMMIES:
+                found["signature", signature] = None
+    return list(found)
+
+
+def _keyed(secret: bytes, kind: bytes, *parts: bytes) -> "hashlib.blake2b":
+    """A keyed digest that can be continued. All parts but the last have a fixed length, so no two sequences of parts
+    collide."""
+    return hashlib.blake2b(b"".join(parts), key=secret, digest_size=SIZE, person=kind)
+
+
+def _with(base: "hashlib.blake2b", value: bytes) -> bytes:
+    digest = base.copy()
+    digest.update(value)
+    return digest.digest()

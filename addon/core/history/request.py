@@ -1,0 +1,194 @@
+"""A request body as spans: reads its members and its history, and replaces some of them.
+
+`parse` reads a body. Given the `Prefix` of an earlier body that this one begins with, it reads only the new bytes.
+`assemble` writes the body: members that are not replaced keep their bytes.
+"""
+
+import functools
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
+
+import xxhash
+
+from addon.core.framing.documents import Malformed, Member, elements, members
+from addon.core.history.turns import History
+
+_LAST = 64
+
+Piece = tuple[int, int] | bytes
+"""A piece of a rewritten `contents` array: a span of unchanged Contents in the body, or the JSON of one new Content."""
+
+
+class Prefix(NamedTuple):
+    """The beginning of a body, up to the end of a Content, and the results for it.
+
+    It holds only the last bytes (`tail`), and the hash of all (`hasher` can continue it). `start`: where the request
+    object starts. `outer_names`: see `Request`. `before`: the object's members up to and including `contents`, whose
+    `end` is unknown.
+    """
+
+    hasher: xxhash.xxh3_128
+    digest: bytes
+    tail: bytes
+    end: int
+    start: int
+    outer_names: tuple[frozenset[str], ...]
+    before: tuple[Member, ...]
+    history: History
+
+    def is_start_of(self, body: bytes) -> bool:
+        """Whether the body begins with these bytes and is longer."""
+        if len(body) <= self.end or not body.startswith(self.tail, self.end - len(self.tail)):
+            return False
+        return xxhash.xxh3_128_digest(memoryview(body)[: self.end]) == self.digest
+
+    @property
+    def size(self) -> int:
+        """The approximate memory use in bytes. Most of it is the turns."""
+        return 1024 + 512 * len(self.history.turns) + self.history.text_size
+
+
+class Request(NamedTuple):
+    """`start` and `end`: the position of the request object in the body. `outer_names`: for each enclosing object, the
+    names of the members before it. `known_prefix`: the prefix that the body was read with, if any."""
+
+    body: bytes
+    start: int
+    end: int
+    outer_names: tuple[frozenset[str], ...]
+    members: tuple[Member, ...]
+    history: History
+    known_prefix: Prefix | None = None
+
+    def value(self, name: str) -> bytes | None:
+        """The raw value of a member by its camelCase name; None if absent or null."""
+        for member in self.members:
+            if member.name == name:
+                value = self.body[member.start : member.end]
+                return None if value == b"null" else value
+        return None
+
+    def prefix(self) -> Prefix | None:
+        """The beginning that later bodies of the conversation probably share: everything up to the last model turn,
+        because the user's next message may change. None if `contents` is no list."""
+        at = next((i for i, m in enumerate(self.members) if m.name == "contents"), None)
+        turns = self.history.turns
+        if at is None or not turns or self.body[self.members[at].start] != ord("["):
+            return None
+        if turns[-1].side == "user" and len(turns) > 1:
+            turns = turns[:-1]
+        end = turns[-1].spans[-1][1]
+        known = self.known_prefix
+        if known is not None and end <= known.end:
+            return known
+        hasher = xxhash.xxh3_128() if known is None else known.hasher.copy()
+        hasher.update(memoryview(self.body)[known.end if known else 0 : end])
+        holds = functools.reduce(lambda bits, turn: bits | turn.holds, turns, 0) if self.history.holds else 0
+        history = History(turns, end, holds)
+        history.inherit(self.history, len(turns))
+        tail = self.body[max(0, end - _LAST) : end]
+        return Prefix(hasher, hasher.digest(), tail, end, self.start, self.outer_names, self.members[: at + 1], history)
+
+
+def parse(body: bytes, path: Sequence[str] = (), known: Prefix | None = None) -> Request:
+    """Read a body whose request object lies under the keys of `path` (in camelCase). Raises Malformed."""
+    if known is not None:
+        return _resume(body, path, known)
+    start, end, outer_names = _descend(body, path)
+    found = members(body, start, end)
+    history = History((), 0)
+    for member in found:
+        if member.name == "contents":
+            history = _history(body, member)
+    return Request(body, start, end, outer_names, tuple(found), history)
+
+
+def _descend(
+    body: bytes, path: Sequence[str], known: Sequence[Collection[str]] = ()
+) -> tuple[int, int, tuple[frozenset[str], ...]]:
+    """The position of the object under `path`, and the names before it on each level. `known`: the names on each level
+    in the bytes that are not read again."""
+    start, end = 0, len(body)
+    outer_names: list[frozenset[str]] = []
+    for level, name in enumerate(path):
+        found = members(body, start, end)
+        at = next((i for i, m in enumerate(found) if m.name == name), None)
+        if at is None:
+            raise Malformed(f"the body has no member {name!r}")
+        if known and any(m.name in known[level] for m in found):
+            raise Malformed("an object names a key twice")
+        outer_names.append(frozenset(m.name for m in found[:at]))
+        start, end = found[at].start, found[at].end
+    return start, end, tuple(outer_names)
+
+
+def _history(body: bytes, contents: Member) -> History:
+    first = body[contents.start]
+    if first == ord("{"):
+        single = (contents.start, contents.end)
+        return History.of(b"[" + body[single[0] : single[1]] + b"]", [single])
+    if first != ord("["):
+        return History((), 0)
+    spans = elements(body, contents.start, contents.end)
+    return History.of(memoryview(body)[contents.start : contents.end], spans)
+
+
+def _resume(body: bytes, path: Sequence[str], known: Prefix) -> Request:
+    """Read only the bytes after the known prefix. They continue the `contents` array after an element, so an artificial
+    opening in front of them makes them a document of their own."""
+    opening = b"".join(b'{"%s":' % name.encode() for name in path) + b'{"contents":[{}'
+    tail = opening + body[known.end :]
+    shift = known.end - len(opening)
+    start, end, _ = _descend(tail, path, known.outer_names)
+    contents, *rest = members(tail, start, end)
+    spans = [(a + shift, b + shift) for a, b in elements(tail, contents.start, contents.end)[1:]]
+    array = memoryview(tail)[contents.start : contents.end]
+    *before, array_member = known.before
+    found = [*before, Member(*array_member[:3], contents.end + shift)]
+    found += [Member(name, key + shift, begin + shift, stop + shift) for name, key, begin, stop in rest]
+    if len({m.name for m in found}) != len(found):
+        raise Malformed("an object names a key twice")
+    history = History.of(array, spans, known.history)
+    return Request(body, known.start, end + shift, known.outer_names, tuple(found), history, known)
+
+
+def assemble(request: Request, replaced: Mapping[str, bytes | None], contents: Sequence[Piece] | None = None) -> bytes:
+    """The body with members replaced (JSON by camelCase name) or removed (None), and with `contents` made of these
+    pieces. The same object if nothing changes."""
+    present = {m.name for m in request.members}
+    if contents is None and not any(name in present or value is not None for name, value in replaced.items()):
+        return request.body
+    view = memoryview(request.body)
+    out: list[bytes | memoryview] = [view[: request.start], b"{"]
+    first = True
+    for member in request.members:
+        new: list[bytes | memoryview]
+        if member.name == "contents" and contents is not None:
+            new = [view[member.key : member.start], *_array(view, contents)]
+        elif member.name in replaced:
+            value = replaced[member.name]
+            if value is None:
+                continue
+            new = [view[member.key : member.start], value]
+        else:
+            new = [view[member.key : member.end]]
+        if not first:
+            out.append(b",")
+        first = False
+        out += new
+    for name, value in replaced.items():
+        if value is not None and name not in present:
+            out += [b"" if first else b",", b'"', name.encode(), b'":', value]
+            first = False
+    out += [b"}", view[request.end :]]
+    return b"".join(out)
+
+
+def _array(view: memoryview, pieces: Sequence[Piece]) -> list[bytes | memoryview]:
+    out: list[bytes | memoryview] = [b"["]
+    for i, piece in enumerate(pieces):
+        if i:
+            out.append(b",")
+        out.append(piece if isinstance(piece, bytes) else view[piece[0] : piece[1]])
+    out.append(b"]")
+    return out

@@ -1,0 +1,167 @@
+"""The ledger's view of a turn: its steps, the owner of each call, and the answers so far."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from addon.core.framing.documents import Document, get, parts_of
+from addon.core.history.calls import calls_in, responses_in
+from addon.core.history.placeholder import Placeholder
+from addon.core.history.request import Piece
+from addon.core.history.turns import CALLS, History
+
+
+class CallSlot(NamedTuple):
+    """A call of a step. `name`: in the toolset, or as the client declares it. `call_id`: the captured call; None for
+    the client's own call."""
+
+    name: str
+    call_id: str | None
+
+
+class TrueStep(NamedTuple):
+    """A step of a true turn: the model's Content, and the owner of each call in it, in order."""
+
+    content: Document
+    slots: tuple[CallSlot, ...]
+
+
+def with_restored_calls(content: Document, slots: Sequence[CallSlot], made: Mapping[str, Document]) -> TrueStep:
+    """A step of an older record, which lacks the calls that the model had marked as thoughts. Each is put back in its
+    place from `made` (functionCalls by call id). The slot of a call that is no longer stored is left out."""
+    left, parts, found = list(parts_of(content)), list[Document](), list[CallSlot]()
+    for slot in slots:
+        while left and get(left[0], "functionCall") is None:
+            parts.append(left.pop(0))
+        call = made.get(slot.call_id or "")
+        if left and _is_call_of(slot, call, get(left[0], "functionCall")):
+            parts.append(left.pop(0))
+        elif call is not None:
+            parts.append({"functionCall": call})
+        else:
+            continue
+        found.append(slot)
+    return TrueStep({**content, "parts": [*parts, *left]}, tuple(found))
+
+
+def _is_call_of(slot: CallSlot, made: Document | None, call: Document) -> bool:
+    return call.get("name") == slot.name and (made is None or (call.get("args") or {}) == made["args"])
+
+
+class TrueTurn:
+    """What really happened in place of a visible turn.
+
+    `answers`: for each call id the functionResponse's `response`, None while there is none. `passthrough`: the client
+    got the calls and answers them itself. `chain`: the turn's hash with everything before it. Immutable, except for
+    `written`, which caches the bytes that the turn was last written as.
+    """
+
+    __slots__ = ("answers", "chain", "passthrough", "steps", "turn_id", "visible_text", "written")
+
+    def __init__(
+        self,
+        turn_id: str,
+        steps: Sequence[TrueStep],
+        answers: Mapping[str, Document | None],
+        *,
+        visible_text: str = "",
+        passthrough: bool = False,
+        chain: bytes = b"",
+    ) -> None:
+        self.turn_id = turn_id
+        self.steps = tuple(steps)
+        self.answers = answers
+        self.visible_text = visible_text
+        self.passthrough = passthrough
+        self.chain = chain
+        self.written: tuple[object, list[Piece]] | None = None
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether the client answers calls of the last step: its own, or all of them (passthrough)."""
+        return bool(self.steps[-1].slots) and (
+            self.passthrough or any(slot.call_id is None for slot in self.steps[-1].slots)
+        )
+
+    @property
+    def pending(self) -> list[str]:
+        """The ids of the calls that have no answer yet, in order."""
+        return [call_id for call_id, answer in self.answers.items() if answer is None]
+
+
+def given_answers(
+    visible: Sequence[Document] | None, answered: Sequence[Document], true: TrueTurn
+) -> dict[str, Document]:
+    """The client's answers to calls that were passed through to it, by call id, if the call has no answer yet.
+    `visible`: the model turn as the client has it (see `client_calls`). `answered`: the user turn after it."""
+    if not true.passthrough or not true.pending:
+        return {}
+    responses = responses_in(answered)
+    found: dict[str, Document] = {}
+    for slot, call in zip(true.steps[-1].slots, client_calls(visible, true), strict=True):
+        response = take_response(call, responses)
+        if response is not None and slot.call_id is not None and true.answers.get(slot.call_id) is None:
+            found[slot.call_id] = get(response, "response") or {}
+    return found
+
+
+def client_calls(visible: Sequence[Document] | None, true: TrueTurn) -> list[Document | None]:
+    """Each call of the last step as the client has it, with the client's name and id; None for a hidden call.
+
+    `visible`: the model turn as the client has it. None if the client only names the turn: then its calls are taken as
+    the model made them."""
+    step = true.steps[-1]
+    made = iter(calls_in([step.content]))
+    visible_calls = iter(calls_in(visible)) if visible is not None else None
+    calls: list[Document | None] = []
+    for slot in step.slots:
+        own = next(made, None)
+        is_visible = true.passthrough or slot.call_id is None
+        calls.append(None if not is_visible else own if visible_calls is None else next(visible_calls, None))
+    return calls
+
+
+def take_response(call: Document | None, responses: list[Document]) -> Document | None:
+    """Take the response to a call out of `responses`: the one with its id, else the next one with its name."""
+    if call is None:
+        return None
+    call_id = call.get("id")
+    fits = [i for i, one in enumerate(responses) if call_id is not None and one.get("id") == call_id]
+    fits = fits or [
+        i for i, one in enumerate(responses) if one.get("name") == call.get("name") and None in (one.get("id"), call_id)
+    ]
+    return responses.pop(fits[0]) if fits else None
+
+
+def segments(
+    text: str, found: Mapping[str, TrueTurn], placeholder: Placeholder
+) -> Iterator[tuple[str, TrueTurn | None]]:
+    """Split a turn's text at the placeholders of these true turns. Yields for each placeholder the text before it,
+    without the model's own text there, and its true turn; then the text after the last placeholder, with None."""
+    at = 0
+    for start, end, turn_id in placeholder.find(text):
+        if (true := found.get(turn_id)) is not None:
+            own = placeholder.find(true.visible_text)
+            model_text = true.visible_text[: own[0][0]].strip() if own else ""
+            yield text[at:start].strip().removesuffix(model_text).rstrip(), true
+            at = end
+    if at:
+        yield text[at:].strip(), None
+
+
+def last_step(history: History, hits: Mapping[int, Sequence[TrueTurn]], placeholder: Placeholder) -> TrueTurn | None:
+    """The true turn of a history's last model turn, if it has one. A turn that only repeats earlier placeholders does
+    not count: it vanishes."""
+    first: dict[str, int] = {}
+    for index in sorted(hits):
+        for true in hits[index]:
+            first.setdefault(true.turn_id, index)
+    for index in range(len(history.turns) - 1, -1, -1):
+        turn = history.turns[index]
+        if turn.side != "model":
+            continue
+        here = {true.turn_id: true for true in hits.get(index, ())}
+        if fresh := [true for true in here.values() if first[true.turn_id] == index]:
+            return fresh[-1]
+        if not here or turn.holds & CALLS or any(text for text, _ in segments(turn.text, here, placeholder)):
+            return None
+    return None

@@ -1,0 +1,343 @@
+"""A request's history as turns: runs of Contents of one side, with the hashes that the ledger uses.
+
+A `History` holds no bytes, only the positions of its Contents in the body, so it is valid for every later body that
+begins with the same bytes. Histories grow at the end, so `History.of` continues from a known beginning.
+
+The visible form of a turn is its text, joined over the run and trimmed, its calls as name and args, and its other
+parts. It excludes thoughts, empty parts, ids and signatures, which clients lose or change.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal
+
+import msgspec
+import xxhash
+
+from addon.core.framing.documents import Document, Malformed, as_list, camel, decode, encode, get, parts_of
+
+Side = Literal["user", "model"]
+
+_ABSENT = msgspec.Raw(b"null")
+
+
+class _PartHead(msgspec.Struct, gc=False):
+    call: msgspec.Raw = msgspec.field(default=_ABSENT, name="functionCall")
+    call_: msgspec.Raw = msgspec.field(default=_ABSENT, name="function_call")
+    response: msgspec.Raw = msgspec.field(default=_ABSENT, name="functionResponse")
+    response_: msgspec.Raw = msgspec.field(default=_ABSENT, name="function_response")
+    server: msgspec.Raw = msgspec.field(default=_ABSENT, name="toolCall")
+    server_: msgspec.Raw = msgspec.field(default=_ABSENT, name="tool_call")
+    served: msgspec.Raw = msgspec.field(default=_ABSENT, name="toolResponse")
+    served_: msgspec.Raw = msgspec.field(default=_ABSENT, name="tool_response")
+    signature: msgspec.Raw = msgspec.field(default=_ABSENT, name="thoughtSignature")
+    signature_: msgspec.Raw = msgspec.field(default=_ABSENT, name="thought_signature")
+
+
+class _Head(msgspec.Struct, gc=False):
+    role: str | None = None
+    parts: list[_PartHead] | _PartHead | None = None
+
+
+class _RawContent(msgspec.Struct, gc=False):
+    parts: list[dict[str, msgspec.Raw]] | dict[str, msgspec.Raw] | None = None
+
+
+_raw_object = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_raw_parts = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
+_heads = msgspec.json.Decoder(list[_Head])
+_contents = msgspec.json.Decoder(_RawContent)
+_NULL = bytes(_ABSENT)
+
+CALLS, RESPONSES, SERVER_TOOLS, SIGNATURES = 1, 2, 4, 8
+"""Bits for the parts in a Content: functionCall, functionResponse, toolCall or toolResponse, thoughtSignature."""
+
+
+_PLAIN = _PartHead()
+
+
+def _bits_of(head: _Head) -> int:
+    holds = 0
+    for part in as_list(head.parts):
+        if part == _PLAIN:
+            continue
+        for bit, raws in (
+            (CALLS, (part.call, part.call_)),
+            (RESPONSES, (part.response, part.response_)),
+            (SERVER_TOOLS, (part.server, part.server_, part.served, part.served_)),
+            (SIGNATURES, (part.signature, part.signature_)),
+        ):
+            for raw in raws:
+                if raw is not _ABSENT and bytes(raw) != _NULL:
+                    holds |= bit
+    return holds
+
+
+class HistoryTurn(msgspec.Struct, eq=False, gc=False):
+    """A run of consecutive Contents of one side.
+
+    `spans` are (start, end) in the body. `text` (of model turns), `digest` and `chain` are set by `identify`. `key` and
+    `memo` belong to the ledger: the key of the turn's own words, and the result of its look-up. `gc=False`: there are
+    many turns, and none is part of a reference cycle.
+    """
+
+    side: Side
+    spans: tuple[tuple[int, int], ...]
+    holds: int
+    text: str = ""
+    digest: bytes = b""
+    chain: bytes = b""
+    key: bytes = b""
+    memo: Any = None
+    _word_count: int = -1
+
+    def contents(self, body: bytes) -> list[Document]:
+        """The run's Contents, decoded."""
+        return [decode(memoryview(body)[start:end]) for start, end in self.spans]
+
+    def word_count(self, body: bytes) -> int:
+        """The number of different words in the turn, as `count_words` counts them."""
+        if self._word_count < 0:
+            try:
+                self._word_count = count_words(part for content in self.contents(body) for part in parts_of(content))
+            except Malformed:
+                self._word_count = 0
+        return self._word_count
+
+
+class History:
+    """The turns of a `contents` array. `end`: where its last Content ends in the body. `holds`: the bits of all turns.
+
+    Results for the first turns are reused: the first `identified` turns have their hashes, `text_size` is the size of
+    their texts in characters, and `memo` holds the ledger's results for the first `remembered` turns.
+    """
+
+    __slots__ = ("end", "holds", "identified", "memo", "remembered", "text_size", "turns")
+
+    def __init__(self, turns: Sequence[HistoryTurn], end: int, holds: int = 0) -> None:
+        self.turns = turns
+        self.end = end
+        self.holds = holds
+        self.identified = 0
+        self.text_size = 0
+        self.memo: Any = None
+        self.remembered = 0
+
+    def inherit(self, known: "History", turns: int) -> None:
+        """Reuse the results of a known history that has the same first `turns` turns."""
+        self.identified = min(known.identified, turns)
+        self.text_size = known.text_size
+        self.memo = known.memo
+        self.remembered = min(known.remembered, turns)
+
+    @classmethod
+    def of(
+        cls, array: bytes | memoryview, spans: Sequence[tuple[int, int]], known: "History | None" = None
+    ) -> "History":
+        """The history of `array`, a JSON array whose last elements are the Contents at `spans` of the body. `known`:
+        the history before these Contents. Raises Malformed if a Content has the wrong shape."""
+        try:
+            heads = _heads.decode(array)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise Malformed(str(error)) from None
+        turns = list(known.turns) if known else []
+        holds = known.holds if known else 0
+        last = turns.pop() if turns else None  # the turn may continue; the known history stays unchanged
+        side: Side = last.side if last else "user"
+        run = list(last.spans) if last else []
+        run_holds = last.holds if last else 0
+        for head, span in zip(heads[len(heads) - len(spans) :], spans, strict=True):
+            holds |= (new := _bits_of(head))
+            # Antigravity sends functionResponses under the role `model`.
+            of: Side = "model" if head.role == "model" and not new & RESPONSES else "user"
+            if run and of != side:
+                turns.append(last if last and len(last.spans) == len(run) else HistoryTurn(side, tuple(run), run_holds))
+                last, run, run_holds = None, [], 0
+            side = of
+            run.append(span)
+            run_holds |= new
+        if run:
+            turns.append(last if last and len(last.spans) == len(run) else HistoryTurn(side, tuple(run), run_holds))
+        history = cls(turns, spans[-1][1] if spans else (known.end if known else 0), holds)
+        if known is not None:
+            same = len(known.turns)
+            history.inherit(known, same if same and turns[same - 1] is known.turns[-1] else max(0, same - 1))
+        return history
+
+    def identify(self, body: bytes) -> None:
+        """Set text, digest and chain of every turn that lacks them. `body`: the body that the history belongs to.
+
+        `digest` identifies the visible form of a turn, `chain` the turn together with everything before it.
+        """
+        if self.identified == len(self.turns):
+            return
+        chain = self.turns[self.identified - 1].chain if self.identified else b""
+        for turn in self.turns[self.identified :]:
+            if not turn.chain:
+                text, turn.digest = _hash_run(body, turn.spans)
+                turn.text = text if turn.side == "model" else ""
+                turn.chain = chain_key(chain, turn.side, turn.digest)
+            chain = turn.chain
+            self.text_size += len(turn.text)
+        self.identified = len(self.turns)
+
+
+def _hash_run(body: bytes, spans: Iterable[tuple[int, int]]) -> tuple[str, bytes]:
+    """The text and the digest of a run. A run that cannot be decoded is hashed by its bytes and equals no other."""
+    pieces = [memoryview(body)[start:end] for start, end in spans]
+    try:
+        return visible_form(part for piece in pieces for part in as_list(_contents.decode(piece).parts))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, Malformed):
+        return "", xxhash.xxh3_128_digest(b"unread" + b"".join(pieces))
+
+
+def chain_key(before: bytes, side: Side, digest: bytes) -> bytes:
+    """The hash of a turn with everything before it. `before`: the chain of the turn before it, b"" for none."""
+    return xxhash.xxh3_128_digest(b"chain" + before + side.encode() + digest)
+
+
+WINDOWS = 6
+"""The maximum number of windows of a turn: of 2 turns, of 4, and so on."""
+
+
+def windows(before: Sequence[bytes], digest: bytes) -> list[bytes]:
+    """The hashes of a turn with the one turn before it, with the three before it, and so on. `before`: the digests of
+    the turns before it, in order."""
+    if not before:
+        return []
+    last = len(before) - 1
+    found = [xxhash.xxh3_128_digest(b"window" + digest + before[last])]
+    for at in range(last - 2, max(-1, last - 2 * WINDOWS), -2):
+        found.append(xxhash.xxh3_128_digest(b"window" + found[-1] + before[at] + before[at + 1]))
+    return found
+
+
+def visible_digest(parts: Iterable[Document]) -> bytes:
+    """The digest that `History.identify` computes for a turn of these (decoded) parts."""
+    return visible_form(_raw_parts.decode(encode(list(parts))))[1]
+
+
+PREFIXES = 64
+"""How many beginnings of a broken-off answer are noted, besides all of it. Chats share only short texts by chance."""
+
+_LONGEST_PREFIX = 2**16
+"""The maximum size of a beginning in bytes: parts may be large."""
+
+
+def prefix_digests(parts: Sequence[dict[str, msgspec.Raw]]) -> list[bytes]:
+    """The digests of turns that hold the first of these parts, the first two, and so on; the last digest is that of all
+    parts. Each digest once."""
+    visible = [raw for raw in parts if bytes(raw.get("thought", b"")) != b"true"]
+    found: dict[bytes, None] = {}
+    size = 0
+    for count, raw in enumerate(visible[:PREFIXES], 1):
+        size += sum(len(memoryview(value)) for value in raw.values())
+        if size > _LONGEST_PREFIX:
+            break
+        found[visible_form(visible[:count])[1]] = None
+    whole = visible_form(visible)[1]
+    found.pop(whole, None)
+    return [*found, whole]
+
+
+def prefix_digests_of(parts: Iterable[Document]) -> list[bytes]:
+    """`prefix_digests` of decoded parts."""
+    return prefix_digests(_raw_parts.decode(encode(list(parts))))
+
+
+_EXACT, _LARGEST = 2**53, 2**1000
+_NOT_HASHED = frozenset({"text", "thought", "thoughtSignature", "functionCall", "functionResponse"})
+
+
+def visible_form(parts: Iterable[dict[str, msgspec.Raw]]) -> tuple[str, bytes]:
+    """The joined and trimmed text of a turn, and the hash of its visible form."""
+    texts: list[str] = []
+    digest = xxhash.xxh3_128()
+    for raw in parts:
+        if len(raw) == 1 and "text" in raw and isinstance(value := decode(raw["text"]), str):
+            texts.append(value)  # the usual part
+            continue
+        part = {camel(key): value for key, value in raw.items() if bytes(value) != _NULL} if raw else raw
+        if "thought" in part and bytes(part["thought"]) == b"true":
+            continue
+        if (text := part.get("text")) is not None:
+            value = decode(text)
+            if isinstance(value, str):
+                texts.append(value)
+        for kind, payload in (("functionCall", "args"), ("functionResponse", "response")):
+            if kind in part:
+                call = decode(part[kind])
+                call = call if isinstance(call, dict) else {}
+                named = [kind, get(call, "name"), canonical(get(call, payload) or {})]
+                digest.update(encode(named))
+        for key in sorted(part.keys() - _NOT_HASHED):
+            digest.update(key.encode())
+            if key == "inlineData":
+                for piece in _blob(part[key]):
+                    digest.update(piece)
+            else:
+                digest.update(encode(canonical(decode(part[key]), named=False)))
+    joined = "".join(texts).strip()
+    digest.update(b"text")
+    digest.update(joined.encode("utf-8", "surrogatepass"))
+    return joined, digest.digest()
+
+
+_SEARCHED = 1000
+"""How many characters of a part are searched for words: no threshold needs very many."""
+
+_WORD = re.compile(r"[^\W_]{2,}")
+_UNSPACED = "\u2e80"
+"""The first character of the scripts without spaces between words."""
+
+
+def count_words(parts: Iterable[Document]) -> int:
+    """The number of different words in the texts, calls and responses of (decoded) parts. Two characters of a script
+    without spaces count as one word. Only the beginning of a long part is searched. Thoughts and media do not count."""
+    words: set[str] = set()
+    for part in parts:
+        if part.get("thought"):
+            continue
+        text = part.get("text")
+        for kind, payload in (("functionCall", "args"), ("functionResponse", "response")):
+            if isinstance(call := get(part, kind), dict):
+                text = f"{get(call, 'name')} {get(call, payload)}"
+        if isinstance(text, str):
+            words.update(_WORD.findall(text[:_SEARCHED].casefold()))
+    return sum(1 if word[0] < _UNSPACED else (len(word) + 1) // 2 for word in words)
+
+
+def _blob(raw: msgspec.Raw) -> "list[bytes | memoryview]":
+    """The identity of inline data, in pieces: clients may send base64 back in the URL-safe alphabet, and without
+    padding. Any other value is identified by its bytes."""
+    try:
+        blob = {camel(key): bytes(value) for key, value in _raw_object.decode(raw).items()}
+    except msgspec.ValidationError:
+        return [bytes(raw)]
+    data = blob.get("data", b'""')
+    for sign, other, usual in ((b"\\", b"\\/", b"/"), (b"-", b"-", b"+"), (b"_", b"_", b"/")):
+        if sign in data:  # one byte is looked for much faster than two
+            data = data.replace(other, usual)
+    last = data[-16:]
+    if left := last.rstrip(b'="'):  # without a copy
+        data_key = memoryview(data)[: len(data) - len(last) + len(left)]
+    else:
+        data_key = memoryview(data.rstrip(b'="'))
+    return [blob.get("mimeType", b"").replace(b"\\/", b"/"), data_key]
+
+
+def canonical(value: Any, *, named: bool = True) -> Any:
+    """JSON in a canonical form: keys sorted, numbers by value.
+
+    `named`: the keys are the user's own and stay unchanged. Otherwise they are Gemini's, in either spelling.
+    """
+    if isinstance(value, dict):
+        items = value.items() if named else ((camel(k), v) for k, v in value.items() if v is not None)
+        return {key: canonical(item, named=named) for key, item in sorted(items)}
+    if isinstance(value, list):
+        return [canonical(item, named=named) for item in value]
+    if isinstance(value, float) and value.is_integer() and abs(value) < _EXACT:
+        return int(value)
+    if isinstance(value, int) and abs(value) >= _EXACT:
+        return float(value) if abs(value) < _LARGEST else str(value)  # most clients keep only a float
+    return value

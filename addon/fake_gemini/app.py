@@ -1,0 +1,278 @@
+"""The strict local Gemini's ASGI application: credentials, framing, compression and the request log.
+
+``service`` has the rules and answers. Every request is kept in ``log``, for tests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import re
+import urllib.parse
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+from starlette.types import Receive, Scope, Send
+
+from addon.fake_gemini import websocket
+from addon.fake_gemini.entrance import Log, check_key
+from addon.fake_gemini.errors import Refused, pretty
+from addon.fake_gemini.history import last_words, turns
+from addon.fake_gemini.interactions import Interactions, events
+from addon.fake_gemini.reply import Shape
+from addon.fake_gemini.routes import Route
+from addon.fake_gemini.routes import find as find_route
+from addon.fake_gemini.service import Service
+
+Json = dict[str, Any]
+
+JSON_TYPE = "application/json; charset=UTF-8"
+_KNOBS = re.compile(r"\[demo:([^\]]*)\]")
+_HEADERS = [
+    (b"vary", b"Origin, X-Origin, Referer"),
+    (b"server", b"scaffolding on HTTPServer2"),
+    (b"x-content-type-options", b"nosniff"),
+]
+
+
+class App:
+    """The ASGI application. ``shape``: how streams are cut by default.
+
+    A request changes the shape with the header ``x-demo-shape`` or with ``[demo: …]`` in the user's last words.
+    """
+
+    def __init__(self, service: Service, shape: Shape, log: Log) -> None:
+        self.service = service
+        self.shape = shape
+        self.log = log
+        self.interactions = Interactions(service.options)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one HTTP request, or one WebSocket."""
+        if scope["type"] == "websocket":
+            await websocket.serve(self.log, scope, receive, send)
+            return
+        exchange = _Exchange(scope, await _body(receive))
+        if exchange.path.startswith("/_demo/"):
+            await self._inspect(exchange, send)
+            return
+        try:
+            route = self._route(exchange)
+            if route.surface == "interactions":
+                await self._interact(exchange, route, send)
+                return
+            if route.method == "chat/completions":
+                await self._complete(exchange, route, send)
+                return
+            if exchange.streamed:
+                await self._stream(exchange, route, send)
+                return
+            document = self._unary(exchange, route)
+        except Refused as refused:
+            await self._refuse(exchange, refused, send)
+            return
+        self._log_request(exchange, 200)
+        await exchange.answer(send, 200, pretty(document).encode())
+
+    def _route(self, exchange: _Exchange) -> Route:
+        route = find_route(exchange.path)
+        if route is None:
+            raise Refused(f"The requested URL {exchange.path} was not found on this server.", code=404)
+        exchange.route = route
+        exchange.streamed = route.method == "streamGenerateContent"
+        check_key(exchange.headers, exchange.query, route)
+        return route
+
+    def _unary(self, exchange: _Exchange, route: Route) -> Json:
+        service, posted = self.service, exchange.method == "POST"
+        if route.method == "generateContent" and posted:
+            reply, _ = service.generate(exchange.json(), route, stream=False)
+            return reply.unary()
+        if route.method == "countTokens" and posted:
+            return service.count_tokens(exchange.json(), route)
+        if route.method == "models" and not posted:
+            return service.describe(route)
+        if route.method == "cachedContents":
+            name = exchange.path.lstrip("/").partition("/")[2]
+            if posted and not route.name:
+                return service.create_cached(exchange.json(), route, name.removesuffix("cachedContents"))
+            if exchange.method == "GET" and route.name:
+                return service.get_cached(name)
+            if exchange.method == "DELETE" and route.name:
+                return service.delete_cached(name)
+        raise Refused("Method not found.", code=404)
+
+    async def _stream(self, exchange: _Exchange, route: Route, send: Send) -> None:
+        reply, request = self.service.generate(exchange.json(), route, stream=True)
+        shape = self._shape(exchange, request)
+        calling = (request.get("toolConfig") or {}).get("functionCallingConfig") or {}
+        documents = reply.events(shape, partial_args=bool(calling.get("streamFunctionCallArguments")))
+        self._log_request(exchange, 200)
+        await exchange.start(send, 200, "text/event-stream" if exchange.sse else JSON_TYPE, None)
+        await self._send(send, _cut(list(_frames(documents, exchange.sse)), shape), shape)
+
+    async def _send(self, send: Send, pieces: Iterator[bytes], shape: Shape) -> None:
+        for piece in pieces:
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+            await asyncio.sleep(shape.delay)
+        if shape.cut is None:
+            await send({"type": "http.response.body", "body": b""})
+        # else the response stays unfinished, and the server breaks the connection
+
+    async def _interact(self, exchange: _Exchange, route: Route, send: Send) -> None:
+        if exchange.method != "POST" or route.name:
+            found = {"GET": self.interactions.get, "DELETE": self.interactions.delete}.get(exchange.method)
+            if found is None or not route.name:
+                raise Refused("Method not found.", code=404)
+            document = found(route.name)
+            self._log_request(exchange, 200)
+            await exchange.answer(send, 200, msgspec.json.encode(document), "application/json")
+            return
+        given = exchange.json()
+        interaction = self.interactions.create(given, self._shape_from(exchange, str(given.get("input", ""))))
+        self._log_request(exchange, 200)
+        if not given.get("stream"):
+            await exchange.answer(send, 200, msgspec.json.encode(interaction.document), "application/json")
+            return
+        await exchange.start(send, 200, "text/event-stream", None)
+        await self._send(send, _cut(list(events(interaction)), interaction.shape), interaction.shape)
+
+    async def _complete(self, exchange: _Exchange, route: Route, send: Send) -> None:
+        if exchange.method != "POST":
+            raise Refused("Method not found.", code=404)
+        given = exchange.json()
+        reply, request = self.service.complete(given, route)
+        shape = self._shape(exchange, request)
+        self._log_request(exchange, 200)
+        if not given.get("stream"):
+            await exchange.answer(send, 200, msgspec.json.encode(reply.unary()), "application/json")
+            return
+        await exchange.start(send, 200, "text/event-stream", None)
+        usage = bool((given.get("stream_options") or {}).get("include_usage"))
+        await self._send(send, _cut(list(reply.events(shape, usage=usage)), shape), shape)
+
+    def _shape(self, exchange: _Exchange, request: Json) -> Shape:
+        history = turns(request["contents"])
+        return self._shape_from(exchange, history[last_words(history)].text)
+
+    def _shape_from(self, exchange: _Exchange, text: str) -> Shape:
+        words = exchange.headers.get("x-demo-shape", "")
+        match = _KNOBS.search(text)
+        try:
+            return self.shape.changed(f"{words},{match[1] if match else ''}")
+        except ValueError as e:
+            raise Refused(str(e)) from e
+
+    async def _refuse(self, exchange: _Exchange, refused: Refused, send: Send) -> None:
+        self._log_request(exchange, refused.code, refused.message)
+        if exchange.route is not None and exchange.route.surface == "interactions":
+            await exchange.answer(send, refused.code, msgspec.json.encode(refused.plain()), "application/json")
+            return
+        body: Any = refused.body()
+        kind = JSON_TYPE
+        if exchange.route is not None and exchange.route.method == "chat/completions":
+            body = [body]
+        if exchange.streamed and exchange.route and exchange.route.surface != "codeassist":
+            if exchange.sse:
+                kind = "text/event-stream"  # although the body is a bare object
+            else:
+                body = [body]
+        await exchange.answer(send, refused.code, pretty(body).encode(), kind)
+
+    def _log_request(self, exchange: _Exchange, status: int, error: str | None = None) -> None:
+        entry = {
+            "method": exchange.method,
+            "path": exchange.target,
+            "headers": exchange.headers,
+            "body": exchange.document if exchange.document is not None else exchange.body.decode(errors="replace"),
+            "status": status,
+            "error": error,
+        }
+        self.log.add(entry, len(exchange.body))
+
+    async def _inspect(self, exchange: _Exchange, send: Send) -> None:
+        """Serve ``/_demo/requests`` and ``/_demo/stats``, for tests that run the server as a process."""
+        found: dict[str, Any] = {
+            "/_demo/requests": self.log.requests,
+            "/_demo/stats": {
+                "accepted": self.log.accepted,
+                "refused": self.log.refused,
+                "dummy_signatures": self.service.dummy_signatures,
+            },
+        }
+        status = 200 if exchange.path in found else 404
+        await exchange.answer(send, status, msgspec.json.encode(found.get(exchange.path)))
+
+
+class _Exchange:
+    """One request, and the methods that send its answer."""
+
+    def __init__(self, scope: Scope, body: bytes) -> None:
+        self.method: str = scope["method"]
+        self.path: str = scope["path"]
+        query: str = scope["query_string"].decode()
+        self.target = f"{self.path}?{query}" if query else self.path
+        self.query = dict(urllib.parse.parse_qsl(query, keep_blank_values=True))
+        self.headers: dict[str, str] = {k.decode("latin-1"): v.decode("latin-1") for k, v in scope["headers"]}
+        self.body = body
+        self.document: Any = None
+        self.route: Route | None = None
+        self.streamed = False
+        self.sse = self.query.get("alt", self.query.get("$alt", "")).partition(";")[0] == "sse"
+
+    def json(self) -> Any:
+        """The body as JSON. Raises ``Refused``."""
+        try:
+            self.document = msgspec.json.decode(self.body)
+        except (msgspec.DecodeError, UnicodeDecodeError) as e:
+            raise Refused(f"Invalid JSON payload received. Unexpected token.\n{e}") from e
+        return self.document
+
+    async def start(self, send: Send, status: int, kind: str, length: int | None, *, zipped: bool = False) -> None:
+        headers = [(b"content-type", kind.encode()), *_HEADERS]
+        if length is not None:
+            headers.append((b"content-length", b"%d" % length))
+        if zipped:
+            headers.append((b"content-encoding", b"gzip"))
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+
+    async def answer(self, send: Send, status: int, body: bytes, kind: str = JSON_TYPE) -> None:
+        """Send the whole answer, compressed if the client accepts gzip, except event streams."""
+        zipped = kind in (JSON_TYPE, "application/json") and "gzip" in self.headers.get("accept-encoding", "")
+        if zipped:
+            body = gzip.compress(body, 1)
+        await self.start(send, status, kind, len(body), zipped=zipped)
+        await send({"type": "http.response.body", "body": body})
+
+
+async def _body(receive: Receive) -> bytes:
+    chunks = []
+    while True:
+        message = await receive()
+        chunks.append(message.get("body", b""))
+        if not message.get("more_body"):
+            return b"".join(chunks)
+
+
+def _frames(events: list[Json], sse: bool) -> Iterator[bytes]:
+    """Events as server-sent events, or as the pieces of a JSON array."""
+    for n, event in enumerate(events):
+        if sse:
+            yield f"data: {json.dumps(event, ensure_ascii=False, separators=(',', ': '))}\r\n\r\n".encode()
+        else:
+            yield ((",\r\n" if n else "[") + pretty(event)).encode()
+    if not sse:
+        yield b"]"
+
+
+def _cut(frames: list[bytes], shape: Shape) -> Iterator[bytes]:
+    if shape.cut is not None:
+        frames = frames[: shape.cut]
+    if not shape.bytes:
+        yield from frames
+        return
+    whole = b"".join(frames)
+    for n in range(0, len(whole), shape.bytes):
+        yield whole[n : n + shape.bytes]

@@ -1,0 +1,75 @@
+"""What a turn's answer comes to: the model's Content, as a Gemini client would have kept it."""
+
+from collections.abc import Sequence
+
+from addon.core.answers.answer import Candidate
+from addon.core.framing.documents import Document, get, objects, parts_of
+from addon.core.framing.replies import text_answer
+
+
+def ends(document: Document) -> bool:
+    """Whether a response document holds the finishReason, or says that the prompt was blocked."""
+    feedback = get(document, "promptFeedback")
+    if isinstance(feedback, dict) and get(feedback, "blockReason") is not None:
+        return True
+    candidates = objects(document.get("candidates"))
+    return any(get(one, "finishReason") is not None for one in candidates if not one.get("index"))
+
+
+class Gathered:
+    """Fed with every response document of an answer. `finished`: its end has come."""
+
+    def __init__(self) -> None:
+        self.finished = False
+        self.documents: list[Document] = []
+        self._candidate = Candidate(0, "")
+
+    def take(self, document: Document) -> None:
+        self.documents.append(document)
+        self.finished = self.finished or ends(document)
+        for candidate in objects(document.get("candidates")):
+            if candidate.get("index") not in (None, 0):
+                continue
+            content = candidate.get("content")
+            for part in parts_of(content) if isinstance(content, dict) else ():
+                self._candidate.add_true(part)
+
+    @property
+    def content(self) -> Document | None:
+        """None where the model has said nothing that could be told again."""
+        parts = self._candidate.true_parts
+        return {"role": "model", "parts": parts} if parts else None
+
+
+def joined(documents: Sequence[Document]) -> Document:
+    """The response documents of a stream as one: the parts one after the other, of the rest the latest."""
+    if len(documents) == 1:
+        return documents[0]
+    whole: Document = {}
+    candidates: dict[int, Document] = {}
+    parts: dict[int, list[Document]] = {}
+    for document in documents:
+        whole |= document
+        for one in objects(document.get("candidates")):
+            index = one["index"] if isinstance(one.get("index"), int) else 0
+            candidates[index] = {**candidates.get(index, {}), **one}
+            content = one.get("content")
+            parts.setdefault(index, []).extend(parts_of(content) if isinstance(content, dict) else ())
+    for index, candidate in candidates.items():
+        if parts[index]:
+            candidate["content"] = {"role": "model", "parts": parts[index]}
+    return whole | ({"candidates": [candidates[index] for index in sorted(candidates)]} if candidates else {})
+
+
+def owed_answer(parts: list[Document], model: str, response_id: str) -> Document:
+    """A GenerateContentResponse of the calls that still have no answer; it costs nothing."""
+    answer = text_answer("", model.rpartition("/")[2], response_id)
+    answer["candidates"][0]["content"]["parts"] = parts
+    return answer
+
+
+def calls_of(content: Document | None) -> dict[str, Document]:
+    """The functionCall Parts of a Content by the ids that the model gave them."""
+    parts = parts_of(content) if content is not None else []
+    calls = {get(part, "functionCall").get("id"): part for part in parts if isinstance(get(part, "functionCall"), dict)}
+    return {call_id: part for call_id, part in calls.items() if isinstance(call_id, str)}

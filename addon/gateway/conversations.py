@@ -1,0 +1,156 @@
+"""Where a request goes on: a conversation by its name, or the response before it; and how it moves on, in one step."""
+
+import logging
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from addon.core.framing.documents import Document
+from addon.gateway.handover import Handover
+from addon.web.problems import Problem
+from store.base import ConversationMoved, Store, UnknownResponse
+from store.models import Response
+
+logger = logging.getLogger("toolgraft")
+
+MAX_NAME = 256
+
+
+class Kept(NamedTuple):
+    """Beside the history: the client's own tools, as Gemini's Tools (None: it gave none), and the texts that were said
+    to the model before everything. `one_by_one`: so the calls of the last step are given out (None: all at once)."""
+
+    tools: list[Document] | None = None
+    system: list[Document] | None = None
+    one_by_one: bool | None = None
+
+    @property
+    def record(self) -> Document | None:
+        return {name: value for name, value in self._asdict().items() if value is not None} or None
+
+
+class Thread(NamedTuple):
+    """`name`: the conversation's, if it is one. `previous`: the response that it is at. `contents`: the history so far.
+    `calls`: those of its last model turn, by the ids that the client knows. `kept`: what else goes on with it."""
+
+    session: str
+    name: str | None = None
+    previous: str | None = None
+    contents: Sequence[Document] = ()
+    calls: Mapping[str, Document] = {}
+    kept: Kept = Kept()
+
+
+def new_response_id() -> str:
+    return f"resp_{secrets.token_hex(24)}"
+
+
+def conversation_name(value: Any) -> str | None:
+    """The name of a conversation, a string or `{"id": …}`; None for none. Raises Problem (400)."""
+    name = value.get("id") if isinstance(value, dict) and set(value) == {"id"} else value
+    if name is None and value is None:
+        return None
+    if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME or not name.isprintable():
+        words = f'conversation: must be a name of 1 to {MAX_NAME} printable characters, or {{"id": a name}}'
+        raise Problem(400, words, field="conversation")
+    return name
+
+
+class Threads:
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self._busy: set[tuple[str, str]] = set()
+
+    @contextmanager
+    def alone(self, session: str, name: str | None) -> Iterator[None]:
+        """Around a request of a conversation: no second one runs beside it. Raises Problem (409)."""
+        if name is None:
+            yield
+            return
+        key = (session, name)
+        if key in self._busy:
+            raise _locked(name, "another request of it is running: wait for its answer")
+        self._busy.add(key)
+        try:
+            yield
+        finally:
+            self._busy.discard(key)
+
+    async def find(self, session: str, name: str | None, previous: str | None) -> Thread:
+        """Raises Problem (400), StoreUnavailable."""
+        if name is not None and previous is not None:
+            words = "previous_response_id: cannot be used together with conversation"
+            raise Problem(400, words, field="previous_response_id", code="mutually_exclusive_parameters")
+        head = previous if name is None else await self.store.conversation(session, name)
+        if head is None:
+            return Thread(session, name)
+        try:
+            responses = await self.store.history(session, head)
+        except UnknownResponse:
+            raise _not_found(previous or head) from None
+        last = responses[-1]
+        if previous is not None and last.document is None:
+            raise _not_found(previous)
+        contents = [content for one in responses for content in one.contents]
+        spoke = next((one for one in reversed(responses) if any(c.get("role") == "model" for c in one.contents)), last)
+        return Thread(session, name, head, contents, spoke.calls, Kept(**(last.tools or {})))
+
+    async def add(
+        self,
+        thread: Thread,
+        response_id: str,
+        contents: Sequence[Document],
+        *,
+        kept: Kept,
+        calls: dict[str, Document],
+        document: Document | None,
+        answer: Document,
+        handover: Handover,
+    ) -> None:
+        """The thread goes on with a response; `answer` is what its client is given. Raises Problem (409),
+        StoreUnavailable."""
+        response = Response(
+            response_id=response_id,
+            session=thread.session,
+            conversation=thread.name,
+            previous=thread.previous,
+            contents=list(contents),
+            tools=kept.record,
+            calls=calls,
+            document=document,
+            turns=handover.turns,
+            created_at=self.store.clock(),
+        )
+        head = thread.previous if thread.name is not None else None
+        try:
+            await self.store.add_response(response, head=head, undelivered=handover.undelivered(answer))
+        except ConversationMoved:
+            raise _locked(str(thread.name), "another proxy has moved it on: ask again") from None
+        except UnknownResponse:
+            raise _not_found(str(thread.previous)) from None
+        handover.kept(response_id)
+        try:
+            await self.store.sync()
+        except Exception:  # the client is told so instead: what it was refused is not in the conversation
+            try:
+                await self.store.take_back(response.session, response_id, head=head)
+                handover.taken_back()
+            except Exception as error:
+                logger.warning("a response that was refused stays in its conversation: %s", error)
+            await handover.settle(whole=False)
+            raise
+        await handover.safe()
+
+
+def _not_found(response_id: str) -> Problem:
+    return Problem(
+        400,
+        f"Previous response with id '{response_id}' not found.",
+        field="previous_response_id",
+        code="previous_response_not_found",
+    )
+
+
+def _locked(name: str, why: str) -> Problem:
+    return Problem(409, f"conversation {name!r}: {why}", field="conversation", code="conversation_locked")

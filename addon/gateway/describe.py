@@ -1,0 +1,101 @@
+"""What the OpenAPI document says of the front doors beside what others have in common with them: headers, bodies, and
+refusals in the words of OpenAI and of Google."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from addon.core.framing.documents import Document
+from addon.gateway.callers import KEY_HEADER, SESSION_HEADER
+from store.models import SESSION_PATTERN
+
+_TEXT: Document = {"type": "string"}
+_MAYBE_TEXT: Document = {"type": ["string", "null"]}
+_OBJECT: Document = {"type": "object"}
+_OBJECTS: Document = {"type": "array", "items": _OBJECT}
+_NO_QUERY: Mapping[str, Document] = {}
+_NAME: Document = {"anyOf": [_TEXT, {"type": "object", "properties": {"id": _TEXT}, "required": ["id"]}]}
+
+SESSION: Document = {
+    "name": SESSION_HEADER,
+    "in": "header",
+    "description": "The session; the proxy's own (`graft_session`) if absent.",
+    "schema": {"type": "string", "pattern": SESSION_PATTERN},
+}
+KEY: Document = {
+    "name": KEY_HEADER,
+    "in": "header",
+    "description": "The Gemini API key; the one of the proxy's environment if absent.",
+    "schema": _TEXT,
+}
+
+
+def _body(properties: Mapping[str, Document]) -> Document:
+    """The fields that are used most: others are those of the language that the door speaks."""
+    return {"type": "object", "properties": dict(properties), "required": ["model", "input"]}
+
+
+GEMINI_BODY = _body(
+    {
+        "model": _TEXT,
+        "input": {"anyOf": [_TEXT, _OBJECT, _OBJECTS], "description": "A text, Parts or Contents."},
+        "tools": _OBJECTS,
+        "toolConfig": _OBJECT,
+        "systemInstruction": {"anyOf": [_TEXT, _OBJECT]},
+        "generationConfig": _OBJECT,
+        "safetySettings": _OBJECTS,
+        "conversation": _NAME,
+        "previousResponseId": _TEXT,
+        "stream": {"type": "boolean"},
+    }
+)
+RESPONSES_BODY = _body(
+    {
+        "model": _TEXT,
+        "input": {"anyOf": [_TEXT, _OBJECTS]},
+        "instructions": _TEXT,
+        "tools": _OBJECTS,
+        "tool_choice": {"anyOf": [_TEXT, _OBJECT]},
+        "conversation": _NAME,
+        "previous_response_id": _TEXT,
+        "store": {"type": "boolean"},
+        "stream": {"type": "boolean"},
+    }
+)
+
+
+def parameters(query: Mapping[str, Document] = _NO_QUERY, *, key: bool = False) -> dict[str, Any]:
+    """For `openapi_extra`: the headers of a door, and query parameters by their schemas."""
+    named = [{"name": name, "in": "query", "schema": schema} for name, schema in query.items()]
+    return {"parameters": [SESSION, *([KEY] if key else []), *named]}
+
+
+def _refused(error: Document, example: Document) -> dict[str, Any]:
+    """An answer with `error` as its one member."""
+    schema = {"type": "object", "properties": {"error": error}, "required": ["error"]}
+    return {
+        "description": "A refusal of the proxy's, or of the model's service with the status that it came with",
+        "content": {"application/json": {"schema": schema, "example": {"error": example}}},
+    }
+
+
+IN_OPENAI_S_WORDS = _refused(
+    {
+        "type": "object",
+        "properties": {"message": _TEXT, "type": _TEXT, "param": _MAYBE_TEXT, "code": _MAYBE_TEXT},
+        "required": ["message", "type", "param", "code"],
+    },
+    {"message": "model is missing", "type": "invalid_request_error", "param": "model", "code": None},
+)
+IN_GOOGLE_S_WORDS = _refused(
+    {
+        "type": "object",
+        "properties": {"code": {"type": "integer"}, "message": _TEXT, "status": _TEXT, "details": _OBJECTS},
+        "required": ["code", "message", "status"],
+    },
+    {"code": 400, "message": "input: missing", "status": "INVALID_ARGUMENT"},
+)
+UPSTREAM = {
+    "p409": "Another request of the conversation is running, or has moved it on",
+    "p429": "The model's service has refused the request for now",
+    "p502": "The model's service cannot be reached, or its answer is none",
+}

@@ -1,0 +1,198 @@
+"""One turn: a Gemini request of a door's goes the way of any client's, and its answer comes back as documents."""
+
+import dataclasses
+import logging
+import re
+from collections.abc import AsyncGenerator, Callable, Iterable
+from contextlib import aclosing, asynccontextmanager
+
+import httpx2
+import xxhash
+
+from addon.core.framing.documents import Document, Malformed, decode, encode, objects
+from addon.core.framing.sse import SseDecoder
+from addon.core.history.asker import asker_of_key
+from addon.core.history.keys import Keys, asker_digest
+from addon.core.history.pairing import with_dummy_signatures
+from addon.gateway.failures import Failed
+from addon.gateway.handover import Handover
+from addon.gateway.upstream_factory import Caller, Outward
+from addon.graft.capture import note_answer
+from addon.graft.exchange import Abandoned, Forward, Reply
+from addon.graft.grafter import Grafter, GraftFailed
+from addon.graft.session_config import SessionConfig
+from addon.loop.executors import Executors
+from addon.loop.runner import Head, Output, Runner
+from addon.loop.upstream import Address, Upstream
+from addon.surfaces import Framing, Operation, Target
+from addon.web.problems import Problem
+
+logger = logging.getLogger("toolgraft")
+
+MODEL_FORM = "a model's name, such as gemini-3-flash or tunedModels/mine"
+_MODEL = re.compile(r"(?:models/|tunedModels/)?[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_VERSION = "v1beta"
+
+
+class Engine:
+    """`grafter` is asked for anew for each turn: options may change."""
+
+    def __init__(self, grafter: Callable[[], Grafter], executors: Executors, outward: Outward) -> None:
+        self._grafter = grafter
+        self._executors = executors
+        self._outward = outward
+
+    @asynccontextmanager
+    async def answer(
+        self, caller: Caller, model: str, request: Document, handover: Handover, *, stream: bool
+    ) -> AsyncGenerator[AsyncGenerator[Document]]:
+        """The GenerateContentResponses of an answer: one, or those of a stream as they come. Leaving it early, as when
+        the client hangs up, ends what runs; an answer that is left with an error is not handed over. Raises Failed,
+        StoreUnavailable."""
+        try:
+            async with aclosing(self._output(caller, model, request, handover, stream=stream)) as output:
+                async with aclosing(_documents(output)) as documents:
+                    yield documents
+        except BaseException:
+            await handover.settle(whole=False)
+            raise
+
+    def handover(self, caller: Caller, path: str, access: str, body: bytes) -> Handover:
+        """Of the answer to this request at a door: its path, who stands there (the id of a token), and its body."""
+        grafter = self._grafter()
+        store, settings = grafter.store, grafter.settings
+        keys = Keys(store.secret, asker_digest(store.secret, asker_of_key(caller.key)))
+        sent = b"".join(map(xxhash.xxh3_128_digest, (path.encode(), access.encode(), body)))
+        return Handover(store, caller.session, keys.request(sent), grafter.owners.proxy_id, settings.retry_window)
+
+    async def _output(
+        self, caller: Caller, model: str, request: Document, handover: Handover, *, stream: bool
+    ) -> Output:
+        grafter, body = (
+            self._grafter(),
+            encode({**request, "contents": with_dummy_signatures(request["contents"], model)}),
+        )
+        target = _target(model, stream=stream)
+        try:
+            config = await _session_config(grafter, caller.session)
+        except GraftFailed as error:
+            raise Failed(500, f"toolgraft: {error}") from error
+        address = _address(grafter, target, model, caller.key)
+        outcome = await grafter.request(target, config, body, asker=asker_of_key(caller.key), url=address.url)
+        if not isinstance(outcome, Forward):
+            for out in _replied(outcome):
+                yield out
+            return
+        upstream = self._outward.upstream(caller, body, streams=stream)
+        if outcome.exchange is None:
+            async with aclosing(_straight(grafter, upstream, address, outcome)) as output:
+                async for out in output:
+                    yield out
+            return
+        runner = Runner(grafter, self._executors, upstream, outcome.exchange, address, outcome.body)
+        handover.runners.append(runner)
+        async with aclosing(runner.output()) as output:
+            async for out in output:
+                yield out
+
+
+def check_model(model: object) -> str:
+    """The model that a request names. Raises Problem (400)."""
+    if not isinstance(model, str) or not _MODEL.fullmatch(model):
+        raise Problem(400, f"model: must be {MODEL_FORM}", field="model")
+    return model
+
+
+async def _session_config(grafter: Grafter, session: str) -> SessionConfig:
+    """A session's, whether it has tools or not. A door's client gives its tools on purpose: they are kept. Its history
+    is told here, so what a tool was called for that is declared no more is told as text."""
+    config = await grafter.session_config(session)
+    if config is None:
+        config = grafter.session_configs.build(session, await grafter.store.snapshot(session), None)
+    return dataclasses.replace(config, client_tools="keep", flattens=True)
+
+
+def _target(model: str, *, stream: bool) -> Target:
+    operation, framing = (Operation.STREAM, Framing.SSE) if stream else (Operation.GENERATE, Framing.JSON)
+    return Target("developer", operation, framing, model.rpartition("/")[2], (), ())
+
+
+def _address(grafter: Grafter, target: Target, model: str, key: str) -> Address:
+    name = model if "/" in model else f"models/{model}"
+    query = "?alt=sse" if target.framing is Framing.SSE else ""
+    path = f"/{_VERSION}/{name}:{target.operation.value}{query}"
+    headers = [
+        (b"content-type", b"application/json"),
+        (b"accept-encoding", b"identity"),
+        (b"user-agent", b"toolgraft"),
+        (b"x-goog-api-key", key.encode()),
+    ]
+    return Address("POST", f"{grafter.settings.upstream}{path}", headers)
+
+
+def _replied(outcome: Reply | Abandoned) -> Iterable[Head | bytes]:
+    """An answer of the proxy's own."""
+    assert isinstance(outcome, Reply), "a door's turn is cancelled where its client hangs up"
+    yield Head(outcome.status, [(b"content-type", outcome.content_type.encode())])
+    yield outcome.body
+
+
+async def _straight(grafter: Grafter, upstream: Upstream, address: Address, sent: Forward) -> Output:
+    """A request that nothing is grafted on."""
+    received, whole = bytearray(), False
+    async with upstream.send(address, sent.body) as answer:
+        try:
+            yield Head(answer.status, answer.headers)
+            async for chunk in answer.chunks():
+                if sent.noted is not None:
+                    received += chunk
+                yield chunk
+            whole = True
+        finally:
+            if sent.noted is not None and answer.status == 200:
+                await note_answer(grafter, sent.noted, answer.content_type, bytes(received), whole=whole)
+
+
+async def _documents(output: Output) -> AsyncGenerator[Document]:
+    """What a loop gives, decoded. Raises Failed."""
+    status, decoder, whole = 0, None, bytearray()
+    try:
+        async for out in output:
+            if isinstance(out, Head):
+                status = out.status
+                decoder = SseDecoder() if status == 200 and _is_sse(out) else None
+            elif decoder is None:
+                whole += out
+            else:
+                for event in decoder.feed(out):
+                    if event.data is not None:
+                        yield _document(event.data)
+    except httpx2.RequestError as error:
+        words = str(error) or type(error).__name__
+        raise Failed(502, f"toolgraft: the model cannot be reached, or its answer broke off: {words}") from error
+    if status != 200:
+        raise Failed.of(status, bytes(whole))
+    if decoder is None:
+        yield _document(bytes(whole))
+        return
+    for event in decoder.flush():
+        if event.data is not None:
+            yield _document(event.data)
+
+
+def _document(data: bytes) -> Document:
+    try:
+        document = decode(data)
+    except Malformed:
+        raise Failed(502, "toolgraft: the model's answer is not JSON") from None
+    document = next(objects(document), None)
+    if document is None:
+        raise Failed(502, "toolgraft: the model's answer is no response")
+    if "candidates" not in document and isinstance(document.get("error"), dict):
+        raise Failed.told(document)
+    return document
+
+
+def _is_sse(head: Head) -> bool:
+    kinds = [value for name, value in head.headers if name.lower() == b"content-type"]
+    return bool(kinds) and kinds[0].partition(b";")[0].strip().lower() == b"text/event-stream"

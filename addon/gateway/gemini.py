@@ -1,0 +1,186 @@
+"""`POST /v1/gemini`: Gemini's own form, with the history kept here."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from addon.core.framing import sse
+from addon.core.framing.documents import Document, encode, get
+from addon.core.history.pairing import MissingResponses, Paired, UnknownResponses, pair
+from addon.gateway.answers import Gathered, calls_of, ends, joined, owed_answer
+from addon.gateway.callers import access_of, caller_of
+from addon.gateway.conversations import Thread, Threads, new_response_id
+from addon.gateway.describe import GEMINI_BODY, IN_GOOGLE_S_WORDS, UPSTREAM, parameters
+from addon.gateway.engine import Engine
+from addon.gateway.failures import Failed, google_error, in_google_s_words
+from addon.gateway.gemini_request import GeminiRequest, read
+from addon.gateway.handover import Handover
+from addon.gateway.streaming import Stream, attended, ending
+from addon.gateway.upstream_factory import Caller
+from addon.web.access import needs
+from addon.web.describe import answers, body_example, group
+from addon.web.problems import Problem
+from addon.web.routing import Api, Here, parse
+
+PATH = "/v1/gemini"
+_TOOL = {
+    "functionDeclarations": [
+        {
+            "name": "get_weather",
+            "description": "The weather of a city.",
+            "parameters": {"type": "OBJECT", "properties": {"city": {"type": "STRING"}}, "required": ["city"]},
+        }
+    ]
+}
+_ASKED = {
+    "model": "gemini-3-flash",
+    "input": "What is the weather in Tokyo?",
+    "tools": [_TOOL],
+    "conversation": "trip",
+}
+_ANSWER = {
+    "candidates": [
+        {
+            "content": {
+                "role": "model",
+                "parts": [
+                    {
+                        "functionCall": {"id": "x1", "name": "get_weather", "args": {"city": "Tokyo"}},
+                        "thoughtSignature": "c2lnbmVk",
+                    }
+                ],
+            },
+            "finishReason": "STOP",
+            "index": 0,
+        }
+    ],
+    "modelVersion": "gemini-3-flash",
+    "responseId": "resp_5d0c2f",
+}
+
+
+class GeminiDoor:
+    """`key`: the Gemini API key of callers that send none."""
+
+    def __init__(self, engine: Engine, threads: Threads, key: str) -> None:
+        self.engine = engine
+        self.threads = threads
+        self.key = key
+
+    def router(self) -> APIRouter:
+        router = group("front doors")
+
+        @router.post(
+            PATH,
+            summary="Ask Gemini, in its own form",
+            responses=answers(_ANSWER, refused=IN_GOOGLE_S_WORDS, **UPSTREAM),
+            openapi_extra=body_example(_ASKED, GEMINI_BODY) | parameters(key=True),
+        )
+        @needs("ask")
+        async def ask_gemini(api: Here, request: Request) -> Response:
+            """`input` is a text, Parts or Contents. functionCall parts come back; functionResponse parts go in. With
+            `conversation` (or `previousResponseId`) the history is kept here; with `stream` the answer is SSE."""
+            caller, body = caller_of(request, api.settings.session, self.key), await request.body()
+            asked = read(parse(body))
+            handover = self.engine.handover(caller, PATH, access_of(request).token, body)
+            documents = self._documents(caller, asked, handover)
+            return await attended(request, api, handover, lambda: self._answered(api, documents, asked))
+
+        return router
+
+    async def _answered(self, api: Api, documents: AsyncGenerator[Document], asked: GeminiRequest) -> Response:
+        try:
+            first = await anext(documents)
+        except Failed as error:
+            return in_google_s_words(error)
+        if asked.stream:
+            return Stream(_events(first, documents, api.stopping), api)
+        async for _ in documents:
+            pass  # there is one: the client has it
+        return Response(encode(first), media_type="application/json; charset=UTF-8")
+
+    async def _documents(self, caller: Caller, asked: GeminiRequest, handover: Handover) -> AsyncGenerator[Document]:
+        """The answer's documents. The conversation has moved on before the one with the finishReason goes out."""
+        with self.threads.alone(caller.session, asked.conversation):
+            if (earlier := await handover.earlier()) is not None:
+                yield earlier
+                return
+            thread = await self.threads.find(caller.session, asked.conversation, asked.previous)
+            paired = _paired(thread, asked)
+            tools = thread.kept.tools if asked.tools is None else asked.tools
+            kept = thread.kept._replace(tools=tools, one_by_one=None)
+            response_id = new_response_id()
+
+            async def keep(content: Document | None, answer: Document) -> None:
+                contents = paired.added if content is None else [*paired.added, content]
+                document = {"responseId": response_id}
+                await self.threads.add(
+                    thread,
+                    response_id,
+                    contents,
+                    kept=kept,
+                    calls=calls_of(content),
+                    document=document,
+                    answer=answer,
+                    handover=handover,
+                )
+
+            if paired.owed:
+                answer = owed_answer(paired.owed, asked.model, response_id)
+                await keep(None, answer)
+                yield answer
+                return
+            request = {"contents": paired.contents, **asked.more}
+            if kept.tools is not None:
+                request["tools"] = kept.tools
+            gathered, held = Gathered(), list[Document]()
+            async with self.engine.answer(caller, asked.model, request, handover, stream=asked.stream) as documents:
+                async for document in documents:
+                    document = {**document, "responseId": response_id}
+                    gathered.take(document)
+                    if gathered.finished or not asked.stream:
+                        held.append(document)
+                    else:
+                        yield document
+                if asked.stream and not gathered.finished:
+                    raise Failed(502, "toolgraft: the model's answer broke off: it has no finishReason")
+                if gathered.content is not None:
+                    await keep(gathered.content, joined(gathered.documents))
+                for document in held:
+                    yield document
+
+
+async def _events(first: Document, rest: AsyncGenerator[Document], stopping: asyncio.Event) -> AsyncGenerator[bytes]:
+    async with aclosing(rest):
+        yield sse.encode(encode(first))
+        ended = ends(first)
+        try:
+            async for document in rest:
+                ended = ended or ends(document)
+                yield sse.encode(encode(document))
+        except Exception as error:
+            yield sse.encode(encode(google_error(error)[1]))
+        except asyncio.CancelledError:
+            if ended or not stopping.is_set():
+                raise
+            yield sse.encode(encode(google_error(ending())[1]))
+
+
+def _paired(thread: Thread, asked: GeminiRequest) -> Paired:
+    """Raises Problem (400)."""
+    try:
+        return pair(thread.contents, asked.given)
+    except UnknownResponses as error:
+        named = ", ".join(repr(one.get("id") or one.get("name")) for one in error.responses)
+        words = f"input: no open call of the conversation has the functionResponse {named}"
+        raise Problem(400, words, field="input") from None
+    except MissingResponses as error:
+        calls = [get(part, "functionCall") for part in error.parts]
+        named = ", ".join(
+            f"{call.get('name')} ({call['id']})" if call.get("id") else call.get("name") for call in calls
+        )
+        raise Problem(400, f"input: functionResponse parts are owed first, for {named}", field="input") from None

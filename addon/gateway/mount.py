@@ -1,0 +1,36 @@
+"""The doors, ready to be mounted beside the control API."""
+
+from collections.abc import Callable, Mapping
+
+from addon.gateway import gemini, responses
+from addon.gateway.conversations import Threads
+from addon.gateway.engine import Engine
+from addon.gateway.failures import in_google_s_words, in_openai_s_words
+from addon.gateway.gemini import GeminiDoor
+from addon.gateway.responses import ResponsesDoor
+from addon.gateway.upstream_factory import Outward
+from addon.graft.grafter import Grafter
+from addon.loop.executors import Executors
+from addon.web.extra_routes import Mounted
+from store.base import Store
+
+_KEYS = ("GEMINI_API_KEY", "GOOGLE_API_KEY")
+"""Environment variables that may hold a key for the upstream; the first that does counts."""
+
+
+def key_of(environ: Mapping[str, str]) -> str:
+    """The Gemini API key for callers that send none; empty where there is none for them."""
+    return next((value for name in _KEYS if (value := environ.get(name, "").strip())), "")
+
+
+def open_doors(
+    *,
+    store: Store,
+    grafter: Callable[[], Grafter],
+    executors: Executors,
+    outward: Outward,
+    environ: Mapping[str, str],
+) -> Mounted:
+    engine, threads, key = Engine(grafter, executors, outward), Threads(store), key_of(environ)
+    routes = [*ResponsesDoor(engine, threads, key).router().routes, *GeminiDoor(engine, threads, key).router().routes]
+    return Mounted(routes, {responses.PATH: in_openai_s_words, gemini.PATH: in_google_s_words})

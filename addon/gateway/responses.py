@@ -1,0 +1,377 @@
+"""`/v1/responses`: the OpenAI Responses API. `core.dialects.responses` knows its language; what it says is kept."""
+
+import asyncio
+import secrets
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from addon.core.dialects.responses import (
+    Invalid,
+    ResponsesRequest,
+    Translator,
+    events_of,
+    function_tools,
+    input_page,
+    read_request,
+    sse,
+    stored_items,
+)
+from addon.core.framing.documents import Document, encode
+from addon.core.history.pairing import join_responses
+from addon.core.tools.tool_plan import declared_names
+from addon.gateway.answers import ends
+from addon.gateway.callers import access_of, caller_of, session_of
+from addon.gateway.conversations import Kept, Thread, Threads, new_response_id
+from addon.gateway.describe import IN_OPENAI_S_WORDS, RESPONSES_BODY, UPSTREAM, parameters
+from addon.gateway.engine import Engine
+from addon.gateway.failures import Failed, google_error, in_openai_s_words, openai_error
+from addon.gateway.handover import Handover
+from addon.gateway.recall import past_of
+from addon.gateway.streaming import Stream, attended, ending
+from addon.gateway.upstream_factory import Caller
+from addon.web.access import needs
+from addon.web.describe import answers, body_example, group
+from addon.web.problems import Problem
+from addon.web.routing import Api, Here, parse
+from store.base import UnknownResponse
+from store.models import Response as Record
+
+PATH = "/v1/responses"
+_INPUT = "input"  # beside the members of a Response object that is kept: its input
+_KEEP_ALIVE = b": keep-alive\n\n"
+
+type Events = list[Document]
+
+_ASKED = {
+    "model": "gemini-3-flash",
+    "input": "What is the weather in Tokyo?",
+    "tools": [
+        {
+            "type": "function",
+            "name": "get_weather",
+            "description": "The weather of a city.",
+            "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+        }
+    ],
+    "conversation": "trip",
+}
+_ANSWER = {
+    "id": "resp_5d0c2f",
+    "object": "response",
+    "status": "completed",
+    "model": "gemini-3-flash",
+    "output": [
+        {
+            "type": "function_call",
+            "id": "fc_1b6a",
+            "call_id": "call_77e0",
+            "name": "get_weather",
+            "arguments": '{"city":"Tokyo"}',
+            "status": "completed",
+        }
+    ],
+}
+_LISTED = {
+    "object": "list",
+    "data": [
+        {
+            "id": "msg_90cc",
+            "type": "message",
+            "role": "user",
+            "status": "completed",
+            "content": [{"type": "input_text", "text": "What is the weather in Tokyo?"}],
+        }
+    ],
+    "first_id": "msg_90cc",
+    "last_id": "msg_90cc",
+    "has_more": False,
+}
+_LIST: dict[str, Document] = {
+    "limit": {"type": "integer", "minimum": 1, "maximum": 100, "default": 20},
+    "order": {"type": "string", "enum": ["asc", "desc"], "default": "desc"},
+    "after": {"type": "string", "description": "An item's id."},
+}
+_NONE = "No such response"
+_DELETED = {"id": "resp_5d0c2f", "object": "response", "deleted": True}
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """One request on its way. `request`: what Gemini is asked. `contents`: what the history grows by before the answer.
+    `owed`: the calls that still have no output, by their ids; then nothing is asked. `step`: all calls of their step
+    where it came with the request."""
+
+    thread: Thread
+    wanted: ResponsesRequest
+    kept: Kept
+    request: Document
+    contents: list[Document]
+    owed: dict[str, Document]
+    step: dict[str, Document]
+    translator: Translator
+    handover: Handover
+
+
+class _NotKept(Exception):
+    """A response could not be kept: its stream has these last events."""
+
+    def __init__(self, events: Events) -> None:
+        super().__init__()
+        self.events = events
+
+
+class ResponsesDoor:
+    """`key`: the Gemini API key of callers that send none."""
+
+    def __init__(self, engine: Engine, threads: Threads, key: str) -> None:
+        self.engine = engine
+        self.threads = threads
+        self.store = threads.store
+        self.key = key
+
+    def router(self) -> APIRouter:
+        router = group("front doors")
+
+        @router.post(
+            PATH,
+            summary="Ask Gemini as OpenAI's Responses API",
+            responses=answers(_ANSWER, refused=IN_OPENAI_S_WORDS, **UPSTREAM),
+            openapi_extra=body_example(_ASKED, RESPONSES_BODY) | parameters(key=True),
+        )
+        @needs("ask")
+        async def create_response(api: Here, request: Request) -> Response:
+            """What OpenAI's clients send, streamed or not. The client's own functions come back as `function_call`
+            items; the session's tools are run here."""
+            try:
+                caller, body = caller_of(request, api.settings.session, self.key), await request.body()
+                wanted = read_request(parse(body))
+            except Invalid as error:
+                return in_openai_s_words(error)
+            handover = self.engine.handover(caller, PATH, access_of(request).token, body)
+            events = self._events(caller, wanted, handover, api.stopping)
+            return await attended(request, api, handover, lambda: _answered(api, events, stream=wanted.stream))
+
+        @router.get(
+            f"{PATH}/{{response_id}}",
+            summary="Show a response again",
+            responses=answers(_ANSWER, refused=IN_OPENAI_S_WORDS, p404=_NONE),
+            openapi_extra=parameters(),
+        )
+        @needs("ask")
+        async def show_response(api: Here, request: Request, response_id: str) -> Response:
+            _check_query(request)
+            session = session_of(request, api.settings.session)
+            response = await self._response(session, response_id)
+            return _json({name: value for name, value in (response.document or {}).items() if name != _INPUT})
+
+        @router.get(
+            f"{PATH}/{{response_id}}/input_items",
+            summary="List its input",
+            responses=answers(_LISTED, refused=IN_OPENAI_S_WORDS, p404=_NONE),
+            openapi_extra=parameters(_LIST),
+        )
+        @needs("ask")
+        async def list_input_items(api: Here, request: Request, response_id: str) -> Response:
+            """The items that the request gave, each with an id: the newest first, or with `order=asc` the oldest.
+            `limit` (20, at most 100) of them, `after` an id."""
+            response = await self._response(session_of(request, api.settings.session), response_id)
+            kept = (response.document or {}).get(_INPUT, [])
+            try:
+                return _json(input_page(kept, response.contents, request.query_params.multi_items()))
+            except Invalid as error:
+                return in_openai_s_words(error)
+
+        @router.delete(
+            f"{PATH}/{{response_id}}",
+            summary="Delete a response",
+            responses=answers(_DELETED, refused=IN_OPENAI_S_WORDS, p404=_NONE),
+            openapi_extra=parameters(),
+        )
+        @needs("ask")
+        async def delete_response(api: Here, request: Request, response_id: str) -> Response:
+            """It cannot be shown or gone on from any more; what goes on from it already stays whole."""
+            session = session_of(request, api.settings.session)
+            await self._response(session, response_id)
+            await self.store.delete_response(session, response_id)
+            await self.store.sync()
+            return _json({"id": response_id, "object": "response", "deleted": True})
+
+        return router
+
+    async def _response(self, session: str, response_id: str) -> Record:
+        """Raises Problem (404)."""
+        try:
+            response: Record | None = await self.store.response(session, response_id)
+        except UnknownResponse:
+            response = None
+        if response is None or (response.document or {}).get("object") != "response":
+            raise Problem(404, f"Response with id '{response_id}' not found.", field="response_id")
+        return response
+
+    async def _events(
+        self, caller: Caller, wanted: ResponsesRequest, handover: Handover, stopping: asyncio.Event
+    ) -> AsyncGenerator[Events]:
+        """The events of a response, the first once nothing speaks against it. The conversation has moved on before the
+        last, which holds the whole. Without a stream what fails on the way is raised (Failed), as there."""
+        with self.threads.alone(caller.session, wanted.conversation):
+            if (earlier := await handover.earlier()) is not None:
+                yield events_of(earlier)
+                return
+            thread = await self.threads.find(caller.session, wanted.conversation, wanted.previous_response_id)
+            turn = await self._turn(thread, wanted, handover)
+            yield turn.translator.start()
+            finished = not wanted.stream
+            try:
+                if turn.owed:
+                    yield [*turn.translator.repeat_calls(turn.owed), *await self._end(turn)]
+                    return
+                async with self.engine.answer(
+                    caller, wanted.model, turn.request, handover, stream=wanted.stream
+                ) as documents:
+                    async for document in documents:
+                        finished = finished or ends(document)
+                        yield turn.translator.feed(document)
+                    if not finished:
+                        raise Failed(502, "toolgraft: the model's answer broke off: it has no finishReason")
+                    yield await self._end(turn)
+            except _NotKept as error:
+                yield error.events
+            except Exception as error:
+                if not wanted.stream:
+                    raise
+                yield turn.translator.fail(*google_error(error))
+            except asyncio.CancelledError:
+                if not (wanted.stream and stopping.is_set() and turn.translator.status == "in_progress"):
+                    raise
+                yield turn.translator.fail(*google_error(ending()))
+
+    async def _turn(self, thread: Thread, wanted: ResponsesRequest, handover: Handover) -> _Turn:
+        """Raises Invalid."""
+        past = await past_of(self.store, thread, wanted)
+        added = wanted.add_to(past)
+        one_by_one = wanted.parallel is False
+        if added.missing and wanted.parallel is None:
+            one_by_one = bool(thread.kept.one_by_one or past.step)
+        kept = Kept(
+            thread.kept.tools if wanted.declarations is None else _tools(wanted.declarations),
+            [*(thread.kept.system or ()), *wanted.input.system] or None,
+            one_by_one or None,
+        )
+        declared = [one for tool in kept.tools or () for one in tool.get("functionDeclarations", ())]
+        names = [name for tool in kept.tools or () for name in declared_names(tool)]
+        request: Document = {"contents": join_responses([*thread.contents, *added.contents])}
+        members = {
+            "tools": kept.tools,
+            "toolConfig": wanted.tool_config(names),
+            "systemInstruction": wanted.system_instruction(thread.kept.system or ()),
+            "generationConfig": wanted.generation_config or None,
+        }
+        translator = Translator(
+            wanted,
+            new_response_id(),
+            new_id=_new_id,
+            now=self.store.clock,
+            tools=function_tools(declared) if wanted.declarations is None and declared else None,
+            one_by_one=one_by_one,
+        )
+        return _Turn(
+            thread,
+            wanted,
+            kept,
+            request | {name: value for name, value in members.items() if value is not None},
+            added.contents,
+            {call_id: past.calls[call_id] for call_id in added.missing},
+            dict(past.step),
+            translator,
+            handover,
+        )
+
+    async def _end(self, turn: _Turn) -> Events:
+        """The last events; what they tell of is kept before. Raises _NotKept, for a stream."""
+        translator = turn.translator
+        events = translator.end()
+        try:
+            await self._keep(turn)
+        except Exception as error:
+            if not turn.wanted.stream:
+                raise
+            told = openai_error(error)[1]["error"]
+            number = events[0]["sequence_number"]
+            last = {"type": "error", "sequence_number": number, **{k: told[k] for k in ("code", "message", "param")}}
+            raise _NotKept([last]) from error
+        return events
+
+    async def _keep(self, turn: _Turn) -> None:
+        translator, wanted, thread = turn.translator, turn.wanted, turn.thread
+        said = translator.content
+        if translator.status == "failed" or (said is None and not turn.owed):
+            return
+        answer = translator.document()
+        document: Document | None = None
+        calls = turn.step if turn.owed else translator.calls
+        contents = turn.contents if said is None else [*turn.contents, said]
+        if not wanted.store:
+            if wanted.conversation is None:
+                if turn.owed or not calls:
+                    return
+                # a client that keeps its own history: only the calls, for their signatures
+                thread, contents = Thread(thread.session), []
+        else:
+            document = answer | {_INPUT: stored_items(wanted.raw_input, turn.contents, _new_id)}
+        await self.threads.add(
+            thread,
+            answer["id"],
+            contents,
+            kept=turn.kept,
+            calls=calls,
+            document=document,
+            answer=answer,
+            handover=turn.handover,
+        )
+
+
+async def _answered(api: Api, events: AsyncGenerator[Events], *, stream: bool) -> Response:
+    try:
+        first = await anext(events)
+    except Invalid as error:
+        return in_openai_s_words(error)
+    if stream:
+        return Stream(_framed(first, events), api)
+    try:
+        async for more in events:
+            first = more or first
+    except Failed as error:
+        return in_openai_s_words(error)
+    return _json(first[-1]["response"])
+
+
+async def _framed(first: Events, rest: AsyncGenerator[Events]) -> AsyncGenerator[bytes]:
+    async with aclosing(rest):
+        yield b"".join(map(sse, first))
+        async for events in rest:
+            yield b"".join(map(sse, events)) or _KEEP_ALIVE
+
+
+def _new_id(kind: str) -> str:
+    return f"{kind}_{secrets.token_hex(24)}"
+
+
+def _tools(declarations: list[Document]) -> list[Document]:
+    return [{"functionDeclarations": declarations}] if declarations else []
+
+
+def _check_query(request: Request) -> None:
+    """Raises Problem (400)."""
+    for name, value in request.query_params.items():
+        if not (name in ("stream", "include_obfuscation") and value == "false"):
+            why = "a response that is complete is not streamed again" if name == "stream" else "not known here"
+            raise Problem(400, f"{name}: {why}", field=name)
+
+
+def _json(document: Document) -> Response:
+    return Response(encode(document), media_type="application/json")

@@ -1,0 +1,82 @@
+"""Answers that take long: ended when their client hangs up, and streams that know how to."""
+
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from contextlib import aclosing, contextmanager
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from addon.gateway.handover import Handed, Handover
+from addon.web.disconnect import Audience
+from addon.web.problems import Problem
+from addon.web.routing import Api
+
+logger = logging.getLogger("toolgraft")
+
+_NOBODY = Response(status_code=499)
+
+
+async def attended(request: Request, api: Api, handover: Handover, work: Callable[[], Awaitable[Response]]) -> Response:
+    """The answer that the work comes to; it is cancelled where the client hangs up, or the proxy stops. Raises Problem
+    (503) in that case, and where the proxy is about to: the client may ask again, whatever the work failed with on its
+    way out."""
+    if api.draining:
+        raise ending()
+    answers: list[Response] = []
+
+    async def run() -> bool:
+        answers.append(await work())
+        return True
+
+    try:
+        with _counted(api):
+            async with Audience(request.receive, api.stopping) as audience:
+                await audience.wait(run())
+    finally:
+        if not answers:
+            await handover.settle(whole=False)
+    if api.stopping.is_set() and (not answers or answers[0].status_code >= 500):
+        raise ending()
+    return Handed(answers[0], handover) if answers else _NOBODY
+
+
+@contextmanager
+def _counted(api: Api) -> Iterator[None]:
+    api.asked += 1
+    try:
+        yield
+    finally:
+        api.asked -= 1
+
+
+def ending() -> Problem:
+    """What a client is told whose answer is ended with the proxy."""
+    return Problem(503, "the proxy is ending", headers={"Retry-After": "1"})
+
+
+class Stream(Response):
+    """Server-sent events, as the generator gives them. It is closed at the end, and where the client hangs up before;
+    an error that it raises breaks the answer off. Where the proxy stops (`api.stopping` is set) it is cancelled, and
+    may give a last event that says so (`ending`)."""
+
+    def __init__(self, events: AsyncGenerator[bytes], api: Api) -> None:
+        super().__init__(headers={"cache-control": "no-cache"}, media_type="text/event-stream")
+        del self.headers["content-length"]
+        self._events = events
+        self._api = api
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def write() -> bool:
+            async with aclosing(self._events):
+                async for event in self._events:
+                    await send({"type": "http.response.body", "body": event, "more_body": True})
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+            return True
+
+        with _counted(self._api):
+            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            async with Audience(receive, self._api.stopping) as audience:
+                await audience.wait(write())
+            await self._events.aclose()  # where it was left before it had begun

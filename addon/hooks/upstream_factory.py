@@ -1,0 +1,41 @@
+"""The way out of the front doors: the pooled clients, and each request a flow of mitmproxy's own."""
+
+import time
+
+from mitmproxy import connection, ctx
+from mitmproxy.connection import ConnectionState
+from mitmproxy.net import server_spec
+from mitmproxy.proxy.mode_specs import ProxyMode, UpstreamMode
+
+from addon.gateway.upstream_factory import Caller
+from addon.hooks.shadow_flows import LoopClient, Origin, Watching
+from addon.hooks.upstream_pool import Clients
+from addon.loop.upstream import Upstream
+
+
+class Doorways:
+    """`addon.gateway.upstream_factory.Outward` as mitmproxy has it."""
+
+    def __init__(self, watching: Watching, clients: Clients) -> None:
+        self.watching = watching
+        self.clients = clients
+        self._via: server_spec.ServerSpec | None = None
+
+    def configure(self, updated: set[str]) -> None:
+        if "mode" in updated:
+            modes = [ProxyMode.parse(mode) for mode in ctx.options.mode]
+            vias = [(mode.scheme, mode.address) for mode in modes if isinstance(mode, UpstreamMode)]
+            self._via = vias[0] if vias else None
+
+    def upstream(self, caller: Caller, sent: bytes, *, streams: bool) -> Upstream:
+        # no connection of mitmproxy's own leads to a door: one is made up, for whoever asks a flow where it came from
+        client = connection.Client(
+            peername=caller.address,
+            sockname=("127.0.0.1", 0),
+            state=ConnectionState.OPEN,
+            timestamp_start=time.time(),
+        )
+        # a door keeps its caller's tools whatever its session does: files of -w tell a replay so as well
+        metadata = (("session", caller.session), ("client_tools", "keep"))
+        loop_client = LoopClient(client, Origin(caller.session, sent), streams, self._via, metadata)
+        return Upstream(self.clients.of, self.watching.of(loop_client))

@@ -1,0 +1,115 @@
+"""The audit log: which token did what, as JSON lines in the state folder, to which is only ever added.
+
+A line is written before the action, and is on disk by then (unless `graft_durability` is `process`): what cannot be
+logged is not done, and what a crash or a power failure interrupts is in the log. If the action fails after that, a
+second line with the same `id` says so. Lines that come at the same time share a flush, which takes milliseconds in a
+thread of its own.
+"""
+
+import asyncio
+import json
+import logging
+import os
+import secrets
+from collections.abc import AsyncGenerator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from addon.web import tasks
+from addon.web.access import Access
+from addon.web.problems import Problem
+from addon.web.token import flush_names, make_folder
+from store import disk
+
+logger = logging.getLogger("toolgraft")
+
+_FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
+_encode = json.JSONEncoder().encode  # in ASCII: no name can forge a line
+
+
+class Audit:
+    """`durable`: its lines survive a power failure."""
+
+    def __init__(self, state: Path, *, durable: bool) -> None:
+        self._state = state
+        self._path = state / "audit.jsonl"
+        self._thread = ThreadPoolExecutor(1, "toolgraft-audit") if durable else None
+        self._lines: list[bytes] = []
+        self._next: asyncio.Task[OSError | None] | None = None
+        """Writes the lines that wait."""
+        self._alone = asyncio.Lock()
+
+    @asynccontextmanager
+    async def action(self, caller: Access, name: str, **details: Any) -> AsyncGenerator[None]:
+        """Around what a caller has done. Raises Problem (503) where it cannot be logged, before anything is done."""
+        entry_id = secrets.token_hex(6)
+        begun = False
+        try:
+            if error := await self._write(_line(entry_id, caller, name, details)):
+                logger.error("%s: cannot be written: %s", self._path, error.strerror or error)
+                raise Problem(503, "the audit log cannot be written; nothing was changed")
+            begun = True
+            yield
+        except BaseException as error:
+            if begun or isinstance(error, asyncio.CancelledError):
+                with suppress(OSError):  # the line before says that it was begun
+                    self._append(_line(entry_id, caller, name, {"refused": type(error).__name__}))
+            raise
+
+    async def _write(self, line: bytes) -> OSError | None:
+        """What kept the line from the log, if anything did."""
+        if self._thread is None:
+            try:
+                self._append(line)
+            except OSError as error:
+                return error
+            return None
+        self._lines.append(line)
+        if self._next is None:
+            self._next = tasks.spawn(self._write_lines(), name="audit log")
+        return await asyncio.shield(self._next)
+
+    async def _write_lines(self) -> OSError | None:
+        async with self._alone:  # what comes meanwhile is written together
+            lines, self._lines, self._next = b"".join(self._lines), [], None
+            try:
+                await asyncio.get_running_loop().run_in_executor(self._thread, self._append, lines, True)
+            except OSError as error:
+                return error
+        return None
+
+    def _append(self, lines: bytes, durable: bool = False) -> None:
+        descriptor = self._open()
+        try:
+            is_new = os.fstat(descriptor).st_size == 0
+            if os.write(descriptor, lines) < len(lines):
+                raise OSError("the disk is full")
+            if durable:
+                disk.flush(descriptor)
+                if is_new:
+                    flush_names(self._state)
+        finally:
+            os.close(descriptor)
+
+    def _open(self) -> int:
+        """Anew for each write: somebody may have moved the file away."""
+        try:
+            return os.open(self._path, _FLAGS, 0o600)
+        except FileNotFoundError:
+            make_folder(self._state)
+            return os.open(self._path, _FLAGS, 0o600)
+
+
+def _line(entry_id: str, access: Access, action: str, details: dict[str, Any]) -> bytes:
+    entry = {
+        "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
+        "id": entry_id,
+        "token": access.token,
+        "name": access.name,
+        "action": action,
+        **{name: value for name, value in details.items() if value is not None},
+    }
+    return _encode(entry).encode() + b"\n"

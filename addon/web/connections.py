@@ -1,0 +1,143 @@
+"""The connections of the control API's port: how many there may be, and how long and how large a request's head.
+
+uvicorn waits for ever for a first request, and takes a head of any size.
+"""
+
+import asyncio
+import json
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from addon.web.problems import MEDIA_TYPE
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """`connections` at once, `head` bytes of a request's line and headers, which come within `seconds`."""
+
+    connections: int = 4096
+    head: int = 65536
+    seconds: float = 10.0
+
+
+class BoundedProtocol(HttpToolsProtocol):
+    """Where there are too many connections, the one that has been idle for longest gives way to the new one; where none
+    is idle, the new one is refused."""
+
+    def __init__(self, bounds: Bounds, **given: Any) -> None:
+        super().__init__(**given)
+        self._bounds = bounds
+        self._clock: asyncio.TimerHandle | None = None
+        self._idle_since = 0.0
+        self._is_gone = False
+        """Whether the client had gone before all of an answer was written to it."""
+        self._head: int | None = 0
+        """Bytes of the head that is being read, behind the first that came; None while none is."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._idle_since = self.loop.time()
+        self._watch()
+        if len(self.connections) > self._bounds.connections:
+            others = (one for one in self.connections if isinstance(one, BoundedProtocol) and one.is_idle)
+            longest = min((one for one in others if one is not self), key=lambda one: one._idle_since, default=None)
+            if longest is not None:
+                longest.connections.discard(longest)
+                longest.transport.abort()
+            else:
+                self._refuse(503, "there are too many connections (graft_max_connections): try again later")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._unwatch()
+        self._left()
+        super().connection_lost(exc)
+
+    def eof_received(self) -> None:
+        self._left()
+        super().eof_received()
+
+    def _left(self) -> None:
+        self._is_gone = self._is_gone or not self.is_idle or self.flow.write_paused
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self.transport.set_write_buffer_limits()
+
+    async def flushed(self) -> bool:
+        """Whether the operating system has taken all of the answer that was written, for a client that was there."""
+        await self.flow.drain()
+        return not self._is_gone
+
+    @property
+    def is_idle(self) -> bool:
+        return self.cycle is None or self.cycle.response_complete
+
+    def data_received(self, data: bytes) -> None:
+        if self.transport.is_closing():
+            return
+        if self._clock is None and self.is_idle:  # between two requests
+            self._watch()
+        before = self._head
+        super().data_received(data)
+        if before is not None and self._head is not None:
+            self._head += len(data)
+            if self._head > self._bounds.head:
+                self._too_large()
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self.scope["flushed"] = self.flushed  # type: ignore[typeddict-unknown-key]
+        self._head = 0
+        self._watch()
+
+    def on_headers_complete(self) -> None:
+        self._unwatch()
+        self._head = None
+        if len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers) > self._bounds.head:
+            self._too_large()
+        if not self.transport.is_closing():
+            super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        if not self.transport.is_closing():
+            super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        if not self.transport.is_closing():
+            super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        self._idle_since = self.loop.time()
+        if self.cycle.keep_alive and self.transport.is_closing():  # else uvicorn has closed it
+            self._is_gone = True
+        if self.transport.get_write_buffer_size():
+            self.transport.set_write_buffer_limits(0)  # writing is paused until nothing is left
+        super().on_response_complete()
+
+    def _watch(self) -> None:
+        self._unwatch()
+        self._clock = self.loop.call_later(self._bounds.seconds, self._too_slow)
+
+    def _unwatch(self) -> None:
+        if self._clock is not None:
+            self._clock.cancel()
+            self._clock = None
+
+    def _too_slow(self) -> None:
+        words = f"the request's headers have not come within {self._bounds.seconds:g} s (graft_header_timeout)"
+        self._refuse(408, words)
+
+    def _too_large(self) -> None:
+        self._refuse(431, f"the request's headers have more than {self._bounds.head} bytes (graft_max_headers)")
+
+    def _refuse(self, status: int, detail: str) -> None:
+        if self.transport.is_closing():
+            return
+        title = HTTPStatus(status).phrase
+        body = json.dumps({"type": "about:blank", "title": title, "status": status, "detail": detail}).encode()
+        head = f"HTTP/1.1 {status} {title}\r\ncontent-type: {MEDIA_TYPE}\r\ncontent-length: {len(body)}\r\n"
+        self.transport.write(head.encode() + b"connection: close\r\n\r\n" + body)
+        self.transport.close()

@@ -1,0 +1,102 @@
+"""What the OpenAPI document says beside what the handlers' signatures say: answers with their examples, problems."""
+
+import http
+from typing import Any
+
+from fastapi import APIRouter
+
+from addon.web.problems import MEDIA_TYPE, ProblemBody
+from addon.web.routing import DirectRoute
+
+# for `openapi_extra`: the operation needs no token
+PUBLIC: dict[str, Any] = {"security": []}
+
+type Responses = dict[int | str, dict[str, Any]]
+
+_REFERENCE = {"$ref": f"#/components/schemas/{ProblemBody.__name__}"}
+_EXAMPLE = {"type": "about:blank", "title": "Unprocessable Content", "status": 422}
+REFUSED: dict[str, Any] = {
+    "description": "A refusal: what is wrong, and where",
+    "content": {
+        MEDIA_TYPE: {
+            "schema": _REFERENCE,
+            "example": _EXAMPLE | {"detail": "limit: '0' does not fit: must be greater than or equal to 1"},
+        }
+    },
+}
+"""Any refusal of an operation, unless its path has another form for them."""
+
+_TOKEN = {401: "No token, or one that is unknown or revoked"}
+_PLACE = {403: "A Host that is not this machine's, a page of another origin, or a token that may not do this"}
+_STORE = {503: "The store does not answer, or what was done may be lost in a power failure; or the proxy is ending"}
+_BODY = {
+    400: "The body is not JSON that can be kept",
+    413: "The body is larger than graft_max_body",
+    415: "The body is not application/json",
+}
+_FITS = {422: "A field, a parameter or a tool does not fit"}
+
+
+def group(tag: str) -> APIRouter:
+    """The router of one group of routes."""
+    return APIRouter(route_class=DirectRoute, tags=[tag])
+
+
+def answers(
+    example: Any,
+    model: Any = None,
+    *,
+    media_type: str = "application/json",
+    refused: dict[str, Any] = REFUSED,
+    **problems: str,
+) -> Responses:
+    """The `responses=` of an operation: its success, and the refusals that are its own, as `p404="why"`. `refused`: how
+    refusals are written at its path."""
+    success: dict[str, Any] = {
+        "description": "Success",
+        "content": {media_type: {"example": example}},
+    }
+    if model is not None:
+        success["model"] = model
+    return {200: success, **_refusals(problems, refused)}
+
+
+def nothing(description: str, **problems: str) -> Responses:
+    """The `responses=` of an operation that answers 204."""
+    return {204: {"description": description}, **_refusals(problems, REFUSED)}
+
+
+def body_example(example: Any, schema: dict[str, Any] | None = None) -> dict[str, Any]:
+    """For `openapi_extra`: the example of a request's body, and its schema where the handler's signature has none."""
+    if schema is None:
+        return {"requestBody": {"content": {"application/json": {"example": example}}}}
+    return {"requestBody": {"required": True, "content": {"application/json": {"example": example, "schema": schema}}}}
+
+
+def add_refusals(operation: dict[str, Any]) -> None:
+    """What any operation of its kind may be refused with, beside its own refusals."""
+    responses = operation["responses"]
+    form, is_open = responses["default"], operation.get("security") == []
+    common = _PLACE if is_open else _TOKEN | _PLACE | _STORE
+    if "requestBody" in operation:
+        common = common | _BODY
+    if "requestBody" in operation or "parameters" in operation:
+        fits = next(iter(_FITS.values()))
+        common = common | (_FITS if MEDIA_TYPE in form["content"] else {400: fits})
+    for status, why in common.items():
+        responses.setdefault(str(status), _refusal(status, why, form))
+    operation["responses"] = dict(sorted(responses.items()))
+
+
+def _refusals(problems: dict[str, str], form: dict[str, Any]) -> Responses:
+    own: Responses = {int(name[1:]): _refusal(int(name[1:]), why, form) for name, why in problems.items()}
+    return {**own, "default": form}
+
+
+def _refusal(status: int, why: str, form: dict[str, Any]) -> dict[str, Any]:
+    """`form`, for one status."""
+    ((media_type, content),) = form["content"].items()
+    if media_type == MEDIA_TYPE:
+        title = http.HTTPStatus(status).phrase
+        content = content | {"example": _EXAMPLE | {"title": title, "status": status, "detail": why}}
+    return {"description": why, "content": {media_type: content}}

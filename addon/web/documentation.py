@@ -1,0 +1,100 @@
+"""The API's own description: `/openapi.json`, and the page `/docs` that shows it.
+
+The page is Swagger UI, and people type the token into it: all it is made of is served from here, and its
+Content-Security-Policy lets in nothing else. So it works without a network as well. None of it needs the token: it
+holds nothing but what is in this program.
+"""
+
+import functools
+import importlib.util
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from fastapi.openapi.utils import get_openapi
+from pydantic.json_schema import models_json_schema
+from starlette.responses import Response
+
+from addon.web.describe import PUBLIC, add_refusals
+from addon.web.problems import ProblemBody
+from addon.web.routing import DirectRoute, reply
+
+_DESCRIPTION = (
+    "Read the calls that were captured, answer them, and set tools. "
+    "Every refusal is an `application/problem+json` that names what is wrong."
+)
+
+_PAGE = """<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>toolgraft control API</title>
+<link rel="icon" href="data:,">
+<link rel="stylesheet" href="docs/swagger-ui.css">
+</head>
+<body>
+<div id="swagger-ui"></div>
+<script src="docs/swagger-ui-bundle.js"></script>
+<script src="docs/start.js"></script>
+</body>
+</html>
+"""
+_START = """SwaggerUIBundle({url: "openapi.json", dom_id: "#swagger-ui", deepLinking: true, validatorUrl: null});
+"""
+# Swagger UI has its images inside its stylesheet
+_POLICY = "default-src 'self'; img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+
+
+def describe(routes: list[DirectRoute], version: str) -> dict[str, Any]:
+    """The OpenAPI document of the routes."""
+    document = get_openapi(title="toolgraft", version=version, description=_DESCRIPTION, routes=routes)
+    for operations in document["paths"].values():
+        for operation in operations.values():
+            add_refusals(operation)
+    components = document.setdefault("components", {})
+    _, problem = models_json_schema([(ProblemBody, "serialization")], ref_template="#/components/schemas/{model}")
+    components.setdefault("schemas", {}).update(problem["$defs"])
+    components["securitySchemes"] = {"bearer": {"type": "http", "scheme": "bearer"}}
+    document["security"] = [{"bearer": []}]
+    return document
+
+
+def documentation(routes: list[DirectRoute], version: str) -> list[DirectRoute]:
+    """The routes of the description of these routes."""
+    made: list[dict[str, Any]] = []
+
+    async def openapi() -> Response:
+        if not made:
+            made.append(describe(routes, version))
+        return reply(made[0])
+
+    return [
+        _public("/openapi.json", openapi),
+        _public("/docs", _shows(lambda: _PAGE, "text/html")),
+        _public("/docs/start.js", _shows(lambda: _START, "text/javascript")),
+        _public("/docs/swagger-ui-bundle.js", _shows(lambda: _swagger("swagger-ui-bundle.js"), "text/javascript")),
+        _public("/docs/swagger-ui.css", _shows(lambda: _swagger("swagger-ui.css"), "text/css")),
+    ]
+
+
+def _public(path: str, endpoint: Callable[[], Awaitable[Response]]) -> DirectRoute:
+    return DirectRoute(path, endpoint, include_in_schema=False, openapi_extra=PUBLIC)
+
+
+def _shows(content: Callable[[], str | bytes], media_type: str) -> Callable[[], Awaitable[Response]]:
+    headers = {"content-security-policy": _POLICY, "x-content-type-options": "nosniff"}
+
+    async def show() -> Response:
+        return Response(content(), headers=headers, media_type=media_type)
+
+    return show
+
+
+@functools.cache
+def _swagger(name: str) -> bytes:
+    """A file of Swagger UI. Of the package that brings it nothing is run, and nothing is imported."""
+    found = importlib.util.find_spec("fastapi_offline")
+    assert found is not None
+    assert found.submodule_search_locations
+    return Path(found.submodule_search_locations[0], "static", name).read_bytes()

@@ -1,0 +1,152 @@
+"""The door of the control API: one ASGI layer that every request passes before anything else looks at it.
+
+Checked in this order, so that nothing is told to whom it is not for: `Host`, `Origin` and `Sec-Fetch-Site`, the
+bearer token, the body's type and size. Knows no route, but for the paths that need no token. What the token may do is
+left in the scope, as `access`: each route asks for its own.
+"""
+
+import hmac
+import logging
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from addon.core.security.browsers import host_allowed, page_allowed
+from addon.settings import Settings
+from addon.web.access import ANYONE, OWNER, Access
+from addon.web.problems import Problem, refusal
+from addon.web.token import MADE
+from addon.web.tokens import Tokens
+
+logger = logging.getLogger("toolgraft")
+
+_METHODS = "GET, POST, PUT, PATCH, DELETE"
+_HEADERS = "authorization, content-type, last-event-id, x-goog-api-key, x-graft-session"
+
+
+class Guard:
+    """`settings` are asked for anew for each request: some of them change. `token` is the proxy's own, and `tokens` are
+    the others; None: nobody is asked for one. `open_paths` need none in any case."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        settings: Callable[[], Settings],
+        token: str | None,
+        tokens: Tokens,
+        open_paths: Collection[str],
+    ) -> None:
+        self._app = app
+        self._settings = settings
+        self._token = None if token is None else token.encode()
+        self._tokens = tokens
+        self._open_paths = frozenset(open_paths)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            raise ValueError(f"the control API does not speak {scope['type']}")
+        headers: dict[bytes, bytes] = dict(scope["headers"])
+        try:
+            self._check_place(headers)
+            if (origin := headers.get(b"origin")) is not None:
+                send = _with_cors(send, origin)
+                if scope["method"] == "OPTIONS" and b"access-control-request-method" in headers:
+                    await _answer_preflight(send, headers)
+                    return
+            if scope["path"] not in self._open_paths:
+                scope["access"] = self._access(headers.get(b"authorization", b""))
+            if b"transfer-encoding" in headers or headers.get(b"content-length", b"0") != b"0":
+                receive = self._checked_body(headers, receive)
+        except Problem as problem:
+            await refusal(problem, scope)(scope, receive, send)
+            return
+        await self._app(scope, receive, send)
+
+    def _check_place(self, headers: Mapping[bytes, bytes]) -> None:
+        host = headers.get(b"host", b"").decode("latin-1")
+        settings = self._settings()
+        if not host_allowed(host, settings.allow_hosts):
+            raise Problem(403, "Host: not a name of this machine; graft_allow_hosts lists others", field="Host")
+        origin, site = headers.get(b"origin"), headers.get(b"sec-fetch-site")
+        if origin is None and site is None:
+            return
+        if not page_allowed(_text(origin), _text(site), settings.allow_origins, host=host):
+            field = "Sec-Fetch-Site" if origin is None else "Origin"
+            raise Problem(403, f"{field}: not for pages of other sites; graft_allow_origins lists those", field=field)
+
+    def _access(self, authorization: bytes) -> Access:
+        """What the caller may do. Raises Problem (401, 503)."""
+        if self._token is None:
+            return ANYONE
+        scheme, _, given = authorization.partition(b" ")
+        given = given.strip()
+        found = OWNER if hmac.compare_digest(given, self._token) else self._other(given)
+        if found is None or scheme.lower() != b"bearer":
+            raise Problem(
+                401,
+                "a bearer token is needed: `./run_proxy.sh token` or `toolgraft token` shows it",
+                headers={"WWW-Authenticate": 'Bearer realm="toolgraft"'},
+            )
+        return found
+
+    def _other(self, given: bytes) -> Access | None:
+        if not given.startswith(MADE.encode()):
+            return None
+        try:
+            return self._tokens.access(given.decode("latin-1"))
+        except OSError as error:
+            logger.error("%s", error)
+            raise Problem(503, "the tokens cannot be read; the proxy's log has more") from None
+
+    def _checked_body(self, headers: Mapping[bytes, bytes], receive: Receive) -> Receive:
+        """`receive`, which raises a Problem (413) once more has come than fits. Raises Problem itself (413, 415)."""
+        media_type = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
+        if media_type != b"application/json":
+            raise Problem(415, "Content-Type: must be application/json", field="Content-Type")
+        limit = self._settings().max_body
+        too_large = Problem(413, f"the body is larger than graft_max_body, {limit} bytes")
+        length = headers.get(b"content-length", b"")
+        if length.isdigit() and int(length) > limit:
+            raise too_large
+        received = 0
+
+        async def counted() -> Message:
+            nonlocal received
+            message = await receive()
+            received += len(message.get("body", b""))
+            if received > limit:
+                raise too_large
+            return message
+
+        return counted
+
+
+def _text(header: bytes | None) -> str | None:
+    return None if header is None else header.decode("latin-1")
+
+
+def _with_cors(send: Send, origin: bytes) -> Send:
+    """`send`, which lets pages of an origin that was found allowed read the answer."""
+
+    async def with_cors(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            cors: list[Any] = [(b"access-control-allow-origin", origin), (b"vary", b"Origin")]
+            message = {**message, "headers": [*message["headers"], *cors]}
+        await send(message)
+
+    return with_cors
+
+
+async def _answer_preflight(send: Send, headers: Mapping[bytes, bytes]) -> None:
+    """What a browser asks before it sends a request with a token: methods and headers that may be used."""
+    allowed = [
+        (b"access-control-allow-methods", _METHODS.encode()),
+        (b"access-control-allow-headers", _HEADERS.encode()),
+        (b"access-control-max-age", b"600"),
+    ]
+    if headers.get(b"access-control-request-private-network") == b"true":
+        allowed.append((b"access-control-allow-private-network", b"true"))
+    await send({"type": "http.response.start", "status": 204, "headers": allowed})
+    await send({"type": "http.response.body", "body": b""})

@@ -1,0 +1,146 @@
+"""Errors of the control API, as `application/problem+json` (RFC 9457), or in the dialect of a path's callers.
+
+One place turns whatever a handler raised into an answer. Nothing that a caller did not send itself goes into one: no
+traceback, no path, no store's own words.
+"""
+
+import http
+import logging
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import pydantic_core
+from pydantic import BaseModel, Field, ValidationError
+from starlette.responses import Response
+from starlette.types import Scope
+
+from addon.core.tools.tool_forms import BadTool
+from store.base import (
+    AlreadyAnswered,
+    BadCursor,
+    Decided,
+    LeaseLost,
+    NotDurable,
+    ProxyGone,
+    StoreUnavailable,
+    UnknownCall,
+)
+from store.models import SESSION_FORM, SESSION_PATTERN, Call, Status
+
+_log = logging.getLogger(__name__)
+
+MEDIA_TYPE = "application/problem+json"
+
+
+class ProblemBody(BaseModel):
+    """What every refusal looks like."""
+
+    type: str = "about:blank"
+    title: str = Field(examples=["Unprocessable Content"])
+    status: int = Field(examples=[422])
+    detail: str = Field(examples=["delivery: 'later' does not fit: must be 'auto', 'placeholder', 'loop' …"])
+    field: str | None = Field(None, description="The field, parameter or header that is wrong, where one is.")
+    tool: str | None = Field(None, description="The name of the tool that is wrong, where one is.")
+
+
+class Problem(Exception):
+    """A refusal. `extra` are members beside the standard ones (`field`, `tool`); those that are None are left out."""
+
+    def __init__(self, status: int, detail: str, *, headers: Mapping[str, str] | None = None, **extra: Any) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.detail = detail
+        self.headers = headers
+        self.extra = extra
+
+    def response(self) -> Response:
+        title = http.HTTPStatus(self.status).phrase
+        body = {"type": "about:blank", "title": title, "status": self.status, "detail": self.detail}
+        body |= {name: value for name, value in self.extra.items() if value is not None}
+        return Response(pydantic_core.to_json(body), self.status, self.headers, MEDIA_TYPE)
+
+
+type Dialect = Callable[[Problem], Response]
+"""How a refusal is written."""
+
+
+def refusal(problem: Problem, scope: Scope) -> Response:
+    """The answer to a request that is refused, in its caller's dialect."""
+    dialect: Dialect = scope.get("dialect", Problem.response)
+    return dialect(problem)
+
+
+@contextmanager
+def kept_as_json() -> Iterator[None]:
+    """Around what looks whether JSON can hold a body, as the store does with results: where it cannot, a 400."""
+    try:
+        yield
+    except ValueError as error:
+        raise Problem(400, f"the body is not JSON that can be kept: {error}") from None
+
+
+def problem_of(error: Exception) -> Problem:
+    """The refusal that a handler's exception means; a 500 (and a logged traceback) where the mistake is ours."""
+    match error:
+        case Problem():
+            return error
+        case BadTool():
+            return Problem(422, str(error), field=error.field or None, tool=error.tool or None)
+        case UnknownCall():
+            return Problem(404, "there is no such call")
+        case AlreadyAnswered():
+            return Problem(409, f"the call is already {error.call.status}, with another body: the first answer stands")
+        case LeaseLost():
+            return Problem(409, f"the call is {_standing(error.call)}; this worker does not have it")
+        case Decided() if error.call.status is Status.EXPIRED:
+            return Problem(409, "what waited for this call is gone, and the call is expired")
+        case Decided():
+            return Problem(409, f"the call is {_standing(error.call)}; it does not wait for this decision")
+        case ProxyGone():
+            return Problem(409, "what waited for this call is gone, and the call is expired")
+        case BadCursor():
+            return Problem(422, "cursor: must be the next_cursor of the page before", field="cursor")
+        case NotDurable():
+            _log.warning("the disk has failed: %s", error)
+            return Problem(
+                503,
+                "the change was made, but the disk has failed: it may be lost in a power failure",
+                headers={"Retry-After": "1"},
+            )
+        case StoreUnavailable():
+            _log.warning("the store failed: %s", error)
+            return Problem(503, "the store cannot be used now; nothing was changed", headers={"Retry-After": "1"})
+    _log.error("the control API failed", exc_info=error)
+    return Problem(500, "the control API failed; the proxy's log has more")
+
+
+def _standing(call: Call) -> str:
+    return call.status if call.approval is None else f"{call.status} (approval: {call.approval})"
+
+
+def invalid(error: ValidationError, *, name: str = "", known: Collection[str] = ()) -> Problem:
+    """A 422 for the first mistake: the field (`name` where the error itself has none), its value and what fits.
+
+    `known` are the names that could have been meant by an unknown one.
+    """
+    first = error.errors(include_url=False)[0]
+    field = ".".join(str(step) for step in first["loc"]) or name
+    if first["type"] == "extra_forbidden":
+        return Problem(422, f"{field}: unknown; known are {', '.join(known)}", field=field)
+    if first["type"] == "missing":
+        return Problem(422, f"{field}: missing", field=field)
+    value = repr(first["input"])
+    shown = value if len(value) <= 80 else value[:79] + "…"
+    prefix = f"{field}: " if field else ""
+    return Problem(422, f"{prefix}{shown} does not fit: {_what_fits(first)}", field=field or None)
+
+
+def _what_fits(error: Mapping[str, Any]) -> str:
+    context = error.get("ctx", {})
+    if error["type"] in ("literal_error", "enum"):
+        return f"must be {context['expected']}"
+    if SESSION_PATTERN in str(context.get("pattern", "")):
+        return f"must be {SESSION_FORM}"
+    message: str = error["msg"]
+    return message.removeprefix("Value error, ").replace("Input should be", "must be")

@@ -1,0 +1,247 @@
+"""How a request becomes a handler's arguments, and how fast.
+
+Handlers are declared as in any FastAPI application, and FastAPI makes the OpenAPI document from their signatures. At
+run time `DirectRoute` calls them itself: FastAPI's own machinery (dependency solving, exit stacks, response models)
+costs the proxy, which shares the event loop, more than the handlers do.
+
+A parameter of a handler is one of: `Here`; `Caller`; `Request`; a path parameter; a pydantic model `Annotated[…,
+Query()]`; one `Annotated[…, Body()]`, whose default, if it has one, stands for an empty body. Anything else is refused
+when the route is made. Handlers return ready responses.
+"""
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any, get_args
+from urllib.parse import parse_qsl
+
+import pydantic_core
+from fastapi import Depends, params
+from fastapi.routing import APIRoute
+from pydantic import BaseModel, TypeAdapter, ValidationError
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from addon.core.framing.documents import Document
+from addon.metrics import Metrics
+from addon.settings import Settings
+from addon.tools.mcp_pins import Pins
+from addon.web.access import ANYONE, OWNER, SESSION_HEADER, Access, Right, needs_of
+from addon.web.audit import Audit
+from addon.web.problems import Problem, invalid, problem_of, refusal
+from addon.web.tokens import Tokens
+from store.base import Store, UnknownCall
+
+_log = logging.getLogger(__name__)
+
+_LARGE = 256 * 1024
+"""Bytes of a body after whose parsing the proxy gets its turn. A thread would not help: the parser holds the GIL."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Api:
+    """What the handlers work on. `settings` are replaced where options change. `draining`: the proxy is about to end,
+    and asks the model nothing new; `asked` counts the questions that it is still answering. `stopping` is set when the
+    server stops: long answers end then."""
+
+    store: Store
+    settings: Settings
+    metrics: Metrics
+    version: str
+    tokens: Tokens
+    audit: Audit
+    pins: Pins | None = None
+    shared: Callable[[], Sequence[Document]] = tuple
+    """The declarations of the proxy's own tools."""
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    draining: bool = False
+    asked: int = 0
+
+    def ends(self, caller: Access) -> Sequence[asyncio.Event]:
+        """What ends a long answer to this caller."""
+        return [self.stopping] if caller in (OWNER, ANYONE) else [self.stopping, self.tokens.end(caller)]
+
+
+def _api_of(request: Request) -> Api:
+    api: Api = request.scope["api"]
+    return api
+
+
+Here = Annotated[Api, Depends(_api_of)]
+
+
+def _access_of(request: Request) -> Access:
+    access: Access = request.scope["access"]
+    return access
+
+
+Caller = Annotated[Access, Depends(_access_of)]
+
+
+def reply(value: Any, status: int = 200) -> Response:
+    """A JSON answer: of a pydantic model or of plain data."""
+    return Response(pydantic_core.to_json(value), status, media_type="application/json")
+
+
+class DirectRoute(APIRoute):
+    def __init__(self, path: str, endpoint: Callable[..., Any], **kwargs: Any) -> None:
+        super().__init__(path, endpoint, **kwargs)
+        is_open = (self.openapi_extra or {}).get("security") == []
+        self.app = _direct(endpoint, set(self.param_convertors), None if is_open else needs_of(endpoint))
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self.methods and scope["method"] not in self.methods:
+            allowed = {m for r in scope["router"].routes if r.path == self.path for m in r.methods}
+            allow = ", ".join(sorted(allowed))
+            problem = Problem(405, f"{scope['method']} is not for this path: {allow}", headers={"Allow": allow})
+            await refusal(problem, scope)(scope, receive, send)
+            return
+        await self.app(scope, receive, send)
+
+
+def _direct(
+    endpoint: Callable[..., Awaitable[Response]], path_names: set[str], needs: tuple[Right, ...] | None
+) -> Callable[..., Awaitable[None]]:
+    """`needs` None: the route is open to everybody."""
+    binders, body_name, read_body = _bind(endpoint, path_names)
+
+    async def handle(request: Request) -> Response:
+        if needs is not None:
+            _access_of(request).check(*needs)
+        arguments = {name: bind(request) for name, bind in binders.items()}
+        if read_body is not None:
+            body = await request.body()
+            arguments[body_name] = read_body(body)
+            if len(body) >= _LARGE:
+                await asyncio.sleep(0)
+        if needs is not None and _access_of(request).session is not None:
+            await _keep_to_session(request, arguments, by_header="ask" in needs)
+        return await endpoint(**arguments)
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            response = await handle(Request(scope, receive))
+        except Exception as error:
+            problem = problem_of(error)
+            if problem.status >= 500:
+                scope["api"].metrics.error("store" if problem.status == 503 else "control")
+            response = refusal(problem, scope)
+        try:
+            await response(scope, receive, send)
+        except Exception:
+            _log.exception("an answer of the control API broke off")
+            raise
+
+    return app
+
+
+async def _keep_to_session(request: Request, arguments: dict[str, Any], *, by_header: bool) -> None:
+    """A caller whose token is for one session gets that session: where the request names none, it is the one that is
+    meant. `by_header`: the request names its session there. Raises Problem (403), UnknownCall."""
+    access, bound = _access_of(request), by_header
+    own = access.session
+    assert own is not None
+    if by_header:
+        header = SESSION_HEADER.encode()
+        others = [one for one in request.scope["headers"] if one[0] != header]
+        for field, named in request.scope["headers"]:
+            if field == header:
+                access.check_session(named.decode("latin-1"))
+        request.scope["headers"] = [*others, (header, own.encode())]
+    for name, value in arguments.items():
+        if name == "session":
+            access.check_session(value)
+        elif name == "call_id":
+            if (await _api_of(request).store.find_call(value)).session != own:
+                raise UnknownCall
+        elif isinstance(value, BaseModel) and "session" in type(value).model_fields:
+            access.check_session(dict(value)["session"] or own)
+            arguments[name] = value.model_copy(update={"session": own})
+        else:
+            continue
+        bound = True
+    if not bound:
+        raise Problem(403, f"this token is for the session {own} alone, and this is of no session")
+
+
+type _Binders = dict[str, Callable[[Request], Any]]
+
+
+def _bind(endpoint: Callable[..., Any], path_names: set[str]) -> tuple[_Binders, str, Callable[[bytes], Any] | None]:
+    """Ways to make each argument from the request, and the one that is made from the body. Raises TypeError."""
+    binders: _Binders = {}
+    body_name, read_body = "", None
+    for name, parameter in inspect.signature(endpoint, eval_str=True).parameters.items():
+        annotation = parameter.annotation
+        metadata = get_args(annotation)[1:]
+        if annotation is Request:
+            binders[name] = lambda request: request
+        elif annotation == Here:
+            binders[name] = _api_of
+        elif annotation == Caller:
+            binders[name] = _access_of
+        elif name in path_names:
+            binders[name] = _path_binder(name, annotation)
+        elif any(isinstance(m, params.Body) for m in metadata):
+            body_name, read_body = name, _body_reader(annotation, parameter.default)
+        elif any(isinstance(m, params.Query) for m in metadata):
+            binders[name] = _query_binder(annotation)
+        else:
+            raise TypeError(f"{endpoint.__module__}.{endpoint.__name__}: {name} is nothing that a request can give")
+    return binders, body_name, read_body
+
+
+def _path_binder(name: str, annotation: Any) -> Callable[[Request], Any]:
+    validate = TypeAdapter(annotation).validator.validate_python
+
+    def bind(request: Request) -> Any:
+        try:
+            return validate(request.scope["path_params"][name])
+        except ValidationError as error:
+            raise invalid(error, name=name) from None
+
+    return bind
+
+
+def _query_binder(annotation: Any) -> Callable[[Request], Any]:
+    validate = TypeAdapter(annotation).validator.validate_python
+    known = list(get_args(annotation)[0].model_fields)
+
+    def bind(request: Request) -> Any:
+        try:
+            query = request.scope["query_string"]
+            return validate(dict(parse_qsl(query.decode("latin-1"), keep_blank_values=True)) if query else {})
+        except ValidationError as error:
+            raise invalid(error, known=known) from None
+
+    return bind
+
+
+def _body_reader(annotation: Any, default: Any) -> Callable[[bytes], Any]:
+    validate = TypeAdapter(annotation).validator.validate_python
+    known = list(getattr(get_args(annotation)[0], "model_fields", ()))
+
+    def read(body: bytes) -> Any:
+        if not body and default is not inspect.Parameter.empty:
+            return default
+        try:
+            return validate(parse(body))
+        except ValidationError as error:
+            raise invalid(error, known=known) from None
+
+    return read
+
+
+def parse(body: bytes) -> Any:
+    """The JSON of a body: strict (no NaN, no lone surrogates). Raises Problem (400).
+
+    A number beyond a double comes out as infinity. To look for those here would take longer than all the rest: what is
+    kept of a body is checked where it is (`kept_as_json`).
+    """
+    try:
+        return pydantic_core.from_json(body, allow_inf_nan=False)
+    except ValueError as error:
+        raise Problem(400, f"the body is not JSON that can be kept: {error}") from None

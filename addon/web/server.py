@@ -1,0 +1,113 @@
+"""Serves the control API in the event loop that runs already: the proxy's.
+
+uvicorn's server, without what `serve` does for a program of its own: no signal handlers, no logging set-up, no
+`sys.exit`. The socket is bound before, so that a port that is taken is an error like any other.
+"""
+
+import asyncio
+import errno
+import socket
+import sys
+from functools import partial
+from typing import Protocol
+
+import uvicorn
+from starlette.types import Receive, Scope, Send
+
+from addon.web import tasks
+from addon.web.connections import BoundedProtocol, Bounds
+
+_BOUNDS = Bounds()
+_CHOOSE = "choose another with --set graft_control=host:port"
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A socket that listens; port 0 takes a free one. Raises OSError, whose message says what to do."""
+    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    try:
+        # the protocol is named: without it asyncio does not know TCP when it sees it, and leaves Nagle's delay on
+        family, kind, protocol, _, where = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, kind, protocol)
+        try:
+            if sys.platform != "win32":
+                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            listener.bind(where)
+            # two sockets may be bound to one port as long as neither listens
+            listener.listen(128)
+            listener.setblocking(False)
+        except BaseException:
+            listener.close()
+            raise
+    except OSError as error:
+        what = "is taken" if error.errno == errno.EADDRINUSE else "cannot be used"
+        raise OSError(f"control API: {address} {what} ({error.strerror}): {_CHOOSE}") from error
+    return listener
+
+
+def url_of(listener: socket.socket) -> str:
+    """The URL under which a listening socket is reached from this machine."""
+    host, port = listener.getsockname()[:2]
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+class StoppableApp(Protocol):
+    """An ASGI application that ends its long polls and event streams on `stop`."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None: ...
+
+    def stop(self) -> None: ...
+
+
+class ControlServer:
+    """Serves `app` on `listener`, which it closes at the end. `grace`: seconds that answers may take to end."""
+
+    def __init__(self, app: StoppableApp, listener: socket.socket, *, grace: int = 1, bounds: Bounds = _BOUNDS) -> None:
+        self._app = app
+        self._listener = listener
+        self.url = url_of(listener)
+        self._server = uvicorn.Server(
+            uvicorn.Config(
+                app,
+                http=partial(BoundedProtocol, bounds),  # type: ignore[arg-type]
+                ws="none",
+                lifespan="off",
+                loop="none",
+                log_config=None,
+                log_level="critical",
+                access_log=False,
+                server_header=False,
+                timeout_keep_alive=75,
+                timeout_graceful_shutdown=grace,
+            )
+        )
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Returns once requests are answered."""
+        config, server = self._server.config, self._server
+        config.load()
+        server.lifespan = config.lifespan_class(config)
+        await server.startup(sockets=[self._listener])
+        self._task = tasks.spawn(server.main_loop(), name="control API")
+
+    async def stop(self) -> None:
+        """End long answers, give the others `grace` seconds, and close everything. Stopping twice is fine."""
+        self._app.stop()
+        if self._task is None:
+            self._listener.close()
+            return
+        task, self._task = self._task, None
+        await tasks.cancel(task)
+        for server in self._server.servers:
+            server.close()
+        self._listener.close()
+        state = self._server.server_state
+        if state.connections or state.tasks:  # without any, uvicorn would wait all the same
+            await self._server.shutdown(sockets=[self._listener])
+        for server in self._server.servers:
+            server.abort_clients()

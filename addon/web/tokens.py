@@ -1,0 +1,143 @@
+"""Tokens beside the proxy's own: each has scopes, for one session or for all. The state folder keeps their digests.
+
+A token is `tg_ID_SECRET`; it is shown once, when it is made. Tokens that cannot be read are nobody's: whoever comes
+with one is refused.
+"""
+
+import asyncio
+import hashlib
+import hmac
+import json
+import logging
+import secrets
+import time
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Annotated
+from weakref import WeakValueDictionary
+
+import filelock
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from addon.web.access import Access, Right
+from addon.web.token import MADE, make_folder, write_file
+from store.models import SessionName
+
+logger = logging.getLogger("toolgraft")
+
+Name = Annotated[str, Field(max_length=100)]
+
+
+class Token(BaseModel):
+    """What may be shown of a token."""
+
+    id: str
+    name: Name = ""
+    scopes: list[Right] = Field(min_length=1)
+    session: SessionName | None = None
+    created_at: float
+
+
+class _Kept(Token):
+    digest: str
+
+
+class _File(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    tokens: list[_Kept] = []
+
+
+class Tokens:
+    """Those of one state folder. Its file is read anew whenever it has changed."""
+
+    def __init__(self, state: Path) -> None:
+        self._state = state
+        self._path = state / "tokens.json"
+        self._seen: tuple[int, int, int] | None = None
+        self._tokens: dict[str, _Kept] = {}
+        self._ends: WeakValueDictionary[str, asyncio.Event] = WeakValueDictionary()
+
+    def access(self, token: str) -> Access | None:
+        """What a caller with this token may do; None for a token that is unknown or revoked. Raises OSError."""
+        kept = self._read().get(_id_of(token))
+        if kept is None or not hmac.compare_digest(_digest(token), kept.digest):
+            return None
+        return Access(kept.id, frozenset(kept.scopes), kept.session, kept.name)
+
+    def listed(self) -> list[Token]:
+        """The oldest first. Raises OSError."""
+        return [Token.model_validate(kept.model_dump(exclude={"digest"})) for kept in self._read().values()]
+
+    def make(self, scopes: Iterable[Right], session: str | None, name: str) -> tuple[Token, str]:
+        """A new token, and what its owner sends. Raises OSError."""
+        made = f"{MADE}{secrets.token_hex(4)}_{secrets.token_urlsafe(32)}"
+        kept = _Kept(
+            id=_id_of(made),
+            name=name,
+            scopes=list(dict.fromkeys(scopes)),
+            session=session,
+            created_at=time.time(),
+            digest=_digest(made),
+        )
+        with self._alone():
+            self._write({**self._read(), kept.id: kept})
+        return Token.model_validate(kept.model_dump(exclude={"digest"})), made
+
+    def revoke(self, token_id: str) -> bool:
+        """False: there is no such token. Raises OSError."""
+        with self._alone():
+            left = dict(self._read())
+            if left.pop(token_id, None) is None:
+                return False
+            self._write(left)
+        if (end := self._ends.get(token_id)) is not None:
+            end.set()
+        return True
+
+    def end(self, caller: Access) -> asyncio.Event:
+        """Set when the caller's token is revoked: answers that last end then. Raises OSError."""
+        end = self._ends.setdefault(caller.token, asyncio.Event())
+        if caller.token not in self._read():
+            end.set()
+        return end
+
+    def _alone(self) -> AbstractContextManager[object]:
+        make_folder(self._state)
+        try:
+            return filelock.FileLock(self._state / "tokens.lock", mode=0o600, timeout=1)
+        except OSError as error:
+            raise OSError(f"{self._path}: cannot be locked: {error.strerror}") from error
+
+    def _read(self) -> dict[str, _Kept]:
+        try:
+            found = self._path.stat()
+        except FileNotFoundError:
+            self._seen, self._tokens = None, {}
+            return self._tokens
+        seen = found.st_ino, found.st_mtime_ns, found.st_size
+        if seen != self._seen:
+            try:
+                file = _File.model_validate_json(self._path.read_bytes())
+            except ValidationError:
+                raise OSError(f"{self._path}: holds no tokens; put it right, or delete it to revoke them all") from None
+            self._seen, self._tokens = seen, {kept.id: kept for kept in file.tokens}
+        return self._tokens
+
+    def _write(self, tokens: dict[str, _Kept]) -> None:
+        document = _File(tokens=list(tokens.values())).model_dump()
+        write_file(self._path, json.dumps(document, indent=1))
+        self._seen = None
+
+
+def _id_of(token: str) -> str:
+    """`ID` of `tg_ID_SECRET`; "" for a text of another form."""
+    if not token.startswith(MADE):
+        return ""
+    return token[len(MADE) :].partition("_")[0]
+
+
+def _digest(token: str) -> str:
+    """The secret has 256 random bits, so a plain digest tells nothing of it."""
+    return hashlib.sha256(token.encode()).hexdigest()

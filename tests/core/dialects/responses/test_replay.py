@@ -1,0 +1,27 @@
+"""The events of a stream that ends with a stored response."""
+
+from typing import Any
+
+import pytest
+
+from addon.core.dialects.responses import events_of
+from tests.core.dialects.responses.published import event_of, response_of, translated
+from tests.core.dialects.responses.test_translator import CALL, OTHER, SUMMARY, USAGE, answer, thought
+
+
+@pytest.mark.parametrize(
+    ("documents", "options"),
+    [
+        ([answer({"text": "Hello"}, usageMetadata=USAGE)], {}),
+        ([answer(thought("Hm."), {"text": "Wait."}, CALL, OTHER)], {"reasoning": SUMMARY["reasoning"]}),
+        ([answer(CALL, {"text": "Called."}, CALL)], {}),
+        ([answer({"text": "It is"}, finish="MAX_TOKENS")], {"metadata": {"a": "b"}}),
+        ([answer(finish="SAFETY")], {}),
+    ],
+)
+def test_a_response_is_told_again_by_the_events_that_told_it(documents: Any, options: Any) -> None:
+    done, events = translated(documents, **options)
+    told = events_of(done.document())
+    assert told == events
+    assert [event_of(one).sequence_number for one in told] == list(range(len(told)))
+    response_of(told[-1]["response"])

@@ -1,0 +1,181 @@
+"""Turns as runs of Contents, and the hashes of their visible form."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from addon.core.framing.documents import Document, Malformed, encode
+from addon.core.history.request import parse
+from addon.core.history.turns import (
+    CALLS,
+    RESPONSES,
+    SERVER_TOOLS,
+    History,
+    canonical,
+    chain_key,
+    count_words,
+    visible_digest,
+)
+
+
+def history(contents: Sequence[Any]) -> History:
+    request = parse(encode({"contents": list(contents)}))
+    request.history.identify(request.body)
+    return request.history
+
+
+def content(role: str | None, *parts: Any) -> Document:
+    found = [{"text": part} if isinstance(part, str) else part for part in parts]
+    return {"role": role, "parts": found} if role else {"parts": found}
+
+
+def call(**fields: Any) -> Document:
+    return {"functionCall": {"name": "f", **fields}}
+
+
+ANSWER = {"functionResponse": {"name": "f", "response": {}}}
+
+
+@pytest.mark.parametrize(
+    ("contents", "sides"),
+    [
+        ([], ""),
+        ([content("user", "a"), content("model", "b")], "um"),
+        ([content("user", "a"), content(None, "b"), content("function", ANSWER), content("system", "x")], "u"),
+        ([content("model", "a"), content("model", call()), content("user", "b")], "mu"),
+        ([content("user", "a"), content("model", call()), content("model", ANSWER), content("model", "b")], "umum"),
+    ],
+    ids=["none", "two", "all the user's", "a run", "responses under the role model"],
+)
+def test_turns_are_runs_of_one_side(contents: list[Document], sides: str) -> None:
+    assert "".join(turn.side[0] for turn in history(contents).turns) == sides
+
+
+def test_a_turn_knows_what_it_holds() -> None:
+    used = {"tool_call": {"toolType": "X"}}
+    got = {"toolResponse": None, "text": "a"}
+    found = history([content("user", got), content("model", call(), used), content("user", ANSWER)])
+    assert [turn.holds for turn in found.turns] == [0, CALLS | SERVER_TOOLS, RESPONSES]
+    assert found.holds == CALLS | SERVER_TOOLS | RESPONSES
+
+
+def digest(*contents: Document) -> bytes:
+    return history([content("user", "u"), *contents]).turns[1].digest
+
+
+SAME: list[tuple[str, list[Document], list[Document]]] = [
+    ("chunks", [content("model", "ab"), content("model", "c")], [content("model", "a", "", "bc")]),
+    ("outer white space", [content("model", "\n a b \t")], [content("model", "a b")]),
+    ("thoughts", [content("model", {"text": "Hm", "thought": True}, "a")], [content("model", "a")]),
+    ("empty parts", [content("model", "a", {}, {"text": ""})], [content("model", "a")]),
+    ("null fields", [content("model", {"text": "a", "functionCall": None, "thought": None})], [content("model", "a")]),
+    (
+        "signatures",
+        [content("model", {"text": "a", "thoughtSignature": "x"})],
+        [content("model", {"text": "a", "thought_signature": "y"})],
+    ),
+    ("ids", [content("model", call(id="1", args={}))], [content("model", call(id="2"))]),
+    ("no args", [content("model", call(args={}))], [content("model", call(args=None))]),
+    ("numbers", [content("model", call(args={"n": 1}))], [content("model", call(args={"n": 1.0}))]),
+    ("zero", [content("model", call(args={"n": 0}))], [content("model", call(args={"n": -0.0}))]),
+    ("large", [content("model", call(args={"n": 2**53 + 1}))], [content("model", call(args={"n": float(2**53)}))]),
+    ("key order", [content("model", call(args={"a": 1, "b": 2}))], [content("model", call(args={"b": 2, "a": 1}))]),
+    (
+        "base64 alphabet",
+        [content("model", {"inlineData": {"mimeType": "image/png", "data": "-_A="}})],
+        [content("model", {"inline_data": {"data": "+/A", "mime_type": "image/png"}})],
+    ),
+    (
+        "spelling",
+        [content("model", {"fileData": {"fileUri": "u", "mimeType": "t"}})],
+        [content("model", {"file_data": {"mime_type": "t", "file_uri": "u", "displayName": None}})],
+    ),
+    ("a single part", [{"role": "model", "parts": {"text": "a"}}], [content("model", "a")]),
+]
+
+
+@pytest.mark.parametrize(("one", "other"), [(a, b) for _, a, b in SAME], ids=[name for name, _, _ in SAME])
+def test_turns_that_look_the_same_to_a_client_are_equal(one: list[Document], other: list[Document]) -> None:
+    assert digest(*one) == digest(*other)
+
+
+DIFFERENT: list[tuple[str, Document, Document]] = [
+    ("text", content("model", "a"), content("model", "b")),
+    ("inner white space", content("model", "a b"), content("model", "a  b")),
+    ("args", content("model", call(args={"n": 1})), content("model", call(args={"n": 2}))),
+    ("keys of the user's", content("model", call(args={"a_b": 1})), content("model", call(args={"aB": 1}))),
+    ("a null of the user's", content("model", call(args={"a": None})), content("model", call())),
+    ("true is not one", content("model", call(args={"a": True})), content("model", call(args={"a": 1}))),
+    ("string is not number", content("model", call(args={"a": "1"})), content("model", call(args={"a": 1}))),
+    ("name", content("model", call()), content("model", {"functionCall": {"name": "g"}})),
+    ("call or text", content("model", call()), content("model", '["functionCall","f",{}]')),
+    ("two calls", content("model", call()), content("model", call(), call())),
+    (
+        "media",
+        content("model", {"inlineData": {"mimeType": "a/b", "data": "AAAA"}}),
+        content("model", {"inlineData": {"mimeType": "a/b", "data": "AAAB"}}),
+    ),
+]
+
+
+@pytest.mark.parametrize(("one", "other"), [(a, b) for _, a, b in DIFFERENT], ids=[name for name, _, _ in DIFFERENT])
+def test_turns_that_look_different_to_a_client_differ(one: Document, other: Document) -> None:
+    assert digest(one) != digest(other)
+
+
+def test_a_digest_of_decoded_parts_is_that_of_the_same_turn_in_a_body() -> None:
+    parts: list[Document] = [{"text": "a "}, call(args={"x": 1.5}), {"executableCode": {"code": "1"}}, {"text": "b"}]
+    assert visible_digest(parts) == digest(content("model", *parts))
+
+
+def test_chains_cover_every_turn_before() -> None:
+    long = history([content("user", "a"), content("model", "b"), content("user", "c"), content("model", "d")]).turns
+    assert long[3].chain == chain_key(chain_key(chain_key(chain_key(b"", "user", long[0].digest), "model",
+        long[1].digest), "user", long[2].digest), "model", long[3].digest)  # fmt: skip
+    cut = history([content("user", "c"), content("model", "d")]).turns
+    assert cut[1].chain != long[3].chain
+    assert cut[1].digest == long[3].digest
+
+
+@pytest.mark.parametrize(
+    ("parts", "words"),
+    [
+        ([], 0),
+        ([{"text": "Done."}], 1),
+        ([{"text": "yes, YES! Yes"}], 1),
+        ([{"text": "I've put 2 eggs and 12 onions "}, {"text": "on it"}], 8),
+        ([{"text": "long thoughts that nobody else has", "thought": True}, {"text": "ok"}], 1),
+        ([{"text": "牛乳を買い物リストに追加しました。"}], 8),
+        ([{"text": "Ich habe die Milch auf die Liste gesetzt."}], 7),
+        ([call(args={"city": "Oslo", "days": 3})], 3),
+        ([{"functionResponse": {"name": "f", "response": {"result": "light rain"}}}], 3),
+        ([{"inlineData": {"mimeType": "image/png", "data": "AAAA"}}], 0),
+        ([{"text": "word " * 10_000 + "and another"}], 1),
+    ],
+)
+def test_different_words_are_counted(parts: list[Document], words: int) -> None:
+    assert count_words(parts) == words
+
+
+def test_a_turn_that_cannot_be_decoded_is_identified_by_its_bytes() -> None:
+    odd = [content("user", "u"), content("model", {"inlineData": "x"})]
+    one, other = history(odd).turns[1], history([odd[0], content("model", {"inlineData": "y"})]).turns[1]
+    assert one.digest == history(odd).turns[1].digest != other.digest
+
+
+@pytest.mark.parametrize("contents", [[1], ["a"], [{"parts": ["a"]}], [{"role": 1}], [{"parts": "a"}]])
+def test_a_value_that_is_no_content_is_malformed(contents: list[Any]) -> None:
+    with pytest.raises(Malformed):
+        history(contents)
+
+
+@given(st.integers(-(10**400), 10**400) | st.floats(allow_nan=False, allow_infinity=False))
+def test_every_number_has_one_form(number: float) -> None:
+    form = canonical(number)
+    assert canonical(form) == form
+    assert encode(form)
+    if abs(number) < 2**53 and float(number).is_integer():
+        assert encode(canonical(float(number))) == encode(canonical(int(number)))

@@ -1,0 +1,211 @@
+"""The demo of the loop as a user runs it; that its checks can fail; and the order of its events."""
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from addon.demo import loop, run
+from addon.demo.loop import StreamedQuestion, checks, short_call
+from addon.demo.story import Chart, Moment, Rewritten, Span, document_of
+from addon.demo.view import View
+
+ROOT = Path(__file__).parents[2]
+COMMAND = [sys.executable, "-m", "addon", "demo", "loop"]
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> Iterator[dict[str, str]]:
+    """Its own home and temporary folder. Afterwards, checks that both are empty and nothing runs."""
+    home, temporary = tmp_path / "home", tmp_path / "temporary"
+    home.mkdir()
+    temporary.mkdir()
+    set_here = {"HOME": str(home), "TMPDIR": str(temporary), "PYTHONPATH": str(ROOT)}
+    yield {"PATH": os.environ["PATH"], "PYTHONDONTWRITEBYTECODE": "1", **set_here}
+    assert not list(home.iterdir())
+    assert not list(temporary.iterdir())
+    with_environments = subprocess.run(["ps", "axeww"], capture_output=True, text=True, check=True).stdout
+    assert str(home) not in with_environments  # the MCP server gets HOME too
+
+
+@pytest.mark.e2e
+def test_it_shows_tools_running_while_the_answer_streams_in_pictures_and_as_json(environment: dict[str, str]) -> None:
+    """Two demos at the same time, from any folder."""
+    for_people, for_programs = (
+        subprocess.Popen(
+            [*COMMAND, *words], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd="/"
+        )
+        for words in ((), ("--json", "--session", "mine"))
+    )
+    pictures, complaints = for_people.communicate(timeout=60)
+    assert (for_people.returncode, complaints) == (0, "")
+    documents, complaints = for_programs.communicate(timeout=60)
+    assert (for_programs.returncode, complaints) == (0, "")
+    check_pictures(pictures)
+    check_documents([json.loads(line) for line in documents.splitlines()])
+
+
+def check_pictures(pictures: str) -> None:
+    assert "\x1b" not in pictures, "colours in a pipe"
+    lines = pictures.splitlines()
+    assert max(map(len, lines)) <= 80
+    for expected in (
+        "graft_mcp=examples/mcp.json",
+        "client sees: I look up the",
+        "Gemini calls travel_find_flights(Oslo, Cairo)",
+        "tool   get_coordinates(Cairo) starts",
+        'tool   get_weather(59.91, 10.75) ends: {"sky": "snow", "celsius": -3}',
+        "Gemini gets request 3",
+        "checked: the first three ran side by side",
+        '+ user  result of get_weather {"sky": "sunny", "celsius": 31}',
+        "All checks passed.",
+        "Next: ./run_proxy.sh --set graft_tools=examples/weather.py",
+    ):
+        assert any(expected in line for line in lines), expected
+
+
+def check_documents(beats: list[dict[str, Any]]) -> None:
+    moments = [beat["moment"] for beat in beats if "moment" in beat]
+    times = [moment["at"] for moment in moments]
+    assert times == sorted(times), "moments come in the order of their happening"
+    assert {moment["who"] for moment in moments} == {"client", "Gemini", "tool"}
+    (chart,) = [beat["chart"] for beat in beats if "chart" in beat]
+    assert len(chart["spans"]) == 8
+    assert all(span["start"] < span["end"] for span in chart["spans"])
+
+
+@pytest.mark.e2e
+def test_a_signal_ends_it_and_all_that_it_started(environment: dict[str, str]) -> None:
+    with subprocess.Popen(COMMAND, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as demo:
+        assert demo.stdout is not None
+        assert demo.stderr is not None
+        assert any("starts" in line for line in demo.stdout), "a tool runs"
+        demo.send_signal(signal.SIGTERM)
+        demo.stdout.read()
+        assert demo.stderr.read() == ""
+        assert demo.wait(timeout=15) == 143
+
+
+def test_without_the_examples_it_says_so(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(loop, "ROOT", tmp_path)
+    assert run("loop") == 1
+    assert "examples/weather.py is not in" in capsys.readouterr().err
+
+
+# --- the checks ---------------------------------------------------------------------------------------------------
+
+
+def event(*parts: dict[str, Any], finish: str | None = None, response: str = "r") -> dict[str, Any]:
+    candidate = {"content": {"role": "model", "parts": list(parts)}} | ({"finishReason": finish} if finish else {})
+    return {"responseId": response, "candidates": [candidate]}
+
+
+NAMES = ["travel_find_flights", "get_coordinates", "get_coordinates", "get_weather", "get_weather"]
+CALLS = [{"functionCall": {"name": name, "args": {}}} for name in NAMES]
+RESPONSES = [{"functionResponse": {"name": name, "response": {}}} for name in NAMES]
+DECLARED = [{"functionDeclarations": [{"name": name} for name in loop.TOOLS]}]
+
+
+class Good(StreamedQuestion):
+    """The observations of a successful loop."""
+
+    def __init__(self) -> None:
+        self.saw = [event({"text": "first"}), event({"text": "-3 and 31"}, finish="STOP")]
+        self.answered = [event(*CALLS)]
+        self.requests = [{"tools": DECLARED}, {}, {"contents": [{"parts": RESPONSES}]}]
+        self.rounds = [Span("1", 0.0, 0.3), Span("2", 0.7, 0.8), Span("3", 1.2, 1.3)]
+        self.first_text = 0.1
+        self.runs = [(0.1, 0.6), (0.2, 0.5), (0.3, 0.6), (0.8, 1.0), (0.8, 1.0)]
+
+    @property
+    def spans(self) -> list[Span]:
+        return [Span(name, *run) for name, run in zip(NAMES, self.runs, strict=True)]
+
+
+def broken(question: StreamedQuestion) -> list[str]:
+    return [sentence for sentence, holds in checks(question) if not holds]
+
+
+def test_what_went_well_holds() -> None:
+    assert broken(Good()) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"requests": [{"tools": []}, {}, {"contents": [{"parts": RESPONSES}]}]}, "Gemini got the tools of both"),
+        ({"saw": [event(CALLS[0], {"text": "-3 and 31"}, finish="STOP")]}, "the client saw no call"),
+        ({"saw": [event({"text": "-3, 31"}, response=r, finish="STOP") for r in "ab"]}, "the client saw one answer"),
+        ({"first_text": 0.55}, "the client read the first text"),
+        ({"rounds": [Span("1", 0, 0.05), Span("2", 1, 2), Span("3", 2, 3)]}, "the first tool ran while"),
+        ({"runs": [(0.1, 0.2), (0.2, 0.3), (0.3, 0.4), (0.8, 1.0), (0.8, 1.0)]}, "the first three ran side by side"),
+        ({"requests": [{"tools": DECLARED}, {}, {"contents": [{"parts": RESPONSES[::-1]}]}]}, "Gemini got the results"),
+        ({"saw": [event({"text": "no idea"}, finish="STOP")]}, "the answer uses the results"),
+        ({"rounds": []}, "5 calls and 3 requests to Gemini (there were 5 and 0)"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_did_not_go_well_is_found(change: dict[str, Any], sentence: str) -> None:
+    question = Good()
+    vars(question).update(change)
+    found = broken(question)
+    assert len(found) == 1
+    assert found[0].startswith(sentence)
+
+
+# --- how it looks -------------------------------------------------------------------------------------------------
+
+
+def rendered(width: int, *beats: Any) -> list[str]:
+    console = Console(file=io.StringIO(), width=width, highlight=False, markup=False)
+    view = View(console)
+    for beat in beats:
+        view.show(beat)
+    return console.file.getvalue().splitlines()  # type: ignore[attr-defined, no-any-return]
+
+
+def test_a_moment_is_one_line_however_long_it_is() -> None:
+    moment = Moment(1.5, "client", "sees: one\ntwo")
+    assert rendered(80, moment) == [" 1.500 client sees: one two"]
+    (line,) = rendered(40, replace(moment, what="x" * 100))
+    assert len(line) == 40
+    assert line.endswith("x…")
+    assert document_of(moment) == {"moment": {"at": 1.5, "who": "client", "what": "sees: one\ntwo"}}
+
+
+def test_bars_are_on_one_scale() -> None:
+    rows = rendered(80, Chart([Span("a", 0, 1), Span("b", 1, 2)]))
+    first, second = (row.index("=") for row in rows)
+    assert second - first == round(27 / 2)
+    assert [row.rstrip().endswith(end) for row, end in zip(rows, ("0.00-1.00", "1.00-2.00"), strict=True)] == [True] * 2
+
+
+def test_what_was_rewritten_is_marked_a_line_each() -> None:
+    sent = {"contents": [{"role": "user", "parts": [{"text": "hi"}]}, {"role": "model", "parts": [{"text": "done"}]}]}
+    got = {"contents": [sent["contents"][0], {"role": "model", "parts": [CALLS[0]]}]}
+    assert rendered(80, Rewritten(sent, got)) == [
+        "the client sent",
+        "    user  hi",
+        "  - model done",
+        "Gemini got",
+        "    user  hi",
+        "  + model call travel_find_flights {}",
+    ]
+
+
+def test_a_call_in_a_few_words() -> None:
+    assert (
+        short_call({"name": "get_weather", "args": {"latitude": 59.91, "unit": "celsius"}})
+        == "get_weather(59.91, celsius)"
+    )

@@ -1,0 +1,400 @@
+"""A request of a front door that is sent again before its client has the answer gets the one that is kept, and its
+tools do not run again; a client that has its answer asks anew."""
+
+import asyncio
+import itertools
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any
+
+import httpx2
+import pytest
+
+from addon.core.framing.documents import Document
+from addon.gateway.answers import joined
+from addon.web.access import ANYONE
+from store.base import StoreUnavailable
+from tests.gateway.conftest import MODEL, URL, House
+from tests.loop.conftest import call, says
+
+PATHS = ["/v1/gemini", "/v1/responses"]
+STEP, DONE = [says(call("send", "c1"), finish="STOP")], [says("do"), says("ne", finish="STOP", usageMetadata={})]
+WHOLE = [says("do", "ne", finish="STOP", usageMetadata={})]
+
+type Send = Callable[[Any], Awaitable[None]]
+
+
+class Lost(Exception):
+    """The connection broke before the end of the answer was written."""
+
+
+class Line:
+    """The way to a house: `sent` is what was written, and `last` is asked before the last piece is."""
+
+    def __init__(self, house: House, last: Callable[[], Awaitable[None]]) -> None:
+        self.house = house
+        self.sent = b""
+        self._last = last
+
+    async def __call__(self, scope: Any, receive: Any, send: Send) -> None:
+        async def noted(message: Any) -> None:
+            if message["type"] == "http.response.body" and not message.get("more_body"):
+                self.sent += message.get("body", b"")
+                await self._last()
+            self.sent += message.get("body", b"") if message.get("more_body") else b""
+            await send(message)
+
+        await self.house.app(scope, receive, noted)
+
+    async def post(self, path: str, document: Document, **headers: str) -> httpx2.Response:
+        async with httpx2.AsyncClient(transport=httpx2.ASGITransport(self), base_url=URL) as client:
+            return await client.post(path, json=document, headers=headers)
+
+
+async def lose() -> None:
+    raise Lost
+
+
+async def lost(house: House, path: str, document: Document, **headers: str) -> bytes:
+    """Ask, and lose the connection when the answer is complete; the bytes that it has."""
+    line = Line(house, lose)
+    with pytest.raises(Lost):
+        await line.post(path, document, **headers)
+    return line.sent
+
+
+async def die(house: House) -> None:
+    """The proxy is gone, as far as the store knows, and another one in its place."""
+    await house.store.drop("this")
+    house.proxy.executors.proxy_id = "next"
+    await house.store.hold("next", 3600)
+
+
+@pytest.fixture
+async def sender(house: House) -> House:
+    """With a tool, `send`."""
+
+    async def send() -> str:
+        return "sent"
+
+    house.proxy.tools.add("send", send)
+    await house.proxy.close()
+    await house.open()
+    return house
+
+
+@pytest.fixture
+async def syncing(sender: House, monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+    """Set when the first flush has begun, which comes to no end."""
+    has_begun, sync = asyncio.Event(), sender.store.sync
+
+    async def slow() -> None:
+        monkeypatch.setattr(sender.store, "sync", sync)
+        has_begun.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(sender.store, "sync", slow)
+    return has_begun
+
+
+def begun(house: House) -> int:
+    """How often the tool was run."""
+    return len(house.proxy.tools.begun)
+
+
+def rounds(house: House, *, stream: bool, times: int = 1) -> Any:
+    return house.upstream(*[STEP, DONE if stream else WHOLE] * times)
+
+
+def told(path: str, body: bytes, *, stream: bool) -> Document:
+    """The whole answer: of a stream what it comes to."""
+    text = body.decode()
+    if not stream:
+        found: Document = json.loads(text)
+        return found
+    events = [json.loads(line.removeprefix("data: ")) for line in text.splitlines() if line.startswith("data: ")]
+    if path == "/v1/responses":
+        assert [event["sequence_number"] for event in events] == list(range(len(events)))
+        assert [event["type"] for event in events][:2] == ["response.created", "response.in_progress"]
+        response: Document = events[-1]["response"]
+        return response
+    parts = [part for event in events for one in event["candidates"] for part in one["content"]["parts"]]
+    return {**events[-1], "candidates": parts}
+
+
+def asked(stream: bool, conversation: str | None, **more: Any) -> Document:
+    return {"model": MODEL, "input": "x", "stream": stream, "conversation": conversation, **more}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("conversation", ["chat", None])
+async def test_an_answer_that_was_lost_on_its_way_is_given_to_the_retry_once(
+    sender: House, conversation: str | None, path: str, stream: bool
+) -> None:
+    upstream = rounds(sender, stream=stream, times=2)
+    document = asked(stream, conversation)
+    first = told(path, await lost(sender, path, document), stream=stream)
+    again = await sender.post(path, document)
+    assert told(path, again.content, stream=stream) == first
+    assert (begun(sender), len(upstream.bodies)) == (1, 2)
+    anew = told(path, (await sender.post(path, document)).content, stream=stream)
+    assert anew != first
+    assert (begun(sender), len(upstream.bodies)) == (2, 4)
+    words = [part.get("text") for content in upstream.bodies[-1]["contents"] for part in content["parts"]]
+    assert words.count("x") == (2 if conversation else 1), "the turn is there once"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("path", PATHS)
+async def test_a_proxy_that_died_before_its_client_had_the_answer_gives_it_to_the_retry(
+    sender: House, path: str, stream: bool
+) -> None:
+    upstream = rounds(sender, stream=stream)
+    never, reached = asyncio.Event(), asyncio.Event()
+
+    async def hang() -> None:
+        reached.set()
+        await never.wait()
+
+    line, document = Line(sender, hang), asked(stream, "chat")
+    asking = asyncio.ensure_future(line.post(path, document))
+    async with asyncio.timeout(5):
+        await reached.wait()
+    await die(sender)
+    again = await sender.post(path, document)
+    assert told(path, again.content, stream=stream) == told(path, line.sent, stream=stream)
+    assert (begun(sender), len(upstream.bodies)) == (1, 2)
+    asking.cancel()
+    await asyncio.wait([asking])
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_the_same_request_beside_one_whose_answer_is_on_its_way_is_a_request_of_its_own(
+    sender: House, path: str
+) -> None:
+    rounds(sender, stream=False, times=2)
+    never, reached = asyncio.Event(), asyncio.Event()
+
+    async def hang() -> None:
+        reached.set()
+        await never.wait()
+
+    asking = asyncio.ensure_future(Line(sender, hang).post(path, asked(False, None)))
+    async with asyncio.timeout(5):
+        await reached.wait()
+    await sender.post(path, asked(False, None))
+    assert begun(sender) == 2
+    never.set()
+    assert (await asking).status_code == 200
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("what", ["words", "key", "session", "door", "token"])
+async def test_what_is_not_the_same_request_of_the_same_asker_gets_no_answer_of_another(
+    sender: House, monkeypatch: pytest.MonkeyPatch, path: str, what: str
+) -> None:
+    rounds(sender, stream=False, times=2)
+    await lost(sender, path, asked(False, None))
+    other = next(one for one in PATHS if one != path) if what == "door" else path
+    if what == "token":
+        monkeypatch.setattr("addon.web.guard.ANYONE", replace(ANYONE, token="another"))
+    headers = {"key": {"x-goog-api-key": "another"}, "session": {"x-graft-session": "two"}}.get(what, {})
+    answer = await sender.http.post(
+        other, json=asked(False, None) | ({"input": "y"} if what == "words" else {}), headers=headers
+    )
+    assert answer.status_code == 200, answer.text
+    assert begun(sender) == 2
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_an_answer_that_was_lost_longer_ago_than_the_window_is_not_given(sender: House, path: str) -> None:
+    rounds(sender, stream=False, times=2)
+    await lost(sender, path, asked(False, None))
+    uptime = sender.store.uptime
+    sender.store.uptime = lambda: uptime() + 61
+    await sender.store.hold("this", 3600)
+    await sender.post(path, asked(False, None))
+    assert begun(sender) == 2
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("path", PATHS)
+async def test_a_client_that_hangs_up_while_its_answer_is_flushed_to_disk_gets_it_when_it_asks_again(
+    sender: House, syncing: asyncio.Event, path: str, stream: bool
+) -> None:
+    upstream, left = rounds(sender, stream=stream), asyncio.Event()
+    document = asked(stream, "chat")
+    body, given = json.dumps(document).encode(), itertools.count()
+
+    async def receive() -> Any:
+        if next(given):
+            await left.wait()
+            return {"type": "http.disconnect"}
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    async def send(message: Any) -> None:
+        pass
+
+    request = httpx2.Request("POST", URL + path, content=body, headers={"content-type": "application/json"})
+    scope = {"type": "http", "method": "POST", "path": path, "root_path": "", "query_string": b""}
+    asking = asyncio.ensure_future(
+        sender.app({**scope, "headers": [(k.lower(), v) for k, v in request.headers.raw]}, receive, send)
+    )
+    async with asyncio.timeout(5):
+        await syncing.wait()
+    left.set()
+    async with asyncio.timeout(5):
+        await asking
+    again = await sender.http.post(path, content=body, headers={"content-type": "application/json"})
+    assert "ne" in again.text
+    assert again.status_code == 200
+    assert (begun(sender), len(upstream.bodies)) == (1, 2)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("path", PATHS)
+async def test_a_proxy_that_ends_while_an_answer_is_flushed_to_disk_leaves_it_to_the_retry(
+    sender: House, syncing: asyncio.Event, path: str, stream: bool
+) -> None:
+    upstream = rounds(sender, stream=stream)
+    asking = asyncio.ensure_future(sender.post(path, asked(stream, "chat")))
+    async with asyncio.timeout(5):
+        await syncing.wait()
+    sender.app.stop()
+    assert stream or (await asking).status_code == 503
+    await asyncio.wait([asking])
+    await sender.restart()
+    again = await sender.post(path, asked(stream, "chat"))
+    assert again.status_code == 200
+    assert "ne" in again.text
+    assert len(upstream.bodies) == 2
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_an_answer_whose_proxy_died_while_it_was_flushed_to_disk_is_given_once(
+    sender: House, syncing: asyncio.Event, path: str
+) -> None:
+    """What its tools have done is given with it, and to nobody else."""
+    upstream = rounds(sender, stream=False, times=2)
+    asking = asyncio.ensure_future(sender.post(path, asked(False, None)))
+    async with asyncio.timeout(5):
+        await syncing.wait()
+    await die(sender)
+    assert (await sender.post(path, asked(False, None))).status_code == 200
+    assert (begun(sender), len(upstream.bodies)) == (1, 2)
+    assert (await sender.post(path, asked(False, None))).status_code == 200
+    assert (begun(sender), len(upstream.bodies)) == (2, 4)
+    assert upstream.bodies[2] == upstream.bodies[0], "it begins anew"
+    asking.cancel()
+    await asyncio.wait([asking])
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("path", PATHS)
+async def test_of_an_answer_that_the_disk_did_not_take_the_retry_asks_for_the_last_round_again(
+    sender: House, monkeypatch: pytest.MonkeyPatch, path: str, stream: bool
+) -> None:
+    """What was refused is not in the conversation any more, and its tools have run."""
+    last = DONE if stream else WHOLE
+    upstream = sender.upstream(STEP, last, last, STEP, last)
+    sync = sender.store.sync
+
+    async def failing() -> None:
+        monkeypatch.setattr(sender.store, "sync", sync)
+        raise StoreUnavailable("the disk is full")
+
+    monkeypatch.setattr(sender.store, "sync", failing)
+    failed = await sender.post(path, asked(stream, "chat"))
+    assert "the store cannot be used now" in failed.text
+    again = await sender.post(path, asked(stream, "chat"))
+    assert "completed" in again.text or "STOP" in again.text
+    assert (begun(sender), len(upstream.bodies)) == (1, 3)
+    await sender.post(path, asked(stream, "chat"))
+    assert (begun(sender), len(upstream.bodies)) == (2, 5)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("conversation", ["chat", None])
+async def test_an_answer_that_is_not_to_be_stored_is_lost_without_its_tools_running_again(
+    sender: House, conversation: str | None, stream: bool
+) -> None:
+    """In a conversation the answer is kept until it is handed over. Else the loop goes on, with its tools' results."""
+    last = DONE if stream else WHOLE
+    upstream = sender.upstream(STEP, last, *([] if conversation else [last]), STEP, last)
+    document = asked(stream, conversation, store=False)
+    await lost(sender, "/v1/responses", document)
+    again = await sender.post("/v1/responses", document)
+    assert again.status_code == 200
+    assert "done" in again.text
+    assert (begun(sender), len(upstream.bodies)) == (1, 2 if conversation else 3)
+    await sender.post("/v1/responses", document)
+    assert begun(sender) == 2
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("conversation", ["chat", None])
+async def test_calls_of_an_answer_that_was_lost_keep_their_ids(
+    house: House, conversation: str | None, stream: bool
+) -> None:
+    house.upstream([says("Wait.", call("own", "c1", n=1), finish="STOP")])
+    tool = {"type": "function", "name": "own", "parameters": {"type": "object", "properties": {}}}
+    document = asked(stream, conversation, tools=[tool], store=False)
+    first = told("/v1/responses", await lost(house, "/v1/responses", document), stream=stream)
+    again = told("/v1/responses", (await house.post("/v1/responses", document)).content, stream=stream)
+    assert again == first
+    assert [item["type"] for item in again["output"]] == ["message", "function_call"]
+
+
+async def test_results_that_were_taken_are_not_asked_for_twice(house: House) -> None:
+    """Where calls are still open nothing goes upstream: what is owed is told again."""
+    house.upstream([says(call("own", "c1", n=1), call("own", "c2", n=2), finish="STOP")])
+    tools = [{"functionDeclarations": [{"name": "own"}]}]
+    await house.gemini("x", tools=tools, conversation="chat")
+    given = {"functionResponse": {"id": "c1", "name": "own", "response": {"n": 1}}}
+    document = {"model": MODEL, "input": given, "conversation": "chat"}
+    first = json.loads(await lost(house, "/v1/gemini", document))
+    assert await house.ask("/v1/gemini", document) == first
+    (owed,) = first["candidates"][0]["content"]["parts"]
+    assert owed["functionCall"]["id"] == "c2"
+
+
+async def test_a_response_that_was_deleted_is_not_given(sender: House) -> None:
+    rounds(sender, stream=False, times=2)
+    first = json.loads(await lost(sender, "/v1/responses", asked(False, None)))
+    assert (await sender.http.delete(f"/v1/responses/{first['id']}")).status_code == 200
+    again = await sender.respond("x", stream=False, conversation=None)
+    assert again["id"] != first["id"]
+    assert begun(sender) == 2
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_an_answer_is_handed_over_however_often_it_was_lost_before(sender: House, path: str) -> None:
+    rounds(sender, stream=False)
+    answers = [await lost(sender, path, asked(False, "chat")) for _ in range(3)]
+    assert (await sender.post(path, asked(False, "chat"))).content == answers[0]
+    assert len(set(answers)) == 1
+    assert begun(sender) == 1
+
+
+def test_the_documents_of_a_stream_are_joined_for_each_candidate() -> None:
+    stream: list[Document] = [
+        {"candidates": [{"content": {"role": "model", "parts": [{"text": "a"}]}, "index": 1}], "modelVersion": "m"},
+        {"candidates": [{"content": {"role": "model", "parts": [{"text": "b", "thought": True}]}}]},
+        {"candidates": [{"finishReason": "STOP", "index": 0}, {"finishReason": "SAFETY", "index": 1}]},
+        {"usageMetadata": {"totalTokenCount": 3}},
+    ]
+    first = {
+        "content": {"role": "model", "parts": [{"text": "b", "thought": True}]},
+        "finishReason": "STOP",
+        "index": 0,
+    }
+    second = {"content": {"role": "model", "parts": [{"text": "a"}]}, "finishReason": "SAFETY", "index": 1}
+    whole = {"candidates": [first, second], "modelVersion": "m", "usageMetadata": {"totalTokenCount": 3}}
+    assert joined(stream) == whole
+    assert joined([whole]) is whole
+    assert joined([{"promptFeedback": {"blockReason": "SAFETY"}}, {"modelVersion": "m"}]) == {
+        "promptFeedback": {"blockReason": "SAFETY"},
+        "modelVersion": "m",
+    }
