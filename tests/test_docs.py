@@ -73,10 +73,10 @@ def route_rows() -> Iterator[tuple[str, ...]]:
         store=store,
         grafter=lambda: Grafter(store, settings, metrics),
         executors=Executors(store),
-        outward=NoWayOut(),
+        upstreams=NoWayOut(),
         environ={},
     )
-    control = create_app(store=store, settings=settings, token=None, metrics=metrics, version="0", mounted=doors)
+    control = create_app(store=store, settings=settings, token=None, metrics=metrics, version="0", extra_routes=doors)
     for route in sorted(control.routes, key=lambda route: (route.path, *(route.methods or ()))):
         if route.path.startswith("/docs/"):
             continue  # the page's parts

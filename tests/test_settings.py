@@ -84,9 +84,9 @@ def test_what_is_refused_is_shown_without_its_password(option: str, url: str) ->
         "control": {"graft_control": f"{url}:x"},
     }
     if option == "store":
-        outward: Any = None
+        upstreams: Any = None
         with pytest.raises(ValueError, match="graft_store=") as unfit:
-            Runtime.start(Settings(store=url), outward)
+            Runtime.start(Settings(store=url), upstreams)
         assert SECRET not in str(unfit.value)
         return
     with pytest.raises(ValidationError) as refused:

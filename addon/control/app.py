@@ -16,7 +16,7 @@ from addon.settings import Settings
 from addon.tools.mcp_pins import Pins
 from addon.web.audit import Audit
 from addon.web.documentation import documentation
-from addon.web.extra_routes import Mounted
+from addon.web.extra_routes import ExtraRoutes
 from addon.web.guard import Guard
 from addon.web.problems import Problem, refusal
 from addon.web.routing import Api, DirectRoute
@@ -27,13 +27,13 @@ from store.base import Store
 class ControlApp:
     """The ASGI application. It holds no connection and starts nothing: whoever serves it calls `stop` at the end."""
 
-    def __init__(self, api: Api, token: str | None, mounted: Mounted) -> None:
+    def __init__(self, api: Api, token: str | None, extra_routes: ExtraRoutes) -> None:
         self.api = api
-        self.mounted = mounted
+        self.extra_routes = extra_routes
         routes: list[DirectRoute] = []
         for group in GROUPS:
             routes += importlib.import_module(f"addon.control.routes.{group}").router.routes
-        routes += (route for route in mounted.routes if isinstance(route, DirectRoute))
+        routes += (route for route in extra_routes.routes if isinstance(route, DirectRoute))
         self.routes = [*routes, *documentation(routes, api.version)]
         router = Router(self.routes, redirect_slashes=False, default=_not_found)
         self._guarded = Guard(
@@ -46,7 +46,7 @@ class ControlApp:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         scope["api"] = self.api
-        scope["dialect"] = self.mounted.dialect(scope.get("path", ""))
+        scope["dialect"] = self.extra_routes.dialect(scope.get("path", ""))
         await self._guarded(scope, receive, send)
 
     def change(self, settings: Settings) -> None:
@@ -69,12 +69,12 @@ def create_app(
     token: str | None,
     metrics: Metrics,
     version: str,
-    mounted: Mounted | None = None,
+    extra_routes: ExtraRoutes | None = None,
     pins: Pins | None = None,
     shared: Callable[[], Sequence[Document]] = tuple,
 ) -> ControlApp:
     """The control API over an open store. `token` None: nobody is asked for one.
-    `mounted`: what is served beside it. `pins`: what was accepted of the tools of MCP servers. `shared`: the
+    `extra_routes`: what is served beside it. `pins`: what was accepted of the tools of MCP servers. `shared`: the
     declarations of the proxy's own tools."""
     api = Api(
         store=store,
@@ -86,7 +86,7 @@ def create_app(
         pins=pins,
         shared=shared,
     )
-    return ControlApp(api, token, mounted or Mounted())
+    return ControlApp(api, token, extra_routes or ExtraRoutes())
 
 
 def _open_paths(routes: list[DirectRoute]) -> list[str]:

@@ -16,7 +16,7 @@ from addon.core.history.keys import Keys, asker_digest
 from addon.core.history.pairing import with_dummy_signatures
 from addon.gateway.failures import Failed
 from addon.gateway.handover import Handover
-from addon.gateway.upstream_factory import Caller, Outward
+from addon.gateway.upstream_factory import Caller, UpstreamFactory
 from addon.graft.capture import note_answer
 from addon.graft.exchange import Abandoned, Forward, Reply
 from addon.graft.grafter import Grafter, GraftFailed
@@ -37,10 +37,10 @@ _VERSION = "v1beta"
 class Engine:
     """`grafter` is asked for anew for each turn: options may change."""
 
-    def __init__(self, grafter: Callable[[], Grafter], executors: Executors, outward: Outward) -> None:
+    def __init__(self, grafter: Callable[[], Grafter], executors: Executors, upstreams: UpstreamFactory) -> None:
         self._grafter = grafter
         self._executors = executors
-        self._outward = outward
+        self._upstreams = upstreams
 
     @asynccontextmanager
     async def answer(
@@ -83,7 +83,7 @@ class Engine:
             for out in _replied(outcome):
                 yield out
             return
-        upstream = self._outward.upstream(caller, body, streams=stream)
+        upstream = self._upstreams.upstream(caller, body, streams=stream)
         if outcome.exchange is None:
             async with aclosing(_straight(grafter, upstream, address, outcome)) as output:
                 async for out in output:

@@ -24,7 +24,7 @@ from addon.gateway.upstream_factory import Caller
 from addon.web.access import needs
 from addon.web.describe import answers, body_example, group
 from addon.web.problems import Problem
-from addon.web.routing import Api, Here, parse
+from addon.web.routing import Api, ApiDep, parse
 
 PATH = "/v1/gemini"
 _TOOL = {
@@ -81,7 +81,7 @@ class GeminiDoor:
             openapi_extra=body_example(_ASKED, GEMINI_BODY) | parameters(key=True),
         )
         @needs("ask")
-        async def ask_gemini(api: Here, request: Request) -> Response:
+        async def ask_gemini(api: ApiDep, request: Request) -> Response:
             """`input` is a text, Parts or Contents. functionCall parts come back; functionResponse parts go in. With
             `conversation` (or `previousResponseId`) the history is kept here; with `stream` the answer is SSE."""
             caller, body = caller_of(request, api.settings.session, self.key), await request.body()

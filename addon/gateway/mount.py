@@ -8,10 +8,10 @@ from addon.gateway.engine import Engine
 from addon.gateway.failures import in_google_s_words, in_openai_s_words
 from addon.gateway.gemini import GeminiDoor
 from addon.gateway.responses import ResponsesDoor
-from addon.gateway.upstream_factory import Outward
+from addon.gateway.upstream_factory import UpstreamFactory
 from addon.graft.grafter import Grafter
 from addon.loop.executors import Executors
-from addon.web.extra_routes import Mounted
+from addon.web.extra_routes import ExtraRoutes
 from store.base import Store
 
 _KEYS = ("GEMINI_API_KEY", "GOOGLE_API_KEY")
@@ -28,9 +28,9 @@ def open_doors(
     store: Store,
     grafter: Callable[[], Grafter],
     executors: Executors,
-    outward: Outward,
+    upstreams: UpstreamFactory,
     environ: Mapping[str, str],
-) -> Mounted:
-    engine, threads, key = Engine(grafter, executors, outward), Threads(store), key_of(environ)
+) -> ExtraRoutes:
+    engine, threads, key = Engine(grafter, executors, upstreams), Threads(store), key_of(environ)
     routes = [*ResponsesDoor(engine, threads, key).router().routes, *GeminiDoor(engine, threads, key).router().routes]
-    return Mounted(routes, {responses.PATH: in_openai_s_words, gemini.PATH: in_google_s_words})
+    return ExtraRoutes(routes, {responses.PATH: in_openai_s_words, gemini.PATH: in_google_s_words})

@@ -37,7 +37,7 @@ from addon.gateway.upstream_factory import Caller
 from addon.web.access import needs
 from addon.web.describe import answers, body_example, group
 from addon.web.problems import Problem
-from addon.web.routing import Api, Here, parse
+from addon.web.routing import Api, ApiDep, parse
 from store.base import UnknownResponse
 from store.models import Response as Record
 
@@ -144,7 +144,7 @@ class ResponsesDoor:
             openapi_extra=body_example(_ASKED, RESPONSES_BODY) | parameters(key=True),
         )
         @needs("ask")
-        async def create_response(api: Here, request: Request) -> Response:
+        async def create_response(api: ApiDep, request: Request) -> Response:
             """What OpenAI's clients send, streamed or not. The client's own functions come back as `function_call`
             items; the session's tools are run here."""
             try:
@@ -163,7 +163,7 @@ class ResponsesDoor:
             openapi_extra=parameters(),
         )
         @needs("ask")
-        async def show_response(api: Here, request: Request, response_id: str) -> Response:
+        async def show_response(api: ApiDep, request: Request, response_id: str) -> Response:
             _check_query(request)
             session = session_of(request, api.settings.session)
             response = await self._response(session, response_id)
@@ -176,7 +176,7 @@ class ResponsesDoor:
             openapi_extra=parameters(_LIST),
         )
         @needs("ask")
-        async def list_input_items(api: Here, request: Request, response_id: str) -> Response:
+        async def list_input_items(api: ApiDep, request: Request, response_id: str) -> Response:
             """The items that the request gave, each with an id: the newest first, or with `order=asc` the oldest.
             `limit` (20, at most 100) of them, `after` an id."""
             response = await self._response(session_of(request, api.settings.session), response_id)
@@ -193,7 +193,7 @@ class ResponsesDoor:
             openapi_extra=parameters(),
         )
         @needs("ask")
-        async def delete_response(api: Here, request: Request, response_id: str) -> Response:
+        async def delete_response(api: ApiDep, request: Request, response_id: str) -> Response:
             """It cannot be shown or gone on from any more; what goes on from it already stays whole."""
             session = session_of(request, api.settings.session)
             await self._response(session, response_id)

@@ -9,7 +9,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from addon.gateway.handover import Handed, Handover
-from addon.web.disconnect import Audience
+from addon.web.disconnect import DisconnectWatcher
 from addon.web.problems import Problem
 from addon.web.routing import Api
 
@@ -32,8 +32,8 @@ async def attended(request: Request, api: Api, handover: Handover, work: Callabl
 
     try:
         with _counted(api):
-            async with Audience(request.receive, api.stopping) as audience:
-                await audience.wait(run())
+            async with DisconnectWatcher(request.receive, api.stopping) as watcher:
+                await watcher.wait(run())
     finally:
         if not answers:
             await handover.settle(whole=False)
@@ -77,6 +77,6 @@ class Stream(Response):
 
         with _counted(self._api):
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-            async with Audience(receive, self._api.stopping) as audience:
-                await audience.wait(write())
+            async with DisconnectWatcher(receive, self._api.stopping) as watcher:
+                await watcher.wait(write())
             await self._events.aclose()  # where it was left before it had begun

@@ -13,7 +13,7 @@ class Caller(NamedTuple):
     address: tuple[str, int]
 
 
-class Outward(Protocol):
+class UpstreamFactory(Protocol):
     def upstream(self, caller: Caller, sent: bytes, *, streams: bool) -> Upstream:
         """For one turn of the caller's. `sent` is the request that the turn began with, as a client of Gemini's would
         have sent it; `streams`: whether its answer comes as a stream."""

@@ -12,14 +12,14 @@ from addon.hooks.dispatch import Dispatch
 from addon.hooks.draining import InFlight
 from addon.hooks.grafting import Grafting
 from addon.hooks.lifecycle import Lifecycle
-from addon.hooks.live import Living
+from addon.hooks.live import LiveHooks
 from addon.hooks.looping import Looping
 from addon.hooks.masking import Masking
 from addon.hooks.record import Recording
 from addon.hooks.routing import Routing, refusal
-from addon.hooks.shadow_flows import Watching
+from addon.hooks.shadow_flows import ShadowFlows
 from addon.hooks.stdout import Stdout
-from addon.hooks.upstream_factory import Doorways
+from addon.hooks.upstream_factory import MitmUpstreamFactory
 from addon.hooks.upstream_pool import Clients
 
 Hook = Callable[..., Any]
@@ -101,16 +101,16 @@ def _or_refused(hook: Hook) -> Hook:
 
 
 def build_addons() -> list[object]:
-    watching = Watching()
+    shadow_flows = ShadowFlows()
     clients = Clients()
-    doorways = Doorways(watching, clients)
+    upstream_factory = MitmUpstreamFactory(shadow_flows, clients)
     in_flight = InFlight()
-    lifecycle = Lifecycle(doorways, clients, in_flight)
-    watching.settings = lifecycle.settings
-    routing = Routing(lifecycle, watching, in_flight)
-    looping = Looping(lifecycle, routing, watching, clients)
+    lifecycle = Lifecycle(upstream_factory, clients, in_flight)
+    shadow_flows.settings = lifecycle.settings
+    routing = Routing(lifecycle, shadow_flows, in_flight)
+    looping = Looping(lifecycle, routing, shadow_flows, clients)
     grafting = Grafting(lifecycle, routing, looping)
-    living = Living(lifecycle, routing)
-    recording = Recording(lifecycle, routing, grafting, watching)
-    first = [Stdout(), lifecycle, Connections(lifecycle), Masking(), clients, doorways]
+    living = LiveHooks(lifecycle, routing)
+    recording = Recording(lifecycle, routing, grafting, shadow_flows)
+    first = [Stdout(), lifecycle, Connections(lifecycle), Masking(), clients, upstream_factory]
     return [Toolgraft([*first, looping, routing, grafting, living, recording, in_flight, Dispatch(lifecycle)])]

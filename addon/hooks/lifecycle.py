@@ -13,7 +13,7 @@ from mitmproxy.addonmanager import Loader
 from pydantic import ValidationError
 
 from addon.exiting import exit_with_loop
-from addon.gateway.upstream_factory import Outward
+from addon.gateway.upstream_factory import UpstreamFactory
 from addon.hooks.banner import addresses, banner, ca_file
 from addon.hooks.deferred import check_misspelt, check_unprefixed, take_deferred
 from addon.hooks.draining import InFlight, drain
@@ -38,8 +38,8 @@ class Lifecycle:
 
     name = "toolgraft"
 
-    def __init__(self, outward: Outward, clients: Clients, in_flight: InFlight) -> None:
-        self.outward = outward
+    def __init__(self, upstreams: UpstreamFactory, clients: Clients, in_flight: InFlight) -> None:
+        self.upstreams = upstreams
         self.clients = clients
         self.in_flight = in_flight
         self.runtime: Runtime | None = None
@@ -85,7 +85,7 @@ class Lifecycle:
         except ValueError as error:
             raise ValueError(f"graft_filter={settings.filter!r}: must be a mitmproxy flow filter: {error}") from None
         if self.runtime is None:
-            self.runtime = Runtime.start(settings, self.outward, listening=_ports)
+            self.runtime = Runtime.start(settings, self.upstreams, listening=_ports)
         else:
             self.runtime.change(settings)
         self.filter = chosen

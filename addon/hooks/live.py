@@ -96,7 +96,7 @@ def _closed(layer: WebsocketLayer, reason: bytes) -> Generator[commands.Command,
 WebsocketLayer.relay_messages = relay_messages  # type: ignore[method-assign]
 
 
-class Living:
+class LiveHooks:
     """Stands behind the routing. A connection of a session without a toolset is not looked at."""
 
     def __init__(self, lifecycle: Lifecycle, routing: Routing) -> None:

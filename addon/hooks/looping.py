@@ -13,7 +13,7 @@ from addon.hooks.lifecycle import Lifecycle
 from addon.hooks.onward import check, way
 from addon.hooks.perflow import PerFlow
 from addon.hooks.routing import Routing
-from addon.hooks.shadow_flows import NOT_SENT, LoopClient, Origin, Watching, netloc
+from addon.hooks.shadow_flows import NOT_SENT, LoopClient, Origin, ShadowFlows, netloc
 from addon.hooks.streams import came, comes_whole, gone, is_stream, through, whole
 from addon.hooks.upstream_pool import Clients
 from addon.loop.runner import Runner
@@ -62,10 +62,10 @@ class _Kept:
 class Looping:
     """Stands behind the grafting, which hands it the requests whose calls the proxy may run."""
 
-    def __init__(self, lifecycle: Lifecycle, routing: Routing, watching: Watching, clients: Clients) -> None:
+    def __init__(self, lifecycle: Lifecycle, routing: Routing, shadow_flows: ShadowFlows, clients: Clients) -> None:
         self.lifecycle = lifecycle
         self.routing = routing
-        self.watching = watching
+        self.shadow_flows = shadow_flows
         self.clients = clients
         self._streams = PerFlow[bool]("streams")
         self._kept = PerFlow[_Kept]("kept_stream")
@@ -100,7 +100,7 @@ class Looping:
         streams = exchange.target.framing is not Framing.JSON
         origin = Origin(exchange.config.session, begins.client)
         loop_client = LoopClient(flow.client_conn, origin, streams, flow.server_conn.via)
-        upstream = Upstream(self.clients.of, self.watching.of(loop_client))
+        upstream = Upstream(self.clients.of, self.shadow_flows.of(loop_client))
         try:
             runner = Runner(runtime.grafter, runtime.executors, upstream, exchange, address, body)
         except Malformed as error:

@@ -19,7 +19,7 @@ from addon.hooks.headers import asker_in
 from addon.hooks.lifecycle import Lifecycle, refuse
 from addon.hooks.routing import Routing
 from addon.hooks.secrets import clean, redact, redaction_of
-from addon.hooks.shadow_flows import METADATA, Origin, Watching
+from addon.hooks.shadow_flows import METADATA, Origin, ShadowFlows
 
 logger = logging.getLogger("toolgraft")
 
@@ -27,11 +27,11 @@ logger = logging.getLogger("toolgraft")
 class Recording:
     """Stands behind the grafting, which keeps what the client sent and what came from upstream."""
 
-    def __init__(self, lifecycle: Lifecycle, routing: Routing, grafting: Grafting, watching: Watching) -> None:
+    def __init__(self, lifecycle: Lifecycle, routing: Routing, grafting: Grafting, shadow_flows: ShadowFlows) -> None:
         self.lifecycle = lifecycle
         self.routing = routing
         self.grafting = grafting
-        self.watching = watching
+        self.shadow_flows = shadow_flows
         self._path = ""
         self._configured = False
         self._file: IO[bytes] | None = None
@@ -58,7 +58,7 @@ class Recording:
         path = self._wanted()
         if not path or flow.response is None:
             return
-        if (origin := self.watching.flows.get(flow)) is None:
+        if (origin := self.shadow_flows.flows.get(flow)) is None:
             if flow not in self.routing.routes or flow in self.grafting.replied:
                 return  # nothing went upstream
             kept = self.grafting.kept.get(flow)

@@ -21,7 +21,7 @@ from addon.hooks.lifecycle import Lifecycle
 from addon.hooks.onward import way
 from addon.hooks.perflow import PerFlow
 from addon.hooks.redirects import redirected
-from addon.hooks.shadow_flows import Watching
+from addon.hooks.shadow_flows import ShadowFlows
 from addon.settings import Settings, is_loopback
 from addon.surfaces import (
     Operation,
@@ -58,10 +58,10 @@ class Route:
 class Routing:
     """Runs before the grafting, and leaves a `Route` for each request that is a surface's."""
 
-    def __init__(self, lifecycle: Lifecycle, watching: Watching, in_flight: InFlight) -> None:
+    def __init__(self, lifecycle: Lifecycle, shadow_flows: ShadowFlows, in_flight: InFlight) -> None:
         self.lifecycle = lifecycle
         self.in_flight = in_flight
-        self.watching = watching
+        self.shadow_flows = shadow_flows
         self.routes = PerFlow[Route]("route")
         self._users: WeakKeyDictionary[connection.Client, str] = WeakKeyDictionary()
         self._keeps_host = False
@@ -88,7 +88,7 @@ class Routing:
 
     def requestheaders(self, flow: http.HTTPFlow) -> None:
         runtime = self.lifecycle.runtime
-        if runtime is None or flow.response is not None or flow in self.watching.flows:
+        if runtime is None or flow.response is not None or flow in self.shadow_flows.flows:
             return
         request = flow.request
         settings = runtime.settings

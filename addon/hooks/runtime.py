@@ -15,7 +15,7 @@ from pathlib import Path
 from addon.control.app import ControlApp, create_app
 from addon.descriptors import connection_limits, raise_descriptor_limit
 from addon.gateway.mount import key_of, open_doors
-from addon.gateway.upstream_factory import Outward
+from addon.gateway.upstream_factory import UpstreamFactory
 from addon.graft.grafter import Grafter
 from addon.loop.executors import Executors
 from addon.loop.live import LiveSessions
@@ -74,7 +74,7 @@ class Runtime:
         source: ToolSource | None,
         checks: SchemaChecks,
         pins: Pins | None,
-        outward: Outward,
+        upstreams: UpstreamFactory,
         environ: Mapping[str, str],
         listening: Callable[[], Collection[int]],
     ) -> None:
@@ -117,11 +117,11 @@ class Runtime:
                 version=package_version(),
                 pins=pins,
                 shared=lambda: self.grafter.session_configs.shared,
-                mounted=open_doors(
+                extra_routes=open_doors(
                     store=store,
                     grafter=lambda: self.grafter,
                     executors=self.executors,
-                    outward=outward,
+                    upstreams=upstreams,
                     environ=environ,
                 ),
             )
@@ -135,7 +135,7 @@ class Runtime:
     def start(
         cls,
         settings: Settings,
-        outward: Outward,
+        upstreams: UpstreamFactory,
         environ: Mapping[str, str] = os.environ,
         listening: Callable[[], Collection[int]] = frozenset,
     ) -> "Runtime":
@@ -161,7 +161,7 @@ class Runtime:
             if listener is not None:
                 undo.callback(listener.close)
             run_now(store.open())
-            runtime = cls(settings, store, token, listener, source, checks, pins, outward, environ, listening)
+            runtime = cls(settings, store, token, listener, source, checks, pins, upstreams, environ, listening)
             run_now(store.hold(runtime.proxy_id, _LEASE))
             runtime._holds_folder, runtime._taken = held, undo.pop_all()
         return runtime

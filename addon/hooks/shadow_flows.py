@@ -67,7 +67,7 @@ class LoopClient:
     metadata: tuple[tuple[str, str], ...] = ()
 
 
-class Watching:
+class ShadowFlows:
     """Makes a flow for each exchange. `flows` are those that were made here: nothing is to be done to them again."""
 
     def __init__(self) -> None:
@@ -81,8 +81,8 @@ class Watching:
 class ClientsWatcher:
     """The watcher of one client's loop."""
 
-    def __init__(self, watching: Watching, client: LoopClient) -> None:
-        self._watching = watching
+    def __init__(self, shadow_flows: ShadowFlows, client: LoopClient) -> None:
+        self._shadow_flows = shadow_flows
         self._client = client
         self._requests = 0
 
@@ -97,8 +97,8 @@ class ClientsWatcher:
         self._requests += 1
         made.metadata[METADATA] = {**dict(client.metadata), "request": self._requests}
         origin = client.origin if self._requests == 1 else Origin(client.origin.session, None)
-        self._watching.flows[made] = origin
-        watched = Watched(made, streams=client.streams, settings=self._watching.settings())
+        self._shadow_flows.flows[made] = origin
+        watched = Watched(made, streams=client.streams, settings=self._shadow_flows.settings())
         await watched.begin()
         return watched
 

@@ -8,16 +8,16 @@ from mitmproxy.net import server_spec
 from mitmproxy.proxy.mode_specs import ProxyMode, UpstreamMode
 
 from addon.gateway.upstream_factory import Caller
-from addon.hooks.shadow_flows import LoopClient, Origin, Watching
+from addon.hooks.shadow_flows import LoopClient, Origin, ShadowFlows
 from addon.hooks.upstream_pool import Clients
 from addon.loop.upstream import Upstream
 
 
-class Doorways:
-    """`addon.gateway.upstream_factory.Outward` as mitmproxy has it."""
+class MitmUpstreamFactory:
+    """`addon.gateway.upstream_factory.UpstreamFactory` as mitmproxy has it."""
 
-    def __init__(self, watching: Watching, clients: Clients) -> None:
-        self.watching = watching
+    def __init__(self, shadow_flows: ShadowFlows, clients: Clients) -> None:
+        self.shadow_flows = shadow_flows
         self.clients = clients
         self._via: server_spec.ServerSpec | None = None
 
@@ -38,4 +38,4 @@ class Doorways:
         # a door keeps its caller's tools whatever its session does: files of -w tell a replay so as well
         metadata = (("session", caller.session), ("client_tools", "keep"))
         loop_client = LoopClient(client, Origin(caller.session, sent), streams, self._via, metadata)
-        return Upstream(self.clients.of, self.watching.of(loop_client))
+        return Upstream(self.clients.of, self.shadow_flows.of(loop_client))

@@ -10,8 +10,8 @@ from starlette.types import Receive
 from addon.web import tasks
 
 
-class Audience:
-    """`async with Audience(receive, *ends)`: `gone` turns true once the client hung up or one of the
+class DisconnectWatcher:
+    """`async with DisconnectWatcher(receive, *ends)`: `gone` turns true once the client hung up or one of the
     events is set, such as that the server is stopping.
 
     Inside the block nothing else may call `receive`.

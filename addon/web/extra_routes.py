@@ -9,7 +9,7 @@ from addon.web.problems import Dialect, Problem
 
 
 @dataclass(frozen=True, slots=True)
-class Mounted:
+class ExtraRoutes:
     """`routes`: those of a `describe.group`. `dialects`: for each path whose callers know no problem documents, and all
     that is below it, their own form."""
 

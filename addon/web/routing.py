@@ -4,7 +4,7 @@ Handlers are declared as in any FastAPI application, and FastAPI makes the OpenA
 run time `DirectRoute` calls them itself: FastAPI's own machinery (dependency solving, exit stacks, response models)
 costs the proxy, which shares the event loop, more than the handlers do.
 
-A parameter of a handler is one of: `Here`; `Caller`; `Request`; a path parameter; a pydantic model `Annotated[…,
+A parameter of a handler is one of: `ApiDep`; `Caller`; `Request`; a path parameter; a pydantic model `Annotated[…,
 Query()]`; one `Annotated[…, Body()]`, whose default, if it has one, stands for an empty body. Anything else is refused
 when the route is made. Handlers return ready responses.
 """
@@ -70,7 +70,7 @@ def _api_of(request: Request) -> Api:
     return api
 
 
-Here = Annotated[Api, Depends(_api_of)]
+ApiDep = Annotated[Api, Depends(_api_of)]
 
 
 def _access_of(request: Request) -> Access:
@@ -179,7 +179,7 @@ def _bind(endpoint: Callable[..., Any], path_names: set[str]) -> tuple[_Binders,
         metadata = get_args(annotation)[1:]
         if annotation is Request:
             binders[name] = lambda request: request
-        elif annotation == Here:
+        elif annotation == ApiDep:
             binders[name] = _api_of
         elif annotation == Caller:
             binders[name] = _access_of

@@ -51,15 +51,20 @@ class World:
         metrics, self._http = Metrics(), httpx2.AsyncClient(transport=Wire(_gemini))
         self._executors = Executors(self.store, Tools(), self._http, proxy_id="this", count=metrics.answered)
         grafter = Grafter(self.store, self.settings, metrics, owners=self._executors)
-        mounted = open_doors(
+        extra_routes = open_doors(
             store=self.store,
             grafter=lambda: grafter,
             executors=self._executors,
-            outward=self,
+            upstreams=self,
             environ={"GEMINI_API_KEY": "a-key-of-the-proxy-s"},
         )
         self.app: ControlApp = create_app(
-            store=self.store, settings=self.settings, token=OWNER, metrics=metrics, version="1", mounted=mounted
+            store=self.store,
+            settings=self.settings,
+            token=OWNER,
+            metrics=metrics,
+            version="1",
+            extra_routes=extra_routes,
         )
         self.ids: dict[str, list[str]] = {}
         self.tokens: list[str] = []

@@ -56,11 +56,11 @@ class House:
     def _build(self) -> None:
         self.proxy = Proxy(store=self.store, **self.options)
         self.outside = Outside(self.proxy)
-        mounted = open_doors(
+        extra_routes = open_doors(
             store=self.store,
             grafter=lambda: self.proxy.grafter,
             executors=self.proxy.executors,
-            outward=self.outside,
+            upstreams=self.outside,
             environ=self.environ,
         )
         self.app: ControlApp = create_app(
@@ -69,7 +69,7 @@ class House:
             token=None,
             metrics=self.proxy.grafter.metrics,
             version="1",
-            mounted=mounted,
+            extra_routes=extra_routes,
         )
         self.http = httpx2.AsyncClient(transport=httpx2.ASGITransport(self.app), base_url=URL)
 

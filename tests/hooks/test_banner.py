@@ -7,7 +7,7 @@ from mitmproxy.proxy.mode_specs import ProxyMode
 
 from addon.hooks.banner import addresses, banner
 from addon.hooks.runtime import Runtime
-from addon.hooks.upstream_factory import Doorways
+from addon.hooks.upstream_factory import MitmUpstreamFactory
 from tests.hooks.harness import Hooks
 
 
@@ -56,7 +56,7 @@ async def test_it_says_who_has_to_send_a_key(hooks: Hooks, environ: dict[str, st
     runtime = hooks.lifecycle.runtime
     assert runtime is not None
     settings = runtime.settings.model_copy(update={"control": ("127.0.0.1", 0), "token": "off"})
-    started = Runtime.start(settings, hooks.part(Doorways), environ)
+    started = Runtime.start(settings, hooks.part(MitmUpstreamFactory), environ)
     said = "\n".join(banner({"regular": [], "reverse": []}, started, ""))
     assert ("no GEMINI_API_KEY is set: callers send x-goog-api-key" in said) is ("k" not in environ.values())
     await started.stop()

@@ -9,7 +9,7 @@ from mitmproxy import exceptions, http
 from mitmproxy.test import taddons
 from mitmproxy.test.tflow import tclient_conn
 
-from addon.hooks.shadow_flows import LoopClient, Origin, Watched, Watching
+from addon.hooks.shadow_flows import LoopClient, Origin, ShadowFlows, Watched
 from addon.loop.upstream import Address, Outgoing, Received
 
 ADDRESS = Address("POST", "https://gemini.test/v1beta/models/m:generateContent", [(b"x", b"1")])
@@ -39,7 +39,7 @@ class Told:
 
 async def exchange() -> None:
     client = LoopClient(tclient_conn(), Origin("default", b"{}"), streams=True)
-    watched = await Watching().of(client).begin(ADDRESS, b"{}")
+    watched = await ShadowFlows().of(client).begin(ADDRESS, b"{}")
     await watched.receive_head(200, [(b"content-type", b"text/plain")])
     watched.transform(b"so")
     await watched.close(None)
@@ -93,7 +93,7 @@ async def exchanged_with(addon: object) -> tuple[Outgoing | Received, Received |
     got = None
     with taddons.context() as context:
         context.master.addons.add(addon)
-        watched = await Watching().of(client).begin(ADDRESS, b'{"a": 1}')
+        watched = await ShadowFlows().of(client).begin(ADDRESS, b'{"a": 1}')
         sent = watched.outgoing
         if isinstance(sent, Outgoing):
             assert await watched.receive_head(200, [(b"x", b"1")]) is None, "it does not stream"

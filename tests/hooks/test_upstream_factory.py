@@ -7,7 +7,7 @@ from mitmproxy import http
 from mitmproxy.addons.upstream_auth import UpstreamAuth
 
 from addon.gateway.upstream_factory import Caller
-from addon.hooks.upstream_factory import Doorways
+from addon.hooks.upstream_factory import MitmUpstreamFactory
 from addon.loop.upstream import Address, Outgoing, Upstream
 from tests.hooks.harness import GOOGLE, PATH, Hooks
 
@@ -26,7 +26,7 @@ class Seen:
 
 
 def upstream(hooks: Hooks) -> Upstream:
-    return hooks.part(Doorways).upstream(CALLER, b"sent", streams=False)
+    return hooks.part(MitmUpstreamFactory).upstream(CALLER, b"sent", streams=False)
 
 
 async def outgoing(hooks: Hooks) -> Outgoing:
@@ -46,7 +46,7 @@ async def test_each_request_is_a_flow_of_the_caller_s(make: Callable[..., Hooks]
     assert flow.client_conn.peername == CALLER.address
     assert flow.request.pretty_url == URL
     assert flow.get_state(), "it can be written"
-    origin = hooks.part(Doorways).watching.flows[flow]
+    origin = hooks.part(MitmUpstreamFactory).shadow_flows.flows[flow]
     assert (origin.session, origin.sent) == ("s", b"sent")
     assert hooks.route(flow) is None, "it is grafted already"
 
@@ -89,4 +89,4 @@ async def test_they_go_where_the_proxy_s_own_go(
     assert sent.proxy == proxy
     client = upstream(hooks).client(sent)
     assert client is upstream(hooks).client(sent), "pooled"
-    assert (client is not hooks.part(Doorways).clients.to(sent.url)) is bool(proxy)
+    assert (client is not hooks.part(MitmUpstreamFactory).clients.to(sent.url)) is bool(proxy)

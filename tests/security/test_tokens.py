@@ -334,7 +334,7 @@ async def door(house: House) -> AsyncIterator[Client]:
         token=TOKEN,
         metrics=Metrics(),
         version="1",
-        mounted=house.app.mounted,
+        extra_routes=house.app.extra_routes,
     )
     headers = {"Authorization": f"Bearer {TOKEN}"}
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url=ADDRESS, headers=headers) as client:
@@ -351,7 +351,7 @@ DOORS = [
 
 
 def test_the_table_has_every_front_door(house: House) -> None:
-    routes = [route for route in house.app.mounted.routes if isinstance(route, DirectRoute)]
+    routes = [route for route in house.app.extra_routes.routes if isinstance(route, DirectRoute)]
     assert {(method, route.path) for route in routes for method in route.methods or ()} == {one[:2] for one in DOORS}
 
 

@@ -11,9 +11,9 @@ from addon.control.app import ControlApp, create_app
 from addon.metrics import Metrics
 from addon.settings import Settings
 from addon.web.describe import answers, group
-from addon.web.extra_routes import Mounted
+from addon.web.extra_routes import ExtraRoutes
 from addon.web.problems import Problem
-from addon.web.routing import Here, parse, reply
+from addon.web.routing import ApiDep, parse, reply
 from store.base import Store
 from tests.control.conftest import ADDRESS, TOKEN
 
@@ -21,7 +21,7 @@ router = group("parrot")
 
 
 @router.post("/v1/parrot/{mood}", summary="Say it again", responses=answers({"said": 1}))
-async def say_again(api: Here, request: Request, mood: str) -> Response:
+async def say_again(api: ApiDep, request: Request, mood: str) -> Response:
     if mood == "angry":
         raise RuntimeError("a secret of the parrot's")
     return reply({"said": parse(await request.body())})
@@ -33,8 +33,10 @@ def squawked(problem: Problem) -> Response:
 
 @pytest.fixture
 def app(store: Store, settings: Settings, metrics: Metrics) -> ControlApp:
-    mounted = Mounted(router.routes, {"/v1/parrot": squawked})
-    return create_app(store=store, settings=settings, token=TOKEN, metrics=metrics, version="1", mounted=mounted)
+    extra_routes = ExtraRoutes(router.routes, {"/v1/parrot": squawked})
+    return create_app(
+        store=store, settings=settings, token=TOKEN, metrics=metrics, version="1", extra_routes=extra_routes
+    )
 
 
 async def test_its_routes_are_served_and_described(client: httpx2.AsyncClient) -> None:

@@ -14,9 +14,9 @@ from addon.control import views
 from addon.control.paging import PageQuery, RenderedPage, render_page
 from addon.web.access import Access, needs
 from addon.web.describe import answers, body_example, group
-from addon.web.disconnect import Audience
+from addon.web.disconnect import DisconnectWatcher
 from addon.web.problems import kept_as_json
-from addon.web.routing import Caller, Here, reply
+from addon.web.routing import ApiDep, Caller, reply
 from store.models import Call, Page, SessionName, Status
 
 router = group("calls")
@@ -52,7 +52,7 @@ class Answer(BaseModel):
     responses=answers({"items": [views.CALL], "next_cursor": None}, Page[Call]),
 )
 @needs("read", "approve")
-async def list_calls(api: Here, caller: Caller, request: Request, query: Annotated[CallsQuery, Query()]) -> Response:
+async def list_calls(api: ApiDep, caller: Caller, request: Request, query: Annotated[CallsQuery, Query()]) -> Response:
     """With `wait`, a long poll: it returns as soon as there is a call that matches, at once if there is one already,
     and with no items when the time is out."""
 
@@ -68,24 +68,24 @@ async def list_calls(api: Here, caller: Caller, request: Request, query: Annotat
 
 
 async def _wait_for(
-    find: Callable[[], Awaitable[RenderedPage]], api: Here, caller: Access, request: Request, query: CallsQuery
+    find: Callable[[], Awaitable[RenderedPage]], api: ApiDep, caller: Access, request: Request, query: CallsQuery
 ) -> RenderedPage:
     now = asyncio.get_running_loop().time
     deadline = now() + query.wait
-    async with Audience(request.receive, *api.ends(caller)) as audience:
+    async with DisconnectWatcher(request.receive, *api.ends(caller)) as watcher:
         while True:
             # asked before looking, so that what is stored in between ends the wait at once
             seen = await api.store.last_event_id()
             page = await find()
             if page.items:
                 return page
-            if not await audience.wait(api.store.follow(query.session, seen, deadline - now(), limit=1)):
+            if not await watcher.wait(api.store.follow(query.session, seen, deadline - now(), limit=1)):
                 return page
 
 
 @router.get("/v1/calls/{call_id}", summary="Show a call", responses=answers(views.CALL, Call, p404="No such call"))
 @needs("read", "approve")
-async def show_call(api: Here, call_id: str) -> Response:
+async def show_call(api: ApiDep, call_id: str) -> Response:
     return reply(await api.store.find_call(call_id))
 
 
@@ -96,7 +96,7 @@ async def show_call(api: Here, call_id: str) -> Response:
     openapi_extra=body_example({"result": {"celsius": -3}}),
 )
 @needs("worker")
-async def answer_call(api: Here, caller: Caller, call_id: str, answer: Annotated[Answer, Body()]) -> Response:
+async def answer_call(api: ApiDep, caller: Caller, call_id: str, answer: Annotated[Answer, Body()]) -> Response:
     """The same body again changes nothing and is fine; another body is refused: the first answer stands."""
     before = await api.store.find_call(call_id)
     if before.owner == "loop":

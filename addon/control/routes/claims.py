@@ -12,8 +12,8 @@ from starlette.responses import Response
 from addon.control import views
 from addon.web.access import Access, needs
 from addon.web.describe import answers, body_example, group, nothing
-from addon.web.disconnect import Audience
-from addon.web.routing import Api, Caller, Here, reply
+from addon.web.disconnect import DisconnectWatcher
+from addon.web.routing import Api, ApiDep, Caller, reply
 from store.models import Call, SessionName
 
 router = group("workers")
@@ -59,7 +59,7 @@ class Renewal(BaseModel):
     openapi_extra=body_example({"session": "default", "names": ["get_weather"], "wait": 60, "lease": 30}),
 )
 @needs("worker")
-async def claim_call(api: Here, caller: Caller, request: Request, claim: Annotated[Claim, Body()]) -> Response:
+async def claim_call(api: ApiDep, caller: Caller, request: Request, claim: Annotated[Claim, Body()]) -> Response:
     """At most one call, the oldest, running from now on: answer it, or renew its lease, before the lease runs out.
     Else it goes to whoever claims next, or, if its tool does not allow that, fails. With `wait`, a long poll."""
     worker = claim.worker or f"worker-{secrets.token_hex(8)}"
@@ -78,8 +78,8 @@ async def _claim(api: Api, claim: Claim, worker: str) -> Call | None:
 async def _wait_for(api: Api, caller: Access, request: Request, claim: Claim, worker: str) -> Call | None:
     now = asyncio.get_running_loop().time
     deadline = now() + claim.wait
-    async with Audience(request.receive, *api.ends(caller)) as audience:
-        while await audience.wait(api.store.wait_claimable(claim.session, claim.names, deadline - now())):
+    async with DisconnectWatcher(request.receive, *api.ends(caller)) as watcher:
+        while await watcher.wait(api.store.wait_claimable(claim.session, claim.names, deadline - now())):
             if (call := await _claim(api, claim, worker)) is not None:
                 return call
     return None
@@ -94,7 +94,7 @@ async def _wait_for(api: Api, caller: Access, request: Request, claim: Claim, wo
     openapi_extra=body_example({"worker": "worker-1", "lease": 30}),
 )
 @needs("worker")
-async def renew_call(api: Here, call_id: str, renewal: Annotated[Renewal, Body()]) -> Response:
+async def renew_call(api: ApiDep, call_id: str, renewal: Annotated[Renewal, Body()]) -> Response:
     """A worker that is refused here need not go on: its answer may come too late."""
     session = (await api.store.find_call(call_id)).session
     return reply(await api.store.renew(session, call_id, renewal.worker, renewal.lease))

@@ -14,9 +14,9 @@ from starlette.types import Receive, Scope, Send
 from addon.control.views import event_data
 from addon.web.access import OWNER, needs
 from addon.web.describe import answers, group
-from addon.web.disconnect import Audience
+from addon.web.disconnect import DisconnectWatcher
 from addon.web.problems import Problem
-from addon.web.routing import Api, Here
+from addon.web.routing import Api, ApiDep
 from store.base import BadCursor, CursorLost, StoreError
 from store.models import Event, SessionName
 
@@ -59,7 +59,7 @@ class EventsQuery(BaseModel):
     },
 )
 @needs("read")
-async def follow_events(api: Here, request: Request, query: Annotated[EventsQuery, Query()]) -> Response:
+async def follow_events(api: ApiDep, request: Request, query: Annotated[EventsQuery, Query()]) -> Response:
     """`event` is the type, `data` the record as JSON. Without `Last-Event-ID` and `after` it starts with what happens
     from now on. An id of events that the store does not have any more, because it was lost or made anew or they have
     expired, is answered by an event `store.reset`, and then the oldest that is kept."""
@@ -100,12 +100,12 @@ class EventStream(Response):
         now = asyncio.get_running_loop().time
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         await write(b": toolgraft\n\n" + _RESET * self._is_reset)
-        async with Audience(receive, *self._api.ends(scope.get("access", OWNER))) as audience:
+        async with DisconnectWatcher(receive, *self._api.ends(scope.get("access", OWNER))) as watcher:
             try:
-                while not audience.gone:
+                while not watcher.gone:
                     since, seen = now(), await self._api.store.last_event_id()
                     follow = self._api.store.follow(self._session, self._after, self._keep_alive, limit=_BATCH)
-                    if events := await audience.wait(follow):
+                    if events := await watcher.wait(follow):
                         self._after = events[-1].event_id
                         await write(b"".join(map(_encode, events)))
                         continue

@@ -9,7 +9,7 @@ from addon.control.views import Health
 from addon.web.access import needs
 from addon.web.describe import PUBLIC, answers, group
 from addon.web.problems import Problem
-from addon.web.routing import Here, reply
+from addon.web.routing import ApiDep, reply
 from store.base import StoreUnavailable
 
 router = group("health")
@@ -21,7 +21,7 @@ _OK = {"status": "ok", "version": "0.1.0"}
 
 
 @router.get("/healthz/live", summary="Whether the proxy runs", responses=answers(_OK, Health), openapi_extra=PUBLIC)
-async def live(api: Here) -> Response:
+async def live(api: ApiDep) -> Response:
     """It answers: nothing is gained by starting it anew. Whether it can be used is told by `/healthz`."""
     return reply({"status": "ok", "version": api.version})
 
@@ -32,7 +32,7 @@ async def live(api: Here) -> Response:
     responses=answers(_OK, Health, p503="The store cannot be written to, or the proxy is ending"),
     openapi_extra=PUBLIC,
 )
-async def ready(api: Here) -> Response:
+async def ready(api: ApiDep) -> Response:
     """Not while the proxy is ending, nor where what is written would be lost (no space, a file that was deleted or
     replaced) or where the store is damaged; the log says which."""
     if api.stopping.is_set():
@@ -54,5 +54,5 @@ async def ready(api: Here) -> Response:
     ),
 )
 @needs("read")
-async def show_metrics(api: Here) -> Response:
+async def show_metrics(api: ApiDep) -> Response:
     return Response(api.metrics.render(), headers={"content-type": metrics.CONTENT_TYPE})

@@ -9,7 +9,7 @@ from starlette.responses import Response
 from addon.tools.mcp_pins import ChangedAgain, NotHeldBack
 from addon.web.describe import answers, body_example, group, nothing
 from addon.web.problems import Problem
-from addon.web.routing import Caller, Here, reply
+from addon.web.routing import ApiDep, Caller, reply
 
 router = group("mcp")
 
@@ -43,7 +43,7 @@ _HELD = _EXAMPLE | {"fields": ["description"], "diff": '--- accepted\n+++ now\n-
     summary="List the tools of MCP servers that are held back",
     responses=answers({"items": [_HELD]}, HeldTools),
 )
-async def list_held(api: Here) -> Response:
+async def list_held(api: ApiDep) -> Response:
     """A tool whose description, schemas or annotations are not those that were first seen is not shown to models, and
     not run, until it is accepted. With `graft_mcp_pin=off` there are none."""
     found = api.pins.held_back() if api.pins is not None else []
@@ -66,7 +66,7 @@ async def list_held(api: Here) -> Response:
     ),
     openapi_extra=body_example(_EXAMPLE),
 )
-async def accept(api: Here, caller: Caller, accepted: Annotated[Accepted, Body()]) -> Response:
+async def accept(api: ApiDep, caller: Caller, accepted: Annotated[Accepted, Body()]) -> Response:
     """`digest` is the one that `GET /v1/mcp/held` gave with the difference: a tool that has changed again since is a
     409."""
     try:

@@ -12,7 +12,7 @@ from addon.control.versions import IF_MATCH, changed, tagged
 from addon.control.views import SessionView
 from addon.web.access import needs
 from addon.web.describe import answers, body_example, group, nothing
-from addon.web.routing import Caller, Here, reply
+from addon.web.routing import ApiDep, Caller, reply
 from store.models import Page, Policy, Session, SessionName
 
 router = group("sessions")
@@ -24,7 +24,7 @@ router = group("sessions")
     responses=answers({"items": [views.SESSION], "next_cursor": None}, Page[SessionView]),
 )
 @needs("read")
-async def list_sessions(api: Here, query: Annotated[PageQuery, Query()]) -> Response:
+async def list_sessions(api: ApiDep, query: Annotated[PageQuery, Query()]) -> Response:
     """Those that something was set for."""
     page = await render_page(api.store.sessions, query, lambda found: SessionView.of(found.name, found, api.settings))
     return page.response()
@@ -32,7 +32,7 @@ async def list_sessions(api: Here, query: Annotated[PageQuery, Query()]) -> Resp
 
 @router.get("/v1/sessions/{session}", summary="Show a session", responses=answers(views.SESSION, SessionView))
 @needs("read")
-async def show_session(api: Here, session: SessionName) -> Response:
+async def show_session(api: ApiDep, session: SessionName) -> Response:
     """A session that nothing was set for shows the proxy's options. The `ETag` stands for the session as it is, its
     tools included."""
     record, version, _ = await api.store.snapshot(session)
@@ -46,7 +46,7 @@ async def show_session(api: Here, session: SessionName) -> Response:
     openapi_extra={**body_example({"delivery": "placeholder", "on_pending": None}), "parameters": [IF_MATCH]},
 )
 async def change_session(
-    api: Here, caller: Caller, request: Request, session: SessionName, policy: Annotated[Policy, Body()]
+    api: ApiDep, caller: Caller, request: Request, session: SessionName, policy: Annotated[Policy, Body()]
 ) -> Response:
     """Fields that are not given stay as they are; null resets one to the proxy's option."""
     changes = policy.model_dump(include=policy.model_fields_set)
@@ -70,7 +70,7 @@ async def change_session(
     ),
     openapi_extra={"parameters": [IF_MATCH]},
 )
-async def forget_session(api: Here, caller: Caller, request: Request, session: SessionName) -> Response:
+async def forget_session(api: ApiDep, caller: Caller, request: Request, session: SessionName) -> Response:
     async def forget(_: Session | None, version: int) -> None:
         await api.store.delete_session(session, if_version=version)
 

@@ -4,7 +4,7 @@ from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from addon.web.describe import answers, group
-from addon.web.routing import Here, reply
+from addon.web.routing import ApiDep, reply
 
 router = group("store")
 
@@ -18,7 +18,7 @@ class Trusted(BaseModel):
     summary="Say that the clock is right, so that old records expire again",
     responses=answers({"doubt": "the clock went 192.0 h ahead compared with the machine's uptime"}, Trusted),
 )
-async def trust_clock(api: Here) -> Response:
+async def trust_clock(api: ApiDep) -> Response:
     """Nothing expires after the clock made a step of more than an hour against the machine's uptime, or against what
     the store noted last, until somebody says that it is right."""
     doubt = await api.store.trust_clock()

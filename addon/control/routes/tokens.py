@@ -11,7 +11,7 @@ from starlette.responses import Response
 from addon.web.access import Access, Right
 from addon.web.describe import answers, body_example, group, nothing
 from addon.web.problems import Problem
-from addon.web.routing import Caller, Here, reply
+from addon.web.routing import ApiDep, Caller, reply
 from addon.web.tokens import Name, Token
 from store.models import SessionName
 
@@ -59,7 +59,7 @@ def _kept[T](action: Callable[[], T]) -> T:
     responses=answers(_TOKEN | {"token": "tg_1f3a9c07_…"}, MadeToken),
     openapi_extra=body_example({"scopes": ["ask"], "session": "default", "name": "ci"}),
 )
-async def make_token(api: Here, caller: Caller, new: Annotated[NewToken, Body()]) -> Response:
+async def make_token(api: ApiDep, caller: Caller, new: Annotated[NewToken, Body()]) -> Response:
     """`ask` is for the front doors alone, `read` shows everything, `approve` decides on calls, `worker` registers
     workers' tools, claims calls and answers them, `admin` does everything."""
     _for_all(caller)
@@ -70,7 +70,7 @@ async def make_token(api: Here, caller: Caller, new: Annotated[NewToken, Body()]
 
 
 @router.get("/v1/tokens", summary="List the tokens", responses=answers({"items": [_TOKEN]}, TokenList))
-async def list_tokens(api: Here, caller: Caller) -> Response:
+async def list_tokens(api: ApiDep, caller: Caller) -> Response:
     """The oldest first, without what their owners send. The proxy's own is not among them."""
     _for_all(caller)
     return reply(TokenList(items=_kept(api.tokens.listed)))
@@ -82,7 +82,7 @@ async def list_tokens(api: Here, caller: Caller) -> Response:
     status_code=204,
     responses=nothing("Nobody gets in with it any more.", p404="No such token"),
 )
-async def revoke_token(api: Here, caller: Caller, token_id: str) -> Response:
+async def revoke_token(api: ApiDep, caller: Caller, token_id: str) -> Response:
     _for_all(caller)
     async with api.audit.action(caller, "token.revoke", revoked=token_id):
         if not _kept(lambda: api.tokens.revoke(token_id)):

@@ -17,7 +17,7 @@ from addon.graft.session_config import shared_with
 from addon.web.access import needs
 from addon.web.describe import answers, body_example, group, nothing
 from addon.web.problems import Problem, kept_as_json
-from addon.web.routing import Caller, Here, reply
+from addon.web.routing import ApiDep, Caller, reply
 from store.models import Session, SessionName, ToolRules, Toolset
 
 router = group("tools")
@@ -42,7 +42,7 @@ _BODY = {
     responses=answers(views.SHOWN_TOOLS, views.ToolsView, p404="The session has no tools at all"),
 )
 @needs("read", "worker")
-async def show_tools(api: Here, caller: Caller, session: SessionName) -> Response:
+async def show_tools(api: ApiDep, caller: Caller, session: SessionName) -> Response:
     """The `ETag` stands for the session as it is, its policy included; values of executors' headers are masked.
     `shared` are the tools of the proxy's files and MCP servers that the session has besides its own."""
     record, version, _ = await api.store.snapshot(session)
@@ -61,7 +61,7 @@ async def show_tools(api: Here, caller: Caller, session: SessionName) -> Respons
 )
 @needs("worker")
 async def set_tools(
-    api: Here, caller: Caller, request: Request, session: SessionName, document: Annotated[Any, Body()]
+    api: ApiDep, caller: Caller, request: Request, session: SessionName, document: Annotated[Any, Body()]
 ) -> Response:
     """`{"tools": […]}` with `tool_config` or `tool_choice`. Each tool in Gemini, OpenAI chat, OpenAI Responses, MCP
     or bare-declaration form, with how it is run beside its name: `executor`, `approval`, `after`, `idempotent`,
@@ -104,7 +104,7 @@ async def set_tools(
     ),
     openapi_extra={"parameters": [IF_MATCH]},
 )
-async def clear_tools(api: Here, caller: Caller, request: Request, session: SessionName) -> Response:
+async def clear_tools(api: ApiDep, caller: Caller, request: Request, session: SessionName) -> Response:
     async def clear(kept: Session | None, version: int) -> None:
         if kept is not None and kept.toolset is not None:
             await api.store.put_toolset(session, None, if_version=version)

@@ -12,7 +12,7 @@ from addon.control.paging import PageQuery, render_page
 from addon.control.views import TurnView
 from addon.web.access import needs
 from addon.web.describe import answers, group
-from addon.web.routing import Here
+from addon.web.routing import ApiDep
 from store.models import Page, SessionName
 
 router = group("turns")
@@ -28,6 +28,6 @@ class TurnsQuery(PageQuery):
     responses=answers({"items": [views.TURN], "next_cursor": None}, Page[TurnView]),
 )
 @needs("read")
-async def list_turns(api: Here, query: Annotated[TurnsQuery, Query()]) -> Response:
+async def list_turns(api: ApiDep, query: Annotated[TurnsQuery, Query()]) -> Response:
     fetch = functools.partial(api.store.turns, query.session or api.settings.session)
     return (await render_page(fetch, query, TurnView.of)).response()
