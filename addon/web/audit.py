@@ -3,7 +3,7 @@
 A line is written before the action, and is on disk by then (unless `graft_durability` is `process`): what cannot be
 logged is not done, and what a crash or a power failure interrupts is in the log. If the action fails after that, a
 second line with the same `id` says so. Lines that come at the same time share a flush, which takes milliseconds in a
-thread of its own.
+thread.
 """
 
 import asyncio
@@ -12,7 +12,6 @@ import logging
 import os
 import secrets
 from collections.abc import AsyncGenerator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -36,7 +35,7 @@ class Audit:
     def __init__(self, state: Path, *, durable: bool) -> None:
         self._state = state
         self._path = state / "audit.jsonl"
-        self._thread = ThreadPoolExecutor(1, "toolgraft-audit") if durable else None
+        self._durable = durable
         self._lines: list[bytes] = []
         self._next: asyncio.Task[OSError | None] | None = None
         """Writes the lines that wait."""
@@ -61,7 +60,7 @@ class Audit:
 
     async def _write(self, line: bytes) -> OSError | None:
         """What kept the line from the log, if anything did."""
-        if self._thread is None:
+        if not self._durable:
             try:
                 self._append(line)
             except OSError as error:
@@ -76,7 +75,7 @@ class Audit:
         async with self._alone:  # what comes meanwhile is written together
             lines, self._lines, self._next = b"".join(self._lines), [], None
             try:
-                await asyncio.get_running_loop().run_in_executor(self._thread, self._append, lines, True)
+                await asyncio.to_thread(self._append, lines, True)
             except OSError as error:
                 return error
         return None
