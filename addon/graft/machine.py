@@ -1,12 +1,12 @@
-"""The answer machine: one answer to a client, made of one answer of the upstream's or of all the rounds of a loop.
+"""The answer machine: makes one answer to a client from one upstream answer, or from all rounds of a loop.
 
-It is fed the bytes that come, and says, in order, what the client gets and what is stored before that goes out
-(`graft.effects`). A shell drives it: `graft.capture` for an answer that mitmproxy has, `loop.runner` for a loop. No
-I/O, no clock and no waiting here; what an answer looks like in its surface's language is the Wire's to know.
+Bytes go in; effects come out (`graft.effects`): in order, what the client gets and what is stored before that goes out.
+A shell drives the machine: `graft.capture` for an answer that mitmproxy has, `loop.runner` for a loop. There is no I/O,
+no clock and no waiting here. The Wire knows how an answer looks in its surface's language.
 
-An event that holds no call passes as the bytes that came. Of a stream in Gemini's own language it is not even parsed
-before the first call (`passes`). A call of a grafted tool never passes unless the client is to be given the calls:
-neither where the store fails, nor in bytes that cannot be read.
+An event without a call passes as its original bytes. In a stream in Gemini's own language, events before the first
+call are not even parsed (`passes`). Only with `passthrough` does the client get a call of a grafted tool: never because
+the store fails, nor in bytes that cannot be read.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -42,14 +42,12 @@ _CUT_SHORT = "an answer ended within the arguments of a call of"
 
 
 class BadAnswer(Exception):
-    """An answer of a later round that is none, as an empty body: nothing of it was shown, it may be asked for again."""
+    """The answer of a later round is unusable, for example empty. The client got nothing of it, so a retry is safe."""
 
 
 class AnswerMachine:
-    """`request` is what goes upstream in a loop; without one the answer is over with the upstream's first. `owners`
-    says whose each call is. `clock` gives the time by the store's.
-
-    `reading` is the upstream's present answer."""
+    """`request`: what a loop sends upstream; None: the answer ends with the first upstream answer. `owners`: who runs
+    each call. `clock`: the store's. `reading`: the present upstream answer."""
 
     def __init__(
         self,
@@ -70,22 +68,22 @@ class AnswerMachine:
         self._markers = markers_of(exchange, loops=self._rounds.runs_calls)
         self._turn_ids = TurnIds()
         self._before = exchange.resumes.answer if exchange.resumes is not None else None
-        """The answer that the present round goes on with, which was not all of it."""
+        """The incomplete answer that the present round continues."""
         if self._before is not None and 0 in self._before.candidates:
             self._turn_ids.resume(self._before.candidates[0].turn_id)
         self.is_over = False
         self._at_end: Sequence[Candidate] = ()  # of the present round, once the answer is over
-        self._beginnings_noted = False  # what the client may have kept
+        self._beginnings_noted = False
         self.reading = self._read("")
 
     @property
     def framing(self) -> Framing | None:
-        """How the client's answer is framed; None until the upstream's first answer tells."""
+        """The framing of the client's answer; None until the first upstream answer has begun."""
         return self._writer.framing
 
     @property
     def has_written(self) -> bool:
-        """Whether the client was given something of the present round."""
+        """Whether the client was sent anything of the present round."""
         return self._writer.has_written
 
     # --- rounds -----------------------------------------------------------------------------------------------
@@ -96,7 +94,7 @@ class AnswerMachine:
 
     @property
     def usage(self) -> Sequence[Document]:
-        """What each round said of its usage, as far as it was read."""
+        """The usage of each round, as far as read."""
         return self._splice.usage.rounds
 
     def start(self) -> list[Effect]:
@@ -104,10 +102,10 @@ class AnswerMachine:
         return self._sent(self._rounds.first())
 
     def resume(self, resumption: Resumption) -> list[Effect]:
-        """In the place of `start`, or before `begin`: the answer goes on with what one that broke off has left."""
+        """Call this instead of `start`, or before `begin`: the answer continues one that broke off."""
         self._births.resumption = resumption
         if len(resumption.steps) > len(self._journal.steps):
-            self._before = None  # its rest has come
+            self._before = None  # it is complete
         self._turn_ids.resume(resumption.turn_id)
         calls = self._journal.resume(resumption)
         if not self._rounds.is_loop or not resumption.steps:
@@ -121,7 +119,7 @@ class AnswerMachine:
         return [*effects, Start(tuple(calls)), Wait(tuple(call for call, _ in calls))]
 
     def begin(self, content_type: str = "") -> list[Effect]:
-        """An answer with status 200 begins: the next one of the upstream's, or the same one anew."""
+        """Begin an upstream answer with status 200: the next one, or a retry of the present one."""
         if not self._rounds.is_loop:
             self._begin_round()
         self._turn_ids.begin_answer(goes_on=self._before is not None)
@@ -130,19 +128,19 @@ class AnswerMachine:
         return self._writer.frame(self.reading.framing)
 
     def passes(self, chunk: bytes) -> bool:
-        """Whether these bytes of a stream go out as they are: whole events without a call, as most are. They are not
-        cut up, parsed or kept back then, and are not to be fed."""
+        """Whether these bytes of a stream are whole events without a call, as most are. They go out unchanged, and are
+        neither parsed nor held back. Do not feed them."""
         if self.reading.passes(chunk):
             self._writer.has_written = True
             return True
         return False
 
     def feed(self, chunk: bytes) -> bytes | Iterable[Effect]:
-        """The next bytes of the present answer: what the client gets for them, or more than that. Here and below: each
-        effect is done before the next is asked for."""
+        """Take the next bytes of the present answer. Returns the client's bytes, or effects if there is more to do.
+        Here and below, perform each effect before asking for the next."""
         if self.is_over:
             return b""
-        shown: list[bytes] = []
+        written: list[bytes] = []
         try:
             items = self.reading.decoder.feed(chunk)
             if self._writer.framing is None:
@@ -150,42 +148,42 @@ class AnswerMachine:
             for index, item in enumerate(items):
                 out = self._item(item)
                 if not isinstance(out, bytes):
-                    return self._done(partial(self._rest, shown, out, items[index + 1 :]))
-                shown.append(out)  # as most events come to, and no more is made of them
+                    return self._done(partial(self._rest, written, out, items[index + 1 :]))
+                written.append(out)  # the usual case: bytes only
         except TooLong as error:
             return self.too_long(f"{error} (graft_max_event)")
         except Exception as error:
-            return [Show(b"".join(shown)), *self._mistaken(error)] if any(shown) else self._mistaken(error)
-        data = shown[0] if len(shown) == 1 else b"".join(shown)
+            return [Show(b"".join(written)), *self._mistaken(error)] if any(written) else self._mistaken(error)
+        data = written[0] if len(written) == 1 else b"".join(written)
         if data:
             self._writer.has_written = True
         return data
 
     def finish(self) -> Iterator[Effect]:
-        """The clean end of the present answer. Raises BadAnswer."""
+        """End the present answer cleanly. Raises BadAnswer."""
         return self._done(self._finished)
 
     def take_responses(self, responses: Mapping[str, Document]) -> Iterator[Effect]:
-        """The calls that were waited for have these responses, by call id."""
+        """Take the responses, by call id, of the calls that were waited for."""
         resumption = self._births.resumption
         if resumption is None or self._rounds.number:
             return self._done(lambda: self._sent(self._rounds.after_tools(responses)))
         return self._done(lambda: self._sent(self._rounds.resumed(resumption, responses)))
 
     def keepalive(self) -> bytes:
-        """An event that clients ignore; b"" where there is no stream."""
+        """An event that clients ignore; b"" if the answer is not a stream."""
         return self._writer.keepalive()
 
     def hung_up(self) -> list[Effect]:
-        """The client reads no more: its turn is complete if its end was shown, as those that stop there leave it."""
+        """The client has hung up. Its turn is complete if its end was sent: some clients stop reading there."""
         if self.is_over or not self._writer.streams or not self._writer.has_written_end:
             return []
         effects = [*self._journal.saves(self.reading.candidates, complete=True, cut=self.reading.is_cut)]
         return [*effects, self._over("answered")]
 
     def beginnings(self) -> Iterator[Note]:
-        """What is to be noted where the client does not read to the end, or is told of an error there: it may have kept
-        any beginning of what it was sent, and goes on with that. Once. Nobody keeps a beginning of one document."""
+        """The notes to make if the client does not read to the end, or gets an error there: it may continue with any
+        beginning of what it was sent. Given once, and only for streams: nobody keeps the beginning of one document."""
         if not self._writer.streams or self._beginnings_noted:
             return
         self._beginnings_noted = True
@@ -194,16 +192,16 @@ class AnswerMachine:
 
     @property
     def unsettled(self) -> list[str]:
-        """The ids of the turns that the client may not have to their end: all of them until that is known."""
+        """The ids of the turns that the client may not have completely: all of them until delivery is known."""
         return self._journal.unsettled
 
     @property
     def complete(self) -> list[str]:
-        """The ids of the turns that have come to their clean end."""
+        """The ids of the turns that have ended cleanly."""
         return list(self._journal.complete)
 
     def close(self) -> None:
-        """Nobody waits for the answer any more."""
+        """End the answer: nobody waits for it any longer."""
         if not self.is_over:
             self.is_over, self._at_end = True, self.reading.candidates
             self.reading.answer = None
@@ -217,19 +215,19 @@ class AnswerMachine:
         self._writer.has_written = False
 
     def _done(self, step: Callable[[], Iterable[Effect]]) -> Iterator[Effect]:
-        """The effects of a step, with the bytes of neighbours in one piece. Whatever nobody foresaw ends the answer
-        with an error: what was not looked at may hold a call."""
+        """The effects of a step, with adjacent bytes joined. An unexpected error ends the answer with an error, because
+        unread bytes may hold a call."""
         if self.is_over:
             return
-        shown: list[bytes] = []
+        written: list[bytes] = []
         try:
             for effect in step():
                 if isinstance(effect, Show):
-                    shown.append(effect.data)
+                    written.append(effect.data)
                     continue
-                if shown:
-                    yield Show(b"".join(shown))
-                    shown.clear()
+                if written:
+                    yield Show(b"".join(written))
+                    written.clear()
                 yield effect
         except BadAnswer:
             raise
@@ -237,8 +235,8 @@ class AnswerMachine:
             ends = self._mistaken(error)
         else:
             ends = []
-        if shown:
-            yield Show(shown[0] if len(shown) == 1 else b"".join(shown))
+        if written:
+            yield Show(written[0] if len(written) == 1 else b"".join(written))
         yield from ends
 
     # --- the present answer -----------------------------------------------------------------------------------
@@ -252,26 +250,26 @@ class AnswerMachine:
             if self.is_over:
                 break
 
-    def _rest(self, shown: Sequence[bytes], effects: Iterable[Effect], items: Sequence[Item]) -> Iterator[Effect]:
-        yield from self._writer.write(b"".join(shown))
+    def _rest(self, written: Sequence[bytes], effects: Iterable[Effect], items: Sequence[Item]) -> Iterator[Effect]:
+        yield from self._writer.write(b"".join(written))
         yield from effects
         if not self.is_over:
             yield from self._items(items)
 
     def _item(self, item: Item) -> bytes | Iterable[Effect]:
-        """What becomes of an event: what the client gets, or more than that."""
+        """Process an event: the client's bytes, or effects if there is more to do."""
         if item.data is None:
             return self._between(item)
         if not self.reading.passes_item(item):
             return self._event(item, item.data)
         is_last = isinstance(item, SseEvent) and not self._rounds.is_loop
-        # The last event may lack its last line: nothing comes behind it.
+        # The last event may lack its last line, as nothing follows it.
         data = item.raw if is_last else self._writer.passthrough(item)
         notes = self.reading.final_notes() if FINISH in item.data else ()
         return [*notes, *self._writer.write(data)] if notes else data
 
     def _between(self, item: Item) -> bytes | Iterable[Effect]:
-        """What is no event: blank lines, an array's end, what was cut off."""
+        """Process bytes that are no event: blank lines, an array's end, an event that was cut off."""
         if holds(item.raw, self.wire.call_markers):
             return self._unreadable()
         return self._writer.between(item)
@@ -292,7 +290,7 @@ class AnswerMachine:
         if response is None:
             return b"" if self.rounds > 1 and not document else self._writer.passthrough(item, document)
         try:
-            visible = reading.taken(response, whole=whole)
+            visible = reading.read(response, whole=whole)
             saves = self._saves()
             if reading.answer is not None and (token := reading.answer.continuation_token) is not None:
                 saves = [*saves, *self._checkpoint(reading.answer, token, visible)]
@@ -328,7 +326,7 @@ class AnswerMachine:
         )
 
     def _saves(self, *, complete: bool = False) -> Sequence[Effect]:
-        """Store what is new before it goes out, and begin the calls that are run."""
+        """Store news before they go out, and begin the calls that are run."""
         journal, candidates = self._journal, self.reading.candidates
         if not complete and not journal.has_news(candidates):
             return ()
@@ -337,9 +335,9 @@ class AnswerMachine:
         return [*saves, Start(fresh)] if fresh else saves
 
     def _checkpoint(self, answer: AnswerRewriter, token: str, visible: Document | None) -> Iterator[Effect]:
-        """The client may come back with a token from the middle of a stream that breaks off."""
-        shown = objects(visible.get("candidates")) if visible is not None and self._writer.streams else ()
-        if any(one.get("continuationToken") and one.get("finishReason") is None for one in shown):
+        """Keep the answer if the client gets a token in the middle: the stream may break off after it."""
+        candidates = objects(visible.get("candidates")) if visible is not None and self._writer.streams else ()
+        if any(one.get("continuationToken") and one.get("finishReason") is None for one in candidates):
             yield self._paused(answer, token)
 
     def _paused(self, answer: AnswerRewriter, token: str) -> Pause:
@@ -379,26 +377,26 @@ class AnswerMachine:
                 yield from self._sent(body)
 
     def _unfinished(self, response: Document) -> Iterator[Effect]:
-        """A response that the stream's end left incomplete."""
-        visible = self.reading.taken(response, whole=False)
+        """Process a response that the end of the stream left incomplete."""
+        visible = self.reading.read(response, whole=False)
         if self.reading.answer is not None:
-            said = [candidate["content"] for candidate in objects(response["candidates"])]
-            self.reading.answer.unfinished_calls.update(str(call.get("name")) for call in calls_in(said))
+            contents = [candidate["content"] for candidate in objects(response["candidates"])]
+            self.reading.answer.unfinished_calls.update(str(call.get("name")) for call in calls_in(contents))
         yield from self._saves()
         if visible is not None:
             yield from self._writer.write(self.wire.event(visible))
 
     def _document(self, body: bytes) -> Iterable[Effect]:
-        """An answer that is no stream: nothing of it is shown before all of it is over."""
+        """Process an answer that is not a stream. Nothing of it goes out before its end."""
         item = ArrayItem(body, b"", body)
         out = self._writer.passthrough(item) if self.reading.passes_body(body) else self._event(item, body, whole=True)
         return self._writer.write(out) if isinstance(out, bytes) else out
 
     def _concluded(self, outcome: str, closing: Document | None) -> Iterator[Effect]:
-        """The clean end of the whole answer."""
+        """End the whole answer cleanly."""
         is_unfinished = self.reading.is_unfinished
         yield from self.reading.final_notes()
-        if is_unfinished:  # what came last may have been an error
+        if is_unfinished:  # its last event may have been an error
             yield from self.beginnings()
         yield from self._saves(complete=True)
         self._writer.has_written_end = True
@@ -434,16 +432,16 @@ class AnswerMachine:
     # --- what goes wrong --------------------------------------------------------------------------------------
 
     def fail(self, code: int, status: str, words: str) -> list[Effect]:
-        """An error of the proxy's own ends the answer, in the form that it has by now."""
+        """End the answer with an error of the proxy's own, in the answer's present form."""
         return [self._writer.fail(code, status, words), self._over("error")]
 
     def too_long(self, words: str) -> list[Effect]:
-        """There is more of the answer than may be: nothing of what is left of it is read."""
+        """The answer is too long: the rest of it is not read."""
         return self.fail(502, "UNAVAILABLE", words)
 
     def store_failed(self) -> list[Effect] | None:
-        """What is to be done instead of a Save that failed and of all behind it; None: go on, as the settings say. The
-        client gets no call that it does not know either way: its turn is not found again, and nothing else is lost."""
+        """The effects to perform instead of a failed Save and everything after it; None: go on, as the settings say. In
+        neither case does the client get an unknown call: its turn is not found again, and nothing else is lost."""
         self._journal.forget_ended()
         if self._settings.on_store_error == "pass":
             return None
@@ -457,7 +455,7 @@ class AnswerMachine:
         return [self._writer.refuse(status, body), self._over("refused")]
 
     def _unreadable(self) -> Iterator[Effect]:
-        """Bytes with a call in them that cannot be read: the client may know nothing of it."""
+        """Refuse bytes that hold a call and cannot be read: the client must not see the call."""
         yield Warn("an answer with a call could not be read: the client was given an error")
         yield from self.fail(502, "UNAVAILABLE", "the model's answer holds a call and cannot be read")
 
@@ -472,5 +470,5 @@ def _note(splice: Splice, rounds: Rounds, response: Document) -> None:
 
 
 def _holds_error(document: object) -> bool:
-    """Whether an event (or a list of one, as Code Assist sends them) tells of an error."""
+    """Whether an event (or a list of one, as Code Assist sends them) holds an error."""
     return any(one.get("error") is not None for one in objects(document))

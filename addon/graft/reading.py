@@ -1,6 +1,6 @@
-"""One answer of the upstream's as it is read: cut into documents, and its calls taken out of them.
+"""Reads one upstream answer: cuts it into documents and takes the calls out of them.
 
-Most answers hold no call, and are never parsed: what passes unread is kept, and read once there is a call.
+Most answers hold no call and are never parsed. What passes unread is kept, and read if a call follows.
 """
 
 import re
@@ -28,28 +28,27 @@ _BLANK_LINES = (b"\r\n\r\n", b"\n\n")
 
 
 def markers_of(exchange: Exchange, *, loops: bool = False) -> tuple[bytes, ...]:
-    """What bytes of an answer hold where they are to be read."""
+    """The strings that mark bytes of an answer that must be read."""
     markers = exchange.wire.call_markers + _MARKERS + (_LOOP_MARKERS if loops else ())
     return markers + _SERVER_MARKERS if exchange.plan.hides_server_tools else markers
 
 
 def holds(data: bytes | bytearray, markers: tuple[bytes, ...]) -> bool:
-    """Whether there is one of these markers in bytes, or may be: letters can be written as escapes, and text as
-    UTF-16."""
+    """Whether bytes hold one of these markers, or may hold one: letters can be escaped, and text can be UTF-16."""
     for marker in markers:
         if marker in data:
             return True
     if (
         b"\\" in data and b"\\u00" in data and _ESCAPED_LETTER.search(data) is not None
-    ):  # the first costs next to nothing
+    ):  # the first test costs next to nothing
         return True
     return b"\0" in data
 
 
 class Reading:
-    """`is_plain`: nothing had to be read so far; `markers` tell what has to be. `has_responses`: the model
-    said something, if only that it ends. `is_cut`: an error stands in the stream. `note` is told of each response that
-    is read. `stored_id` gives the id of a call that is stored already."""
+    """`is_plain`: nothing had to be read so far; `markers`: what has to be read. `has_responses`: the model sent
+    something, if only its end. `is_cut`: the stream holds an error. `note`: called with each response that is read.
+    `stored_id`: gives the id of a call that is stored already."""
 
     def __init__(
         self,
@@ -67,7 +66,7 @@ class Reading:
         max_event: int,
         before: AnswerRewriter | None = None,
     ) -> None:
-        """`before`: the answer that this one goes on with."""
+        """`before`: the answer that this one continues."""
         self.decoder = Decoder(content_type, max_event)
         self.answer = before
         self.is_plain = is_plain and self.answer is None
@@ -77,7 +76,7 @@ class Reading:
         self._markers = markers
         self._note = note
         self._new_turn_id = new_turn_id
-        self._kept_id = stored_id
+        self._stored_id = stored_id
         self._goes_on = goes_on
         self._continues = continues
         self._limits = limits
@@ -87,7 +86,7 @@ class Reading:
         self._unread: list[bytes] = []
         self._note_reader = NoteReader(exchange) if self.is_plain and exchange.notes else None
         self._finished = self._note_reader is None
-        self._notes_taken = 0  # how many of those that passed unread were taken in
+        self._notes_taken = 0  # the number of unread pieces that the note reader has had
         self._take_notes_at = AT_ONCE if self._note_reader is not None else sys.maxsize
 
     @property
@@ -109,12 +108,12 @@ class Reading:
 
     @property
     def continues(self) -> bool:
-        """Whether the proxy asks for the rest of it."""
+        """Whether the proxy asks for the rest of the answer."""
         return any(state.resumed_by_proxy for state in self.candidates)
 
     @property
     def has_ended(self) -> bool:
-        """Whether the client's turn has: each candidate has its finishReason."""
+        """Whether the client's turn has ended: each candidate has its finishReason."""
         return bool(self.candidates) and all(state.ended and not state.answered_by_proxy for state in self.candidates)
 
     @property
@@ -126,7 +125,7 @@ class Reading:
         return False
 
     def passes(self, chunk: bytes) -> bool:
-        """Whether a chunk is whole events that need not be read. They are kept, and not to be decoded."""
+        """Whether a chunk is whole events that need not be read. They are kept; do not decode them."""
         if (
             self.is_plain
             and (events := self.decoder.events) is not None
@@ -142,7 +141,7 @@ class Reading:
         return False
 
     def passes_item(self, item: Item) -> bool:
-        """The same of one event."""
+        """Whether one event need not be read."""
         if not self.is_plain or item.data is None or holds(item.data, self._markers):
             return False
         self._unread.append(item.raw if isinstance(item, SseEvent) else item.data)
@@ -151,14 +150,14 @@ class Reading:
         return True
 
     def passes_body(self, body: bytes) -> bool:
-        """The same of an answer that is no stream."""
+        """Whether an answer that is not a stream need not be read."""
         if not self.is_plain or holds(body, self._markers):
             return False
         self._unread.append(body)
         return True
 
     def final_notes(self) -> Sequence[Note]:
-        """What is to be noted of the turns that passed unread, which end here."""
+        """The notes for the turns that passed unread and end here."""
         if self._note_reader is None or not self.is_plain:
             return ()
         self._finished = True
@@ -167,18 +166,18 @@ class Reading:
 
     @property
     def is_unfinished(self) -> bool:
-        """Whether what passed unread has no finishReason, as far as it was heard."""
+        """Whether no finishReason has passed unread so far."""
         return self.is_plain and not self._finished
 
     def beginnings(self) -> Sequence[Note]:
-        """What is to be noted where the client may have kept any beginning of what passed unread."""
+        """The notes to make if the client may have kept any beginning of what passed unread."""
         if self._note_reader is None or not self.is_plain:
             return ()
         self._take_notes()
         return [*self._note_reader.beginnings()]
 
     def _take_notes(self) -> None:
-        """Take in what has passed unread since the last time."""
+        """Give the note reader what has passed unread since the last time."""
         assert self._note_reader is not None
         pieces, self._notes_taken = self._unread[self._notes_taken :], len(self._unread)
         self._take_notes_at = self._notes_taken + AT_ONCE
@@ -187,27 +186,27 @@ class Reading:
         else:
             self._note_reader.documents(pieces)
 
-    def taken(self, response: Document, *, whole: bool) -> Document | None:
-        """What the client is to see of a response: see `AnswerRewriter.feed`."""
-        self.has_responses = self.has_responses or _says_something(response)
-        answer = self.answer or self._read()
+    def read(self, response: Document, *, whole: bool) -> Document | None:
+        """The client's view of a response: see `AnswerRewriter.feed`."""
+        self.has_responses = self.has_responses or _has_content(response)
+        answer = self.answer or self._start()
         self._note(response)
         return answer.feed(response, whole=whole)
 
     def closing(self) -> Document | None:
-        """What is still to be seen at the clean end of a stream."""
+        """The client's last response at the clean end of a stream, if any."""
         return self.answer.close() if self.answer is not None and self.framing is not Framing.JSON else None
 
-    def _read(self) -> AnswerRewriter:
-        """The answer is read from here on, and so is what passed unread."""
-        exchange, kept = self._exchange, self._kept_id
+    def _start(self) -> AnswerRewriter:
+        """Start to read the answer, beginning with what passed unread."""
+        exchange, stored_id = self._exchange, self._stored_id
         answer = self.answer = AnswerRewriter(
             exchange.naming,
             exchange.config.placeholder,
             passthrough=exchange.config.delivery == "passthrough",
             hides_server_tools=exchange.plan.hides_server_tools,
             new_turn_id=self._new_turn_id,
-            call_id=lambda name, args: kept(name, args) or new_call_id(),
+            call_id=lambda name, args: stored_id(name, args) or new_call_id(),
             limits=self._limits,
             proxy_answers=self._goes_on,
             proxy_resumes=self._continues,
@@ -220,7 +219,7 @@ class Reading:
         return answer
 
     def _responses(self) -> Iterator[Document]:
-        """Those in what passed unread."""
+        """The responses that passed unread."""
         found = self._unread
         if self.framing is Framing.SSE:
             decoder = SseDecoder()
@@ -235,13 +234,13 @@ class Reading:
                 yield response
 
 
-def _says_something(response: Document) -> bool:
-    """Whether a response is more than usage, or candidates that neither say nor end anything."""
+def _has_content(response: Document) -> bool:
+    """Whether a response is more than usage and candidates without content or end."""
     return bool(response.get("promptFeedback")) or any(
-        candidate.get("finishReason") is not None or any(map(_is_said, parts_of(content_of(candidate))))
+        candidate.get("finishReason") is not None or any(map(_is_content, parts_of(content_of(candidate))))
         for candidate in objects(response.get("candidates"))
     )
 
 
-def _is_said(part: Document) -> bool:
+def _is_content(part: Document) -> bool:
     return any(value for key, value in part.items() if key != "thought") and marked_id({"parts": [part]}) is None
