@@ -1,4 +1,4 @@
-"""Calls in memory: read, answered, run. A mixin: `MemoryStore` is made of it."""
+"""Calls in memory: read, answered, run. A mixin of `MemoryStore`."""
 
 import itertools
 from collections.abc import Collection, Iterable
@@ -115,7 +115,7 @@ class MemoryCalls(MemoryBase):
 
     async def ask_approval(self, session: str, call_id: str, *, loop_id: str) -> Call:
         call = await self.call(session, call_id)
-        return self._put_call(states.asked(call, loop_id=loop_id, now=self._clocks.now())) or call
+        return self._put_call(states.awaiting_approval(call, loop_id=loop_id, now=self._clocks.now())) or call
 
     async def decide(self, session: str, call_id: str, approved: bool, *, reason: str = "") -> Call:
         call, now = await self.call(session, call_id), self._clocks.now()

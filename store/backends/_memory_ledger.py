@@ -1,4 +1,4 @@
-"""The ledger in memory: turns, and the keys they are found by. A mixin: `MemoryStore` is made of it."""
+"""The ledger in memory: turns and their keys. A mixin of `MemoryStore`."""
 
 import itertools
 from collections.abc import Collection, Sequence

@@ -1,4 +1,4 @@
-"""Responses and conversations in memory. A mixin: `MemoryStore` is made of it."""
+"""Responses and conversations in memory. A mixin of `MemoryStore`."""
 
 import time
 from collections.abc import Callable, Collection

@@ -1,6 +1,6 @@
-"""The SQLite backend's connection: opened and closed, read, and written in transactions with their events.
+"""The SQLite backend's connection: opening, closing, reading, and transactions that write events.
 
-What is kept in the tables is the business of the modules that build on this one.
+The modules that build on this one know the contents of the tables.
 """
 
 import contextlib
@@ -32,13 +32,13 @@ from store.models import Call, Session
 Rows = list[tuple[Any, ...]]
 
 LONGEST_LEASE = 3600.0
-"""Seconds. Longer ones are cut when the machine is started anew, which ends what they were measured by."""
+"""Seconds. Longer leases are cut after a reboot of the machine, since steady time restarts then."""
 
 _PAGES = 4
-"""How many pages a small write makes the log grow by, about."""
+"""About the number of pages that a small write adds to the log."""
 
 _CHANGES = 256
-"""Of how many sessions the last changes are remembered."""
+"""The number of sessions whose recent changes are kept."""
 
 
 class SqliteBase(Waits):
@@ -52,7 +52,7 @@ class SqliteBase(Waits):
         clock: Callable[[], float] = time.time,
         read_only: bool = False,
     ) -> None:
-        """`read_only`: needs no lock, so it works beside a running proxy; writes and waits raise StoreUnavailable."""
+        """`read_only`: takes no lock, so it works beside a running proxy; writes and waits raise StoreUnavailable."""
         super().__init__(ttl=ttl, clock=clock)
         self.path = Path(path).expanduser().absolute()
         self.read_only = read_only
@@ -62,8 +62,8 @@ class SqliteBase(Waits):
         self._checkpoints: Checkpoints | None = None
         self._syncs: Syncs | None = None
         self._notes: NoteLog | None = None
-        self._sessions: dict[str, Session] = {}  # all of them, written through
-        self._unreadable: set[str] = set()  # sessions, whose tools nobody knows
+        self._sessions: dict[str, Session] = {}  # all sessions, written through
+        self._unreadable: set[str] = set()  # names of sessions with an unreadable record
         self._revisions: dict[str, int] = {}
         self._next_revision = itertools.count(1)
         self._clocks = self._new_clocks()
@@ -72,10 +72,10 @@ class SqliteBase(Waits):
         self.locked_since: float | None = None  # by another program: see `_patience`
         self._writes: dict[str, Changes] = {}
         self._files: dict[Path, tuple[int, int] | None] = {}  # each with its identity
-        self._gone = ""  # what became of them
+        self._file_error = ""
         self._damage = ""
         self._last_event = self._lost_event = 0
-        self._last_change = 0  # how many rows were ever changed by the connection
+        self._last_change = 0  # the number of rows that the connection has changed
         self._deleted = deletions()
         self._waiters = Waiters()
 
@@ -83,7 +83,7 @@ class SqliteBase(Waits):
     def from_url(cls, url: str, *, ttl: float, clock: Callable[[], float], read_only: bool = False) -> Self:
         path = url.removeprefix("sqlite:///")
         if path in (url, ""):
-            raise ValueError("what fits is sqlite:///relative/path or sqlite:////absolute/path")
+            raise ValueError("use sqlite:///relative/path or sqlite:////absolute/path")
         return cls(path, ttl=ttl, clock=clock, read_only=read_only)
 
     async def open(self) -> None:
@@ -105,7 +105,7 @@ class SqliteBase(Waits):
                 beside = (files.wal_of(self.path), self._notes.path)
                 self._files = {file: files.identity(file) for file in (self.path, *beside)}
             self._lost_event = int(meta.get("lost_event", 0))
-            self._go_on_with_time(meta.get("clock"))
+            self._resume_clocks(meta.get("clock"))
             if not self.read_only:
                 for name, record in self._rows("SELECT name, record FROM session"):
                     if session := records.read(Session, record):
@@ -125,7 +125,7 @@ class SqliteBase(Waits):
             raise
 
     def _settle_unreadable(self) -> None:
-        """No worker is given a call that cannot be read, and nobody waits for it."""
+        """Make sure that no worker gets an unreadable call, and that no proxy waits for one."""
         rows = self._rows("SELECT seq, record FROM call WHERE claimable_at IS NOT NULL OR proxy_id IS NOT NULL")
         if lost := [(seq,) for seq, record in rows if records.read(Call, record) is None]:
             with Transaction(self) as tx:
@@ -134,19 +134,19 @@ class SqliteBase(Waits):
     def _new_clocks(self) -> Clocks:
         return Clocks(lambda: self.clock(), lambda: self.uptime())  # both may be replaced
 
-    def _go_on_with_time(self, noted: str | None) -> None:
+    def _resume_clocks(self, noted: str | None) -> None:
         self._clocks = self._new_clocks()
         note = ClockNote.read(noted) if noted else None
-        if note is None:  # of the time before clocks were noted
+        if note is None:  # written by a version without notes
             rows = self._rows("SELECT created_at FROM event ORDER BY event_id DESC LIMIT 1")
             note = self._clocks.note._replace(boot="", seen=rows[0][0]) if rows else self._clocks.note
-        goes_on = self._clocks.resume(note)
+        is_continuous = self._clocks.resume(note)
         if self.read_only:
             return
         with Transaction(self) as tx:
             note_time(tx, self._clocks.note)
-            if not goes_on:
-                # Leases by the steady time of before: none of them is longer from now on than a lease can be.
+            if not is_continuous:
+                # Leases by the former steady time: limit them to the longest lease from now on.
                 files.cut_leases(tx.db, self._clocks.steady() + LONGEST_LEASE)
 
     @property
@@ -158,7 +158,7 @@ class SqliteBase(Waits):
         if self._syncs:
             self._syncs.close()
         if self._checkpoints and self._db:
-            with contextlib.suppress(StoreUnavailable):  # the next start has them then
+            with contextlib.suppress(StoreUnavailable):  # then the next start writes them
                 self._write_notes_now()
             self._checkpoints.close()
             files.end_history(self._db)
@@ -170,7 +170,7 @@ class SqliteBase(Waits):
             self._lock.release()
         self._checkpoints = self._syncs = self._notes = self._db = self._lock = None
         self.busy_timeout = self.locked_since = None
-        self._files, self._gone, self._damage, self._last_change = {}, "", "", 0
+        self._files, self._file_error, self._damage, self._last_change = {}, "", "", 0
         self._sessions.clear()
         self._unreadable.clear()
         self._revisions.clear()
@@ -188,16 +188,16 @@ class SqliteBase(Waits):
             raise StoreUnavailable(f"store {self.path}: it is damaged: {self._damage}")
 
     def _check_files(self) -> None:
-        """Raises StoreUnavailable where what is written would be lost: the files are others. Then nothing is written
-        until they are back."""
-        gone = next((file for file, known in self._files.items() if files.identity(file) != known), None)
-        self._gone = f"{gone} was deleted or replaced while it was used: restart the proxy" if gone else ""
-        if not gone and self._files and not os.access(self.path, os.W_OK):
-            self._gone = f"{self.path} may not be written any more"
+        """Raises StoreUnavailable if writes would be lost because a file was replaced. Nothing is written then until
+        the original files are back."""
+        replaced = next((file for file, known in self._files.items() if files.identity(file) != known), None)
+        self._file_error = f"{replaced} was deleted or replaced while in use: restart the proxy" if replaced else ""
+        if not replaced and self._files and not os.access(self.path, os.W_OK):
+            self._file_error = f"{self.path} is no longer writable"
         self._check_writable()
 
     async def sync(self) -> None:
-        self._connection  # noqa: B018 - raises StoreUnavailable where it is closed
+        self._connection  # noqa: B018 - raises StoreUnavailable if it is closed
         if not self.read_only:
             self._check_files()
         if self._syncs is not None and self.durability == "power":
@@ -214,9 +214,9 @@ class SqliteBase(Waits):
         return self._db
 
     def set_busy_timeout(self, milliseconds: int) -> None:
-        """How long SQLite may stand still for another program."""
+        """How long SQLite may block because of another program."""
         if self._db is not None:
-            with contextlib.suppress(sqlite3.Error):  # whoever uses the connection then is told
+            with contextlib.suppress(sqlite3.Error):  # the next use of the connection raises it
                 self._db.execute(f"PRAGMA busy_timeout = {milliseconds}")
                 self.busy_timeout = milliseconds
 
@@ -231,37 +231,37 @@ class SqliteBase(Waits):
             raise StoreUnavailable(f"store {self.path}: opened read-only")
         if self._db is None:
             raise StoreUnavailable(f"store {self.path}: not open")
-        if self._gone:
-            raise StoreUnavailable(f"store {self.path}: {self._gone}")
+        if self._file_error:
+            raise StoreUnavailable(f"store {self.path}: {self._file_error}")
 
-    def _written(self, tx: "Transaction") -> None:
-        """What follows from a transaction that was committed."""
+    def _after_commit(self, tx: "Transaction") -> None:
+        """Update the state after a committed transaction, and wake waiters."""
         self.locked_since = None
         self._last_event += len(tx.events)
         changes = self._connection.total_changes
         if self._checkpoints and changes != self._last_change:
             self._last_change = changes
-            # A page for each of the tables and indexes; the records twice, as what they are and as events. What leaves
-            # no event is small, and frequent.
+            # A page for each table and index; the records twice, since events contain them. Writes without events are
+            # small and frequent.
             pages = 20 if tx.events else _PAGES
             self._checkpoints.wrote(pages * schema.PAGE_SIZE + tx.size + sum(2 * len(event[3]) for event in tx.events))
         if self._waiters:
             self._wake({session for _, session, *_ in tx.events}, tx.calls, tx.changed)
 
     async def _write_notes(self) -> None:
-        """Have the database hold all notes."""
+        """Write all notes to the database."""
         self._write_notes_now()
 
     def _write_notes_now(self) -> None:
         if self._notes and self._notes.notes:
-            with Transaction(self, carries=False) as tx:
-                tx.carry(self._notes)
+            with Transaction(self, with_notes=False) as tx:
+                tx.write_notes(self._notes)
 
     def _note(self, session: str, turn_ids: Collection[str], keys: Collection[bytes]) -> None:
         """A write to the session's ledger concerned these turns and keys."""
         before = self._revisions.get(session, 0)
         if not before and not turn_ids:
-            return  # as long as there are no turns, no look-up can answer anything
+            return  # without turns, no look-up has results
         revision = self._revisions[session] = next(self._next_revision)
         if (changes := self._writes.get(session)) is None:
             if len(self._writes) >= _CHANGES:
@@ -276,7 +276,7 @@ class SqliteBase(Waits):
             self._fail(error)
 
     def _each_row(self, statement: str, *values: Any) -> Iterator[tuple[Any, ...]]:
-        """As `_rows`, one by one: nothing may be written before the last, or before the iterator is gone."""
+        """As `_rows`, row by row. No write is allowed until the iterator is exhausted or deleted."""
         try:
             yield from self._connection.execute(statement, values)
         except sqlite3.Error as error:
@@ -288,27 +288,37 @@ class SqliteBase(Waits):
 
 
 class Transaction:
-    """All or nothing, with the events that tell of it, and with the notes that are not in the database yet: whoever
-    writes finds them there, and what is written later is not kept without them. Waiters are woken once it is written.
+    """An atomic write, with its events, and with the notes that are not in the database yet: they are visible in the
+    transaction, and no later write survives without them. Waiters are woken after the commit.
 
-    Raises StoreUnavailable or StoreBusy for what SQLite raises in it. A `return` in it commits, any exception rolls
-    back.
+    Raises StoreUnavailable or StoreBusy for errors of SQLite. A `return` inside commits, any exception rolls back.
     """
 
-    __slots__ = ("_carried", "_carries", "_store", "_touched", "calls", "changed", "db", "events", "now", "size")
+    __slots__ = (
+        "_ledger_writes",
+        "_store",
+        "_with_notes",
+        "_written_notes",
+        "calls",
+        "changed",
+        "db",
+        "events",
+        "now",
+        "size",
+    )
 
-    def __init__(self, store: SqliteBase, *, carries: bool = True) -> None:
+    def __init__(self, store: SqliteBase, *, with_notes: bool = True) -> None:
         store._check_writable()
         self._store = store
-        self._carries = carries
-        self._carried: NoteLog | None = None
+        self._with_notes = with_notes
+        self._written_notes: NoteLog | None = None
         self.db = store._connection
         self.now = store.clock()
         self.events: list[tuple[int, str, str, str, float]] = []
-        self.size = 0  # bytes of large records that no event tells of
-        self.calls: list[Call] = []  # that were written
-        self.changed: list[str] = []  # sessions that lost calls, or have other tools
-        self._touched: list[tuple[str, Collection[str], Collection[bytes]]] = []
+        self.size = 0  # bytes of large records that are not in events
+        self.calls: list[Call] = []  # the written calls
+        self.changed: list[str] = []  # sessions with deleted calls or changed tools
+        self._ledger_writes: list[tuple[str, Collection[str], Collection[bytes]]] = []
 
     @property
     def times(self) -> Now:
@@ -320,25 +330,25 @@ class Transaction:
         self.events.append((number, session, kind, data, self.now))
 
     def touch(self, session: str, turn_ids: Collection[str], keys: Collection[bytes] = ()) -> None:
-        """What is written concerns these turns and keys of the session's ledger."""
-        self._touched.append((session, turn_ids, keys))
+        """The transaction concerns these turns and keys of the session's ledger."""
+        self._ledger_writes.append((session, turn_ids, keys))
 
     def __enter__(self) -> Self:
         if self._store._checkpoints:
             self._store._checkpoints.begins()
         self._begin()
-        if self._carries and (log := self._store._notes) and log.notes:
+        if self._with_notes and (log := self._store._notes) and log.notes:
             try:
-                self.carry(log)
-            except sqlite3.Error:  # they are tried again by themselves, and keep nothing else from being written
-                self._carried = None
+                self.write_notes(log)
+            except sqlite3.Error:  # notes are retried on their own, and must not prevent other writes
+                self._written_notes = None
                 self._roll_back()
                 self._begin()
         return self
 
-    def carry(self, log: NoteLog) -> None:
+    def write_notes(self, log: NoteLog) -> None:
         """Write all notes that are not in the database yet."""
-        self._carried = log
+        self._written_notes = log
         for note in log.notes:
             notes.save(self.db, note)
         self.size += len(log.notes) * _PAGES * schema.PAGE_SIZE
@@ -364,14 +374,14 @@ class Transaction:
         except sqlite3.Error as failure:
             self._roll_back()
             self._store._fail(failure)
-        if self._carried:
-            self._carried.written()
-        for session, turn_ids, keys in self._touched:
+        if self._written_notes:
+            self._written_notes.written()
+        for session, turn_ids, keys in self._ledger_writes:
             self._store._note(session, turn_ids, keys)
-        self._store._written(self)
+        self._store._after_commit(self)
 
     def _roll_back(self) -> None:
-        with contextlib.suppress(sqlite3.Error):  # SQLite may have done it already
+        with contextlib.suppress(sqlite3.Error):  # SQLite may have rolled back already
             self.db.execute("ROLLBACK")
 
 
@@ -384,8 +394,8 @@ def marks_for(values: Collection[str]) -> str:
 
 
 def batches[T](values: Collection[T]) -> Iterator[tuple[str, list[T]]]:
-    """Values for `IN (marks)`, in batches that SQLite takes. Filled up to a power of two with the last value, so that
-    few statements come about, and stay prepared."""
+    """Values for `IN (marks)`, in batches of a size that SQLite allows. Each batch is padded to a power of two with its
+    last value: few different statements stay prepared."""
     for batch in itertools.batched(values, 4096, strict=False):
         size = 1 << (len(batch) - 1).bit_length()
         yield ",".join("?" * size), [*batch, *[batch[-1]] * (size - len(batch))]

@@ -1,4 +1,4 @@
-"""Calls in SQLite: read, answered, run. A mixin: `SqliteStore` is made of it."""
+"""Calls in SQLite: read, answered, run. A mixin of `SqliteStore`."""
 
 import sqlite3
 from collections.abc import Callable, Collection
@@ -13,14 +13,14 @@ from store.base import UnknownCall
 from store.models import Call, Page, Status
 
 OF_PROXY = "SELECT record FROM call WHERE proxy_id = ? ORDER BY seq"
-LOST = """
+MAY_BE_LOST = """
     SELECT record FROM call WHERE seq IN (
         SELECT seq FROM call WHERE proxy_id IS NOT NULL AND proxy_id NOT IN ({marks})
         UNION ALL
         SELECT seq FROM call WHERE claimable_at > 0 AND claimable_at <= ?
     ) ORDER BY seq
 """
-"""Calls that may be lost: of proxies without a lease (those with one are `marks`), or with a lease that ran out."""
+"""Calls of proxies without a lease (`marks`: the proxies with one), and calls whose lease ran out."""
 
 
 class SqliteCalls(SqliteBase):
@@ -48,15 +48,15 @@ class SqliteCalls(SqliteBase):
         cursor: str | None = None,
     ) -> Page[Call]:
         rules.check_limit(limit)
-        wanted = {"session": session, "status": status, "name": name}
-        wanted = {column: value for column, value in wanted.items() if value is not None}
-        terms = ["seq > ?", *(f"{column} = ?" for column in wanted)]
+        filters = {"session": session, "status": status, "name": name}
+        filters = {column: value for column, value in filters.items() if value is not None}
+        terms = ["seq > ?", *(f"{column} = ?" for column in filters)]
         if status is not None and not status.final:
             terms.append("status IN ('pending', 'running')")  # so that the index of open calls can be used
         rows = self._rows(
             f"SELECT seq, record FROM call WHERE {' AND '.join(terms)} ORDER BY seq LIMIT ?",
             rules.place("call", cursor),
-            *wanted.values(),
+            *filters.values(),
             limit + 1,
         )
         return rules.page_of([(seq, records.read(Call, record)) for seq, record in rows], "call", limit)
@@ -72,7 +72,7 @@ class SqliteCalls(SqliteBase):
         return answer, True
 
     def _change(self, session: str, call_id: str, change: Callable[[Call, Now], Call | None]) -> Call:
-        """The call as `change` (which is given the call and the time) makes it; None leaves it as it is."""
+        """Replace the call by the result of `change(call, now)`, unless it is None. Returns the current call."""
         with Transaction(self) as tx:
             call = self._call(call_id, session)
             if (after := change(call, tx.times)) is None:
@@ -98,16 +98,16 @@ class SqliteCalls(SqliteBase):
         return after if call is not None else None
 
     def _claimable(self, session: str, names: Collection[str], steady: float) -> Call | None:
-        """The oldest call that a claim looks at."""
-        careful = states.approval_required(self._sessions.get(session))
+        """The oldest call that may be claimed, or settled by a claim."""
+        guarded = states.approval_required(self._sessions.get(session))
         rows = self._each_row(
             f"SELECT record FROM call WHERE session = ? AND claimable_at <= ? AND name IN ({marks_for(names)})"
-            f" AND (status = 'running' OR name NOT IN ({marks_for(careful)})"
+            f" AND (status = 'running' OR name NOT IN ({marks_for(guarded)})"
             " OR json_extract(record, '$.approval') = 'approved') ORDER BY seq",
             session,
             steady,
             *names,
-            *careful,
+            *guarded,
         )
         return next(records.read_all(Call, (record for (record,) in rows)), None)
 
@@ -136,7 +136,9 @@ class SqliteCalls(SqliteBase):
         return self._change(session, call_id, lambda call, now: states.started(call, loop_id=loop_id, now=now))
 
     async def ask_approval(self, session: str, call_id: str, *, loop_id: str) -> Call:
-        return self._change(session, call_id, lambda call, now: states.asked(call, loop_id=loop_id, now=now))
+        return self._change(
+            session, call_id, lambda call, now: states.awaiting_approval(call, loop_id=loop_id, now=now)
+        )
 
     async def decide(self, session: str, call_id: str, approved: bool, *, reason: str = "") -> Call:
         return states.check_decided(
@@ -157,7 +159,7 @@ class SqliteCalls(SqliteBase):
     # --- the proxies ------------------------------------------------------------------------------------------
 
     def _proxies(self, steady: float) -> set[str]:
-        """Those that have a lease."""
+        """The proxies that have a lease."""
         return {proxy_id for proxy_id, until in self._leases.items() if until > steady}
 
     async def hold(self, proxy_id: str, lease: float) -> None:
@@ -181,15 +183,15 @@ class SqliteCalls(SqliteBase):
 
     async def settle_lost(self) -> list[Call]:
         def find(tx: Transaction, proxies: set[str]) -> sqlite3.Cursor:
-            return tx.db.execute(LOST.format(marks=marks_for(proxies)), (*proxies, tx.times.steady))
+            return tx.db.execute(MAY_BE_LOST.format(marks=marks_for(proxies)), (*proxies, tx.times.steady))
 
         return self._settle(find)
 
     def _settle(
         self, find: Callable[[Transaction, set[str]], sqlite3.Cursor], *, without: str | None = None
     ) -> list[Call]:
-        """Settle those of the calls that `find` gives the records of that are lost; it is given the proxies that have a
-        lease. `without`: the one whose lease ends now."""
+        """Settle the lost calls among the records that `find` returns, given the proxies with a lease. `without`: the
+        proxy whose lease ends now."""
         settled = []
         with Transaction(self) as tx:
             now = tx.times
@@ -202,7 +204,7 @@ class SqliteCalls(SqliteBase):
 
 
 def _saw_proxy(tx: Transaction, proxy_id: str) -> None:
-    """The proxy was alive until now. Written, unlike its lease, since it is asked for when the process has ended."""
+    """The proxy was alive until now. Stored, unlike its lease, since it is needed after the process has ended."""
     tx.db.execute("INSERT OR REPLACE INTO proxy VALUES (?, ?)", (proxy_id, tx.times.steady))
 
 

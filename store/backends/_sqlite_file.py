@@ -1,6 +1,6 @@
-"""A database file of toolgraft: whether it may be used, its lock, its tables, its connection.
+"""A database file of toolgraft: its checks, lock, tables and connection.
 
-Nothing here changes a file before it is known to be toolgraft's own and of a version that this one understands.
+No function changes a file before it is known to be toolgraft's own, in a supported version.
 """
 
 import contextlib
@@ -24,16 +24,16 @@ def refuse(path: Path, why: str, cause: Exception | None = None) -> NoReturn:
 
 
 def identity(path: Path) -> tuple[int, int] | None:
-    """What tells a file from another one of its name; None: there is none."""
+    """Distinguishes a file from another file of its name; None: no such file."""
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino
 
 
 def damage(db: sqlite3.Connection) -> str:
-    """What SQLite's own quick check finds first; empty: nothing."""
+    """The first problem found by SQLite's quick check; empty: none."""
     try:
         ((found,),) = db.execute("PRAGMA quick_check(1)").fetchall()
     except sqlite3.DatabaseError as error:
@@ -43,8 +43,8 @@ def damage(db: sqlite3.Connection) -> str:
     return "" if found == "ok" else " ".join(str(found).split())
 
 
-def damaged(what: str) -> str:
-    return f"it is damaged: {what}. `toolgraft recover` saves what can be read"
+def damaged(problem: str) -> str:
+    return f"it is damaged: {problem}. `toolgraft recover` saves what can be read"
 
 
 def is_damage(error: sqlite3.Error) -> bool:
@@ -65,7 +65,7 @@ def size_of_log(path: Path) -> int:
 
 
 def take_lock(path: Path) -> filelock.FileLock:
-    """Make sure of the folder, and that no other process writes the database. Raises StoreUnusable."""
+    """Create the folder if needed, and make sure that no other process writes the database. Raises StoreUnusable."""
     lock = filelock.FileLock(f"{path}.lock", mode=0o600, blocking=False, thread_local=False)
     try:
         for folder in reversed([folder for folder in path.parents if not folder.exists()]):
@@ -74,18 +74,18 @@ def take_lock(path: Path) -> filelock.FileLock:
     except filelock.Timeout as error:
         refuse(path, "another toolgraft uses it; stop that one, or give this one its own graft_store", error)
     except (OSError, NotImplementedError) as error:
-        refuse(path, f"its folder must be one that can be written ({error})", error)
+        refuse(path, f"its folder is not writable ({error})", error)
     return lock
 
 
 def check(path: Path, *, read_only: bool) -> None:
-    """Look at the file without opening it as a database: that would already change it. Raises StoreUnusable."""
+    """Check the file without opening it as a database, which would change it. Raises StoreUnusable."""
     try:
-        found = path.stat()
-        if not stat.S_ISREG(found.st_mode):
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
             refuse(path, "this is not a file")
         if not os.access(path, os.R_OK if read_only else os.R_OK | os.W_OK):
-            refuse(path, "the file must be one that can be read and written")
+            refuse(path, "the file is not readable and writable")
         with path.open("rb") as file:
             header = file.read(100)
     except FileNotFoundError as error:
@@ -100,9 +100,9 @@ def check(path: Path, *, read_only: bool) -> None:
         refuse(path, "this is not a SQLite database; move it away, or name another file in graft_store")
     check_version(path, int.from_bytes(header[60:64]), int.from_bytes(header[68:72]))
     page_size = int.from_bytes(header[16:18])
-    whole = int.from_bytes(header[28:32]) * (65536 if page_size == 1 else page_size)
-    if found.st_size < whole and not wal_of(path).exists():
-        refuse(path, f"the database is damaged: {found.st_size} bytes are left of {whole}")
+    size = int.from_bytes(header[28:32]) * (65536 if page_size == 1 else page_size)
+    if status.st_size < size and not wal_of(path).exists():
+        refuse(path, f"the database is damaged: {status.st_size} bytes are left of {size}")
 
 
 def check_version(path: Path, version: int, application_id: int) -> None:
@@ -117,7 +117,7 @@ def check_version(path: Path, version: int, application_id: int) -> None:
 
 
 def connect(path: Path, *, read_only: bool) -> sqlite3.Connection:
-    """A connection to a file that passed `check`, its tables up to date.
+    """A connection to a file that passed `check`, with its tables up to date.
 
     Raises StoreUnusable, sqlite3.Error, OSError.
     """
@@ -132,16 +132,16 @@ def connect(path: Path, *, read_only: bool) -> sqlite3.Connection:
         return db
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
     beside = [path.with_name(path.name + suffix) for suffix in ("-wal", "-shm")]
-    made_here = [file for file in beside if not file.exists()]
+    created = [file for file in beside if not file.exists()]
     db = sqlite3.connect(path, autocommit=True)
     with _closed_on_error(db):
-        is_new = _is_new(db, path, made_here)
+        is_new = _is_new(db, path, created)
         if is_new:
             db.execute(f"PRAGMA page_size = {schema.PAGE_SIZE}")
         else:
             _tune(db)
         _migrate(db)
-        # A new file gets its tables before its log, so that its header always says whose it is.
+        # A new file gets its tables before its log, so that its header always identifies its owner.
         _tune(db)
     return db
 
@@ -156,10 +156,10 @@ def create(path: Path, version: int) -> sqlite3.Connection:
     return db
 
 
-def _is_new(db: sqlite3.Connection, path: Path, made_here: list[Path]) -> bool:
-    """Whether the database has no tables yet. What the header does not tell, the log may: a version that is too new
-    is refused here as well, and everything left as it was. `made_here`: what opening the database makes."""
-    # A close must not move what the log holds into the file.
+def _is_new(db: sqlite3.Connection, path: Path, created: list[Path]) -> bool:
+    """Whether the database has no tables yet. The log may contain a newer version than the header: a too new version is
+    refused here as well, and nothing is changed. `created`: the files that opening the database creates."""
+    # Closing must not move the contents of the log into the file.
     db.setconfig(sqlite3.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, True)
     try:
         if _number(db, "schema_version") == 0:
@@ -168,7 +168,7 @@ def _is_new(db: sqlite3.Connection, path: Path, made_here: list[Path]) -> bool:
         return False
     except BaseException:
         db.close()
-        for file in made_here:
+        for file in created:
             file.unlink(missing_ok=True)
         raise
     finally:
@@ -177,13 +177,13 @@ def _is_new(db: sqlite3.Connection, path: Path, made_here: list[Path]) -> bool:
 
 
 def begin_history(db: sqlite3.Connection) -> None:
-    """Give the store another epoch where it may have lost what was written last: it was left open, and the machine has
-    started anew since. Whoever kills the process alone loses nothing."""
+    """Give the store a new epoch if it may have lost its latest writes: it was not closed, and the machine was rebooted
+    since. Killing only the process loses nothing."""
     boot = clocks.boot()
-    db.execute("PRAGMA synchronous = full")  # once, so that the mark is there whatever is lost after it
+    db.execute("PRAGMA synchronous = full")  # for this transaction, so that the mark survives later losses
     db.execute("BEGIN IMMEDIATE")
-    left_open = db.execute("SELECT value FROM meta WHERE name = 'open'").fetchone()
-    if left_open is not None and left_open[0] != boot:
+    open_mark = db.execute("SELECT value FROM meta WHERE name = 'open'").fetchone()
+    if open_mark is not None and open_mark[0] != boot:
         db.execute("UPDATE meta SET value = lower(hex(randomblob(4))) WHERE name = 'epoch'")
     db.execute("INSERT OR REPLACE INTO meta VALUES ('open', ?)", (boot,))
     db.execute("COMMIT")
@@ -191,13 +191,13 @@ def begin_history(db: sqlite3.Connection) -> None:
 
 
 def end_history(db: sqlite3.Connection) -> None:
-    """The store is closed: what its log holds is moved to the file, and then nothing can be lost any more."""
+    """The store is closed: the log is moved into the file, and nothing can be lost any more."""
     with contextlib.suppress(sqlite3.Error):
         db.execute("DELETE FROM meta WHERE name = 'open'")
 
 
 def cut_leases(db: sqlite3.Connection, latest: float) -> None:
-    """Have no lease of a call run out later."""
+    """Limit the leases of calls: none runs out later than `latest`."""
     db.execute(
         "UPDATE call SET claimable_at = ?1, record = json_set(record, '$.lease_until', ?1) WHERE claimable_at > ?1",
         (latest,),
@@ -212,16 +212,16 @@ def _tune(db: sqlite3.Connection) -> None:
 
 
 def move_log(db: sqlite3.Connection) -> None:
-    """Move what the log holds into the database, as far as nobody reads it, who would have to be waited for."""
+    """Move the log into the database, as far as possible without waiting for readers."""
     before = _number(db, "busy_timeout")
     db.execute("PRAGMA busy_timeout = 0")
-    with contextlib.suppress(sqlite3.OperationalError):  # no space: then it stays in the log
+    with contextlib.suppress(sqlite3.OperationalError):  # no space: then the writes stay in the log
         db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     db.execute(f"PRAGMA busy_timeout = {before}")
 
 
 def _migrate(db: sqlite3.Connection) -> None:
-    """All that is missing in one transaction: one wait for the disk, and no version in between is ever seen."""
+    """Run all missing migrations in one transaction: one wait for the disk, and no intermediate version is visible."""
     missing = schema.MIGRATIONS[_number(db, "user_version") :]
     if missing:
         db.executescript(f"BEGIN IMMEDIATE; {' '.join(missing)} PRAGMA user_version = {schema.VERSION}; COMMIT;")

@@ -1,4 +1,4 @@
-"""The ledger in SQLite: turns, and the keys they are found by. A mixin: `SqliteStore` is made of it."""
+"""The ledger in SQLite: turns and their keys. A mixin of `SqliteStore`."""
 
 import itertools
 import sqlite3
@@ -25,17 +25,17 @@ class SqliteLedger(SqliteNoting):
             old = records.read(Turn, row[1]) if row else None
             turn = rules.replaced(old, turn)
             record = turn.model_dump_json()
-            kept = records.versioned(record)
+            stored = records.versioned(record)
             if row is None:
                 seq = tx.db.execute(
                     "INSERT INTO turn (session, turn_id, user_key, bound, created_at, record)"
                     " VALUES (?, ?, ?, ?, ?, ?)",
-                    (turn.session, turn.turn_id, turn.user_key, turn.bound, turn.created_at, kept),
+                    (turn.session, turn.turn_id, turn.user_key, turn.bound, turn.created_at, stored),
                 ).lastrowid
                 tx.record(turn.session, "turn.created", record)
             else:
                 seq = row[0]
-                tx.db.execute("UPDATE turn SET user_key = ?, record = ? WHERE seq = ?", (turn.user_key, kept, seq))
+                tx.db.execute("UPDATE turn SET user_key = ?, record = ? WHERE seq = ?", (turn.user_key, stored, seq))
                 if old and old.delivered != turn.delivered:
                     tx.db.execute("UPDATE turn_key SET delivered = ? WHERE turn = ?", (turn.delivered, seq))
                 tx.record(turn.session, "turn.updated", record)
@@ -74,7 +74,7 @@ class SqliteLedger(SqliteNoting):
         for marks, asked in batches(known):
             statement = f"SELECT DISTINCT key FROM turn_key WHERE session = ? AND key IN ({marks})"
             found.known.update(key for (key,) in self._rows(statement, session, *asked))
-        meant: dict[bytes, list[int]] = {}
+        turns_by_key: dict[bytes, list[int]] = {}
         for _, asked in batches(keys):
             for key, best, own, packed in self._rows(
                 f"WITH asked (key) AS (VALUES {','.join(['(?)'] * len(asked))}), found (key, best, own, packed) AS ("
@@ -91,25 +91,25 @@ class SqliteLedger(SqliteNoting):
                 if (chain := notes.chain_of(key, own, packed)) is not None:
                     found.plain[key] = chain
                 if best is not None:
-                    meant[key] = [int(seq) for seq in str(best).split(",")]
-                    if len(meant[key]) > matches:
-                        meant[key].pop()
+                    turns_by_key[key] = [int(seq) for seq in str(best).split(",")]
+                    if len(turns_by_key[key]) > matches:
+                        turns_by_key[key].pop()
                         found.crowded.add(key)
         self._add_latest(session, keys, found.plain)
         rows: Rows = []
-        for marks, some in batches(set(itertools.chain(*meant.values()))):
-            rows += self._rows(f"SELECT seq, record FROM turn WHERE seq IN ({marks})", *some)
+        for marks, seqs in batches(set(itertools.chain(*turns_by_key.values()))):
+            rows += self._rows(f"SELECT seq, record FROM turn WHERE seq IN ({marks})", *seqs)
         for marks, ids in batches(turn_ids):
             rows += self._rows(
                 f"SELECT seq, record FROM turn WHERE session = ? AND turn_id IN ({marks})", session, *ids
             )
         turns = {seq: turn for seq, record in rows if (turn := records.read(Turn, record)) is not None}
-        for key, best in meant.items():
+        for key, best in turns_by_key.items():
             if ids := [turns[seq].turn_id for seq in best if seq in turns]:
                 found.by_key[key] = ids
         found.turns = {turn.turn_id: turn for turn in turns.values()}
-        for marks, some in batches(turns):
-            texts = self._rows(f"SELECT record FROM call WHERE turn IN ({marks}) ORDER BY seq", *some)
+        for marks, seqs in batches(turns):
+            texts = self._rows(f"SELECT record FROM call WHERE turn IN ({marks}) ORDER BY seq", *seqs)
             found.calls.update((call.call_id, call) for call in records.read_all(Call, (text for (text,) in texts)))
         return found
 
@@ -143,7 +143,7 @@ class SqliteLedger(SqliteNoting):
             return known
         rows = self._rows("SELECT 1 FROM turn WHERE session = ? LIMIT 1", session)
         revision = next(self._next_revision) if rows else 0
-        if rows or session in self._sessions:  # names that clients make up are not remembered
+        if rows or session in self._sessions:  # names that clients make up are not cached
             self._revisions[session] = revision
         return revision
 

@@ -1,4 +1,4 @@
-"""Responses and conversations in SQLite. A mixin: `SqliteStore` is made of it."""
+"""Responses and conversations in SQLite. A mixin of `SqliteStore`."""
 
 from collections.abc import Collection
 from typing import Any
@@ -21,9 +21,9 @@ HISTORY = """
     SELECT record, iif(is_last, tools, NULL), iif(is_last, document, NULL)
     FROM chain JOIN response USING (seq) ORDER BY seq
 """
-"""What follows was saved later, so that the order of `seq` is the thread's."""
+"""A response is saved after the one it follows, so the order of `seq` is the order of the thread."""
 
-DELETE_NEEDLESS = """
+DELETE_UNREFERENCED = """
     DELETE FROM response WHERE seq = ? AND document IS NULL
     AND NOT EXISTS (SELECT 1 FROM response AS next WHERE next.previous = response.seq)
     AND NOT EXISTS (SELECT 1 FROM conversation WHERE head = response.seq)
@@ -42,8 +42,8 @@ class SqliteResponses(SqliteBase):
         answer = None if undelivered is None else _text(undelivered.answer)
         calls = [(call_id, _text(part)) for call_id, part in response.calls.items()]
         with Transaction(self) as tx:
-            if name is not None and (stands := self._head(session, name)) != head:
-                raise ConversationMoved(name, stands, head)
+            if name is not None and (current := self._head(session, name)) != head:
+                raise ConversationMoved(name, current, head)
             ((seq,),) = tx.db.execute("SELECT coalesce(max(seq), 0) + 1 FROM response")
             previous, thread = None, seq
             if response.previous is not None:
@@ -81,7 +81,7 @@ class SqliteResponses(SqliteBase):
             _delete(tx, session, response_id, seq)
 
     async def response(self, session: str, response_id: str) -> Response:
-        return _whole(*self._response(session, response_id, "record, tools, document"))
+        return _response_of(*self._response(session, response_id, "record, tools, document"))
 
     def _response(self, session: str, response_id: str, columns: str) -> tuple[Any, ...]:
         rows = self._rows(f"SELECT {columns} FROM response WHERE session = ? AND response_id = ?", session, response_id)
@@ -105,7 +105,7 @@ class SqliteResponses(SqliteBase):
         rows = self._rows(HISTORY, session, response_id)
         if not rows:
             raise rules.unknown_response(session, response_id)
-        return [_whole(*row) for row in rows]
+        return [_response_of(*row) for row in rows]
 
     async def given_calls(self, session: str, call_ids: Collection[str]) -> dict[str, GivenCall]:
         given = {}
@@ -121,32 +121,32 @@ class SqliteResponses(SqliteBase):
 
     async def delete_response(self, session: str, response_id: str) -> None:
         with Transaction(self) as tx:
-            seq, is_kept_for_others = self._response(session, response_id, "seq, document IS NULL")
-            if is_kept_for_others:
+            seq, is_deleted = self._response(session, response_id, "seq, document IS NULL")
+            if is_deleted:
                 raise rules.unknown_response(session, response_id)
             _delete(tx, session, response_id, seq)
 
     def _expire_responses(self, tx: Transaction) -> int:
-        """Returns how many responses went."""
+        """Returns the number of deleted responses."""
         rows = tx.db.execute("SELECT seq FROM thread WHERE used_at < ? LIMIT ?", (tx.now - self.ttl, BATCH // 8))
         threads = (rules.json_text([seq for (seq,) in rows]),)
         listed = "(SELECT value FROM json_each(?))"
         old = f"(SELECT seq FROM response WHERE thread IN {listed})"
         tx.db.execute(f"DELETE FROM given_call WHERE response IN {old}", threads)
         tx.db.execute(f"DELETE FROM conversation WHERE head IN {old}", threads)
-        gone = tx.db.execute(f"DELETE FROM response WHERE thread IN {listed}", threads).rowcount
+        deleted = tx.db.execute(f"DELETE FROM response WHERE thread IN {listed}", threads).rowcount
         tx.db.execute(f"DELETE FROM thread WHERE seq IN {listed}", threads)
         tx.db.execute("DELETE FROM unsent WHERE kept_at < ?", (tx.now - min(self.ttl, rules.ANSWERS_KEPT),))
-        return gone
+        return deleted
 
 
 def _delete(tx: Transaction, session: str, response_id: str, seq: int) -> None:
-    """A response's document, and the rest as soon as nothing needs it."""
+    """Delete the document of a response, and the rest once nothing references the response."""
     tx.db.execute("UPDATE response SET document = NULL WHERE seq = ?", (seq,))
     forget_answer(tx, session, response_id)
-    while gone := tx.db.execute(DELETE_NEEDLESS, (seq,)).fetchall():
+    while rows := tx.db.execute(DELETE_UNREFERENCED, (seq,)).fetchall():
         tx.db.execute("DELETE FROM given_call WHERE response = ?", (seq,))
-        ((previous,),) = gone
+        ((previous,),) = rows
         if previous is None:
             tx.db.execute("DELETE FROM thread WHERE seq = ?", (seq,))
         seq = previous
@@ -157,12 +157,12 @@ def _text(document: Document | None) -> str | None:
     return None if document is None else pydantic_core.to_json(document, inf_nan_mode="null").decode()
 
 
-def _whole(record: str, tools: str | None, document: str | None) -> Response:
+def _response_of(record: str, tools: str | None, document: str | None) -> Response:
     if (response := records.read(Response, record)) is None:
         raise UnknownResponse("a response cannot be read")
     if tools is None and document is None:
         return response
-    apart = {"tools": tools, "document": document}
+    columns = {"tools": tools, "document": document}
     return response.model_copy(
-        update={name: pydantic_core.from_json(text) for name, text in apart.items() if text is not None}
+        update={name: pydantic_core.from_json(text) for name, text in columns.items() if text is not None}
     )

@@ -1,4 +1,4 @@
-"""Answers that broke off, in SQLite, for the requests that are sent again. A mixin: `SqliteStore` is made of it."""
+"""Answers that broke off, in SQLite, for requests that are sent again. A mixin of `SqliteStore`."""
 
 from functools import partial
 
@@ -53,10 +53,10 @@ class SqliteRetries(SqliteCalls):
                 for seq, data in tx.db.execute(BY_KEY, (session, request_key))
                 if (turn := records.read(Turn, data)) is not None
             )
-            fits = partial(
+            is_available = partial(
                 rules.can_be_taken_over, proxies=proxies, last_alive=last_alive, window=window, steady=now.steady
             )
-            seq, turn = next(((seq, turn) for seq, turn in turns if fits(turn)), (0, None))
+            seq, turn = next(((seq, turn) for seq, turn in turns if is_available(turn)), (0, None))
             if turn is None:
                 return None
             turn = rules.taken_over(turn, proxy_id)
@@ -90,7 +90,7 @@ class SqliteRetries(SqliteCalls):
         with Transaction(self) as tx:
             now = tx.times
             last_alive = dict(tx.db.execute("SELECT proxy_id, seen_at FROM proxy"))
-            fits = partial(
+            is_available = partial(
                 rules.can_be_retaken,
                 proxies=self._proxies(now.steady),
                 last_alive=last_alive,
@@ -101,7 +101,7 @@ class SqliteRetries(SqliteCalls):
                 "SELECT seq, broke_off, proxy_id FROM unsent WHERE session = ? AND key = ? ORDER BY seq DESC",
                 (session, key),
             )
-            seq = next((seq for seq, broke_off, proxy in rows.fetchall() if fits(broke_off, proxy)), None)
+            seq = next((seq for seq, broke_off, proxy in rows.fetchall() if is_available(broke_off, proxy)), None)
             if seq is None:
                 return None
             ((response_id, answer),) = tx.db.execute(
@@ -128,7 +128,7 @@ def _put_turn(tx: Transaction, seq: int, turn: Turn) -> None:
 
 
 def note_request(tx: Transaction, seq: int | None, turn: Turn) -> None:
-    """Have the turn be found by its request's key, as long as it was not delivered."""
+    """Index the turn by the key of its request, until it is delivered."""
     if turn.delivered:
         tx.db.execute("DELETE FROM request WHERE turn = ?", (seq,))
     else:

@@ -1,4 +1,4 @@
-"""The tables of a toolgraft database, and how an older one gets them."""
+"""The tables of a toolgraft database, and the migrations of older databases."""
 
 APPLICATION_ID = 0x746F6F6C
 
@@ -118,16 +118,18 @@ MIGRATIONS = (
     );
     """,
 )
-"""The script at index n brings a database of `user_version` n to n + 1. `record` holds the whole record as JSON, and
-the other columns are what it is found by. `turn.seq` and `call.seq` are the order of saving. `call.claimable_at` is the
-time from which a claim looks at the call, NULL where none does, and `call.proxy_id` is NULL once a call is final. Open
-calls of the time before they had owners are the workers' if they were run by some, and of a proxy that is gone if a
-loop waited for them, or if their turn was never delivered. `request` holds the turns that were not delivered and can be
-found by their request. A thread has the `seq` of its first response, and is a row of its own because a small one is
-written more cheaply. `response.record` is without `tools` and `document`, which are large, and which a history does not
-read. `plain_key` holds the keys of turns without calls (`_sqlite_notes`); `noted` is in hours. What is old
-is found by going through the table: an index of it would make each note cost twice as much. `unsent` holds the answers
-of front doors that were not handed over."""
+"""The script at index n migrates a database from `user_version` n to n + 1.
+
+`record` is the whole record as JSON; the other columns are for look-ups. `turn.seq` and `call.seq` are the order of
+saving. `call.claimable_at` is the time from which the call can be claimed, or NULL. `call.proxy_id` is NULL once a call
+is final. Open calls from before calls had owners belong to the workers if workers ran them, or to a proxy that is gone
+if a loop waited for them or their turn was never delivered.
+
+`request`: the undelivered turns, by the key of their request. `thread.seq` is the `seq` of its first response; threads
+have their own rows because small rows are cheaper to update. `response.record` has no `tools` and `document`, which are
+large, and not needed for a history. `plain_key`: the keys of turns without calls (`_sqlite_notes`); `noted` is in
+hours. It has no index by age, which would double the cost of each note: expiry scans the table. `unsent`: the
+undelivered answers of front doors."""
 
 VERSION = len(MIGRATIONS)
 PAGE_SIZE = 2048

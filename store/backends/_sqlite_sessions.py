@@ -1,4 +1,4 @@
-"""Sessions and cached tools in SQLite. A mixin: `SqliteStore` is made of it."""
+"""Sessions and cached tools in SQLite. A mixin of `SqliteStore`."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ TABLES = (
     *("turn_key", "plain_key", "request", "call", "turn", "cached_tools"),
     *("given_call", "conversation", "response", "thread", "unsent"),
 )
-"""What a session has, beside its own record and its events."""
+"""The tables with a session's data, except its own record and its events."""
 
 
 class SqliteSessions(SqliteBase):
@@ -51,7 +51,7 @@ class SqliteSessions(SqliteBase):
         with Transaction(self) as tx:
             old = self._sessions.get(name)
             rules.check_version(old, name, if_version)
-            # numbers of events are given once, and this write leaves one
+            # the number of this write's event, which is unique
             session = rules.changed(old, name, changes, version=self._last_event + 1, now=tx.now)
             record = session.model_dump_json()
             tx.db.execute("INSERT OR REPLACE INTO session VALUES (?, ?)", (name, records.versioned(record)))
@@ -59,17 +59,17 @@ class SqliteSessions(SqliteBase):
             if "toolset" in changes:
                 tx.changed.append(name)
         self._unreadable.discard(name)
-        self._sessions[name] = kept = Session.model_validate_json(record)
-        return kept
+        self._sessions[name] = stored = Session.model_validate_json(record)
+        return stored
 
     async def delete_session(self, name: str, *, if_version: int | None = None) -> bool:
-        await self._write_notes()  # or a start after a kill would bring the session's notes back
+        await self._write_notes()  # otherwise a start after a kill would restore the session's notes
         with Transaction(self) as tx:
             rules.check_version(self._sessions.get(name), name, if_version)
-            gone = tx.db.execute("DELETE FROM session WHERE name = ?", (name,)).rowcount
+            deleted = tx.db.execute("DELETE FROM session WHERE name = ?", (name,)).rowcount
             for table in TABLES:
-                gone += tx.db.execute(f"DELETE FROM {table} WHERE session = ?", (name,)).rowcount
-            if not gone:
+                deleted += tx.db.execute(f"DELETE FROM {table} WHERE session = ?", (name,)).rowcount
+            if not deleted:
                 return False
             tx.db.execute("DELETE FROM event WHERE session = ?", (name,))
             tx.record(name, "session.deleted", rules.json_text({"name": name}))
@@ -96,5 +96,5 @@ class SqliteSessions(SqliteBase):
 
 
 def _unreadable(name: str) -> StoreUnavailable:
-    """Not as if it had no tools: its clients would be answered without them, and without the approvals they ask for."""
+    """An unreadable session must not count as one without tools: its calls would run without their approvals."""
     return StoreUnavailable(f"session {name} cannot be read: set its tools again, or delete it")

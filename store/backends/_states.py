@@ -1,7 +1,7 @@
-"""What becomes of a call, as pure functions that every backend uses: answers, claims, leases, approvals.
+"""State changes of a call, as pure functions for all backends: answers, claims, leases, approvals.
 
-Each takes the call as it stands and returns it as it shall be, or None where nothing changes. No storage, no clock:
-leases run by the steady time that is given.
+Each takes the current call and returns the changed call, or None if nothing changes. No storage, no clock: leases run
+by the given steady time.
 """
 
 import math
@@ -32,8 +32,8 @@ def answered(call: Call, *, result: Any, error: str | None, now: Now) -> Call | 
 
 
 def claimable_at(call: Call) -> float | None:
-    """From when on a claim looks at the call: 0 once it is released, the end of its lease while a worker has it.
-    None: it is not for workers as it stands."""
+    """The time from which the call can be claimed: 0 once it is released, the end of its lease while a worker has it.
+    None: it is not available to workers."""
     if call.status is Status.RUNNING:
         return call.lease_until
     is_free = call.owner == "workers" and call.released and call.approval in (None, "approved")
@@ -41,18 +41,18 @@ def claimable_at(call: Call) -> float | None:
 
 
 def indexed(call: Call) -> tuple[float | None, str | None]:
-    """What an open call is found by beside its session and tool: `claimable_at`, and the proxy that waits for it."""
+    """The index columns of a call beside its session and tool: `claimable_at`, and the proxy that waits for it."""
     return claimable_at(call), None if call.status.final else call.proxy_id
 
 
 def approval_required(session: Session | None) -> set[str]:
-    """The tools whose calls a worker gets only once they are approved."""
+    """The tools whose calls must be approved before a worker gets them."""
     toolset = session.toolset if session else None
     return {name for name, rules in toolset.rules.items() if rules.approval} if toolset else set()
 
 
 def is_claimable(call: Call, *, approval_required: set[str], steady: float) -> bool:
-    """Whether a claim looks at the call now. A running one, whose lease ran out, was let through before."""
+    """Whether the call can be claimed now. A running call with an expired lease was approved before."""
     start = claimable_at(call)
     if start is None or start > steady:
         return False
@@ -73,7 +73,7 @@ def claimed(call: Call, *, lease: float, worker: str, now: Now) -> Call:
 
 
 def lost(call: Call, *, proxies: Container[str], now: Now) -> Call | None:
-    """The call settled, if whoever was to answer it is gone. `proxies` are those that have a lease."""
+    """The call settled, if the worker or proxy that was to answer it is gone. `proxies`: those with a lease."""
     proxy_gone = call.proxy_id is not None and call.proxy_id not in proxies
     if call.status.final:
         return None
@@ -110,7 +110,7 @@ def started(call: Call, *, loop_id: str, now: Now) -> Call | None:
     return _changed(call, now, status=Status.RUNNING, loop_id=loop_id)
 
 
-def asked(call: Call, *, loop_id: str, now: Now) -> Call | None:
+def awaiting_approval(call: Call, *, loop_id: str, now: Now) -> Call | None:
     if call.approval in ("approved", "denied"):
         raise Decided(call)
     if call.status is not Status.PENDING:
@@ -121,7 +121,7 @@ def asked(call: Call, *, loop_id: str, now: Now) -> Call | None:
 
 
 def decided(call: Call, *, approved: bool, reason: str, proxies: Container[str], now: Now) -> Call | None:
-    """An expired call: the proxy that waited for the decision is gone."""
+    """The call after the decision; expired, if the proxy that waited for it is gone. Raises Decided."""
     if call.approval == ("approved" if approved else "denied"):
         return None
     if call.approval != "waiting" or call.status is not Status.PENDING:
@@ -135,14 +135,14 @@ def decided(call: Call, *, approved: bool, reason: str, proxies: Container[str],
 
 
 def moved(call: Call, *, proxy_id: str, now: Now) -> Call | None:
-    """The call, which another proxy waits for from now on."""
+    """The call, now waited for by this proxy."""
     if call.status.final or call.proxy_id in (None, proxy_id):
         return None
     return _changed(call, now, proxy_id=proxy_id)
 
 
 def check_decided(call: Call) -> Call:
-    """The call that came of a decision. Raises ProxyGone."""
+    """The call after a decision. Raises ProxyGone if it has expired instead."""
     if call.status is Status.EXPIRED and call.approval is None:
         raise ProxyGone(call)
     return call
@@ -164,5 +164,5 @@ def settled(call: Call, *, status: Status, error: str, now: Now) -> Call | None:
 def _changed(call: Call, now: Now, **fields: Any) -> Call:
     changed = call.model_copy(update={**fields, "updated_at": now.wall})
     if changed.status.final and changed.approval == "waiting":
-        return changed.model_copy(update={"approval": None})  # nobody is asked any more
+        return changed.model_copy(update={"approval": None})  # no decision is needed any more
     return changed

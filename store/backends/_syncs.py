@@ -1,7 +1,7 @@
-"""Makes what was committed safe from a power failure: an fsync of SQLite's write-ahead log, in a thread of its own.
+"""Makes commits safe from a power failure: an fsync of SQLite's write-ahead log, in a thread of its own.
 
-Commits themselves do not wait for the disk (`synchronous` is NORMAL): an fsync takes milliseconds, in which the event
-loop would stand still. Whoever has something to acknowledge awaits `sync`, and all that wait share one fsync.
+Commits do not wait for the disk (`synchronous` is NORMAL): an fsync takes milliseconds and would block the event loop.
+Callers await `sync` before they acknowledge a write, and concurrent callers share one fsync.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from store.base import NotDurable
 
 
 class Syncs:
-    """`written` gives a number that grows with each write; what was written when this is made is safe already."""
+    """`written` returns a number that grows with each write. Writes before the construction are safe already."""
 
     def __init__(self, log: Path, written: Callable[[], int]) -> None:
         self._log = log
@@ -27,12 +27,12 @@ class Syncs:
         self._thread = ThreadPoolExecutor(1, "toolgraft-sync")
 
     async def sync(self) -> None:
-        """Return once all that was written before is safe. Raises NotDurable."""
-        wanted = self._written()
-        while self._safe < wanted:
+        """Return once all earlier writes are safe. Raises NotDurable."""
+        target = self._written()
+        while self._safe < target:
             if self._failure is not None:
                 raise NotDurable(f"{self._log}: {self._failure}") from self._failure
-            # A flush under way may have begun before the write: then there has to be another one.
+            # A running flush may have begun before the write: then another one is needed.
             if self._flushing is None:
                 self._flushing = asyncio.ensure_future(self._flush())
             await asyncio.shield(self._flushing)
@@ -43,7 +43,7 @@ class Syncs:
             await asyncio.get_running_loop().run_in_executor(self._thread, self._flush_log)
             self._safe = written
         except OSError as error:
-            # The kernel may have forgotten what it could not write: another fsync that succeeds would say nothing.
+            # The kernel may have dropped the data that it could not write: a later successful fsync proves nothing.
             self._failure = error
         finally:
             self._flushing = None

@@ -1,13 +1,13 @@
-"""Those who wait for a write of a store that one process writes: woken by the write itself, never by polling.
+"""Tasks that wait for a write of a store with one writing process: future by the write itself, never by polling.
 
-Belongs to one thread: the event loop's, where the store is used.
+To be used only in the thread of the event loop that uses the store.
 """
 
 import asyncio
 from collections.abc import Collection, Hashable, Iterable
 
 type Key = Hashable
-"""What is waited for: each write names the keys that it concerns, and nobody else is woken."""
+"""A subject of waiting: each write wakes only the waiters of the keys that it concerns."""
 
 
 class Waiters:
@@ -18,31 +18,31 @@ class Waiters:
         return bool(self._waiting)
 
     async def wait(self, keys: Collection[Key], timeout: float) -> bool:
-        """True as soon as `wake` is told of one of the keys; False after `timeout` seconds, or where the store is
+        """True as soon as `wake` is called with one of the keys; False after `timeout` seconds, or if the store is
         closed first."""
-        keys = frozenset(keys)  # who waits may name one twice
-        woken: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        keys = frozenset(keys)  # without duplicates
+        future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         for key in keys:
-            self._waiting.setdefault(key, set()).add(woken)
+            self._waiting.setdefault(key, set()).add(future)
         try:
             async with asyncio.timeout(timeout):
-                return await woken
+                return await future
         except TimeoutError:
             return False
         finally:
             for key in keys:
-                self._waiting[key].discard(woken)
+                self._waiting[key].discard(future)
                 if not self._waiting[key]:
                     del self._waiting[key]
 
     def wake(self, keys: Iterable[Key]) -> None:
         for key in keys:
-            for woken in self._waiting.get(key, ()):
-                if not woken.done():
-                    woken.set_result(True)
+            for future in self._waiting.get(key, ()):
+                if not future.done():
+                    future.set_result(True)
 
     def close(self) -> None:
         for waiting in self._waiting.values():
-            for woken in waiting:
-                if not woken.done():
-                    woken.set_result(False)
+            for future in waiting:
+                if not future.done():
+                    future.set_result(False)

@@ -1,7 +1,7 @@
-"""Waiting in a store that one process writes and that never suspends: looked first, and then woken by the write.
+"""Waiting in a store with one writing process that never suspends: reads first, and is then woken by a write.
 
-Nothing can be written between the look and the wait, since both are one step of the event loop. A mixin: the backends
-are made of it, and call `_wake` for what they have written.
+No write can happen between the read and the wait, since both are one step of the event loop. A mixin of the backends,
+which call `_wake` after each write.
 """
 
 import abc
@@ -14,7 +14,7 @@ from store.base import Store, StoreUnavailable
 from store.models import Call, Event
 
 ANY = None
-"""In the place of a session: whichever."""
+"""Instead of a session: any session."""
 
 
 class Waits(Store):
@@ -22,11 +22,11 @@ class Waits(Store):
 
     @abc.abstractmethod
     async def _is_claimable(self, session: str, names: Collection[str]) -> bool:
-        """Whether a claim of these tools would give a call, or settle one."""
+        """Whether a claim of these tools would return a call, or settle one."""
 
     def _wake(self, sessions: Collection[str], calls: Iterable[Call], changed: Iterable[str] = ()) -> None:
-        """Wake those whom a write concerns. `sessions` have new events, `calls` are as they were written, and of the
-        `changed` sessions calls are gone, or the tools are others."""
+        """Wake the waiters that a write concerns. `sessions`: with new events. `calls`: the written calls. `changed`:
+        sessions with deleted calls or changed tools."""
         keys: list[Key] = [("events", ANY)] if sessions else []
         keys += (("events", session) for session in sessions)
         keys += (("session", session) for session in changed)
@@ -38,7 +38,7 @@ class Waits(Store):
 
     def _check_waiting(self) -> None:
         if self.read_only:
-            raise StoreUnavailable("the store was opened read-only, where nothing tells of what others write")
+            raise StoreUnavailable("the store was opened read-only, and is not notified of other processes' writes")
 
     async def wait_call(self, call: Call, timeout: float) -> Call | None:
         deadline = asyncio.get_running_loop().time() + timeout
@@ -55,10 +55,10 @@ class Waits(Store):
         keys = [("session", session), *(("claim", session, name) for name in names)]
         while not await self._is_claimable(session, names):
             self._check_waiting()
-            left = deadline - clock()
+            remaining = deadline - clock()
             lease = await self.next_lease(session, names)
-            is_last = lease is None or lease >= left
-            if not await self._waiters.wait(keys, left if lease is None else min(left, lease)) and is_last:
+            is_last = lease is None or lease >= remaining
+            if not await self._waiters.wait(keys, remaining if lease is None else min(remaining, lease)) and is_last:
                 return False
         return True
 

@@ -1,7 +1,7 @@
 """The store in this process's memory: nothing outlives the process, and no other process sees it.
 
-Every method runs from its start to its end without a suspension, which is what makes it atomic. Records are kept as
-private copies: what a caller does to its own dict afterwards changes nothing here.
+Methods are atomic because they never suspend. Records are private copies: later changes by callers to their own dicts
+have no effect.
 """
 
 import bisect
@@ -25,7 +25,7 @@ class MemoryStore(MemoryLedger, MemoryRetries, MemoryResponses):
     @classmethod
     def from_url(cls, url: str, *, ttl: float, clock: Callable[[], float], read_only: bool = False) -> Self:
         if url != "memory://":
-            raise ValueError("what fits is memory://, with nothing behind it")
+            raise ValueError("use memory://, with nothing after it")
         return cls(ttl=ttl, clock=clock)
 
     # --- sessions ---------------------------------------------------------------------------------------------
@@ -53,18 +53,18 @@ class MemoryStore(MemoryLedger, MemoryRetries, MemoryResponses):
         old = self._sessions.get(name)
         rules.check_version(old, name, if_version)
         session = rules.changed(old, name, changes, version=self._last_event + 1, now=self.clock())
-        self._sessions[name] = kept = Session.model_validate_json(session.model_dump_json())
-        self._record((name, kind, kept.masked().model_dump_json()), changed=[name] if "toolset" in changes else [])
-        return kept
+        self._sessions[name] = stored = Session.model_validate_json(session.model_dump_json())
+        self._record((name, kind, stored.masked().model_dump_json()), changed=[name] if "toolset" in changes else [])
+        return stored
 
     async def delete_session(self, name: str, *, if_version: int | None = None) -> bool:
         self._check_open()
         rules.check_version(self._sessions.get(name), name, if_version)
         ledger = self._ledgers.pop(name, None)
-        gone = [self._sessions.pop(name, None), ledger, self._responses.pop(name, None)]
-        if all(one is None for one in gone):
+        deleted = [self._sessions.pop(name, None), ledger, self._responses.pop(name, None)]
+        if all(removed is None for removed in deleted):
             return False
-        self._unsent = {one: kept for one, kept in self._unsent.items() if one[0] != name}
+        self._unsent = {key: answer for key, answer in self._unsent.items() if key[0] != name}
         if ledger:
             for entry in ledger.turns.values():
                 for call_id in entry.calls:
@@ -76,8 +76,8 @@ class MemoryStore(MemoryLedger, MemoryRetries, MemoryResponses):
 
     async def put_cached_tools(self, cached: CachedTools) -> None:
         self._check_open()
-        kept = CachedTools.model_validate_json(cached.model_dump_json())
-        self._ledgers.setdefault(cached.session, Ledger()).cached[cached.cached_content] = kept
+        stored = CachedTools.model_validate_json(cached.model_dump_json())
+        self._ledgers.setdefault(cached.session, Ledger()).cached[cached.cached_content] = stored
 
     async def cached_tools(self, session: str, cached_content: str) -> CachedTools | None:
         self._check_open()
@@ -113,7 +113,7 @@ class MemoryStore(MemoryLedger, MemoryRetries, MemoryResponses):
         if self._clocks.check():
             return 0
         horizon = self.clock() - self.ttl
-        gone = self._expire_responses(horizon)
+        deleted = self._expire_responses(horizon)
         for name, ledger in list(self._ledgers.items()):
             old = (entry for entry in ledger.turns.values() if entry.turn.created_at < horizon)
             old_turns = list(itertools.islice(old, BATCH))
@@ -123,14 +123,14 @@ class MemoryStore(MemoryLedger, MemoryRetries, MemoryResponses):
                 forget_request(ledger, entry)
                 for call_id in entry.calls:
                     del self._calls[call_id]
-                gone += 1 + len(entry.calls)
+                deleted += 1 + len(entry.calls)
             if old_turns:
                 self._changed(ledger)
                 self._wake((), (), [name])
             for cached in [c for c in ledger.cached.values() if c.created_at < horizon]:
                 del ledger.cached[cached.cached_content]
-                gone += 1
-            gone += self._expire_plain(ledger, horizon)
+                deleted += 1
+            deleted += self._expire_plain(ledger, horizon)
             if not ledger.turns and not ledger.cached and not ledger.plain:
                 del self._ledgers[name]
         self._last_alive = {
@@ -141,4 +141,4 @@ class MemoryStore(MemoryLedger, MemoryRetries, MemoryResponses):
         if number:
             self._lost_event = self._events[number - 1].number
             self._keep_events(self._events[number:])
-        return gone + number
+        return deleted + number

@@ -1,7 +1,7 @@
 """The store in one SQLite file: it outlives the process, and one process writes it.
 
-Runs in the thread that opened it (the event loop's) and never suspends, but to wait for another program: each method is
-a few indexed statements in one transaction. What can take longer, moving the log into the file, is `_checkpoints`' job.
+Runs in the thread of the event loop that opened it, and suspends only to wait for another program: each method is a few
+indexed statements in one transaction. Moving the log into the file may take longer, and is done by `_checkpoints`.
 """
 
 import inspect
@@ -26,13 +26,13 @@ PATIENT = frozenset(name for name in Store.__abstractmethods__ if inspect.iscoro
     "wait_claimable",
     "follow",
 } | {"_is_claimable", "_write_notes"}
-"""The methods that read or write; those that wait are made of them."""
+"""The methods that read or write. The waiting methods are built on them."""
 
 
 LISTED = "(SELECT value FROM json_each(?))"
 
 DATED = (("turn", "created_at"), ("cached_tools", "created_at"), ("thread", "used_at"), ("event", "created_at"))
-"""Tables of what expires, and the column of its age."""
+"""Tables with rows that expire, and the column of their age."""
 
 
 class SqliteStore(SqliteSessions, SqliteLedger, SqliteRetries, SqliteResponses):
@@ -71,7 +71,7 @@ class SqliteStore(SqliteSessions, SqliteLedger, SqliteRetries, SqliteResponses):
     async def trust_clock(self) -> str:
         with Transaction(self) as tx:
             before, after = self._clocks.note, self._clocks.trusted()
-            # What is older was deleted when the clock was last trusted: these were written since, by a clock that was
+            # Older rows were deleted when the clock was last trusted: these were written since, with a clock that was
             # behind.
             oldest = before.seen - self.ttl
             for table, date in DATED if before.doubt else ():
@@ -92,7 +92,7 @@ class SqliteStore(SqliteSessions, SqliteLedger, SqliteRetries, SqliteResponses):
             ).fetchall()
             names = {name for _, name in old}
             turns = (rules.json_text([seq for seq, _ in old]),)
-            gone = self._expire_keys(tx, turns)
+            deleted = self._expire_keys(tx, turns)
             for table in ("turn_key", "request"):
                 tx.db.execute(f"DELETE FROM {table} WHERE turn IN {LISTED}", turns)
             proxies = self._proxies(tx.times.steady)
@@ -100,14 +100,14 @@ class SqliteStore(SqliteSessions, SqliteLedger, SqliteRetries, SqliteResponses):
                 f"DELETE FROM proxy WHERE seen_at < ? AND proxy_id NOT IN ({marks_for(proxies)})",
                 (horizon, *proxies),
             )
-            gone += tx.db.execute(f"DELETE FROM call WHERE turn IN {LISTED}", turns).rowcount
-            gone += tx.db.execute(f"DELETE FROM turn WHERE seq IN {LISTED}", turns).rowcount
-            gone += tx.db.execute(
+            deleted += tx.db.execute(f"DELETE FROM call WHERE turn IN {LISTED}", turns).rowcount
+            deleted += tx.db.execute(f"DELETE FROM turn WHERE seq IN {LISTED}", turns).rowcount
+            deleted += tx.db.execute(
                 "DELETE FROM cached_tools WHERE (session, cached_content) IN"
                 " (SELECT session, cached_content FROM cached_tools WHERE created_at < ? LIMIT ?)",
                 (horizon, BATCH),
             ).rowcount
-            # Events come in the order of time: the first young one ends the search, without an index.
+            # Events are in the order of time: the first younger one ends the search, without an index.
             events = tx.db.execute(
                 "DELETE FROM event WHERE event_id IN (SELECT event_id FROM event WHERE event_id < coalesce("
                 "(SELECT event_id FROM event WHERE created_at >= ? ORDER BY event_id LIMIT 1), ?)"
@@ -117,18 +117,18 @@ class SqliteStore(SqliteSessions, SqliteLedger, SqliteRetries, SqliteResponses):
             lost = max((number for (number,) in events), default=self._lost_event)
             if events:
                 tx.db.execute("INSERT OR REPLACE INTO meta VALUES ('lost_event', ?)", (lost,))
-            gone += len(events) + self._expire_responses(tx)
+            deleted += len(events) + self._expire_responses(tx)
         self._lost_event = lost
         for name in names:
             self._revisions.pop(name, None)
         self._wake((), (), names)
-        return gone
+        return deleted
 
 
 def _data(text: str) -> Document:
     try:
         data: Document = pydantic_core.from_json(text)
-    except ValueError:  # damaged: its place stays, so that those behind it are found
+    except ValueError:  # damaged: its place is kept, so that later events are found
         return {}
     return data
 
