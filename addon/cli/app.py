@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 
-from addon.cli import calls, demo, replay, store, token, tools, worker
-from addon.cli import env as clients
+from addon.cli import calls, demo, fake_gemini, replay, store, token, tools, worker
+from addon.cli.env import env, run
 from addon.cli.serve import serve as start
 from addon.version import package_version
 
@@ -51,12 +51,13 @@ app.command("calls")(calls.show)
 app.command("result")(calls.answer)
 app.command("worker")(worker.serve)
 app.command("replay")(replay.show)
-app.command("env")(clients.env)
-app.command("run", context_settings={"allow_interspersed_args": False})(clients.run)
+app.command("env")(env)
+app.command("run", context_settings={"allow_interspersed_args": False})(run)
 app.command("backup")(store.backup)
 app.command("check")(store.check)
 app.command("recover")(store.recover)
 app.add_typer(store.app, name="store")
+app.command("fake-gemini")(fake_gemini.serve)
 app.command("demo")(demo.show)
 
 

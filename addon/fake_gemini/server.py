@@ -130,6 +130,22 @@ class StrictGemini:
         return self.service.dummy_signatures
 
 
+def run(
+    port: int, shape: str = "", *, check_signatures: bool = True, check_declared: bool = True, is_light: bool = False
+) -> None:
+    """Serve on 127.0.0.1 until interrupted; port 0 takes a free one. `is_light`: no rules and a fixed answer, for
+    benchmarks. Raises ValueError for a shape that does not exist, and OSError if the port cannot be used."""
+    cut = Shape().changed(shape)
+    sock = listen(port)
+    print(f"listening on http://127.0.0.1:{sock.getsockname()[1]}", flush=True)
+    with contextlib.suppress(KeyboardInterrupt):
+        if is_light:
+            asyncio.run(light.serve(sock))
+        else:
+            service = Service(Options(check_signatures=check_signatures, check_declared=check_declared))
+            uvicorn.Server(_config(App(service, cut, Log()))).run([sock])
+
+
 def main(argv: list[str] | None = None) -> None:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m addon.fake_gemini.server", description=__doc__)
@@ -140,20 +156,17 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--any-call", action="store_true", help="accept calls of undeclared functions in the history")
     given = parser.parse_args(argv)
     try:
-        shape = Shape().changed(given.shape)
+        run(
+            given.port,
+            given.shape,
+            check_signatures=not given.any_signature,
+            check_declared=not given.any_call,
+            is_light=given.light,
+        )
     except ValueError as e:
         parser.error(str(e))
-    try:
-        sock = listen(given.port)
     except OSError as e:
         parser.exit(1, f"cannot listen on 127.0.0.1:{given.port}: {e.strerror}\n")
-    print(f"listening on http://127.0.0.1:{sock.getsockname()[1]}", flush=True)
-    with contextlib.suppress(KeyboardInterrupt):
-        if given.light:
-            asyncio.run(light.serve(sock))
-        else:
-            service = Service(Options(check_signatures=not given.any_signature, check_declared=not given.any_call))
-            uvicorn.Server(_config(App(service, shape, Log()))).run([sock])
 
 
 if __name__ == "__main__":
