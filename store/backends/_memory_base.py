@@ -56,8 +56,8 @@ class Ledger:
                 del self.by_key[key]
 
 
-MOST_EVENTS = 100_000
-MOST_EVENT_BYTES = 64 * 1024 * 1024
+MAX_EVENTS = 100_000
+MAX_EVENT_BYTES = 64 * 1024 * 1024
 """The number of events that are kept, and their characters: nothing else grows with every write."""
 
 
@@ -152,7 +152,7 @@ class MemoryBase(Waits):
         """Drop the oldest events, and more than necessary, so that this is not done for each new event."""
         number, size = 0, self._event_bytes
         while number < len(self._events) and (
-            len(self._events) - number > MOST_EVENTS * 7 // 8 or size > MOST_EVENT_BYTES * 7 // 8
+            len(self._events) - number > MAX_EVENTS * 7 // 8 or size > MAX_EVENT_BYTES * 7 // 8
         ):
             size -= len(self._events[number].data)
             number += 1
@@ -170,7 +170,7 @@ class MemoryBase(Waits):
             self._last_event += 1
             self._events.append(KeptEvent(self._last_event, session, kind, data, now))
             self._event_bytes += len(data)
-        if len(self._events) > MOST_EVENTS or self._event_bytes > MOST_EVENT_BYTES:
+        if len(self._events) > MAX_EVENTS or self._event_bytes > MAX_EVENT_BYTES:
             self._drop_events()
         if self._waiters:
             self._wake({session for session, *_ in events}, calls, changed)

@@ -1,9 +1,9 @@
-"""Notes of turns without calls that are not in the database yet: in memory, where look-ups find them, and in a file
-beside the database, from which the next start takes them if the process is killed.
+"""Notes of turns without calls that are not in the database yet: in memory for look-ups, and in a file beside the
+database, which the next start reads if the process is killed.
 
-A transaction for each note would cost more than all else that an answer without calls costs the proxy. To append one to
-a file costs a hundredth of that, and a kill takes nothing of what the file was given. The file need not survive a power
-failure: `sync` has the notes written to the database first.
+A transaction for each note would cost the proxy more than the rest of an answer without calls. Appending a note to a
+file costs a hundredth of that, and a kill loses nothing that was appended. The file need not survive a power failure:
+`sync` first writes the notes to the database.
 """
 
 import contextlib
@@ -16,12 +16,12 @@ from typing import NamedTuple
 import msgspec
 
 _LENGTH, _DIGEST = 4, 8
-"""Bytes before each note: how long it is, and a digest keyed with the store's secret, so that neither half a note nor
-one of another store is taken in."""
+"""Bytes before each note: its length, and a digest keyed with the store's secret, so that neither half a note nor a
+note of another store is read."""
 
 
 class Note(NamedTuple):
-    """What `Store.save_plain` was given. `noted`: in hours."""
+    """The arguments of `Store.save_plain`. `noted`: the time, in hours."""
 
     session: str
     noted: int
@@ -35,23 +35,23 @@ _decode = msgspec.msgpack.Decoder(tuple[str, int, list[bytes], bytes]).decode
 
 class NoteLog:
     def __init__(self, path: Path, secret: bytes) -> None:
-        """Take in what a process that was killed has left. Raises OSError."""
+        """Read the notes of a killed process, if any. Raises OSError."""
         self.path = path
         self.notes: list[Note] = []
         self._chains: dict[str, dict[bytes, bytes]] = {}
-        self._begun = hashlib.blake2b(key=secret, digest_size=_DIGEST)
+        self._keyed_digest = hashlib.blake2b(key=secret, digest_size=_DIGEST)
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
-            self._size = self._take_in(path.read_bytes())
+            self._size = self._read(path.read_bytes())
             os.ftruncate(self._file, self._size)
         except OSError:
             os.close(self._file)
             raise
 
     def add(self, note: Note) -> None:
-        """Raises OSError, and has not taken the note then."""
-        told = _encode(note)
-        record = len(told).to_bytes(_LENGTH) + self._digest(told) + told
+        """Append a note. Raises OSError, and has not added the note then."""
+        encoded = _encode(note)
+        record = len(encoded).to_bytes(_LENGTH) + self._digest(encoded) + encoded
         if os.write(self._file, record) < len(record):
             os.ftruncate(self._file, self._size)
             raise OSError(f"{self.path}: there is no space for a note")
@@ -59,19 +59,19 @@ class NoteLog:
         self._remember(note)
 
     def chains(self, session: str) -> dict[bytes, bytes]:
-        """The keys that are noted in a session, each with its chain."""
+        """The noted keys of a session, each with its chain."""
         return self._chains.get(session, {})
 
     def written(self) -> None:
-        """All of them are in the database."""
+        """Forget all notes: they are in the database."""
         self.notes.clear()
         self._chains.clear()
-        with contextlib.suppress(OSError):  # then they are taken in once more, which changes nothing
+        with contextlib.suppress(OSError):  # then they are written again, which changes nothing
             os.ftruncate(self._file, 0)
             self._size = 0
 
     def close(self) -> None:
-        """What is not in the database yet stays for the next start."""
+        """Close the file. Notes that are not in the database yet stay for the next start."""
         with contextlib.suppress(OSError):
             os.close(self._file)
             if not self.notes:
@@ -85,18 +85,18 @@ class NoteLog:
         chains[first] = own
         chains.update(dict.fromkeys(others, b""))
 
-    def _take_in(self, data: bytes) -> int:
-        """Remember the notes that a file begins with. Returns how many bytes of it they are."""
+    def _read(self, data: bytes) -> int:
+        """Read the valid notes at the beginning of the file. Returns their size in bytes."""
         start = 0
         while True:
-            told = start + _LENGTH + _DIGEST
-            end = told + int.from_bytes(data[start : start + _LENGTH])
-            if end > len(data) or end == told or data[start + _LENGTH : told] != self._digest(data[told:end]):
+            body = start + _LENGTH + _DIGEST
+            end = body + int.from_bytes(data[start : start + _LENGTH])
+            if end > len(data) or end == body or data[start + _LENGTH : body] != self._digest(data[body:end]):
                 return start
-            self._remember(Note(*_decode(data[told:end])))
+            self._remember(Note(*_decode(data[body:end])))
             start = end
 
-    def _digest(self, told: bytes) -> bytes:
-        digest = self._begun.copy()
-        digest.update(told)
+    def _digest(self, encoded: bytes) -> bytes:
+        digest = self._keyed_digest.copy()
+        digest.update(encoded)
         return digest.digest()

@@ -1,8 +1,8 @@
-"""Notes of turns without calls in SQLite: one small row where their words are new, as those of nearly all are.
+"""Notes of turns without calls in SQLite: one small row for a turn whose words are new, as nearly all are.
 
-The keys of one turn begin alike (`HEAD`). What begins so is packed into one row under that beginning. When other keys
-come that begin the same, since the same words were said elsewhere, each key gets a row of its own, and the packed row
-stays, empty, to say so.
+The keys of one turn have a common beginning (`HEAD`), and are packed into one row under it. If other keys with the same
+beginning are noted, since the same words were said elsewhere, each key gets a row of its own, and the packed row stays,
+empty, as a mark of that.
 """
 
 import sqlite3
@@ -11,17 +11,17 @@ from collections.abc import Iterator, Sequence
 from store.backends._note_log import Note
 
 HEAD = 6
-"""How many bytes the keys of one turn have in common."""
+"""The number of bytes that the keys of one turn have in common."""
 
 OWN, OTHER = 16, 22
-"""Bytes of a turn's first key, and of the others that begin so."""
+"""Bytes of a turn's first key, and of its other keys with the same beginning."""
 
 LOOK_UP = (
     "(SELECT chain FROM plain_key WHERE session = ? AND key = asked.key)",
     f"(SELECT chain FROM plain_key WHERE session = ? AND key = substr(asked.key, 1, {HEAD})"
     f" AND length(asked.key) IN ({OWN}, {OTHER}))",
 )
-"""What `chain_of` needs of a key, given the session for each."""
+"""The columns that `chain_of` needs for a key; each takes the session as a parameter."""
 
 _NOTE = "INSERT INTO plain_key VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET noted = excluded.noted"
 
@@ -49,11 +49,11 @@ def save(db: sqlite3.Connection, note: Note) -> None:
 
 
 def chain_of(key: bytes, own: bytes | None, packed: bytes | None) -> bytes | None:
-    """The chain that is noted with a key, None where the key is not noted. `own` is of its own row, `packed` what
-    stands under its beginning, None where there is no such row."""
+    """The chain noted with a key; None if the key is not noted. `own`: the chain of the key's own row; `packed`: the
+    row of its beginning. Both are None if there is no such row."""
     if packed:
-        for one, chain in _unpacked(key[:HEAD], packed):
-            if one == key:
+        for packed_key, chain in _unpacked(key[:HEAD], packed):
+            if packed_key == key:
                 return chain if own is None or own == chain else b""
     return own
 
@@ -64,7 +64,7 @@ def _packed(notes: Sequence[tuple[bytes, bytes]]) -> bytes:
 
 
 def _unpacked(head: bytes, packed: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Keys, each with its chain, as they were packed."""
+    """The packed keys, each with its chain."""
     start = 1 + packed[0]
     end = start + OWN - HEAD
     yield head + packed[start:end], packed[1:start]

@@ -1,5 +1,7 @@
-"""Turns without calls in SQLite: noted at once, written to the database together a moment later, and expired. A mixin:
-`SqliteStore` is made of it."""
+"""Turns without calls in SQLite: noted at once, written to the database together a moment later, and expired.
+
+A mixin of `SqliteStore`.
+"""
 
 import asyncio
 import contextlib
@@ -13,22 +15,22 @@ from store.base import BATCH, StoreUnavailable
 logger = logging.getLogger(__name__)
 
 MOMENT = 0.05
-"""Seconds after which notes are written, if nothing else was written meanwhile, which takes them along."""
+"""Seconds after which notes are written, unless another write has included them meanwhile."""
 
 MANY = 64
-"""How many notes are written without waiting any longer: as many as stall nobody."""
+"""The number of notes that are written at once: few enough not to stall the event loop."""
 
-MOST = 1024
-"""How many wait at most for a database that cannot be written."""
+MAX_NOTES = 1024
+"""The number of notes that may wait for a database that cannot be written."""
 
-_LONGEST = 5.0
-"""Seconds between two tries at most."""
+_MAX_PAUSE = 5.0
+"""The longest pause between two tries, in seconds."""
 
 _HOUR = 3600
-"""Seconds. When a turn without calls was noted need not be known better."""
+"""Seconds. The resolution of the times of notes."""
 
 _LOOKED_AT = 1024
-"""How many rows one `expire` looks at: where many are old, it is called again soon."""
+"""The number of rows that one `expire` checks: if many are old, it is called again soon."""
 
 
 class SqliteNoting(SqliteBase):
@@ -44,7 +46,7 @@ class SqliteNoting(SqliteBase):
             try:
                 self._write_notes_now()
             except StoreUnavailable:
-                if len(log.notes) >= MOST:
+                if len(log.notes) >= MAX_NOTES:
                     raise
         try:
             log.add(Note(session, int(self.clock() // _HOUR), keys, chain))
@@ -61,7 +63,7 @@ class SqliteNoting(SqliteBase):
         await super().close()
 
     def _write_later(self) -> None:
-        with contextlib.suppress(RuntimeError):  # without an event loop the next write takes them along
+        with contextlib.suppress(RuntimeError):  # without an event loop, the next write includes them
             self._due = asyncio.get_running_loop().call_later(self._pause, self._write_due)
 
     def _write_due(self) -> None:
@@ -73,21 +75,21 @@ class SqliteNoting(SqliteBase):
         except StoreUnavailable as error:
             if self._pause == MOMENT:
                 logger.warning("notes of answers without calls are written later: %s", error)
-            self._pause = min(2 * self._pause, _LONGEST)
+            self._pause = min(2 * self._pause, _MAX_PAUSE)
             self._write_later()
         else:
             self._pause = MOMENT
 
     def _add_latest(self, session: str, keys: Collection[bytes], plain: dict[bytes, bytes]) -> None:
-        """Add what is noted and not in the database yet to what was found there."""
+        """Add the notes that are not in the database yet to those found there."""
         if self._notes and (chains := self._notes.chains(session)):
             for key in keys:
                 if (chain := chains.get(key)) is not None:
                     plain[key] = chain if plain.get(key, chain) == chain else b""
 
     def _expire_keys(self, tx: Transaction, turns: tuple[str]) -> int:
-        """The keys of turns that are about to expire (JSON: their `seq`) are known for as long again: those who said
-        the same later may still ask, and none of them is to be taken for another. Returns how many notes went."""
+        """Keep the keys of expiring turns (JSON: their `seq`) as notes: a later chat with the same words must not be
+        taken for another one. Returns the number of deleted notes."""
         tx.db.execute(
             "INSERT INTO plain_key SELECT session, key, ?, x'' FROM turn_key"
             " WHERE turn IN (SELECT value FROM json_each(?))"
@@ -97,7 +99,7 @@ class SqliteNoting(SqliteBase):
         return self._expire_notes(tx, int((tx.now - 2 * self.ttl) // _HOUR))
 
     def _expire_notes(self, tx: Transaction, horizon: int) -> int:
-        """Delete old notes of the next rows, of which each call looks at some, from the first to the last and again."""
+        """Delete old notes among the next rows: each call checks some rows, going round through the whole table."""
         statement = (
             "SELECT session, key, noted FROM plain_key WHERE (session, key) > (?, ?) ORDER BY session, key LIMIT ?"
         )

@@ -17,7 +17,7 @@ async def store() -> AsyncIterator[MemoryStore]:
     await store.close()
 
 
-@pytest.mark.parametrize(("name", "most"), [("MOST_EVENTS", 80), ("MOST_EVENT_BYTES", 16_000)])
+@pytest.mark.parametrize(("name", "most"), [("MAX_EVENTS", 80), ("MAX_EVENT_BYTES", 16_000)])
 async def test_events_are_bounded_and_a_reader_that_is_behind_is_told(
     store: MemoryStore, name: str, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -40,7 +40,7 @@ async def test_events_are_bounded_and_a_reader_that_is_behind_is_told(
 async def test_an_event_that_is_larger_than_all_that_is_kept_is_not_kept(
     store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("store.backends._memory_base.MOST_EVENT_BYTES", 10)
+    monkeypatch.setattr("store.backends._memory_base.MAX_EVENT_BYTES", 10)
     await store.put_policy("s", Policy())
     assert await store.events(after=None) == []
     assert store._event_bytes == 0

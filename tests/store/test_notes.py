@@ -17,7 +17,7 @@ import pytest
 
 from store.backends import _sqlite_noting
 from store.backends._note_log import Note, NoteLog
-from store.backends._sqlite_noting import MANY, MOST
+from store.backends._sqlite_noting import MANY, MAX_NOTES
 from store.backends.sqlite import SqliteStore
 from store.base import StoreUnavailable
 from store.models import Policy
@@ -206,12 +206,12 @@ async def test_no_more_wait_than_there_is_room_for(store: SqliteStore, monkeypat
 
     with monkeypatch.context() as patch:
         patch.setattr(store, "_write_notes_now", fails)
-        for number in range(MOST):
+        for number in range(MAX_NOTES):
             await store.save_plain("one", [b"%d" % number])
         with pytest.raises(StoreUnavailable, match="disk full"):
             await store.save_plain("one", [b"more"])
     await store.save_plain("one", [b"more"])
-    assert written(store) == MOST
+    assert written(store) == MAX_NOTES
 
 
 async def test_a_note_for_which_there_is_no_space_is_not_taken(
