@@ -1,5 +1,4 @@
-"""One exchange, from the client's request to the captured answer: the core applied to what the store holds.
+"""One exchange, from the client's request to the captured answer: the core applied to the store's records.
 
-Knows core, surfaces and store; knows neither mitmproxy nor HTTP servers, so that the proxy's hooks, the replay
-and other front doors share it.
+Uses core, surfaces and store, but neither mitmproxy nor HTTP servers: hooks, replay and front doors share this package.
 """

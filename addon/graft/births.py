@@ -1,4 +1,4 @@
-"""Says for each call of an answer what it is when it is stored."""
+"""Decides the initial state of each call of an answer."""
 
 from addon.core.answers.answer import CapturedCall
 from addon.core.framing.documents import Document
@@ -9,8 +9,8 @@ from addon.graft.session_config import SessionConfig
 
 
 class Births:
-    """What each call of an answer is when it is stored. One that is identical to a call of an answer that broke off
-    does not run: it has that call's answer, and if that is given by hand, it is that call."""
+    """The state of each call when it is stored. A call identical to a call of a broken-off answer does not run: it gets
+    that call's answer, or is that very call if the answer is given by hand."""
 
     def __init__(self, owners: Owners, rounds: Rounds, config: SessionConfig) -> None:
         self.resumption: Resumption | None = None
@@ -20,7 +20,7 @@ class Births:
         self._taken: set[str] = set()
 
     def stored_id(self, name: str, args: Document) -> str | None:
-        """The id of the identical call that is answered by hand; None: the call is another record."""
+        """The id of the identical call that is answered by hand; None: the call is a new record."""
         if self.resumption is None or not self._rounds.has_one_candidate:
             return None
         earlier = self.resumption.identical(name, args, self._taken)
@@ -35,7 +35,7 @@ class Births:
         birth = self._owners.birth(self._config, call, runs=self._rounds.runs(call))
         if self.resumption is None or not birth.begins or birth.error is not None:
             return birth
-        if call.call_id in self._taken:  # it has an executor by now
+        if call.call_id in self._taken:  # it now has an executor
             return birth._replace(repeats=call.call_id, approval=False)
         earlier = self.resumption.identical(call.name, call.args, self._taken)
         if earlier is None:

@@ -1,6 +1,6 @@
-"""The answer machine driven over an answer that mitmproxy has: streamed through, or whole.
+"""Drives the answer machine over an answer that mitmproxy has, streamed or whole.
 
-What streams cannot wait: the store is one that never suspends. Nothing here raises but what `whole` says.
+A stream's callable cannot wait, so its store must never suspend. Only `Capture.whole` raises.
 """
 
 from collections.abc import Iterable
@@ -25,8 +25,8 @@ _JSON = "application/json; charset=UTF-8"
 
 
 class Capture:
-    """One answer with status 200, of this content type. `secrets` are taken out of it: what it was asked with, which
-    is neither stored nor shown where the model repeats it."""
+    """One answer with status 200, of this content type. `secrets`: the request's secrets, removed if the model repeats
+    them, so that they are neither stored nor sent."""
 
     def __init__(
         self, grafter: Grafter, exchange: Exchange, content_type: str, secrets: Redaction = _NO_SECRETS
@@ -42,7 +42,7 @@ class Capture:
         self.machine.begin(content_type)
 
     def feed(self, chunk: bytes) -> bytes:
-        """What the client gets for the next bytes of a stream."""
+        """Take the next bytes of a stream. Returns the client's."""
         return self._fed(self._stream.feed(chunk))
 
     def _fed(self, chunk: bytes) -> bytes:
@@ -52,11 +52,11 @@ class Capture:
         return out if isinstance(out, bytes) else self._done(out)
 
     def finish(self) -> bytes:
-        """The clean end of a stream: what is still to be sent."""
+        """End a stream cleanly. Returns the client's last bytes."""
         return self._fed(self._stream.flush()) + self._done(self.machine.finish())
 
     def hung_up(self) -> None:
-        """The client reads no more. What was begun goes on: its answer is for a later request."""
+        """The client has hung up. Running calls go on: their answers are for a later request."""
         self._done(self.machine.hung_up())
         self._background.complete()
         # Noted even if the end was written: the client may not have read it.
@@ -64,19 +64,19 @@ class Capture:
         self.handed_over(self._ended)
 
     def handed_over(self, whole: bool) -> None:
-        """The client has all of the answer, or else never will have."""
+        """Note whether the client has the whole answer; if not, it never will."""
         run_now((note_delivered if whole and self._ended else note_broken)(self.grafter, self.machine))
 
     def fail(self, words: str) -> bytes:
-        """The stream cannot be read on: it ends with this error."""
+        """End a stream that cannot be read any further with this error."""
         return self._done(self.machine.fail(502, "UNAVAILABLE", words))
 
     def stop(self) -> bytes:
-        """The proxy ends, and the stream with it: its last bytes."""
+        """End the stream because the proxy ends. Returns its last bytes."""
         return self._done(self.machine.fail(503, "UNAVAILABLE", "the proxy is stopping"))
 
     async def whole(self, body: bytes) -> bytes | Reply:
-        """An answer that is all there, in any framing. Raises StoreUnavailable, for `cachedContents` alone."""
+        """Take a complete answer, in any framing. Raises StoreUnavailable, only for `cachedContents`."""
         if self.exchange.target.operation is Operation.CACHE:
             await self._remember_cache(body)
             return body
@@ -89,11 +89,11 @@ class Capture:
             refused = await self._perform(effects, out)
             if refused is not None:
                 return Reply(refused.status, _JSON, refused.body)
-        seen = b"".join(out)
-        return body if seen == body else seen
+        visible = b"".join(out)
+        return body if visible == body else visible
 
     def _done(self, effects: Iterable[Effect]) -> bytes:
-        """The same without waiting, which a stream's callable cannot. The head went out with its first byte."""
+        """Perform effects without waiting, for a stream's callable. The head went out with the first byte."""
         out: list[bytes] = []
         for effect in effects:
             if isinstance(effect, Show):
@@ -131,10 +131,10 @@ class Capture:
             self._background.start(call, birth)
 
     def _resume(self) -> None:
-        """Calls that an answer to the same request has left are not begun once more."""
+        """Take over the calls of a broken-off answer to the same request, instead of beginning them again."""
         try:
-            if (left := run_now(take_over_answer(self.grafter, self.exchange))) is not None:
-                self.machine.resume(left)
+            if (resumption := run_now(take_over_answer(self.grafter, self.exchange))) is not None:
+                self.machine.resume(resumption)
         except StoreUnavailable as error:
             self.grafter.warn(f"the store failed, what an earlier answer has left is not known: {error}")
         except Exception as error:
@@ -156,8 +156,8 @@ class Capture:
 async def note_answer(
     grafter: Grafter, exchange: Exchange, content_type: str, body: bytes, *, whole: bool = True
 ) -> None:
-    """Note the turns of an answer that was passed on unchanged. `whole` False: it broke off, so the client may have
-    kept any beginning of it. Never raises."""
+    """Note the turns of an answer that was passed on unchanged. `whole` False: the answer broke off, and the client may
+    have kept any beginning of it. Never raises."""
     try:
         reader, decoder = NoteReader(exchange), Decoder(content_type)
         items = [*decoder.feed(body), *decoder.flush()]
@@ -173,7 +173,7 @@ async def note_answer(
 
 
 def concerns(exchange: Exchange, body: bytes) -> bool:
-    """Whether there may be anything to do with an answer that is all there: most hold no call."""
+    """Whether a complete answer may need any work: most hold no call."""
     if exchange.resumes is not None or exchange.target.operation is Operation.CACHE:
         return True
     return holds(body, markers_of(exchange))

@@ -1,4 +1,4 @@
-"""The body of an answer, cut into documents. How it is framed is told by the answer, whatever was asked for."""
+"""Cuts the body of an answer into documents. The answer itself tells its framing, whatever was asked for."""
 
 import sys
 from collections.abc import Sequence
@@ -14,13 +14,13 @@ _JSON = "application/json"
 _EVENTS = "text/event-stream"
 _FIELDS = (b"data:", b"event:", b"id:", b"retry:", b":")
 _LONGEST = max(map(len, _FIELDS))
-_BLANK = 4096  # bytes of white space that may stand before anything that is looked for
+_BLANK = 4096  # the most leading white space that is skipped before the framing is decided, in bytes
 
 
 class Decoder:
-    """`framing` is None until the first bytes tell it: JSON is an array or one document, and what is said to be none
-    of these is looked at. `body` gathers an answer that is no stream (Framing.JSON), whatever it is. `events` is the
-    decoder of server-sent events, where the answer is such a stream."""
+    """`framing`: None until the first bytes tell. JSON is an array or one document; other content types are sniffed.
+    `body`: the bytes of an answer that is not a stream (Framing.JSON), in any format. `events`: the decoder of
+    server-sent events, if the answer is such a stream."""
 
     def __init__(self, content_type: str, max_event: int = sys.maxsize) -> None:
         kind = content_type.partition(";")[0].strip().lower()
@@ -34,7 +34,7 @@ class Decoder:
             self._become(Framing.SSE)
 
     def feed(self, chunk: bytes) -> Sequence[Item]:
-        """Raises TooLong where an event of a stream is longer than `max_event` bytes."""
+        """Raises TooLong if an event of a stream is longer than `max_event` bytes."""
         if self._cutter is not None:
             items = self._cutter.feed(chunk)
             if self._cutter.pending > self._max_event:
@@ -44,7 +44,7 @@ class Decoder:
         return self._begun() if self.framing is None else ()
 
     def flush(self) -> Sequence[Item]:
-        """The end of the body: what is still to come of a stream."""
+        """End the body. Returns the last items of a stream."""
         items: Sequence[Item] = ()
         if self.framing is None:
             items = self._begun(ended=True)

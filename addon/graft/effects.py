@@ -1,6 +1,6 @@
 """What an answer machine asks of its shell, in order: what the client gets, and what is stored before that goes out.
 
-A shell that cannot do one of them (the store fails) tells the machine, and does what it says instead of the rest.
+If the store fails, the shell asks the machine for other effects, and performs them instead of the rest.
 """
 
 from typing import NamedTuple
@@ -22,8 +22,8 @@ class Show(NamedTuple):
 
 
 class Refuse(NamedTuple):
-    """Nothing was shown, and the client gets an error instead. `own`: it is the proxy's, and Google-shaped JSON; else
-    the upstream's, whose headers it keeps."""
+    """The client has got nothing yet, and gets an error. `own`: the error is the proxy's, Google-shaped JSON; otherwise
+    the upstream's, with its headers."""
 
     status: int
     body: bytes
@@ -31,8 +31,8 @@ class Refuse(NamedTuple):
 
 
 class Save(NamedTuple):
-    """Store the turn as far as it has come, with the calls that are new and the keys by which it is found. `last`: the
-    client's turn ends with what is shown next."""
+    """Store the turn so far, with its new calls and the keys by which it is found. `last`: the client's turn ends with
+    the next bytes."""
 
     turn: Turn
     calls: list[Call]
@@ -41,43 +41,43 @@ class Save(NamedTuple):
 
 
 class Note(NamedTuple):
-    """Note a turn in which nothing was hidden by its keys, and the chain that goes with the first of them."""
+    """Note a turn that hides nothing, by its keys and the chain that belongs to the first key."""
 
     keys: list[bytes]
     chain: bytes
 
 
 class Pause(NamedTuple):
-    """Keep the answer until the client asks for the rest of it by this token."""
+    """Keep the answer until the client asks for its rest with this token."""
 
     token: str
     paused: Paused
 
 
 class Start(NamedTuple):
-    """These calls are complete and stored: begin those that begin, while the answer goes on. They may come after the
-    others."""
+    """These calls are complete and stored. Begin each call whose Birth says so, while the answer goes on; some wait for
+    others of these."""
 
     calls: tuple[tuple[CapturedCall, Birth], ...]
 
 
 class Wait(NamedTuple):
-    """Wait for these calls of the step; the machine is told their responses."""
+    """Wait for these calls of the step, and give the machine their responses."""
 
     calls: tuple[CapturedCall, ...]
 
 
 class Send(NamedTuple):
-    """Send this request upstream; the machine is fed the answer. `goes_on`: it asks for the rest of the answer before,
-    whose calls belong to the same step."""
+    """Send this request upstream, and feed the machine the answer. `goes_on`: the request asks for the rest of the
+    answer before, whose calls belong to the same step."""
 
     body: bytes
     goes_on: bool = False
 
 
 class End(NamedTuple):
-    """The answer is over. `outcome`: `answered`, `delivered` (the step is the client's), `failed` (the model got its
-    calls wrong twice), `cut` (by an error of the upstream's in a stream) or `error` (of the proxy's own)."""
+    """The answer is over. `outcome`: `answered`, `delivered` (the client gets the step), `failed` (the model made
+    invalid calls twice), `cut` (by an upstream error in a stream) or `error` (the proxy's own)."""
 
     outcome: str
 
@@ -87,7 +87,7 @@ class Warn(NamedTuple):
 
 
 class Mistake(NamedTuple):
-    """An unexpected error. `passed`: the document it concerns was passed on unchanged and unread."""
+    """An unexpected error. `passed`: the document was passed on unchanged and unread."""
 
     error: Exception
     passed: bool

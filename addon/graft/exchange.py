@@ -1,4 +1,4 @@
-"""What the two halves of one exchange share, and what can become of a request."""
+"""The state that the request and the answer of one exchange share, and the outcomes of a request."""
 
 from dataclasses import dataclass, field
 
@@ -17,8 +17,8 @@ from store.models import Step
 
 @dataclass(frozen=True, slots=True)
 class Paused:
-    """An answer whose rest the client may ask for. `added`, `mode` and `rounds` are of the last request that a loop
-    made for it, `steps` and `visible` what its rounds before came to."""
+    """An answer whose rest the client may ask for. `added`, `mode` and `rounds`: of the last request that a loop made
+    for it. `steps` and `visible`: the result of its earlier rounds."""
 
     answer: AnswerRewriter
     added: tuple[Document, ...] = ()
@@ -29,18 +29,18 @@ class Paused:
 
     @property
     def has_calls(self) -> bool:
-        """Whether calls of the answer were left to others: no loop runs those that are still to come."""
+        """Whether the answer already has calls that no loop runs. Then no loop runs its further calls either."""
         return any(state.captured for state in self.answer.candidates.values())
 
 
 @dataclass(slots=True)
 class Exchange:
-    """A request that went upstream with grafted tools; its answer is captured with what is here.
+    """A request that went upstream with grafted tools, and what is needed to capture its answer.
 
-    `request` is what the client sent: the ledger knows turns by what the client remembers, under these `keys`.
-    `resumes` is the answer that this request continues, by its continuationToken. `notes`: turns without calls
-    are noted, so that none is taken for one that hides some. `sent` is where the client sent what, for `request_key`;
-    `proxy_id` is the proxy that makes the answer.
+    `request`: the client's, because the ledger knows turns by the client's history, under these `keys`. `resumes`: the
+    answer that this request continues with its continuationToken. `notes`: whether turns without calls are noted, so
+    that none of them is mistaken for a turn with hidden calls. `sent`: the client's URL and body, for `request_key`.
+    `proxy_id`: the proxy that makes the answer.
     """
 
     wire: Wire
@@ -60,8 +60,8 @@ class Exchange:
 
     @property
     def request_key(self) -> bytes:
-        """By what the same request, sent again, finds this answer if it breaks off; b"" if it never does. Made where it
-        is needed: few answers hold calls, and bodies are long."""
+        """The key by which a retry of the request finds this answer if it breaks off; b"" if it never does. Computed on
+        demand: few answers hold calls, and bodies are long."""
         if self.sent is None:
             return b""
         url, body = self.sent
@@ -70,14 +70,14 @@ class Exchange:
 
     @property
     def naming(self) -> ToolNames:
-        """Made where it is needed: few answers hold calls."""
+        """The names of the tools in the answer. Built on demand: few answers hold calls."""
         return ToolNames({used: name for name, used in self.plan.names.items()}, all_grafted=self.config.strips)
 
 
 @dataclass(frozen=True, slots=True)
 class Forward:
-    """Goes upstream with this body; `exchange` None: nothing is to be done with the answer, but for `heard`: what it
-    says is to be noted, where that is not None."""
+    """The request goes upstream with this body. `exchange`: for capturing the answer, None if it passes unchanged.
+    `noted`: for noting the turns of an answer that passes unchanged, None for no notes."""
 
     body: bytes
     exchange: Exchange | None = None
@@ -85,12 +85,12 @@ class Forward:
 
 
 STORE_FAILED = "the store does not answer; the proxy's log has more"
-"""All that clients and models are told: what a store says names files of the user's."""
+"""The whole message for clients and models: a store's own error names the user's files."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """Is answered here; nothing goes upstream."""
+    """The proxy answers; nothing goes upstream."""
 
     status: int
     content_type: str

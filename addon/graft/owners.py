@@ -1,6 +1,6 @@
-"""Whose a call is from its birth on: what is stored of that, and who begins the call.
+"""Who owns and begins a call, as decided when the call is stored.
 
-`addon.loop.executors` knows what can run a call, and implements `Owners`; nothing else in this package does.
+`addon.loop.executors` knows what can run a call and implements `Owners`.
 """
 
 from collections.abc import Collection
@@ -12,13 +12,13 @@ from store.models import Owner
 
 
 class Birth(NamedTuple):
-    """What a call is when it is stored.
+    """The state of a call when it is stored.
 
-    `error`: why it fails at once. `proxy_id`: the proxy that waits for the call. `begins`: the proxy begins it as soon
-    as it is stored. `detached`: no request and no connection waits for it; once workers may have it, it is theirs
-    alone, and outlives the proxy. `repeats`: the call whose answer is this one's as well, so that it does not run: an
-    identical call of an answer that broke off, or the call itself, which the loop of that answer began. `unchecked`:
-    the arguments may not fit, which takes too long to be told at birth.
+    `error`: why the call fails at once. `proxy_id`: the proxy that waits for the call. `begins`: the proxy begins the
+    call as soon as it is stored. `detached`: no request and no connection waits for the call; once workers may take it,
+    it belongs to them alone, and outlives the proxy. `repeats`: the call whose answer this call shares instead of
+    running: an identical call of a broken-off answer, or the call itself, begun by that answer's loop. `unchecked`: the
+    arguments may not fit, because checking them takes too long here.
     """
 
     owner: Owner = "hand"
@@ -36,7 +36,7 @@ class Background(Protocol):
     """The calls of a step that go on without a loop."""
 
     def start(self, call: CapturedCall, birth: Birth) -> None:
-        """A call that does not begin is told of as well: others may come after it."""
+        """Also called for a call that does not begin: others may have to come after it."""
         ...
 
     def complete(self) -> None:
@@ -45,25 +45,25 @@ class Background(Protocol):
 
 
 class Owners(Protocol):
-    """`proxy_id` is the one under which the process holds a lease; None: it holds none."""
+    """`proxy_id`: the id under which this process holds a lease, None without a lease."""
 
     @property
     def proxy_id(self) -> str | None: ...
 
     def can_run(self, config: SessionConfig, name: str) -> bool:
-        """Whether a call of this name is run by the proxy, or by workers, and need not be answered by hand."""
+        """Whether the proxy or a worker runs calls of this name, so that nobody has to answer them by hand."""
         ...
 
     def birth(self, config: SessionConfig, call: CapturedCall, *, runs: bool) -> Birth:
-        """`runs`: a loop, or a Live connection, has the call run, and waits for it."""
+        """`runs`: a loop or a Live connection has the call run and waits for it."""
         ...
 
     def may_run_twice(self, config: SessionConfig, name: str) -> bool:
-        """Whether a call of this name can be run again though it may have run."""
+        """Whether a call of this name can run again although it may already have run."""
         ...
 
     def comes_after(self, config: SessionConfig, name: str) -> Collection[str]:
-        """The tools whose calls of the same step come before one of this name."""
+        """The tools whose calls in the same step come before calls of this name."""
         ...
 
     def background(self, config: SessionConfig) -> Background: ...
@@ -78,7 +78,7 @@ class _Nothing:
 
 
 class ByHand:
-    """Where nothing is run: every call is answered by hand."""
+    """Runs nothing: every call is answered by hand."""
 
     proxy_id = None
 

@@ -1,7 +1,7 @@
-"""What was worked out for the beginnings of recent requests, so that it need not be worked out again.
+"""A cache of the results for the beginnings of recent requests.
 
-Histories only grow at their end: a request begins with the bytes of the one before it. Bounded by bytes; the least
-recently used go first.
+Histories only grow at their end, so a request begins with the bytes of the one before it. The cache is bounded in bytes
+and drops the least recently used beginnings first.
 """
 
 from collections import OrderedDict
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from addon.core.history.request import Prefix, Request
 
 SMALLEST = 1024
-"""Reading a shorter beginning anew costs no more than finding it. Beginnings are told apart by this much."""
+"""Reading a shorter beginning again costs no more than finding it. Beginnings are indexed by so many bytes."""
 
 _SIBLINGS = 64
 
@@ -18,7 +18,7 @@ Key = tuple[str, tuple[str, ...], bytes]
 
 
 class Prefixes:
-    """Beginnings by session and by their first bytes. Sessions never share one: it remembers ledger look-ups."""
+    """Beginnings by session and first bytes. Sessions never share a beginning, because it holds ledger look-ups."""
 
     def __init__(self, capacity: int = 16 * 1024 * 1024) -> None:
         self.capacity = capacity
@@ -43,7 +43,7 @@ class Prefixes:
         return best[1]
 
     def keep(self, session: str, path: Sequence[str], request: Request) -> None:
-        """Remember the request's beginning, in place of the shorter one that it was read with."""
+        """Remember the request's beginning instead of the shorter one that it was read with."""
         prefix = request.prefix() if request.history.end >= SMALLEST else None
         if prefix is None or prefix is request.known_prefix or prefix.end < SMALLEST:
             return

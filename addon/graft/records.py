@@ -1,4 +1,4 @@
-"""The records that an answer leaves in the store: its turn, its calls, and the keys by which it is found again."""
+"""Builds the records of an answer for the store: its turn, its calls, and the keys by which it is found."""
 
 import secrets
 from collections.abc import Sequence
@@ -36,14 +36,14 @@ def new_call_id() -> str:
 
 
 def keys_of(exchange: Exchange, visible: Sequence[Document]) -> list[bytes]:
-    """The keys of a turn of which the client was shown these parts: by its own words, with all or some of what stood
-    before it, and by what the model marked it with."""
+    """The keys of a turn with these visible parts: of its own words, of its words with all or some of the turns before
+    it, and of the model's marks."""
     return [*_word_keys(exchange, visible_digest(visible)), *_mark_keys(exchange, visible)]
 
 
 def plain_of(exchange: Exchange, digest: bytes, marked: Sequence[Document] = ()) -> tuple[list[bytes], bytes]:
-    """The same for a turn in which nothing was hidden, by the digest of its words, and the chain that goes with the
-    first key. `marked`: those of its parts that the model may have marked."""
+    """The keys of a turn that hides nothing, from the digest of its words, and the chain that belongs to the first key.
+    `marked`: its parts that the model may have marked."""
     keys = _word_keys(exchange, digest)
     if marked:
         keys += _mark_keys(exchange, marked)
@@ -65,7 +65,7 @@ def _mark_keys(exchange: Exchange, visible: Sequence[Document]) -> list[bytes]:
 
 
 def step_of(candidate: Candidate) -> Step:
-    """What the model said, and whose its calls are."""
+    """The model's Content, and the owner of each of its calls."""
     return Step(
         content={"role": "model", "parts": list(candidate.true_parts)},
         slots=[Slot(name=slot.name, call_id=slot.call_id) for slot in candidate.slots],
@@ -82,7 +82,7 @@ def turn_of(
     now: float,
     usage: Sequence[Document] = (),
 ) -> Turn:
-    """`usage`: the usageMetadata of each request that it took."""
+    """`usage`: the usageMetadata of each request that the turn took."""
     delivery = exchange.config.delivery
     shows_placeholder = any(turn_id in part["text"] for part in visible if isinstance(part.get("text"), str))
     keys, turns, digest = exchange.keys, _turns(exchange), visible_digest(visible)
@@ -107,7 +107,7 @@ def turn_of(
 
 
 def live_turn_of(source: Source, turn_id: str, called: LiveStep, *, now: float) -> Turn:
-    """The entry of a toolCall of the Live API: its history is the service's, so it is never looked up."""
+    """The entry of a Live API toolCall. The service keeps the history, so the entry is never looked up."""
     slots = [Slot(name=slot.name, call_id=slot.call_id) for slot in called.slots]
     return Turn(
         turn_id=turn_id,
@@ -123,7 +123,7 @@ def live_turn_of(source: Source, turn_id: str, called: LiveStep, *, now: float) 
 
 
 def call_of(source: Source, turn_id: str, call: CapturedCall, birth: Birth, *, now: float, number: int = 0) -> Call:
-    """`number` is the round in which the call came."""
+    """`number`: the round of the call."""
     return Call(
         call_id=call.call_id,
         session=source.config.session,
@@ -147,7 +147,7 @@ def call_of(source: Source, turn_id: str, call: CapturedCall, birth: Birth, *, n
 
 
 def _turns(exchange: Exchange) -> Sequence[HistoryTurn]:
-    """The client's history up to the answer. Worked out once."""
+    """The client's history up to the answer."""
     request = exchange.request
     request.history.identify(request.body)
     return request.history.turns

@@ -18,7 +18,7 @@ from addon.surfaces.base import Framing
 from addon.surfaces.wire import Wire
 
 _MAX_ERROR_TEXT = 1000
-"""Characters of an upstream's error that is not JSON, as a client is told it in a stream."""
+"""The most characters of an upstream error that is not JSON in a client's stream."""
 
 
 class ResponseWriter:

@@ -1,8 +1,8 @@
-"""What an answer that broke off leaves to the request that is sent again: the rounds that are complete, with the calls
-that ran in them, and the calls of a round that is not.
+"""What a retry takes over from an answer that broke off: complete rounds with their calls, and the calls of an
+incomplete round.
 
-No I/O. A call that has an answer keeps it, and one that is being run is waited for. A call that ended without one runs
-anew if it has not begun, or may run twice; otherwise the model is told that it may have run.
+No I/O. A call with an answer keeps it, and a running call is waited for. A call that ended without an answer runs again
+if it has not begun or may run twice; otherwise the model is told that it may have run.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -17,7 +17,7 @@ from store.models import Call, Progress, Slot, Status, Step, Turn
 
 
 class Resumed(NamedTuple):
-    """A call of a complete step; `anew`: under this id it is run once more."""
+    """A call of a complete step. `anew`: it runs again, under this id."""
 
     call: CapturedCall
     anew: bool
@@ -25,8 +25,8 @@ class Resumed(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Resumption:
-    """`steps` are complete, and their calls are `calls`, those that run anew under new ids. `visible`: what the client
-    was shown of the `rounds`, and `usage` what each used. `left` are the calls of a round that is not complete."""
+    """`steps`: the complete steps, with their `calls`; calls that run again have new ids. `visible`: the parts of the
+    `rounds` that the client was sent. `usage`: of each round. `left`: the calls of an incomplete round."""
 
     turn_id: str
     steps: tuple[Step, ...]
@@ -38,8 +38,8 @@ class Resumption:
     left: tuple[Call, ...]
 
     def identical(self, name: str, args: Document, taken: Collection[str]) -> Call | None:
-        """The call of the broken round whose answer is also that of a call with this name and these arguments; None:
-        that call has to run. `taken` are those that stand for another already."""
+        """The call of the incomplete round that a call with this name and these arguments repeats; None: that call has
+        to run. `taken`: the ids of calls that are repeated already."""
         wanted = args_key(args)
         for one in self.left:
             if one.call_id not in taken and one.name == name and args_key(one.args) == wanted:
@@ -48,7 +48,7 @@ class Resumption:
 
 
 def resumption(turn: Turn, calls: Sequence[Call], may_run_twice: Callable[[str], bool]) -> Resumption:
-    """`may_run_twice`: whether calls of a tool of this name may."""
+    """`may_run_twice`: whether calls of a tool of this name may run twice."""
     known = {call.call_id: call for call in calls}
     progress = turn.progress or Progress(steps=0, visible=0, rounds=0)
     steps: list[Step] = []

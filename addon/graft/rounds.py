@@ -1,6 +1,6 @@
-"""The rounds of one answer: the rules of `core.toolloop`, fed with what each round came to.
+"""The rounds of one answer: applies the rules of the tool loop to the outcome of each round.
 
-Without a request of a loop there is one round, the client's own, and no call is run.
+Without a loop there is one round, the client's own, and no call is run.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,8 +28,8 @@ class Over(NamedTuple):
 
 class Rounds:
     """`request` None: there is no loop. `number` counts the requests upstream. `runs_calls`: whether any call of this
-    answer is run at all. Of several candidates each has a turn of its own, and the client may go on with any of them:
-    their calls are run by nobody."""
+    answer is run at all. With several candidates, each is a turn of its own and the client may continue any of them, so
+    nobody runs their calls."""
 
     def __init__(self, exchange: Exchange, request: Request | None, owners: Owners) -> None:
         self.number = 0
@@ -61,7 +61,7 @@ class Rounds:
         return self._sent(asked)
 
     def resumed(self, resumption: Resumption, responses: Mapping[str, Document]) -> bytes:
-        """The first request after rounds of an answer that broke off. `responses` by call id."""
+        """The first request after the rounds of a broken-off answer. `responses` by call id."""
         before: list[Document] = []
         calls = {one.call.call_id: one.call for one in resumption.calls}
         for step in resumption.steps:
@@ -70,14 +70,14 @@ class Rounds:
             before += [{**step.content, "parts": self._named(step.content.get("parts") or [])}, answered]
         earlier = self._exchange.resumes
         if len(resumption.steps) > (0 if earlier is None else len(earlier.steps)):
-            self._token = None  # what it asked for has come
+            self._token = None  # its rest is complete
         self.number = resumption.rounds
         self._loop = tool_loop(self._exchange.config.max_rounds, before, resumption.rounds)
         return self.first()
 
     def after(self, candidates: Sequence[Candidate], token: str | None = None) -> RunTools | bytes | Over:
-        """What follows a round that came to this: calls that are waited for, another request, or nothing. `token`: by
-        which the rest can be asked for."""
+        """What follows a round with this outcome: calls to wait for, another request, or nothing. `token`: asks for the
+        rest of the answer."""
         if self._loop is None:
             return Over(_OUTCOMES[End.ANSWERED])
         try:
@@ -118,24 +118,24 @@ class Rounds:
     # --- what a round comes to --------------------------------------------------------------------------------
 
     def note(self, response: Document) -> None:
-        """A response, before its calls are taken: several candidates may come though one was asked for."""
+        """Read a response before its calls are taken: several candidates may come although one was asked for."""
         candidates = list(objects(response.get("candidates")))
         if len(candidates) > 1 or any(one.get("index") for one in candidates):
             self.has_one_candidate = self.runs_calls = False
 
     def runs(self, call: CapturedCall) -> bool:
-        """Whether the call is run here; one that fails at once is answered so."""
+        """Whether the call is run here. A call that fails at once counts as run."""
         return self.runs_calls and (call.fault is not None or self._owners.can_run(self._exchange.config, call.name))
 
     def continues(self, token: str) -> bool:
-        """Whether the proxy asks for the rest of an answer itself, by this token."""
+        """Whether the proxy itself asks for the rest of an answer with this token."""
         asked = self._asked
         return (
             isinstance(asked, Send) and self.has_one_candidate and self._pieces < _MAX_PIECES and asked.token != token
         )
 
     def paused(self, answer: AnswerRewriter, steps: Sequence[Step], visible: Sequence[Document]) -> Paused:
-        """An answer whose rest the client may ask for; it asks for it once, or more often."""
+        """An answer whose rest the client may ask for, once or several times."""
         asked, kept = self._asked, answer.resumed()
         kept.proxy_answers, kept.proxy_resumes = _never, _never
         if not isinstance(asked, Send):
@@ -168,7 +168,7 @@ class Rounds:
         return Round(self._content(state), calls, state.answered_by_proxy, str(state.finish) if wrong else None)
 
     def _content(self, state: Candidate) -> Document:
-        """What the model said, under this request's names."""
+        """The model's Content, under this request's names."""
         return {"role": "model", "parts": self._named(state.true_parts)}
 
     def _named(self, parts: Sequence[Document]) -> list[Document]:
@@ -187,7 +187,7 @@ def has_wrong_calls(state: Candidate) -> bool:
 
 
 def _runs_calls(exchange: Exchange) -> bool:
-    """An answer with calls that are not the loop's is ended without one."""
+    """Whether the loop runs calls. If the answer already has calls of others, it ends without a loop."""
     if exchange.resumes is not None and exchange.resumes.has_calls:
         return False
     return exchange.config.delivery in ("auto", "loop")

@@ -1,4 +1,4 @@
-"""What every shell of an answer machine does for it: its records, and what follows where they cannot be kept."""
+"""The part that all shells of an answer machine share: its records, and what follows if they cannot be stored."""
 
 import logging
 from functools import partial
@@ -14,7 +14,7 @@ logger = logging.getLogger("toolgraft")
 
 
 async def record(grafter: Grafter, machine: AnswerMachine, effect: Effect) -> list[Effect] | None:
-    """Do what an effect asks of the records. Where that fails, what is to be done instead of all that follows it; None:
+    """Perform an effect on the records. Returns the effects to perform instead of all later ones if that fails; None:
     go on. Never raises."""
     try:
         match effect:
@@ -33,7 +33,7 @@ async def record(grafter: Grafter, machine: AnswerMachine, effect: Effect) -> li
                 grafter.failed(error)
     except StoreUnavailable as error:
         instead = store_failed(grafter, machine, error)
-        if instead is None and isinstance(effect, Save) and effect.keys:  # the client has it, the ledger does not
+        if instead is None and isinstance(effect, Save) and effect.keys:  # the client has the turn, the ledger does not
             await grafter.note(machine.exchange.config.session, effect.keys, b"")
         return instead
     except Exception as error:
@@ -47,12 +47,12 @@ async def _save(grafter: Grafter, save: Save) -> None:
     if save.calls:
         grafter.metrics.captured(len(save.calls))
     for call in save.calls:
-        if call.status.final:  # it failed at once
+        if call.status.final:  # the call failed at once
             grafter.metrics.answered(call.status)
 
 
 def store_failed(grafter: Grafter, machine: AnswerMachine, error: StoreUnavailable) -> list[Effect] | None:
-    """The same for whatever else an answer needs of the store."""
+    """Handle a store that fails during an answer. Returns what `record` returns."""
     grafter.metrics.error("store")
     instead = machine.store_failed()
     if instead is None:
@@ -63,7 +63,7 @@ def store_failed(grafter: Grafter, machine: AnswerMachine, error: StoreUnavailab
 
 
 async def take_over_answer(grafter: Grafter, exchange: Exchange) -> Resumption | None:
-    """What an answer to the same request has left that broke off shortly before. Raises StoreUnavailable."""
+    """Take over an answer to the same request that broke off shortly before. Raises StoreUnavailable."""
     store, session, window = grafter.store, exchange.config.session, grafter.settings.retry_window
     if exchange.proxy_id is None or not window or store.revision(session) == 0 or not (key := exchange.request_key):
         return None
@@ -75,8 +75,7 @@ async def take_over_answer(grafter: Grafter, exchange: Exchange) -> Resumption |
 
 
 async def note_delivered(grafter: Grafter, machine: AnswerMachine) -> None:
-    """Note that the client has all of an answer that has come to its end: the same request asks for another one. Never
-    raises."""
+    """Note that the client has the whole answer, so that a repeated request gets a new one. Never raises."""
     try:
         for turn_id in machine.complete:
             await grafter.store.delivered(machine.exchange.config.session, turn_id)
@@ -87,7 +86,7 @@ async def note_delivered(grafter: Grafter, machine: AnswerMachine) -> None:
 
 
 async def note_beginnings(grafter: Grafter, machine: AnswerMachine) -> None:
-    """Note what a client may have kept that does not have all of an answer. Never raises."""
+    """Note the beginnings that a client without the whole answer may have kept. Never raises."""
     try:
         for keys, chain in machine.beginnings():
             await grafter.note(machine.exchange.config.session, keys, chain)
@@ -96,8 +95,8 @@ async def note_beginnings(grafter: Grafter, machine: AnswerMachine) -> None:
 
 
 async def note_broken(grafter: Grafter, machine: AnswerMachine) -> None:
-    """Note that an answer has ended and the client has not all of it: what it may have kept, and for the request to be
-    sent again. Never raises."""
+    """Note that an answer has ended and the client does not have all of it: the beginnings that it may have kept, and
+    the turn for a retry. Never raises."""
     await note_beginnings(grafter, machine)
     try:
         for turn_id in machine.unsettled:

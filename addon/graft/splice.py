@@ -1,4 +1,4 @@
-"""What the client of a loop is sent, as Gemini's response documents: one answer over all rounds."""
+"""Joins the response documents of all rounds of a loop into one answer for the client."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,7 @@ _ORDINARY = (None, "STOP", 1, "MAX_TOKENS", 2)
 
 
 class Splice:
-    """Makes the documents of several rounds one answer: one responseId, and the usage that the client is to see."""
+    """Makes one answer of the documents of several rounds: one responseId, and the usage that the client gets."""
 
     def __init__(self) -> None:
         self.usage = Usage()
@@ -23,11 +23,11 @@ class Splice:
 
     @property
     def meta(self) -> Document:
-        """The fields of the upstream's responses that all of the answer's have."""
+        """The fields of the upstream's responses that all responses of the answer share."""
         return {**self._meta, **({} if self._response_id is None else {"responseId": self._response_id})}
 
     def resume(self, usage: Sequence[Document], meta: Document) -> None:
-        """Go on behind rounds that used so much."""
+        """Continue after rounds with this usage."""
         for counts in usage:
             self.begin_round()
             self.usage.record(counts)
@@ -37,7 +37,7 @@ class Splice:
         self.usage.begin_round()
 
     def note(self, response: Document) -> None:
-        """Take in what a response says of itself, whether it is shown or not."""
+        """Record the metadata of a response, whether the client gets it or not."""
         if isinstance(usage := response.get("usageMetadata"), dict):
             self.usage.record(usage)
         if "modelVersion" in response:
@@ -59,8 +59,8 @@ class Splice:
         return joined
 
     def filled(self, response: Document) -> Document:
-        """The response with a part in each candidate: a chat forgets a turn that has an event without one. One that
-        the model or the service broke off stays as it is, and so counts as that with the client."""
+        """The response with a part in each candidate: a chat forgets a turn if one of its events has no part. A
+        candidate that the model or the service broke off stays as it is, so that the client sees that."""
         candidates = as_list(response.get("candidates"))
         if len(candidates) == 1 and isinstance(candidates[0], dict) and not is_empty(candidates[0]):
             return response  # as most are
@@ -75,8 +75,8 @@ class Splice:
         return {**response, "candidates": filled} if filled != candidates else response
 
     def merged(self, last: Document | None, before: Sequence[Document], parts: Sequence[Document] | None) -> Document:
-        """One response for all rounds of an answer that is no stream: the last round's, None where nothing of it was to
-        be seen, with the parts of those before in front of its own. `parts` are its own, where it came in pieces."""
+        """One response for all rounds of an answer that is not a stream: `last`, the last round's (None if all of it is
+        hidden), with the parts of earlier rounds before its own. `parts`: its own parts, if it came in pieces."""
         response = self.made([], "STOP") if last is None else last
         if self.rounds == 1:
             return response

@@ -41,4 +41,4 @@ def test_there_is_an_end_to_all_of_them_and_it_is_told_how_many_were_left_out(sa
     now += WINDOW
     warner.warn("session s1: again")
     assert said.messages[-2:] == [f"{10_000 - MOST} warnings were left out", "session s1: again"]
-    assert len(warner._said) == 1
+    assert len(warner._logged) == 1
