@@ -21,7 +21,7 @@ from typer.main import get_command
 
 from addon.cli.app import app
 from addon.control.app import create_app
-from addon.gateway.mount import open_doors
+from addon.gateway.mount import gateway_routes
 from addon.gateway.upstream_factory import Caller
 from addon.graft.grafter import Grafter
 from addon.loop.executors import Executors
@@ -69,7 +69,7 @@ class NoWayOut:
 def route_rows() -> Iterator[tuple[str, ...]]:
     store = open_url("memory://", ttl=60)
     settings, metrics = Settings(), Metrics()
-    doors = open_doors(
+    doors = gateway_routes(
         store=store,
         grafter=lambda: Grafter(store, settings, metrics),
         executors=Executors(store),

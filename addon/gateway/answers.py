@@ -7,7 +7,7 @@ from addon.core.framing.documents import Document, get, objects, parts_of
 from addon.core.framing.replies import text_answer
 
 
-def ends(document: Document) -> bool:
+def is_final(document: Document) -> bool:
     """Whether a response document holds the finishReason, or says that the prompt was blocked."""
     feedback = get(document, "promptFeedback")
     if isinstance(feedback, dict) and get(feedback, "blockReason") is not None:
@@ -16,7 +16,7 @@ def ends(document: Document) -> bool:
     return any(get(one, "finishReason") is not None for one in candidates if not one.get("index"))
 
 
-class Gathered:
+class AnswerCollector:
     """Fed with every response document of an answer. `finished`: its end has come."""
 
     def __init__(self) -> None:
@@ -26,7 +26,7 @@ class Gathered:
 
     def take(self, document: Document) -> None:
         self.documents.append(document)
-        self.finished = self.finished or ends(document)
+        self.finished = self.finished or is_final(document)
         for candidate in objects(document.get("candidates")):
             if candidate.get("index") not in (None, 0):
                 continue
@@ -41,7 +41,7 @@ class Gathered:
         return {"role": "model", "parts": parts} if parts else None
 
 
-def joined(documents: Sequence[Document]) -> Document:
+def merge_documents(documents: Sequence[Document]) -> Document:
     """The response documents of a stream as one: the parts one after the other, of the rest the latest."""
     if len(documents) == 1:
         return documents[0]

@@ -17,7 +17,7 @@ logger = logging.getLogger("toolgraft")
 MAX_NAME = 256
 
 
-class Kept(NamedTuple):
+class ConversationSettings(NamedTuple):
     """Beside the history: the client's own tools, as Gemini's Tools (None: it gave none), and the texts that were said
     to the model before everything. `one_by_one`: so the calls of the last step are given out (None: all at once)."""
 
@@ -30,16 +30,16 @@ class Kept(NamedTuple):
         return {name: value for name, value in self._asdict().items() if value is not None} or None
 
 
-class Thread(NamedTuple):
+class Conversation(NamedTuple):
     """`name`: the conversation's, if it is one. `previous`: the response that it is at. `contents`: the history so far.
-    `calls`: those of its last model turn, by the ids that the client knows. `kept`: what else goes on with it."""
+    `calls`: those of its last model turn, by the ids that the client knows. `settings`: what else goes on with it."""
 
     session: str
     name: str | None = None
     previous: str | None = None
     contents: Sequence[Document] = ()
     calls: Mapping[str, Document] = {}
-    kept: Kept = Kept()
+    settings: ConversationSettings = ConversationSettings()
 
 
 def new_response_id() -> str:
@@ -57,7 +57,7 @@ def conversation_name(value: Any) -> str | None:
     return name
 
 
-class Threads:
+class Conversations:
     def __init__(self, store: Store) -> None:
         self.store = store
         self._busy: set[tuple[str, str]] = set()
@@ -77,14 +77,14 @@ class Threads:
         finally:
             self._busy.discard(key)
 
-    async def find(self, session: str, name: str | None, previous: str | None) -> Thread:
+    async def find(self, session: str, name: str | None, previous: str | None) -> Conversation:
         """Raises Problem (400), StoreUnavailable."""
         if name is not None and previous is not None:
             words = "previous_response_id: cannot be used together with conversation"
             raise Problem(400, words, field="previous_response_id", code="mutually_exclusive_parameters")
         head = previous if name is None else await self.store.conversation(session, name)
         if head is None:
-            return Thread(session, name)
+            return Conversation(session, name)
         try:
             responses = await self.store.history(session, head)
         except UnknownResponse:
@@ -94,53 +94,53 @@ class Threads:
             raise _not_found(previous)
         contents = [content for one in responses for content in one.contents]
         spoke = next((one for one in reversed(responses) if any(c.get("role") == "model" for c in one.contents)), last)
-        return Thread(session, name, head, contents, spoke.calls, Kept(**(last.tools or {})))
+        return Conversation(session, name, head, contents, spoke.calls, ConversationSettings(**(last.tools or {})))
 
     async def add(
         self,
-        thread: Thread,
+        conversation: Conversation,
         response_id: str,
         contents: Sequence[Document],
         *,
-        kept: Kept,
+        settings: ConversationSettings,
         calls: dict[str, Document],
         document: Document | None,
         answer: Document,
         handover: Handover,
     ) -> None:
-        """The thread goes on with a response; `answer` is what its client is given. Raises Problem (409),
+        """The conversation goes on with a response; `answer` is what its client is given. Raises Problem (409),
         StoreUnavailable."""
         response = Response(
             response_id=response_id,
-            session=thread.session,
-            conversation=thread.name,
-            previous=thread.previous,
+            session=conversation.session,
+            conversation=conversation.name,
+            previous=conversation.previous,
             contents=list(contents),
-            tools=kept.record,
+            tools=settings.record,
             calls=calls,
             document=document,
             turns=handover.turns,
             created_at=self.store.clock(),
         )
-        head = thread.previous if thread.name is not None else None
+        head = conversation.previous if conversation.name is not None else None
         try:
             await self.store.add_response(response, head=head, undelivered=handover.undelivered(answer))
         except ConversationMoved:
-            raise _locked(str(thread.name), "another proxy has moved it on: ask again") from None
+            raise _locked(str(conversation.name), "another proxy has moved it on: ask again") from None
         except UnknownResponse:
-            raise _not_found(str(thread.previous)) from None
-        handover.kept(response_id)
+            raise _not_found(str(conversation.previous)) from None
+        handover.stored(response_id)
         try:
             await self.store.sync()
         except Exception:  # the client is told so instead: what it was refused is not in the conversation
             try:
                 await self.store.take_back(response.session, response_id, head=head)
-                handover.taken_back()
+                handover.withdrawn()
             except Exception as error:
                 logger.warning("a response that was refused stays in its conversation: %s", error)
             await handover.settle(whole=False)
             raise
-        await handover.safe()
+        await handover.durable()
 
 
 def _not_found(response_id: str) -> Problem:

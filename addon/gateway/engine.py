@@ -14,7 +14,7 @@ from addon.core.framing.sse import SseDecoder
 from addon.core.history.asker import asker_of_key
 from addon.core.history.keys import Keys, asker_digest
 from addon.core.history.pairing import with_dummy_signatures
-from addon.gateway.failures import Failed
+from addon.gateway.failures import TurnFailed
 from addon.gateway.handover import Handover
 from addon.gateway.upstream_factory import Caller, UpstreamFactory
 from addon.graft.capture import note_answer
@@ -47,7 +47,7 @@ class Engine:
         self, caller: Caller, model: str, request: Document, handover: Handover, *, stream: bool
     ) -> AsyncGenerator[AsyncGenerator[Document]]:
         """The GenerateContentResponses of an answer: one, or those of a stream as they come. Leaving it early, as when
-        the client hangs up, ends what runs; an answer that is left with an error is not handed over. Raises Failed,
+        the client hangs up, ends what runs; an answer that is left with an error is not handed over. Raises TurnFailed,
         StoreUnavailable."""
         try:
             async with aclosing(self._output(caller, model, request, handover, stream=stream)) as output:
@@ -76,16 +76,16 @@ class Engine:
         try:
             config = await _session_config(grafter, caller.session)
         except GraftFailed as error:
-            raise Failed(500, f"toolgraft: {error}") from error
+            raise TurnFailed(500, f"toolgraft: {error}") from error
         address = _address(grafter, target, model, caller.key)
         outcome = await grafter.request(target, config, body, asker=asker_of_key(caller.key), url=address.url)
         if not isinstance(outcome, Forward):
-            for out in _replied(outcome):
+            for out in _own_answer(outcome):
                 yield out
             return
         upstream = self._upstreams.upstream(caller, body, streams=stream)
         if outcome.exchange is None:
-            async with aclosing(_straight(grafter, upstream, address, outcome)) as output:
+            async with aclosing(_forward_ungrafted(grafter, upstream, address, outcome)) as output:
                 async for out in output:
                     yield out
             return
@@ -130,14 +130,14 @@ def _address(grafter: Grafter, target: Target, model: str, key: str) -> Address:
     return Address("POST", f"{grafter.settings.upstream}{path}", headers)
 
 
-def _replied(outcome: Reply | Abandoned) -> Iterable[Head | bytes]:
+def _own_answer(outcome: Reply | Abandoned) -> Iterable[Head | bytes]:
     """An answer of the proxy's own."""
     assert isinstance(outcome, Reply), "a door's turn is cancelled where its client hangs up"
     yield Head(outcome.status, [(b"content-type", outcome.content_type.encode())])
     yield outcome.body
 
 
-async def _straight(grafter: Grafter, upstream: Upstream, address: Address, sent: Forward) -> Output:
+async def _forward_ungrafted(grafter: Grafter, upstream: Upstream, address: Address, sent: Forward) -> Output:
     """A request that nothing is grafted on."""
     received, whole = bytearray(), False
     async with upstream.send(address, sent.body) as answer:
@@ -154,7 +154,7 @@ async def _straight(grafter: Grafter, upstream: Upstream, address: Address, sent
 
 
 async def _documents(output: Output) -> AsyncGenerator[Document]:
-    """What a loop gives, decoded. Raises Failed."""
+    """What a loop gives, decoded. Raises TurnFailed."""
     status, decoder, whole = 0, None, bytearray()
     try:
         async for out in output:
@@ -169,9 +169,9 @@ async def _documents(output: Output) -> AsyncGenerator[Document]:
                         yield _document(event.data)
     except httpx2.RequestError as error:
         words = str(error) or type(error).__name__
-        raise Failed(502, f"toolgraft: the model cannot be reached, or its answer broke off: {words}") from error
+        raise TurnFailed(502, f"toolgraft: the model cannot be reached, or its answer broke off: {words}") from error
     if status != 200:
-        raise Failed.of(status, bytes(whole))
+        raise TurnFailed.from_body(status, bytes(whole))
     if decoder is None:
         yield _document(bytes(whole))
         return
@@ -184,12 +184,12 @@ def _document(data: bytes) -> Document:
     try:
         document = decode(data)
     except Malformed:
-        raise Failed(502, "toolgraft: the model's answer is not JSON") from None
+        raise TurnFailed(502, "toolgraft: the model's answer is not JSON") from None
     document = next(objects(document), None)
     if document is None:
-        raise Failed(502, "toolgraft: the model's answer is no response")
+        raise TurnFailed(502, "toolgraft: the model's answer is no response")
     if "candidates" not in document and isinstance(document.get("error"), dict):
-        raise Failed.told(document)
+        raise TurnFailed.from_document(document)
     return document
 
 

@@ -26,7 +26,7 @@ _STATUSES = {
 _LONGEST = 1000  # characters of an error that is no document of Google's
 
 
-class Failed(Exception):
+class TurnFailed(Exception):
     """The upstream, or the way to it, has refused a turn or broken it off. `document` says so in Google's shape."""
 
     def __init__(self, code: int, message: str, document: Document | None = None) -> None:
@@ -36,7 +36,7 @@ class Failed(Exception):
         self.document = document or replies.error(self.code, status_of(self.code), message)
 
     @classmethod
-    def of(cls, code: int, body: bytes) -> Self:
+    def from_body(cls, code: int, body: bytes) -> Self:
         """What the body of an answer with this status says, whatever it is."""
         try:
             document = decode(body)
@@ -45,12 +45,12 @@ class Failed(Exception):
         if isinstance(document, list) and document:
             document = document[0]
         if isinstance(document, dict) and isinstance(document.get("error"), dict):
-            return cls.told(document, code)
+            return cls.from_document(document, code)
         text = body.decode("utf-8", "replace").strip()[:_LONGEST]
         return cls(code, text or f"the model answered with status {code}")
 
     @classmethod
-    def told(cls, document: Document, code: int | None = None) -> Self:
+    def from_document(cls, document: Document, code: int | None = None) -> Self:
         """`document` is an error in Google's shape. `code`: the status that it came with; without one, as in a stream,
         its own holds."""
         error = document["error"]
@@ -70,7 +70,7 @@ def status_of(code: int) -> str:
 
 def google_error(error: Exception) -> tuple[int, Document]:
     """The status and the document that tell of an error as Google does; it knows no 422."""
-    if isinstance(error, Failed):
+    if isinstance(error, TurnFailed):
         return error.code, error.document
     problem = problem_of(error)
     code = 400 if problem.status == 422 else problem.status
@@ -84,7 +84,7 @@ def google_error(error: Exception) -> tuple[int, Document]:
 
 def openai_error(error: Exception) -> tuple[int, Document]:
     """The status and the document that tell of an error as OpenAI does; it has no 422 for its requests."""
-    if isinstance(error, Failed):
+    if isinstance(error, TurnFailed):
         status = error_status(error.code, error.document)
         return status, error_document(status, error.document)
     if isinstance(error, Invalid):

@@ -11,15 +11,15 @@ from starlette.responses import Response
 from addon.core.framing import sse
 from addon.core.framing.documents import Document, encode, get
 from addon.core.history.pairing import MissingResponses, Paired, UnknownResponses, pair
-from addon.gateway.answers import Gathered, calls_of, ends, joined, owed_answer
+from addon.gateway.answers import AnswerCollector, calls_of, is_final, merge_documents, owed_answer
 from addon.gateway.callers import access_of, caller_of
-from addon.gateway.conversations import Thread, Threads, new_response_id
+from addon.gateway.conversations import Conversation, Conversations, new_response_id
 from addon.gateway.describe import GEMINI_BODY, IN_GOOGLE_S_WORDS, UPSTREAM, parameters
 from addon.gateway.engine import Engine
-from addon.gateway.failures import Failed, google_error, in_google_s_words
+from addon.gateway.failures import TurnFailed, google_error, in_google_s_words
 from addon.gateway.gemini_request import GeminiRequest, read
 from addon.gateway.handover import Handover
-from addon.gateway.streaming import Stream, attended, ending
+from addon.gateway.streaming import Stream, answer_while_connected, stopping_problem
 from addon.gateway.upstream_factory import Caller
 from addon.web.access import needs
 from addon.web.describe import answers, body_example, group
@@ -63,12 +63,12 @@ _ANSWER = {
 }
 
 
-class GeminiDoor:
+class GeminiRoutes:
     """`key`: the Gemini API key of callers that send none."""
 
-    def __init__(self, engine: Engine, threads: Threads, key: str) -> None:
+    def __init__(self, engine: Engine, conversations: Conversations, key: str) -> None:
         self.engine = engine
-        self.threads = threads
+        self.conversations = conversations
         self.key = key
 
     def router(self) -> APIRouter:
@@ -85,44 +85,44 @@ class GeminiDoor:
             """`input` is a text, Parts or Contents. functionCall parts come back; functionResponse parts go in. With
             `conversation` (or `previousResponseId`) the history is kept here; with `stream` the answer is SSE."""
             caller, body = caller_of(request, api.settings.session, self.key), await request.body()
-            asked = read(parse(body))
+            parsed = read(parse(body))
             handover = self.engine.handover(caller, PATH, access_of(request).token, body)
-            documents = self._documents(caller, asked, handover)
-            return await attended(request, api, handover, lambda: self._answered(api, documents, asked))
+            documents = self._documents(caller, parsed, handover)
+            return await answer_while_connected(request, api, handover, lambda: self._answered(api, documents, parsed))
 
         return router
 
-    async def _answered(self, api: Api, documents: AsyncGenerator[Document], asked: GeminiRequest) -> Response:
+    async def _answered(self, api: Api, documents: AsyncGenerator[Document], parsed: GeminiRequest) -> Response:
         try:
             first = await anext(documents)
-        except Failed as error:
+        except TurnFailed as error:
             return in_google_s_words(error)
-        if asked.stream:
+        if parsed.stream:
             return Stream(_events(first, documents, api.stopping), api)
         async for _ in documents:
             pass  # there is one: the client has it
         return Response(encode(first), media_type="application/json; charset=UTF-8")
 
-    async def _documents(self, caller: Caller, asked: GeminiRequest, handover: Handover) -> AsyncGenerator[Document]:
+    async def _documents(self, caller: Caller, parsed: GeminiRequest, handover: Handover) -> AsyncGenerator[Document]:
         """The answer's documents. The conversation has moved on before the one with the finishReason goes out."""
-        with self.threads.alone(caller.session, asked.conversation):
-            if (earlier := await handover.earlier()) is not None:
+        with self.conversations.alone(caller.session, parsed.conversation):
+            if (earlier := await handover.earlier_answer()) is not None:
                 yield earlier
                 return
-            thread = await self.threads.find(caller.session, asked.conversation, asked.previous)
-            paired = _paired(thread, asked)
-            tools = thread.kept.tools if asked.tools is None else asked.tools
-            kept = thread.kept._replace(tools=tools, one_by_one=None)
+            conversation = await self.conversations.find(caller.session, parsed.conversation, parsed.previous)
+            paired = _paired(conversation, parsed)
+            tools = conversation.settings.tools if parsed.tools is None else parsed.tools
+            settings = conversation.settings._replace(tools=tools, one_by_one=None)
             response_id = new_response_id()
 
             async def keep(content: Document | None, answer: Document) -> None:
                 contents = paired.added if content is None else [*paired.added, content]
                 document = {"responseId": response_id}
-                await self.threads.add(
-                    thread,
+                await self.conversations.add(
+                    conversation,
                     response_id,
                     contents,
-                    kept=kept,
+                    settings=settings,
                     calls=calls_of(content),
                     document=document,
                     answer=answer,
@@ -130,50 +130,50 @@ class GeminiDoor:
                 )
 
             if paired.owed:
-                answer = owed_answer(paired.owed, asked.model, response_id)
+                answer = owed_answer(paired.owed, parsed.model, response_id)
                 await keep(None, answer)
                 yield answer
                 return
-            request = {"contents": paired.contents, **asked.more}
-            if kept.tools is not None:
-                request["tools"] = kept.tools
-            gathered, held = Gathered(), list[Document]()
-            async with self.engine.answer(caller, asked.model, request, handover, stream=asked.stream) as documents:
+            request = {"contents": paired.contents, **parsed.more}
+            if settings.tools is not None:
+                request["tools"] = settings.tools
+            collector, last = AnswerCollector(), list[Document]()
+            async with self.engine.answer(caller, parsed.model, request, handover, stream=parsed.stream) as documents:
                 async for document in documents:
                     document = {**document, "responseId": response_id}
-                    gathered.take(document)
-                    if gathered.finished or not asked.stream:
-                        held.append(document)
+                    collector.take(document)
+                    if collector.finished or not parsed.stream:
+                        last.append(document)
                     else:
                         yield document
-                if asked.stream and not gathered.finished:
-                    raise Failed(502, "toolgraft: the model's answer broke off: it has no finishReason")
-                if gathered.content is not None:
-                    await keep(gathered.content, joined(gathered.documents))
-                for document in held:
+                if parsed.stream and not collector.finished:
+                    raise TurnFailed(502, "toolgraft: the model's answer broke off: it has no finishReason")
+                if collector.content is not None:
+                    await keep(collector.content, merge_documents(collector.documents))
+                for document in last:
                     yield document
 
 
 async def _events(first: Document, rest: AsyncGenerator[Document], stopping: asyncio.Event) -> AsyncGenerator[bytes]:
     async with aclosing(rest):
         yield sse.encode(encode(first))
-        ended = ends(first)
+        ended = is_final(first)
         try:
             async for document in rest:
-                ended = ended or ends(document)
+                ended = ended or is_final(document)
                 yield sse.encode(encode(document))
         except Exception as error:
             yield sse.encode(encode(google_error(error)[1]))
         except asyncio.CancelledError:
             if ended or not stopping.is_set():
                 raise
-            yield sse.encode(encode(google_error(ending())[1]))
+            yield sse.encode(encode(google_error(stopping_problem())[1]))
 
 
-def _paired(thread: Thread, asked: GeminiRequest) -> Paired:
+def _paired(conversation: Conversation, parsed: GeminiRequest) -> Paired:
     """Raises Problem (400)."""
     try:
-        return pair(thread.contents, asked.given)
+        return pair(conversation.contents, parsed.given)
     except UnknownResponses as error:
         named = ", ".join(repr(one.get("id") or one.get("name")) for one in error.responses)
         words = f"input: no open call of the conversation has the functionResponse {named}"

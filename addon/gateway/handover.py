@@ -29,10 +29,10 @@ class Handover:
         self._proxy_id = proxy_id
         self._window = window
         self._response_id: str | None = None
-        self._is_kept = False
+        self._is_stored = False
         self._is_settled = False
 
-    async def earlier(self) -> Document | None:
+    async def earlier_answer(self) -> Document | None:
         """The answer that the same request got shortly before, and that did not reach its client. Raises
         StoreUnavailable."""
         if self._proxy_id is None or not self._window:
@@ -56,17 +56,17 @@ class Handover:
         """The answer, to be kept with the response until its client has it."""
         return None if self._proxy_id is None else UndeliveredAnswer(self._key, self._proxy_id, answer)
 
-    def kept(self, response_id: str) -> None:
+    def stored(self, response_id: str) -> None:
         """The response is in the store, and with it what its tools have done."""
-        self._is_kept = True
+        self._is_stored = True
         if self._proxy_id is not None:
             self._response_id = response_id
 
-    def taken_back(self) -> None:
+    def withdrawn(self) -> None:
         """It is there no more: of its loops the same request has what they have done."""
-        self._is_kept, self._response_id = False, None
+        self._is_stored, self._response_id = False, None
 
-    async def safe(self) -> None:
+    async def durable(self) -> None:
         """What was kept is on disk."""
         for runner in self.runners:
             await runner.handed_over()
@@ -78,7 +78,7 @@ class Handover:
             return
         self._is_settled = True
         for runner in self.runners:
-            await runner.handed_over(whole or self._is_kept)
+            await runner.handed_over(whole or self._is_stored)
         if self._response_id is None:
             return
         note = self._store.handed_over if whole else self._store.not_handed_over
@@ -90,7 +90,7 @@ class Handover:
             logger.exception("whether a client has its answer could not be noted")
 
 
-class Handed(Response):
+class HandoverResponse(Response):
     """An answer whose handover is settled once it was written, or cannot be."""
 
     def __init__(self, answer: Response, handover: Handover) -> None:

@@ -3,11 +3,11 @@
 from collections.abc import Callable, Mapping
 
 from addon.gateway import gemini, responses
-from addon.gateway.conversations import Threads
+from addon.gateway.conversations import Conversations
 from addon.gateway.engine import Engine
 from addon.gateway.failures import in_google_s_words, in_openai_s_words
-from addon.gateway.gemini import GeminiDoor
-from addon.gateway.responses import ResponsesDoor
+from addon.gateway.gemini import GeminiRoutes
+from addon.gateway.responses import ResponsesRoutes
 from addon.gateway.upstream_factory import UpstreamFactory
 from addon.graft.grafter import Grafter
 from addon.loop.executors import Executors
@@ -23,7 +23,7 @@ def key_of(environ: Mapping[str, str]) -> str:
     return next((value for name in _KEYS if (value := environ.get(name, "").strip())), "")
 
 
-def open_doors(
+def gateway_routes(
     *,
     store: Store,
     grafter: Callable[[], Grafter],
@@ -31,6 +31,9 @@ def open_doors(
     upstreams: UpstreamFactory,
     environ: Mapping[str, str],
 ) -> ExtraRoutes:
-    engine, threads, key = Engine(grafter, executors, upstreams), Threads(store), key_of(environ)
-    routes = [*ResponsesDoor(engine, threads, key).router().routes, *GeminiDoor(engine, threads, key).router().routes]
+    engine, conversations, key = Engine(grafter, executors, upstreams), Conversations(store), key_of(environ)
+    routes = [
+        *ResponsesRoutes(engine, conversations, key).router().routes,
+        *GeminiRoutes(engine, conversations, key).router().routes,
+    ]
     return ExtraRoutes(routes, {responses.PATH: in_openai_s_words, gemini.PATH: in_google_s_words})

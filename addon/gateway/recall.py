@@ -7,27 +7,27 @@ from addon.core.dialects.responses.items import CallOutput
 from addon.core.framing.documents import Document, get
 from addon.core.history.calls import responses_in
 from addon.core.history.steps import take_response
-from addon.gateway.conversations import Kept, Thread
+from addon.gateway.conversations import Conversation, ConversationSettings
 from store.base import Store, UnknownResponse
 
 
-async def past_of(store: Store, thread: Thread, wanted: ResponsesRequest) -> StoredCalls:
+async def stored_calls(store: Store, conversation: Conversation, parsed: ResponsesRequest) -> StoredCalls:
     """Raises StoreUnavailable."""
-    given = await store.given_calls(thread.session, wanted.call_ids)
+    given = await store.given_calls(conversation.session, parsed.call_ids)
     step: dict[str, Document] = {}
-    last = wanted.input.items[-1] if wanted.input.items else None
-    if isinstance(last, CallOutput) and last.call_id in given and last.call_id not in thread.calls:
-        step = await _given_one_by_one(store, thread.session, given[last.call_id].response_id)
-    answers = _answers(thread)
-    unanswered = [call_id for call_id in thread.calls if call_id not in answers]
+    last = parsed.input.items[-1] if parsed.input.items else None
+    if isinstance(last, CallOutput) and last.call_id in given and last.call_id not in conversation.calls:
+        step = await _given_one_by_one(store, conversation.session, given[last.call_id].response_id)
+    answers = _answers(conversation)
+    unanswered = [call_id for call_id in conversation.calls if call_id not in answers]
     return StoredCalls(
-        calls={**{call_id: one.part for call_id, one in given.items()}, **step, **thread.calls},
+        calls={**{call_id: one.part for call_id, one in given.items()}, **step, **conversation.calls},
         steps={call_id: one.response_id for call_id, one in given.items()},
-        waiting=list(thread.calls),
+        waiting=list(conversation.calls),
         answers=answers,
-        hidden=unanswered[1:] if thread.kept.one_by_one else (),
+        hidden=unanswered[1:] if conversation.settings.one_by_one else (),
         step=step,
-        has_history=bool(thread.contents),
+        has_history=bool(conversation.contents),
     )
 
 
@@ -37,20 +37,20 @@ async def _given_one_by_one(store: Store, session: str, response_id: str) -> dic
         response = await store.response(session, response_id)
     except UnknownResponse:
         return {}
-    return response.calls if Kept(**(response.tools or {})).one_by_one else {}
+    return response.calls if ConversationSettings(**(response.tools or {})).one_by_one else {}
 
 
-def _answers(thread: Thread) -> dict[str, Document]:
+def _answers(conversation: Conversation) -> dict[str, Document]:
     """The functionResponse Parts that calls of the last model turn have by now, by the ids that the client knows."""
-    left = responses_in(_behind_last_step(thread.contents))
-    found = {one["id"]: one for one in left if one.get("id") in thread.calls}
+    left = responses_in(_behind_last_step(conversation.contents))
+    found = {one["id"]: one for one in left if one.get("id") in conversation.calls}
     left = [one for one in left if one.get("id") not in found]
     answers: dict[str, Document] = {}
-    for call_id, part in thread.calls.items():
+    for call_id, part in conversation.calls.items():
         call = get(part, "functionCall")
         if (response := found.get(call_id) or take_response(call, left)) is not None:
-            kept = {key: value for key, value in response.items() if key != "id" or call.get("id")}
-            answers[call_id] = {"functionResponse": kept}
+            answer = {key: value for key, value in response.items() if key != "id" or call.get("id")}
+            answers[call_id] = {"functionResponse": answer}
     return answers
 
 

@@ -24,15 +24,15 @@ from addon.core.dialects.responses import (
 from addon.core.framing.documents import Document, encode
 from addon.core.history.pairing import join_responses
 from addon.core.tools.tool_plan import declared_names
-from addon.gateway.answers import ends
+from addon.gateway.answers import is_final
 from addon.gateway.callers import access_of, caller_of, session_of
-from addon.gateway.conversations import Kept, Thread, Threads, new_response_id
+from addon.gateway.conversations import Conversation, Conversations, ConversationSettings, new_response_id
 from addon.gateway.describe import IN_OPENAI_S_WORDS, RESPONSES_BODY, UPSTREAM, parameters
 from addon.gateway.engine import Engine
-from addon.gateway.failures import Failed, google_error, in_openai_s_words, openai_error
+from addon.gateway.failures import TurnFailed, google_error, in_openai_s_words, openai_error
 from addon.gateway.handover import Handover
-from addon.gateway.recall import past_of
-from addon.gateway.streaming import Stream, attended, ending
+from addon.gateway.recall import stored_calls
+from addon.gateway.streaming import Stream, answer_while_connected, stopping_problem
 from addon.gateway.upstream_factory import Caller
 from addon.web.access import needs
 from addon.web.describe import answers, body_example, group
@@ -106,9 +106,9 @@ class _Turn:
     `owed`: the calls that still have no output, by their ids; then nothing is asked. `step`: all calls of their step
     where it came with the request."""
 
-    thread: Thread
-    wanted: ResponsesRequest
-    kept: Kept
+    conversation: Conversation
+    parsed: ResponsesRequest
+    settings: ConversationSettings
     request: Document
     contents: list[Document]
     owed: dict[str, Document]
@@ -117,7 +117,7 @@ class _Turn:
     handover: Handover
 
 
-class _NotKept(Exception):
+class _NotStored(Exception):
     """A response could not be kept: its stream has these last events."""
 
     def __init__(self, events: Events) -> None:
@@ -125,13 +125,13 @@ class _NotKept(Exception):
         self.events = events
 
 
-class ResponsesDoor:
+class ResponsesRoutes:
     """`key`: the Gemini API key of callers that send none."""
 
-    def __init__(self, engine: Engine, threads: Threads, key: str) -> None:
+    def __init__(self, engine: Engine, conversations: Conversations, key: str) -> None:
         self.engine = engine
-        self.threads = threads
-        self.store = threads.store
+        self.conversations = conversations
+        self.store = conversations.store
         self.key = key
 
     def router(self) -> APIRouter:
@@ -149,12 +149,14 @@ class ResponsesDoor:
             items; the session's tools are run here."""
             try:
                 caller, body = caller_of(request, api.settings.session, self.key), await request.body()
-                wanted = read_request(parse(body))
+                parsed = read_request(parse(body))
             except Invalid as error:
                 return in_openai_s_words(error)
             handover = self.engine.handover(caller, PATH, access_of(request).token, body)
-            events = self._events(caller, wanted, handover, api.stopping)
-            return await attended(request, api, handover, lambda: _answered(api, events, stream=wanted.stream))
+            events = self._events(caller, parsed, handover, api.stopping)
+            return await answer_while_connected(
+                request, api, handover, lambda: _answered(api, events, stream=parsed.stream)
+            )
 
         @router.get(
             f"{PATH}/{{response_id}}",
@@ -180,9 +182,9 @@ class ResponsesDoor:
             """The items that the request gave, each with an id: the newest first, or with `order=asc` the oldest.
             `limit` (20, at most 100) of them, `after` an id."""
             response = await self._response(session_of(request, api.settings.session), response_id)
-            kept = (response.document or {}).get(_INPUT, [])
+            items = (response.document or {}).get(_INPUT, [])
             try:
-                return _json(input_page(kept, response.contents, request.query_params.multi_items()))
+                return _json(input_page(items, response.contents, request.query_params.multi_items()))
             except Invalid as error:
                 return in_openai_s_words(error)
 
@@ -214,75 +216,77 @@ class ResponsesDoor:
         return response
 
     async def _events(
-        self, caller: Caller, wanted: ResponsesRequest, handover: Handover, stopping: asyncio.Event
+        self, caller: Caller, parsed: ResponsesRequest, handover: Handover, stopping: asyncio.Event
     ) -> AsyncGenerator[Events]:
         """The events of a response, the first once nothing speaks against it. The conversation has moved on before the
-        last, which holds the whole. Without a stream what fails on the way is raised (Failed), as there."""
-        with self.threads.alone(caller.session, wanted.conversation):
-            if (earlier := await handover.earlier()) is not None:
+        last, which holds the whole. Without a stream what fails on the way is raised (TurnFailed), as there."""
+        with self.conversations.alone(caller.session, parsed.conversation):
+            if (earlier := await handover.earlier_answer()) is not None:
                 yield events_of(earlier)
                 return
-            thread = await self.threads.find(caller.session, wanted.conversation, wanted.previous_response_id)
-            turn = await self._turn(thread, wanted, handover)
+            conversation = await self.conversations.find(
+                caller.session, parsed.conversation, parsed.previous_response_id
+            )
+            turn = await self._turn(conversation, parsed, handover)
             yield turn.translator.start()
-            finished = not wanted.stream
+            finished = not parsed.stream
             try:
                 if turn.owed:
                     yield [*turn.translator.repeat_calls(turn.owed), *await self._end(turn)]
                     return
                 async with self.engine.answer(
-                    caller, wanted.model, turn.request, handover, stream=wanted.stream
+                    caller, parsed.model, turn.request, handover, stream=parsed.stream
                 ) as documents:
                     async for document in documents:
-                        finished = finished or ends(document)
+                        finished = finished or is_final(document)
                         yield turn.translator.feed(document)
                     if not finished:
-                        raise Failed(502, "toolgraft: the model's answer broke off: it has no finishReason")
+                        raise TurnFailed(502, "toolgraft: the model's answer broke off: it has no finishReason")
                     yield await self._end(turn)
-            except _NotKept as error:
+            except _NotStored as error:
                 yield error.events
             except Exception as error:
-                if not wanted.stream:
+                if not parsed.stream:
                     raise
                 yield turn.translator.fail(*google_error(error))
             except asyncio.CancelledError:
-                if not (wanted.stream and stopping.is_set() and turn.translator.status == "in_progress"):
+                if not (parsed.stream and stopping.is_set() and turn.translator.status == "in_progress"):
                     raise
-                yield turn.translator.fail(*google_error(ending()))
+                yield turn.translator.fail(*google_error(stopping_problem()))
 
-    async def _turn(self, thread: Thread, wanted: ResponsesRequest, handover: Handover) -> _Turn:
+    async def _turn(self, conversation: Conversation, parsed: ResponsesRequest, handover: Handover) -> _Turn:
         """Raises Invalid."""
-        past = await past_of(self.store, thread, wanted)
-        added = wanted.add_to(past)
-        one_by_one = wanted.parallel is False
-        if added.missing and wanted.parallel is None:
-            one_by_one = bool(thread.kept.one_by_one or past.step)
-        kept = Kept(
-            thread.kept.tools if wanted.declarations is None else _tools(wanted.declarations),
-            [*(thread.kept.system or ()), *wanted.input.system] or None,
+        past = await stored_calls(self.store, conversation, parsed)
+        added = parsed.add_to(past)
+        one_by_one = parsed.parallel is False
+        if added.missing and parsed.parallel is None:
+            one_by_one = bool(conversation.settings.one_by_one or past.step)
+        settings = ConversationSettings(
+            conversation.settings.tools if parsed.declarations is None else _tools(parsed.declarations),
+            [*(conversation.settings.system or ()), *parsed.input.system] or None,
             one_by_one or None,
         )
-        declared = [one for tool in kept.tools or () for one in tool.get("functionDeclarations", ())]
-        names = [name for tool in kept.tools or () for name in declared_names(tool)]
-        request: Document = {"contents": join_responses([*thread.contents, *added.contents])}
+        declared = [one for tool in settings.tools or () for one in tool.get("functionDeclarations", ())]
+        names = [name for tool in settings.tools or () for name in declared_names(tool)]
+        request: Document = {"contents": join_responses([*conversation.contents, *added.contents])}
         members = {
-            "tools": kept.tools,
-            "toolConfig": wanted.tool_config(names),
-            "systemInstruction": wanted.system_instruction(thread.kept.system or ()),
-            "generationConfig": wanted.generation_config or None,
+            "tools": settings.tools,
+            "toolConfig": parsed.tool_config(names),
+            "systemInstruction": parsed.system_instruction(conversation.settings.system or ()),
+            "generationConfig": parsed.generation_config or None,
         }
         translator = Translator(
-            wanted,
+            parsed,
             new_response_id(),
             new_id=_new_id,
             now=self.store.clock,
-            tools=function_tools(declared) if wanted.declarations is None and declared else None,
+            tools=function_tools(declared) if parsed.declarations is None and declared else None,
             one_by_one=one_by_one,
         )
         return _Turn(
-            thread,
-            wanted,
-            kept,
+            conversation,
+            parsed,
+            settings,
             request | {name: value for name, value in members.items() if value is not None},
             added.contents,
             {call_id: past.calls[call_id] for call_id in added.missing},
@@ -292,42 +296,42 @@ class ResponsesDoor:
         )
 
     async def _end(self, turn: _Turn) -> Events:
-        """The last events; what they tell of is kept before. Raises _NotKept, for a stream."""
+        """The last events; what they tell of is kept before. Raises _NotStored, for a stream."""
         translator = turn.translator
         events = translator.end()
         try:
             await self._keep(turn)
         except Exception as error:
-            if not turn.wanted.stream:
+            if not turn.parsed.stream:
                 raise
-            told = openai_error(error)[1]["error"]
+            body = openai_error(error)[1]["error"]
             number = events[0]["sequence_number"]
-            last = {"type": "error", "sequence_number": number, **{k: told[k] for k in ("code", "message", "param")}}
-            raise _NotKept([last]) from error
+            last = {"type": "error", "sequence_number": number, **{k: body[k] for k in ("code", "message", "param")}}
+            raise _NotStored([last]) from error
         return events
 
     async def _keep(self, turn: _Turn) -> None:
-        translator, wanted, thread = turn.translator, turn.wanted, turn.thread
-        said = translator.content
-        if translator.status == "failed" or (said is None and not turn.owed):
+        translator, parsed, conversation = turn.translator, turn.parsed, turn.conversation
+        content = translator.content
+        if translator.status == "failed" or (content is None and not turn.owed):
             return
         answer = translator.document()
         document: Document | None = None
         calls = turn.step if turn.owed else translator.calls
-        contents = turn.contents if said is None else [*turn.contents, said]
-        if not wanted.store:
-            if wanted.conversation is None:
+        contents = turn.contents if content is None else [*turn.contents, content]
+        if not parsed.store:
+            if parsed.conversation is None:
                 if turn.owed or not calls:
                     return
                 # a client that keeps its own history: only the calls, for their signatures
-                thread, contents = Thread(thread.session), []
+                conversation, contents = Conversation(conversation.session), []
         else:
-            document = answer | {_INPUT: stored_items(wanted.raw_input, turn.contents, _new_id)}
-        await self.threads.add(
-            thread,
+            document = answer | {_INPUT: stored_items(parsed.raw_input, turn.contents, _new_id)}
+        await self.conversations.add(
+            conversation,
             answer["id"],
             contents,
-            kept=turn.kept,
+            settings=turn.settings,
             calls=calls,
             document=document,
             answer=answer,
@@ -345,7 +349,7 @@ async def _answered(api: Api, events: AsyncGenerator[Events], *, stream: bool) -
     try:
         async for more in events:
             first = more or first
-    except Failed as error:
+    except TurnFailed as error:
         return in_openai_s_words(error)
     return _json(first[-1]["response"])
 

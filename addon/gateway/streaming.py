@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from addon.gateway.handover import Handed, Handover
+from addon.gateway.handover import Handover, HandoverResponse
 from addon.web.disconnect import DisconnectWatcher
 from addon.web.problems import Problem
 from addon.web.routing import Api
@@ -18,12 +18,14 @@ logger = logging.getLogger("toolgraft")
 _NOBODY = Response(status_code=499)
 
 
-async def attended(request: Request, api: Api, handover: Handover, work: Callable[[], Awaitable[Response]]) -> Response:
+async def answer_while_connected(
+    request: Request, api: Api, handover: Handover, work: Callable[[], Awaitable[Response]]
+) -> Response:
     """The answer that the work comes to; it is cancelled where the client hangs up, or the proxy stops. Raises Problem
     (503) in that case, and where the proxy is about to: the client may ask again, whatever the work failed with on its
     way out."""
     if api.draining:
-        raise ending()
+        raise stopping_problem()
     answers: list[Response] = []
 
     async def run() -> bool:
@@ -38,8 +40,8 @@ async def attended(request: Request, api: Api, handover: Handover, work: Callabl
         if not answers:
             await handover.settle(whole=False)
     if api.stopping.is_set() and (not answers or answers[0].status_code >= 500):
-        raise ending()
-    return Handed(answers[0], handover) if answers else _NOBODY
+        raise stopping_problem()
+    return HandoverResponse(answers[0], handover) if answers else _NOBODY
 
 
 @contextmanager
@@ -51,7 +53,7 @@ def _counted(api: Api) -> Iterator[None]:
         api.asked -= 1
 
 
-def ending() -> Problem:
+def stopping_problem() -> Problem:
     """What a client is told whose answer is ended with the proxy."""
     return Problem(503, "the proxy is ending", headers={"Retry-After": "1"})
 

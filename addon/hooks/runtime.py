@@ -14,7 +14,7 @@ from pathlib import Path
 
 from addon.control.app import ControlApp, create_app
 from addon.descriptors import connection_limits, raise_descriptor_limit
-from addon.gateway.mount import key_of, open_doors
+from addon.gateway.mount import gateway_routes, key_of
 from addon.gateway.upstream_factory import UpstreamFactory
 from addon.graft.grafter import Grafter
 from addon.loop.executors import Executors
@@ -117,7 +117,7 @@ class Runtime:
                 version=package_version(),
                 pins=pins,
                 shared=lambda: self.grafter.session_configs.shared,
-                extra_routes=open_doors(
+                extra_routes=gateway_routes(
                     store=store,
                     grafter=lambda: self.grafter,
                     executors=self.executors,

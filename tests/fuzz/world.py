@@ -7,7 +7,7 @@ import httpx2
 from addon.control.app import ControlApp, create_app
 from addon.core.framing.documents import Document, encode
 from addon.core.framing.sse import encode as sse_event
-from addon.gateway.mount import open_doors
+from addon.gateway.mount import gateway_routes
 from addon.gateway.upstream_factory import Caller
 from addon.graft.grafter import Grafter
 from addon.loop.executors import Executors
@@ -51,7 +51,7 @@ class World:
         metrics, self._http = Metrics(), httpx2.AsyncClient(transport=Wire(_gemini))
         self._executors = Executors(self.store, Tools(), self._http, proxy_id="this", count=metrics.answered)
         grafter = Grafter(self.store, self.settings, metrics, owners=self._executors)
-        extra_routes = open_doors(
+        extra_routes = gateway_routes(
             store=self.store,
             grafter=lambda: grafter,
             executors=self._executors,

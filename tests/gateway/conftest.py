@@ -12,7 +12,7 @@ import pytest
 from addon.control.app import ControlApp, create_app
 from addon.core.framing.documents import Document
 from addon.fake_gemini.server import StrictGemini
-from addon.gateway.mount import open_doors
+from addon.gateway.mount import gateway_routes
 from addon.gateway.upstream_factory import Caller
 from addon.loop.upstream import Outgoing, Upstream
 from store.backends.memory import MemoryStore
@@ -56,7 +56,7 @@ class House:
     def _build(self) -> None:
         self.proxy = Proxy(store=self.store, **self.options)
         self.outside = Outside(self.proxy)
-        extra_routes = open_doors(
+        extra_routes = gateway_routes(
             store=self.store,
             grafter=lambda: self.proxy.grafter,
             executors=self.proxy.executors,

@@ -12,7 +12,7 @@ import httpx2
 import pytest
 
 from addon.core.framing.documents import Document
-from addon.gateway.answers import joined
+from addon.gateway.answers import merge_documents
 from addon.web.access import ANYONE
 from store.base import StoreUnavailable
 from tests.gateway.conftest import MODEL, URL, House
@@ -392,9 +392,9 @@ def test_the_documents_of_a_stream_are_joined_for_each_candidate() -> None:
     }
     second = {"content": {"role": "model", "parts": [{"text": "a"}]}, "finishReason": "SAFETY", "index": 1}
     whole = {"candidates": [first, second], "modelVersion": "m", "usageMetadata": {"totalTokenCount": 3}}
-    assert joined(stream) == whole
-    assert joined([whole]) is whole
-    assert joined([{"promptFeedback": {"blockReason": "SAFETY"}}, {"modelVersion": "m"}]) == {
+    assert merge_documents(stream) == whole
+    assert merge_documents([whole]) is whole
+    assert merge_documents([{"promptFeedback": {"blockReason": "SAFETY"}}, {"modelVersion": "m"}]) == {
         "promptFeedback": {"blockReason": "SAFETY"},
         "modelVersion": "m",
     }
