@@ -76,8 +76,8 @@ def show_held(url: options.Url = None, as_json: options.Json = False) -> None:
     if as_json:
         output.print_json(items)
         return
-    for held in items:
-        _show_difference(held)
+    for tool in items:
+        _show_difference(tool)
     output.note(
         f"{len(items)} tools are held back{'; toolgraft tools accept SERVER/TOOL accepts one' if items else ''}"
     )
@@ -97,18 +97,18 @@ def accept_tools(
     if bool(tools) == accept_all:
         raise typer.BadParameter("name tools as SERVER/TOOL, or give --all")
     with Api(url) as api:
-        held = {f"{one['server']}/{one['tool']}": one for one in api.get(_HELD)["items"]}
-        for name in list(held) if accept_all else tools or ():
-            if name not in held:
-                output.fail(f"{name} is not held back; held back: {', '.join(held) or 'none'}")
-            _show_difference(held[name])
-            api.post("/v1/mcp/accept", {field: held[name][field] for field in ("server", "tool", "digest")})
+        found = {f"{one['server']}/{one['tool']}": one for one in api.get(_HELD)["items"]}
+        for name in list(found) if accept_all else tools or ():
+            if name not in found:
+                output.fail(f"{name} is not held back; held back: {', '.join(found) or 'none'}")
+            _show_difference(found[name])
+            api.post("/v1/mcp/accept", {field: found[name][field] for field in ("server", "tool", "digest")})
             print(output.plain(f"{name}: accepted"))
 
 
-def _show_difference(held: dict[str, Any]) -> None:
-    print(output.plain(f"{held['server']}/{held['tool']}: {', '.join(held['fields'])}"))
-    for line in held["diff"].splitlines():
+def _show_difference(tool: dict[str, Any]) -> None:
+    print(output.plain(f"{tool['server']}/{tool['tool']}: {', '.join(tool['fields'])}"))
+    for line in tool["diff"].splitlines():
         print(output.plain(f"  {line}"))
 
 

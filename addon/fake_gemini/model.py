@@ -197,8 +197,8 @@ def _text_answer(history: list[HistoryTurn], start: int, request: dict[str, Any]
         return _describe_results(results)
     if match := _SUM.search(text):
         return _sum(match)
-    if said := _SAY.match(text):
-        return said[1].strip()
+    if match := _SAY.match(text):
+        return match[1].strip()
     return f'You said: "{text}". How can I help you with that?'
 
 

@@ -177,9 +177,9 @@ def _vertex_problem(schema: dict[str, Any], where: str) -> str | None:
         )
     if "anyOf" not in schema and schema.get("type") in (None, "TYPE_UNSPECIFIED"):
         return f"`{where}` schema didnt specify the schema type field."
-    inside = [(item, f"{where}.{name}") for name, item in (schema.get("properties") or {}).items()]
-    inside += [(item, where) for item in (*(schema.get("anyOf") or []), schema.get("items")) if item is not None]
-    return next((problem for item, place in inside if (problem := _vertex_problem(item, place))), None)
+    nested = [(item, f"{where}.{name}") for name, item in (schema.get("properties") or {}).items()]
+    nested += [(item, where) for item in (*(schema.get("anyOf") or []), schema.get("items")) if item is not None]
+    return next((problem for item, place in nested if (problem := _vertex_problem(item, place))), None)
 
 
 def _snake(name: str) -> str:

@@ -86,7 +86,7 @@ class Pins:
     def accept(self, server: str, tool: str, digest: str) -> None:
         """Accept a tool as it is now, whose digest must be `digest`. Raises NotHeldBack, ChangedAgain, and OSError if
         the file cannot be written: the tool then stays held back."""
-        found = next((held for held in self.held_back() if (held.server, held.tool) == (server, tool)), None)
+        found = next((one for one in self.held_back() if (one.server, one.tool) == (server, tool)), None)
         if found is None:
             raise NotHeldBack(f"the tool {tool} of the MCP server {server} is not held back")
         if found.digest != digest:

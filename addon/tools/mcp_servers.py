@@ -180,13 +180,15 @@ class McpSource(ToolSource):
 
     def _apply_pins(self) -> None:
         """Offer the usable tools, except those that differ from their pins."""
-        held = self._pins.update(self._pin_name, self._descriptions, self._apply_pins) if self._pins is not None else []
-        for tool in held:
+        held_back = (
+            self._pins.update(self._pin_name, self._descriptions, self._apply_pins) if self._pins is not None else []
+        )
+        for tool in held_back:
             self._warn_once(
                 f"the tool {tool.tool!r} is held back: its {', '.join(tool.fields)} changed (now {tool.digest[:12]}); "
                 "`toolgraft tools held` shows how, and `toolgraft tools accept` accepts it as it is now"
             )
-        held_names = {tool.tool for tool in held}
+        held_names = {tool.tool for tool in held_back}
         tools = {name: tool for name, tool in self._usable.items() if name not in held_names}
         differ, self._tools = tools != self._tools, tools
         if differ and self._opened and self.changed:

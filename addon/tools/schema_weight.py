@@ -55,7 +55,7 @@ class _Weigher:
         if (known := self._known.get(id(schema))) is not None:
             return known
         self._open.add(id(schema))
-        own, inside, choices_inside = 1, 0, 0
+        own, nested, choices_inside = 1, 0, 0
         for key, value in schema.items():
             if key in _CHOICES or key == "$ref":
                 for choice in value if key in _CHOICES and isinstance(value, list) else [self._resolve(value)]:
@@ -65,13 +65,13 @@ class _Weigher:
             elif key in ("properties", "prefixItems", "items", "additionalProperties"):
                 members = _members(key, value)
                 own += len(members) // 8
-                inside = max(inside, *(count for member in members for count in self.weigh(member)), 0)
+                nested = max(nested, *(count for member in members for count in self.weigh(member)), 0)
             elif key in _CHEAP_ASSERTIONS:
                 own += len(value) // 4 if isinstance(value, list) else 0
             elif key not in _ANNOTATIONS and not key.startswith("x-"):
                 raise _Unbounded
         self._open.discard(id(schema))
-        self._known[id(schema)] = found = own, inside + choices_inside
+        self._known[id(schema)] = found = own, nested + choices_inside
         return found
 
     def _resolve(self, ref: Any) -> Any:
