@@ -1,4 +1,4 @@
-"""The way of a request: read, tools exchanged, history rewritten, missing results waited for.
+"""Rewrites a request: reads it, exchanges its tools, rewrites its history, and waits for missing results.
 
 One `Grafter` serves the whole proxy. It suspends only in the store and while it waits for results.
 """
@@ -43,16 +43,16 @@ _CONTINUATIONS = 128
 _STANDARD = str.maketrans("-_", "+/")
 _ANSWERED = (Operation.GENERATE, Operation.STREAM)
 type _Note = tuple[str, Sequence[bytes], bytes]
-"""What is told to `Store.save_plain`."""
+"""The arguments of `Store.save_plain`."""
 
 _ASKERS = 256
-"""For how many askers, with a system instruction each, the beginnings of keys are kept."""
+"""The most pairs of asker and system instruction with cached keys."""
 
 _NOTES = 1024
-"""How many turns without calls wait at most for a store that fails."""
+"""The most turns without calls that wait for a failed store."""
 
 _MISSES = 4096
-"""Of how many turns it is remembered that they were missed, and told."""
+"""The most missed turns that are remembered, so that each is logged once."""
 
 _MISSED = {
     Miss.AMBIGUOUS: "turns of the session that read the same mean different things",
@@ -83,7 +83,7 @@ EXCHANGE_FAILED = (GraftFailed, StoreUnavailable)
 
 
 class Grafter:
-    """`owners` says what runs the calls; None: they are all answered by hand."""
+    """`owners`: what runs the calls; None: all calls are answered by hand."""
 
     def __init__(
         self,
@@ -147,7 +147,7 @@ class Grafter:
         except StoreUnavailable as error:
             return self.failure_outcome(target, body, error)
         except Exception as error:
-            self.prefixes = Prefixes()  # what is remembered of a chat must not fail each request of it
+            self.prefixes = Prefixes()  # a faulty cached beginning must not fail every request of its chat
             return self.failure_outcome(target, body, self.failed(error, "a request could not be rewritten"))
 
     def failure_outcome(self, target: Target, body: bytes, error: ExchangeFailed) -> Outcome:
@@ -163,18 +163,18 @@ class Grafter:
         return Reply(500 if broken else 503, "application/json; charset=UTF-8", _error_body(wire_of(target), error))
 
     def failed(self, error: Exception, what: str = "an answer could not be captured") -> "GraftFailed":
-        """What an error that nothing foresaw is turned into, once it is logged. `what` it means, in words."""
+        """Log an unexpected error. Returns the failure to raise or report. `what`: its meaning, in words."""
         self.metrics.error("graft")
         logger.error(what, exc_info=error)
         return GraftFailed(f"{what}: {type(error).__name__}")
 
     def warn(self, text: str) -> None:
-        """Say it once in a while: see `Warner`."""
+        """Log a warning, at a limited rate: see `Warner`."""
         self._warner.warn(text)
 
     async def note(self, session: str, keys: Sequence[bytes], chain: bytes) -> None:
-        """Note a turn without calls. An answer does not fail because that cannot be done now: it is done later, behind
-        the notes that come after it, so that one that fails each time keeps no other back."""
+        """Note a turn without calls. If the store fails, the answer does not: the note is made later, after all newer
+        ones, so that a note that always fails blocks no other."""
         note: _Note | None = session, keys, chain
         try:
             while note is not None:
@@ -197,16 +197,16 @@ class Grafter:
         self._notes.append(note)
 
     def keep_continuation(self, session: str, token: str, paused: Paused) -> None:
-        """Remember an answer until the client asks for the rest of it."""
+        """Keep an answer until the client asks for its rest."""
         self._continuations[session, _token_bytes(token)] = paused
         if len(self._continuations) > _CONTINUATIONS:
             self._continuations.popitem(last=False)
 
     def continuation(self, session: str, token: str) -> Paused | None:
-        """The answer that a continuationToken goes on with."""
+        """The answer that a continuationToken continues."""
         return self._continuations.get((session, _token_bytes(token)))
 
-    # --- the way ----------------------------------------------------------------------------------------------
+    # --- the request ------------------------------------------------------------------------------------------
 
     async def _request(
         self, target: Target, config: SessionConfig, body: bytes, asker: str | bytes, takes_ids: bool, hangup: Hangup
@@ -236,7 +236,7 @@ class Grafter:
             on_pending = config.on_pending if plan.rewrites or config.on_pending != "block" else "pass"
             outcome = await self._hits(wire, config, keys, request, model, on_pending if waits else None, hangup)
         if wire.native:
-            self.prefixes.keep(config.session, path, request)  # with what was found for it
+            self.prefixes.keep(config.session, path, request)  # with its ledger look-ups
         if isinstance(outcome, (Reply, Abandoned)):
             return outcome
         rules = config.rules(plan, generation(model), keep_unanswered=True, ids=takes_ids, kept=wire.keeps_history)
@@ -255,11 +255,11 @@ class Grafter:
         return Forward(rewritten, exchange)
 
     def _may_hide(self, config: SessionConfig) -> bool:
-        """Whether answers of the session may hold what their clients are not shown, or did."""
+        """Whether answers of the session hide parts from their clients, or once did."""
         return config.strips or bool(config.toolbox.names) or config.revision != 0
 
     async def _cached_plan(self, config: SessionConfig, cached: str) -> ToolPlan | None:
-        """What a request declares that names a cachedContent; None where it is not known here."""
+        """The plan of a request that names a cachedContent; None if the proxy does not know the cachedContent."""
         tools = await self.store.cached_tools(config.session, cached)
         if tools is None:
             return None
@@ -277,8 +277,8 @@ class Grafter:
         on_pending: OnPending | None,
         hangup: Hangup,
     ) -> Hits | Reply | Abandoned:
-        """What the history's turns are. `on_pending`: what happens where the last has calls without results; None:
-        they are not even waited for where they are being run."""
+        """The true turns of the history. `on_pending`: what to do if the last turn has calls without results; None: do
+        not wait, not even for running calls."""
         hits = await self._look_up(config, keys, request, config.revision)
 
         async def look_up() -> Hits:
@@ -307,14 +307,14 @@ class Grafter:
         return Keys(secret, asker, name, instruction) if name else self._unnamed(secret, asker, "", instruction)
 
     async def _look_up(self, config: SessionConfig, keys: Keys, request: Request, revision: int | None) -> Hits:
-        """`revision`: the ledger's, as it is to be looked up at least."""
+        """`revision`: the oldest revision of the ledger that will do."""
         missed = functools.partial(self._missed, config, keys)
         return await hits_of(
             self.store, config.session, revision, keys, request.body, request.history, config.placeholder, missed
         )
 
     def _missed(self, config: SessionConfig, keys: Keys, turn: HistoryTurn, miss: Miss) -> None:
-        """Count and tell of a turn that was not found though its words are known: once, however often it is sent."""
+        """Count and log a turn that was not found although its words are known: once, however often it is sent."""
         key = config.session, keys.history(turn.key, turn.chain)
         if key in self._misses:
             return
@@ -327,7 +327,7 @@ class Grafter:
     async def _wait_for_running(
         self, config: SessionConfig, look_up: LookUp, request: Request, hits: Hits, hangup: Hangup
     ) -> Hits | Abandoned:
-        """Calls of the last step that are being run are waited for, whatever the settings say of pending ones."""
+        """Wait for running calls of the last step, whatever the settings say about pending ones."""
         return await self._wait(config, look_up, request, hits, hangup, None)
 
     async def _wait(
@@ -339,15 +339,15 @@ class Grafter:
         hangup: Hangup,
         timeout: float | None,
     ) -> Hits | Abandoned:
-        """Wait until the last step has all its answers, at most for `timeout` seconds; None: as long as calls of it are
-        being run."""
+        """Wait until the last step has all its answers, at most `timeout` seconds; None: as long as any of its calls is
+        running."""
         clock = asyncio.get_running_loop().time
         deadline = None if timeout is None else clock() + timeout
         gone = asyncio.ensure_future(hangup())
         try:
             while calls := await self._waited_for(config, request, hits, only_running=timeout is None):
-                left = None if deadline is None else deadline - clock()
-                changed = (left is None or left > 0) and await until_one_changes(self.store, calls, gone, left)
+                seconds = None if deadline is None else deadline - clock()
+                changed = (seconds is None or seconds > 0) and await until_one_changes(self.store, calls, gone, seconds)
                 if gone.done():
                     return Abandoned()
                 hits = await look_up()
@@ -379,7 +379,7 @@ class Grafter:
 
 
 def _plan(target: Target, config: SessionConfig, request: Request, model: str) -> ToolPlan | None:
-    """What the request declares; None where it is to be left alone."""
+    """The plan for the request's tools; None if the request is to be left alone."""
     toolbox = config.toolbox
     if cannot_use_functions(request.value("generationConfig"), model):
         if config.strips:
@@ -409,12 +409,12 @@ def _error_body(wire: Wire, error: ExchangeFailed) -> bytes:
 
 
 def _counts_tools(target: Target, request: Request) -> bool:
-    """Whether a countTokens request has a place for tools, or can be given one."""
+    """Whether a countTokens request has a field for tools, or can get one."""
     return target.surface != "codeassist" or request.value("tools") is not None
 
 
 def _token_bytes(token: str) -> bytes | str:
-    """What a token stands for: clients send it back in the other alphabet of base64."""
+    """The bytes of a token: clients may send it back in base64's other alphabet."""
     try:
         return base64.b64decode(
             token.translate(_STANDARD).rstrip("=") + "=" * (-len(token.rstrip("=")) % 4), validate=True
@@ -424,7 +424,7 @@ def _token_bytes(token: str) -> bytes | str:
 
 
 def _text_in(request: Request, name: str) -> str:
-    """A member that is a string; "" for none."""
+    """The value of a string member, or ""."""
     value = request.value(name)
     text = decode(value) if value is not None else ""
     return text if isinstance(text, str) else ""
