@@ -37,11 +37,11 @@ def show(
     from pydantic import ValidationError
 
     from addon.graft.grafter import GraftFailed
-    from addon.hooks.replay import Replayed
+    from addon.graft.replay import ReplayedRequest
     from addon.settings import explain
     from store.base import StoreError
 
-    async def collect() -> list[Replayed]:
+    async def collect() -> list[ReplayedRequest]:
         return await _replay(file, session, tools, store, option_texts or [])
 
     try:
@@ -68,7 +68,8 @@ async def _replay(
 ) -> list[Any]:
     from addon.cli.documents import read_json
     from addon.core.tools.tool_forms import normalise
-    from addon.hooks.replay import replay
+    from addon.graft.replay import replay
+    from addon.hooks.recordings import recorded_requests
     from addon.options import parse_options
     from addon.settings import Settings
     from addon.urls import redacted
@@ -93,7 +94,8 @@ async def _replay(
         raise ValueError(f"the store {redacted(url)}: {error}") from None
     await store.open()
     try:
-        return [request async for request in replay(file, store, settings, session=session, toolset=toolset)]
+        requests = recorded_requests(file)
+        return [request async for request in replay(requests, store, settings, session=session, toolset=toolset)]
     finally:
         await store.close()
 

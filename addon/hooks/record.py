@@ -9,7 +9,7 @@ keeps them, those that were dropped and those that were injected marked so.
 import base64
 import logging
 import os
-from typing import IO, Any, NamedTuple
+from typing import IO
 
 from mitmproxy import http, io
 
@@ -113,31 +113,3 @@ class Recording:
             }
         }
         return copy
-
-
-class Sent(NamedTuple):
-    """What a recorded flow's client sent; `grafted`: the recording does not say it, and this is what went upstream.
-    `session`: None where it does not say it. `keeps`: its tools are kept whatever its session does with tools."""
-
-    body: bytes
-    grafted: bool
-    session: str | None
-    keeps: bool
-
-
-def client_sent(flow: http.HTTPFlow) -> Sent:
-    kept = _kept(flow)
-    grafted = "client_body" not in kept
-    body = flow.request.content or b"" if grafted else base64.b64decode(kept["client_body"])
-    return Sent(body, grafted, str(kept["session"]) if "session" in kept else None, kept.get("client_tools") == "keep")
-
-
-def asker_in_flow(flow: http.HTTPFlow) -> str | bytes:
-    """Who asked in a recorded flow: what the flow says of it, or the digest that the store of its time had."""
-    digest = _kept(flow).get("asker")
-    return bytes.fromhex(digest) if isinstance(digest, str) else asker_in(flow.request)
-
-
-def _kept(flow: http.HTTPFlow) -> dict[str, Any]:
-    kept = flow.metadata.get(METADATA)
-    return kept if isinstance(kept, dict) else {}

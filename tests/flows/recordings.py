@@ -6,7 +6,7 @@ from typing import Any
 from mitmproxy import http, io
 
 from addon.core.history.placeholder import TURN_ID
-from addon.hooks.record import client_sent
+from addon.hooks.recordings import client_request
 from tests.e2e.proxies import weather
 
 FOLDER = Path(__file__).parent
@@ -22,7 +22,7 @@ def flows_of(path: Path) -> list[http.HTTPFlow]:
 
 def sent_by_client(flow: http.HTTPFlow) -> bytes:
     """The request's body before it was rewritten."""
-    return client_sent(flow).body
+    return client_request(flow).body
 
 
 def turn_ids(flows: list[http.HTTPFlow]) -> list[str]:

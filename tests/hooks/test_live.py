@@ -18,9 +18,10 @@ from mitmproxy.proxy.layers.websocket import WebsocketEndHook, WebsocketMessageH
 from mitmproxy.websocket import WebSocketData, WebSocketMessage
 from wsproto.frame_protocol import Opcode
 
+from addon.graft.replay import replay
 from addon.hooks import live
 from addon.hooks.live import _Injected
-from addon.hooks.replay import replay
+from addon.hooks.recordings import recorded_requests
 from addon.loop.live import LiveSession
 from addon.settings import Settings
 from store.base import StoreUnavailable
@@ -358,7 +359,9 @@ async def test_a_connection_is_recorded_once_at_its_end_and_a_replay_passes_it_o
     assert flow.websocket is not None
     assert b"get_weather" in flow.websocket.messages[0].content
     assert "a-secret" not in flow.request.path
-    assert [one async for one in replay(path, hooks.store, Settings(), session=None, toolset=None)] == []
+    assert [
+        one async for one in replay(recorded_requests(path), hooks.store, Settings(), session=None, toolset=None)
+    ] == []
 
 
 async def test_a_frame_for_a_connection_that_has_just_ended_is_let_go(

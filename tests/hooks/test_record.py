@@ -5,8 +5,7 @@ from pathlib import Path
 
 from mitmproxy import http
 
-from addon.hooks.record import client_sent
-from addon.hooks.replay import flows_of
+from addon.hooks.recordings import client_request, flows_of
 from tests.hooks.harness import Hooks, request, response
 
 Make = Callable[..., Hooks]
@@ -25,4 +24,4 @@ async def test_a_recording_keeps_of_a_flows_metadata_its_own_entry_alone(make: M
     await hooks.done()
     assert b"pass-word" not in path.read_bytes()
     (recorded,) = flows_of(path)
-    assert client_sent(recorded) == (b'{"contents":[]}', False, "bob", False)
+    assert client_request(recorded) == (b'{"contents":[]}', False, "bob", False)

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from mitmproxy import io
 
-from addon.hooks.replay import Replayed, replay
+from addon.graft.replay import ReplayedRequest, replay
+from addon.hooks.recordings import recorded_requests
 from addon.settings import Settings
 from store.backends.memory import MemoryStore
 from store.models import Toolset
@@ -50,9 +51,9 @@ async def test_what_was_sent_is_what_a_replay_with_the_same_options_sends(
     assert ("id" in sent["contents"][1]["parts"][0]["functionCall"]) is ("/v1/" not in url)
     await hooks.answer(flow, response(b"{}"))
 
-    async def replayed(**options: str) -> list[Replayed]:
+    async def replayed(**options: str) -> list[ReplayedRequest]:
         settings = Settings.from_options({f"graft_{name}": value for name, value in options.items()})
-        return [one async for one in replay(path, hooks.store, settings, session=None, toolset=None)]
+        return [one async for one in replay(recorded_requests(path), hooks.store, settings, session=None, toolset=None)]
 
     assert [one.changed for one in await replayed(**options)] == [False, False]
     if "client_tools" in options:
@@ -76,7 +77,7 @@ async def test_what_went_upstream_with_tools_that_were_kept_goes_up_the_same_aga
         flow.metadata = {"graft": metadata} if metadata else {}
         with path.open("wb") as file:
             io.FlowWriter(file).add(flow)
-        (one,) = [one async for one in replay(path, store, settings, session=None, toolset=toolset)]
+        (one,) = [one async for one in replay(recorded_requests(path), store, settings, session=None, toolset=toolset)]
         assert isinstance(one.after, dict)
         return one.after
 
@@ -99,7 +100,10 @@ async def test_a_replay_of_one_session_leaves_out_the_others(tmp_path: Path) -> 
             io.FlowWriter(file).add(flow)
 
     async def sessions(session: str | None) -> list[str]:
-        return [one.session async for one in replay(path, store, Settings(), session=session, toolset=Toolset())]
+        return [
+            one.session
+            async for one in replay(recorded_requests(path), store, Settings(), session=session, toolset=Toolset())
+        ]
 
     assert await sessions(None) == ["work", "home", "default"]
     assert await sessions("work") == ["work", "work"]

@@ -1,12 +1,10 @@
-"""Recorded client requests pushed through today's rewriting, offline: what would go upstream now, beside what did."""
+"""Rewrites recorded client requests again, offline, and compares what would go upstream now with what did."""
 
 import dataclasses
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
-from pathlib import Path
-
-from mitmproxy import exceptions, http, io
+from typing import NamedTuple
 
 from addon.core.framing.documents import Document, Malformed, decode, encode, get, objects
 from addon.core.security.credentials import masked
@@ -14,18 +12,40 @@ from addon.core.tools.tool_plan import Toolbox, declared_names
 from addon.graft.exchange import Forward, Reply
 from addon.graft.grafter import Grafter
 from addon.graft.session_config import SessionConfig
-from addon.hooks.record import asker_in_flow, client_sent
 from addon.metrics import Metrics
 from addon.settings import Settings
-from addon.surfaces import Operation, match, match_path, takes_ids
+from addon.surfaces import Target, takes_ids
 from store.base import Store
 from store.models import Toolset
 
 
+class ClientRequest(NamedTuple):
+    """What the client sent. `grafted`: the recording lacks it, and `body` is what went upstream. `session`: None if the
+    recording does not name one. `keeps_tools`: the client's tools are kept whatever the session does with tools."""
+
+    body: bytes
+    grafted: bool
+    session: str | None
+    keeps_tools: bool
+
+
 @dataclass(frozen=True, slots=True)
-class Replayed:
-    """One request. `before` is what the recording sent upstream, `after` what would be sent today: JSON documents, or
-    text where a body is no JSON. `note` says what else there is to know."""
+class RecordedRequest:
+    """A request as it went upstream. `client`: as the client sent it; `asker`: who asked, or the digest of it."""
+
+    target: Target
+    method: str
+    path: str
+    url: str
+    body: bytes
+    client: ClientRequest
+    asker: str | bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayedRequest:
+    """`before` is what the recording sent upstream, `after` what would be sent now: JSON documents, or text if a body
+    is not JSON. `note` says what else there is to know."""
 
     method: str
     url: str
@@ -39,34 +59,27 @@ class Replayed:
         return self.before != self.after
 
 
-def flows_of(path: Path) -> list[http.HTTPFlow]:
-    """The HTTP flows of a file. Raises OSError, or ValueError where mitmproxy cannot read it."""
-    with path.open("rb") as file:
-        try:
-            return [flow for flow in io.FlowReader(file).stream() if isinstance(flow, http.HTTPFlow)]
-        except exceptions.FlowReadException as error:
-            raise ValueError(f"{path}: not a file of mitmproxy flows: {error}") from error
-
-
 async def replay(
-    path: Path, store: Store, settings: Settings, *, session: str | None, toolset: Toolset | None
-) -> AsyncIterator[Replayed]:
-    """Every request of the file that is a surface's, in order; of `session` alone where it is given, to which belong
-    those that the recording knows no session of. `toolset` stands in for a session's tools. The store is only read:
-    open it so."""
+    requests: Iterable[RecordedRequest],
+    store: Store,
+    settings: Settings,
+    *,
+    session: str | None,
+    toolset: Toolset | None,
+) -> AsyncIterator[ReplayedRequest]:
+    """Replay the requests in order.
+
+    If `session` is given, only its requests are replayed; requests without a recorded session count as its own.
+    `toolset` replaces the sessions' tools. The store is only read: open it read-only."""
     grafter = Grafter(store, settings, Metrics())
-    for flow in flows_of(path):
-        request = flow.request
-        target = match(request.method, request.host, request.path) or match_path(request.method, request.path)
-        if target is None or target.operation is Operation.LIVE:
-            continue  # of a Live connection nothing is in the request
-        client = client_sent(flow)
+    for request in requests:
+        client = request.client
         name = client.session or session or settings.session
         if session not in (None, name):
             continue
         config = await _session_config(grafter, name, toolset)
-        body, sent = client.body, request.content or b""
-        if config is not None and client.keeps:
+        body = client.body
+        if config is not None and client.keeps_tools:
             config = dataclasses.replace(config, client_tools="keep")
         if config is not None and not config.strips and client.grafted:
             body = _ungrafted(body, config.toolbox)
@@ -75,22 +88,24 @@ async def replay(
             note = f"session {name} has no toolset: nothing is rewritten"
         else:
             outcome = await grafter.request(
-                target,
+                request.target,
                 dataclasses.replace(config, on_pending="pass"),
                 body,
-                asker=asker_in_flow(flow),
-                takes_ids=takes_ids(target, request.path),
+                asker=request.asker,
+                takes_ids=takes_ids(request.target, request.path),
             )
             if isinstance(outcome, Forward):
                 after = outcome.body
             elif isinstance(outcome, Reply):
                 after, note = outcome.body, f"answered by the proxy with {outcome.status}"
-        yield Replayed(request.method, masked(request.pretty_url), name, _document(sent), _document(after), note)
+        yield ReplayedRequest(
+            request.method, masked(request.url), name, _document(request.body), _document(after), note
+        )
 
 
 def _ungrafted(body: bytes, toolbox: Toolbox) -> bytes:
-    """A request that went upstream, without the toolset's tools, which stand behind those that the client kept: else
-    they would be taken for the client's own, and join them once more."""
+    """Removes the toolset's tools, which follow the client's own, from a request that went upstream. Otherwise they
+    would be taken for the client's and added a second time."""
     document = _document(body)
     tools = list(objects(get(document, "tools"))) if isinstance(document, dict) else []
     ours = re.compile(f"(?:{'|'.join(map(re.escape, toolbox.names))})(?:_g\\d+)?")
