@@ -1,4 +1,4 @@
-"""Steps of calls that a scripted model makes, and what it is told of them."""
+"""Steps of calls by a scripted model, and the responses it receives."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -13,7 +13,7 @@ PLACE = {"type": "object", "properties": {"place": {"type": "string"}}, "require
 
 
 async def responses(proxy: Proxy, *calls: Document) -> list[Document]:
-    """What the model is told of a step of these calls."""
+    """The responses that the model receives for a step of these calls."""
     upstream = proxy.upstream(Scripted([says(*calls, finish="STOP")], ANSWER))
     assert (await proxy.ask("x", framing=Framing.SSE)).text == "done"
     return [part["functionResponse"]["response"] for part in upstream.bodies[1]["contents"][-1]["parts"]]

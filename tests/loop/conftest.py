@@ -113,7 +113,7 @@ class Tools(ToolSource):
 
 
 class Wire(httpx2.MockTransport):
-    """Every answer comes as a stream, as from a real connection."""
+    """Streams every answer, like a real connection."""
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         response = await super().handle_async_request(request)
@@ -131,7 +131,7 @@ type Item = Document | bytes | asyncio.Event | Exception
 
 
 async def streamed(data: bytes) -> AsyncIterator[bytes]:
-    """A body that is not there yet, as those that come over a connection."""
+    """A body that arrives in pieces, as over a connection."""
     yield data
 
 
@@ -172,7 +172,7 @@ class Scripted:
 
 
 class Played:
-    """What a client was sent."""
+    """The answer that a client received."""
 
     def __init__(self, framing: Framing, path: Sequence[str]) -> None:
         self.framing = framing
@@ -191,7 +191,7 @@ class Played:
 
     @property
     def raw(self) -> list[Document]:
-        """Its documents as they came, envelope included."""
+        """The documents of the answer, including envelopes."""
         if self.framing is Framing.SSE and self.body.startswith(b"data: "):
             events = self.body.split(b"\r\n\r\n")
             assert events.pop() == b"", "each event ends with a blank line"
@@ -224,7 +224,7 @@ class Played:
         return [c["finishReason"] for c in candidates if "finishReason" in c]
 
     def check(self) -> None:
-        """What holds for every answer that came to its end."""
+        """Check the properties of every finished answer."""
         assert self.status == 200
         assert len(self.finishes) == 1
         assert "finishReason" in self.documents[-1]["candidates"][0] or "usageMetadata" in self.documents[-1]
@@ -317,7 +317,7 @@ class Proxy:
         return self.runner, Played(framing, target.response_path)
 
     async def ask(self, *contents: Document | str, framing: Framing = Framing.JSON, **kwargs: Any) -> Played:
-        """One request of the client's, to the end of its answer."""
+        """Send one request, and read its whole answer."""
         turns = [user(one) if isinstance(one, str) else one for one in contents]
         runner, played = await self.prepare(turns, framing, **kwargs)
         async with asyncio.timeout(10):

@@ -1,4 +1,4 @@
-"""One step of calls in every delivery, and what the model is told of it in the end."""
+"""One step of calls in every delivery, and the responses that the model finally receives."""
 
 import asyncio
 import json
@@ -59,21 +59,21 @@ async def in_a_live_connection(proxy: Proxy, calls: Sequence[Document], policy: 
     named = [{**one["functionCall"], "id": f"f{number}"} for number, one in enumerate(calls)]
     session.from_server(Frame(encode({"toolCall": {"functionCalls": named}})))
 
-    def told() -> dict[str, Document]:
+    def responses_by_id() -> dict[str, Document]:
         documents = [json.loads(frame.data) for frame in sent]
         frames = [one["toolResponse"]["functionResponses"] for one in documents if "toolResponse" in one]
         return {one["id"]: one["response"] for frame in frames for one in frame}
 
     try:
-        await until(lambda: len(told()) == len(calls))
+        await until(lambda: len(responses_by_id()) == len(calls))
     finally:
         session.close()
         await session.wait_closed()
-    return [told()[one["id"]] for one in named]
+    return [responses_by_id()[one["id"]] for one in named]
 
 
 async def behind_a_placeholder(proxy: Proxy, calls: Sequence[Document], policy: Mapping[str, Any]) -> list[Document]:
-    """For calls of workers, which nobody else runs there."""
+    """For calls of workers: nobody else runs calls in this delivery."""
     await _hold(proxy, **{"delivery": "placeholder", "on_pending": "wait", **policy})
     target, _ = proxy.target(Framing.JSON, "developer", "gemini-3-flash-preview")
     forward = await proxy.forwarded({"contents": [user("x")]}, target)
@@ -82,15 +82,15 @@ async def behind_a_placeholder(proxy: Proxy, calls: Sequence[Document], policy: 
         encode(says(*calls, finish="STOP"))
     )
     assert isinstance(answer, bytes)
-    shown = decode(answer)["candidates"][0]["content"]
+    content = decode(answer)["candidates"][0]["content"]
     async with asyncio.timeout(10):
-        outcome = await proxy.forwarded({"contents": [user("x"), shown, user("go on")]}, target)
+        outcome = await proxy.forwarded({"contents": [user("x"), content, user("go on")]}, target)
     assert isinstance(outcome, Forward)
     return _responses(decode(outcome.body), _names(calls))
 
 
 async def _hold(proxy: Proxy, **policy: Any) -> None:
-    """Set the session's policy, unless it is set: what is kept of a session goes with a change of it."""
+    """Set the session's policy, unless it is set: a change drops the session's caches."""
     session = await proxy.store.session("default")
     if session is None or session.policy != Policy(**policy):
         await proxy.policy(**policy)

@@ -1,4 +1,4 @@
-"""What is tried again, and how long a try may take."""
+"""Which calls are retried, and how long a try may take."""
 
 import asyncio
 import contextlib

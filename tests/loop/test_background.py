@@ -70,8 +70,8 @@ async def test_a_worker_gets_the_call_and_no_proxy_waits_for_it_then(proxy: Prox
     await prepared(proxy)
     (record,) = await given(proxy, to("first"))
     assert record.owner == "workers"
-    taken = await claimed(proxy)
-    assert (taken.call_id, taken.released, taken.proxy_id) == (record.call_id, True, None)
+    claimed_call = await claimed(proxy)
+    assert (claimed_call.call_id, claimed_call.released, claimed_call.proxy_id) == (record.call_id, True, None)
     await proxy.store.drop("this")
     await proxy.store.answer("default", record.call_id, result={"ok": 1})
     assert (await final(proxy, record)).result == {"ok": 1}
@@ -185,8 +185,8 @@ async def test_a_repeated_call_waits_as_long_as_the_one_it_repeats(proxy: Proxy)
     assert await proxy.store.wait_call(repeated, 0.1) is None, "it has no answer of its own"
     manual, *_ = await proxy.calls()
     await proxy.store.answer("default", manual.call_id, result=1)
-    taken = await claimed(proxy)
-    await proxy.store.answer("default", taken.call_id, result="once")
+    claimed_call = await claimed(proxy)
+    await proxy.store.answer("default", claimed_call.call_id, result="once")
     assert (await final(proxy, repeated)).result == "once"
 
 
@@ -210,10 +210,10 @@ async def test_a_call_that_is_denied_is_never_released(proxy: Proxy) -> None:
 async def test_identical_calls_of_an_idempotent_tool_are_run_once(proxy: Proxy) -> None:
     await prepared(proxy, first={"idempotent": True})
     records = await given(proxy, to("first"), to("first"), to("first", "Rome"))
-    taken = [await claimed(proxy), await claimed(proxy)]
-    assert [one.args["place"] for one in taken] == ["Oslo", "Rome"]
+    claimed_call = [await claimed(proxy), await claimed(proxy)]
+    assert [one.args["place"] for one in claimed_call] == ["Oslo", "Rome"]
     assert await claim(proxy) is None
-    await proxy.store.answer("default", taken[0].call_id, result=7)
+    await proxy.store.answer("default", claimed_call[0].call_id, result=7)
     assert [(await final(proxy, one)).result for one in records[:2]] == [7, 7]
 
 
@@ -282,16 +282,16 @@ async def test_a_call_of_an_answer_that_broke_off_is_not_given_to_workers_again(
 
     broken = await capture()
     broken.feed(b"data: " + encode(says(to("first"))) + b"\r\n\r\n")
-    taken = await claimed(proxy)
+    claimed_call = await claimed(proxy)
     broken.hung_up()
-    again = await capture()
-    again.feed(b"data: " + encode(says(to("first"), to("second"), finish="STOP")) + b"\r\n\r\n")
-    again.finish()
+    retry = await capture()
+    retry.feed(b"data: " + encode(says(to("first"), to("second"), finish="STOP")) + b"\r\n\r\n")
+    retry.finish()
     assert (await claimed(proxy)).name == "second"
     assert await claim(proxy) is None
-    await proxy.store.answer("default", taken.call_id, result="once")
+    await proxy.store.answer("default", claimed_call.call_id, result="once")
     first, repeated, _ = await proxy.calls()
-    assert first.call_id == taken.call_id
+    assert first.call_id == claimed_call.call_id
     assert (await final(proxy, repeated)).result == "once"
 
 
@@ -313,11 +313,11 @@ async def test_a_call_of_an_answer_that_broke_off_is_answered_by_hand_once(proxy
     if answered:
         await proxy.store.answer("default", first.call_id, result="once")
     broken.hung_up()
-    again = await capture()
+    retry = await capture()
     twice = says(to("manual"), to("manual"), to("manual", "Rome"), finish="STOP")
-    again.feed(b"data: " + encode(twice) + b"\r\n\r\n")
-    again.finish()
-    again.handed_over(True)
+    retry.feed(b"data: " + encode(twice) + b"\r\n\r\n")
+    retry.finish()
+    retry.handed_over(True)
     kept, *others = await proxy.calls()
     assert kept.call_id == first.call_id
     assert [one.args["place"] for one in others] == ["Oslo", "Rome"], "each stands for one"

@@ -152,8 +152,8 @@ async def test_a_retry_that_says_more_is_found(sender: Proxy) -> None:
     reading.cancel()
     await asyncio.wait({reading})
     await output.aclose()
-    again = await sender.ask("yes", framing=Framing.SSE)
-    assert again.text == "Wait. Done."
+    retry = await sender.ask("yes", framing=Framing.SSE)
+    assert retry.text == "Wait. Done."
     assert await goes_on(sender, "developer", "Wait. Done.")
     assert not await goes_on(sender, "developer", "Wait. Do")
 

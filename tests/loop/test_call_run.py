@@ -81,12 +81,12 @@ async def test_an_answer_by_hand_ends_the_wait_for_a_call_that_is_being_run(
 ) -> None:
     proxy.tools.add("tool", tool, **rules)
     await proxy.open()
-    told = asyncio.ensure_future(responses(proxy, call("tool")))
+    answers = asyncio.ensure_future(responses(proxy, call("tool")))
     await until(lambda: proxy.tools.begun == ["tool"])
     (record,) = await proxy.calls()
     await proxy.store.answer(record.session, record.call_id, result="by hand")
     async with asyncio.timeout(5):
-        assert await told == [{"result": "by hand"}]
+        assert await answers == [{"result": "by hand"}]
     await proxy.executors.close()
     await until(lambda: proxy.tools.ended == ["tool"])
 
@@ -121,11 +121,11 @@ async def waiting(proxy: Proxy) -> Call:
     """The call that waits for an approval, as soon as one does."""
     async with asyncio.timeout(5):
         while True:
-            seen = await proxy.store.last_event_id()
+            last_event = await proxy.store.last_event_id()
             for record in await proxy.calls():
                 if record.approval == "waiting":
                     return record
-            await proxy.store.follow("default", seen, 5)
+            await proxy.store.follow("default", last_event, 5)
 
 
 @pytest.fixture
@@ -136,18 +136,18 @@ async def careful(proxy: Proxy) -> Proxy:
 
 
 async def test_a_call_that_needs_approval_runs_when_it_has_it(careful: Proxy) -> None:
-    told = asyncio.ensure_future(responses(careful, call("delete")))
+    answers = asyncio.ensure_future(responses(careful, call("delete")))
     record = await waiting(careful)
     assert (record.owner, record.proxy_id) == ("loop", "this")
     assert careful.tools.begun == []
     await careful.store.decide(record.session, record.call_id, True)
-    assert await told == [{"result": "gone"}]
+    assert await answers == [{"result": "gone"}]
 
 
 async def test_a_denial_is_told_with_its_reason(careful: Proxy) -> None:
-    told = asyncio.ensure_future(responses(careful, call("delete")))
+    answers = asyncio.ensure_future(responses(careful, call("delete")))
     denied = await careful.store.decide("default", (await waiting(careful)).call_id, False, reason="not on Fridays")
-    assert await told == [{"error": denied.error}]
+    assert await answers == [{"error": denied.error}]
     assert denied.error is not None
     assert "not on Fridays" in denied.error
     assert careful.tools.begun == []
@@ -162,9 +162,9 @@ async def test_a_call_that_nobody_approves_is_denied_in_the_end(careful: Proxy) 
 
 
 async def test_an_answer_by_hand_ends_the_wait_for_an_approval(careful: Proxy) -> None:
-    told = asyncio.ensure_future(responses(careful, call("delete")))
+    answers = asyncio.ensure_future(responses(careful, call("delete")))
     await careful.store.answer("default", (await waiting(careful)).call_id, result="by hand")
-    assert await told == [{"result": "by hand"}]
+    assert await answers == [{"result": "by hand"}]
     assert careful.tools.begun == []
 
 
@@ -178,13 +178,13 @@ async def test_a_call_is_no_worker_s_while_it_waits_for_its_turn_and_an_approval
     proxy.tools.add("first", first)
     proxy.tools.add("delete", returns("gone"), approval=True, after=("first",))
     await proxy.open()
-    told = asyncio.ensure_future(responses(proxy, call("first"), call("delete")))
+    answers = asyncio.ensure_future(responses(proxy, call("first"), call("delete")))
     record = await waiting(proxy)
     assert await proxy.store.claim("default", ["delete"], lease=10, worker="w") is None
     await proxy.store.decide(record.session, record.call_id, True)
     await until(lambda: proxy.tools.begun == ["first"])
     go_on.set()
-    assert await told == [{"result": "first"}, {"result": "gone"}]
+    assert await answers == [{"result": "first"}, {"result": "gone"}]
 
 
 async def test_nobody_is_asked_to_approve_arguments_that_do_not_fit(proxy: Proxy) -> None:
@@ -201,12 +201,12 @@ async def test_a_call_that_waits_for_approval_keeps_no_other_from_running(proxy:
     proxy.tools.add("tool", returns(1))
     await proxy.open()
     await proxy.policy(parallel=1)
-    told = asyncio.ensure_future(responses(proxy, call("delete"), call("tool")))
+    answers = asyncio.ensure_future(responses(proxy, call("delete"), call("tool")))
     record = await waiting(proxy)
     await until(lambda: proxy.tools.ended == ["tool"])
     assert not await is_being_run(proxy.store, record)
     await proxy.store.decide(record.session, record.call_id, True)
-    assert await told == [{"result": "gone"}, {"result": 1}]
+    assert await answers == [{"result": "gone"}, {"result": 1}]
 
 
 # --- workers and sessions -------------------------------------------------------------------------------------
@@ -227,9 +227,9 @@ async def claimed(proxy: Proxy) -> Call:
 async def test_a_worker_s_answer_is_waited_for(proxy: Proxy) -> None:
     await proxy.open()
     await proxy.declare(REMOTE, remote=WORKER)
-    told = asyncio.ensure_future(responses(proxy, call("remote", place="Oslo")))
+    answers = asyncio.ensure_future(responses(proxy, call("remote", place="Oslo")))
     await proxy.store.answer("default", (await claimed(proxy)).call_id, result={"from": "the worker"})
-    assert await told == [{"from": "the worker"}]
+    assert await answers == [{"from": "the worker"}]
 
 
 async def test_a_worker_that_never_answers_is_an_error_for_the_model(proxy: Proxy) -> None:
@@ -241,7 +241,7 @@ async def test_a_worker_that_never_answers_is_an_error_for_the_model(proxy: Prox
     assert [one.status for one in await proxy.calls()] == [Status.FAILED]
 
 
-async def taken(proxy: Proxy, *, worker: str, lease: float) -> Call:
+async def claim_soon(proxy: Proxy, *, worker: str, lease: float) -> Call:
     """The call, as soon as it is free."""
     async with asyncio.timeout(5):
         while True:
@@ -255,11 +255,13 @@ async def taken(proxy: Proxy, *, worker: str, lease: float) -> Call:
 async def test_a_call_of_a_worker_that_died_is_another_s_with_the_whole_time(proxy: Proxy, lease: float) -> None:
     await proxy.open()
     await proxy.declare(REMOTE, remote=WORKER.model_copy(update={"timeout": 0.2, "redeliver": True}))
-    told = asyncio.ensure_future(responses(proxy, call("remote", place="Oslo")))
+    answers = asyncio.ensure_future(responses(proxy, call("remote", place="Oslo")))
     for worker in ("first", "second"):
-        await taken(proxy, worker=worker, lease=lease)
-    await proxy.store.answer("default", (await taken(proxy, worker="third", lease=lease)).call_id, result="the third's")
-    assert await told == [{"result": "the third's"}]
+        await claim_soon(proxy, worker=worker, lease=lease)
+    await proxy.store.answer(
+        "default", (await claim_soon(proxy, worker="third", lease=lease)).call_id, result="the third's"
+    )
+    assert await answers == [{"result": "the third's"}]
 
 
 async def test_workers_that_die_one_after_the_other_keep_nobody_waiting_for_ever(
@@ -268,16 +270,16 @@ async def test_workers_that_die_one_after_the_other_keep_nobody_waiting_for_ever
     monkeypatch.setattr(outside, "_TAKEOVER", 0.01)
     await proxy.open()
     await proxy.declare(REMOTE, remote=WORKER.model_copy(update={"timeout": 0.05, "idempotent": True}))
-    told = asyncio.ensure_future(responses(proxy, call("remote", place="Oslo")))
+    answers = asyncio.ensure_future(responses(proxy, call("remote", place="Oslo")))
     taking = asyncio.ensure_future(_take_for_ever(proxy))
-    assert await told == [{"error": "no worker answered remote within 0.05 s; the call may have run"}]
+    assert await answers == [{"error": "no worker answered remote within 0.05 s; the call may have run"}]
     taking.cancel()
     await asyncio.wait({taking})
 
 
 async def _take_for_ever(proxy: Proxy) -> None:
     for number in itertools.count():
-        await taken(proxy, worker=str(number), lease=0.02)
+        await claim_soon(proxy, worker=str(number), lease=0.02)
 
 
 async def test_arguments_are_checked_before_a_worker_s_answer_is_waited_for(proxy: Proxy) -> None:

@@ -74,17 +74,17 @@ def message_of(answer: bytes) -> Document:
         return message
     *events, done, rest = answer.split(b"\n\n")
     assert (done, rest) == (b"data: [DONE]", b"")
-    said: Document = {"role": "assistant", "content": ""}
+    reply: Document = {"role": "assistant", "content": ""}
     for event in events:
         for choice in decode(event.removeprefix(b"data: "))["choices"]:
-            said["content"] += choice["delta"].get("content", "")
+            reply["content"] += choice["delta"].get("content", "")
             calls = [{k: v for k, v in one.items() if k != "index"} for one in choice["delta"].get("tool_calls", [])]
             if calls:
-                said["tool_calls"] = said.get("tool_calls", []) + calls
-    return said
+                reply["tool_calls"] = reply.get("tool_calls", []) + calls
+    return reply
 
 
-def told(gemini: StrictGemini) -> list[Any]:
+def sent_messages(gemini: StrictGemini) -> list[Any]:
     """The messages of the last request, in short."""
     return [
         [call["function"]["name"] for call in message["tool_calls"]] if "tool_calls" in message else message["content"]
@@ -109,8 +109,8 @@ async def test_ten_turns_of_tools_each_tell_all_before_them(proxy: Proxy, gemini
     for n in range(10):
         step = " and ".join(f'call weather {{"place": "{n}{m}"}}' for m in range(1 + n % 3))
         await chat.say(f"say One moment. {step}" if n % 2 else step)
-    assert told(gemini).count(["weather"]) == 4
-    assert told(gemini).count(["weather"] * 2) == told(gemini).count(["weather"] * 3) == 3
+    assert sent_messages(gemini).count(["weather"]) == 4
+    assert sent_messages(gemini).count(["weather"] * 2) == sent_messages(gemini).count(["weather"] * 3) == 3
     assert not any("tool_calls" in message for message in chat.messages)
     assert accepted(gemini)
 
@@ -123,7 +123,7 @@ async def test_a_history_that_was_cut_at_its_front_is_known(proxy: Proxy, gemini
     await chat.say('call weather {"place": "Rome"}')
     chat.messages = [{"role": "system", "content": "Be brief."}, *chat.messages[2:]]
     assert "Rome" in await chat.say("repeat the results")
-    assert told(gemini)[2] == ["weather"]
+    assert sent_messages(gemini)[2] == ["weather"]
     assert accepted(gemini)
 
 
@@ -134,7 +134,7 @@ async def test_an_answer_that_was_edited_is_the_client_s_own(proxy: Proxy, gemin
     await chat.say('call weather {"place": "Rome"}')
     chat.messages[-1]["content"] = "Sunny."
     await chat.say("repeat the results")
-    assert told(gemini)[1] == "Sunny."
+    assert sent_messages(gemini)[1] == "Sunny."
     assert accepted(gemini)
 
 
@@ -164,7 +164,7 @@ async def test_calls_of_tools_that_nothing_declares_are_told_in_words(
         {"role": "tool", "tool_call_id": "x", "content": "done"},
     ]
     await chat.say("hello")
-    assert told(gemini)[1:3] == ['I note.\n[Called note with {"a":1}]', '[note returned {"result":"done"}]']
+    assert sent_messages(gemini)[1:3] == ['I note.\n[Called note with {"a":1}]', '[note returned {"result":"done"}]']
     assert gemini.requests[-1]["body"]["messages"][1]["name"] == "n"
     assert accepted(gemini)
 
@@ -180,7 +180,7 @@ async def test_a_bare_placeholder_is_bound_to_its_step(proxy: Proxy, gemini: Str
     await proxy.store.answer(call.session, call.call_id, result={"celsius": 9})
     chat.messages[-1]["content"] = "Tool call completed"
     assert "9" in await chat.say("repeat the results")
-    assert told(gemini)[1:3] == [["weather"], '{"celsius":9}']
+    assert sent_messages(gemini)[1:3] == [["weather"], '{"celsius":9}']
     assert accepted(gemini)
 
 
@@ -232,9 +232,9 @@ async def test_what_is_no_chat_completion_is_passed_on_with_a_warning(
 @STREAMS
 async def test_a_client_sees_the_last_prompt_and_all_output_in_its_own_counts(proxy: Proxy, stream: bool) -> None:
     call = {"id": "c", "type": "function", "function": {"name": "weather", "arguments": "{}"}}
-    said = "delta" if stream else "message"
-    one: Document = {"choices": [{"index": 0, said: {"tool_calls": [call]}, "finish_reason": "tool_calls"}]}
-    two: Document = {"choices": [{"index": 0, said: {"content": "It rains."}, "finish_reason": "stop"}]}
+    reply = "delta" if stream else "message"
+    one: Document = {"choices": [{"index": 0, reply: {"tool_calls": [call]}, "finish_reason": "tool_calls"}]}
+    two: Document = {"choices": [{"index": 0, reply: {"content": "It rains."}, "finish_reason": "stop"}]}
     kind = "text/event-stream" if stream else "application/json"
 
     def answer(document: Document, prompt: int, output: int, reasoning: int) -> httpx2.Response:

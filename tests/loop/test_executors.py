@@ -1,4 +1,4 @@
-"""Which executor a call is run by, and the end of what runs."""
+"""Which executor runs a call, and the end of running calls."""
 
 import asyncio
 
@@ -17,20 +17,20 @@ REMOTE: Document = {"name": "remote", "description": "d", "parametersJsonSchema"
 async def claimed(proxy: Proxy) -> Call:
     async with asyncio.timeout(5):
         while True:
-            seen = await proxy.store.last_event_id()
+            last_event = await proxy.store.last_event_id()
             record = await proxy.store.claim("default", ["remote"], lease=10, worker="w")
             if record is not None:
                 return record
-            await proxy.store.follow("default", seen, 5)
+            await proxy.store.follow("default", last_event, 5)
 
 
 async def test_a_session_s_own_executor_comes_before_a_tool_of_the_proxy_s_of_the_same_name(proxy: Proxy) -> None:
     proxy.tools.add("remote", returns("the proxy's"))
     await proxy.open()
     await proxy.declare(REMOTE, remote=WORKER)
-    told = asyncio.ensure_future(responses(proxy, call("remote", place="Oslo")))
+    answers = asyncio.ensure_future(responses(proxy, call("remote", place="Oslo")))
     await proxy.store.answer("default", (await claimed(proxy)).call_id, result="the worker's")
-    assert await told == [{"result": "the worker's"}]
+    assert await answers == [{"result": "the worker's"}]
     assert proxy.tools.begun == []
 
 
@@ -62,12 +62,12 @@ async def test_calls_may_begin_as_soon_as_their_task_is_made(proxy: Proxy) -> No
 async def test_closing_ends_what_still_runs(proxy: Proxy) -> None:
     proxy.tools.add("hangs", hangs)
     await proxy.open()
-    told = asking(proxy, call("hangs"))
+    answers = asking(proxy, call("hangs"))
     await until(lambda: proxy.tools.begun == ["hangs"])
     await proxy.executors.close()
     assert proxy.tools.cancelled == ["hangs"]
-    told.cancel()
-    await asyncio.wait({told})
+    answers.cancel()
+    await asyncio.wait({answers})
 
 
 @pytest.mark.parametrize(("times", "warned"), [(2, False), (100, True)])
@@ -75,24 +75,24 @@ async def test_a_tool_that_swallows_its_cancellation_is_named_and_not_waited_for
     proxy: Proxy, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, times: int, warned: bool
 ) -> None:
     monkeypatch.setattr(bounded, "GRACE", 0.1)
-    left, over = times, asyncio.Event()
+    remaining, over = times, asyncio.Event()
 
     async def stubborn() -> None:
-        nonlocal left
-        while left and not over.is_set():
+        nonlocal remaining
+        while remaining and not over.is_set():
             try:
                 await over.wait()
             except asyncio.CancelledError:
-                left -= 1
+                remaining -= 1
 
     proxy.tools.add("stubborn", stubborn)
     await proxy.open()
-    told = asking(proxy, call("stubborn"))
+    answers = asking(proxy, call("stubborn"))
     await until(lambda: proxy.tools.begun == ["stubborn"])
     async with asyncio.timeout(2):
         await proxy.executors.close()
     assert ("a call of stubborn ignores its cancellation and is abandoned" in caplog.text) is warned
     over.set()
     await until(lambda: proxy.tools.ended == ["stubborn"])
-    told.cancel()
-    await asyncio.wait({told})
+    answers.cancel()
+    await asyncio.wait({answers})

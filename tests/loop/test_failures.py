@@ -455,7 +455,7 @@ async def test_a_loop_goes_on_without_the_store_where_the_settings_say_so(framin
 
 @pytest.fixture
 def no_collection() -> Iterator[None]:
-    """What is over goes at once, or not at all."""
+    """Without the cycle collector, only objects without reference cycles are freed."""
     gc.disable()
     yield
     gc.enable()

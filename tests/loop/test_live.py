@@ -22,7 +22,7 @@ AUDIO: Json = {"realtimeInput": {"audio": {"data": "AAAA"}}}
 
 
 async def found[T](look: Callable[[], Awaitable[T]], fits: Callable[[T], bool]) -> T:
-    """What is there as soon as it fits; five seconds at most."""
+    """The value as soon as it fits; waits five seconds at most."""
     async with asyncio.timeout(5):
         while not fits(one := await look()):  # noqa: ASYNC110 - what is waited for has no event
             await asyncio.sleep(0)
@@ -51,14 +51,14 @@ class Connection:
         self.server({"toolCallCancellation": {"ids": list(ids)}})
 
     @property
-    def told(self) -> list[list[Json]]:
+    def response_frames(self) -> list[list[Json]]:
         documents = [json.loads(frame.data) for frame in self.frames]
         return [one["toolResponse"]["functionResponses"] for one in documents if "toolResponse" in one]
 
     async def answers(self, count: int = 1) -> list[Json]:
         """The responses that went upstream, when there are that many frames of them."""
-        await until(lambda: len(self.told) >= count)
-        return [one["response"] for frame in self.told for one in frame]
+        await until(lambda: len(self.response_frames) >= count)
+        return [one["response"] for frame in self.response_frames for one in frame]
 
     async def pending(self, count: int = 1) -> list[str]:
         """The ids of the calls, when there are so many."""
@@ -157,7 +157,7 @@ async def test_a_tool_goes_by_its_own_behavior_and_scheduling(proxy: Proxy, conn
     connection.call("weather")
     assert connection.client(AUDIO) is not None
     await connection.answers()
-    assert connection.told[0][0]["scheduling"] == "INTERRUPT"
+    assert connection.response_frames[0][0]["scheduling"] == "INTERRUPT"
 
 
 async def test_the_calls_of_a_step_go_in_the_order_that_is_asked_for(proxy: Proxy, connect: Connect) -> None:
@@ -271,7 +271,7 @@ def hold_saving(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
 
 
 async def settled() -> None:
-    """All that could go on has gone on."""
+    """Let all tasks run until they wait."""
     for _ in range(20):
         await asyncio.sleep(0)
 

@@ -71,13 +71,13 @@ async def test_a_step_may_come_in_pieces_and_its_calls_run_once(proxy: Proxy, fr
     assert played.text == "Let me look. It is fine."
     assert proxy.tools.begun == ["weather", "weather"]
     assert [one.status for one in await proxy.calls()] == [Status.DONE] * 2
-    asked, rest, told, end = upstream.bodies
+    asked, rest, with_results, end = upstream.bodies
     assert rest == {**asked, "continuationToken": "AA=="}
-    assert "continuationToken" not in told
-    said, answered = told["contents"][1:]
-    assert [part.get("functionCall", {}).get("id") for part in said["parts"]] == [None, "1", "2"]
+    assert "continuationToken" not in with_results
+    model_turn, answered = with_results["contents"][1:]
+    assert [part.get("functionCall", {}).get("id") for part in model_turn["parts"]] == [None, "1", "2"]
     assert [part["functionResponse"]["id"] for part in answered["parts"]] == ["1", "2"]
-    assert end == {**told, "continuationToken": "AC=="}
+    assert end == {**with_results, "continuationToken": "AC=="}
     (turn,) = await proxy.turns()
     assert turn.delivered
     assert len(turn.steps) == 2
@@ -139,14 +139,14 @@ async def test_an_answer_that_has_used_its_budget_ends_and_goes_on_where_the_cli
     played = await proxy.ask("weather?", framing=framing)
     assert (played.text, played.finishes) == ("It is ", ["MAX_TOKENS"])
     assert played.documents[-1]["candidates"][0]["continuationToken"] == "+/A="
-    again = await proxy.ask("weather?", framing=framing, continuationToken="-_A=")  # as google-genai writes it
-    again.check()
-    assert again.text == "fine."
+    retry = await proxy.ask("weather?", framing=framing, continuationToken="-_A=")  # as google-genai writes it
+    retry.check()
+    assert retry.text == "fine."
     assert proxy.tools.begun == ["weather", "weather"]
-    _, told, rest, end = upstream.bodies
-    assert rest == {**told, "continuationToken": "-_A="}
+    _, with_results, rest, end = upstream.bodies
+    assert rest == {**with_results, "continuationToken": "-_A="}
     assert "continuationToken" not in end
-    assert end["contents"][: len(told["contents"])] == told["contents"]
+    assert end["contents"][: len(with_results["contents"])] == with_results["contents"]
     assert end["contents"][3]["parts"][0] == {"text": "It is "}
     (turn,) = await proxy.turns()
     assert len(turn.steps) == 3
@@ -259,19 +259,19 @@ async def test_an_interaction_in_pieces_is_one_interaction(proxy: Proxy, streame
         texts = [content["text"] for step in last["steps"] for content in step["content"]]
         assert texts == ["Let me look. ", "It is ", "fine."]
     assert proxy.tools.begun == ["weather"] * 2
-    asked, rest, told, end = upstream.bodies
+    asked, rest, with_results, end = upstream.bodies
     if stored:
         shared = {key: value for key, value in asked.items() if key != "input"}
         assert rest == {**shared, "previous_interaction_id": "v1_a", "continuation_token": "AA=="}
-        assert told["previous_interaction_id"] == "v1_b"
-        assert [step["call_id"] for step in told["input"]] == ["1", "2"]
-        assert "continuation_token" not in told
+        assert with_results["previous_interaction_id"] == "v1_b"
+        assert [step["call_id"] for step in with_results["input"]] == ["1", "2"]
+        assert "continuation_token" not in with_results
         assert end == {**shared, "previous_interaction_id": "v1_c", "continuation_token": "AC=="}
     else:
         assert rest == {**asked, "continuation_token": "AA=="}
-        kinds = [step["type"] for step in told["input"]]
+        kinds = [step["type"] for step in with_results["input"]]
         assert kinds == ["user_input", "model_output", *["function_call"] * 2, *["function_result"] * 2]
-        assert end == {**told, "continuation_token": "AC=="}
+        assert end == {**with_results, "continuation_token": "AC=="}
 
 
 @pytest.mark.parametrize("status", ["budget_exceeded", "queued", "incomplete", "failed", "something_new"])

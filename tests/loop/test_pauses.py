@@ -1,4 +1,4 @@
-"""How long is waited after a refusal."""
+"""The pauses after refusals."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What a tool returns or raises, as the model is told of it."""
+"""Results and errors of tools as the model receives them."""
 
 import asyncio
 import json

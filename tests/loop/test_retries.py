@@ -78,15 +78,15 @@ async def test_a_round_that_failed_is_asked_for_again_and_finished_tools_are_not
     upstream = sender.upstream(Scripted(wrapped(STEP), BROKEN, wrapped(ANSWER)))
     first = await sender.ask("x", framing=framing, surface=surface)
     assert first.documents[-1] == google_error(400)
-    again = await sender.ask("x", framing=framing, surface=surface)
-    again.check()
-    assert again.text == "Wait. done", "what was shown before is shown again"
+    retry = await sender.ask("x", framing=framing, surface=surface)
+    retry.check()
+    assert retry.text == "Wait. done", "what was shown before is shown again"
     assert sender.tools.begun == ["send"]
     assert upstream.bodies[1] == upstream.bodies[2]
     (turn,) = await sender.turns()
     assert turn.delivered
     assert [one["promptTokenCount"] for one in turn.usage] == [10, 20]
-    assert {one["responseId"] for one in again.documents if "responseId" in one} == {"r1"}
+    assert {one["responseId"] for one in retry.documents if "responseId" in one} == {"r1"}
 
 
 async def test_the_next_turn_carries_what_was_taken_over(sender: Proxy) -> None:
@@ -120,9 +120,9 @@ async def test_a_client_that_hung_up_in_a_later_round_gets_all_of_it(sender: Pro
     upstream = sender.upstream(Scripted(STEP, [says("half"), asyncio.Event()], ANSWER))
     gone = await hang_up(sender, framing, when=lambda played: b"half" in played.body)
     assert gone.status == 200
-    again = await sender.ask("x", framing=framing)
-    again.check()
-    assert again.text == "Wait. done"
+    retry = await sender.ask("x", framing=framing)
+    retry.check()
+    assert retry.text == "Wait. done"
     assert sender.tools.begun == ["send"]
     assert upstream.bodies[1] == upstream.bodies[2]
 
@@ -142,13 +142,13 @@ async def test_a_call_that_still_runs_is_waited_for(proxy: Proxy, framing: Frami
     await proxy.open()
     upstream = proxy.upstream(Scripted(STEP, ANSWER))
     await hang_up(proxy, framing, when=lambda _: proxy.tools.begun == ["send"])
-    again = asyncio.ensure_future(proxy.ask("x", framing=framing))
+    retry = asyncio.ensure_future(proxy.ask("x", framing=framing))
     for _ in range(20):
         await asyncio.sleep(0)
-    assert not again.done()
+    assert not retry.done()
     free.set()
-    (await again).check()
-    assert (await again).text == "Wait. done"
+    (await retry).check()
+    assert (await retry).text == "Wait. done"
     assert responses(upstream.bodies[-1]) == [{"result": "sent"}]
     assert proxy.tools.begun == ["send"]
 
@@ -239,23 +239,23 @@ async def test_a_call_that_a_worker_has_is_waited_for(proxy: Proxy) -> None:
     remote: Document = {"name": "remote", "description": "d", "parametersJsonSchema": PLACE}
     await proxy.declare(remote, remote=ToolRules(executor=Executor(type="worker")))
     upstream = proxy.upstream(Scripted([says(call("remote", place="Oslo"), finish="STOP")], ANSWER))
-    taken: list[Call] = []
+    claimed_calls: list[Call] = []
 
     async def claim() -> None:
         await proxy.store.wait_claimable("default", ["remote"], 5)
         found = await proxy.store.claim("default", ["remote"], lease=60, worker="w")
         assert found is not None
-        taken.append(found)
+        claimed_calls.append(found)
 
     claiming = asyncio.ensure_future(claim())
-    await hang_up(proxy, Framing.SSE, when=lambda _: bool(taken))
+    await hang_up(proxy, Framing.SSE, when=lambda _: bool(claimed_calls))
     await claiming
-    again = asyncio.ensure_future(proxy.ask("x", framing=Framing.SSE))
+    retry = asyncio.ensure_future(proxy.ask("x", framing=Framing.SSE))
     for _ in range(20):
         await asyncio.sleep(0)
     assert await proxy.store.claim("default", ["remote"], lease=60, worker="other") is None
-    await proxy.store.answer("default", taken[0].call_id, result="from the worker")
-    assert (await again).text == "done"
+    await proxy.store.answer("default", claimed_calls[0].call_id, result="from the worker")
+    assert (await retry).text == "done"
     assert responses(upstream.bodies[-1]) == [{"result": "from the worker"}]
 
 
@@ -265,16 +265,16 @@ async def test_a_worker_that_never_answers_is_waited_for_as_long_as_the_tool_may
     worker = Executor(type="worker")
     await proxy.declare(remote, remote=ToolRules(executor=worker))
     upstream = proxy.upstream(Scripted([says(call("remote", place="Oslo"), finish="STOP")], ANSWER))
-    taken: list[Call] = []
+    claimed_calls: list[Call] = []
 
     async def claim() -> None:
         await proxy.store.wait_claimable("default", ["remote"], 5)
         found = await proxy.store.claim("default", ["remote"], lease=60, worker="w")
         assert found is not None
-        taken.append(found)
+        claimed_calls.append(found)
 
     claiming = asyncio.ensure_future(claim())
-    await hang_up(proxy, Framing.SSE, when=lambda _: bool(taken))
+    await hang_up(proxy, Framing.SSE, when=lambda _: bool(claimed_calls))
     await claiming
     for task in list(proxy.executors._tasks):  # as if another process had begun the call
         task.cancel()
@@ -353,9 +353,9 @@ async def test_a_call_that_was_answered_by_hand_is_not_asked_for_again(proxy: Pr
     reading.cancel()
     await asyncio.wait({reading})
     await output.aclose()
-    shown = (await proxy.ask("x", framing=Framing.SSE)).text
+    visible_text = (await proxy.ask("x", framing=Framing.SSE)).text
     assert [one.call_id for one in await proxy.calls()] == [calls[0].call_id]
-    await proxy.ask("x", model(shown), user("y"), framing=Framing.SSE)
+    await proxy.ask("x", model(visible_text), user("y"), framing=Framing.SSE)
     assert responses(upstream.bodies[-1]) == [{"by": "hand"}]
 
 
@@ -425,9 +425,9 @@ async def test_of_a_complete_answer_that_was_not_handed_over_the_last_round_is_a
         await sender.store.hold("the next", 3600)
     else:
         await runner.handed_over(False)
-    again = await sender.ask("x", framing=framing)
-    again.check()
-    assert again.text == "Wait. done"
+    retry = await sender.ask("x", framing=framing)
+    retry.check()
+    assert retry.text == "Wait. done"
     assert sender.tools.begun == ["send"]
     assert upstream.bodies[1] == upstream.bodies[2]
     assert [turn.delivered for turn in await sender.turns()] == [True]

@@ -103,8 +103,8 @@ async def test_chat_completions_go_on(sender: Proxy, gemini: StrictGemini, strea
     text = chat_text(answer)
     assert text == ANSWER
     assert sender.tools.begun == ["send"]
-    said = [*messages, {"role": "assistant", "content": text}, {"role": "user", "content": "thanks"}]
-    await ask(sender, CHAT, {**request, "messages": said})
+    later_messages = [*messages, {"role": "assistant", "content": text}, {"role": "user", "content": "thanks"}]
+    await ask(sender, CHAT, {**request, "messages": later_messages})
     roles = [message["role"] for message in gemini.requests[-1]["body"]["messages"]]
     assert roles.count("tool") == 1
     assert gemini.refused == []

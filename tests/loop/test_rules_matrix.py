@@ -49,7 +49,7 @@ class Scene:
     def tools(self, **tools: Mapping[str, Any] | None) -> contextlib.AbstractAsyncContextManager[Acts]:
         return having(self.proxy, self.folder, self.kind, **tools)
 
-    async def told(self, *calls: Document) -> list[Document]:
+    async def answers(self, *calls: Document) -> list[Document]:
         """What the model is told of a step."""
         async with asyncio.timeout(10):
             return await self.deliver(self.proxy, calls, self.policy)
@@ -58,11 +58,11 @@ class Scene:
         """The first call that has these fields, as soon as there is one."""
         async with asyncio.timeout(5):
             while True:
-                seen = await self.proxy.store.last_event_id()
+                last_event = await self.proxy.store.last_event_id()
                 for one in await self.proxy.calls():
                     if all(getattr(one, name) == value for name, value in fields.items()):
                         return one
-                await self.proxy.store.follow("default", seen, 5)
+                await self.proxy.store.follow("default", last_event, 5)
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ def to(name: str, n: Any = 1) -> Document:
 @EVERYWHERE
 async def test_a_call_is_run_and_its_result_told(scene: Scene) -> None:
     async with scene.tools(act={}) as acts:
-        assert await scene.told(to("act")) == [{"at": 1}]
+        assert await scene.answers(to("act")) == [{"at": 1}]
         assert acts.begun == ["act"]
         (record,) = await scene.proxy.calls()
         assert (record.status, record.result) == (Status.DONE, {"at": 1})
@@ -87,7 +87,7 @@ async def test_a_call_is_run_and_its_result_told(scene: Scene) -> None:
 @EVERYWHERE
 async def test_arguments_are_checked(scene: Scene) -> None:
     async with scene.tools(act={"approval": True}) as acts:
-        (response,) = await scene.told(to("act", "one"))
+        (response,) = await scene.answers(to("act", "one"))
         assert "the arguments do not fit" in response["error"]
         assert acts.begun == []
         assert [one.approval for one in await scene.proxy.calls()] == [None]
@@ -97,7 +97,7 @@ async def test_arguments_are_checked(scene: Scene) -> None:
 @pytest.mark.parametrize("order", [["first", "second"], ["second", "first"]], ids="-".join)
 async def test_after(scene: Scene, order: Sequence[str]) -> None:
     async with scene.tools(first={}, second={"after": ["first"]}) as acts:
-        await scene.told(*map(to, order))
+        await scene.answers(*map(to, order))
         assert acts.begun == ["first", "second"]
 
 
@@ -106,12 +106,12 @@ async def test_after(scene: Scene, order: Sequence[str]) -> None:
 async def test_after_a_call_that_is_answered_by_hand(scene: Scene, order: Sequence[str]) -> None:
     async with scene.tools(manual=None, second={"after": ["manual"]}, free={}) as acts:
         scene.policy = {"on_pending": "wait"}
-        told = asyncio.ensure_future(scene.told(*map(to, order)))
+        answers = asyncio.ensure_future(scene.answers(*map(to, order)))
         await until(lambda: "free" in acts.begun)
         manual = await scene.found(name="manual")
         assert (manual.owner, manual.status, acts.begun) == ("hand", Status.PENDING, ["free"])
         await scene.proxy.store.answer(manual.session, manual.call_id, result={"by": "hand"})
-        assert len(await told) == 3
+        assert len(await answers) == 3
         assert acts.begun == ["free", "second"]
 
 
@@ -119,12 +119,12 @@ async def test_after_a_call_that_is_answered_by_hand(scene: Scene, order: Sequen
 async def test_after_one_that_comes_after_a_call_that_is_answered_by_hand(scene: Scene) -> None:
     async with scene.tools(manual=None, second={"after": ["manual"]}, third={"after": ["second"]}, free={}) as acts:
         scene.policy = {"on_pending": "wait"}
-        told = asyncio.ensure_future(scene.told(to("third"), to("second"), to("manual"), to("free")))
+        answers = asyncio.ensure_future(scene.answers(to("third"), to("second"), to("manual"), to("free")))
         await until(lambda: "free" in acts.begun)
         manual = await scene.found(name="manual")
         assert acts.begun == ["free"]
         await scene.proxy.store.answer(manual.session, manual.call_id, error="no")
-        await told
+        await answers
         assert acts.begun == ["free", "second", "third"]
 
 
@@ -138,10 +138,10 @@ async def test_idempotent(scene: Scene) -> None:
             return {"done": True}
 
         acts.does = {"once": waits, "each": waits}
-        told = asyncio.ensure_future(scene.told(to("once"), to("once"), to("once", 2), to("each"), to("each")))
+        answers = asyncio.ensure_future(scene.answers(to("once"), to("once"), to("once", 2), to("each"), to("each")))
         await until(lambda: len(acts.begun) == 4)
         free.set()
-        assert await told == [{"done": True}] * 5
+        assert await answers == [{"done": True}] * 5
         assert sorted(acts.begun) == ["each", "each", "once", "once"]
 
 
@@ -149,8 +149,8 @@ async def test_idempotent(scene: Scene) -> None:
 async def test_cache_ttl(scene: Scene) -> None:
     async with scene.tools(kept={"cache_ttl": 60.0}, fresh={}) as acts:
         for _ in range(2):
-            await scene.told(to("kept"), to("fresh"))
-        await scene.told(to("kept", 2))
+            await scene.answers(to("kept"), to("fresh"))
+        await scene.answers(to("kept", 2))
         assert (acts.begun.count("kept"), acts.begun.count("fresh")) == (2, 2)
 
 
@@ -158,7 +158,7 @@ async def test_cache_ttl(scene: Scene) -> None:
 async def test_timeout(scene: Scene) -> None:
     async with scene.tools(slow={"timeout": 0.05}) as acts:
         acts.does["slow"] = asyncio.Event().wait
-        (response,) = await scene.told(to("slow"))
+        (response,) = await scene.answers(to("slow"))
         assert "0.05 s" in response["error"]
         assert acts.begun == ["slow"]
         (record,) = await scene.proxy.calls()
@@ -176,7 +176,7 @@ async def test_retries(scene: Scene, idempotent: bool) -> None:
             return {"tries": 3}
 
         acts.does["flaky"] = flaky
-        (response,) = await scene.told(to("flaky"))
+        (response,) = await scene.answers(to("flaky"))
         if idempotent:
             assert response == {"tries": 3}
         else:
@@ -189,11 +189,11 @@ async def test_retries(scene: Scene, idempotent: bool) -> None:
 async def test_approval(scene: Scene, approved: bool) -> None:
     async with scene.tools(careful={"approval": True}) as acts:
         scene.policy = {"on_pending": "wait"}  # nothing runs before the decision
-        told = asyncio.ensure_future(scene.told(to("careful")))
+        answers = asyncio.ensure_future(scene.answers(to("careful")))
         record = await scene.found(approval="waiting")
         assert acts.begun == []
         await scene.proxy.store.decide(record.session, record.call_id, approved)
-        (response,) = await told
+        (response,) = await answers
         assert response == ({"at": 1} if approved else {"error": "the call was denied"})
         assert acts.begun == (["careful"] if approved else [])
 
@@ -209,10 +209,10 @@ async def test_graft_parallel(scene: Scene) -> None:
             return {}
 
         acts.does["act"] = waits
-        told = asyncio.ensure_future(scene.told(*(to("act", n) for n in range(5))))
+        answers = asyncio.ensure_future(scene.answers(*(to("act", n) for n in range(5))))
         await until(lambda: len(acts.begun) == 2)
         free.set()
-        await told
+        await answers
         assert (acts.most, len(acts.begun)) == (2, 5)
 
 
@@ -221,11 +221,11 @@ async def test_an_answer_by_hand_comes_first(scene: Scene) -> None:
     async with scene.tools(act={}) as acts:
         free = asyncio.Event()
         acts.does["act"] = free.wait
-        told = asyncio.ensure_future(scene.told(to("act")))
+        answers = asyncio.ensure_future(scene.answers(to("act")))
         await until(lambda: acts.begun == ["act"])
         record = await scene.found(status=Status.RUNNING)
         await scene.proxy.store.answer(record.session, record.call_id, result={"by": "hand"})
-        assert await told == [{"by": "hand"}]
+        assert await answers == [{"by": "hand"}]
         free.set()
 
 
@@ -236,12 +236,12 @@ async def test_a_call_that_nobody_runs_is_checked_approved_and_answered_by_hand(
     await proxy.open()
     schema = {"type": "object", "properties": {"n": {"type": "integer"}}}
     await proxy.declare({"name": "manual", "description": "d", "parametersJsonSchema": schema})
-    (response,) = await scene.told(to("manual", "one"))
+    (response,) = await scene.answers(to("manual", "one"))
     assert "do not fit" in response["error"]
-    told = asyncio.ensure_future(scene.told(to("manual")))
+    answers = asyncio.ensure_future(scene.answers(to("manual")))
     record = await scene.found(status=Status.PENDING)
     assert (record.owner, record.released) == ("hand", False)
     assert await proxy.store.claim("default", ["manual"], lease=1, worker="w") is None
     await proxy.store.answer(record.session, record.call_id, result={"ok": 1})
-    assert await told == [{"ok": 1}]
+    assert await answers == [{"ok": 1}]
     await proxy.close()

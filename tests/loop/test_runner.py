@@ -1,4 +1,4 @@
-"""Whole loops against the strict Gemini: what upstream is sent, and what a client sees, in every framing."""
+"""Whole loops against the strict Gemini: the requests upstream and the client's answer, in every framing."""
 
 import asyncio
 from typing import Any
@@ -118,9 +118,9 @@ async def test_a_client_sees_the_last_prompt_and_all_output_and_the_usage_of_eac
     (turn,) = await proxy.turns()
     assert len(turn.usage) == 3
     prompt, output = turn.usage[-1]["promptTokenCount"], sum(one["candidatesTokenCount"] for one in turn.usage)
-    seen = [document["usageMetadata"] for document in played.documents if "usageMetadata" in document][-1]
-    assert (seen["promptTokenCount"], seen["candidatesTokenCount"]) == (prompt, output)
-    assert seen["totalTokenCount"] == prompt + output
+    received = [document["usageMetadata"] for document in played.documents if "usageMetadata" in document][-1]
+    assert (received["promptTokenCount"], received["candidatesTokenCount"]) == (prompt, output)
+    assert received["totalTokenCount"] == prompt + output
     assert turn.delivered
     assert turn.delivery == "loop"
 
@@ -150,8 +150,8 @@ async def test_a_client_that_answers_the_calls_itself_is_given_them(
     (call,) = [part["functionCall"] for part in played.parts if "functionCall" in part]
     assert (call["name"], call["args"]) == ("weather", {"place": "Oslo"})
     answer = {"functionResponse": {"id": call["id"], "name": "weather", "response": {"celsius": 3}}}
-    said = {"role": "model", "parts": [part for part in played.parts if "functionCall" in part]}
-    chat = [user('call weather {"place": "Oslo"}'), said, {"role": "user", "parts": [answer]}]
+    spoken = {"role": "model", "parts": [part for part in played.parts if "functionCall" in part]}
+    chat = [user('call weather {"place": "Oslo"}'), spoken, {"role": "user", "parts": [answer]}]
     again = await proxy.ask(*chat, framing=framing, surface=surface)
     assert '"celsius": 3' in again.text
     (kept,) = await proxy.calls()
@@ -297,9 +297,9 @@ async def test_of_too_many_calls_in_a_step_some_run_and_the_model_is_told_of_the
     played = await proxy.ask("x", framing=framing)
     assert played.text == "done"
     assert proxy.tools.ended == ["weather"] * 3
-    model, told = upstream.bodies[1]["contents"][1:]
+    model, answers = upstream.bodies[1]["contents"][1:]
     assert [part["functionCall"]["id"] for part in model["parts"]] == ["i0", "i1", "i2", "i3"]
-    responses = [part["functionResponse"]["response"] for part in told["parts"]]
+    responses = [part["functionResponse"]["response"] for part in answers["parts"]]
     assert "more than 3 calls in one step" in responses[3]["error"]
     assert not any("error" in one for one in responses[:3])
     assert [one.status for one in await proxy.calls()] == [Status.DONE] * 3 + [Status.FAILED]

@@ -1,4 +1,4 @@
-"""Loops as they are served."""
+"""The loops of the proxy's clients."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -30,7 +30,7 @@ async def begin(proxy: Proxy, server: LoopServer, framing: Framing = Framing.SSE
 
 
 async def whole(answering: LoopAnswer) -> tuple[int, bytes]:
-    """The status and the body."""
+    """The status and the body of an answer."""
     pieces: list[Head | bytes] = []
     async with asyncio.timeout(10):
         while not answering.over:
@@ -62,9 +62,9 @@ async def test_an_answer_is_given_as_it_comes(proxy: Proxy, server: LoopServer) 
     hold = asyncio.Event()
     proxy.upstream(Scripted([says("one"), hold, *ANSWER]))
     answering = await begin(proxy, server)
-    seen = b""
-    while b"one" not in seen:
-        seen += b"".join(piece for piece in await answering.take() if isinstance(piece, bytes))
+    received = b""
+    while b"one" not in received:
+        received += b"".join(piece for piece in await answering.take() if isinstance(piece, bytes))
     assert not answering.over
     assert len(server) == 1
     hold.set()
@@ -123,10 +123,10 @@ async def test_a_client_that_hung_up_has_what_was_taken_for_it(proxy: Proxy, ser
     proxy.upstream(Scripted([says(call("look"), finish="STOP")], [*ANSWER, asyncio.Event()]))
     answering = await begin(proxy, server)
     if takes:
-        seen = b""
+        received = b""
         async with asyncio.timeout(5):
-            while b"finishReason" not in seen:
-                seen += b"".join(piece for piece in await answering.take() if isinstance(piece, bytes))
+            while b"finishReason" not in received:
+                received += b"".join(piece for piece in await answering.take() if isinstance(piece, bytes))
     else:
         await until(lambda: any(isinstance(piece, bytes) and b"finishReason" in piece for piece in answering._pieces))
     answering.cancel()

@@ -1,4 +1,4 @@
-"""Runs that identical calls share, and results that are kept."""
+"""Runs shared by identical calls, and cached results."""
 
 import asyncio
 from typing import Any
@@ -31,10 +31,10 @@ async def test_identical_calls_in_flight_run_once_where_that_is_allowed(proxy: P
     proxy.tools.add("each", wait)
     await proxy.open()
     step = [call("once", a=1), call("once", a=1), call("once", a=2), call("each", a=1), call("each", a=1)]
-    told = asyncio.ensure_future(responses(proxy, *step))
+    answers = asyncio.ensure_future(responses(proxy, *step))
     await until(lambda: len(proxy.tools.begun) == 4)
     free.set()
-    assert await told == [{"a": 1}, {"a": 1}, {"a": 2}, {"a": 1}, {"a": 1}]
+    assert await answers == [{"a": 1}, {"a": 1}, {"a": 2}, {"a": 1}, {"a": 1}]
     assert proxy.tools.begun.count("once") == 2
     await responses(proxy, call("once", a=1))
     assert proxy.tools.begun.count("once") == 3, "only those in flight are shared"

@@ -106,14 +106,14 @@ async def test_no_event_is_empty_and_the_answer_ends_once(
 
 
 async def test_parts_of_the_rounds_before_stand_first_in_json(ready: Proxy) -> None:
-    said: list[Document] = [
+    spoken: list[Document] = [
         {"text": "hm", "thought": True},
         {"text": "Wait."},
         {"inlineData": {"mimeType": "a/b", "data": "eA=="}},
     ]
-    ready.upstream(Scripted([says(*said, call("lookup"), finish="STOP")], ANSWER))
+    ready.upstream(Scripted([says(*spoken, call("lookup"), finish="STOP")], ANSWER))
     played = await ready.ask("x")
-    assert played.parts == [*said, {"text": "done"}]
+    assert played.parts == [*spoken, {"text": "done"}]
 
 
 async def test_a_call_begins_while_the_stream_goes_on(ready: Proxy) -> None:
@@ -428,9 +428,9 @@ async def test_a_turn_is_stored_before_the_client_is_told_that_it_ends(
 def played_text(played: Played) -> str:
     """The text of a stream that has not come to its end."""
     body = played.body if played.framing is Framing.SSE else sse_event(played.body.removeprefix(b"["))
-    seen = Played(Framing.SSE, ())
-    seen.body = body
-    return seen.text
+    received = Played(Framing.SSE, ())
+    received.body = body
+    return received.text
 
 
 @pytest.mark.parametrize("content", ["text", [1], 7, {"parts": ["text"]}], ids=repr)

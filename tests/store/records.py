@@ -1,4 +1,4 @@
-"""Records as the tests of the store make them."""
+"""Records for tests of the store."""
 
 import asyncio
 from typing import Any
@@ -7,7 +7,7 @@ from store.base import Store
 from store.models import Call, Slot, Step, Turn
 
 SOON = 5.0
-"""Seconds after which a wait that should be over has failed."""
+"""Seconds after which a wait has failed."""
 
 
 def a_turn(turn_id: str = "t1", session: str = "one", *calls: Call, **fields: Any) -> Turn:
@@ -24,7 +24,7 @@ def a_call(call_id: str = "c1", turn_id: str = "t1", session: str = "one", **fie
 
 
 WORKERS: dict[str, Any] = {"owner": "workers", "released": True, "redeliver": True}
-"""What makes a call one that any worker may have."""
+"""Fields of a call that any worker may claim."""
 
 
 async def save(
@@ -47,6 +47,6 @@ async def types(store: Store, session: str | None = None) -> list[str]:
 
 
 async def turns_of_the_loop() -> None:
-    """Let what was started get to where it waits."""
+    """Let started tasks run until they wait."""
     for _ in range(5):
         await asyncio.sleep(0)

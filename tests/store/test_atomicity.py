@@ -136,7 +136,7 @@ def dump(path: Path) -> list[str]:
 
 
 async def remembered(store: SqliteStore) -> tuple[Any, ...]:
-    """What the store answers from what it keeps in memory."""
+    """The results that the store computes from its memory."""
     return (
         [await store.snapshot(name) for name in ("one", "new")],
         await store.last_event_id(),

@@ -39,7 +39,7 @@ class Holder:
 
 @contextmanager
 def another_program(path: Path) -> Iterator[Holder]:
-    """Another process that holds the database to write to it."""
+    """Another process that locks the database for writing."""
     command = [sys.executable, "-c", HOLDER, str(path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout

@@ -1,4 +1,4 @@
-"""What the store's contract says of a front door's answers that are not handed over yet, over every backend."""
+"""The store's contract about a front door's answers that are not handed over yet, over every backend."""
 
 import asyncio
 from pathlib import Path
@@ -24,7 +24,7 @@ async def answered(
     await store.add_response(a_response(response_id), undelivered=undelivered)
 
 
-async def taken(
+async def try_take(
     store: Store, *, session: str = "one", key: bytes = KEY, proxy: str = "p2", window: float = 60.0
 ) -> str | None:
     await store.hold(proxy, 60.0)
@@ -45,19 +45,19 @@ async def test_an_answer_is_taken_once_and_again_once_it_has_broken_off_again(st
     await answered(store)
     for _ in range(3):
         await store.not_handed_over("one", "r1")
-        assert [await taken(store), await taken(store)] == ["r1", None]
+        assert [await try_take(store), await try_take(store)] == ["r1", None]
 
 
 async def test_of_two_that_ask_at_once_one_takes_the_answer(store: Store) -> None:
     await answered(store)
     await store.not_handed_over("one", "r1")
-    found = await asyncio.gather(*(taken(store, proxy=f"p{number}") for number in range(4)))
+    found = await asyncio.gather(*(try_take(store, proxy=f"p{number}") for number in range(4)))
     assert sorted(found, key=str) == [None, None, None, "r1"]
 
 
 async def test_an_answer_on_its_way_is_not_taken(store: Store) -> None:
     await answered(store)
-    assert await taken(store) is None
+    assert await try_take(store) is None
 
 
 async def test_an_answer_that_was_handed_over_is_never_taken(store: Store) -> None:
@@ -66,7 +66,7 @@ async def test_an_answer_that_was_handed_over_is_never_taken(store: Store) -> No
     for _ in range(2):
         await store.handed_over("one", "r1")
     await store.not_handed_over("one", "r1")
-    assert await taken(store) is None
+    assert await try_take(store) is None
     assert (await store.response("one", "r1")).document == {"id": "r1"}
 
 
@@ -75,16 +75,16 @@ async def test_an_answer_is_given_to_its_own_request_alone(store: Store) -> None
     await store.add_response(a_response("r2"))
     for session, response_id in (("one", "r1"), ("one", "r2"), ("two", "r1"), ("one", "none")):
         await store.not_handed_over(session, response_id)
-    assert await taken(store, key=b"another") is None
-    assert await taken(store, session="two") is None
-    assert await taken(store) == "r1"
+    assert await try_take(store, key=b"another") is None
+    assert await try_take(store, session="two") is None
+    assert await try_take(store) == "r1"
 
 
 async def test_the_newest_answer_is_taken_first(store: Store) -> None:
     for number in range(3):
         await answered(store, f"r{number}")
         await store.not_handed_over("one", f"r{number}")
-    assert [await taken(store) for _ in range(4)] == ["r2", "r1", "r0", None]
+    assert [await try_take(store) for _ in range(4)] == ["r2", "r1", "r0", None]
 
 
 async def test_an_answer_is_taken_within_the_window_and_not_later(store: Store, clock: Clock) -> None:
@@ -93,9 +93,9 @@ async def test_an_answer_is_taken_within_the_window_and_not_later(store: Store, 
     clock.now += 5
     await store.not_handed_over("one", "r1")
     clock.now += 55.1
-    assert await taken(store) is None
+    assert await try_take(store) is None
     clock.now -= 0.1
-    assert await taken(store) == "r1"
+    assert await try_take(store) == "r1"
 
 
 async def test_an_answer_of_a_proxy_that_is_gone_broke_off_when_it_was_last_alive(store: Store, clock: Clock) -> None:
@@ -103,12 +103,12 @@ async def test_an_answer_of_a_proxy_that_is_gone_broke_off_when_it_was_last_aliv
     clock.now += 5
     await store.drop("p1")
     clock.now += 60.1
-    assert await taken(store) is None
+    assert await try_take(store) is None
     clock.now -= 0.1
-    assert await taken(store) == "r1"
-    assert await taken(store) is None, "p2 is alive"
+    assert await try_take(store) == "r1"
+    assert await try_take(store) is None, "p2 is alive"
     await store.drop("p2")
-    assert await taken(store, proxy="p3") == "r1"
+    assert await try_take(store, proxy="p3") == "r1"
 
 
 async def test_an_answer_goes_with_its_response_and_its_session(store: Store) -> None:
@@ -116,9 +116,9 @@ async def test_an_answer_goes_with_its_response_and_its_session(store: Store) ->
         await answered(store, response_id, key=key)
         await store.not_handed_over("one", response_id)
     await store.delete_response("one", "r1")
-    assert await taken(store, key=b"1") is None
+    assert await try_take(store, key=b"1") is None
     await store.delete_session("one")
-    assert await taken(store, key=b"2") is None
+    assert await try_take(store, key=b"2") is None
 
 
 @pytest.mark.parametrize("ttl", [TTL, 10 * HOUR])
@@ -132,8 +132,8 @@ async def test_an_answer_is_kept_for_an_hour_at_most(kind: str, ttl: float, cloc
         clock.now += 2
     clock.now += min(ttl, HOUR) - 3
     await store.expire()
-    assert await taken(store, window=HOUR) == "r2"
-    assert await taken(store, window=HOUR) is None
+    assert await try_take(store, window=HOUR) == "r2"
+    assert await try_take(store, window=HOUR) is None
     await store.close()
 
 
@@ -141,5 +141,5 @@ async def test_no_method_suspends_where_the_store_never_does(store: Store) -> No
     if not store.suspends:
         run_now(answered(store))
         run_now(store.not_handed_over("one", "r1"))
-        assert run_now(taken(store)) == "r1"
+        assert run_now(try_take(store)) == "r1"
         run_now(store.handed_over("one", "r1"))

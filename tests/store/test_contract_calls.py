@@ -1,4 +1,4 @@
-"""What the store's contract says of calls: listed, answered, over every backend."""
+"""The store's contract about calls: listed, answered, over every backend."""
 
 import asyncio
 from typing import Any

@@ -1,4 +1,4 @@
-"""What the store's contract says of events, and of waiting, over every backend."""
+"""The store's contract about events, and of waiting, over every backend."""
 
 import asyncio
 from collections.abc import Callable, Coroutine

@@ -1,4 +1,4 @@
-"""What the store's contract says of the ledger, over every backend."""
+"""The store's contract about the ledger, over every backend."""
 
 import asyncio
 
@@ -54,11 +54,11 @@ async def test_saving_again_replaces_the_turn_but_for_when_it_was_made_and_what_
     await save(store, "t1", user_key=b"user", keys=[b"a"])
     await store.bind("one", b"user", [b"b"])
     call = a_call("c-t1")
-    again = a_turn("t1", "one", call, created_at=2e6, delivered=True, visible=[{"text": "new"}], user_key=b"user")
-    await store.save_turn(again, [], [b"c"])
+    repeated = a_turn("t1", "one", call, created_at=2e6, delivered=True, visible=[{"text": "new"}], user_key=b"user")
+    await store.save_turn(repeated, [], [b"c"])
     found = await store.look_up("one", keys=[b"a", b"b", b"c"])
     assert found.by_key == {b"a": ["t1"], b"b": ["t1"], b"c": ["t1"]}, "keys are added"
-    assert found.turns["t1"] == again.model_copy(update={"created_at": 1e6, "bound": True})
+    assert found.turns["t1"] == repeated.model_copy(update={"created_at": 1e6, "bound": True})
     assert found.calls.keys() == {"c-t1"}
     assert await store.bind("one", b"user", []) is None
 
@@ -199,14 +199,14 @@ async def test_the_revision_changes_whenever_look_up_could_answer_differently(st
     assert store.revision("one") == 0
     await store.put_toolset("one", Toolset())
     assert store.revision("one") == 0
-    seen = [0]
+    revisions = [0]
 
     def changed() -> None:
         revision = store.revision("one")
         assert revision is not None
-        assert revision not in seen
+        assert revision not in revisions
         assert store.revision("one") == revision, "asking changes nothing"
-        seen.append(revision)
+        revisions.append(revision)
 
     call = await save(store, "t1", user_key=b"user")
     changed()
@@ -220,7 +220,7 @@ async def test_the_revision_changes_whenever_look_up_could_answer_differently(st
     await store.answer("two", "c-t2", result=1)
     await store.put_policy("one", Policy())
     await store.look_up("one", turn_ids=["t1"])
-    assert store.revision("one") == seen[-1], "nothing of this changed the ledger of one"
+    assert store.revision("one") == revisions[-1], "nothing of this changed the ledger of one"
     await store.delete_session("one")
     assert store.revision("one") == 0
     await save(store, "t1")

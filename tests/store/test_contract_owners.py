@@ -1,4 +1,4 @@
-"""What the store's contract says of who owns a call: releases, lost workers, proxies and their leases."""
+"""The store's contract about who owns a call: releases, lost workers, proxies and their leases."""
 
 from typing import Any
 
@@ -115,8 +115,8 @@ async def test_a_call_whose_worker_was_lost_fails_and_goes_to_no_other(store: St
     assert await claim(store) == "c-t2", "the claim goes on behind it"
     lost = await store.call("one", "c-t1")
     assert (lost.status, lost.error, lost.lease_until) == (Status.FAILED, WORKER_LOST, None)
-    told = [event.data["status"] for event in await store.events(after=None) if event.data.get("call_id") == "c-t1"]
-    assert told == ["pending", "running", "failed"]
+    reported = [event.data["status"] for event in await store.events(after=None) if event.data.get("call_id") == "c-t1"]
+    assert reported == ["pending", "running", "failed"]
     with pytest.raises(LeaseLost):
         await store.renew("one", "c-t1", "w", 5.0)
     with pytest.raises(AlreadyAnswered):
@@ -264,5 +264,5 @@ async def test_calls_of_many_sessions_are_settled_in_the_order_they_were_saved(s
         await born(store, f"t{number}", ("one", "two")[number % 2], proxy_id="gone", owner="loop")
     settled = await store.settle_lost()
     for first, session in enumerate(("one", "two")):
-        told = [call.call_id for call in settled if call.session == session]
-        assert told == [f"c-t{number}" for number in range(first, 6, 2)]
+        reported = [call.call_id for call in settled if call.session == session]
+        assert reported == [f"c-t{number}" for number in range(first, 6, 2)]

@@ -1,4 +1,4 @@
-"""What the store's contract says of responses and conversations, over every backend."""
+"""The store's contract about responses and conversations, over every backend."""
 
 import asyncio
 from pathlib import Path
@@ -101,9 +101,9 @@ async def test_an_unknown_response_is_unknown(store: Store) -> None:
 
 async def test_an_id_that_is_taken_is_refused_and_nothing_is_changed(store: Store) -> None:
     await chat(store, "r1", name="chat")
-    again = a_response("r1", conversation="other", document={"other": 1}, calls={"c": a_part()})
+    repeated = a_response("r1", conversation="other", document={"other": 1}, calls={"c": a_part()})
     with pytest.raises(ValueError, match="r1 in session one already"):
-        await store.add_response(again)
+        await store.add_response(repeated)
     assert (await store.response("one", "r1")).document == {"id": "r1"}
     assert await store.conversation("one", "other") is None
     assert await store.given_calls("one", ["c"]) == {}
@@ -465,14 +465,14 @@ STEPS = st.lists(
 
 async def take(store: Store, clock: Clock, step: tuple[Any, ...]) -> int | None:
     match step:
-        case "add", response_id, previous, name, shown:
+        case "add", response_id, previous, name, has_document:
             calls = {f"c{previous}": {"a": response_id}}
             response = a_response(response_id, previous, conversation=name, calls=calls)
-            await store.add_response(response if shown else response.model_copy(update={"document": None}))
-        case "go on", response_id, name, shown:
+            await store.add_response(response if has_document else response.model_copy(update={"document": None}))
+        case "go on", response_id, name, has_document:
             head = await store.conversation("one", name)
             response = a_response(response_id, head, conversation=name)
-            response = response if shown else response.model_copy(update={"document": None})
+            response = response if has_document else response.model_copy(update={"document": None})
             await store.add_response(response, head=head)
         case "delete", response_id:
             await store.delete_response("one", response_id)
@@ -484,23 +484,23 @@ async def take(store: Store, clock: Clock, step: tuple[Any, ...]) -> int | None:
 
 async def outcome(store: Store, clock: Clock, step: tuple[Any, ...]) -> list[object]:
     """What the step gave, and all that can be read afterwards."""
-    seen: list[object] = []
+    observed: list[object] = []
     try:
-        seen.append(await take(store, clock, step))
+        observed.append(await take(store, clock, step))
     except (StoreError, ValueError) as error:
-        seen.append(repr(error))
+        observed.append(repr(error))
     ids = [f"r{number}" for number in range(6)]
-    seen.append([await store.conversation("one", name) for name in ("a", "b")])
-    seen.append(await store.given_calls("one", [f"c{response_id}" for response_id in (None, *ids)]))
+    observed.append([await store.conversation("one", name) for name in ("a", "b")])
+    observed.append(await store.given_calls("one", [f"c{response_id}" for response_id in (None, *ids)]))
     for response_id in ids:
         try:
             history = await store.history("one", response_id)
             assert history[-1] == await store.response("one", response_id)
             assert history[0].previous is None, "a history has its beginning"
-            seen.append(history)
+            observed.append(history)
         except UnknownResponse:
-            seen.append(None)
-    return seen
+            observed.append(None)
+    return observed
 
 
 @settings(max_examples=50, deadline=None)

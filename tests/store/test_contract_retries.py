@@ -1,4 +1,4 @@
-"""What the store's contract says of requests that are sent again: an answer that broke off is taken over, once."""
+"""The store's contract about requests that are sent again: an answer that broke off is taken over, once."""
 
 import asyncio
 from typing import Any
@@ -25,7 +25,7 @@ async def answering(
     return turn
 
 
-async def taken(store: Store, *, session: str = "one", key: bytes = KEY, proxy: str = "p2") -> str | None:
+async def try_take(store: Store, *, session: str = "one", key: bytes = KEY, proxy: str = "p2") -> str | None:
     await store.hold(proxy, 60.0)
     found = await store.take_over(session, key, window=60.0, proxy_id=proxy)
     return found[0].turn_id if found else None
@@ -55,26 +55,26 @@ async def test_an_answer_is_taken_over_once_and_again_once_it_has_broken_off_aga
     await answering(store)
     for _ in range(3):
         await store.broke_off("one", "t1")
-        assert [await taken(store), await taken(store)] == ["t1", None]
+        assert [await try_take(store), await try_take(store)] == ["t1", None]
 
 
 async def test_of_two_that_are_sent_again_at_once_one_takes_over(store: Store) -> None:
     await answering(store)
     await store.broke_off("one", "t1")
-    found = await asyncio.gather(*(taken(store, proxy=f"p{number}") for number in range(4)))
+    found = await asyncio.gather(*(try_take(store, proxy=f"p{number}") for number in range(4)))
     assert sorted(found, key=str) == [None, None, None, "t1"]
 
 
 async def test_what_is_still_being_made_is_not_taken_over(store: Store) -> None:
     await answering(store)
-    assert await taken(store) is None
+    assert await try_take(store) is None
 
 
 async def test_a_turn_that_was_delivered_is_never_taken_over(store: Store) -> None:
     turn = await answering(store)
     await store.broke_off("one", "t1")
     await store.save_turn(turn.model_copy(update={"delivered": True}))
-    assert await taken(store) is None
+    assert await try_take(store) is None
     assert await store.broke_off("one", "t1") is False
     assert (await store.look_up("one", turn_ids=["t1"])).turns["t1"].delivered
 
@@ -88,7 +88,7 @@ async def test_a_turn_that_its_client_has_is_delivered_and_no_longer_taken_over(
     event = (await store.events(after=None))[-1]
     assert (event.type, event.data) == ("turn.updated", found.model_dump(mode="json"))
     assert found == turn.model_copy(update={"delivered": True, "progress": None, "broke_off": found.broke_off})
-    assert await taken(store) is None
+    assert await try_take(store) is None
     assert await store.delivered("one", "t1") is False
 
 
@@ -111,16 +111,16 @@ async def test_an_answer_is_taken_over_within_the_window_and_not_later(store: St
     await answering(store)
     await store.broke_off("one", "t1")
     clock.now += 60.1
-    assert await taken(store) is None
+    assert await try_take(store) is None
     clock.now -= 0.1
-    assert await taken(store) == "t1"
+    assert await try_take(store) == "t1"
 
 
 async def test_the_newest_answer_is_taken_over_first(store: Store) -> None:
     for number in range(3):
         await answering(store, f"t{number}")
         await store.broke_off("one", f"t{number}")
-    assert [await taken(store) for _ in range(4)] == ["t2", "t1", "t0", None]
+    assert [await try_take(store) for _ in range(4)] == ["t2", "t1", "t0", None]
 
 
 @pytest.mark.parametrize(("session", "key"), [("two", KEY), ("one", b"another"), ("one", b"")])
@@ -129,7 +129,7 @@ async def test_another_request_takes_nothing_over(store: Store, session: str, ke
     await answering(store, "none", request_key=b"")
     for turn_id in ("t1", "none"):
         await store.broke_off("one", turn_id)
-    assert await taken(store, session=session, key=key) is None
+    assert await try_take(store, session=session, key=key) is None
 
 
 async def test_what_never_was_or_broke_off_before_does_not_break_off(store: Store, clock: Clock) -> None:
@@ -142,7 +142,7 @@ async def test_what_never_was_or_broke_off_before_does_not_break_off(store: Stor
     assert await store.broke_off("one", "t1") is False, "the first time counts"
     assert await store.last_event_id() == last
     clock.now += 31
-    assert await taken(store) is None
+    assert await try_take(store) is None
 
 
 async def test_saving_again_leaves_it_broken_off_and_its_proxy_s(store: Store) -> None:
@@ -153,7 +153,7 @@ async def test_saving_again_leaves_it_broken_off_and_its_proxy_s(store: Store) -
     assert saved.broke_off is not None
     assert saved.proxy_id == "p1"
     assert saved.usage != []
-    assert await taken(store) == "t1"
+    assert await try_take(store) == "t1"
 
 
 # --- proxies that are gone ------------------------------------------------------------------------------------
@@ -164,16 +164,16 @@ async def test_the_answer_of_a_proxy_that_died_broke_off_when_it_was_last_alive(
     clock.now += 50
     await store.hold("p1", 10.0)
     clock.now += 9
-    assert await taken(store) is None, "its lease holds"
+    assert await try_take(store) is None, "its lease holds"
     clock.now += 51
-    assert await taken(store) == "t1"
-    assert await taken(store) is None
+    assert await try_take(store) == "t1"
+    assert await try_take(store) is None
 
 
 async def test_the_answer_of_a_proxy_that_died_long_ago_is_not_taken_over(store: Store, clock: Clock) -> None:
     await answering(store)
     clock.now += 61
-    assert await taken(store) is None
+    assert await try_take(store) is None
 
 
 async def test_the_answer_of_a_proxy_that_stopped_broke_off_then(store: Store, clock: Clock) -> None:
@@ -181,7 +181,7 @@ async def test_the_answer_of_a_proxy_that_stopped_broke_off_then(store: Store, c
     clock.now += 50
     await store.drop("p1")
     clock.now += 60
-    assert await taken(store) == "t1"
+    assert await try_take(store) == "t1"
 
 
 async def test_opening_the_store_leaves_what_proxies_had_begun_to_be_taken_over(store: Store, clock: Clock) -> None:
@@ -205,7 +205,7 @@ async def test_an_answer_is_the_proxy_s_that_took_it_over(store: Store, clock: C
     assert found is not None
     assert found[0].proxy_id == "p2"
     clock.now += 10
-    assert await taken(store, proxy="p3") == "t1", "that one died as well"
+    assert await try_take(store, proxy="p3") == "t1", "that one died as well"
 
 
 async def test_calls_of_an_answer_that_is_taken_over_are_settled_or_the_new_proxy_s(store: Store, clock: Clock) -> None:
@@ -241,13 +241,13 @@ async def test_calls_of_an_answer_that_is_taken_over_are_settled_or_the_new_prox
 
 async def test_the_revision_changes_as_an_answer_breaks_off_and_is_taken_over(store: Store) -> None:
     await answering(store)
-    seen = [store.revision("one")]
+    revisions = [store.revision("one")]
     await store.broke_off("one", "t1")
-    seen.append(store.revision("one"))
-    await taken(store)
-    seen.append(store.revision("one"))
-    if None not in seen:
-        assert len(set(seen)) == 3
+    revisions.append(store.revision("one"))
+    await try_take(store)
+    revisions.append(store.revision("one"))
+    if None not in revisions:
+        assert len(set(revisions)) == 3
 
 
 async def test_what_is_gone_is_not_taken_over(store: Store, clock: Clock) -> None:

@@ -1,4 +1,4 @@
-"""What the store's contract says of running calls: claims, leases, approvals, over every backend."""
+"""The store's contract about running calls: claims, leases, approvals, over every backend."""
 
 import asyncio
 from typing import Any
@@ -351,7 +351,7 @@ async def test_what_runs_calls_asks_for_calls_that_are_there(store: Store) -> No
 async def test_the_revision_changes_with_every_state_of_a_call(store: Store) -> None:
     for turn in ("t1", "t2", "t3"):
         await save(store, turn)
-    seen = [store.revision("one")]
+    revisions = [store.revision("one")]
     for change in (
         lambda: claim(store),
         lambda: store.renew("one", "c-t1", "w1", 60.0),
@@ -361,9 +361,9 @@ async def test_the_revision_changes_with_every_state_of_a_call(store: Store) -> 
         lambda: store.settle("one", "c-t3", Status.EXPIRED, error="no"),
     ):
         await change()
-        seen.append(store.revision("one"))
-    if None not in seen:
-        assert len(set(seen)) == len(seen)
+        revisions.append(store.revision("one"))
+    if None not in revisions:
+        assert len(set(revisions)) == len(revisions)
 
 
 async def test_calls_go_with_their_session_and_their_turns(store: Store, clock: Clock) -> None:

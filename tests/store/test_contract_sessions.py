@@ -1,4 +1,4 @@
-"""What the store's contract says of sessions and cached tools, over every backend."""
+"""The store's contract about sessions and cached tools, over every backend."""
 
 import asyncio
 from functools import partial
@@ -37,7 +37,7 @@ async def test_policy_and_toolset_replace_what_was_there_and_leave_each_other_al
 
 async def test_a_version_is_another_after_each_write_and_never_comes_again(store: Store) -> None:
     assert await store.snapshot("one") == Snapshot(None, 0, 0)
-    seen, gone = [0], list[int]()
+    versions, gone = [0], list[int]()
     for _ in range(2):
         for write in (
             partial(store.put_policy, "one", Policy()),
@@ -47,7 +47,7 @@ async def test_a_version_is_another_after_each_write_and_never_comes_again(store
             partial(store.put_toolset, "one", None),
         ):
             session = await write()
-            seen.append(session.version)
+            versions.append(session.version)
             snapshot = await store.snapshot(session.name)
             assert snapshot[:2] == (session, session.version)
         await store.delete_session("one")
@@ -58,7 +58,7 @@ async def test_a_version_is_another_after_each_write_and_never_comes_again(store
     with pytest.raises(VersionChanged):
         await store.put_policy("one", Policy(), if_version=gone[-1])
     assert made.version > 0
-    assert seen == sorted(set(seen))
+    assert versions == sorted(set(versions))
 
 
 async def test_a_snapshot_holds_the_revision_of_the_ledger(store: Store) -> None:

@@ -24,7 +24,7 @@ class Disk:
 
     def __init__(self, log: Path) -> None:
         self.log = log
-        self.told: list[str] = []
+        self.steps: list[str] = []
         self.begun = 0
         self.free = threading.Event()
         self.free.set()
@@ -32,12 +32,12 @@ class Disk:
 
     def flush(self, file: int) -> None:
         self.begun += 1
-        self.told.append("flush begins")
+        self.steps.append("flush begins")
         assert os.path.samestat(os.fstat(file), self.log.stat())
         assert self.free.wait(SOON)
         if self.failure is not None:
             raise self.failure
-        self.told.append("flush ends")
+        self.steps.append("flush ends")
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def disk(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> Disk:
     disk = Disk(store.path.with_name("graft.db-wal"))
     monkeypatch.setattr("store.disk.flush", disk.flush)
     assert store._db
-    store._db.set_trace_callback(lambda text: disk.told.append("commit") if text == "COMMIT" else None)
+    store._db.set_trace_callback(lambda text: disk.steps.append("commit") if text == "COMMIT" else None)
     return disk
 
 
@@ -66,14 +66,14 @@ async def until(condition: Callable[[], bool]) -> None:
 async def test_the_log_is_flushed_after_the_commit_and_before_sync_returns(store: SqliteStore, disk: Disk) -> None:
     await store.put_policy("one", Policy())
     await store.sync()
-    disk.told.append("acknowledged")
-    assert disk.told == ["commit", "flush begins", "flush ends", "acknowledged"]
+    disk.steps.append("acknowledged")
+    assert disk.steps == ["commit", "flush begins", "flush ends", "acknowledged"]
     await store.sync()
     assert disk.begun == 1, "nothing was written since"
 
 
 async def test_a_write_during_a_flush_waits_for_the_next(store: SqliteStore, disk: Disk) -> None:
-    """The one under way may have begun before the write."""
+    """A running flush may have begun before the write."""
     await store.put_policy("one", Policy())
     disk.free.clear()
     first = asyncio.ensure_future(store.sync())
@@ -85,7 +85,7 @@ async def test_a_write_during_a_flush_waits_for_the_next(store: SqliteStore, dis
     async with asyncio.timeout(SOON):
         await second
     assert first.done()
-    assert disk.told == ["commit", "flush begins", "commit", "flush ends", "flush begins", "flush ends"]
+    assert disk.steps == ["commit", "flush begins", "commit", "flush ends", "flush begins", "flush ends"]
 
 
 async def test_all_that_wait_share_a_flush(store: SqliteStore, disk: Disk) -> None:

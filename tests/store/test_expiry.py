@@ -26,16 +26,16 @@ async def test_many_old_records_go_in_batches(store: Store, clock: Clock) -> Non
         response = Response(response_id=f"long{number}", session="one", previous=previous, created_at=store.clock())
         await store.add_response(response)
     clock.now += TTL + 1
-    left = count
+    remaining = count
     for _ in itertools.count():
         gone = await store.expire()
         now = len((await store.turns("one", limit=2 * count)).items)
-        assert left - now <= BATCH
+        assert remaining - now <= BATCH
         assert len((await store.calls(limit=2 * count)).items) == now, "a turn goes with its calls"
-        left = now
+        remaining = now
         if not gone:
             break
-    assert left == 0
+    assert remaining == 0
     assert await store.events(after=None) == []
     assert await store.cached_tools("one", f"c{count - 1}") is None
     assert await store.expire() == 0
@@ -49,9 +49,9 @@ async def test_notes_of_turns_go_in_batches_too(store: Store, clock: Clock) -> N
     keys = [b"plain%d" % number for number in range(3 * BATCH)]
     assert (await store.look_up("one", keys=keys)).plain.keys() == set(keys)
     clock.now += TTL + 7200
-    left = len(keys)
+    remaining = len(keys)
     while await store.expire():
         now = len((await store.look_up("one", keys=keys)).plain)
-        assert left - now <= 2 * BATCH
-        left = now
-    assert left == 0
+        assert remaining - now <= 2 * BATCH
+        remaining = now
+    assert remaining == 0

@@ -1,4 +1,4 @@
-"""What holds for the store in memory alone."""
+"""Properties of the store in memory alone."""
 
 from collections.abc import AsyncIterator
 

@@ -30,7 +30,7 @@ SOON = 30.0
 
 @pytest.fixture
 async def store(tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[SqliteStore]:
-    """A store that writes notes when it is told to, or has to."""
+    """A store that writes notes only when asked or forced to."""
     monkeypatch.setattr(_sqlite_noting, "MOMENT", 3600.0)
     monkeypatch.setattr(SqliteStore, "_pause", 3600.0)
     store = await opened(tmp_path / "graft.db", clock)
@@ -52,14 +52,14 @@ async def until(is_so: Callable[[], object]) -> None:
 
 
 def written(store: SqliteStore) -> int:
-    """How many rows of notes the file has."""
+    """The number of rows of notes in the file."""
     with contextlib.closing(sqlite3.connect(f"{store.path.as_uri()}?mode=ro", uri=True)) as db:
         count: int = db.execute("SELECT count(*) FROM plain_key").fetchone()[0]
         return count
 
 
-def left(store: SqliteStore) -> int:
-    """How many bytes of notes wait beside the file."""
+def waiting_bytes(store: SqliteStore) -> int:
+    """The number of bytes of notes that wait beside the file."""
     return store.path.with_name("graft.db-notes").stat().st_size
 
 
@@ -74,7 +74,7 @@ def copy(store: SqliteStore, folder: Path) -> None:
 
 
 async def killed(store: SqliteStore, folder: Path) -> SqliteStore:
-    """The store as the next process finds it if this one is killed now."""
+    """The store of the next process if this one is killed now."""
     copy(store, folder)
     return await opened(folder / store.path.name, store.clock)
 
@@ -91,7 +91,7 @@ async def test_a_note_is_found_before_it_is_written_and_after(store: SqliteStore
         assert await plain(store, b"own", b"other", b"none") == {b"own": b"chain", b"other": b""}
         assert await plain(store, b"own", session="two") == {}
         await store._write_notes()
-    assert (written(store), left(store)) == (2, 0)
+    assert (written(store), waiting_bytes(store)) == (2, 0)
     assert before is not None
     changes = store.changes("one", before)
     assert changes is not None
@@ -124,7 +124,7 @@ async def test_notes_are_written_together_a_moment_later(tmp_path: Path, clock: 
         await store.save_plain("one", [b"%d" % number])
     await until(lambda: written(store) == 20)
     assert len(begun) == 1
-    await until(lambda: left(store) == 0)
+    await until(lambda: waiting_bytes(store) == 0)
     await store.close()
 
 
@@ -137,7 +137,7 @@ async def test_many_notes_are_written_at_once(store: SqliteStore) -> None:
 async def test_whatever_is_written_takes_the_notes_along(store: SqliteStore) -> None:
     await store.save_plain("one", [b"key"])
     await store.put_policy("two", Policy())
-    assert (written(store), left(store)) == (1, 0)
+    assert (written(store), waiting_bytes(store)) == (1, 0)
 
 
 async def test_an_acknowledgement_covers_the_notes_before_it(store: SqliteStore) -> None:
@@ -159,9 +159,9 @@ async def test_a_deleted_session_s_notes_go_also_those_that_wait(store: SqliteSt
     assert await store.delete_session("one"), "that is something"
     assert await plain(store, b"key") == {}
     assert await plain(store, b"key", session="two") == {b"key": b""}
-    again = await killed(store, tmp_path / "killed")
-    assert await plain(again, b"key") == {}
-    await again.close()
+    reopened = await killed(store, tmp_path / "killed")
+    assert await plain(reopened, b"key") == {}
+    await reopened.close()
 
 
 # --- what fails -----------------------------------------------------------------------------------------------
@@ -225,9 +225,9 @@ async def test_a_note_for_which_there_is_no_space_is_not_taken(
             await store.save_plain("one", [b"key"])
     await store.save_plain("one", [b"after"])
     assert (await plain(store, b"before", b"key", b"after")).keys() == {b"before", b"after"}
-    again = await killed(store, tmp_path / "killed")
-    assert (await plain(again, b"before", b"key", b"after")).keys() == {b"before", b"after"}
-    await again.close()
+    reopened = await killed(store, tmp_path / "killed")
+    assert (await plain(reopened, b"before", b"key", b"after")).keys() == {b"before", b"after"}
+    await reopened.close()
 
 
 async def test_notes_fail_whole_and_are_there_whenever_the_process_ends(store: SqliteStore, tmp_path: Path) -> None:
@@ -254,10 +254,10 @@ async def test_notes_fail_whole_and_are_there_whenever_the_process_ends(store: S
     assert dump(store.path) != before
     expected = {b"headed-same-word": b"", **{b"headed-%010d-no1" % number: b"" for number in range(3)}}
     for folder in copies:
-        again = await opened(folder / "graft.db", store.clock)
-        assert await plain(again, *expected) == expected
-        assert written(again), "the start has written them"
-        await again.close()
+        reopened = await opened(folder / "graft.db", store.clock)
+        assert await plain(reopened, *expected) == expected
+        assert written(reopened), "the start has written them"
+        await reopened.close()
 
 
 # --- a kill ---------------------------------------------------------------------------------------------------
@@ -292,7 +292,7 @@ async def test_no_note_is_lost_when_the_process_is_killed(tmp_path: Path) -> Non
     await store.close()
 
 
-def told(log: NoteLog) -> list[list[bytes]]:
+def noted_keys(log: NoteLog) -> list[list[bytes]]:
     return [list(note.keys) for note in log.notes]
 
 
@@ -315,11 +315,11 @@ def test_half_a_note_or_one_of_another_store_is_not_taken_in(tmp_path: Path, dam
     else:
         secret, expected = b"t" * 32, []
     log = NoteLog(path, secret)
-    assert told(log) == expected
+    assert noted_keys(log) == expected
     log.add(Note("one", 1, [b"later"], b""))
     log.close()
     log = NoteLog(path, secret)
-    assert told(log) == [*expected, [b"later"]]
+    assert noted_keys(log) == [*expected, [b"later"]]
     log.written()
     log.close()
     assert not path.exists()

@@ -1,4 +1,4 @@
-"""What only the SQLite store promises: its file, its lock, its crashes."""
+"""Guarantees of the SQLite store alone: its file, its lock, its crashes."""
 
 # Nobody else waits for this event loop, and what a thread does to a file cannot be awaited:
 # ruff: noqa: ASYNC110, ASYNC221, ASYNC240
@@ -57,7 +57,7 @@ async def fill(store: SqliteStore, turn_id: str = "t1", text: str = "") -> None:
 
 
 def a_response(number: int, *, pad: str = "") -> Response:
-    """One of a conversation in which each follows the one before it."""
+    """A response of a conversation in which each follows the one before it."""
     return Response(
         response_id=f"r{number}",
         session="one",
@@ -72,7 +72,7 @@ def a_response(number: int, *, pad: str = "") -> Response:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """Every file but the lock's."""
+    """All files except the lock."""
     return {file.name: file.read_bytes() for file in folder.iterdir() if file.suffix != ".lock"}
 
 
@@ -123,19 +123,19 @@ async def test_a_restart_keeps_everything(store: SqliteStore, path: Path) -> Non
     events = await store.events(after=None)
     await store.close()
 
-    again = SqliteStore(path)
-    await again.open()
-    assert await again.session("one") == session
-    assert await again.cached_tools("one", "cachedContents/1") == cached
-    assert await again.look_up("one", keys=[b"t1", b"bound"]) == found
+    reopened = SqliteStore(path)
+    await reopened.open()
+    assert await reopened.session("one") == session
+    assert await reopened.cached_tools("one", "cachedContents/1") == cached
+    assert await reopened.look_up("one", keys=[b"t1", b"bound"]) == found
     assert found.turns["t1"].bound
-    assert await again.call("one", "c-t1") == answered
-    assert await again.events(after=None) == events
-    assert await again.last_event_id() == events[-1].event_id
-    assert again.revision("one") != 0, "the ledger is not empty"
-    await again.put_policy("two", Policy())
-    assert [event.session for event in await again.events(after=events[-1].event_id)] == ["two"]
-    await again.close()
+    assert await reopened.call("one", "c-t1") == answered
+    assert await reopened.events(after=None) == events
+    assert await reopened.last_event_id() == events[-1].event_id
+    assert reopened.revision("one") != 0, "the ledger is not empty"
+    await reopened.put_policy("two", Policy())
+    assert [event.session for event in await reopened.events(after=events[-1].event_id)] == ["two"]
+    await reopened.close()
 
 
 async def test_a_restart_keeps_which_events_have_expired(tmp_path: Path) -> None:
@@ -165,16 +165,16 @@ async def test_a_restart_keeps_responses_and_conversations(store: SqliteStore, p
     history, given = await store.history("one", "r3"), await store.given_calls("one", ["call_0", "call_3"])
     await store.close()
 
-    again = SqliteStore(path)
-    await again.open()
-    assert await again.conversation("one", "chat") == "r3"
-    assert await again.history("one", "r3") == history
+    reopened = SqliteStore(path)
+    await reopened.open()
+    assert await reopened.conversation("one", "chat") == "r3"
+    assert await reopened.history("one", "r3") == history
     assert len(history) == 4
-    assert await again.given_calls("one", ["call_0", "call_3"]) == given
-    assert (await again.response("one", "r1")).document is None
-    await again.add_response(a_response(4), head="r3")
-    assert await again.conversation("one", "chat") == "r4"
-    await again.close()
+    assert await reopened.given_calls("one", ["call_0", "call_3"]) == given
+    assert (await reopened.response("one", "r1")).document is None
+    await reopened.add_response(a_response(4), head="r3")
+    assert await reopened.conversation("one", "chat") == "r4"
+    await reopened.close()
 
 
 async def test_nothing_is_left_of_responses_that_are_gone(path: Path) -> None:
@@ -328,32 +328,32 @@ async def test_a_store_that_was_left_open_keeps_its_epoch_unless_the_machine_has
 ) -> None:
     """A process that is killed loses nothing. A machine may lose events, whose ids are then given again."""
     await store.put_policy("one", Policy())
-    seen = await store.last_event_id()
+    observed = await store.last_event_id()
 
     async def opened(name: str) -> SqliteStore:
         left = tmp_path / name
         for suffix in ("", "-wal"):
             shutil.copy(f"{path}{suffix}", f"{left}{suffix}")
-        again = SqliteStore(left)
-        await again.open()
-        return again
+        reopened = SqliteStore(left)
+        await reopened.open()
+        return reopened
 
     killed = await opened("killed.db")
     assert killed.epoch == store.epoch
-    assert await killed.events(after=seen) == []
+    assert await killed.events(after=observed) == []
     monkeypatch.setattr(_clocks, "boot", lambda: "another")
     anew = await opened("anew.db")
     assert anew.epoch != store.epoch
     with pytest.raises(CursorLost):
-        await anew.events(after=seen)
+        await anew.events(after=observed)
     assert len(await anew.events(after=None)) == 1
-    for again in (killed, anew):
-        await again.close()
-        before = again.epoch
+    for reopened in (killed, anew):
+        await reopened.close()
+        before = reopened.epoch
         monkeypatch.setattr(_clocks, "boot", lambda: "yet another")
-        await again.open()
-        assert again.epoch == before, "it was closed, and has lost nothing"
-        await again.close()
+        await reopened.open()
+        assert reopened.epoch == before, "it was closed, and has lost nothing"
+        await reopened.close()
 
 
 async def test_a_lease_outlives_a_restart(store: SqliteStore, path: Path) -> None:
@@ -361,12 +361,12 @@ async def test_a_lease_outlives_a_restart(store: SqliteStore, path: Path) -> Non
     claimed = await store.claim("one", ["f"], lease=60.0, worker="w")
     assert claimed is not None
     await store.close()
-    again = SqliteStore(path)
-    await again.open()
-    assert await again.call("one", claimed.call_id) == claimed
-    assert 0 < (await again.next_lease("one", ["f"]) or 0) <= 60.0
-    assert (await again.renew("one", claimed.call_id, "w", 60.0)).worker == "w"
-    await again.close()
+    reopened = SqliteStore(path)
+    await reopened.open()
+    assert await reopened.call("one", claimed.call_id) == claimed
+    assert 0 < (await reopened.next_lease("one", ["f"]) or 0) <= 60.0
+    assert (await reopened.renew("one", claimed.call_id, "w", 60.0)).worker == "w"
+    await reopened.close()
 
 
 async def test_a_migration_that_fails_changes_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -466,8 +466,8 @@ async def test_what_was_acknowledged_survives_a_kill(path: Path) -> None:
         assert found.calls[f"c{number}"].result == number
     calls = await store.calls(limit=10**6)
     events = await store.events(after=None, limit=10**6)
-    told = [event.data["call_id"] for event in events if event.type == "call.created"]
-    assert told == [call.call_id for call in calls.items], "whole, or not at all"
+    reported = [event.data["call_id"] for event in events if event.type == "call.created"]
+    assert reported == [call.call_id for call in calls.items], "whole, or not at all"
     head = await store.conversation("one", "chat")
     assert head is not None
     history = await store.history("one", head)
@@ -625,9 +625,9 @@ async def test_closing_ends_the_thread(path: Path) -> None:
 
 async def test_a_look_up_and_the_lists_are_indexed(store: SqliteStore) -> None:
     """Whatever the tables hold, no statement of a request's path reads one from end to end."""
-    seen: list[str] = []
+    observed: list[str] = []
     assert store._db
-    store._db.set_trace_callback(seen.append)
+    store._db.set_trace_callback(observed.append)
     await fill(store)
     await fill(store)
     await store.bind("one", b"\xff", [b"key"])
@@ -655,7 +655,7 @@ async def test_a_look_up_and_the_lists_are_indexed(store: SqliteStore) -> None:
     await store.delete_response("one", "r1")
     store._db.set_trace_callback(None)
     tables = ("turn", "call", "event", "response", "conversation", "given_call", "thread", "next", "request")
-    statements = {text for text in seen if text.lstrip().startswith(("SELECT", "WITH", "UPDATE", "DELETE"))}
+    statements = {text for text in observed if text.lstrip().startswith(("SELECT", "WITH", "UPDATE", "DELETE"))}
     assert len(statements) > 8
     for text in statements:
         for *_, step in store._db.execute(f"EXPLAIN QUERY PLAN {text}"):
