@@ -156,7 +156,7 @@ class Grafter:
         if not broken:
             self.metrics.error("store")
         if self.settings.on_store_error == "pass":
-            self.warn(f"{'the graft' if broken else 'the store'} failed, what came was passed on: {error}")
+            self.warn(f"{'the graft' if broken else 'the store'} failed, the request was passed on unchanged: {error}")
             return Forward(body)
         if not broken:
             logger.warning("the store failed: %s", error)

@@ -148,18 +148,18 @@ class Graft:
     ) -> Document:
         """One exchange in JSON: the model Content that the client is given."""
         exchange = await self.exchange({"contents": list(contents), **body}, session=session)
-        seen = decode(await self.captured(exchange, encode(says)))
-        content = seen["candidates"][0]["content"]
+        visible = decode(await self.captured(exchange, encode(says)))
+        content = visible["candidates"][0]["content"]
         assert isinstance(content, dict)
         return content
 
     async def captured(self, exchange: Exchange, body: bytes) -> bytes:
         """What the client gets of an answer in JSON, which is no error of the proxy's."""
         capture = Capture(self.grafter, exchange, JSON)
-        seen = await capture.whole(body)
-        assert isinstance(seen, bytes)
+        visible = await capture.whole(body)
+        assert isinstance(visible, bytes)
         capture.handed_over(True)
-        return seen
+        return visible
 
     async def turns(self, session: str = "default") -> list[Turn]:
         return (await self.store.turns(session)).items

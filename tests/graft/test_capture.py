@@ -60,19 +60,19 @@ async def stream(graft: Graft, events: Sequence[Document], to: Target = STREAM, 
 
 
 async def streamed(graft: Graft, events: Sequence[Document], to: Target = STREAM, **body: Any) -> list[Document]:
-    seen = read(to, await stream(graft, events, to, {**ASKED, **body}))
-    for event in seen:
+    answered = read(to, await stream(graft, events, to, {**ASKED, **body}))
+    for event in answered:
         for candidate in event.get("candidates", ()):
             assert event in events or candidate["content"]["parts"], "a made event without a part"
             assert all(part for part in candidate.get("content", {}).get("parts", ())), "an empty part"
-    return seen
+    return answered
 
 
 async def whole(graft: Graft, says: Document, to: Target | None = None, **body: Any) -> Document:
     exchange = await graft.exchange({**ASKED, **body}, to)
-    seen = decode(await graft.captured(exchange, encode(says)))
-    assert isinstance(seen, dict)
-    return seen
+    answered = decode(await graft.captured(exchange, encode(says)))
+    assert isinstance(answered, dict)
+    return answered
 
 
 def parts(event: Document, at: int = 0) -> list[Document]:
@@ -96,8 +96,10 @@ def texts(events: Sequence[Document]) -> str:
 
 async def test_calls_become_a_placeholder_and_are_stored(graft: Graft) -> None:
     await graft.tools(WEATHER)
-    seen = await whole(graft, answer(call(args={"city": "Oslo"}, id="x1", signature="c2ln"), usageMetadata={"n": 1}))
-    assert seen == answer(PLACEHOLDER, usageMetadata={"n": 1})
+    answered = await whole(
+        graft, answer(call(args={"city": "Oslo"}, id="x1", signature="c2ln"), usageMetadata={"n": 1})
+    )
+    assert answered == answer(PLACEHOLDER, usageMetadata={"n": 1})
     (stored,) = await graft.calls()
     assert (stored.name, stored.args, stored.gemini_id, stored.turn_id) == ("get_weather", {"city": "Oslo"}, "x1", ID)
     assert stored.status is Status.PENDING
@@ -109,19 +111,19 @@ async def test_calls_become_a_placeholder_and_are_stored(graft: Graft) -> None:
 
 async def test_a_placeholder_follows_text_after_a_blank_line(graft: Graft) -> None:
     await graft.tools(WEATHER)
-    seen = await whole(graft, answer("Let me look.", call()))
-    assert texts([seen]) == f"Let me look.\n\n{PLACEHOLDER}"
+    answered = await whole(graft, answer("Let me look.", call()))
+    assert texts([answered]) == f"Let me look.\n\n{PLACEHOLDER}"
 
 
-@pytest.mark.parametrize(("finish", "seen"), [("STOP", "STOP"), (1, 1), ("MAX_TOKENS", "STOP"), (None, "STOP")])
+@pytest.mark.parametrize(("finish", "answered"), [("STOP", "STOP"), (1, 1), ("MAX_TOKENS", "STOP"), (None, "STOP")])
 async def test_a_placeholder_ends_with_stop_in_the_form_that_was_asked_for(
-    graft: Graft, finish: Any, seen: Any
+    graft: Graft, finish: Any, answered: Any
 ) -> None:
     await graft.tools(WEATHER)
     says = answer(call(), finish=finish)
     says["candidates"][0]["finishMessage"] = "Model generated function call(s)."
     candidate = (await whole(graft, says))["candidates"][0]
-    assert candidate["finishReason"] == seen
+    assert candidate["finishReason"] == answered
     assert "finishMessage" not in candidate
 
 
@@ -143,16 +145,16 @@ async def test_a_call_in_what_is_not_understood_is_not_shown(graft: Graft, body:
     for content_type in (JSON, EVENTS, "text/plain"):
         capture = Capture(graft.grafter, await graft.exchange(ASKED), content_type)
         out = await capture.whole(body)
-        seen = out.body if isinstance(out, Reply) else out
-        assert b"functionCall" not in seen
-        assert b'"code":502' in seen
+        answered = out.body if isinstance(out, Reply) else out
+        assert b"functionCall" not in answered
+        assert b'"code":502' in answered
 
 
 async def test_each_candidate_has_a_turn_of_its_own(graft: Graft) -> None:
     await graft.tools(WEATHER)
     one, two, three = (answer(p)["candidates"][0] for p in (call(args={"n": 1}), "text", call(args={"n": 3})))
-    seen = await whole(graft, {"candidates": [one, {**two, "index": 1}, {**three, "index": 2}]})
-    shown = [candidate["content"]["parts"][0]["text"] for candidate in seen["candidates"]]
+    answered = await whole(graft, {"candidates": [one, {**two, "index": 1}, {**three, "index": 2}]})
+    shown = [candidate["content"]["parts"][0]["text"] for candidate in answered["candidates"]]
     ids = [turn.turn_id for turn in await graft.turns()]
     assert len(set(ids)) == 2
     assert shown[1] == "text"
@@ -163,8 +165,8 @@ async def test_each_candidate_has_a_turn_of_its_own(graft: Graft) -> None:
 
 async def test_an_unknown_tool_in_strip_mode_fails_at_once(graft: Graft) -> None:
     await graft.tools(WEATHER)
-    seen = await whole(graft, answer(call("made_up")))
-    assert "made_up" in texts([seen])
+    answered = await whole(graft, answer(call("made_up")))
+    assert "made_up" in texts([answered])
     (stored,) = await graft.calls()
     assert (stored.status, stored.error) == (Status.FAILED, "unknown tool: made_up")
 
@@ -179,8 +181,8 @@ async def test_in_keep_mode_a_renamed_call_is_stored_under_the_toolsets_name(gra
 
 async def test_of_a_mixed_step_the_client_sees_only_its_own_calls(graft: Graft) -> None:
     await graft.tools(WEATHER, client_tools="keep")
-    seen = await whole(graft, answer("a", call("own", id="o"), call(id="w")))
-    assert seen == answer("a", call("own", id="o"))
+    answered = await whole(graft, answer("a", call("own", id="o"), call(id="w")))
+    assert answered == answer("a", call("own", id="o"))
     (turn,) = await graft.turns()
     assert turn.steps[0].content == model("a", call("own", id="o"), call(id="w"))
     assert [slot.call_id for slot in turn.steps[0].slots] == [None, "call_1"]
@@ -200,8 +202,8 @@ async def test_the_envelope_stays_around_the_answer(graft: Graft) -> None:
     asked: Document = {"model": "gemini-3-flash", "request": ASKED}
     exchange = await graft.exchange(asked, to)
     body = encode({"response": answer(call()), "traceId": "t"})
-    seen = decode(await graft.captured(exchange, body))
-    assert seen == {"response": answer(PLACEHOLDER), "traceId": "t"}
+    answered = decode(await graft.captured(exchange, body))
+    assert answered == {"response": answer(PLACEHOLDER), "traceId": "t"}
     assert (await graft.calls())[0].model == "gemini-3-flash"
 
 
@@ -210,8 +212,8 @@ async def test_hidden_server_tools_do_not_show_and_nothing_else_changes(graft: G
     to = target(model="gemini-3-flash")
     used = {"toolCall": {"toolType": "GOOGLE_SEARCH", "id": "1"}, "thoughtSignature": "c2ln"}
     got = {"toolResponse": {"toolType": "GOOGLE_SEARCH", "id": "1"}}
-    seen = await whole(graft, answer(used, got, "Found."), to, tools=[{"googleSearch": {}}])
-    assert seen == answer("Found.")
+    answered = await whole(graft, answer(used, got, "Found."), to, tools=[{"googleSearch": {}}])
+    assert answered == answer("Found.")
     (turn,) = await graft.turns()
     assert turn.steps[0].content == model(used, got, "Found.")
 
@@ -245,7 +247,7 @@ async def test_events_without_a_call_are_forwarded_byte_for_byte(graft: Graft, t
 @FRAMINGS
 async def test_a_trailing_finish_event_takes_the_placeholder_and_the_usage(graft: Graft, to: Target) -> None:
     await graft.tools(WEATHER)
-    seen = await streamed(
+    answered = await streamed(
         graft,
         [
             answer("Well.", finish=None, responseId="r"),
@@ -255,10 +257,10 @@ async def test_a_trailing_finish_event_takes_the_placeholder_and_the_usage(graft
         ],
         to,
     )
-    assert len(seen) == 2
-    assert seen[1]["usageMetadata"] == {"n": 1}
-    assert seen[1]["candidates"][0]["finishReason"] == "STOP"
-    assert texts(seen) == f"Well.\n\nTool call completed: get_weather, get_weather [{ID}]"
+    assert len(answered) == 2
+    assert answered[1]["usageMetadata"] == {"n": 1}
+    assert answered[1]["candidates"][0]["finishReason"] == "STOP"
+    assert texts(answered) == f"Well.\n\nTool call completed: get_weather, get_weather [{ID}]"
     (turn,) = await graft.turns()
     assert [c.args for c in await graft.calls()] == [{"n": 1}, {"n": 2}]
     assert turn.steps[0].content["parts"][1:] == [call(args={"n": 1}), call(args={"n": 2})]
@@ -268,8 +270,8 @@ async def test_a_trailing_finish_event_takes_the_placeholder_and_the_usage(graft
 @FRAMINGS
 async def test_calls_in_one_event_with_its_finish_become_one_event(graft: Graft, to: Target) -> None:
     await graft.tools(WEATHER, SEARCH)
-    seen = await streamed(graft, [answer(call(), call("search"))], to)
-    assert seen == [answer(f"Tool call completed: get_weather, search [{ID}]")]
+    answered = await streamed(graft, [answer(call(), call("search"))], to)
+    assert answered == [answer(f"Tool call completed: get_weather, search [{ID}]")]
 
 
 @FRAMINGS
@@ -278,8 +280,8 @@ async def test_a_stream_that_ends_cleanly_without_a_finish_reason_gets_an_event_
 ) -> None:
     await graft.tools(WEATHER)
     events = [answer(call(), finish=None, responseId="r", modelVersion="m", usageMetadata={"n": 1})]
-    seen = await streamed(graft, events, to)
-    assert seen == [answer(PLACEHOLDER, responseId="r", modelVersion="m", usageMetadata={"n": 1})]
+    answered = await streamed(graft, events, to)
+    assert answered == [answer(PLACEHOLDER, responseId="r", modelVersion="m", usageMetadata={"n": 1})]
     assert (await graft.turns())[0].delivered
 
 
@@ -304,10 +306,10 @@ async def test_calls_are_in_the_store_before_their_event_is_given_back(graft: Gr
 async def test_an_array_stays_an_array_whichever_element_is_dropped(graft: Graft, kept: tuple[bool, ...]) -> None:
     await graft.tools(WEATHER, client_tools="keep")
     events = [answer(f"{i}" if keep else call(), finish=None) for i, keep in enumerate(kept)]
-    seen = await streamed(graft, events, ARRAY)
+    answered = await streamed(graft, events, ARRAY)
     shown = "".join(str(i) for i, keep in enumerate(kept) if keep)
-    assert texts(seen).startswith(shown)
-    assert ("Tool call completed" in texts(seen)) is not all(kept)
+    assert texts(answered).startswith(shown)
+    assert ("Tool call completed" in texts(answered)) is not all(kept)
 
 
 @pytest.mark.parametrize("body", [b"[]", b" [ ] ", b"", b'{"error":{"code":503}}', b"[\n]", b"nonsense"])
@@ -329,17 +331,17 @@ async def test_an_error_in_a_stream_goes_on_as_it_came(graft: Graft) -> None:
 
 async def test_of_a_mixed_stream_the_client_gets_its_own_calls_and_a_finish_that_holds_a_part(graft: Graft) -> None:
     await graft.tools(WEATHER, client_tools="keep")
-    seen = await streamed(graft, [answer(call("own"), finish=None), answer(call(), usageMetadata={"n": 2})])
-    assert parts(seen[0]) == [call("own")]
-    assert parts(seen[1]) == [{"text": "", "thought": True}]
-    assert seen[1]["candidates"][0]["finishReason"] == "STOP"
+    answered = await streamed(graft, [answer(call("own"), finish=None), answer(call(), usageMetadata={"n": 2})])
+    assert parts(answered[0]) == [call("own")]
+    assert parts(answered[1]) == [{"text": "", "thought": True}]
+    assert answered[1]["candidates"][0]["finishReason"] == "STOP"
     other = await streamed(graft, [answer(call(), finish=None, usageMetadata={"n": 1}), answer(call("own"))])
     assert other == [answer(call("own"), usageMetadata={"n": 1})]
 
 
 async def test_usage_of_a_dropped_event_is_not_lost_and_never_older_than_what_came_after(graft: Graft) -> None:
     await graft.tools(WEATHER)
-    seen = await streamed(
+    answered = await streamed(
         graft,
         [
             answer(call(), finish=None, usageMetadata={"n": 1}),
@@ -347,12 +349,12 @@ async def test_usage_of_a_dropped_event_is_not_lost_and_never_older_than_what_ca
             answer(""),
         ],
     )
-    assert [event.get("usageMetadata") for event in seen] == [{"n": 2}, None]
+    assert [event.get("usageMetadata") for event in answered] == [{"n": 2}, None]
     mixed: list[Document] = [answer(call("own"), finish=None), answer(call(), finish=None, usageMetadata={"n": 3})]
     await graft.tools(WEATHER, client_tools="keep")
-    seen = await streamed(graft, mixed)
-    assert seen[1]["usageMetadata"] == {"n": 3}
-    assert parts(seen[1]) == [{"text": "", "thought": True}]
+    answered = await streamed(graft, mixed)
+    assert answered[1]["usageMetadata"] == {"n": 3}
+    assert parts(answered[1]) == [{"text": "", "thought": True}]
 
 
 async def test_a_passthrough_stream_is_byte_for_byte(graft: Graft) -> None:
@@ -378,9 +380,9 @@ async def test_the_envelope_stays_around_every_event(graft: Graft) -> None:
 async def test_every_candidate_of_an_event_that_is_made_anew_holds_a_part(graft: Graft, other: Document) -> None:
     await graft.tools(WEATHER)
     one, two = answer(call())["candidates"][0], {**other, "finishReason": "SAFETY", "index": 1}
-    (seen,) = await streamed(graft, [{"candidates": [one, two]}])
-    assert parts(seen, 1) == [{"text": "", "thought": True}]
-    assert seen["candidates"][1]["finishReason"] == "SAFETY"
+    (answered,) = await streamed(graft, [{"candidates": [one, two]}])
+    assert parts(answered, 1) == [{"text": "", "thought": True}]
+    assert answered["candidates"][1]["finishReason"] == "SAFETY"
     moved = [answer("text", finish=None), answer(call(), finish=None, usageMetadata={"n": 1}), {"candidates": [two]}]
     await graft.tools(WEATHER, client_tools="keep")
     assert parts((await streamed(graft, moved))[1]) == [{"text": "", "thought": True}]
@@ -392,7 +394,7 @@ async def test_several_candidates_of_a_stream_end_each_for_itself(graft: Graft) 
     def of(index: int, *said: Any, finish: Any = None) -> Document:
         return {**answer(*said, finish=finish)["candidates"][0], "index": index}
 
-    seen = await streamed(
+    answered = await streamed(
         graft,
         [
             {"candidates": [of(0, call(args={"n": 0})), of(1, "b")]},
@@ -401,7 +403,7 @@ async def test_several_candidates_of_a_stream_end_each_for_itself(graft: Graft) 
             {"candidates": [of(1, "", finish="STOP")]},
         ],
     )
-    shown = [(c["index"], c["content"]["parts"]) for event in seen for c in event["candidates"]]
+    shown = [(c["index"], c["content"]["parts"]) for event in answered for c in event["candidates"]]
     assert [index for index, _ in shown] == [1, 0, 1]
     ids = [c.turn_id for c in await graft.calls()]
     assert ids[0] in shown[1][1][0]["text"]
@@ -434,8 +436,10 @@ ASSEMBLED = {"city": "Oslo", "days": [{"n": 1}, {"n": 2.5}], "odd key": True, "n
 async def test_arguments_that_come_in_pieces_are_put_together(graft: Graft, end: Document) -> None:
     await graft.tools(WEATHER)
     signed = {**end, "thoughtSignature": "c2ln"}
-    seen = await streamed(graft, [*[answer(p, finish=None) for p in PIECES], answer(signed, finish=None), answer("")])
-    assert texts(seen) == PLACEHOLDER
+    answered = await streamed(
+        graft, [*[answer(p, finish=None) for p in PIECES], answer(signed, finish=None), answer("")]
+    )
+    assert texts(answered) == PLACEHOLDER
     city = "Oslo!" if end["functionCall"] else "Oslo"
     assert [c.args for c in await graft.calls()] == [{**ASSEMBLED, "city": city}]
     (part,) = (await graft.turns())[0].steps[0].content["parts"]
@@ -457,9 +461,9 @@ async def test_a_call_whose_arguments_never_end_is_what_came_of_it(
     await graft.tools(WEATHER)
     pieces = [piece(name="get_weather"), piece("$.city", stringValue="Os", willContinue=True)]
     for _ in range(2):
-        seen = await streamed(graft, [*[answer(p, finish=None) for p in pieces], *ends])
-        assert "Tool call completed: get_weather" in texts(seen)
-        assert seen[-1]["candidates"][0]["finishReason"] == "STOP"
+        answered = await streamed(graft, [*[answer(p, finish=None) for p in pieces], *ends])
+        assert "Tool call completed: get_weather" in texts(answered)
+        assert answered[-1]["candidates"][0]["finishReason"] == "STOP"
     assert [(c.args, c.status) for c in await graft.calls()] == [({"city": "Os"}, Status.PENDING)] * 2
     assert all(turn.delivered for turn in await graft.turns())
     assert len([r for r in caplog.records if r.levelname == "WARNING"]) == 1
@@ -469,8 +473,8 @@ async def test_pieces_of_the_clients_own_call_pass_and_its_turn_is_known_by_the_
     await graft.tools(WEATHER, client_tools="keep")
     own = [answer(piece(name="own"), finish=None), answer(piece("$.a", numberValue=1), finish=None)]
     own.append(answer({"functionCall": {}}, finish=None))
-    seen = await streamed(graft, [*own, answer(call())])
-    assert seen[:3] == own
+    answered = await streamed(graft, [*own, answer(call())])
+    assert answered[:3] == own
     out = await graft.contents([user("hi"), model(call("own", args={"a": 1})), user(response("own"))])
     assert out[1] == model(call("own", args={"a": 1}), call())
 
@@ -485,8 +489,8 @@ ERROR: Document = {"error": {"code": 503, "message": "overloaded", "status": "UN
 async def test_a_stream_that_ends_in_an_error_stays_cut(graft: Graft, to: Target, policy: str) -> None:
     await graft.tools(WEATHER, delivery=policy)
     said = answer("a", call(), finish=None)
-    seen = read(to, await stream(graft, [said, ERROR], to))
-    assert seen == [said if policy == "passthrough" else answer("a", finish=None), ERROR]
+    answered = read(to, await stream(graft, [said, ERROR], to))
+    assert answered == [said if policy == "passthrough" else answer("a", finish=None), ERROR]
     (turn,) = await graft.turns()
     assert not turn.delivered
     assert [c.status for c in await graft.calls()] == [Status.PENDING]
@@ -542,8 +546,8 @@ async def test_a_signature_in_an_empty_part_is_kept_in_that_part(graft: Graft) -
 async def test_thoughts_are_shown_and_not_told_again_but_for_their_signatures(graft: Graft) -> None:
     await graft.tools(WEATHER)
     thought, signed = {"text": "Hm.", "thought": True}, {"text": "Hm!", "thought": True, "thoughtSignature": "c2ln"}
-    seen = await whole(graft, answer(thought, signed, call()))
-    assert parts(seen)[:2] == [thought, signed]
+    answered = await whole(graft, answer(thought, signed, call()))
+    assert parts(answered)[:2] == [thought, signed]
     assert (await graft.turns())[0].steps[0].content["parts"] == [signed, call()]
 
 
@@ -577,8 +581,8 @@ async def test_arguments_nested_beyond_reason_fail_at_once(graft: Graft, policy:
         args: Document = {}
         for _ in range(depth - 1):
             args = {"a": args}
-        seen = await whole(graft, answer(call(args=args)))
-        assert seen == answer(call(args=args)) if policy == "passthrough" else "completed" in texts([seen])
+        answered = await whole(graft, answer(call(args=args)))
+        assert answered == answer(call(args=args)) if policy == "passthrough" else "completed" in texts([answered])
     failed, other, fine = await graft.calls()
     assert (failed.status, failed.args) == (other.status, other.args) == (Status.FAILED, {})
     assert failed.error == "arguments nested more than 100 levels deep"
@@ -587,9 +591,9 @@ async def test_arguments_nested_beyond_reason_fail_at_once(graft: Graft, policy:
 
 async def test_a_part_that_is_no_media_does_not_break_the_answer(graft: Graft) -> None:
     await graft.tools(WEATHER)
-    seen = await whole(graft, answer({"inlineData": "x"}, call()))
-    assert parts(seen) == [{"inlineData": "x"}, {"text": PLACEHOLDER}]
-    history = [user("hi"), {**model({"inlineData": "x"}), "parts": parts(seen)}, user("?"), model("a"), user("b")]
+    answered = await whole(graft, answer({"inlineData": "x"}, call()))
+    assert parts(answered) == [{"inlineData": "x"}, {"text": PLACEHOLDER}]
+    history = [user("hi"), {**model({"inlineData": "x"}), "parts": parts(answered)}, user("?"), model("a"), user("b")]
     assert "functionCall" in (await graft.contents(history))[1]["parts"][1]
 
 
@@ -632,9 +636,9 @@ async def test_what_a_mistake_concerns_goes_on_as_it_came_but_never_a_call(
     await graft.tools(WEATHER)
     mistaken(monkeypatch, "feed")
     odd = answer("a", finish=None, continuationToken="makes it looked at")
-    seen = read(to, await stream(graft, [odd, answer(call(), finish=None), answer("")], to))
-    assert seen[0] == odd
-    assert [one["error"]["status"] for one in seen[1:]] == ["INTERNAL"]
+    answered = read(to, await stream(graft, [odd, answer(call(), finish=None), answer("")], to))
+    assert answered[0] == odd
+    assert [one["error"]["status"] for one in answered[1:]] == ["INTERNAL"]
 
 
 async def test_a_mistake_under_a_whole_answer_is_an_error(graft: Graft, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -665,8 +669,8 @@ async def test_a_call_is_captured_although_a_text_beside_it_or_in_it_is_no_unico
     assert [one.args for one in await graft.calls()] == [{"city": "\ufffd"}]
     assert (b"functionCall" in out) is (policy == "passthrough")
     if policy == "placeholder":
-        seen = read(to, out) if to.framing is not Framing.JSON else [decode(out)]
-        assert texts(seen) == f"Hm \ufffd\n\n{PLACEHOLDER}"
+        answered = read(to, out) if to.framing is not Framing.JSON else [decode(out)]
+        assert texts(answered) == f"Hm \ufffd\n\n{PLACEHOLDER}"
 
 
 async def test_a_request_with_half_a_surrogate_pair_is_rewritten_like_any_other(graft: Graft) -> None:
@@ -720,8 +724,8 @@ async def test_a_continuation_of_another_session_is_none_of_ours(graft: Graft) -
 
 async def test_a_stream_can_pause_and_go_on(graft: Graft) -> None:
     await graft.tools(WEATHER)
-    seen = await streamed(graft, [answer("a", finish=None), paused(call())])
-    assert "completed" not in texts(seen)
+    answered = await streamed(graft, [answer("a", finish=None), paused(call())])
+    assert "completed" not in texts(answered)
     then = await streamed(graft, [answer("b", finish=None), answer("")], continuationToken="t1")
     assert texts(then) == f"b\n\n{PLACEHOLDER}"
 
@@ -758,10 +762,10 @@ async def test_a_step_that_has_used_its_budget_ends_with_its_placeholder_and_wit
     await graft.tools(WEATHER)
     spent = paused("a", call())
     spent["candidates"][0]["finishReason"] = "MAX_TOKENS"
-    seen = await whole(graft, spent)
-    assert texts([seen]) == f"a\n\n{PLACEHOLDER}"
-    assert seen["candidates"][0]["finishReason"] == "STOP"
-    assert "continuationToken" not in seen["candidates"][0]
+    answered = await whole(graft, spent)
+    assert texts([answered]) == f"a\n\n{PLACEHOLDER}"
+    assert answered["candidates"][0]["finishReason"] == "STOP"
+    assert "continuationToken" not in answered["candidates"][0]
     assert (await graft.exchange({**ASKED, "continuationToken": "t1"})).resumes is None
 
 
@@ -770,8 +774,8 @@ async def test_a_stream_that_breaks_off_goes_on_from_its_checkpoint(graft: Graft
     exchange = await graft.exchange(ASKED, STREAM)
     capture = Capture(graft.grafter, exchange, kind(STREAM))
     events = [answer("a ", finish=None), checkpoint("b ", call(args={"n": 1}), token="t1"), answer("lost", finish=None)]
-    seen = read(STREAM, capture.feed(framed(STREAM, events)))
-    assert "t1" in str(seen)
+    answered = read(STREAM, capture.feed(framed(STREAM, events)))
+    assert "t1" in str(answered)
     capture.hung_up()
     then = await streamed(graft, [answer("c", call(args={"n": 2}), finish=None), answer("")], continuationToken="t1")
     assert texts(then) == f"c\n\nTool call completed: get_weather, get_weather [{ID}]"
@@ -802,11 +806,11 @@ async def test_a_store_that_fails_in_a_stream_ends_it_with_an_error(
 ) -> None:
     await graft.tools(WEATHER)
     failing(graft, monkeypatch)
-    seen = read(to, await stream(graft, [*lead, answer(call(), finish=None), answer("")], to))
-    assert seen[: len(lead)] == lead
-    assert len(seen) == len(lead) + 1
-    assert seen[-1]["error"]["status"] == "UNAVAILABLE"
-    assert "the store does not answer" in seen[-1]["error"]["message"]
+    answered = read(to, await stream(graft, [*lead, answer(call(), finish=None), answer("")], to))
+    assert answered[: len(lead)] == lead
+    assert len(answered) == len(lead) + 1
+    assert answered[-1]["error"]["status"] == "UNAVAILABLE"
+    assert "the store does not answer" in answered[-1]["error"]["message"]
 
 
 @FRAMINGS
@@ -838,8 +842,8 @@ async def test_a_store_that_fails_at_the_end_is_told_after_what_was_said(
 ) -> None:
     await graft.tools(WEATHER)
     failing(graft, monkeypatch, after=1)
-    seen = read(STREAM, await stream(graft, [answer(call(), finish=None)]))
-    assert [list(event) for event in seen] == [["error"]]
+    answered = read(STREAM, await stream(graft, [answer(call(), finish=None)]))
+    assert [list(event) for event in answered] == [["error"]]
 
 
 async def test_a_store_that_fails_at_the_end_of_an_array_leaves_a_good_array(
@@ -847,8 +851,8 @@ async def test_a_store_that_fails_at_the_end_of_an_array_leaves_a_good_array(
 ) -> None:
     await graft.tools(WEATHER)
     failing(graft, monkeypatch, after=1)
-    seen = read(ARRAY, await stream(graft, [answer(call(), finish=None)], ARRAY))
-    assert [list(event) for event in seen] == [["error"]]
+    answered = read(ARRAY, await stream(graft, [answer(call(), finish=None)], ARRAY))
+    assert [list(event) for event in answered] == [["error"]]
 
 
 @pytest.mark.parametrize("after", [0, 1, 2])

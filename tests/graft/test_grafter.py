@@ -62,9 +62,9 @@ async def test_strip_takes_the_clients_tools_out_and_puts_the_toolsets_in(graft:
 
 async def test_an_empty_toolset_strips_everything_and_what_is_known_is_told_as_text(graft: Graft) -> None:
     await graft.tools(WEATHER)
-    shown = await graft.ask([user("hi")], answer(call()))
+    visible_turn = await graft.ask([user("hi")], answer(call()))
     await graft.tools()
-    contents = [user("hi"), shown, user("?"), model(call("own")), user(response("own"))]
+    contents = [user("hi"), visible_turn, user("?"), model(call("own")), user(response("own"))]
     sent = await graft.sent({"contents": contents, "tools": OWN, "toolConfig": {}})
     assert sent.keys() == {"contents"}
     assert sent["contents"][:3] == contents[:3]
@@ -91,10 +91,10 @@ async def test_keep_renames_what_clashes_in_declarations_config_history_and_back
     fresh = declared(sent)[3:]
     assert fresh == ["get_weather_g3", "x" * 61 + "_g2"]
     assert sent["toolConfig"]["functionCallingConfig"]["allowedFunctionNames"] == fresh
-    shown = await graft.ask([user("hi")], answer(call(fresh[0], id="x"), call(fresh[1])), tools=own)
+    visible_turn = await graft.ask([user("hi")], answer(call(fresh[0], id="x"), call(fresh[1])), tools=own)
     assert [one.name for one in await graft.calls()] == ["get_weather", long]
     await answer_all(graft, {"t": 1})
-    history = (await graft.sent({"contents": [user("hi"), shown, user("?")], "tools": own}))["contents"]
+    history = (await graft.sent({"contents": [user("hi"), visible_turn, user("?")], "tools": own}))["contents"]
     assert history[1] == model(call(fresh[0], id="x"), call(fresh[1]))
     assert history[2] == user(response(fresh[0], {"t": 1}, id="x"), response(fresh[1], {"t": 1}))
 
@@ -168,11 +168,11 @@ async def test_a_long_name_is_shortened_upstream_and_whole_everywhere_else(graft
     sent = await graft.sent({"contents": [user("hi")]}, G3)
     (used,) = declared(sent)
     assert len(used) == 64
-    shown = await graft.ask([user("hi")], answer(call(used, id="1"), model="gemini-3-flash"))
-    assert long in shown["parts"][0]["text"]
+    visible_turn = await graft.ask([user("hi")], answer(call(used, id="1"), model="gemini-3-flash"))
+    assert long in visible_turn["parts"][0]["text"]
     assert [one.name for one in await graft.calls()] == [long]
     await answer_all(graft, {"t": 1})
-    contents = await graft.contents([user("hi"), shown, user("?")])
+    contents = await graft.contents([user("hi"), visible_turn, user("?")])
     assert contents[1]["parts"][0]["functionCall"]["name"] == used
     assert contents[2]["parts"][0]["functionResponse"]["name"] == used
 
@@ -192,9 +192,11 @@ async def test_hidden_server_tools_come_back_in_the_next_request(graft: Graft) -
     got = {"toolResponse": {"toolType": "GOOGLE_SEARCH", "id": "1"}}
     body: Document = {"contents": [user("hi")], "tools": [{"googleSearch": {}}]}
     exchange = await graft.exchange(body, G3)
-    shown = decode(await graft.captured(exchange, encode(answer(used, got, "Found."))))["candidates"][0]["content"]
-    assert shown == model("Found.")
-    later = {**body, "contents": [user("hi"), shown, user("?")]}
+    visible_turn = decode(await graft.captured(exchange, encode(answer(used, got, "Found."))))["candidates"][0][
+        "content"
+    ]
+    assert visible_turn == model("Found.")
+    later = {**body, "contents": [user("hi"), visible_turn, user("?")]}
     assert (await graft.sent(later, G3))["contents"][1] == model(used, got, "Found.")
     assert (await graft.sent(later))["contents"] == later["contents"]  # 2.5 refuses the flag
 
@@ -226,8 +228,8 @@ async def test_a_request_that_cannot_use_functions_gets_none_and_what_is_known_i
     """It is neither waited for nor blocked."""
     for client_tools, own in (("strip", {}), ("keep", {"tools": [OWN]})):
         await graft.tools(WEATHER, client_tools=client_tools, on_pending="block")
-        shown = await graft.ask([user(client_tools)], answer(call()))
-        contents = [user(client_tools), shown, user("?")]
+        visible_turn = await graft.ask([user(client_tools)], answer(call()))
+        contents = [user(client_tools), visible_turn, user("?")]
         body = encode({"contents": contents, "tools": [OWN], "generationConfig": config})
         outcome = await graft.request(body, target(model=name))
         assert isinstance(outcome, Forward)
@@ -287,9 +289,9 @@ async def test_with_a_cache_that_is_known_its_names_hold_and_nothing_is_added(gr
     await graft.store.put_cached_tools(kept)
     body: Document = {"contents": [user("hi")], "cached_content": "c/1"}
     assert await graft.sent(body) == body
-    shown = await graft.ask([user("hi")], answer(call("get_weather_g2"), call("own")), cached_content="c/1")
-    assert shown == model(call("own"))
-    history = [user("hi"), shown, user(response("own"))]
+    visible_turn = await graft.ask([user("hi")], answer(call("get_weather_g2"), call("own")), cached_content="c/1")
+    assert visible_turn == model(call("own"))
+    history = [user("hi"), visible_turn, user(response("own"))]
     sent = await graft.sent({**body, "contents": history})
     assert sent["contents"][1] == model(call("get_weather_g2"), call("own"))
     assert "tools" not in sent
@@ -306,9 +308,9 @@ async def test_with_a_cache_that_is_not_known_nothing_is_touched(graft: Graft) -
 
 async def test_making_a_cache_is_stripped_injected_and_rewritten_without_waiting(graft: Graft) -> None:
     await graft.tools(WEATHER, on_pending="block")
-    shown = await graft.ask([user("hi")], answer(call()))
+    visible_turn = await graft.ask([user("hi")], answer(call()))
     body: Document = {"model": "models/gemini-2.5-flash", "ttl": "1s", "tools": [OWN], "contents": []}
-    body["contents"] = [user("a"), model(call("own")), user(response("own")), shown, user("?")]
+    body["contents"] = [user("a"), model(call("own")), user(response("own")), visible_turn, user("?")]
     sent = await graft.sent(body, target(Operation.CACHE, model=""))
     assert declared(sent) == ["get_weather"]
     assert sent["ttl"] == "1s"
@@ -331,15 +333,15 @@ async def test_count_tokens_is_rewritten_and_counts_the_tools_where_its_form_can
     graft: Graft, to: Target, body: Document, where: str | None
 ) -> None:
     await graft.tools(WEATHER, on_pending="block")
-    shown = await graft.ask([user("hi")], answer(call()))
+    visible_turn = await graft.ask([user("hi")], answer(call()))
     inner = next((v for v in body.values() if isinstance(v, dict)), body)
-    inner["contents"] = [user("hi"), shown, user("?"), model("a"), user("b")]
+    inner["contents"] = [user("hi"), visible_turn, user("?"), model("a"), user("b")]
     outcome = await graft.request(body, to)
     assert isinstance(outcome, Forward)
     assert outcome.exchange is None
     sent = decode(outcome.body)
-    seen = sent[where] if where else sent
-    assert declared(seen) == ([] if where is None else ["get_weather"])
+    visible = sent[where] if where else sent
+    assert declared(visible) == ([] if where is None else ["get_weather"])
     written = next((v for v in sent.values() if isinstance(v, dict)), sent)["contents"]
     assert written[1]["parts"][0]["functionCall"] == call()["functionCall"]
 
@@ -378,8 +380,8 @@ async def test_a_count_of_contents_alone_becomes_the_form_that_counts_tools(
 async def test_count_tokens_and_continuations_never_wait_or_block(graft: Graft) -> None:
     for policy in ("block", "wait"):
         await graft.tools(WEATHER, on_pending=policy, pending_timeout=3600)
-        shown = await graft.ask([user("hi")], answer(call()))
-        body: Document = {"contents": [user("hi"), shown, user("?")]}
+        visible_turn = await graft.ask([user("hi")], answer(call()))
+        body: Document = {"contents": [user("hi"), visible_turn, user("?")]}
         for to, more in ((target(Operation.COUNT), {}), (target(), {"continuationToken": "t"})):
             outcome = await asyncio.wait_for(graft.request({**body, **more}, to), SOON)
             assert isinstance(outcome, Forward)
@@ -443,11 +445,11 @@ async def test_a_placeholder_is_found_by_its_id_in_a_chat_that_was_cut_at_its_fr
 async def test_a_placeholder_of_another_session_stays_text_even_beside_a_step_of_the_same_words(graft: Graft) -> None:
     await graft.tools(WEATHER)
     await graft.tools(WEATHER, session="other")
-    shown = await graft.ask([user("a")], answer(call()))
+    visible_turn = await graft.ask([user("a")], answer(call()))
     await graft.ask([user("a")], answer(call()), session="other")
     await answer_all(graft, {"n": 1})
     await answer_all(graft, {"n": 1}, "other")
-    history = [user("a"), shown, user("?")]
+    history = [user("a"), visible_turn, user("?")]
     assert await graft.contents(history, session="other") == history
     assert await graft.contents(history) != history
 
@@ -561,16 +563,16 @@ async def test_a_second_bare_placeholder_after_the_same_words_is_bound_to_the_ne
 
 async def test_a_repeated_placeholder_vanishes(graft: Graft) -> None:
     await graft.tools(WEATHER)
-    shown = await graft.ask([user("hi")], answer(call()))
+    visible_turn = await graft.ask([user("hi")], answer(call()))
     await answer_all(graft, {"t": 1})
-    out = await graft.contents([user("hi"), shown, user("a"), shown, user("b")])
+    out = await graft.contents([user("hi"), visible_turn, user("a"), visible_turn, user("b")])
     assert out == [user("hi"), model(call()), user(response(value={"t": 1})), user("a"), user("b")]
 
 
 async def test_the_same_history_is_rewritten_the_same_and_a_late_result_is_told(graft: Graft) -> None:
     await graft.tools(WEATHER, SEARCH)
-    shown = await graft.ask([user("hi")], answer(call(), call("search")))
-    history = [user("hi"), shown, user("?")]
+    visible_turn = await graft.ask([user("hi")], answer(call(), call("search")))
+    history = [user("hi"), visible_turn, user("?")]
     assert await graft.contents(history) == history
     one, two = await graft.calls()
     await graft.store.answer(one.session, one.call_id, result={"t": 1})
@@ -583,8 +585,8 @@ async def test_the_same_history_is_rewritten_the_same_and_a_late_result_is_told(
 
 async def test_earlier_steps_are_rewritten_without_any_result(graft: Graft) -> None:
     await graft.tools(WEATHER, on_pending="block")
-    shown = await graft.ask([user("hi")], answer(call()))
-    out = await graft.contents([user("hi"), shown, user("?"), model("Well."), user("so?")])
+    visible_turn = await graft.ask([user("hi")], answer(call()))
+    out = await graft.contents([user("hi"), visible_turn, user("?"), model("Well."), user("so?")])
     assert out[1:3] == [model(call()), user(response(value={"error": "no result"}))]
 
 
@@ -593,9 +595,9 @@ async def test_a_long_chat_is_rewritten_the_same_read_cold_and_read_on(store: St
     await warm.tools(WEATHER)
     chat = [user("x" * 6000)]
     for n in range(6):
-        shown = await warm.ask(chat, answer(call(args={"n": n})))
+        visible_turn = await warm.ask(chat, answer(call(args={"n": n})))
         await answer_all(warm, {"t": n})
-        chat += [shown, user(f"and {n}?")]
+        chat += [visible_turn, user(f"and {n}?")]
         cold = Graft(store)
         assert await warm.contents(chat) == await cold.contents(chat)
     told = [part for c in await warm.contents(chat) for part in c["parts"] if "functionCall" in part]
@@ -607,21 +609,21 @@ async def test_a_long_chat_is_rewritten_the_same_read_cold_and_read_on(store: St
 
 async def test_passthrough_stores_the_clients_response_and_the_first_answer_wins(graft: Graft) -> None:
     await graft.tools(WEATHER, delivery="passthrough")
-    shown = await graft.ask([user("hi")], answer(call(id="x")))
-    history = [user("hi"), shown, user(response(value={"mine": 1}, id="x"))]
+    visible_turn = await graft.ask([user("hi")], answer(call(id="x")))
+    history = [user("hi"), visible_turn, user(response(value={"mine": 1}, id="x"))]
     assert await graft.contents(history) == history
     (stored,) = await graft.calls()
     assert stored.result == {"mine": 1}
-    again = [user("hi"), shown, user(response(value={"mine": 2}, id="x"))]
+    again = [user("hi"), visible_turn, user(response(value={"mine": 2}, id="x"))]
     assert await graft.contents(again) == again  # in place, whatever the store holds
     assert (await graft.calls())[0].result == {"mine": 1}
 
 
 async def test_passthrough_inserts_what_is_missing(graft: Graft) -> None:
     await graft.tools(WEATHER, SEARCH, delivery="passthrough")
-    shown = await graft.ask([user("hi")], answer(call(), call("search")))
+    visible_turn = await graft.ask([user("hi")], answer(call(), call("search")))
     await graft.store.answer("default", (await graft.calls())[0].call_id, result={"t": 1})
-    out = await graft.contents([user("hi"), shown, user(response("search", {"s": 1}))])
+    out = await graft.contents([user("hi"), visible_turn, user(response("search", {"s": 1}))])
     assert out[2] == user(response(value={"t": 1}), response("search", {"s": 1}))
     assert [one.result for one in await graft.calls()] == [{"t": 1}, {"s": 1}]
 
@@ -629,8 +631,8 @@ async def test_passthrough_inserts_what_is_missing(graft: Graft) -> None:
 async def test_passthrough_under_another_name_is_taken_too(graft: Graft) -> None:
     await graft.tools(WEATHER, delivery="passthrough", client_tools="keep")
     own = [{"functionDeclarations": [WEATHER]}]
-    shown = await graft.ask([user("hi")], answer(call("get_weather_g2")), tools=own)
-    history = [user("hi"), shown, user(response("get_weather_g2", {"mine": 1}))]
+    visible_turn = await graft.ask([user("hi")], answer(call("get_weather_g2")), tools=own)
+    history = [user("hi"), visible_turn, user(response("get_weather_g2", {"mine": 1}))]
     assert (await graft.sent({"contents": history, "tools": own}))["contents"] == history
     assert (await graft.calls())[0].result == {"mine": 1}
 
@@ -638,9 +640,9 @@ async def test_passthrough_under_another_name_is_taken_too(graft: Graft) -> None
 @pytest.mark.parametrize("policy", ["pass", "block"])
 async def test_a_mixed_step_is_restored_whole_whatever_is_pending(graft: Graft, policy: str) -> None:
     await graft.tools(WEATHER, client_tools="keep", on_pending=policy)
-    shown = await graft.ask([user("hi")], answer(call(id="w"), call("own", id="o")), tools=[OWN])
-    assert shown == model(call("own", id="o"))
-    body: Document = {"tools": [OWN], "contents": [user("hi"), shown, user(response("own", id="o"), "?")]}
+    visible_turn = await graft.ask([user("hi")], answer(call(id="w"), call("own", id="o")), tools=[OWN])
+    assert visible_turn == model(call("own", id="o"))
+    body: Document = {"tools": [OWN], "contents": [user("hi"), visible_turn, user(response("own", id="o"), "?")]}
     sent = await graft.sent(body)
     assert sent["contents"][1] == model(call(id="w"), call("own", id="o"))
     expected = user(response(value={"error": "no result"}, id="w"), response("own", id="o"))
@@ -655,8 +657,8 @@ async def test_a_mixed_step_is_restored_whole_whatever_is_pending(graft: Graft, 
 async def pending(graft: Graft, **policy: Any) -> list[Document]:
     """A history whose last model turn is a step without results."""
     await graft.tools(WEATHER, **policy)
-    shown = await graft.ask([user("hi")], answer("Let me look.", call()))
-    return [user("hi"), shown, user("?")]
+    visible_turn = await graft.ask([user("hi")], answer("Let me look.", call()))
+    return [user("hi"), visible_turn, user("?")]
 
 
 async def when(condition: Callable[[], Any]) -> None:
@@ -695,8 +697,8 @@ async def test_wait_goes_on_at_once_when_the_result_comes(graft: Graft, waits: l
 
 async def test_wait_goes_on_only_when_every_call_of_the_step_has_a_result(graft: Graft, waits: list[float]) -> None:
     await graft.tools(WEATHER, on_pending="wait", pending_timeout=3600)
-    shown = await graft.ask([user("hi")], answer(call(), call()))
-    task = await running(graft, [user("hi"), shown, user("?")])
+    visible_turn = await graft.ask([user("hi")], answer(call(), call()))
+    task = await running(graft, [user("hi"), visible_turn, user("?")])
     await when(lambda: waits)
     one, two = await graft.calls()
     await when(lambda: len(waits) == 2)

@@ -132,17 +132,17 @@ A, B, C = user("a"), model("b"), user("c")
 
 
 async def test_by_the_id_before_everything_else(store: Store) -> None:
-    shown = model(PLACEHOLDER.text(["f"], turn_id(2)))
-    await kept(store, 1, [A, shown])
+    visible_turn = model(PLACEHOLDER.text(["f"], turn_id(2)))
+    await kept(store, 1, [A, visible_turn])
     await kept(store, 2, [C, B])
-    assert await found(store, [A, shown, C]) == {1: [turn_id(2)]}
+    assert await found(store, [A, visible_turn, C]) == {1: [turn_id(2)]}
 
 
 async def test_a_record_that_lacks_a_call_is_told_with_it(store: Store) -> None:
     """As earlier versions wrote it of a call that the model had marked as a thought."""
-    shown = model(PLACEHOLDER.text(["f"], turn_id(1)))
-    one = await kept(store, 1, [A, shown], said=model())
-    request = read([A, shown, C])
+    visible_turn = model(PLACEHOLDER.text(["f"], turn_id(1)))
+    one = await kept(store, 1, [A, visible_turn], said=model())
+    request = read([A, visible_turn, C])
     ((true,),) = (await hits_of(store, request)).values()
     assert [(step.content, [slot.call_id for slot in step.slots]) for step in true.steps] == [
         (model(call("f", args={"n": 1})), [one.call_id])
@@ -356,13 +356,13 @@ async def test_what_next_tells_is_remembered_until_another_says_the_same(store: 
 
 
 async def test_a_placeholder_tells_what_is_around_it(store: Store) -> None:
-    shown = model(PLACEHOLDER.text(["f"], turn_id(1)))
-    await kept(store, 1, [A, shown])
-    await kept(store, 2, [A, shown, YES, DONE])
+    visible_turn = model(PLACEHOLDER.text(["f"], turn_id(1)))
+    await kept(store, 1, [A, visible_turn])
+    await kept(store, 2, [A, visible_turn, YES, DONE])
     await kept(store, 3, [C, B, YES, DONE])
-    edited = [user("edited"), shown, YES, DONE, C]
+    edited = [user("edited"), visible_turn, YES, DONE, C]
     assert await found(store, edited) == {1: [turn_id(1)], 3: [turn_id(2)]}
-    await plain(store, [A, shown, YES, DONE])
+    await plain(store, [A, visible_turn, YES, DONE])
     assert await found(store, edited) == {1: [turn_id(1)]}
 
 
@@ -500,9 +500,9 @@ async def test_what_an_answer_told_is_not_remembered_for_another_answer(store: S
 
 
 async def test_what_begins_a_history_is_not_looked_for(store: Store) -> None:
-    shown = model(PLACEHOLDER.text(["f"], turn_id(1)))
-    await kept(store, 1, [A, shown])
-    assert await found(store, [shown, C]) == {}
+    visible_turn = model(PLACEHOLDER.text(["f"], turn_id(1)))
+    await kept(store, 1, [A, visible_turn])
+    assert await found(store, [visible_turn, C]) == {}
 
 
 async def test_sessions_are_apart(store: Store) -> None:
@@ -513,12 +513,12 @@ async def test_sessions_are_apart(store: Store) -> None:
 
 async def test_bare_placeholders_take_the_newest_step_after_the_same_words_for_good(store: Store) -> None:
     bare = model("Tool call completed")
-    shown = model(PLACEHOLDER.text(["f"], turn_id(1)))
-    await kept(store, 1, [A, shown])
-    await kept(store, 2, [A, shown])
-    await kept(store, 3, [C, shown])
+    visible_turn = model(PLACEHOLDER.text(["f"], turn_id(1)))
+    await kept(store, 1, [A, visible_turn])
+    await kept(store, 2, [A, visible_turn])
+    await kept(store, 3, [C, visible_turn])
     assert await found(store, [A, bare, C]) == {1: [turn_id(2)]}
-    await kept(store, 4, [A, shown])
+    await kept(store, 4, [A, visible_turn])
     assert await found(store, [A, bare, C]) == {1: [turn_id(2)]}
     assert await found(store, [user("other"), bare, C]) == {}
     unknown = model(PLACEHOLDER.text(["f"], turn_id(99)))
@@ -527,24 +527,24 @@ async def test_bare_placeholders_take_the_newest_step_after_the_same_words_for_g
 
 async def test_bare_placeholders_of_two_chats_after_the_same_words_mean_each_its_own_step(store: Store) -> None:
     bare = model("Tool call completed")
-    shown = model(PLACEHOLDER.text(["f"], turn_id(1)))
+    visible_turn = model(PLACEHOLDER.text(["f"], turn_id(1)))
     one, two = [user("one"), B, A], [user("two"), B, A]
-    await kept(store, 1, [*one, shown])
+    await kept(store, 1, [*one, visible_turn])
     assert await found(store, [*one, bare, C]) == {3: [turn_id(1)]}
-    await kept(store, 2, [*two, shown])
+    await kept(store, 2, [*two, visible_turn])
     assert await found(store, [*two, bare, C]) == {3: [turn_id(2)]}
     assert await found(store, [*one, bare, C]) == {3: [turn_id(1)]}
-    await kept(store, 3, [*one, shown])
+    await kept(store, 3, [*one, visible_turn])
     assert await found(store, [user("three"), B, A, bare, C]) == {3: [turn_id(3)]}, "not what another chat's means"
 
 
 async def test_a_bare_placeholder_is_no_step_that_the_same_history_tells_already(store: Store) -> None:
-    bare, shown = model("Tool call completed"), model(PLACEHOLDER.text(["f"], turn_id(1)))
-    await kept(store, 1, [A, shown])
-    for chat in ([A, shown, A, bare, C], [A, bare, A, shown, C]):
+    bare, visible_turn = model("Tool call completed"), model(PLACEHOLDER.text(["f"], turn_id(1)))
+    await kept(store, 1, [A, visible_turn])
+    for chat in ([A, visible_turn, A, bare, C], [A, bare, A, visible_turn, C]):
         assert list((await found(store, chat)).values()) == [[turn_id(1)]]
-    await kept(store, 2, [A, shown, A, shown])
-    assert await found(store, [A, shown, A, bare, C]) == {1: [turn_id(1)], 3: [turn_id(2)]}
+    await kept(store, 2, [A, visible_turn, A, visible_turn])
+    assert await found(store, [A, visible_turn, A, bare, C]) == {1: [turn_id(1)], 3: [turn_id(2)]}
 
 
 class Looks:

@@ -95,7 +95,7 @@ class Driven:
         return [name for name, _ in itertools.groupby(names)]
 
     @property
-    def shown(self) -> bytes:
+    def output(self) -> bytes:
         return b"".join(effect.data for effect in self.done if isinstance(effect, Show))
 
 
@@ -158,7 +158,7 @@ async def test_a_loop_is_the_same_whole_byte_by_byte_and_cut_anywhere(
         driven.feed(STEP if form != "json" else [answer("Wait. ", call(args={"city": "Oslo"}, id="x"))])
         driven.answer({"celsius": 3})
         driven.feed(REST if form != "json" else [answer("done")])
-        return driven.shown, driven.order[0], [one for one in driven.done if isinstance(one, Save | Start | Wait)]
+        return driven.output, driven.order[0], [one for one in driven.done if isinstance(one, Save | Start | Wait)]
 
     expected = run(lambda data: [data])
     assert run(one_by_one) == expected
@@ -209,5 +209,5 @@ async def test_a_stream_begins_at_once_and_has_one_end(graft: Graft, form: str) 
     driven.feed(REST)
     assert [type(effect) for effect in driven.done].count(Begin) == 1
     assert driven.order[:2] == ["Send", "Begin"]
-    assert driven.shown.count(b'"finishReason"') == 1
-    assert b"functionCall" not in driven.shown
+    assert driven.output.count(b'"finishReason"') == 1
+    assert b"functionCall" not in driven.output

@@ -18,18 +18,18 @@ async def mixed(graft: Graft, *parts: Document, asked: str = "hi") -> Document:
     return await graft.ask([user(asked)], answer(*parts), **OWN)
 
 
-async def sent(graft: Graft, shown: Document, asked: str = "hi", **answered: Any) -> None:
+async def sent(graft: Graft, visible_turn: Document, asked: str = "hi", **answered: Any) -> None:
     """The client goes on with what it was shown, and that stays as it is."""
-    name = shown["parts"][-1]["functionCall"]["name"]
-    contents = [user(asked), shown, user(response(name, **answered))]
+    name = visible_turn["parts"][-1]["functionCall"]["name"]
+    contents = [user(asked), visible_turn, user(response(name, **answered))]
     for _ in range(2):
         assert (await graft.sent({"contents": contents, **OWN}))["contents"] == contents
 
 
 async def ambiguous(graft: Graft) -> None:
     for city in ("Oslo", "Rome"):
-        shown = await mixed(graft, call(args={"city": city}), call("own"))
-    await sent(graft, shown)
+        visible_turn = await mixed(graft, call(args={"city": city}), call("own"))
+    await sent(graft, visible_turn)
 
 
 async def plain(graft: Graft) -> None:
@@ -45,18 +45,18 @@ async def marks(graft: Graft) -> None:
 async def answers(graft: Graft) -> None:
     await graft.tools(WEATHER, delivery="passthrough", client_tools="keep")
     for city in ("Oslo", "Rome"):
-        shown = await mixed(graft, call(), asked=f"in {city}")
-        contents = [user(f"in {city}"), shown, user(response(value={"city": city}))]
+        visible_turn = await mixed(graft, call(), asked=f"in {city}")
+        contents = [user(f"in {city}"), visible_turn, user(response(value={"city": city}))]
         assert (await graft.sent({"contents": contents, **OWN}))["contents"] == contents
     for city in ("Oslo", "Rome"):
-        shown = await mixed(graft, call())
-        await graft.sent({"contents": [user("hi"), shown, user(response(value={"city": city}))], **OWN})
-    await sent(graft, shown, value={"city": "Lima"})
+        visible_turn = await mixed(graft, call())
+        await graft.sent({"contents": [user("hi"), visible_turn, user(response(value={"city": city}))], **OWN})
+    await sent(graft, visible_turn, value={"city": "Lima"})
 
 
 async def context(graft: Graft) -> None:
-    shown = await mixed(graft, call(), call("own"))
-    await sent(graft, shown, asked="something else")
+    visible_turn = await mixed(graft, call(), call("own"))
+    await sent(graft, visible_turn, asked="something else")
 
 
 CASES: dict[Miss, tuple[Callable[[Graft], Awaitable[None]], str]] = {

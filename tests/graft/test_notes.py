@@ -181,11 +181,11 @@ async def test_nothing_is_noted_of_a_session_that_hides_nothing(graft: Graft) ->
 async def test_a_chat_that_hears_the_same_without_calls_is_not_given_those_of_another(graft: Graft) -> None:
     await graft.tools(WEATHER, client_tools="keep")
     own = [{"functionDeclarations": [{"name": "own"}]}]
-    shown = await graft.ask([user("hi")], answer(call(), call("own")), tools=own)
-    assert shown == model(call("own"))
-    body: Document = {"contents": [user("hi"), shown, user(response("own"), "?")], "tools": own}
+    visible_turn = await graft.ask([user("hi")], answer(call(), call("own")), tools=own)
+    assert visible_turn == model(call("own"))
+    body: Document = {"contents": [user("hi"), visible_turn, user(response("own"), "?")], "tools": own}
     assert (await graft.sent(body))["contents"][1] == model(call(), call("own"))
-    assert await graft.ask([user("hi")], answer(call("own")), tools=own) == shown
+    assert await graft.ask([user("hi")], answer(call("own")), tools=own) == visible_turn
     assert (await graft.sent(body))["contents"] == body["contents"]
     assert b'toolgraft_ledger_misses_total{reason="plain"} 1.0' in graft.grafter.metrics.render()
 

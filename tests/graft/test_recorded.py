@@ -214,23 +214,23 @@ def test_captured_calls_are_exactly_those_of_the_recording(delivery: str) -> Non
         nonlocal counted
         expected = calls_in(one, one.response)
         await graft.tools(*({"name": name} for name in dict.fromkeys(str(n) for n, _, _ in expected)), **policy)
-        seen = await given(one, graft, says=one.response)
+        visible = await given(one, graft, says=one.response)
         outcome = await graft.request(encode(one.request), one.target)
         assert isinstance(outcome, Forward)
         if outcome.exchange is None:
-            assert seen == one.response
+            assert visible == one.response
             return
         if delivery == "passthrough":
-            assert seen == one.response
+            assert visible == one.response
         if in_pieces(one.response):
             return
         captured = sorted((c.name, encode(c.args), c.gemini_id or "") for c in await graft.calls())
         assert captured == sorted((n, encode(a), i or "") for n, a, i in expected)
         counted += len(captured)
         if delivery == "placeholder":
-            assert calls_in(one, seen) == []
+            assert calls_in(one, visible) == []
             if not expected and one.target.operation is not Operation.CACHE:
-                assert seen == one.response
+                assert visible == one.response
 
     run(check, delivery=delivery)
     assert counted > 300

@@ -49,8 +49,8 @@ async def step(
     """A chat whose last model turn is a step of these calls."""
     graft.grafter.owners = Owned(**(births or {}))
     await graft.tools(WEATHER, SEARCH, **policy)
-    shown = await graft.ask([user("x")], answer(*calls))
-    return [user("x"), shown, user("go on")], await graft.calls()
+    visible_turn = await graft.ask([user("x")], answer(*calls))
+    return [user("x"), visible_turn, user("go on")], await graft.calls()
 
 
 async def claimed(graft: Graft, call: Call, lease: float = 60) -> None:
@@ -194,11 +194,11 @@ async def test_a_mixed_step_waits_for_its_other_half(graft: Graft) -> None:
     await graft.tools(WEATHER, client_tools="keep")
     own: list[Document] = [{"functionDeclarations": [{"name": "own"}]}]
     body: Document = {"contents": [user("x")], "tools": own}
-    shown = await graft.ask([user("x")], answer(call("get_weather", id="i1"), call("own", id="i2")), tools=own)
+    visible_turn = await graft.ask([user("x")], answer(call("get_weather", id="i1"), call("own", id="i2")), tools=own)
     (one,) = await graft.calls()
-    body["contents"] = [user("x"), shown, user(response("own", id="i2"))]
+    body["contents"] = [user("x"), visible_turn, user(response("own", id="i2"))]
     request = asyncio.ensure_future(graft.request(body))
     assert not await settled(request)
     await graft.store.answer(one.session, one.call_id, result={"ok": 1})
     assert await told(await request) == [{"ok": 1}, {"result": "own"}]
-    assert shown == model(call("own", id="i2"))
+    assert visible_turn == model(call("own", id="i2"))

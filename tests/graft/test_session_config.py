@@ -63,7 +63,7 @@ async def test_a_request_reads_what_holds_for_its_session_once(graft: Graft, mon
     """Its record, its version and the ledger's revision, in one."""
     await graft.tools(WEATHER)
     first = await graft.session_config()
-    shown = await graft.ask([user("hi")], answer(call()))
+    visible_turn = await graft.ask([user("hi")], answer(call()))
     (one,) = await graft.calls()
     await graft.store.answer(one.session, one.call_id, result={"t": 1})
     config = await graft.session_config()
@@ -74,7 +74,9 @@ async def test_a_request_reads_what_holds_for_its_session_once(graft: Graft, mon
         raise AssertionError("the config holds it")
 
     monkeypatch.setattr(graft.store, "revision", asked)
-    outcome = await graft.grafter.request(target(), config, encode({"contents": [user("hi"), shown, user("so?")]}))
+    outcome = await graft.grafter.request(
+        target(), config, encode({"contents": [user("hi"), visible_turn, user("so?")]})
+    )
     assert isinstance(outcome, Forward)
     assert b"functionCall" in outcome.body
 

@@ -24,7 +24,7 @@ def test_each_is_said_once(said: pytest.LogCaptureFixture) -> None:
 def test_one_kind_does_not_silence_the_others(said: pytest.LogCaptureFixture) -> None:
     warner = Warner(lambda: 1.0)
     for number in range(1000):
-        warner.warn(f"what came was passed on: {number}")
+        warner.warn(f"the request was passed on: {number}")
     warner.warn("the store failed: no space")
     assert said.messages[-1] == "the store failed: no space"
     assert len(said.messages) == MOST_OF_A_KIND + 2
