@@ -1,4 +1,4 @@
-"""What a turn's answer comes to: the model's Content, as a Gemini client would have kept it."""
+"""Collects the answer of a turn: the model's Content, as a Gemini client would store it in its history."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ from addon.core.framing.replies import text_answer
 
 
 def is_final(document: Document) -> bool:
-    """Whether a response document holds the finishReason, or says that the prompt was blocked."""
+    """Whether a response document has a finishReason, or says that the prompt was blocked."""
     feedback = get(document, "promptFeedback")
     if isinstance(feedback, dict) and get(feedback, "blockReason") is not None:
         return True
@@ -17,7 +17,7 @@ def is_final(document: Document) -> bool:
 
 
 class AnswerCollector:
-    """Fed with every response document of an answer. `finished`: its end has come."""
+    """Takes all response documents of an answer. `finished`: the last one has come."""
 
     def __init__(self) -> None:
         self.finished = False
@@ -36,13 +36,13 @@ class AnswerCollector:
 
     @property
     def content(self) -> Document | None:
-        """None where the model has said nothing that could be told again."""
+        """The model's Content; None if the answer has no part that a history can contain."""
         parts = self._candidate.true_parts
         return {"role": "model", "parts": parts} if parts else None
 
 
 def merge_documents(documents: Sequence[Document]) -> Document:
-    """The response documents of a stream as one: the parts one after the other, of the rest the latest."""
+    """Merges the response documents of a stream: parts are concatenated, other members have their last value."""
     if len(documents) == 1:
         return documents[0]
     whole: Document = {}
@@ -62,14 +62,14 @@ def merge_documents(documents: Sequence[Document]) -> Document:
 
 
 def owed_answer(parts: list[Document], model: str, response_id: str) -> Document:
-    """A GenerateContentResponse of the calls that still have no answer; it costs nothing."""
+    """A GenerateContentResponse with the calls that still have no response. Made without a request upstream."""
     answer = text_answer("", model.rpartition("/")[2], response_id)
     answer["candidates"][0]["content"]["parts"] = parts
     return answer
 
 
 def calls_of(content: Document | None) -> dict[str, Document]:
-    """The functionCall Parts of a Content by the ids that the model gave them."""
+    """The functionCall Parts of a Content by the model's ids. Calls without an id are left out."""
     parts = parts_of(content) if content is not None else []
     calls = {get(part, "functionCall").get("id"): part for part in parts if isinstance(get(part, "functionCall"), dict)}
     return {call_id: part for call_id, part in calls.items() if isinstance(call_id, str)}

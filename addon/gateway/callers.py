@@ -1,4 +1,4 @@
-"""Who stands at a door: the session and the key that a request names."""
+"""The caller of a front door: its session and its Gemini API key."""
 
 from starlette.requests import Request
 
@@ -13,11 +13,14 @@ _NO_KEY = (
     f"no Gemini API key: send one as {KEY_HEADER}, or start the proxy with GEMINI_API_KEY or GOOGLE_API_KEY in its "
     "environment"
 )
-_BAD_KEY = f"the Gemini API key, in {KEY_HEADER} or the proxy's environment, has characters that no key has"
+_BAD_KEY = (
+    f"the Gemini API key, from {KEY_HEADER} or the proxy's environment, has characters that a header cannot have: "
+    "use printable ASCII"
+)
 
 
 def session_of(request: Request, default: str) -> str:
-    """The session that a request names, else the default. Raises Problem (400)."""
+    """The session in the request's header, else the default. Raises Problem (400)."""
     session = request.headers.get(SESSION_HEADER, default)
     if not SESSION_NAME.fullmatch(session):
         raise Problem(400, f"{SESSION_HEADER}: {session!r} must be {SESSION_FORM}", field=SESSION_HEADER)
@@ -25,18 +28,18 @@ def session_of(request: Request, default: str) -> str:
 
 
 def access_of(request: Request) -> Access:
-    """What the guard has found out about the caller."""
+    """The caller's rights, as the guard determined them."""
     access: Access = request.scope["access"]
     return access
 
 
 def caller_of(request: Request, session: str, key: str) -> Caller:
-    """`session` and `key` hold where the request names none. Raises Problem (400, 401)."""
+    """`session` and `key`: defaults for a request without these headers. Raises Problem (400, 401)."""
     named = session_of(request, session)
     key = request.headers.get(KEY_HEADER, "").strip() or key
     if not key:
         raise Problem(401, _NO_KEY, code="invalid_api_key")
-    if not (key.isascii() and key.isprintable()):  # no header holds it; what would say so on the way would show it
+    if not (key.isascii() and key.isprintable()):  # refused here, because the HTTP client's error would show the key
         raise Problem(401, _BAD_KEY, code="invalid_api_key")
     client = request.client
     return Caller(named, key, (client.host, client.port) if client else ("127.0.0.1", 0))

@@ -1,4 +1,4 @@
-"""Where a request goes on: a conversation by its name, or the response before it; and how it moves on, in one step."""
+"""Finds the history that a request continues, by conversation or previous response, and appends to it atomically."""
 
 import logging
 import secrets
@@ -18,8 +18,8 @@ MAX_NAME = 256
 
 
 class ConversationSettings(NamedTuple):
-    """Beside the history: the client's own tools, as Gemini's Tools (None: it gave none), and the texts that were said
-    to the model before everything. `one_by_one`: so the calls of the last step are given out (None: all at once)."""
+    """Stored with the history. `tools`: the client's own tools, as Gemini's Tools; None: it gave none. `system`: the
+    system texts. `one_by_one`: the client receives the calls of a step one at a time; None: all at once."""
 
     tools: list[Document] | None = None
     system: list[Document] | None = None
@@ -31,8 +31,8 @@ class ConversationSettings(NamedTuple):
 
 
 class Conversation(NamedTuple):
-    """`name`: the conversation's, if it is one. `previous`: the response that it is at. `contents`: the history so far.
-    `calls`: those of its last model turn, by the ids that the client knows. `settings`: what else goes on with it."""
+    """`name`: None for a request that continues from a response by its id. `previous`: the id of the last response.
+    `contents`: the history so far. `calls`: the calls of the last model turn, by the ids that the client knows."""
 
     session: str
     name: str | None = None
@@ -47,7 +47,7 @@ def new_response_id() -> str:
 
 
 def conversation_name(value: Any) -> str | None:
-    """The name of a conversation, a string or `{"id": …}`; None for none. Raises Problem (400)."""
+    """The name of a conversation, given as a string or as `{"id": …}`. None for None. Raises Problem (400)."""
     name = value.get("id") if isinstance(value, dict) and set(value) == {"id"} else value
     if name is None and value is None:
         return None
@@ -64,13 +64,13 @@ class Conversations:
 
     @contextmanager
     def alone(self, session: str, name: str | None) -> Iterator[None]:
-        """Around a request of a conversation: no second one runs beside it. Raises Problem (409)."""
+        """Allows one request of a conversation at a time. Raises Problem (409) if another is running."""
         if name is None:
             yield
             return
         key = (session, name)
         if key in self._busy:
-            raise _locked(name, "another request of it is running: wait for its answer")
+            raise _locked(name, "another request of this conversation is running: wait for its answer")
         self._busy.add(key)
         try:
             yield
@@ -108,7 +108,7 @@ class Conversations:
         answer: Document,
         handover: Handover,
     ) -> None:
-        """The conversation goes on with a response; `answer` is what its client is given. Raises Problem (409),
+        """Append a response to the conversation. `answer`: what the client receives. Raises Problem (409),
         StoreUnavailable."""
         response = Response(
             response_id=response_id,
@@ -126,18 +126,20 @@ class Conversations:
         try:
             await self.store.add_response(response, head=head, undelivered=handover.undelivered(answer))
         except ConversationMoved:
-            raise _locked(str(conversation.name), "another proxy has moved it on: ask again") from None
+            raise _locked(
+                str(conversation.name), "another proxy has appended a response meanwhile: send the request again"
+            ) from None
         except UnknownResponse:
             raise _not_found(str(conversation.previous)) from None
         handover.stored(response_id)
         try:
             await self.store.sync()
-        except Exception:  # the client is told so instead: what it was refused is not in the conversation
+        except Exception:  # the client gets an error, so the conversation must not contain the response
             try:
                 await self.store.take_back(response.session, response_id, head=head)
                 handover.withdrawn()
             except Exception as error:
-                logger.warning("a response that was refused stays in its conversation: %s", error)
+                logger.warning("the response to a failed request could not be removed from its conversation: %s", error)
             await handover.settle(whole=False)
             raise
         await handover.durable()

@@ -1,5 +1,4 @@
-"""What the OpenAPI document says of the front doors beside what others have in common with them: headers, bodies, and
-refusals in the words of OpenAI and of Google."""
+"""The front doors' part of the OpenAPI document: headers, bodies, and errors in the forms of OpenAI and Google."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -24,13 +23,13 @@ SESSION: Document = {
 KEY: Document = {
     "name": KEY_HEADER,
     "in": "header",
-    "description": "The Gemini API key; the one of the proxy's environment if absent.",
+    "description": "The Gemini API key; if absent, the key from the proxy's environment.",
     "schema": _TEXT,
 }
 
 
 def _body(properties: Mapping[str, Document]) -> Document:
-    """The fields that are used most: others are those of the language that the door speaks."""
+    """A body with the most used fields; other fields are those of the API that the front door implements."""
     return {"type": "object", "properties": dict(properties), "required": ["model", "input"]}
 
 
@@ -64,16 +63,16 @@ RESPONSES_BODY = _body(
 
 
 def parameters(query: Mapping[str, Document] = _NO_QUERY, *, key: bool = False) -> dict[str, Any]:
-    """For `openapi_extra`: the headers of a door, and query parameters by their schemas."""
+    """For `openapi_extra`: the headers of a front door, and query parameters by their schemas."""
     named = [{"name": name, "in": "query", "schema": schema} for name, schema in query.items()]
     return {"parameters": [SESSION, *([KEY] if key else []), *named]}
 
 
 def _refused(error: Document, example: Document) -> dict[str, Any]:
-    """An answer with `error` as its one member."""
+    """A description of a refusal whose body has only the member `error`."""
     schema = {"type": "object", "properties": {"error": error}, "required": ["error"]}
     return {
-        "description": "A refusal of the proxy's, or of the model's service with the status that it came with",
+        "description": "A refusal by the proxy, or by Gemini with its original status",
         "content": {"application/json": {"schema": schema, "example": {"error": example}}},
     }
 
@@ -95,7 +94,7 @@ IN_GOOGLE_S_WORDS = _refused(
     {"code": 400, "message": "input: missing", "status": "INVALID_ARGUMENT"},
 )
 UPSTREAM = {
-    "p409": "Another request of the conversation is running, or has moved it on",
-    "p429": "The model's service has refused the request for now",
-    "p502": "The model's service cannot be reached, or its answer is none",
+    "p409": "Another request of the conversation is running, or has appended a response",
+    "p429": "Gemini refuses the request for now",
+    "p502": "Gemini cannot be reached, or its answer is not valid",
 }

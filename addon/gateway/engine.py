@@ -1,4 +1,4 @@
-"""One turn: a Gemini request of a door's goes the way of any client's, and its answer comes back as documents."""
+"""Runs one turn of a front door: a Gemini request is handled like any client's, and its answer is decoded."""
 
 import dataclasses
 import logging
@@ -35,7 +35,7 @@ _VERSION = "v1beta"
 
 
 class Engine:
-    """`grafter` is asked for anew for each turn: options may change."""
+    """`grafter` is called for each turn, because options may change."""
 
     def __init__(self, grafter: Callable[[], Grafter], executors: Executors, upstreams: UpstreamFactory) -> None:
         self._grafter = grafter
@@ -46,9 +46,9 @@ class Engine:
     async def answer(
         self, caller: Caller, model: str, request: Document, handover: Handover, *, stream: bool
     ) -> AsyncGenerator[AsyncGenerator[Document]]:
-        """The GenerateContentResponses of an answer: one, or those of a stream as they come. Leaving it early, as when
-        the client hangs up, ends what runs; an answer that is left with an error is not handed over. Raises TurnFailed,
-        StoreUnavailable."""
+        """The GenerateContentResponses of an answer: one, or those of a stream as they arrive. If the block is left
+        early, for example because the client hangs up, the turn is cancelled. If it is left with an error, the answer
+        counts as not delivered. Raises TurnFailed, StoreUnavailable."""
         try:
             async with aclosing(self._output(caller, model, request, handover, stream=stream)) as output:
                 async with aclosing(_documents(output)) as documents:
@@ -58,7 +58,7 @@ class Engine:
             raise
 
     def handover(self, caller: Caller, path: str, access: str, body: bytes) -> Handover:
-        """Of the answer to this request at a door: its path, who stands there (the id of a token), and its body."""
+        """The handover of the answer to a request, which path, token id (`access`) and body identify."""
         grafter = self._grafter()
         store, settings = grafter.store, grafter.settings
         keys = Keys(store.secret, asker_digest(store.secret, asker_of_key(caller.key)))
@@ -97,15 +97,15 @@ class Engine:
 
 
 def check_model(model: object) -> str:
-    """The model that a request names. Raises Problem (400)."""
+    """A request's model, checked. Raises Problem (400)."""
     if not isinstance(model, str) or not _MODEL.fullmatch(model):
         raise Problem(400, f"model: must be {MODEL_FORM}", field="model")
     return model
 
 
 async def _session_config(grafter: Grafter, session: str) -> SessionConfig:
-    """A session's, whether it has tools or not. A door's client gives its tools on purpose: they are kept. Its history
-    is told here, so what a tool was called for that is declared no more is told as text."""
+    """The session's configuration, also if the session has no tools. The client's tools are kept, because clients of a
+    front door declare them on purpose. Calls of tools that are no longer declared become text in the history."""
     config = await grafter.session_config(session)
     if config is None:
         config = grafter.session_configs.build(session, await grafter.store.snapshot(session), None)
@@ -131,14 +131,14 @@ def _address(grafter: Grafter, target: Target, model: str, key: str) -> Address:
 
 
 def _own_answer(outcome: Reply | Abandoned) -> Iterable[Head | bytes]:
-    """An answer of the proxy's own."""
-    assert isinstance(outcome, Reply), "a door's turn is cancelled where its client hangs up"
+    """An answer made by the proxy."""
+    assert isinstance(outcome, Reply), "the turn is cancelled if the client hangs up"
     yield Head(outcome.status, [(b"content-type", outcome.content_type.encode())])
     yield outcome.body
 
 
 async def _forward_ungrafted(grafter: Grafter, upstream: Upstream, address: Address, sent: Forward) -> Output:
-    """A request that nothing is grafted on."""
+    """The answer to a request without grafted tools."""
     received, whole = bytearray(), False
     async with upstream.send(address, sent.body) as answer:
         try:
@@ -154,7 +154,7 @@ async def _forward_ungrafted(grafter: Grafter, upstream: Upstream, address: Addr
 
 
 async def _documents(output: Output) -> AsyncGenerator[Document]:
-    """What a loop gives, decoded. Raises TurnFailed."""
+    """The response documents of an output. Raises TurnFailed."""
     status, decoder, whole = 0, None, bytearray()
     try:
         async for out in output:
@@ -187,7 +187,7 @@ def _document(data: bytes) -> Document:
         raise TurnFailed(502, "toolgraft: the model's answer is not JSON") from None
     document = next(objects(document), None)
     if document is None:
-        raise TurnFailed(502, "toolgraft: the model's answer is no response")
+        raise TurnFailed(502, "toolgraft: the model's answer is not a JSON object")
     if "candidates" not in document and isinstance(document.get("error"), dict):
         raise TurnFailed.from_document(document)
     return document

@@ -1,4 +1,4 @@
-"""What ends a turn without an answer, and how each door words its refusals."""
+"""Errors that end a turn without an answer, in the forms of Google and OpenAI."""
 
 from typing import Any, Self, TypeGuard
 
@@ -23,21 +23,21 @@ _STATUSES = {
     503: "UNAVAILABLE",
     504: "DEADLINE_EXCEEDED",
 }
-_LONGEST = 1000  # characters of an error that is no document of Google's
+_LONGEST = 1000  # characters of an error that is not in Google's form
 
 
 class TurnFailed(Exception):
-    """The upstream, or the way to it, has refused a turn or broken it off. `document` says so in Google's shape."""
+    """The upstream refused a turn or broke it off, or could not be reached. `document`: the error in Google's form."""
 
     def __init__(self, code: int, message: str, document: Document | None = None) -> None:
         super().__init__(message)
-        self.code = code if _is_error(code) else 502  # such as a redirect, which leads a caller of the door nowhere
+        self.code = code if _is_error(code) else 502  # for example a redirect, which the caller cannot follow
         self.message = message
         self.document = document or replies.error(self.code, status_of(self.code), message)
 
     @classmethod
     def from_body(cls, code: int, body: bytes) -> Self:
-        """What the body of an answer with this status says, whatever it is."""
+        """The failure that an upstream answer means. The body need not be JSON."""
         try:
             document = decode(body)
         except Malformed:
@@ -51,8 +51,7 @@ class TurnFailed(Exception):
 
     @classmethod
     def from_document(cls, document: Document, code: int | None = None) -> Self:
-        """`document` is an error in Google's shape. `code`: the status that it came with; without one, as in a stream,
-        its own holds."""
+        """`document`: an error in Google's form. `code`: the HTTP status; None, as in a stream: the document's own."""
         error = document["error"]
         if code is None or not _is_error(code):
             code = own if _is_error(own := error.get("code")) else 500
@@ -69,7 +68,7 @@ def status_of(code: int) -> str:
 
 
 def google_error(error: Exception) -> tuple[int, Document]:
-    """The status and the document that tell of an error as Google does; it knows no 422."""
+    """The status and document of an error in Google's form. A 422 becomes a 400, because Google has no 422."""
     if isinstance(error, TurnFailed):
         return error.code, error.document
     problem = problem_of(error)
@@ -83,7 +82,7 @@ def google_error(error: Exception) -> tuple[int, Document]:
 
 
 def openai_error(error: Exception) -> tuple[int, Document]:
-    """The status and the document that tell of an error as OpenAI does; it has no 422 for its requests."""
+    """The status and document of an error in OpenAI's form. A 422 becomes a 400, because OpenAI has no 422 here."""
     if isinstance(error, TurnFailed):
         status = error_status(error.code, error.document)
         return status, error_document(status, error.document)
@@ -96,14 +95,14 @@ def openai_error(error: Exception) -> tuple[int, Document]:
 
 
 def in_openai_s_words(error: Exception) -> Response:
-    """A refusal as OpenAI words its own."""
+    """A refusal in OpenAI's form."""
     status, document = openai_error(error)
     headers = error.headers if isinstance(error, Problem) else None
     return Response(encode(document), status, headers, "application/json")
 
 
 def in_google_s_words(error: Exception) -> Response:
-    """A refusal as Google words its own."""
+    """A refusal in Google's form."""
     code, document = google_error(error)
     headers = error.headers if isinstance(error, Problem) else None
     return Response(encode(document), code, headers, "application/json; charset=UTF-8")

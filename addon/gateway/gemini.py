@@ -1,4 +1,4 @@
-"""`POST /v1/gemini`: Gemini's own form, with the history kept here."""
+"""`POST /v1/gemini`: requests in Gemini's form; the proxy stores the history."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -64,7 +64,7 @@ _ANSWER = {
 
 
 class GeminiRoutes:
-    """`key`: the Gemini API key of callers that send none."""
+    """`key`: the Gemini API key for callers that send none."""
 
     def __init__(self, engine: Engine, conversations: Conversations, key: str) -> None:
         self.engine = engine
@@ -82,8 +82,9 @@ class GeminiRoutes:
         )
         @needs("ask")
         async def ask_gemini(api: ApiDep, request: Request) -> Response:
-            """`input` is a text, Parts or Contents. functionCall parts come back; functionResponse parts go in. With
-            `conversation` (or `previousResponseId`) the history is kept here; with `stream` the answer is SSE."""
+            """`input` is a text, Parts or Contents, including functionResponse parts. Answers contain functionCall
+            parts. With `conversation` (or `previousResponseId`) the proxy stores the history; with `stream` the answer
+            is SSE."""
             caller, body = caller_of(request, api.settings.session, self.key), await request.body()
             parsed = read(parse(body))
             handover = self.engine.handover(caller, PATH, access_of(request).token, body)
@@ -100,11 +101,11 @@ class GeminiRoutes:
         if parsed.stream:
             return Stream(_events(first, documents, api.stopping), api)
         async for _ in documents:
-            pass  # there is one: the client has it
+            pass  # there is only one document, but the generator must run to its end
         return Response(encode(first), media_type="application/json; charset=UTF-8")
 
     async def _documents(self, caller: Caller, parsed: GeminiRequest, handover: Handover) -> AsyncGenerator[Document]:
-        """The answer's documents. The conversation has moved on before the one with the finishReason goes out."""
+        """The answer's documents. The response is stored before the document with the finishReason is sent."""
         with self.conversations.alone(caller.session, parsed.conversation):
             if (earlier := await handover.earlier_answer()) is not None:
                 yield earlier
@@ -176,11 +177,11 @@ def _paired(conversation: Conversation, parsed: GeminiRequest) -> Paired:
         return pair(conversation.contents, parsed.given)
     except UnknownResponses as error:
         named = ", ".join(repr(one.get("id") or one.get("name")) for one in error.responses)
-        words = f"input: no open call of the conversation has the functionResponse {named}"
+        words = f"input: functionResponse for {named}, but the conversation has no open call with this id or name"
         raise Problem(400, words, field="input") from None
     except MissingResponses as error:
         calls = [get(part, "functionCall") for part in error.parts]
         named = ", ".join(
             f"{call.get('name')} ({call['id']})" if call.get("id") else call.get("name") for call in calls
         )
-        raise Problem(400, f"input: functionResponse parts are owed first, for {named}", field="input") from None
+        raise Problem(400, f"input: open calls need functionResponse parts first: {named}", field="input") from None

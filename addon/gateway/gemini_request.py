@@ -1,4 +1,4 @@
-"""What a request to `/v1/gemini` says: a document in, a `GeminiRequest` out, or a refusal that names the field."""
+"""Parses a request to `/v1/gemini`. Refusals name the field."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,8 +12,8 @@ from addon.web.problems import Problem
 
 @dataclass(frozen=True, slots=True)
 class GeminiRequest:
-    """`given` are the Contents of `input`; `more` the other members of the request that go upstream as they are.
-    `tools` None: none were given."""
+    """`given`: the Contents of `input`. `more`: members of the request that go upstream unchanged. `tools` None: the
+    client gave none."""
 
     model: str
     given: list[Document]
@@ -40,16 +40,16 @@ _KNOWN = (
 
 
 def read(document: Any) -> GeminiRequest:
-    """Raises Problem (400). Both spellings of a key fit, as they do with Gemini."""
+    """Both spellings of a key are accepted, as Gemini does. Raises Problem (400)."""
     if not isinstance(document, dict):
         raise Problem(400, "the body must be a JSON object")
     fields: Document = {}
     for key, value in document.items():
         name = camel(key)
         if name not in _KNOWN:
-            raise _wrong(key, f"unknown; known are {', '.join(_KNOWN)}")
+            raise _wrong(key, f"unknown field. Known fields: {', '.join(_KNOWN)}")
         if name in fields:
-            raise _wrong(key, "given in both spellings")
+            raise _wrong(key, "given twice, in camelCase and snake_case: give one")
         fields[name] = value
     fields = {name: value for name, value in fields.items() if value is not None}
     stream, previous = fields.get("stream", False), fields.get("previousResponseId")
@@ -121,12 +121,12 @@ def _parts(value: Any, where: str) -> list[Document]:
         if not isinstance(part, dict) or not part:
             raise _wrong(f"{where}[{n}]", "must be a text or a Part")
         if "parts" in part:
-            raise _wrong(f"{where}[{n}]", "is a Content among Parts: give one or the other")
+            raise _wrong(f"{where}[{n}]", "is a Content in a list of Parts: give only Parts, or only Contents")
     return parts
 
 
 def _check_response(response: Any) -> None:
-    """A functionResponse that Gemini would refuse must not be kept: its conversation could not go on."""
+    """A functionResponse that Gemini would refuse must not be stored: the conversation could not continue."""
     if response is None:
         return
     where = "functionResponse"

@@ -1,7 +1,7 @@
-"""Whether the client has the answer to a request, and what the same request is given where it has not.
+"""Tracks whether an answer reached its client, and gives a retried request the stored answer if it did not.
 
-What is kept counts for the retry as it is, in a conversation above all: it must not get the turn twice. An answer of
-which nothing is kept is a loop's like any other, and goes on as that does.
+A stored answer is repeated unchanged, because a conversation must not get the turn twice. If nothing of an answer was
+stored, the retry continues its loop as for any client.
 """
 
 import logging
@@ -18,8 +18,8 @@ logger = logging.getLogger("toolgraft")
 
 
 class Handover:
-    """Of one answer. `key` tells its request from every other; `proxy_id` None: nothing is kept for a retry. `runners`
-    are the loops that make it."""
+    """The handover of one answer. `key` identifies the request. `proxy_id` None: nothing is stored for a retry.
+    `runners`: the loops that produce the answer."""
 
     def __init__(self, store: Store, session: str, key: bytes, proxy_id: str | None, window: float) -> None:
         self.runners: list[Runner] = []
@@ -33,47 +33,48 @@ class Handover:
         self._is_settled = False
 
     async def earlier_answer(self) -> Document | None:
-        """The answer that the same request got shortly before, and that did not reach its client. Raises
-        StoreUnavailable."""
+        """The answer to an earlier attempt of this request that did not reach the client. Raises StoreUnavailable."""
         if self._proxy_id is None or not self._window:
             return None
         found = await self._store.take_answer(self._session, self._key, window=self._window, proxy_id=self._proxy_id)
         if found is None:
             return None
         self._response_id, answer = found
-        logger.info("session %s: a request was sent again, and gets the answer that is kept", self._session)
+        logger.info("session %s: a request was sent again and gets the stored answer", self._session)
         for turn_id in (await self._store.response(self._session, self._response_id)).turns:
-            await self._store.delivered(self._session, turn_id)  # they go with it, and the same request after this anew
-        await self._store.sync()  # it may be what failed
+            await self._store.delivered(
+                self._session, turn_id
+            )  # delivered with the answer; the next request like this one is new
+        await self._store.sync()  # a failed sync may be why the answer did not reach the client
         return answer
 
     @property
     def turns(self) -> list[str]:
-        """The turns of the ledger that the answer is made of."""
+        """The ledger turns of the answer."""
         return [turn_id for runner in self.runners for turn_id in runner.turns]
 
     def undelivered(self, answer: Document) -> UndeliveredAnswer | None:
-        """The answer, to be kept with the response until its client has it."""
+        """The record that is stored with the response until the client has the answer."""
         return None if self._proxy_id is None else UndeliveredAnswer(self._key, self._proxy_id, answer)
 
     def stored(self, response_id: str) -> None:
-        """The response is in the store, and with it what its tools have done."""
+        """Note that the response is in the store, with the results of its tools."""
         self._is_stored = True
         if self._proxy_id is not None:
             self._response_id = response_id
 
     def withdrawn(self) -> None:
-        """It is there no more: of its loops the same request has what they have done."""
+        """Note that the response was removed again. A retry reuses the results of its loops."""
         self._is_stored, self._response_id = False, None
 
     async def durable(self) -> None:
-        """What was kept is on disk."""
+        """Note that the stored response is on disk."""
         for runner in self.runners:
             await runner.handed_over()
         self.runners.clear()
 
     async def settle(self, *, whole: bool) -> None:
-        """The client has all of the answer, or else never will have. What is said first counts. Never raises."""
+        """Note whether the client received the whole answer. Only the first call counts. Never raises."""
         if self._is_settled:
             return
         self._is_settled = True
@@ -85,13 +86,13 @@ class Handover:
         try:
             await note(self._session, self._response_id)
         except StoreUnavailable as error:
-            logger.warning("whether a client has its answer is not noted: %s", error)
+            logger.warning("whether a client received its answer could not be noted: %s", error)
         except Exception:
-            logger.exception("whether a client has its answer could not be noted")
+            logger.exception("whether a client received its answer could not be noted")
 
 
 class HandoverResponse(Response):
-    """An answer whose handover is settled once it was written, or cannot be."""
+    """A response that settles its handover when it was written or has failed."""
 
     def __init__(self, answer: Response, handover: Handover) -> None:
         super().__init__(status_code=answer.status_code)

@@ -1,4 +1,4 @@
-"""The doors, ready to be mounted beside the control API."""
+"""Creates the routes of the front doors, which are served at the control API's port."""
 
 from collections.abc import Callable, Mapping
 
@@ -15,11 +15,11 @@ from addon.web.extra_routes import ExtraRoutes
 from store.base import Store
 
 _KEYS = ("GEMINI_API_KEY", "GOOGLE_API_KEY")
-"""Environment variables that may hold a key for the upstream; the first that does counts."""
+"""Environment variables for the Gemini API key; the first that is set counts."""
 
 
 def key_of(environ: Mapping[str, str]) -> str:
-    """The Gemini API key for callers that send none; empty where there is none for them."""
+    """The Gemini API key for callers that send none; empty if the environment has none."""
     return next((value for name in _KEYS if (value := environ.get(name, "").strip())), "")
 
 

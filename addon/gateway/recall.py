@@ -1,4 +1,4 @@
-"""What is known of the calls that a request of OpenAI's form speaks of, and of those that wait where it goes on."""
+"""Collects the stored calls that an OpenAI request refers to, and the open calls of its conversation."""
 
 from collections.abc import Sequence
 
@@ -32,7 +32,7 @@ async def stored_calls(store: Store, conversation: Conversation, parsed: Respons
 
 
 async def _given_one_by_one(store: Store, session: str, response_id: str) -> dict[str, Document]:
-    """The calls of a response whose step is given out one by one; else none."""
+    """The calls of a response if its step is given out one by one, else none."""
     try:
         response = await store.response(session, response_id)
     except UnknownResponse:
@@ -41,7 +41,7 @@ async def _given_one_by_one(store: Store, session: str, response_id: str) -> dic
 
 
 def _answers(conversation: Conversation) -> dict[str, Document]:
-    """The functionResponse Parts that calls of the last model turn have by now, by the ids that the client knows."""
+    """The functionResponse Parts for calls of the last model turn, by the ids that the client knows."""
     left = responses_in(_behind_last_step(conversation.contents))
     found = {one["id"]: one for one in left if one.get("id") in conversation.calls}
     left = [one for one in left if one.get("id") not in found]

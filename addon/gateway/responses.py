@@ -1,4 +1,4 @@
-"""`/v1/responses`: the OpenAI Responses API. `core.dialects.responses` knows its language; what it says is kept."""
+"""`/v1/responses`: the OpenAI Responses API. `core.dialects.responses` converts; this module stores and answers."""
 
 import asyncio
 import secrets
@@ -42,7 +42,7 @@ from store.base import UnknownResponse
 from store.models import Response as Record
 
 PATH = "/v1/responses"
-_INPUT = "input"  # beside the members of a Response object that is kept: its input
+_INPUT = "input"  # the member of a stored Response object that contains the request's input
 _KEEP_ALIVE = b": keep-alive\n\n"
 
 type Events = list[Document]
@@ -102,9 +102,9 @@ _DELETED = {"id": "resp_5d0c2f", "object": "response", "deleted": True}
 
 @dataclass(frozen=True, slots=True)
 class _Turn:
-    """One request on its way. `request`: what Gemini is asked. `contents`: what the history grows by before the answer.
-    `owed`: the calls that still have no output, by their ids; then nothing is asked. `step`: all calls of their step
-    where it came with the request."""
+    """One request in progress. `request`: the Gemini request. `contents`: added to the history before the answer.
+    `owed`: calls that still have no output, by their ids; if there are any, nothing is sent to Gemini. `step`: all
+    calls of their step, if the request contains the step."""
 
     conversation: Conversation
     parsed: ResponsesRequest
@@ -118,7 +118,7 @@ class _Turn:
 
 
 class _NotStored(Exception):
-    """A response could not be kept: its stream has these last events."""
+    """A response could not be stored: the stream ends with these events."""
 
     def __init__(self, events: Events) -> None:
         super().__init__()
@@ -126,7 +126,7 @@ class _NotStored(Exception):
 
 
 class ResponsesRoutes:
-    """`key`: the Gemini API key of callers that send none."""
+    """`key`: the Gemini API key for callers that send none."""
 
     def __init__(self, engine: Engine, conversations: Conversations, key: str) -> None:
         self.engine = engine
@@ -145,8 +145,8 @@ class ResponsesRoutes:
         )
         @needs("ask")
         async def create_response(api: ApiDep, request: Request) -> Response:
-            """What OpenAI's clients send, streamed or not. The client's own functions come back as `function_call`
-            items; the session's tools are run here."""
+            """A request of an OpenAI client, streamed or not. Calls of the client's own functions are returned as
+            `function_call` items; the proxy runs the session's tools."""
             try:
                 caller, body = caller_of(request, api.settings.session, self.key), await request.body()
                 parsed = read_request(parse(body))
@@ -179,8 +179,8 @@ class ResponsesRoutes:
         )
         @needs("ask")
         async def list_input_items(api: ApiDep, request: Request, response_id: str) -> Response:
-            """The items that the request gave, each with an id: the newest first, or with `order=asc` the oldest.
-            `limit` (20, at most 100) of them, `after` an id."""
+            """The input items of the request, each with an id: newest first, or oldest first with `order=asc`. At most
+            `limit` items (20; maximum 100), after the item `after`."""
             response = await self._response(session_of(request, api.settings.session), response_id)
             items = (response.document or {}).get(_INPUT, [])
             try:
@@ -196,7 +196,7 @@ class ResponsesRoutes:
         )
         @needs("ask")
         async def delete_response(api: ApiDep, request: Request, response_id: str) -> Response:
-            """It cannot be shown or gone on from any more; what goes on from it already stays whole."""
+            """The response can no longer be shown or continued. Responses that already continue it stay complete."""
             session = session_of(request, api.settings.session)
             await self._response(session, response_id)
             await self.store.delete_response(session, response_id)
@@ -218,8 +218,8 @@ class ResponsesRoutes:
     async def _events(
         self, caller: Caller, parsed: ResponsesRequest, handover: Handover, stopping: asyncio.Event
     ) -> AsyncGenerator[Events]:
-        """The events of a response, the first once nothing speaks against it. The conversation has moved on before the
-        last, which holds the whole. Without a stream what fails on the way is raised (TurnFailed), as there."""
+        """The events of a response. The first comes when the request was accepted. The response is stored before the
+        last event, which contains the whole response. Without a stream, failures are raised (TurnFailed)."""
         with self.conversations.alone(caller.session, parsed.conversation):
             if (earlier := await handover.earlier_answer()) is not None:
                 yield events_of(earlier)
@@ -296,7 +296,7 @@ class ResponsesRoutes:
         )
 
     async def _end(self, turn: _Turn) -> Events:
-        """The last events; what they tell of is kept before. Raises _NotStored, for a stream."""
+        """Store the response and return the last events. Raises _NotStored, for a stream."""
         translator = turn.translator
         events = translator.end()
         try:
@@ -323,7 +323,7 @@ class ResponsesRoutes:
             if parsed.conversation is None:
                 if turn.owed or not calls:
                     return
-                # a client that keeps its own history: only the calls, for their signatures
+                # the client keeps its own history: store only the calls, for their signatures
                 conversation, contents = Conversation(conversation.session), []
         else:
             document = answer | {_INPUT: stored_items(parsed.raw_input, turn.contents, _new_id)}
@@ -373,7 +373,11 @@ def _check_query(request: Request) -> None:
     """Raises Problem (400)."""
     for name, value in request.query_params.items():
         if not (name in ("stream", "include_obfuscation") and value == "false"):
-            why = "a response that is complete is not streamed again" if name == "stream" else "not known here"
+            why = (
+                "true is not supported: a complete response is not streamed again. Use false"
+                if name == "stream"
+                else "unknown"
+            )
             raise Problem(400, f"{name}: {why}", field=name)
 
 

@@ -1,4 +1,4 @@
-"""Answers that take long: ended when their client hangs up, and streams that know how to."""
+"""Long answers and streams, which are cancelled when the client hangs up or the proxy stops."""
 
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
@@ -21,9 +21,8 @@ _NOBODY = Response(status_code=499)
 async def answer_while_connected(
     request: Request, api: Api, handover: Handover, work: Callable[[], Awaitable[Response]]
 ) -> Response:
-    """The answer that the work comes to; it is cancelled where the client hangs up, or the proxy stops. Raises Problem
-    (503) in that case, and where the proxy is about to: the client may ask again, whatever the work failed with on its
-    way out."""
+    """The result of `work`, which is cancelled if the client hangs up or the proxy stops. Raises Problem (503) if the
+    proxy is stopping or about to, however the cancelled work failed: the client may ask again."""
     if api.draining:
         raise stopping_problem()
     answers: list[Response] = []
@@ -54,14 +53,14 @@ def _counted(api: Api) -> Iterator[None]:
 
 
 def stopping_problem() -> Problem:
-    """What a client is told whose answer is ended with the proxy."""
+    """The error for a client whose answer is cut off because the proxy stops."""
     return Problem(503, "the proxy is ending", headers={"Retry-After": "1"})
 
 
 class Stream(Response):
-    """Server-sent events, as the generator gives them. It is closed at the end, and where the client hangs up before;
-    an error that it raises breaks the answer off. Where the proxy stops (`api.stopping` is set) it is cancelled, and
-    may give a last event that says so (`ending`)."""
+    """Server-sent events from a generator, which is closed at the end or when the client hangs up. An error that it
+    raises breaks the answer off. If the proxy stops (`api.stopping` is set), the generator is cancelled and may yield a
+    last event with `stopping_problem`."""
 
     def __init__(self, events: AsyncGenerator[bytes], api: Api) -> None:
         super().__init__(headers={"cache-control": "no-cache"}, media_type="text/event-stream")
@@ -81,4 +80,4 @@ class Stream(Response):
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
             async with DisconnectWatcher(receive, self._api.stopping) as watcher:
                 await watcher.wait(write())
-            await self._events.aclose()  # where it was left before it had begun
+            await self._events.aclose()  # closes a generator that was never started

@@ -1,4 +1,4 @@
-"""What the doors need of the proxy around them: a way out for their requests, on which each is seen."""
+"""The interface through which the gateway sends requests upstream; the proxy records each of them."""
 
 from typing import NamedTuple, Protocol
 
@@ -6,7 +6,7 @@ from addon.loop.upstream import Upstream
 
 
 class Caller(NamedTuple):
-    """Who asks: the session, the key for the upstream, and from where (host and port, as far as is known)."""
+    """The session, the upstream API key, and the caller's host and port if known."""
 
     session: str
     key: str
@@ -15,6 +15,6 @@ class Caller(NamedTuple):
 
 class UpstreamFactory(Protocol):
     def upstream(self, caller: Caller, sent: bytes, *, streams: bool) -> Upstream:
-        """For one turn of the caller's. `sent` is the request that the turn began with, as a client of Gemini's would
-        have sent it; `streams`: whether its answer comes as a stream."""
+        """An upstream for one turn. `sent`: the request that starts the turn, as a Gemini client would send it.
+        `streams`: whether the answer is a stream."""
         ...

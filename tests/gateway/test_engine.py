@@ -269,7 +269,7 @@ async def test_a_call_that_waits_for_approval_in_a_door_s_loop_can_be_approved(h
         (httpx2.Response(302, headers={"location": "http://elsewhere"}), 502, "status 302"),
         (httpx2.Response(204), 502, "status 204"),
         (httpx2.Response(200, text="hello"), 502, "is not JSON"),
-        (httpx2.Response(200, json=3), 502, "is no response"),
+        (httpx2.Response(200, json=3), 502, "is not a JSON object"),
         (httpx2.ConnectError("no route"), 502, "no route"),
         (httpx2.Response(200, content=streamed(b"{}"), headers={"content-encoding": "secret"}), 502, "'secret'"),
         ([says("a"), httpx2.ReadError("gone")], 502, "gone"),
