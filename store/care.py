@@ -223,12 +223,12 @@ def _run(db: sqlite3.Connection, statements: Iterable[str]) -> None:
 def _move_aside(path: Path) -> Path:
     """Keep the file and its log under another name. The log is moved: SQLite must not apply it to the new file."""
     names = (path.with_name(f"{path.name}.damaged{number or ''}") for number in itertools.count())
-    kept = next(name for name in names if not name.exists())
-    os.link(path, kept)
+    damaged_path = next(name for name in names if not name.exists())
+    os.link(path, damaged_path)
     with contextlib.suppress(FileNotFoundError):
-        os.rename(files.wal_of(path), files.wal_of(kept))
+        os.rename(files.wal_of(path), files.wal_of(damaged_path))
     path.with_name(path.name + "-shm").unlink(missing_ok=True)
-    return kept
+    return damaged_path
 
 
 def _flush(path: Path) -> None:

@@ -23,7 +23,7 @@ from addon.loop.clients import no_cookies
 from addon.loop.keeper import AnswerKeeper
 from addon.loop.outside import CallWaits
 from addon.loop.shared_runs import SharedRuns
-from addon.loop.steps import Run, RunningStep
+from addon.loop.steps import RunningCall, RunningStep
 from addon.tools.base import Tool, ToolSource
 from addon.tools.egress import Egress, EgressTransport
 from addon.tools.endpoint import HttpExecutor
@@ -260,7 +260,7 @@ class BackgroundStep:
         self._step.complete.set()
 
 
-async def _outlives_loop(run: Run | None) -> bool:
+async def _outlives_loop(run: RunningCall | None) -> bool:
     try:
         return run is not None and await run.outlives_its_loop()
     except StoreError:

@@ -8,7 +8,7 @@ from typing import Protocol
 from addon.core.framing.documents import Document
 
 
-class Run(Protocol):
+class RunningCall(Protocol):
     """A call that is run here."""
 
     async def response(self) -> Document: ...
@@ -24,12 +24,12 @@ class RunningStep:
 
     names: dict[str, str] = field(default_factory=dict)
     tasks: dict[str, asyncio.Task[Document]] = field(default_factory=dict)
-    runs: dict[str, Run] = field(default_factory=dict)
+    runs: dict[str, RunningCall] = field(default_factory=dict)
     external: dict[str, Callable[[], Awaitable[object]]] = field(default_factory=dict)
     after: dict[str, Collection[str]] = field(default_factory=dict)
     complete: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def add(self, call_id: str, name: str, after: Collection[str], run: Run) -> asyncio.Task[Document]:
+    def add(self, call_id: str, name: str, after: Collection[str], run: RunningCall) -> asyncio.Task[Document]:
         """Begin a call. Its order is noted before its task is created: an event loop may begin a task at once."""
         self.names[call_id], self.after[call_id], self.runs[call_id] = name, after, run
         task = self.tasks[call_id] = asyncio.ensure_future(run.response())

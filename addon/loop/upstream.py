@@ -131,10 +131,10 @@ class Upstream:
         try:
             received = await exchange.receive_head(response.status_code, response.headers.raw)
             secrets = own_secrets.combined_with(secrets_in(outgoing.url, outgoing.headers))
-            plain = _redacted(_plain(response, max_bytes), RedactedStream(secrets))
+            chunks = _redacted(_body_of(response, max_bytes), RedactedStream(secrets))
             if received is None:
-                received = await exchange.receive_body(b"".join([chunk async for chunk in plain]))
-            yield UpstreamAnswer(received, plain, exchange)
+                received = await exchange.receive_body(b"".join([chunk async for chunk in chunks]))
+            yield UpstreamAnswer(received, chunks, exchange)
         finally:
             await response.aclose()
 
@@ -162,21 +162,21 @@ class Upstream:
 
 class UpstreamAnswer:
     def __init__(
-        self, received: Received, plain: AsyncIterator[bytes] | None = None, exchange: UpstreamExchange | None = None
+        self, received: Received, chunks: AsyncIterator[bytes] | None = None, exchange: UpstreamExchange | None = None
     ) -> None:
         self.status = received.status
         self.headers = received.headers
         self.content_type = _content_type(received.headers)
         self._body = received.body
-        self._plain = plain
+        self._chunks = chunks
         self._exchange = exchange
 
     async def chunks(self) -> AsyncIterator[bytes]:
         """The body in chunks, decompressed. Raises httpx2.RequestError."""
-        if self._body is not None or self._plain is None or self._exchange is None:
+        if self._body is not None or self._chunks is None or self._exchange is None:
             yield self._body or b""
             return
-        async for chunk in self._plain:
+        async for chunk in self._chunks:
             if transformed := self._exchange.transform(chunk):
                 yield transformed
         if transformed := self._exchange.transform(b""):
@@ -186,7 +186,7 @@ class UpstreamAnswer:
         return b"".join([chunk async for chunk in self.chunks()])
 
 
-def _plain(response: httpx2.Response, max_bytes: int) -> AsyncIterator[bytes]:
+def _body_of(response: httpx2.Response, max_bytes: int) -> AsyncIterator[bytes]:
     """The decompressed body. httpx2 knows fewer encodings, and passes unknown ones on. Raises httpx2.DecodingError; for
     an unknown encoding at once."""
     encoding = response.headers.get("content-encoding", "")

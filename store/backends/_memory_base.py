@@ -16,7 +16,7 @@ from store.models import CachedTools, Call, Session, Turn, UndeliveredAnswer
 
 
 @dataclass
-class KeptTurn:
+class StoredTurn:
     """A turn with its keys and calls. `place`: its position in the order of saving."""
 
     place: int
@@ -31,21 +31,21 @@ class Ledger:
     each. `open`: the ids of calls that are not final, in the order of saving. `revision`: as the method of that name;
     `changes`: the writes that led to it."""
 
-    turns: dict[str, KeptTurn] = field(default_factory=dict)
-    by_key: dict[bytes, dict[str, KeptTurn]] = field(default_factory=dict)
+    turns: dict[str, StoredTurn] = field(default_factory=dict)
+    by_key: dict[bytes, dict[str, StoredTurn]] = field(default_factory=dict)
     plain: dict[bytes, tuple[float, bytes]] = field(default_factory=dict)
-    by_request: dict[bytes, dict[str, KeptTurn]] = field(default_factory=dict)
+    by_request: dict[bytes, dict[str, StoredTurn]] = field(default_factory=dict)
     cached: dict[str, CachedTools] = field(default_factory=dict)
     open: dict[str, None] = field(default_factory=dict)
     revision: int = 0
     changes: Changes = field(default_factory=Changes)
 
-    def add_keys(self, entry: KeptTurn, keys: Iterable[bytes]) -> None:
+    def add_keys(self, entry: StoredTurn, keys: Iterable[bytes]) -> None:
         for key in keys:
             entry.keys.add(key)
             self.by_key.setdefault(key, {})[entry.turn.turn_id] = entry
 
-    def drop(self, entry: KeptTurn) -> None:
+    def drop(self, entry: StoredTurn) -> None:
         del self.turns[entry.turn.turn_id]
         for call_id in entry.calls:
             self.open.pop(call_id, None)
@@ -61,12 +61,12 @@ MAX_EVENT_BYTES = 64 * 1024 * 1024
 """The number of events that are kept, and their characters: nothing else grows with every write."""
 
 
-class KeptCall(NamedTuple):
+class StoredCall(NamedTuple):
     place: int
     call: Call
 
 
-class KeptEvent(NamedTuple):
+class StoredEvent(NamedTuple):
     """An event with its data as JSON text: most events are never read."""
 
     number: int
@@ -77,7 +77,7 @@ class KeptEvent(NamedTuple):
 
 
 @dataclass
-class KeptAnswer:
+class StoredAnswer:
     """An answer that was not handed over yet."""
 
     undelivered: UndeliveredAnswer
@@ -96,12 +96,12 @@ class MemoryBase(Waits):
         self._waiters = Waiters()
         self._sessions: dict[str, Session] = {}
         self._ledgers: dict[str, Ledger] = {}
-        self._calls: dict[str, KeptCall] = {}
+        self._calls: dict[str, StoredCall] = {}
         self._clocks = Clocks(lambda: self.clock(), lambda: self.uptime())  # both may be replaced
         self._leases: dict[str, float] = {}  # of proxies: when they run out, in steady time
         self._last_alive: dict[str, float] = {}  # by proxy: when it was last alive, in steady time
-        self._unsent: dict[tuple[str, str], KeptAnswer] = {}  # by session and response
-        self._events: list[KeptEvent] = []
+        self._unsent: dict[tuple[str, str], StoredAnswer] = {}  # by session and response
+        self._events: list[StoredEvent] = []
         self._event_bytes = 0
         self._last_event = self._lost_event = 0
         """The number of the last event, and of the last event that was dropped."""
@@ -159,7 +159,7 @@ class MemoryBase(Waits):
         self._lost_event = self._events[number - 1].number
         self._keep_events(self._events[number:])
 
-    def _keep_events(self, events: list[KeptEvent]) -> None:
+    def _keep_events(self, events: list[StoredEvent]) -> None:
         self._events = events
         self._event_bytes = sum(len(event.data) for event in events)
 
@@ -168,7 +168,7 @@ class MemoryBase(Waits):
         now = self.clock()
         for session, kind, data in events:
             self._last_event += 1
-            self._events.append(KeptEvent(self._last_event, session, kind, data, now))
+            self._events.append(StoredEvent(self._last_event, session, kind, data, now))
             self._event_bytes += len(data)
         if len(self._events) > MAX_EVENTS or self._event_bytes > MAX_EVENT_BYTES:
             self._drop_events()

@@ -99,8 +99,8 @@ class MemoryCalls(MemoryBase):
     async def next_lease(self, session: str, names: Collection[str]) -> float | None:
         self._check_open()
         steady = self._clocks.steady()
-        left = (states.lease_left(call, steady=steady) for call in self._open_calls(session, names))
-        return min((seconds for seconds in left if seconds is not None), default=None)
+        remaining = (states.lease_left(call, steady=steady) for call in self._open_calls(session, names))
+        return min((seconds for seconds in remaining if seconds is not None), default=None)
 
     async def lease_left(self, session: str, call_id: str) -> float | None:
         return states.lease_left(await self.call(session, call_id), steady=self._clocks.steady())

@@ -5,7 +5,7 @@ from collections.abc import Collection, Sequence
 from operator import attrgetter
 
 from store.backends import _rules as rules
-from store.backends._memory_base import KeptCall, KeptTurn, Ledger, MemoryBase
+from store.backends._memory_base import Ledger, MemoryBase, StoredCall, StoredTurn
 from store.backends._memory_retries import note_request
 from store.base import BATCH, MATCHES
 from store.models import Call, LedgerChanges, LedgerMatches, Page, Turn
@@ -24,7 +24,7 @@ class MemoryLedger(MemoryBase):
 
         self._ledgers[turn.session] = ledger
         if entry is None:
-            entry = ledger.turns[turn.turn_id] = KeptTurn(next(self._places), stored)
+            entry = ledger.turns[turn.turn_id] = StoredTurn(next(self._places), stored)
             events = [(turn.session, "turn.created", data)]
         else:
             entry.turn = stored
@@ -35,7 +35,7 @@ class MemoryLedger(MemoryBase):
         for call_id, call_data in fresh.items():
             call = Call.model_validate_json(call_data)
             new_calls.append(call)
-            self._calls[call_id] = KeptCall(next(self._places), call)
+            self._calls[call_id] = StoredCall(next(self._places), call)
             entry.calls.append(call_id)
             if not call.status.final:
                 ledger.open[call_id] = None

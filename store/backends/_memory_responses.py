@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import pydantic_core
 
 from store.backends import _rules as rules
-from store.backends._memory_base import KeptAnswer, MemoryBase
+from store.backends._memory_base import MemoryBase, StoredAnswer
 from store.base import ConversationMoved
 from store.models import GivenCall, Response, UndeliveredAnswer
 
@@ -87,7 +87,7 @@ class MemoryResponses(MemoryBase):
         self._responses[session] = responses
         if undelivered is not None:
             answer = pydantic_core.from_json(pydantic_core.to_json(undelivered.answer, inf_nan_mode="null"))
-            self._unsent[session, response.response_id] = KeptAnswer(undelivered._replace(answer=answer), now)
+            self._unsent[session, response.response_id] = StoredAnswer(undelivered._replace(answer=answer), now)
 
     async def take_back(self, session: str, response_id: str, *, head: str | None = None) -> None:
         stored = self._stored(session, response_id)

@@ -4,7 +4,7 @@ from typing import Any
 
 from store.backends import _rules as rules
 from store.backends import _states as states
-from store.backends._memory_base import KeptTurn, Ledger
+from store.backends._memory_base import Ledger, StoredTurn
 from store.backends._memory_calls import MemoryCalls
 from store.models import Call, Document, Turn
 
@@ -74,7 +74,7 @@ class MemoryRetries(MemoryCalls):
         after = states.lost(call, proxies=proxies, now=now) or states.moved(call, proxy_id=proxy_id, now=now)
         return self._put_call(after) if after else call
 
-    def _put_turn(self, entry: KeptTurn, turn: Turn) -> Turn:
+    def _put_turn(self, entry: StoredTurn, turn: Turn) -> Turn:
         data = turn.model_dump_json()
         entry.turn = turn
         self._changed(self._ledgers[turn.session], [turn.turn_id])
@@ -82,7 +82,7 @@ class MemoryRetries(MemoryCalls):
         return turn
 
 
-def note_request(ledger: Ledger, entry: KeptTurn) -> None:
+def note_request(ledger: Ledger, entry: StoredTurn) -> None:
     """Index the turn by the key of its request, until it is delivered."""
     turn = entry.turn
     if not turn.request_key:
@@ -93,7 +93,7 @@ def note_request(ledger: Ledger, entry: KeptTurn) -> None:
         forget_request(ledger, entry)
 
 
-def forget_request(ledger: Ledger, entry: KeptTurn) -> None:
+def forget_request(ledger: Ledger, entry: StoredTurn) -> None:
     entries = ledger.by_request.get(entry.turn.request_key, {})
     entries.pop(entry.turn.turn_id, None)
     if not entries:

@@ -50,10 +50,10 @@ def replaced(old: Turn | None, new: Turn) -> Turn:
     """`new` with the fields that are kept from `old`."""
     if old is None:
         return new
-    kept: dict[str, Any] = {"bound": old.bound, "broke_off": old.broke_off, "created_at": old.created_at}
+    preserved: dict[str, Any] = {"bound": old.bound, "broke_off": old.broke_off, "created_at": old.created_at}
     if new.proxy_id is None:
-        kept["proxy_id"] = old.proxy_id
-    changed = {name: value for name, value in kept.items() if getattr(new, name) != value}
+        preserved["proxy_id"] = old.proxy_id
+    changed = {name: value for name, value in preserved.items() if getattr(new, name) != value}
     return new.model_copy(update=changed) if changed else new
 
 
