@@ -186,13 +186,13 @@ def _by_answers(place: Place, alike: Sequence[TrueTurn], *, is_same: bool) -> Ve
     visible, index = place.turn.contents(place.body), place.at
     answered = place.turns[index + 1].contents(place.body) if index + 1 < len(place.turns) else []
     is_new = index + 2 >= len(place.turns)  # nothing follows the answers yet, so they are new
-    given = {true.turn_id: _client_answers(visible, answered, true) for true in alike}
-    if not any(given.values()):  # unanswered calls are invalid: the newest is meant, if all mean the same
+    client_answers = {true.turn_id: _client_answers(visible, answered, true) for true in alike}
+    if not any(client_answers.values()):  # unanswered calls are invalid: the newest is meant, if all mean the same
         return Verdict(tuple(alike[:1]) if is_same else (), None if is_same else Miss.AMBIGUOUS, lasts=False)
     fits = [
         true
         for true in alike
-        if all(true.answers.get(call_id) in (None, answer) for call_id, answer in given[true.turn_id].items())
+        if all(true.answers.get(call_id) in (None, answer) for call_id, answer in client_answers[true.turn_id].items())
     ]
     pending, settled = [true for true in fits if true.pending], [true for true in fits if not true.pending]
     if settled and not (is_new and pending):

@@ -125,10 +125,10 @@ class Grafter:
         takes_ids: bool = True,
         hangup: Hangup = _never,
     ) -> Outcome:
-        """What becomes of a request. Never raises: what is not understood goes on untouched, and where the store
-        fails, or the graft itself, the settings say what happens. `asker`: who asks, as in `history.asker`, of which
-        only a digest is kept, or that digest. `url`: where the request goes, as the client has it. `takes_ids`: whether
-        this version of the API knows ids of calls."""
+        """Decide what becomes of a request. Never raises: a request that cannot be understood passes untouched, and if
+        the store or the graft fails, the settings say what happens. `asker`: who asks, as in `history.asker`, or a
+        digest of that; only the digest is kept. `url`: the client's URL. `takes_ids`: whether this version of the API
+        knows ids of calls."""
         self.metrics.request(target.surface, target.operation)
         try:
             try:
@@ -239,7 +239,9 @@ class Grafter:
             self.prefixes.keep(config.session, path, request)  # with its ledger look-ups
         if isinstance(outcome, (Reply, Abandoned)):
             return outcome
-        rules = config.rules(plan, generation(model), keep_unanswered=True, ids=takes_ids, kept=wire.keeps_history)
+        rules = config.rules(
+            plan, generation(model), keep_unanswered=True, ids=takes_ids, kept_by_service=wire.keeps_history
+        )
         pieces = rewrite(request.body, request.history, outcome, rules)
         replaced: dict[str, bytes | None] = {}
         if plan.changes:
@@ -284,8 +286,10 @@ class Grafter:
         async def look_up() -> Hits:
             return await self._look_up(config, keys, request, self.store.revision(config.session))
 
-        kept = wire.keeps_history
-        if hits and await take_answers(self.store, config.session, request.body, request.history, hits, kept=kept):
+        by_service = wire.keeps_history
+        if hits and await take_answers(
+            self.store, config.session, request.body, request.history, hits, kept_by_service=by_service
+        ):
             hits = await look_up()
         if not hits:
             return hits

@@ -96,10 +96,10 @@ def _remembered(
 
 
 async def take_answers(
-    store: Store, session: str, body: bytes, history: History, hits: Hits, *, kept: bool = False
+    store: Store, session: str, body: bytes, history: History, hits: Hits, *, kept_by_service: bool = False
 ) -> bool:
     """Store the client's own answers to calls that were passed through to it. Returns whether any was stored. The first
-    answer to a call wins. `kept`: the service holds the history, and the client only names its turn."""
+    answer to a call wins. `kept_by_service`: the service holds the history, and the client only names its turn."""
     stored = False
     if store.read_only:
         return False
@@ -110,7 +110,7 @@ async def take_answers(
             if not true.passthrough or not true.pending:
                 continue
             called, answered = (history.turns[at].contents(body) for at in (index, index + 1))
-            for call_id, response in given_answers(None if kept else called, answered, true).items():
+            for call_id, response in given_answers(None if kept_by_service else called, answered, true).items():
                 try:
                     await store.answer(session, call_id, result=response)
                     stored = True

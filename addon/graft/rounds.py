@@ -136,11 +136,11 @@ class Rounds:
 
     def paused(self, answer: AnswerRewriter, steps: Sequence[Step], visible: Sequence[Document]) -> Paused:
         """An answer whose rest the client may ask for, once or several times."""
-        asked, kept = self._asked, answer.resumed()
-        kept.proxy_answers, kept.proxy_resumes = _never, _never
+        asked, resumed = self._asked, answer.resumed()
+        resumed.proxy_answers, resumed.proxy_resumes = _never, _never
         if not isinstance(asked, Send):
-            return Paused(kept)
-        return Paused(kept, asked.added, asked.mode, self.number, tuple(steps), tuple(visible))
+            return Paused(resumed)
+        return Paused(resumed, asked.added, asked.mode, self.number, tuple(steps), tuple(visible))
 
     def is_answered_here(self, state: Candidate) -> bool:
         """Whether the proxy answers the step itself, and the client's turn goes on."""

@@ -38,11 +38,14 @@ class SessionConfig:
         return self.client_tools == "strip"
 
     def rules(
-        self, plan: ToolPlan, model: Generation, *, keep_unanswered: bool, ids: bool, kept: bool = False
+        self, plan: ToolPlan, model: Generation, *, keep_unanswered: bool, ids: bool, kept_by_service: bool = False
     ) -> RewriteRules:
-        strip, keep_unanswered = (self.strips or self.flattens) and not kept, keep_unanswered and not kept
-        only_known = not plan.rewrites and not kept
-        return RewriteRules(plan, strip, model, self.placeholder, keep_unanswered, ids, kept, only_known)
+        strip, keep_unanswered = (
+            (self.strips or self.flattens) and not kept_by_service,
+            keep_unanswered and not kept_by_service,
+        )
+        only_known = not plan.rewrites and not kept_by_service
+        return RewriteRules(plan, strip, model, self.placeholder, keep_unanswered, ids, kept_by_service, only_known)
 
 
 def shared_with(toolset: Toolset | None, shared: Sequence[Document]) -> list[Document]:
