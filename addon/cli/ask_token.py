@@ -9,7 +9,7 @@ from typing import Any
 
 from addon.cli.api import Api
 from addon.settings import state_folder
-from addon.web.token import MADE, make_folder, write_file
+from addon.web.token import TOKEN_PREFIX, make_folder, write_file
 
 
 def ask_token(session: str, url: str | None) -> tuple[str, str]:
@@ -17,13 +17,13 @@ def ask_token(session: str, url: str | None) -> tuple[str, str]:
     the user's own."""
     with Api(url) as api:
         own = api.token
-        if own is None or (own.startswith(MADE) and not api.allows("/v1/tokens")):
+        if own is None or (own.startswith(TOKEN_PREFIX) and not api.allows("/v1/tokens")):
             return api.url, own or "off"
         path, key = state_folder() / "ask-tokens.json", f"{api.url} {session}"
         stored = _read(path)
         valid = {token["id"] for token in api.get("/v1/tokens")["items"]}
         found = stored.get(key)
-        if isinstance(found, str) and found.removeprefix(MADE).partition("_")[0] in valid:
+        if isinstance(found, str) and found.removeprefix(TOKEN_PREFIX).partition("_")[0] in valid:
             return api.url, found
         # `default` stands for the proxy's own session
         place: dict[str, Any] = {"own_session": True} if session == "default" else {"session": session}

@@ -19,7 +19,7 @@ from addon.web.documentation import documentation
 from addon.web.extra_routes import ExtraRoutes
 from addon.web.guard import Guard
 from addon.web.problems import Problem, refusal
-from addon.web.routing import Api, DirectRoute
+from addon.web.routing import ApiContext, DirectRoute
 from addon.web.tokens import Tokens
 from store.base import Store
 
@@ -27,7 +27,7 @@ from store.base import Store
 class ControlApp:
     """The ASGI application. It holds no connection and starts nothing: whoever serves it calls `stop` at the end."""
 
-    def __init__(self, api: Api, token: str | None, extra_routes: ExtraRoutes) -> None:
+    def __init__(self, api: ApiContext, token: str | None, extra_routes: ExtraRoutes) -> None:
         self.api = api
         self.extra_routes = extra_routes
         routes: list[DirectRoute] = []
@@ -76,7 +76,7 @@ def create_app(
     """The control API over an open store. `token` None: nobody is asked for one.
     `extra_routes`: what is served beside it. `pins`: what was accepted of the tools of MCP servers. `shared`: the
     declarations of the proxy's own tools."""
-    api = Api(
+    api = ApiContext(
         store=store,
         settings=settings,
         metrics=metrics,

@@ -6,7 +6,7 @@ from addon.web.problems import Problem
 from store.models import MASK, Executor, Toolset
 
 
-def unmasked(toolset: Toolset, kept: Toolset | None) -> Toolset:
+def restore_masked(toolset: Toolset, stored: Toolset | None) -> Toolset:
     """The toolset with the values that are kept in the place of masks.
 
     Raises Problem (422) where there is none, or where it would go to another host than it was given for.
@@ -14,26 +14,26 @@ def unmasked(toolset: Toolset, kept: Toolset | None) -> Toolset:
     rules = dict(toolset.rules)
     for name, rule in toolset.rules.items():
         if rule.executor and MASK in rule.executor.headers.values():
-            before = kept.rules.get(name) if kept else None
-            executor = _unmasked(name, rule.executor, before.executor if before else None)
+            before = stored.rules.get(name) if stored else None
+            executor = _restore(name, rule.executor, before.executor if before else None)
             rules[name] = rule.model_copy(update={"executor": executor})
     return toolset.model_copy(update={"rules": rules})
 
 
-def _unmasked(tool: str, executor: Executor, kept: Executor | None) -> Executor:
+def _restore(tool: str, executor: Executor, stored: Executor | None) -> Executor:
     headers = dict(executor.headers)
     for name, value in executor.headers.items():
         if value != MASK:
             continue
         why = None
-        if kept is None or name not in kept.headers:
+        if stored is None or name not in stored.headers:
             why = f"{MASK} stands for the value that is kept, and there is none"
-        elif _origin(executor) != _origin(kept):
+        elif _origin(executor) != _origin(stored):
             why = "the value that is kept was given for another host; give it again"
-        if kept is None or why:
+        if stored is None or why:
             field = f"executor.headers.{name}"
             raise Problem(422, f"{field}: {why}", field=field, tool=tool)
-        headers[name] = kept.headers[name]
+        headers[name] = stored.headers[name]
     return executor.model_copy(update={"headers": headers})
 
 

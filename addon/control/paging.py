@@ -47,11 +47,11 @@ class RenderedPage:
         )
 
 
-def _as_it_is(item: Any) -> Any:
+def _identity(item: Any) -> Any:
     return item
 
 
-async def render_page[T](fetch: Fetch[T], query: PageQuery, show: Callable[[T], Any] = _as_it_is) -> RenderedPage:
+async def render_page[T](fetch: Fetch[T], query: PageQuery, show: Callable[[T], Any] = _identity) -> RenderedPage:
     """The page that the query asks for. `show`: what is shown of an item. Raises what `fetch` does."""
     items: list[bytes] = []
     size, cursor, portion = 0, query.cursor, 1

@@ -7,7 +7,7 @@ from starlette.responses import Response
 
 from addon.core.framing.documents import Document
 from addon.web.problems import Problem
-from addon.web.routing import Api
+from addon.web.routing import ApiContext
 from store.base import VersionChanged
 from store.models import Session
 
@@ -25,18 +25,18 @@ IF_NONE_MATCH: Document = {
 }
 
 
-def tagged(answer: Response, api: Api, version: int) -> Response:
+def with_etag(answer: Response, api: ApiContext, version: int) -> Response:
     """The answer with the session's version as its ETag."""
-    answer.headers["ETag"] = _tag(api, version)
+    answer.headers["ETag"] = _etag(api, version)
     return answer
 
 
-def _tag(api: Api, version: int) -> str:
+def _etag(api: ApiContext, version: int) -> str:
     return f'"{api.store.epoch}-{version}"'
 
 
-async def changed[T](
-    api: Api, request: Request, session: str, change: Callable[[Session | None, int], Awaitable[T]]
+async def update_session[T](
+    api: ApiContext, request: Request, session: str, change: Callable[[Session | None, int], Awaitable[T]]
 ) -> T:
     """What `change` makes of the session, which is given its record and version, and writes only to that version. It is
     called again where somebody else was faster. What it wrote is safe on disk then. Raises Problem (412): the caller
@@ -52,9 +52,9 @@ async def changed[T](
         return result
 
 
-def _check(api: Api, request: Request, record: Session | None, version: int) -> None:
+def _check(api: ApiContext, request: Request, record: Session | None, version: int) -> None:
     wanted = request.headers.get("if-match")
-    if wanted is not None and (record is None or wanted != _tag(api, version)):
+    if wanted is not None and (record is None or wanted != _etag(api, version)):
         raise Problem(412, "If-Match: the session is another by now; read it again", field="If-Match")
     if request.headers.get("if-none-match") == "*" and record is not None and record.toolset is not None:
         raise Problem(412, "If-None-Match: the session has a toolset by now; read it", field="If-None-Match")

@@ -24,7 +24,7 @@ from addon.gateway.upstream_factory import Caller
 from addon.web.access import needs
 from addon.web.describe import answers, body_example, group
 from addon.web.problems import Problem
-from addon.web.routing import Api, ApiDep, parse
+from addon.web.routing import ApiContext, ApiDep, parse
 
 PATH = "/v1/gemini"
 _TOOL = {
@@ -93,7 +93,7 @@ class GeminiRoutes:
 
         return router
 
-    async def _answered(self, api: Api, documents: AsyncGenerator[Document], parsed: GeminiRequest) -> Response:
+    async def _answered(self, api: ApiContext, documents: AsyncGenerator[Document], parsed: GeminiRequest) -> Response:
         try:
             first = await anext(documents)
         except TurnFailed as error:

@@ -37,7 +37,7 @@ from addon.gateway.upstream_factory import Caller
 from addon.web.access import needs
 from addon.web.describe import answers, body_example, group
 from addon.web.problems import Problem
-from addon.web.routing import Api, ApiDep, parse
+from addon.web.routing import ApiContext, ApiDep, parse
 from store.base import UnknownResponse
 from store.models import Response as Record
 
@@ -339,7 +339,7 @@ class ResponsesRoutes:
         )
 
 
-async def _answered(api: Api, events: AsyncGenerator[Events], *, stream: bool) -> Response:
+async def _answered(api: ApiContext, events: AsyncGenerator[Events], *, stream: bool) -> Response:
     try:
         first = await anext(events)
     except Invalid as error:

@@ -11,7 +11,7 @@ from starlette.types import Receive, Scope, Send
 from addon.gateway.handover import Handover, HandoverResponse
 from addon.web.disconnect import DisconnectWatcher
 from addon.web.problems import Problem
-from addon.web.routing import Api
+from addon.web.routing import ApiContext
 
 logger = logging.getLogger("toolgraft")
 
@@ -19,7 +19,7 @@ _NOBODY = Response(status_code=499)
 
 
 async def answer_while_connected(
-    request: Request, api: Api, handover: Handover, work: Callable[[], Awaitable[Response]]
+    request: Request, api: ApiContext, handover: Handover, work: Callable[[], Awaitable[Response]]
 ) -> Response:
     """The result of `work`, which is cancelled if the client hangs up or the proxy stops. Raises Problem (503) if the
     proxy is stopping or about to, however the cancelled work failed: the client may ask again."""
@@ -44,12 +44,12 @@ async def answer_while_connected(
 
 
 @contextmanager
-def _counted(api: Api) -> Iterator[None]:
-    api.asked += 1
+def _counted(api: ApiContext) -> Iterator[None]:
+    api.active_requests += 1
     try:
         yield
     finally:
-        api.asked -= 1
+        api.active_requests -= 1
 
 
 def stopping_problem() -> Problem:
@@ -62,7 +62,7 @@ class Stream(Response):
     raises breaks the answer off. If the proxy stops (`api.stopping` is set), the generator is cancelled and may yield a
     last event with `stopping_problem`."""
 
-    def __init__(self, events: AsyncGenerator[bytes], api: Api) -> None:
+    def __init__(self, events: AsyncGenerator[bytes], api: ApiContext) -> None:
         super().__init__(headers={"cache-control": "no-cache"}, media_type="text/event-stream")
         del self.headers["content-length"]
         self._events = events

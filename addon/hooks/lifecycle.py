@@ -142,7 +142,7 @@ class Lifecycle:
 
     async def _stop(self, runtime: Runtime, exits: bool) -> None:
         if exits and (timeout := runtime.settings.drain_timeout):
-            await drain(timeout, lambda: len(self.in_flight) + runtime.asked)
+            await drain(timeout, lambda: len(self.in_flight) + runtime.active_requests)
         for end in self.before_stop:
             end()
         await runtime.stop()

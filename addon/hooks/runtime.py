@@ -33,7 +33,7 @@ from addon.version import package_version
 from addon.web import tasks
 from addon.web.connections import Bounds
 from addon.web.server import ControlServer, bind, url_of
-from addon.web.token import clear_address, hold_folder, make_folder, own_token, write_address, write_file
+from addon.web.token import clear_address, lock_folder, make_folder, own_token, write_address, write_file
 from store.base import Store, StoreError, run_now
 from store.factory import open_url
 
@@ -152,7 +152,7 @@ class Runtime:
         with ExitStack() as undo:
             held = bool(settings.control or not settings.store)
             if held:  # else nothing is there before `serve`
-                undo.callback(hold_folder(settings.state).release)
+                undo.callback(lock_folder(settings.state).release)
             checks = SchemaChecks()
             pins = Pins(settings.state / "mcp_pins.json", _write) if settings.mcp and settings.mcp_pin == "on" else None
             source = sources_of(settings, checks, pins)
@@ -179,7 +179,7 @@ class Runtime:
     async def serve(self) -> None:
         """Open the tool sources, start the control API and the store's upkeep. Raises OSError or SourceError."""
         if not self._holds_folder:
-            self._taken.callback(hold_folder(self.settings.state).release)
+            self._taken.callback(lock_folder(self.settings.state).release)
         await self._hold()
         await self.executors.open(changed=self._share)
         self._share()
@@ -239,9 +239,9 @@ class Runtime:
             self.control.drain()
 
     @property
-    def asked(self) -> int:
+    def active_requests(self) -> int:
         """How many requests of the front doors are being answered."""
-        return self.control.api.asked if self.control is not None else 0
+        return self.control.api.active_requests if self.control is not None else 0
 
     async def stop(self) -> None:
         """Give everything back: also where some of it does not let itself be closed."""

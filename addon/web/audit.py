@@ -37,9 +37,9 @@ class Audit:
         self._path = state / "audit.jsonl"
         self._durable = durable
         self._lines: list[bytes] = []
-        self._next: asyncio.Task[OSError | None] | None = None
+        self._writer: asyncio.Task[OSError | None] | None = None
         """Writes the lines that wait."""
-        self._alone = asyncio.Lock()
+        self._write_lock = asyncio.Lock()
 
     @asynccontextmanager
     async def action(self, caller: Access, name: str, **details: Any) -> AsyncGenerator[None]:
@@ -67,13 +67,13 @@ class Audit:
                 return error
             return None
         self._lines.append(line)
-        if self._next is None:
-            self._next = tasks.spawn(self._write_lines(), name="audit log")
-        return await asyncio.shield(self._next)
+        if self._writer is None:
+            self._writer = tasks.spawn(self._write_lines(), name="audit log")
+        return await asyncio.shield(self._writer)
 
     async def _write_lines(self) -> OSError | None:
-        async with self._alone:  # what comes meanwhile is written together
-            lines, self._lines, self._next = b"".join(self._lines), [], None
+        async with self._write_lock:  # what comes meanwhile is written together
+            lines, self._lines, self._writer = b"".join(self._lines), [], None
             try:
                 await asyncio.to_thread(self._append, lines, True)
             except OSError as error:

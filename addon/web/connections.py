@@ -32,7 +32,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._bounds = bounds
         self._clock: asyncio.TimerHandle | None = None
         self._idle_since = 0.0
-        self._is_gone = False
+        self._is_disconnected = False
         """Whether the client had gone before all of an answer was written to it."""
         self._head: int | None = 0
         """Bytes of the head that is being read, behind the first that came; None while none is."""
@@ -52,15 +52,15 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._unwatch()
-        self._left()
+        self._note_disconnect()
         super().connection_lost(exc)
 
     def eof_received(self) -> None:
-        self._left()
+        self._note_disconnect()
         super().eof_received()
 
-    def _left(self) -> None:
-        self._is_gone = self._is_gone or not self.is_idle or self.flow.write_paused
+    def _note_disconnect(self) -> None:
+        self._is_disconnected = self._is_disconnected or not self.is_idle or self.flow.write_paused
 
     def resume_writing(self) -> None:
         super().resume_writing()
@@ -69,7 +69,7 @@ class BoundedProtocol(HttpToolsProtocol):
     async def flushed(self) -> bool:
         """Whether the operating system has taken all of the answer that was written, for a client that was there."""
         await self.flow.drain()
-        return not self._is_gone
+        return not self._is_disconnected
 
     @property
     def is_idle(self) -> bool:
@@ -112,7 +112,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         self._idle_since = self.loop.time()
         if self.cycle.keep_alive and self.transport.is_closing():  # else uvicorn has closed it
-            self._is_gone = True
+            self._is_disconnected = True
         if self.transport.get_write_buffer_size():
             self.transport.set_write_buffer_limits(0)  # writing is paused until nothing is left
         super().on_response_complete()

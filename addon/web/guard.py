@@ -16,7 +16,7 @@ from addon.core.security.browsers import host_allowed, page_allowed
 from addon.settings import Settings
 from addon.web.access import ANYONE, OWNER, Access
 from addon.web.problems import Problem, refusal
-from addon.web.token import MADE
+from addon.web.token import TOKEN_PREFIX
 from addon.web.tokens import Tokens
 
 logger = logging.getLogger("toolgraft")
@@ -92,7 +92,7 @@ class Guard:
         return found
 
     def _other(self, given: bytes) -> Access | None:
-        if not given.startswith(MADE.encode()):
+        if not given.startswith(TOKEN_PREFIX.encode()):
             return None
         try:
             return self._tokens.access(given.decode("latin-1"))

@@ -72,7 +72,7 @@ def refusal(problem: Problem, scope: Scope) -> Response:
 
 
 @contextmanager
-def kept_as_json() -> Iterator[None]:
+def storable_json() -> Iterator[None]:
     """Around what looks whether JSON can hold a body, as the store does with results: where it cannot, a 400."""
     try:
         yield
@@ -92,11 +92,11 @@ def problem_of(error: Exception) -> Problem:
         case AlreadyAnswered():
             return Problem(409, f"the call is already {error.call.status}, with another body: the first answer stands")
         case LeaseLost():
-            return Problem(409, f"the call is {_standing(error.call)}; this worker does not have it")
+            return Problem(409, f"the call is {_status_text(error.call)}; this worker does not have it")
         case Decided() if error.call.status is Status.EXPIRED:
             return Problem(409, "what waited for this call is gone, and the call is expired")
         case Decided():
-            return Problem(409, f"the call is {_standing(error.call)}; it does not wait for this decision")
+            return Problem(409, f"the call is {_status_text(error.call)}; it does not wait for this decision")
         case ProxyGone():
             return Problem(409, "what waited for this call is gone, and the call is expired")
         case BadCursor():
@@ -115,7 +115,7 @@ def problem_of(error: Exception) -> Problem:
     return Problem(500, "the control API failed; the proxy's log has more")
 
 
-def _standing(call: Call) -> str:
+def _status_text(call: Call) -> str:
     return call.status if call.approval is None else f"{call.status} (approval: {call.approval})"
 
 

@@ -4,7 +4,7 @@ Handlers are declared as in any FastAPI application, and FastAPI makes the OpenA
 run time `DirectRoute` calls them itself: FastAPI's own machinery (dependency solving, exit stacks, response models)
 costs the proxy, which shares the event loop, more than the handlers do.
 
-A parameter of a handler is one of: `ApiDep`; `Caller`; `Request`; a path parameter; a pydantic model `Annotated[…,
+A parameter of a handler is one of: `ApiDep`; `CallerDep`; `Request`; a path parameter; a pydantic model `Annotated[…,
 Query()]`; one `Annotated[…, Body()]`, whose default, if it has one, stands for an empty body. Anything else is refused
 when the route is made. Handlers return ready responses.
 """
@@ -42,10 +42,10 @@ _LARGE = 256 * 1024
 
 
 @dataclass(slots=True, kw_only=True)
-class Api:
-    """What the handlers work on. `settings` are replaced where options change. `draining`: the proxy is about to end,
-    and asks the model nothing new; `asked` counts the questions that it is still answering. `stopping` is set when the
-    server stops: long answers end then."""
+class ApiContext:
+    """The state that all handlers share. `settings` is replaced when options change. `draining`: the proxy is about to
+    stop and starts no new turns. `active_requests`: the front doors' requests in progress. `stopping`: set when the
+    server stops, which ends long answers."""
 
     store: Store
     settings: Settings
@@ -58,19 +58,19 @@ class Api:
     """The declarations of the proxy's own tools."""
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     draining: bool = False
-    asked: int = 0
+    active_requests: int = 0
 
     def ends(self, caller: Access) -> Sequence[asyncio.Event]:
         """What ends a long answer to this caller."""
         return [self.stopping] if caller in (OWNER, ANYONE) else [self.stopping, self.tokens.end(caller)]
 
 
-def _api_of(request: Request) -> Api:
-    api: Api = request.scope["api"]
+def _api_of(request: Request) -> ApiContext:
+    api: ApiContext = request.scope["api"]
     return api
 
 
-ApiDep = Annotated[Api, Depends(_api_of)]
+ApiDep = Annotated[ApiContext, Depends(_api_of)]
 
 
 def _access_of(request: Request) -> Access:
@@ -78,7 +78,7 @@ def _access_of(request: Request) -> Access:
     return access
 
 
-Caller = Annotated[Access, Depends(_access_of)]
+CallerDep = Annotated[Access, Depends(_access_of)]
 
 
 def reply(value: Any, status: int = 200) -> Response:
@@ -118,7 +118,7 @@ def _direct(
             if len(body) >= _LARGE:
                 await asyncio.sleep(0)
         if needs is not None and _access_of(request).session is not None:
-            await _keep_to_session(request, arguments, by_header="ask" in needs)
+            await _restrict_to_session(request, arguments, by_header="ask" in needs)
         return await endpoint(**arguments)
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -138,7 +138,7 @@ def _direct(
     return app
 
 
-async def _keep_to_session(request: Request, arguments: dict[str, Any], *, by_header: bool) -> None:
+async def _restrict_to_session(request: Request, arguments: dict[str, Any], *, by_header: bool) -> None:
     """A caller whose token is for one session gets that session: where the request names none, it is the one that is
     meant. `by_header`: the request names its session there. Raises Problem (403), UnknownCall."""
     access, bound = _access_of(request), by_header
@@ -181,7 +181,7 @@ def _bind(endpoint: Callable[..., Any], path_names: set[str]) -> tuple[_Binders,
             binders[name] = lambda request: request
         elif annotation == ApiDep:
             binders[name] = _api_of
-        elif annotation == Caller:
+        elif annotation == CallerDep:
             binders[name] = _access_of
         elif name in path_names:
             binders[name] = _path_binder(name, annotation)
@@ -239,7 +239,7 @@ def parse(body: bytes) -> Any:
     """The JSON of a body: strict (no NaN, no lone surrogates). Raises Problem (400).
 
     A number beyond a double comes out as infinity. To look for those here would take longer than all the rest: what is
-    kept of a body is checked where it is (`kept_as_json`).
+    kept of a body is checked where it is (`storable_json`).
     """
     try:
         return pydantic_core.from_json(body, allow_inf_nan=False)

@@ -20,7 +20,7 @@ from addon.settings import Settings, is_loopback
 _OFF = "off"
 
 
-MADE = "tg_"
+TOKEN_PREFIX = "tg_"
 """How the tokens begin that `toolgraft token new` makes: none of them is the proxy's own."""
 
 
@@ -28,7 +28,7 @@ def own_token(settings: Settings, environ: Mapping[str, str]) -> str | None:
     """The token of the proxy that is started: as `load_token`, but no token that was made for somebody else becomes
     the one that may do everything. Raises ValueError, OSError."""
     token = load_token(settings, environ)
-    if token is not None and token.startswith(MADE):
+    if token is not None and token.startswith(TOKEN_PREFIX):
         where = "graft_token" if settings.token else "TOOLGRAFT_TOKEN"
         raise ValueError(f"{where}: holds a token of `toolgraft token new`, which cannot be the proxy's own: unset it")
     return token
@@ -44,12 +44,12 @@ def load_token(settings: Settings, environ: Mapping[str, str]) -> str | None:
         return None if settings.token == _OFF else settings.token
     given = environ.get("TOOLGRAFT_TOKEN", "")
     if not given:
-        return _kept_token(settings.state)
+        return _token_in_folder(settings.state)
     if given == _OFF:
         if settings.control is not None and not is_loopback(settings.control[0]):
             raise ValueError("TOOLGRAFT_TOKEN: `off` fits only a loopback graft_control")
         return None
-    if not _sendable(given):
+    if not _is_valid_token(given):
         raise ValueError("TOOLGRAFT_TOKEN: must be printable ASCII without spaces")
     return given
 
@@ -98,7 +98,7 @@ def _check_owner(path: Path) -> None:
         raise _Unsafe(f"{path}: others can write to it. If all of it is yours: chmod go-w {shlex.quote(str(path))}")
 
 
-def hold_folder(state: Path) -> filelock.BaseFileLock:
+def lock_folder(state: Path) -> filelock.BaseFileLock:
     """Take the state folder for one proxy, until the lock is released or the process ends. Raises OSError where another
     has it: each would leave its own address there for the command line."""
     make_folder(state)
@@ -133,7 +133,7 @@ def clear_address(state: Path, url: str) -> None:
         path.unlink(missing_ok=True)
 
 
-def _kept_token(state: Path) -> str:
+def _token_in_folder(state: Path) -> str:
     make_folder(state)
     path = state / "token"
     try:
@@ -149,14 +149,14 @@ def _kept_token(state: Path) -> str:
         if error.errno is None:
             raise  # it has its message already
         raise OSError(f"{state}: the token cannot be kept here: {error.strerror}") from error
-    if not token or not _sendable(token):
+    if not token or not _is_valid_token(token):
         raise OSError(f"{path}: holds no token; delete it, and the next start makes a new one")
     if path.stat().st_mode & 0o077:
         path.chmod(0o600)
     return token
 
 
-def _sendable(token: str) -> bool:
+def _is_valid_token(token: str) -> bool:
     return token.isascii() and token.isprintable() and " " not in token
 
 

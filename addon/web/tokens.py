@@ -21,7 +21,7 @@ import filelock
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from addon.web.access import Access, Right
-from addon.web.token import MADE, make_folder, write_file
+from addon.web.token import TOKEN_PREFIX, make_folder, write_file
 from store.models import SessionName
 
 logger = logging.getLogger("toolgraft")
@@ -39,14 +39,14 @@ class Token(BaseModel):
     created_at: float
 
 
-class _Kept(Token):
+class _StoredToken(Token):
     digest: str
 
 
 class _File(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
-    tokens: list[_Kept] = []
+    tokens: list[_StoredToken] = []
 
 
 class Tokens:
@@ -55,25 +55,25 @@ class Tokens:
     def __init__(self, state: Path) -> None:
         self._state = state
         self._path = state / "tokens.json"
-        self._seen: tuple[int, int, int] | None = None
-        self._tokens: dict[str, _Kept] = {}
+        self._file_version: tuple[int, int, int] | None = None
+        self._tokens: dict[str, _StoredToken] = {}
         self._ends: WeakValueDictionary[str, asyncio.Event] = WeakValueDictionary()
 
     def access(self, token: str) -> Access | None:
         """What a caller with this token may do; None for a token that is unknown or revoked. Raises OSError."""
-        kept = self._read().get(_id_of(token))
-        if kept is None or not hmac.compare_digest(_digest(token), kept.digest):
+        stored = self._read().get(_id_of(token))
+        if stored is None or not hmac.compare_digest(_digest(token), stored.digest):
             return None
-        return Access(kept.id, frozenset(kept.scopes), kept.session, kept.name)
+        return Access(stored.id, frozenset(stored.scopes), stored.session, stored.name)
 
     def listed(self) -> list[Token]:
         """The oldest first. Raises OSError."""
-        return [Token.model_validate(kept.model_dump(exclude={"digest"})) for kept in self._read().values()]
+        return [Token.model_validate(stored.model_dump(exclude={"digest"})) for stored in self._read().values()]
 
     def make(self, scopes: Iterable[Right], session: str | None, name: str) -> tuple[Token, str]:
         """A new token, and what its owner sends. Raises OSError."""
-        made = f"{MADE}{secrets.token_hex(4)}_{secrets.token_urlsafe(32)}"
-        kept = _Kept(
+        made = f"{TOKEN_PREFIX}{secrets.token_hex(4)}_{secrets.token_urlsafe(32)}"
+        stored = _StoredToken(
             id=_id_of(made),
             name=name,
             scopes=list(dict.fromkeys(scopes)),
@@ -81,17 +81,17 @@ class Tokens:
             created_at=time.time(),
             digest=_digest(made),
         )
-        with self._alone():
-            self._write({**self._read(), kept.id: kept})
-        return Token.model_validate(kept.model_dump(exclude={"digest"})), made
+        with self._locked():
+            self._write({**self._read(), stored.id: stored})
+        return Token.model_validate(stored.model_dump(exclude={"digest"})), made
 
     def revoke(self, token_id: str) -> bool:
         """False: there is no such token. Raises OSError."""
-        with self._alone():
-            left = dict(self._read())
-            if left.pop(token_id, None) is None:
+        with self._locked():
+            remaining = dict(self._read())
+            if remaining.pop(token_id, None) is None:
                 return False
-            self._write(left)
+            self._write(remaining)
         if (end := self._ends.get(token_id)) is not None:
             end.set()
         return True
@@ -103,39 +103,39 @@ class Tokens:
             end.set()
         return end
 
-    def _alone(self) -> AbstractContextManager[object]:
+    def _locked(self) -> AbstractContextManager[object]:
         make_folder(self._state)
         try:
             return filelock.FileLock(self._state / "tokens.lock", mode=0o600, timeout=1)
         except OSError as error:
             raise OSError(f"{self._path}: cannot be locked: {error.strerror}") from error
 
-    def _read(self) -> dict[str, _Kept]:
+    def _read(self) -> dict[str, _StoredToken]:
         try:
             found = self._path.stat()
         except FileNotFoundError:
-            self._seen, self._tokens = None, {}
+            self._file_version, self._tokens = None, {}
             return self._tokens
-        seen = found.st_ino, found.st_mtime_ns, found.st_size
-        if seen != self._seen:
+        version = found.st_ino, found.st_mtime_ns, found.st_size
+        if version != self._file_version:
             try:
                 file = _File.model_validate_json(self._path.read_bytes())
             except ValidationError:
                 raise OSError(f"{self._path}: holds no tokens; put it right, or delete it to revoke them all") from None
-            self._seen, self._tokens = seen, {kept.id: kept for kept in file.tokens}
+            self._file_version, self._tokens = version, {stored.id: stored for stored in file.tokens}
         return self._tokens
 
-    def _write(self, tokens: dict[str, _Kept]) -> None:
+    def _write(self, tokens: dict[str, _StoredToken]) -> None:
         document = _File(tokens=list(tokens.values())).model_dump()
         write_file(self._path, json.dumps(document, indent=1))
-        self._seen = None
+        self._file_version = None
 
 
 def _id_of(token: str) -> str:
     """`ID` of `tg_ID_SECRET`; "" for a text of another form."""
-    if not token.startswith(MADE):
+    if not token.startswith(TOKEN_PREFIX):
         return ""
-    return token[len(MADE) :].partition("_")[0]
+    return token[len(TOKEN_PREFIX) :].partition("_")[0]
 
 
 def _digest(token: str) -> str:

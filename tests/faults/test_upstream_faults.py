@@ -263,7 +263,7 @@ async def test_a_client_has_what_it_would_have_directly_or_an_error(
 
 
 def is_idle(proxied: Proxied) -> bool:
-    return not proxied.runtime.loops and not proxied.runtime.asked
+    return not proxied.runtime.loops and not proxied.runtime.active_requests
 
 
 def _fits(way: Way, name: str, direct: str, got: str) -> bool:

@@ -14,7 +14,7 @@ from addon.control.app import create_app
 from addon.metrics import Metrics
 from addon.settings import Settings
 from addon.tools.mcp_pins import Pins
-from addon.web.token import check_folder, hold_folder, load_token, write_address, write_file
+from addon.web.token import check_folder, load_token, lock_folder, write_address, write_file
 from store.factory import open_url
 
 OTHER = "Or choose another state folder"
@@ -32,7 +32,7 @@ async def test_all_files_that_are_made_are_the_users_alone_under_any_umask(tmp_p
     state, before = tmp_path / "state", os.umask(0)
     try:
         settings = Settings(state=state)
-        hold = hold_folder(state)
+        hold = lock_folder(state)
         token = load_token(settings, {})
         write_address(state, "http://127.0.0.1:1")
         Pins(state / "mcp_pins.json", write_file).update("files", {"read": {"description": "a"}}, lambda: None)
@@ -98,7 +98,7 @@ def test_a_file_that_others_can_write_to_is_refused(state: Path) -> None:
     check_folder(state)
     (state / "toolgraft.db").chmod(0o666)
     with pytest.raises(OSError, match=r"toolgraft.db: others can write to it"):
-        hold_folder(state)
+        lock_folder(state)
 
 
 def test_a_folder_that_anyone_could_put_another_in_the_place_of_is_refused(state: Path) -> None:
@@ -148,9 +148,9 @@ def test_the_command_line_sends_nothing_to_an_address_that_others_could_have_lef
 
 
 def test_a_folder_belongs_to_one_proxy(state: Path) -> None:
-    first = hold_folder(state)
+    first = lock_folder(state)
     with pytest.raises(OSError, match=f"{state}: another proxy uses this state folder"):
-        hold_folder(state)
+        lock_folder(state)
     first.release()
-    hold_folder(state).release()
+    lock_folder(state).release()
     assert (state / "proxy.lock").stat().st_mode & 0o077 == 0

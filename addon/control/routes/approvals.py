@@ -9,7 +9,7 @@ from starlette.responses import Response
 from addon.control import views
 from addon.web.access import needs
 from addon.web.describe import answers, body_example, group
-from addon.web.routing import ApiDep, Caller, reply
+from addon.web.routing import ApiDep, CallerDep, reply
 from store.models import Call
 
 router = group("approvals")
@@ -32,7 +32,7 @@ _DENIAL = Denial(reason="")
     responses=answers(views.CALL | {"approval": "approved"}, Call, p404="No such call", p409=_NOT_NOW),
 )
 @needs("approve")
-async def approve_call(api: ApiDep, caller: Caller, call_id: str) -> Response:
+async def approve_call(api: ApiDep, caller: CallerDep, call_id: str) -> Response:
     """It is run from now on. The same again changes nothing and is fine."""
     before = await api.store.find_call(call_id)
     async with api.audit.action(caller, "call.approve", session=before.session, call_id=call_id, tool=before.name):
@@ -48,7 +48,9 @@ async def approve_call(api: ApiDep, caller: Caller, call_id: str) -> Response:
     openapi_extra=body_example({"reason": "not in production"}),
 )
 @needs("approve")
-async def deny_call(api: ApiDep, caller: Caller, call_id: str, denial: Annotated[Denial, Body()] = _DENIAL) -> Response:
+async def deny_call(
+    api: ApiDep, caller: CallerDep, call_id: str, denial: Annotated[Denial, Body()] = _DENIAL
+) -> Response:
     """It is never run, and the model is told so. The same again changes nothing and is fine."""
     before = await api.store.find_call(call_id)
     async with api.audit.action(caller, "call.deny", session=before.session, call_id=call_id, tool=before.name):

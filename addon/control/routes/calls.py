@@ -15,8 +15,8 @@ from addon.control.paging import PageQuery, RenderedPage, render_page
 from addon.web.access import Access, needs
 from addon.web.describe import answers, body_example, group
 from addon.web.disconnect import DisconnectWatcher
-from addon.web.problems import kept_as_json
-from addon.web.routing import ApiDep, Caller, reply
+from addon.web.problems import storable_json
+from addon.web.routing import ApiDep, CallerDep, reply
 from store.models import Call, Page, SessionName, Status
 
 router = group("calls")
@@ -52,7 +52,9 @@ class Answer(BaseModel):
     responses=answers({"items": [views.CALL], "next_cursor": None}, Page[Call]),
 )
 @needs("read", "approve")
-async def list_calls(api: ApiDep, caller: Caller, request: Request, query: Annotated[CallsQuery, Query()]) -> Response:
+async def list_calls(
+    api: ApiDep, caller: CallerDep, request: Request, query: Annotated[CallsQuery, Query()]
+) -> Response:
     """With `wait`, a long poll: it returns as soon as there is a call that matches, at once if there is one already,
     and with no items when the time is out."""
 
@@ -75,11 +77,11 @@ async def _wait_for(
     async with DisconnectWatcher(request.receive, *api.ends(caller)) as watcher:
         while True:
             # asked before looking, so that what is stored in between ends the wait at once
-            seen = await api.store.last_event_id()
+            last_event = await api.store.last_event_id()
             page = await find()
             if page.items:
                 return page
-            if not await watcher.wait(api.store.follow(query.session, seen, deadline - now(), limit=1)):
+            if not await watcher.wait(api.store.follow(query.session, last_event, deadline - now(), limit=1)):
                 return page
 
 
@@ -96,14 +98,14 @@ async def show_call(api: ApiDep, call_id: str) -> Response:
     openapi_extra=body_example({"result": {"celsius": -3}}),
 )
 @needs("worker")
-async def answer_call(api: ApiDep, caller: Caller, call_id: str, answer: Annotated[Answer, Body()]) -> Response:
+async def answer_call(api: ApiDep, caller: CallerDep, call_id: str, answer: Annotated[Answer, Body()]) -> Response:
     """The same body again changes nothing and is fine; another body is refused: the first answer stands."""
     before = await api.store.find_call(call_id)
     if before.owner == "loop":
         caller.check("admin")  # a worker has no say in what the proxy itself runs
     session = before.session
     async with api.audit.action(caller, "call.answer", session=session, call_id=call_id, tool=before.name):
-        with kept_as_json():
+        with storable_json():
             if "error" in answer.model_fields_set:
                 call, changed = await api.store.answer(session, call_id, error=answer.error)
             else:

@@ -13,7 +13,7 @@ from addon.control import views
 from addon.web.access import Access, needs
 from addon.web.describe import answers, body_example, group, nothing
 from addon.web.disconnect import DisconnectWatcher
-from addon.web.routing import Api, ApiDep, Caller, reply
+from addon.web.routing import ApiContext, ApiDep, CallerDep, reply
 from store.models import Call, SessionName
 
 router = group("workers")
@@ -59,7 +59,7 @@ class Renewal(BaseModel):
     openapi_extra=body_example({"session": "default", "names": ["get_weather"], "wait": 60, "lease": 30}),
 )
 @needs("worker")
-async def claim_call(api: ApiDep, caller: Caller, request: Request, claim: Annotated[Claim, Body()]) -> Response:
+async def claim_call(api: ApiDep, caller: CallerDep, request: Request, claim: Annotated[Claim, Body()]) -> Response:
     """At most one call, the oldest, running from now on: answer it, or renew its lease, before the lease runs out.
     Else it goes to whoever claims next, or, if its tool does not allow that, fails. With `wait`, a long poll."""
     worker = claim.worker or f"worker-{secrets.token_hex(8)}"
@@ -71,11 +71,11 @@ async def claim_call(api: ApiDep, caller: Caller, request: Request, claim: Annot
     return Response(status_code=204) if call is None else reply(call)
 
 
-async def _claim(api: Api, claim: Claim, worker: str) -> Call | None:
+async def _claim(api: ApiContext, claim: Claim, worker: str) -> Call | None:
     return await api.store.claim(claim.session, claim.names, lease=claim.lease, worker=worker)
 
 
-async def _wait_for(api: Api, caller: Access, request: Request, claim: Claim, worker: str) -> Call | None:
+async def _wait_for(api: ApiContext, caller: Access, request: Request, claim: Claim, worker: str) -> Call | None:
     now = asyncio.get_running_loop().time
     deadline = now() + claim.wait
     async with DisconnectWatcher(request.receive, *api.ends(caller)) as watcher:

@@ -16,7 +16,7 @@ from addon.web.access import OWNER, needs
 from addon.web.describe import answers, group
 from addon.web.disconnect import DisconnectWatcher
 from addon.web.problems import Problem
-from addon.web.routing import Api, ApiDep
+from addon.web.routing import ApiContext, ApiDep
 from store.base import BadCursor, CursorLost, StoreError
 from store.models import Event, SessionName
 
@@ -83,7 +83,13 @@ class EventStream(Response):
     fails."""
 
     def __init__(
-        self, api: Api, session: str | None, after: str | None, *, is_reset: bool = False, keep_alive: float = 15.0
+        self,
+        api: ApiContext,
+        session: str | None,
+        after: str | None,
+        *,
+        is_reset: bool = False,
+        keep_alive: float = 15.0,
     ) -> None:
         super().__init__(headers={"cache-control": "no-store"}, media_type="text/event-stream")
         del self.headers["content-length"]
@@ -103,7 +109,7 @@ class EventStream(Response):
         async with DisconnectWatcher(receive, *self._api.ends(scope.get("access", OWNER))) as watcher:
             try:
                 while not watcher.gone:
-                    since, seen = now(), await self._api.store.last_event_id()
+                    since, last_event = now(), await self._api.store.last_event_id()
                     follow = self._api.store.follow(self._session, self._after, self._keep_alive, limit=_BATCH)
                     if events := await watcher.wait(follow):
                         self._after = events[-1].event_id
@@ -111,7 +117,7 @@ class EventStream(Response):
                         continue
                     if now() - since < self._keep_alive / 2:
                         break  # not the time was out: the client is gone, or the store was closed
-                    self._after = seen  # up to there is nothing for this reader, whatever expires
+                    self._after = last_event  # up to there is nothing for this reader, whatever expires
                     await write(b": keep-alive\n\n")
             except StoreError as error:
                 _log.warning("an event stream ends: %s", type(error).__name__)

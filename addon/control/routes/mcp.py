@@ -9,7 +9,7 @@ from starlette.responses import Response
 from addon.tools.mcp_pins import ChangedAgain, NotHeldBack
 from addon.web.describe import answers, body_example, group, nothing
 from addon.web.problems import Problem
-from addon.web.routing import ApiDep, Caller, reply
+from addon.web.routing import ApiDep, CallerDep, reply
 
 router = group("mcp")
 
@@ -66,7 +66,7 @@ async def list_held(api: ApiDep) -> Response:
     ),
     openapi_extra=body_example(_EXAMPLE),
 )
-async def accept(api: ApiDep, caller: Caller, accepted: Annotated[Accepted, Body()]) -> Response:
+async def accept(api: ApiDep, caller: CallerDep, accepted: Annotated[Accepted, Body()]) -> Response:
     """`digest` is the one that `GET /v1/mcp/held` gave with the difference: a tool that has changed again since is a
     409."""
     try:

@@ -8,11 +8,11 @@ from starlette.responses import Response
 
 from addon.control import views
 from addon.control.paging import PageQuery, render_page
-from addon.control.versions import IF_MATCH, changed, tagged
+from addon.control.versions import IF_MATCH, update_session, with_etag
 from addon.control.views import SessionView
 from addon.web.access import needs
 from addon.web.describe import answers, body_example, group, nothing
-from addon.web.routing import ApiDep, Caller, reply
+from addon.web.routing import ApiDep, CallerDep, reply
 from store.models import Page, Policy, Session, SessionName
 
 router = group("sessions")
@@ -36,7 +36,7 @@ async def show_session(api: ApiDep, session: SessionName) -> Response:
     """A session that nothing was set for shows the proxy's options. The `ETag` stands for the session as it is, its
     tools included."""
     record, version, _ = await api.store.snapshot(session)
-    return tagged(reply(SessionView.of(session, record, api.settings)), api, version)
+    return with_etag(reply(SessionView.of(session, record, api.settings)), api, version)
 
 
 @router.patch(
@@ -46,7 +46,7 @@ async def show_session(api: ApiDep, session: SessionName) -> Response:
     openapi_extra={**body_example({"delivery": "placeholder", "on_pending": None}), "parameters": [IF_MATCH]},
 )
 async def change_session(
-    api: ApiDep, caller: Caller, request: Request, session: SessionName, policy: Annotated[Policy, Body()]
+    api: ApiDep, caller: CallerDep, request: Request, session: SessionName, policy: Annotated[Policy, Body()]
 ) -> Response:
     """Fields that are not given stay as they are; null resets one to the proxy's option."""
     changes = policy.model_dump(include=policy.model_fields_set)
@@ -56,8 +56,8 @@ async def change_session(
         return await api.store.put_policy(session, merged, if_version=version)
 
     async with api.audit.action(caller, "session.change", session=session, policy=sorted(changes)):
-        after = await changed(api, request, session, change)
-    return tagged(reply(SessionView.of(session, after, api.settings)), api, after.version)
+        after = await update_session(api, request, session, change)
+    return with_etag(reply(SessionView.of(session, after, api.settings)), api, after.version)
 
 
 @router.delete(
@@ -70,10 +70,10 @@ async def change_session(
     ),
     openapi_extra={"parameters": [IF_MATCH]},
 )
-async def forget_session(api: ApiDep, caller: Caller, request: Request, session: SessionName) -> Response:
+async def forget_session(api: ApiDep, caller: CallerDep, request: Request, session: SessionName) -> Response:
     async def forget(_: Session | None, version: int) -> None:
         await api.store.delete_session(session, if_version=version)
 
     async with api.audit.action(caller, "session.forget", session=session):
-        await changed(api, request, session, forget)
+        await update_session(api, request, session, forget)
     return Response(status_code=204)

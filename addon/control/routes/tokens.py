@@ -11,7 +11,7 @@ from starlette.responses import Response
 from addon.web.access import Access, Right
 from addon.web.describe import answers, body_example, group, nothing
 from addon.web.problems import Problem
-from addon.web.routing import ApiDep, Caller, reply
+from addon.web.routing import ApiDep, CallerDep, reply
 from addon.web.tokens import Name, Token
 from store.models import SessionName
 
@@ -45,7 +45,7 @@ def _for_all(caller: Access) -> None:
         raise Problem(403, f"this token is for the session {caller.session} alone, and this is of no session")
 
 
-def _kept[T](action: Callable[[], T]) -> T:
+def _use_tokens[T](action: Callable[[], T]) -> T:
     try:
         return action()
     except OSError as error:
@@ -59,21 +59,21 @@ def _kept[T](action: Callable[[], T]) -> T:
     responses=answers(_TOKEN | {"token": "tg_1f3a9c07_…"}, MadeToken),
     openapi_extra=body_example({"scopes": ["ask"], "session": "default", "name": "ci"}),
 )
-async def make_token(api: ApiDep, caller: Caller, new: Annotated[NewToken, Body()]) -> Response:
+async def make_token(api: ApiDep, caller: CallerDep, new: Annotated[NewToken, Body()]) -> Response:
     """`ask` is for the front doors alone, `read` shows everything, `approve` decides on calls, `worker` registers
     workers' tools, claims calls and answers them, `admin` does everything."""
     _for_all(caller)
     session = new.session or (api.settings.session if new.own_session else None)
     async with api.audit.action(caller, "token.make", scopes=new.scopes, session=session, for_name=new.name):
-        made, token = _kept(lambda: api.tokens.make(new.scopes, session, new.name))
+        made, token = _use_tokens(lambda: api.tokens.make(new.scopes, session, new.name))
     return reply(MadeToken(**made.model_dump(), token=token))
 
 
 @router.get("/v1/tokens", summary="List the tokens", responses=answers({"items": [_TOKEN]}, TokenList))
-async def list_tokens(api: ApiDep, caller: Caller) -> Response:
+async def list_tokens(api: ApiDep, caller: CallerDep) -> Response:
     """The oldest first, without what their owners send. The proxy's own is not among them."""
     _for_all(caller)
-    return reply(TokenList(items=_kept(api.tokens.listed)))
+    return reply(TokenList(items=_use_tokens(api.tokens.listed)))
 
 
 @router.delete(
@@ -82,9 +82,9 @@ async def list_tokens(api: ApiDep, caller: Caller) -> Response:
     status_code=204,
     responses=nothing("Nobody gets in with it any more.", p404="No such token"),
 )
-async def revoke_token(api: ApiDep, caller: Caller, token_id: str) -> Response:
+async def revoke_token(api: ApiDep, caller: CallerDep, token_id: str) -> Response:
     _for_all(caller)
     async with api.audit.action(caller, "token.revoke", revoked=token_id):
-        if not _kept(lambda: api.tokens.revoke(token_id)):
+        if not _use_tokens(lambda: api.tokens.revoke(token_id)):
             raise Problem(404, "there is no such token")
     return Response(status_code=204)

@@ -9,15 +9,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from addon.control import views
-from addon.control.masks import unmasked
-from addon.control.versions import IF_MATCH, IF_NONE_MATCH, changed, tagged
+from addon.control.masks import restore_masked
+from addon.control.versions import IF_MATCH, IF_NONE_MATCH, update_session, with_etag
 from addon.core.framing.documents import Document
 from addon.core.tools.tool_forms import normalise
 from addon.graft.session_config import shared_with
 from addon.web.access import needs
 from addon.web.describe import answers, body_example, group, nothing
-from addon.web.problems import Problem, kept_as_json
-from addon.web.routing import ApiDep, Caller, reply
+from addon.web.problems import Problem, storable_json
+from addon.web.routing import ApiDep, CallerDep, reply
 from store.models import Session, SessionName, ToolRules, Toolset
 
 router = group("tools")
@@ -42,7 +42,7 @@ _BODY = {
     responses=answers(views.SHOWN_TOOLS, views.ToolsView, p404="The session has no tools at all"),
 )
 @needs("read", "worker")
-async def show_tools(api: ApiDep, caller: Caller, session: SessionName) -> Response:
+async def show_tools(api: ApiDep, caller: CallerDep, session: SessionName) -> Response:
     """The `ETag` stands for the session as it is, its policy included; values of executors' headers are masked.
     `shared` are the tools of the proxy's files and MCP servers that the session has besides its own."""
     record, version, _ = await api.store.snapshot(session)
@@ -50,7 +50,7 @@ async def show_tools(api: ApiDep, caller: Caller, session: SessionName) -> Respo
     if toolset is None and not shared:
         raise Problem(404, f"session {session} has no toolset: its traffic is not touched")
     async with api.audit.action(caller, "tools.read", session=session):
-        return tagged(reply(views.tools_view(toolset, shared)), api, version)
+        return with_etag(reply(views.tools_view(toolset, shared)), api, version)
 
 
 @router.put(
@@ -61,13 +61,13 @@ async def show_tools(api: ApiDep, caller: Caller, session: SessionName) -> Respo
 )
 @needs("worker")
 async def set_tools(
-    api: ApiDep, caller: Caller, request: Request, session: SessionName, document: Annotated[Any, Body()]
+    api: ApiDep, caller: CallerDep, request: Request, session: SessionName, document: Annotated[Any, Body()]
 ) -> Response:
     """`{"tools": […]}` with `tool_config` or `tool_choice`. Each tool in Gemini, OpenAI chat, OpenAI Responses, MCP
     or bare-declaration form, with how it is run beside its name: `executor`, `approval`, `after`, `idempotent`,
     `redeliver`, `cache_ttl`, `timeout`, `retries`. A header's value of `***` is the one that is kept. A bad tool is a
     422 that names it and the field, and nothing is changed."""
-    with kept_as_json():
+    with storable_json():
         json.dumps(document, allow_nan=False)
     if isinstance(document, dict):
         document.pop("shared", None)  # as GET shows it
@@ -79,9 +79,9 @@ async def set_tools(
         rules={name: ToolRules.model_validate(rules) for name, rules in tools.rules.items()},
     )
 
-    async def replace(kept: Session | None, version: int) -> Session:
-        before = kept.toolset if kept else None
-        whole = unmasked(toolset, before)
+    async def replace(stored: Session | None, version: int) -> Session:
+        before = stored.toolset if stored else None
+        whole = restore_masked(toolset, before)
         if not caller.allows("admin"):
             _check_worker(before, whole, api.shared())
         return await api.store.put_toolset(session, whole, if_version=version)
@@ -89,9 +89,9 @@ async def set_tools(
     async with api.audit.action(
         caller, "tools.set", session=session, tools=[one["name"] for one in toolset.declarations]
     ):
-        after = await changed(api, request, session, replace)
+        after = await update_session(api, request, session, replace)
     assert after.toolset is not None
-    return tagged(reply(views.tools_view(after.toolset, api.shared())), api, after.version)
+    return with_etag(reply(views.tools_view(after.toolset, api.shared())), api, after.version)
 
 
 @router.delete(
@@ -104,20 +104,20 @@ async def set_tools(
     ),
     openapi_extra={"parameters": [IF_MATCH]},
 )
-async def clear_tools(api: ApiDep, caller: Caller, request: Request, session: SessionName) -> Response:
-    async def clear(kept: Session | None, version: int) -> None:
-        if kept is not None and kept.toolset is not None:
+async def clear_tools(api: ApiDep, caller: CallerDep, request: Request, session: SessionName) -> Response:
+    async def clear(stored: Session | None, version: int) -> None:
+        if stored is not None and stored.toolset is not None:
             await api.store.put_toolset(session, None, if_version=version)
 
     async with api.audit.action(caller, "tools.clear", session=session):
-        await changed(api, request, session, clear)
+        await update_session(api, request, session, clear)
     return Response(status_code=204)
 
 
-def _check_worker(kept: Toolset | None, after: Toolset, shared: Sequence[Document]) -> None:
+def _check_worker(stored: Toolset | None, after: Toolset, shared: Sequence[Document]) -> None:
     """Raises Problem (403) where more than workers' tools would change: a worker's token sets those alone. `shared` are
     the proxy's own tools."""
-    before = kept or Toolset()
+    before = stored or Toolset()
 
     def others(toolset: Toolset) -> Toolset:
         workers = {name for name, rule in toolset.rules.items() if rule.executor and rule.executor.type == "worker"}
@@ -131,9 +131,9 @@ def _check_worker(kept: Toolset | None, after: Toolset, shared: Sequence[Documen
     for name, rule in before.rules.items():
         if rule.approval and not (name in after.rules and after.rules[name].approval):
             raise Problem(403, f"this token cannot take away the approval that {name} needs", tool=name)
-    left = {one["name"] for one in shared_with(after, shared)}
-    for name in (one["name"] for one in shared_with(kept, shared)):
-        if name not in left:
+    remaining = {one["name"] for one in shared_with(after, shared)}
+    for name in (one["name"] for one in shared_with(stored, shared)):
+        if name not in remaining:
             raise Problem(403, f"this token cannot take away or replace {name}, a tool of the proxy's own", tool=name)
     if others(before) != others(after):
         raise Problem(403, "this token may set tools that workers run, and no others")
