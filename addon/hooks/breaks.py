@@ -1,7 +1,7 @@
-"""Answers that break off: who hears of it first, and what a client is told that has nothing of the answer yet.
+"""Answers that break off: a callback before any script runs, and an error response if the client has nothing yet.
 
-mitmproxy runs the hook `error` script by script, however long each takes, and then writes an HTML page. For that one
-method of mitmproxy's is replaced below; where it is missing this module cannot be imported.
+mitmproxy runs the hook `error` script by script, however long each takes, and then writes an HTML page. One method of
+mitmproxy is therefore replaced below. If it is missing, importing this module fails.
 """
 
 import logging
@@ -19,15 +19,15 @@ from mitmproxy.proxy.layers.http._events import (
     ResponseProtocolError,
 )
 
+from addon.hooks.flow_state import FlowState
 from addon.hooks.onward import check
-from addon.hooks.perflow import PerFlow
 
-broke_off = PerFlow[Callable[[], None]]("broke_off")
-"""Called once, when an answer breaks off: before any script hears of it, as that may take long, and the client may be
-asking again by then."""
+on_break = FlowState[Callable[[], None]]("on_break")
+"""Called once when an answer breaks off, before any script is told: scripts may take long, and the client may ask again
+meanwhile."""
 
-told_instead = PerFlow[Callable[[str], http.Response]]("told_instead")
-"""What a client is told, by mitmproxy's words for what happened, where it has nothing of the answer."""
+error_response = FlowState[Callable[[str], http.Response]]("error_response")
+"""Makes the response for a client that has received nothing of the answer, from mitmproxy's error message."""
 
 logger = logging.getLogger("toolgraft")
 
@@ -38,15 +38,19 @@ _handle_protocol_error = HttpStream.handle_protocol_error
 def handle_protocol_error(
     self: HttpStream, event: RequestProtocolError | ResponseProtocolError
 ) -> Generator[commands.Command, Any]:
-    """As mitmproxy's, which runs the hook `error` unless the answer has come to its end."""
+    """As mitmproxy's, which runs the hook `error` unless the answer is complete."""
     has_nothing = self.server_state != self.state_stream_response_body
     if self.client_state != self.state_errored and self.server_state not in (self.state_done, self.state_errored):
-        _note(self.flow)
+        _run_on_break(self.flow)
     failing = _handle_protocol_error(self, event)
     command = next(failing, None)
     while command is not None:
-        if has_nothing and isinstance(command, SendHttp) and (instead := _instead(self, command.event)) is not None:
-            yield from instead
+        if (
+            has_nothing
+            and isinstance(command, SendHttp)
+            and (replacement := _replacement(self, command.event)) is not None
+        ):
+            yield from replacement
             result = None
         else:
             result = yield command
@@ -59,26 +63,26 @@ def handle_protocol_error(
 HttpStream.handle_protocol_error = handle_protocol_error  # type: ignore[method-assign]
 
 
-def _note(flow: http.HTTPFlow) -> None:
-    note = broke_off.pop(flow)
+def _run_on_break(flow: http.HTTPFlow) -> None:
+    callback = on_break.pop(flow)
     try:
-        if note is not None:
-            note()
+        if callback is not None:
+            callback()
     except Exception:
-        logger.exception("that an answer broke off could not be noted")
+        logger.exception("the end of a broken-off answer could not be noted")
 
 
-def _instead(stream: HttpStream, event: object) -> list[commands.Command] | None:
-    """What is sent to the client in the place of this; None: this is."""
+def _replacement(stream: HttpStream, event: object) -> list[commands.Command] | None:
+    """What to send to the client instead of `event`; None to send `event`."""
     if not isinstance(event, ResponseProtocolError) or event.code.http_status_code() is None:
         return None
-    tell = told_instead.pop(stream.flow)
-    if tell is None:
+    make_response = error_response.pop(stream.flow)
+    if make_response is None:
         return None
-    response = tell(event.message)
-    told = (
+    response = make_response(event.message)
+    events = (
         ResponseHeaders(stream.stream_id, response),
         ResponseData(stream.stream_id, response.content or b""),
         ResponseEndOfMessage(stream.stream_id),
     )
-    return [SendHttp(one, stream.context.client) for one in told]
+    return [SendHttp(each, stream.context.client) for each in events]

@@ -20,7 +20,7 @@ from addon.hooks.routing import Routing, refusal
 from addon.hooks.shadow_flows import ShadowFlows
 from addon.hooks.stdout import Stdout
 from addon.hooks.upstream_factory import MitmUpstreamFactory
-from addon.hooks.upstream_pool import Clients
+from addon.hooks.upstream_pool import UpstreamPool
 
 Hook = Callable[..., Any]
 
@@ -102,15 +102,15 @@ def _or_refused(hook: Hook) -> Hook:
 
 def build_addons() -> list[object]:
     shadow_flows = ShadowFlows()
-    clients = Clients()
-    upstream_factory = MitmUpstreamFactory(shadow_flows, clients)
+    pool = UpstreamPool()
+    upstream_factory = MitmUpstreamFactory(shadow_flows, pool)
     in_flight = InFlight()
-    lifecycle = Lifecycle(upstream_factory, clients, in_flight)
+    lifecycle = Lifecycle(upstream_factory, pool, in_flight)
     shadow_flows.settings = lifecycle.settings
     routing = Routing(lifecycle, shadow_flows, in_flight)
-    looping = Looping(lifecycle, routing, shadow_flows, clients)
+    looping = Looping(lifecycle, routing, shadow_flows, pool)
     grafting = Grafting(lifecycle, routing, looping)
-    living = LiveHooks(lifecycle, routing)
+    live_hooks = LiveHooks(lifecycle, routing)
     recording = Recording(lifecycle, routing, grafting, shadow_flows)
-    first = [Stdout(), lifecycle, Connections(lifecycle), Masking(), clients, upstream_factory]
-    return [Toolgraft([*first, looping, routing, grafting, living, recording, in_flight, Dispatch(lifecycle)])]
+    first = [Stdout(), lifecycle, Connections(lifecycle), Masking(), pool, upstream_factory]
+    return [Toolgraft([*first, looping, routing, grafting, live_hooks, recording, in_flight, Dispatch(lifecycle)])]

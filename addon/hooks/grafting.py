@@ -1,4 +1,4 @@
-"""Requests rewritten and answers captured: the hooks around `addon.graft`. No logic of its own, and nothing raised."""
+"""The hooks around `addon.graft`: they rewrite requests, capture answers, and never raise."""
 
 import asyncio
 import logging
@@ -17,17 +17,17 @@ from addon.graft.capture import Capture, concerns, note_answer
 from addon.graft.exchange import Abandoned, Exchange, Reply
 from addon.graft.grafter import EXCHANGE_FAILED
 from addon.graft.session_config import SessionConfig
-from addon.hooks.breaks import broke_off, told_instead
-from addon.hooks.handover import handover
+from addon.hooks.breaks import error_response, on_break
+from addon.hooks.flow_state import FlowState
+from addon.hooks.handover import on_handover
 from addon.hooks.headers import UNDECODED, asker_in, body_of, put, set_body, url_of, value
 from addon.hooks.lifecycle import Lifecycle
 from addon.hooks.looping import Looping
 from addon.hooks.model_streams import CopiedStream, GraftedStream
-from addon.hooks.perflow import PerFlow
 from addon.hooks.routing import ENDING, Route, Routing, refusal
 from addon.hooks.runtime import Runtime
 from addon.hooks.secrets import redaction_of
-from addon.hooks.streams import came, comes_whole, gone, is_stream, through, whole
+from addon.hooks.streams import comes_whole, ended_whole, is_stream, receive_whole, run_later_stages, stream_through
 from addon.surfaces import Framing, Operation, wire_of
 from addon.surfaces.wire import Wire
 from store.base import StoreUnavailable
@@ -35,18 +35,18 @@ from store.base import StoreUnavailable
 logger = logging.getLogger("toolgraft")
 
 _NO_URL = re.compile("[\x00-\x20\x7f\ud800-\udfff]")
-"""What HTTP forbids in a URL and mitmproxy takes all the same: control characters, and bytes that are no UTF-8."""
+"""What HTTP forbids in a URL and mitmproxy accepts: control characters, and bytes that are not UTF-8."""
 
-_LOOK = 0.2
-"""Seconds between two looks at whether a waiting client is still there."""
+_POLL_INTERVAL = 0.2
+"""Seconds between two checks that a waiting client is still connected."""
 
 
 ModelStream = GraftedStream | CopiedStream
 
 
 @dataclass(slots=True)
-class _Way:
-    """A request of a session that has a toolset, on its way."""
+class _GraftedRequest:
+    """A request in flight, of a session that has a toolset. `encoding`: the client's Accept-Encoding."""
 
     route: Route
     config: SessionConfig
@@ -56,27 +56,27 @@ class _Way:
 
 
 @dataclass(slots=True)
-class Kept:
-    """What a recording needs of an exchange that was rewritten: the client's request, and upstream's own answer."""
+class RecordedBodies:
+    """What a recording needs of a rewritten exchange: the client's request, and the upstream's original answer."""
 
     sent: bytes
     received: bytearray | None = None
 
 
 class Grafting:
-    """`keeps` asks for `kept`. `replied` are the flows that were answered here: by a reply, or by a loop,
-    whose requests to the model are flows of their own."""
+    """`recorded` is filled only if `is_recording`. `answered_here`: flows that the proxy answers itself, by a reply or
+    by a loop, whose requests to the model are separate flows."""
 
     def __init__(self, lifecycle: Lifecycle, routing: Routing, looping: Looping) -> None:
         self.lifecycle = lifecycle
         self.routing = routing
         self.looping = looping
-        self.keeps = False
-        self.kept = PerFlow[Kept]("kept")
-        self.replied = PerFlow[bool]("replied")
-        self._ways = PerFlow[_Way]("way")
-        self._noted = PerFlow[Exchange]("noted")
-        self._stages = PerFlow[ModelStream]("stage")
+        self.is_recording = False
+        self.recorded = FlowState[RecordedBodies]("recorded")
+        self.answered_here = FlowState[bool]("answered_here")
+        self._requests = FlowState[_GraftedRequest]("grafted_request")
+        self._noted = FlowState[Exchange]("noted")
+        self._stages = FlowState[ModelStream]("stage")
         self._streaming = WeakSet[ModelStream]()
         lifecycle.before_stop.append(self._stop)
 
@@ -86,7 +86,7 @@ class Grafting:
         if route is None or runtime is None or flow.response is not None:
             return None
         if route.target.operation is Operation.LIVE:
-            return None  # what is rewritten there are the frames
+            return None  # the frames of a Live connection are rewritten, not its request
         return self._begin(flow, route, runtime)
 
     async def _begin(self, flow: http.HTTPFlow, route: Route, runtime: Runtime) -> None:
@@ -104,122 +104,124 @@ class Grafting:
         if _NO_URL.search(flow.request.path):
             flow.response = refusal(400, "INVALID_ARGUMENT", "the URL holds characters that must be percent-encoded")
             return
-        self._ways[flow] = _Way(route, config, put(flow.request.headers, b"accept-encoding", b"identity"))
-        flow.request.stream = False  # whoever wanted it: what streams is not rewritten
+        self._requests[flow] = _GraftedRequest(
+            route, config, put(flow.request.headers, b"accept-encoding", b"identity")
+        )
+        flow.request.stream = False  # even if a script set it: a streamed request cannot be rewritten
 
     def request(self, flow: http.HTTPFlow) -> Awaitable[None] | None:
-        way = self._ways.get(flow)
+        grafted = self._requests.get(flow)
         runtime = self.lifecycle.runtime
-        if way is None or runtime is None or flow.response is not None or flow.error is not None:
+        if grafted is None or runtime is None or flow.response is not None or flow.error is not None:
             return None
         if runtime.ending:
-            self._ways.pop(flow)
-            self.replied[flow] = True
+            self._requests.pop(flow)
+            self.answered_here[flow] = True
             flow.response = refusal(503, "UNAVAILABLE", ENDING)
             return None
-        return self._rewrite(flow, way, runtime)
+        return self._rewrite(flow, grafted, runtime)
 
-    async def _rewrite(self, flow: http.HTTPFlow, way: _Way, runtime: Runtime) -> None:
+    async def _rewrite(self, flow: http.HTTPFlow, grafted: _GraftedRequest, runtime: Runtime) -> None:
         try:
-            await self._graft(flow, way, runtime)
+            await self._graft(flow, grafted, runtime)
         except Exception as error:
             failure = runtime.grafter.failed(error, "a request could not be sent on")
-            outcome = runtime.grafter.failure_outcome(way.route.target, b"", failure)
+            outcome = runtime.grafter.failure_outcome(grafted.route.target, b"", failure)
             if isinstance(outcome, Reply):
-                self._ways.pop(flow)
-                self.replied[flow] = True
+                self._requests.pop(flow)
+                self.answered_here[flow] = True
                 flow.response = response_of(outcome)
             else:
-                self._let_go(flow, way)
+                self._pass_unchanged(flow, grafted)
 
-    async def _graft(self, flow: http.HTTPFlow, way: _Way, runtime: Runtime) -> None:
+    async def _graft(self, flow: http.HTTPFlow, grafted: _GraftedRequest, runtime: Runtime) -> None:
         if self.lifecycle.filter is not None and not flowfilter.match(self.lifecycle.filter, flow):
-            self._let_go(flow, way)
+            self._pass_unchanged(flow, grafted)
             return
         body = body_of(flow.request, runtime.settings.max_body)
         if body is None:
-            self._let_go(flow, way)
+            self._pass_unchanged(flow, grafted)
             return
         hangup = _Hangup(flow.client_conn)
         outcome = await runtime.grafter.request(
-            way.route.target,
-            way.config,
+            grafted.route.target,
+            grafted.config,
             body,
             asker=asker_in(flow.request),
             url=url_of(flow.request),
-            takes_ids=way.route.takes_ids,
-            hangup=hangup.seen,
+            takes_ids=grafted.route.takes_ids,
+            hangup=hangup.wait,
         )
         if isinstance(outcome, Abandoned) or hangup.missed:
             flow.kill()
         elif isinstance(outcome, Reply):
-            del self._ways[flow]
-            self.replied[flow] = True
+            del self._requests[flow]
+            self.answered_here[flow] = True
             flow.response = response_of(outcome)
         else:
-            if outcome.exchange is not None and self.looping.wants(outcome.exchange):
-                del self._ways[flow]
-                self.replied[flow] = True
+            if outcome.exchange is not None and self.looping.needs_loop(outcome.exchange):
+                del self._requests[flow]
+                self.answered_here[flow] = True
                 self.looping.divert(flow, outcome.exchange, body, outcome.body)
                 return
             if outcome.noted is not None:
                 self._noted[flow] = outcome.noted
             if outcome.exchange is None and outcome.body is body:
-                self._let_go(flow, way)
+                self._pass_unchanged(flow, grafted)
                 return
-            if self.keeps:
-                self.kept[flow] = Kept(body)
-            way.exchange = outcome.exchange
-            told_instead[flow] = partial(_unreachable, way.route)
+            if self.is_recording:
+                self.recorded[flow] = RecordedBodies(body)
+            grafted.exchange = outcome.exchange
+            error_response[flow] = partial(_unreachable, grafted.route)
             if outcome.body is not body:
                 set_body(flow.request, outcome.body)
 
     def responseheaders(self, flow: http.HTTPFlow) -> None:
-        way = self._ways.get(flow)
+        grafted = self._requests.get(flow)
         runtime = self.lifecycle.runtime
         if runtime is None or flow.response is None:
             return
-        if way is None or way.exchange is None:
+        if grafted is None or grafted.exchange is None:
             self._stream_untouched(flow, runtime)
             return
-        framing = _framing(way.route, flow.response)
+        framing = _framing(grafted.route, flow.response)
         if framing is None:
-            del self._ways[flow]
+            del self._requests[flow]
             return
         if flow.response.data.content is None and (framing is Framing.JSON or comes_whole(flow, runtime.settings)):
             words = f"the model's answer has more than {runtime.settings.max_answer} bytes (graft_max_answer)"
-            whole(flow, runtime.settings.max_answer, partial(_unusable, way.exchange, words))
+            receive_whole(flow, runtime.settings.max_answer, partial(_unusable, grafted.exchange, words))
             return
         if framing is Framing.JSON:
-            return  # replayed: the whole body is there already
-        way.capture = Capture(runtime.grafter, way.exchange, _content_type(flow.response), redaction_of(flow))
-        handover[flow] = way.capture.handed_over
+            return  # replayed: the whole body is present already
+        grafted.capture = Capture(runtime.grafter, grafted.exchange, _content_type(flow.response), redaction_of(flow))
+        on_handover[flow] = grafted.capture.handed_over
         if flow.response.data.content is not None:
             return
-        kept = self.kept.get(flow)
-        if kept is not None:
-            kept.received = bytearray()
+        bodies = self.recorded.get(flow)
+        if bodies is not None:
+            bodies.received = bytearray()
         decompress = decompressor(_encoding(flow.response), runtime.settings.max_answer)
-        stage = GraftedStream(way.capture, decompress, kept.received if kept else None)
-        self._begun(flow, stage)
-        through(flow, stage, _as_stream, is_over=stage.is_over)
+        stage = GraftedStream(grafted.capture, decompress, bodies.received if bodies else None)
+        self._register(flow, stage)
+        stream_through(flow, stage, _as_stream, is_over=stage.is_over)
 
     def _stream_untouched(self, flow: http.HTTPFlow, runtime: Runtime) -> None:
-        """A model's stream that is not grafted goes to the client as it arrives. mitmproxy alone would hold all of it
-        back."""
+        """Stream a model's answer that is not grafted to the client as it arrives. mitmproxy alone would buffer all of
+        it."""
         route, response = self.routing.routes.get(flow), flow.response
-        if route is None or response is None or flow in self.replied or response.data.content is not None:
+        if route is None or response is None or flow in self.answered_here or response.data.content is not None:
             return
         if not is_stream(response, asked=_framing(route, response) is not Framing.JSON):
             return
         if comes_whole(flow, runtime.settings):
             return
         noted = self._noted.pop(flow)
-        kept = self.kept.get(flow)
-        if self.keeps and kept is None:
-            kept = self.kept[flow] = Kept(flow.request.content or b"")
-        if noted is None and kept is None:
-            response.stream = response.stream or True  # or a script's own stage
+        bodies = self.recorded.get(flow)
+        if self.is_recording and bodies is None:
+            bodies = self.recorded[flow] = RecordedBodies(flow.request.content or b"")
+        if noted is None and bodies is None:
+            response.stream = response.stream or True  # a script's stage stays
             return
         copy = CopiedStream(
             runtime.grafter,
@@ -227,125 +229,128 @@ class Grafting:
             _content_type(response),
             decompressor(_encoding(response), runtime.settings.max_answer),
         )
-        if kept is not None:
-            kept.received = copy.received
-        self._begun(flow, copy)
-        through(flow, copy)
+        if bodies is not None:
+            bodies.received = copy.received
+        self._register(flow, copy)
+        stream_through(flow, copy)
 
     def response(self, flow: http.HTTPFlow) -> Awaitable[None] | None:
-        way, noted = self._ways.pop(flow), self._noted.pop(flow)
-        self._over(flow)
+        grafted, noted = self._requests.pop(flow), self._noted.pop(flow)
+        self._unregister(flow)
         runtime = self.lifecycle.runtime
         if runtime is None or flow.response is None:
             return None
-        if way is not None and way.exchange is not None:
-            noted = way.exchange
-        if noted is None or not came(flow):
+        if grafted is not None and grafted.exchange is not None:
+            noted = grafted.exchange
+        if noted is None or not ended_whole(flow):
             return None
         body = body_of(flow.response, runtime.settings.max_answer)
         if body is None:
-            if way is not None and way.exchange is not None and flow.response.data.content is not None:
-                flow.response = _unusable(way.exchange, UNDECODED)  # it may hold a call
-            gone(flow)
+            if grafted is not None and grafted.exchange is not None and flow.response.data.content is not None:
+                flow.response = _unusable(grafted.exchange, UNDECODED)  # it may hold a call
+            run_later_stages(flow)
             return None
-        if way is None or way.exchange is None or (way.capture is None and not concerns(way.exchange, body)):
-            gone(flow)
+        if (
+            grafted is None
+            or grafted.exchange is None
+            or (grafted.capture is None and not concerns(grafted.exchange, body))
+        ):
+            run_later_stages(flow)
             is_answer = noted.notes and flow.response.status_code == 200
             return note_answer(runtime.grafter, noted, _content_type(flow.response), body) if is_answer else None
-        capture = way.capture or Capture(
-            runtime.grafter, way.exchange, _content_type(flow.response), redaction_of(flow)
+        capture = grafted.capture or Capture(
+            runtime.grafter, grafted.exchange, _content_type(flow.response), redaction_of(flow)
         )
-        handover[flow] = capture.handed_over
-        return self._capture(flow, flow.response, way, runtime, capture, body)
+        on_handover[flow] = capture.handed_over
+        return self._capture(flow, flow.response, grafted, runtime, capture, body)
 
     async def _capture(
         self,
         flow: http.HTTPFlow,
         response: http.Response,
-        way: _Way,
+        grafted: _GraftedRequest,
         runtime: Runtime,
         capture: Capture,
         body: bytes,
     ) -> None:
         try:
-            seen = await capture.whole(body)
+            visible = await capture.whole(body)
         except StoreUnavailable as error:
-            outcome = runtime.grafter.failure_outcome(way.route.target, b"", error)
-            seen = outcome if isinstance(outcome, Reply) else body
-        if isinstance(seen, Reply):
-            flow.response = response_of(seen)
-        elif seen != body:
-            if (kept := self.kept.get(flow)) is not None:
-                kept.received = bytearray(body)
-            set_body(response, seen)
-        gone(flow)
+            outcome = runtime.grafter.failure_outcome(grafted.route.target, b"", error)
+            visible = outcome if isinstance(outcome, Reply) else body
+        if isinstance(visible, Reply):
+            flow.response = response_of(visible)
+        elif visible != body:
+            if (bodies := self.recorded.get(flow)) is not None:
+                bodies.received = bytearray(body)
+            set_body(response, visible)
+        run_later_stages(flow)
 
     def error(self, flow: http.HTTPFlow) -> None:
         self._broke_off(flow)
 
     def _broke_off(self, flow: http.HTTPFlow) -> None:
-        """The answer has no more to come. Again does nothing."""
-        way = self._ways.pop(flow)
+        """Nothing more of the answer will come. Safe to call twice."""
+        grafted = self._requests.pop(flow)
         self._noted.pop(flow)
-        stage = self._over(flow)
-        if way is not None and way.capture is not None:
-            handover.pop(flow)
-            way.capture.hung_up()
+        stage = self._unregister(flow)
+        if grafted is not None and grafted.capture is not None:
+            on_handover.pop(flow)
+            grafted.capture.hung_up()
         elif isinstance(stage, CopiedStream):
             stage.stop()
 
-    def _begun(self, flow: http.HTTPFlow, stage: ModelStream) -> None:
+    def _register(self, flow: http.HTTPFlow, stage: ModelStream) -> None:
         self._stages[flow] = stage
-        broke_off[flow] = partial(self._broke_off, flow)
+        on_break[flow] = partial(self._broke_off, flow)
         self._streaming.add(stage)
 
-    def _over(self, flow: http.HTTPFlow) -> ModelStream | None:
-        broke_off.pop(flow)
+    def _unregister(self, flow: http.HTTPFlow) -> ModelStream | None:
+        on_break.pop(flow)
         stage = self._stages.pop(flow)
         if stage is not None:
             self._streaming.discard(stage)
         return stage
 
     def _stop(self) -> None:
-        """The proxy ends: of what streams the client gets no more than what is noted now."""
+        """The proxy ends: clients get no more of their streams than is noted now."""
         for stage in list(self._streaming):
             stage.stop()
 
-    def _let_go(self, flow: http.HTTPFlow, way: _Way) -> None:
-        """As if the session had no toolset."""
-        self._ways.pop(flow)
-        if way.encoding is None:
+    def _pass_unchanged(self, flow: http.HTTPFlow, grafted: _GraftedRequest) -> None:
+        """Treat the request as if the session had no toolset."""
+        self._requests.pop(flow)
+        if grafted.encoding is None:
             flow.request.headers.pop("accept-encoding", None)
         else:
-            flow.request.headers["accept-encoding"] = way.encoding
+            flow.request.headers["accept-encoding"] = grafted.encoding
 
 
 class _Hangup:
-    """Whether the client of a request that waits has closed its side. mitmproxy tells nobody while a hook runs: one
-    has to look.
+    """Notices that the client of a waiting request has closed its side. mitmproxy reports that to nobody while a hook
+    runs, so the connection is polled.
 
-    A client that has closed only its sending half counts as gone as well: mitmproxy takes any end of what an HTTP/1
-    client sends for the end of its interest, and closes the connection itself."""
+    A client that has closed only its sending half counts as gone too: mitmproxy then closes an HTTP/1 connection."""
 
     def __init__(self, client: connection.Client) -> None:
         self.client = client
-        self.looked = False
+        self.waited = False
 
-    async def seen(self) -> None:
-        """Returns when it has."""
-        self.looked = True
+    async def wait(self) -> None:
+        """Returns once the client has hung up."""
+        self.waited = True
         while self.client.state is ConnectionState.OPEN:  # noqa: ASYNC110
-            await asyncio.sleep(_LOOK)
+            await asyncio.sleep(_POLL_INTERVAL)
 
     @property
     def missed(self) -> bool:
-        """Whether it has, and the wait was over before anyone looked again."""
-        return self.looked and self.client.state is not ConnectionState.OPEN
+        """Whether the client hung up after the last check of a `wait` that was cancelled."""
+        return self.waited and self.client.state is not ConnectionState.OPEN
 
 
 def _framing(route: Route, response: http.Response) -> Framing | None:
-    """How an answer comes; None for one that is none of ours: an error. What is said to be neither JSON nor events may
-    be either all the same: it is waited for and looked at."""
+    """How the answer is framed; None for an error, which is not rewritten. A content type that is neither JSON nor an
+    event stream may be wrong, so such an answer is buffered and inspected."""
     if not replies.is_answer(response.status_code):
         return None
     kind = _content_type(response).partition(";")[0].strip().lower()
@@ -364,7 +369,7 @@ def _encoding(response: http.Response) -> str:
 
 
 def _as_stream(flow: http.HTTPFlow) -> None:
-    """The length will be another, and nothing is compressed any more."""
+    """Adapt the headers: the length will change, and the body is no longer compressed."""
     assert flow.response is not None
     headers = flow.response.headers
     headers.pop("content-encoding", None)

@@ -1,7 +1,7 @@
-"""When an answer has been handed over: the connection to its client has taken the last byte, or the client is gone.
+"""Detects the handover of an answer: the client's connection has taken the last byte, or the client is gone.
 
-mitmproxy has no hook for that: `response` comes before an answer is sent, or its end is. For that one method of
-mitmproxy's is replaced below; where it is missing this module cannot be imported.
+mitmproxy has no hook for this: `response` runs before an answer, or the end of a stream, is sent. One method of
+mitmproxy is therefore replaced below. If it is missing, importing this module fails.
 """
 
 import asyncio
@@ -14,11 +14,11 @@ from mitmproxy.connection import Client
 from mitmproxy.proxy import commands
 from mitmproxy.proxy.layers.http import HttpStream
 
+from addon.hooks.flow_state import FlowState
 from addon.hooks.onward import check
-from addon.hooks.perflow import PerFlow
 
-handover = PerFlow[Callable[[bool], None]]("handover")
-"""Called once: whether the client has all of the answer. Not called where the proxy ends before that is known."""
+on_handover = FlowState[Callable[[bool], None]]("on_handover")
+"""Called once, with whether the client has the whole answer. Not called if the proxy ends before that is known."""
 
 logger = logging.getLogger("toolgraft")
 
@@ -29,29 +29,29 @@ _send_response = HttpStream.send_response
 
 
 def send_response(self: HttpStream, already_streamed: bool = False) -> Generator[commands.Command, Any]:
-    """As mitmproxy's, which returns when all was written, or the client is gone. What streamed had been written before
-    the hook `response`: a client that reads no further than the answer's last event may be gone since."""
+    """As mitmproxy's, which returns when everything was written, or the client is gone. A stream was written before the
+    hook `response`: its client may have read the last event and left since."""
     yield from _send_response(self, already_streamed)
-    if self.flow not in handover:
+    if self.flow not in on_handover:
         return
     if already_streamed or self.client_state == self.state_done:
         _written(self.flow)
     else:
-        lost(self.flow)
+        handover_failed(self.flow)
 
 
 HttpStream.send_response = send_response  # type: ignore[method-assign]
 
 
-def lost(flow: http.HTTPFlow) -> None:
-    """The client will not get all of the answer."""
-    if (settle := handover.pop(flow)) is not None:
+def handover_failed(flow: http.HTTPFlow) -> None:
+    """The client will not get the whole answer."""
+    if (settle := on_handover.pop(flow)) is not None:
         _settle(settle, whole=False)
 
 
 def _written(flow: http.HTTPFlow) -> None:
-    """What the operating system has taken outlives the proxy; what waits in the process does not."""
-    settle = handover.pop(flow)
+    """Data that the operating system has taken outlives the proxy; data buffered in the process does not."""
+    settle = on_handover.pop(flow)
     assert settle is not None
     writer = _writer(flow.client_conn)
     if writer is None or not writer.transport.get_write_buffer_size():
@@ -63,7 +63,7 @@ def _written(flow: http.HTTPFlow) -> None:
 
 
 async def _flushed(writer: asyncio.StreamWriter, settle: Callable[[bool], None]) -> None:
-    writer.transport.set_write_buffer_limits(0)  # `drain` waits until nothing is left
+    writer.transport.set_write_buffer_limits(0)  # `drain` waits until the buffer is empty
     try:
         await writer.drain()
     except OSError:

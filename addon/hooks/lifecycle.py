@@ -18,7 +18,7 @@ from addon.hooks.banner import addresses, banner, ca_file
 from addon.hooks.deferred import check_misspelt, check_unprefixed, take_deferred
 from addon.hooks.draining import InFlight, drain
 from addon.hooks.runtime import Runtime
-from addon.hooks.upstream_pool import Clients
+from addon.hooks.upstream_pool import UpstreamPool
 from addon.options import OPTIONS
 from addon.settings import Settings, explain
 from addon.tools.base import SourceError
@@ -38,9 +38,9 @@ class Lifecycle:
 
     name = "toolgraft"
 
-    def __init__(self, upstreams: UpstreamFactory, clients: Clients, in_flight: InFlight) -> None:
+    def __init__(self, upstreams: UpstreamFactory, pool: UpstreamPool, in_flight: InFlight) -> None:
         self.upstreams = upstreams
-        self.clients = clients
+        self.pool = pool
         self.in_flight = in_flight
         self.runtime: Runtime | None = None
         self.filter: flowfilter.TFilter | None = None
@@ -146,7 +146,7 @@ class Lifecycle:
         for end in self.before_stop:
             end()
         await runtime.stop()
-        await self.clients.close()
+        await self.pool.close()
         if not exits:
             self.runtime = None
 

@@ -1,8 +1,8 @@
-"""WebSockets of the Live API: their frames are handed to `addon.loop.live`, and what it says is done to them.
+"""WebSockets of the Live API: `addon.loop.live` decides what happens to each frame.
 
-mitmproxy takes a frame back as it is, changed or dropped; frames of the proxy's own are injected, and come through the
-hook once more, marked as such. Two things of mitmproxy's are changed for that, below. A mitmproxy that has them no more
-fails when this module is imported, so that the proxy does not start.
+A frame is passed on, changed or dropped. The proxy's own frames are injected, and mitmproxy runs the hook for them too,
+with `injected` set. Two things of mitmproxy are changed for this, below. If mitmproxy lacks them, importing this module
+fails and the proxy does not start.
 """
 
 import logging
@@ -30,9 +30,9 @@ from addon.core.security.redaction import Redaction
 from addon.graft.exchange import Reply
 from addon.graft.grafter import EXCHANGE_FAILED, GraftFailed
 from addon.graft.session_config import SessionConfig
+from addon.hooks.flow_state import FlowState
 from addon.hooks.grafting import response_of
 from addon.hooks.lifecycle import Lifecycle
-from addon.hooks.perflow import PerFlow
 from addon.hooks.routing import Route, Routing
 from addon.hooks.runtime import Runtime
 from addon.hooks.secrets import redaction_of
@@ -41,8 +41,8 @@ from addon.surfaces import Operation
 
 logger = logging.getLogger("toolgraft")
 
-# mitmproxy cuts messages that an addon has changed into pieces of 4000 bytes, through the middle of characters, and
-# advises those who mind to do this. One that nobody has changed is sent in the pieces that it came in
+# mitmproxy cuts changed messages into pieces of 4000 bytes, also in the middle of a character, and recommends this
+# setting against it. An unchanged message is sent in the pieces in which it arrived
 Fragmentizer.FRAGMENT_SIZE = max(Fragmentizer.FRAGMENT_SIZE, 1 << 40)
 
 _MAX_REASON = 123  # bytes, in a close frame
@@ -51,18 +51,18 @@ _relay = WebsocketLayer.relay_messages
 
 @dataclass
 class _Injected(WebSocketMessageInjected):
-    """A message of the proxy's own for the service. `sent` is called when it has gone."""
+    """A message of the proxy to the service. `sent` is called once it was sent."""
 
     sent: Callable[[], None]
 
 
 class _Refused(WebSocketMessageInjected):
-    """The end of a connection, whose message is the reason."""
+    """Closes a connection; the message is the reason."""
 
 
 def relay_messages(layer: WebsocketLayer, event: events.Event) -> Generator[commands.Command, object]:
-    """As mitmproxy's, but for messages of the proxy's own: mitmproxy would join one to the part that has come so far
-    of a message of the client's, and would not say when it has gone. And it cannot end a connection."""
+    """As mitmproxy's, except for messages of the proxy: mitmproxy would append one to an incomplete message of the
+    client, and would not report that it was sent. Nor can it close a connection."""
     if isinstance(event, _Refused):
         yield from _closed(layer, event.message.content)
         return
@@ -84,10 +84,10 @@ def _closed(layer: WebsocketLayer, reason: bytes) -> Generator[commands.Command,
     assert websocket is not None
     websocket.timestamp_end, websocket.closed_by_client = time.time(), False
     websocket.close_code, websocket.close_reason = close.code, close.reason
-    for one in (layer.server_ws, layer.client_ws):
-        if one.state is ConnectionState.OPEN:
-            yield one.send2(close)
-        yield commands.CloseConnection(one.conn)
+    for side in (layer.server_ws, layer.client_ws):
+        if side.state is ConnectionState.OPEN:
+            yield side.send2(close)
+        yield commands.CloseConnection(side.conn)
     yield WebsocketEndHook(layer.flow)
     layer.flow.live = False
     layer._handle_event = layer.done
@@ -96,15 +96,20 @@ def _closed(layer: WebsocketLayer, reason: bytes) -> Generator[commands.Command,
 WebsocketLayer.relay_messages = relay_messages  # type: ignore[method-assign]
 
 
+@dataclass(frozen=True, slots=True)
+class _Connection:
+    session: LiveSession
+    redaction: Redaction
+
+
 class LiveHooks:
-    """Stands behind the routing. A connection of a session without a toolset is not looked at."""
+    """Runs after the routing. Connections of sessions without a toolset are ignored."""
 
     def __init__(self, lifecycle: Lifecycle, routing: Routing) -> None:
         self.lifecycle = lifecycle
         self.routing = routing
-        self._configs = PerFlow[SessionConfig]("live_session_config")
-        self._sessions = PerFlow[LiveSession]("live")
-        self._secrets = PerFlow[Redaction]("live_secrets")
+        self._configs = FlowState[SessionConfig]("live_session_config")
+        self._connections = FlowState[_Connection]("live_connection")
 
     def request(self, flow: http.HTTPFlow) -> Awaitable[None] | None:
         route, runtime = self.routing.routes.get(flow), self.lifecycle.runtime
@@ -138,57 +143,55 @@ class LiveHooks:
         try:
             session = LiveSession(runtime.grafter, runtime.executors, config, target, send)
         except Exception as error:
-            failure = runtime.grafter.failed(error, "a Live connection could not be begun")
+            failure = runtime.grafter.failed(error, "a Live connection could not be started")
             if runtime.settings.on_store_error != "pass":
                 self._refuse(flow, str(failure))
             return
-        self._sessions[flow] = session
-        self._secrets[flow] = redaction_of(flow)
+        self._connections[flow] = _Connection(session, redaction_of(flow))
         runtime.lives.add(session)
 
     def websocket_message(self, flow: http.HTTPFlow) -> None:
-        session = self._sessions.get(flow)
-        if session is None or flow.websocket is None:
+        connection = self._connections.get(flow)
+        if connection is None or flow.websocket is None:
             return
-        message = flow.websocket.messages[-1]
+        session, message = connection.session, flow.websocket.messages[-1]
         if message.injected:
             return
-        secrets = None if message.from_client else self._secrets.get(flow)
-        frame = Frame(secrets.data(message.content) if secrets else message.content, message.is_text)
+        content = message.content if message.from_client else connection.redaction.data(message.content)
+        frame = Frame(content, message.is_text)
         try:
             if message.from_client:
-                passes = session.from_client(frame)
+                forwarded = session.from_client(frame)
             else:
-                passes = session.from_server(frame)
+                forwarded = session.from_server(frame)
         except GraftFailed as error:
             message.drop()
             self._refuse(flow, str(error))
             return
         except Exception:
             logger.exception("a Live frame was not understood")
-            # what may hold a call is no client's to see
-            passes = None if not message.from_client and is_relevant(frame.data) else frame.data
-        if passes is None:
+            # a client must not see what may hold a call
+            forwarded = None if not message.from_client and is_relevant(frame.data) else frame.data
+        if forwarded is None:
             message.drop()
-        elif passes is not message.content:
-            message.content = passes
+        elif forwarded is not message.content:
+            message.content = forwarded
 
     def websocket_end(self, flow: http.HTTPFlow) -> None:
-        self._secrets.pop(flow)
-        session, runtime = self._sessions.pop(flow), self.lifecycle.runtime
-        if session is not None and runtime is not None:
-            runtime.lives.end(session)
+        connection, runtime = self._connections.pop(flow), self.lifecycle.runtime
+        if connection is not None and runtime is not None:
+            runtime.lives.end(connection.session)
 
     def _inject(self, flow: http.HTTPFlow, frame: Frame) -> None:
-        session = self._sessions.get(flow)
-        if session is None:
+        connection = self._connections.get(flow)
+        if connection is None:
             return
         kind = Opcode.TEXT if frame.text else Opcode.BINARY
         message = WebSocketMessage(kind, True, frame.data, injected=True)
-        _to_layer(_Injected(flow, message, session.confirm_sent))
+        _to_layer(_Injected(flow, message, connection.session.confirm_sent))
 
     def _refuse(self, flow: http.HTTPFlow, why: str) -> None:
-        """Close the connection, with the reason for the client."""
+        """Close the connection and tell the client why."""
         message = WebSocketMessage(Opcode.TEXT, False, f"toolgraft: {why}".encode(), injected=True)
         _to_layer(_Refused(flow, message))
 
@@ -197,4 +200,4 @@ def _to_layer(event: WebSocketMessageInjected) -> None:
     try:
         ctx.master.addons.get("proxyserver").inject_event(event)
     except ValueError:
-        logger.debug("a frame was not sent: its connection has just ended")
+        logger.debug("a frame was not sent: its connection has just closed")

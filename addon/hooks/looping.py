@@ -1,4 +1,4 @@
-"""Flows that need a tool loop: once every addon has seen the request, a loop answers it instead of the upstream."""
+"""Has a loop answer the flows that need one, instead of the upstream, once every addon has seen the request."""
 
 from dataclasses import dataclass
 
@@ -7,15 +7,15 @@ from mitmproxy.addons.serverplayback import ServerPlayback
 
 from addon.core.framing.documents import Malformed
 from addon.graft.exchange import Exchange
-from addon.hooks.handover import handover, lost
+from addon.hooks.flow_state import FlowState
+from addon.hooks.handover import handover_failed, on_handover
 from addon.hooks.headers import body_of, host_of, set_body, url_of
 from addon.hooks.lifecycle import Lifecycle
-from addon.hooks.onward import check, way
-from addon.hooks.perflow import PerFlow
+from addon.hooks.onward import check, choose_destination
 from addon.hooks.routing import Routing
 from addon.hooks.shadow_flows import NOT_SENT, LoopClient, Origin, ShadowFlows, netloc
-from addon.hooks.streams import came, comes_whole, gone, is_stream, through, whole
-from addon.hooks.upstream_pool import Clients
+from addon.hooks.streams import comes_whole, ended_whole, is_stream, receive_whole, run_later_stages, stream_through
+from addon.hooks.upstream_pool import UpstreamPool
 from addon.loop.runner import Runner
 from addon.loop.server import LoopAnswer
 from addon.loop.upstream import Address, Upstream
@@ -24,23 +24,23 @@ from addon.surfaces import Framing, Operation
 
 @dataclass(slots=True)
 class _Diverted:
-    """What a loop begins with. `client`: the client's own body; `grafted`: what was made of it."""
+    """What a loop starts with. `client`: the body as the client sent it; `grafted`: the rewritten body."""
 
     exchange: Exchange
     client: bytes
     grafted: bytes
 
 
-diverted = PerFlow[_Diverted]("diverted")
+diverted = FlowState[_Diverted]("diverted")
 
 check(ServerPlayback, "request")
 _replay = ServerPlayback.request
 
 
 def request(self: ServerPlayback, f: http.HTTPFlow) -> None:
-    """As mitmproxy's `--server-replay`, but for a flow that a loop answers. A recording stands in for the upstream, and
-    what goes upstream are the requests of the loop: their flows are asked for. The client's would be given the answer
-    to the first of them, or be killed for not having been recorded."""
+    """As mitmproxy's `--server-replay`, except for a flow that a loop answers. A recording replaces the upstream, so it
+    answers the flows of the loop's requests. The client's flow would get the answer to the first of them, or be killed
+    because it was not recorded."""
     if f not in diverted:
         _replay(self, f)
 
@@ -48,8 +48,8 @@ def request(self: ServerPlayback, f: http.HTTPFlow) -> None:
 ServerPlayback.request = request  # type: ignore[method-assign]
 
 
-class _Kept:
-    """Passes a stream on, and keeps it."""
+class _CopyingStage:
+    """Passes a stream on and copies it."""
 
     def __init__(self) -> None:
         self.body = bytearray()
@@ -60,18 +60,18 @@ class _Kept:
 
 
 class Looping:
-    """Stands behind the grafting, which hands it the requests whose calls the proxy may run."""
+    """Gets from the grafting the requests whose calls the proxy may run."""
 
-    def __init__(self, lifecycle: Lifecycle, routing: Routing, shadow_flows: ShadowFlows, clients: Clients) -> None:
+    def __init__(self, lifecycle: Lifecycle, routing: Routing, shadow_flows: ShadowFlows, pool: UpstreamPool) -> None:
         self.lifecycle = lifecycle
         self.routing = routing
         self.shadow_flows = shadow_flows
-        self.clients = clients
-        self._streams = PerFlow[bool]("streams")
-        self._kept = PerFlow[_Kept]("kept_stream")
+        self.pool = pool
+        self._asked_for_stream = FlowState[bool]("streams")
+        self._copies = FlowState[_CopyingStage]("kept_stream")
 
-    def wants(self, exchange: Exchange) -> bool:
-        """Whether the request may lead to calls that the proxy runs, or its answer has to be written anew anyway."""
+    def needs_loop(self, exchange: Exchange) -> bool:
+        """Whether the request may lead to calls that the proxy runs, or its answer is converted to another format."""
         runtime = self.lifecycle.runtime
         if runtime is not None and not exchange.wire.native:
             return True
@@ -80,72 +80,72 @@ class Looping:
         if exchange.target.operation not in (Operation.GENERATE, Operation.STREAM) or (
             exchange.resumes is not None and exchange.resumes.has_calls
         ):
-            return False  # an answer with calls that are not a loop's is ended without one
+            return False  # an answer with calls of no loop is completed without one
         return any(runtime.executors.can_run(exchange.config, name) for name in exchange.plan.names)
 
     def divert(self, flow: http.HTTPFlow, exchange: Exchange, client: bytes, grafted: bytes) -> None:
-        """Let a loop answer the flow, from what the flow holds when every addon has seen it: other addons may change
-        it until then, or answer it themselves. `client`: the body as the client sent it."""
+        """Let a loop answer the flow once every addon has seen it. Until then other addons may change the flow, or
+        answer it themselves. `client`: the body as the client sent it."""
         set_body(flow.request, grafted)
         diverted[flow] = _Diverted(exchange, client, grafted)
-        way[flow] = self._begin
+        choose_destination[flow] = self._begin
 
     def _begin(self, flow: http.HTTPFlow) -> LoopAnswer | http.Request | None:
-        """The loop of a diverted flow; it is sent to the upstream where its body is no request any more."""
-        begins, runtime = diverted.pop(flow), self.lifecycle.runtime
+        """The loop of a diverted flow. If its body is no longer a request, it is sent upstream instead."""
+        start, runtime = diverted.pop(flow), self.lifecycle.runtime
         body = None if runtime is None else body_of(flow.request, runtime.settings.max_body)
-        if begins is None or runtime is None or body is None:
+        if start is None or runtime is None or body is None:
             return self.routing.elsewhere(flow)
-        exchange, address = begins.exchange, _address(flow.request)
+        exchange, address = start.exchange, _address(flow.request)
         streams = exchange.target.framing is not Framing.JSON
-        origin = Origin(exchange.config.session, begins.client)
+        origin = Origin(exchange.config.session, start.client)
         loop_client = LoopClient(flow.client_conn, origin, streams, flow.server_conn.via)
-        upstream = Upstream(self.clients.of, self.shadow_flows.of(loop_client))
+        upstream = Upstream(self.pool.client_for, self.shadow_flows.of(loop_client))
         try:
             runner = Runner(runtime.grafter, runtime.executors, upstream, exchange, address, body)
         except Malformed as error:
             runtime.grafter.warn(f"a request that another addon changed was sent as it is: {error}")
             return self.routing.elsewhere(flow)
-        self._streams[flow] = streams
-        # the requests to the model are flows of their own: this one is the client's, but for what others changed in it
-        if body == begins.grafted:
-            set_body(flow.request, begins.client)
-        there = flow.request.host, flow.request.port
-        if flow.server_conn.address != there:
-            flow.server_conn = connection.Server(address=there)
+        self._asked_for_stream[flow] = streams
+        # the requests to the model are separate flows; this one shows the client's body, unless an addon changed it
+        if body == start.grafted:
+            set_body(flow.request, start.client)
+        address_in_url = flow.request.host, flow.request.port
+        if flow.server_conn.address != address_in_url:
+            flow.server_conn = connection.Server(address=address_in_url)
         answering = runtime.loops.answer(
             runner, lambda: not flow.live, lambda: flow.response is not None and bool(flow.response.stream)
         )
-        handover[flow] = answering.handed_over
+        on_handover[flow] = answering.handed_over
         return answering
 
     def responseheaders(self, flow: http.HTTPFlow) -> None:
         diverted.pop(flow)  # another addon has answered
-        streams, runtime = self._streams.pop(flow), self.lifecycle.runtime
+        streams, runtime = self._asked_for_stream.pop(flow), self.lifecycle.runtime
         if streams is None or flow.response is None or runtime is None or not is_stream(flow.response, asked=streams):
             return
         if comes_whole(flow, runtime.settings):
-            whole(flow)
+            receive_whole(flow)
         else:
-            self._kept[flow] = _Kept()
-            through(flow, self._kept[flow], last=True)
+            self._copies[flow] = _CopyingStage()
+            stream_through(flow, self._copies[flow], last=True)
 
     def response(self, flow: http.HTTPFlow) -> None:
-        kept = self._kept.pop(flow)
-        if came(flow):
-            gone(flow)
-        elif kept is not None and flow.response is not None:
-            flow.response.data.content = bytes(kept.body)  # for whoever shows or writes the flow
+        copy = self._copies.pop(flow)
+        if ended_whole(flow):
+            run_later_stages(flow)
+        elif copy is not None and flow.response is not None:
+            flow.response.data.content = bytes(copy.body)  # for addons that show or write the flow
 
     def error(self, flow: http.HTTPFlow) -> None:
-        lost(flow)
+        handover_failed(flow)
         diverted.pop(flow)
-        self._streams.pop(flow)
-        self._kept.pop(flow)
+        self._asked_for_stream.pop(flow)
+        self._copies.pop(flow)
 
 
 def _address(request: http.Request) -> Address:
-    """Where the loop's requests go, with what headers: those of the client's, but for what its body needs."""
+    """The URL and the headers of the loop's requests: the client's headers, except those that describe its body."""
     not_sent = NOT_SENT | {b"host", b"content-encoding"}
     fields = [field for field in request.headers.fields if field[0].lower() not in not_sent]
     url, host = url_of(request), host_of(request)

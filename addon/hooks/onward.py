@@ -1,14 +1,14 @@
-"""Where requests really go, once every addon has had its say: to a loop, or elsewhere than their URL says.
+"""Chooses where a request goes once every addon has seen it: to a loop, to another host, or on as it stands.
 
-Whatever a hook did to the flow would be seen by the addons behind it, and what they did would pass by what is sent. So
-nothing is done to the flow: at the point where mitmproxy has run the hooks of a request and would connect to its host,
-`way` is asked. A loop is for mitmproxy one more connection of its HTTP layer, which takes the request and gives an
-answer; there is no socket, and no address, that any hook could see. A request that goes elsewhere is sent as a copy.
+A change to the flow would be seen by later addons, and their changes would be lost. The flow is therefore left alone.
+When mitmproxy has run the hooks of a request and is about to connect, `choose_destination` is called. To mitmproxy a
+loop is one more connection of its HTTP layer, which takes the request and returns an answer; it has no socket and no
+address that a hook could see. A request that goes to another host is sent as a copy.
 
-A connection to a server serves one credential alone, as those of loops do (`addon.tools.connections`).
+A connection to a server serves one credential only, as the connections of loops do (`addon.tools.connections`).
 
-For that two methods of mitmproxy's are replaced below. A mitmproxy that does not have them fails when this module is
-imported, so that the proxy does not start.
+For this, two methods of mitmproxy are replaced below. If mitmproxy lacks them, importing this module fails and the
+proxy does not start.
 """
 
 import asyncio
@@ -36,18 +36,18 @@ from mitmproxy.proxy.layers.http._events import (
 from mitmproxy.proxy.server import ConnectionHandler
 
 from addon.core.security.credentials import credentials
+from addon.hooks.flow_state import FlowState
 from addon.hooks.headers import new_response
-from addon.hooks.perflow import PerFlow
 from addon.loop.runner import Head
 from addon.loop.server import LoopAnswer
 
 logger = logging.getLogger("toolgraft")
 
-Way = Callable[[http.HTTPFlow], LoopAnswer | http.Request | None]
-"""Asked once, after the hooks of a request: the loop that answers it, what is sent in its place, or None where it is
-sent as it stands."""
+ChooseDestination = Callable[[http.HTTPFlow], LoopAnswer | http.Request | None]
+"""Called once, after the hooks of a request. Returns the loop that answers it, the request to send instead, or None to
+send it as it stands."""
 
-way = PerFlow[Way]("way_onward")
+choose_destination = FlowState[ChooseDestination]("choose_destination")
 
 _WITHOUT_BODY = (204, 304)
 
@@ -55,7 +55,7 @@ _MISTAKE = "a mistake in the proxy itself; its log says which"
 
 
 def check(owner: type, *names: str) -> None:
-    """Raises RuntimeError for a mitmproxy that toolgraft does not fit."""
+    """Raises RuntimeError if mitmproxy lacks one of these methods."""
     missing = [name for name in names if not callable(getattr(owner, name, None))]
     if missing:
         raise RuntimeError(
@@ -74,20 +74,20 @@ _wakeup = ConnectionHandler.wakeup
 
 
 def make_server_connection(self: HttpStream) -> Generator[commands.Command, Any, bool]:
-    """As mitmproxy's, but for flows that have another way."""
-    found = way.pop(self.flow)
+    """As mitmproxy's, except for flows with another destination."""
+    choose = choose_destination.pop(self.flow)
     try:
-        to = found(self.flow) if found is not None else None
+        destination = choose(self.flow) if choose is not None else None
     except Exception:
         logger.exception("a request was not sent on")
         failure = ResponseProtocolError(self.stream_id, _MISTAKE, ErrorCode.GENERIC_SERVER_ERROR)
         yield from self.handle_protocol_error(failure)
         return False
-    if to is None:
-        return (yield from _kept_apart(self.flow, _make_server_connection(self)))
-    if isinstance(to, http.Request):
-        return (yield from _kept_apart(self.flow, _send_instead(self, to)))
-    _loops_of(self).answers[self.stream_id] = to
+    if destination is None:
+        return (yield from _on_own_connection(self.flow, _make_server_connection(self)))
+    if isinstance(destination, http.Request):
+        return (yield from _on_own_connection(self.flow, _send_instead(self, destination)))
+    _loops_of(self).answers[self.stream_id] = destination
     return True
 
 
@@ -95,14 +95,14 @@ HttpStream.make_server_connection = make_server_connection  # type: ignore[metho
 
 
 _owners: WeakKeyDictionary[Connection, tuple[bytes, ...]] = WeakKeyDictionary()
-"""With what credentials a connection was used."""
+"""The credentials that each connection was used with."""
 
 
-def _kept_apart(
+def _on_own_connection(
     flow: http.HTTPFlow, connecting: Generator[commands.Command, Any, bool]
 ) -> Generator[commands.Command, Any, bool]:
-    """Connecting, but to a connection that was used with other credentials: what a server sends on it too late, or too
-    much, would be somebody else's answer. A client may be a gateway, on whose connection many people ask."""
+    """Connects without reusing a connection of other credentials: late or surplus bytes from the server would end up in
+    somebody else's answer. A client may be a gateway, which sends many people's requests over one connection."""
     owner = credentials(flow.request.path, flow.request.headers.fields)
     command = next(connecting)
     while True:
@@ -119,10 +119,10 @@ def _kept_apart(
 def _match_owner(command: GetHttpConnection, owner: tuple[bytes, ...]) -> None:
     matches = command.connection_spec_matches
 
-    def its_own(connection: Connection) -> bool:
+    def matches_owner(connection: Connection) -> bool:
         return matches(connection) and _owners.get(connection, owner) == owner
 
-    command.connection_spec_matches = its_own  # type: ignore[method-assign]
+    command.connection_spec_matches = matches_owner  # type: ignore[method-assign]
 
 
 def _send_instead(stream: HttpStream, request: http.Request) -> Generator[commands.Command, Any, bool]:
@@ -135,19 +135,19 @@ def _send_instead(stream: HttpStream, request: http.Request) -> Generator[comman
         yield from stream.handle_protocol_error(failure)
         return False
     stream.context.server = flow.server_conn = connection
-    true, flow.request = flow.request, request
-    # mitmproxy goes on without a pause, and sends the head, or the whole, of what the flow holds now
-    asyncio.get_running_loop().call_soon(_put_back, flow, request, true)
+    original, flow.request = flow.request, request
+    # before the loop's next turn mitmproxy sends the head, or all, of the request that the flow holds now
+    asyncio.get_running_loop().call_soon(_put_back, flow, request, original)
     return True
 
 
-def _put_back(flow: http.HTTPFlow, sent: http.Request, true: http.Request) -> None:
+def _put_back(flow: http.HTTPFlow, sent: http.Request, original: http.Request) -> None:
     if flow.request is sent:
-        flow.request = true
+        flow.request = original
 
 
-class _Next(commands.RequestWakeup):
-    """Asks for an event when the answer goes on."""
+class _MorePieces(commands.RequestWakeup):
+    """Asks mitmproxy for an event when more of the answer is available, in `pieces`."""
 
     def __init__(self, stream_id: int, answering: LoopAnswer) -> None:
         super().__init__(0.0)
@@ -157,9 +157,9 @@ class _Next(commands.RequestWakeup):
 
 
 async def wakeup(self: ConnectionHandler, request: commands.RequestWakeup) -> None:
-    """As mitmproxy's, but for the answers of loops: those go on when there is more of them, and when the client has
-    taken what it was sent."""
-    if isinstance(request, _Next):
+    """As mitmproxy's, except for the answers of loops: they continue when more is available and the client has received
+    what was sent so far."""
+    if isinstance(request, _MorePieces):
         try:
             await self.drain_writers()
             request.pieces = await request.answering.take()
@@ -173,8 +173,8 @@ ConnectionHandler.wakeup = wakeup  # type: ignore[method-assign]
 
 
 class Loops(layer.Layer):
-    """Stands in mitmproxy's HTTP layer where the connection to a server would: requests come in, and the answers of
-    loops go out. One serves all the loops of a client's connection."""
+    """Takes the place of a server's connection in mitmproxy's HTTP layer: requests come in, answers of loops go out. One
+    instance serves all loops of a client's connection."""
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
@@ -184,17 +184,17 @@ class Loops(layer.Layer):
     def _handle_event(self, event: events.Event) -> layer.CommandGenerator[None]:
         if isinstance(event, RequestEndOfMessage):
             if (answering := self.answers.get(event.stream_id)) is not None:
-                yield _Next(event.stream_id, answering)
+                yield _MorePieces(event.stream_id, answering)
         elif isinstance(event, RequestProtocolError):
             if (answering := self.answers.pop(event.stream_id, None)) is not None:
                 answering.cancel()
-        elif isinstance(event, events.Wakeup) and isinstance(event.command, _Next):
-            yield from self._go_on(event.command)
-        # the request's head and body are the flow's: the loop has them already
+        elif isinstance(event, events.Wakeup) and isinstance(event.command, _MorePieces):
+            yield from self._continue(event.command)
+        # the request's head and body are ignored: the loop has them from the flow
 
-    def _go_on(self, came: _Next) -> layer.CommandGenerator[None]:
-        stream_id, answering = came.stream_id, came.answering
-        for piece in came.pieces:
+    def _continue(self, more: _MorePieces) -> layer.CommandGenerator[None]:
+        stream_id, answering = more.stream_id, more.answering
+        for piece in more.pieces:
             if self.answers.get(stream_id) is not answering:
                 return  # the client hung up, or an addon killed the flow
             if isinstance(piece, Head):
@@ -204,7 +204,7 @@ class Loops(layer.Layer):
         if self.answers.get(stream_id) is not answering:
             return
         if not answering.over:
-            yield _Next(stream_id, answering)
+            yield _MorePieces(stream_id, answering)
             return
         del self.answers[stream_id]
         if answering.error is None:
@@ -215,13 +215,13 @@ class Loops(layer.Layer):
 
 
 def _response(head: Head) -> http.Response:
-    # HTTP/1 needs to know where the body ends, if there may be one; for HTTP/2 mitmproxy leaves the header out
+    # HTTP/1 needs to know where a body ends; mitmproxy removes the header for HTTP/2
     ends = () if head.status in _WITHOUT_BODY else ((b"transfer-encoding", b"chunked"),)
     return new_response(head.status, [*head.headers, *ends])
 
 
 def _loops_of(stream: HttpStream) -> Loops:
-    """Those of the stream's connection, which from now on stand for its server."""
+    """The loops of the stream's client connection, which replace the stream's server from now on."""
     layers = stream.context.layers
     parent = layers[layers.index(stream) - 1]
     assert isinstance(parent, HttpLayer)

@@ -37,7 +37,7 @@ class Recording:
         self._file: IO[bytes] | None = None
 
     def configure(self, updated: set[str]) -> None:
-        path = self._wanted()
+        path = self._path_option()
         first, self._configured = not self._configured, True
         if path:
             try:
@@ -45,7 +45,7 @@ class Recording:
             except (OSError, ValueError) as error:
                 why = error.strerror if isinstance(error, OSError) else error
                 refuse(ValueError(f"graft_record={path!r}: cannot be written: {why}"), starting=first)
-        self.grafting.keeps = bool(path)
+        self.grafting.is_recording = bool(path)
 
     def response(self, flow: http.HTTPFlow) -> None:
         if flow.websocket is None:
@@ -55,17 +55,17 @@ class Recording:
         self._record(flow)
 
     def _record(self, flow: http.HTTPFlow) -> None:
-        path = self._wanted()
+        path = self._path_option()
         if not path or flow.response is None:
             return
         if (origin := self.shadow_flows.flows.get(flow)) is None:
-            if flow not in self.routing.routes or flow in self.grafting.replied:
+            if flow not in self.routing.routes or flow in self.grafting.answered_here:
                 return  # nothing went upstream
-            kept = self.grafting.kept.get(flow)
-            sent = kept.sent if kept is not None else flow.request.content or b""  # which went up as it was
+            bodies = self.grafting.recorded.get(flow)
+            sent = bodies.sent if bodies is not None else flow.request.content or b""  # which went up as it was
             origin = Origin(self.routing.routes[flow].session, sent)
         try:
-            self._writer(path).add(self._recorded(flow, origin))
+            self._writer(path).add(self._copy_without_secrets(flow, origin))
             assert self._file is not None
             self._file.flush()
         except OSError as error:
@@ -76,7 +76,7 @@ class Recording:
             self._file.close()
             self._file = None
 
-    def _wanted(self) -> str:
+    def _path_option(self) -> str:
         runtime = self.lifecycle.runtime
         return runtime.settings.record if runtime is not None else ""
 
@@ -87,14 +87,14 @@ class Recording:
             self._file, self._path = os.fdopen(descriptor, "ab"), path
         return io.FlowWriter(self._file)
 
-    def _recorded(self, flow: http.HTTPFlow, origin: Origin) -> http.HTTPFlow:
+    def _copy_without_secrets(self, flow: http.HTTPFlow, origin: Origin) -> http.HTTPFlow:
         copy: http.HTTPFlow = flow.copy()
         assert copy.response is not None
-        kept = self.grafting.kept.get(flow)
-        if kept is not None and kept.received is not None:
+        bodies = self.grafting.recorded.get(flow)
+        if bodies is not None and bodies.received is not None:
             copy.response.headers.pop("content-encoding", None)
             copy.response.headers.pop("transfer-encoding", None)
-            copy.response.content = bytes(kept.received)
+            copy.response.content = bytes(bodies.received)
         runtime = self.lifecycle.runtime
         asker = asker_digest(runtime.store.secret, asker_in(flow.request)).hex() if runtime is not None else ""
         redaction = redaction_of(flow)

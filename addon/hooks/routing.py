@@ -16,10 +16,10 @@ from addon.core.framing import replies
 from addon.core.framing.documents import encode
 from addon.core.security.browsers import host_allowed, page_allowed
 from addon.hooks.draining import InFlight
+from addon.hooks.flow_state import FlowState
 from addon.hooks.headers import host_of, hostport, names, set_host, value
 from addon.hooks.lifecycle import Lifecycle
-from addon.hooks.onward import way
-from addon.hooks.perflow import PerFlow
+from addon.hooks.onward import choose_destination
 from addon.hooks.redirects import redirected
 from addon.hooks.shadow_flows import ShadowFlows
 from addon.settings import Settings, is_loopback
@@ -62,7 +62,7 @@ class Routing:
         self.lifecycle = lifecycle
         self.in_flight = in_flight
         self.shadow_flows = shadow_flows
-        self.routes = PerFlow[Route]("route")
+        self.routes = FlowState[Route]("route")
         self._users: WeakKeyDictionary[connection.Client, str] = WeakKeyDictionary()
         self._keeps_host = False
 
@@ -93,7 +93,7 @@ class Routing:
         request = flow.request
         settings = runtime.settings
         if settings.redirect:
-            way[flow] = self.elsewhere
+            choose_destination[flow] = self.elsewhere
         mode = flow.client_conn.proxy_mode
         prefixed: str | None = None
         claimed: str | None = None  # the Host that a client of a reverse port said

@@ -1,11 +1,10 @@
-"""Requests of a loop as flows of their own: in the flow list, in `-w` files, and before every other addon. What such a
-flow holds after its hooks is what is sent, and what the loop gets."""
+"""A flow for each request of a loop, visible in the flow list, in `-w` files and to every other addon. What the flow
+holds after its hooks is what is sent, and what the loop receives."""
 
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from weakref import WeakKeyDictionary
 
 import httpx2
 from mitmproxy import connection, ctx, flow, hooks, http
@@ -20,6 +19,7 @@ from mitmproxy.proxy.layers.http._hooks import (
 
 from addon.core.framing import replies
 from addon.core.framing.documents import encode
+from addon.hooks.flow_state import FlowState
 from addon.hooks.headers import UNDECODED, body_of, names, new_request, new_response, url_of
 from addon.hooks.redirects import redirected
 from addon.hooks.streams import comes_whole, is_stream
@@ -27,8 +27,8 @@ from addon.loop.upstream import Address, Headers, Outgoing, Received
 from addon.settings import Settings
 
 METADATA = "graft"
-"""Under which a flow's metadata holds what a script or a replay has to know of it, as far as the flow itself does not
-say it: `request`, counted from 1, of a request that the proxy makes itself."""
+"""The key in a flow's metadata for what a script or a replay needs to know beyond the flow itself. `request` numbers,
+from 1, the requests that the proxy makes itself."""
 
 NOT_SENT = frozenset(
     {
@@ -44,12 +44,12 @@ NOT_SENT = frozenset(
         b"upgrade",
     }
 )
-"""Headers that are about one connection alone. HTTP/2 upstream refuses a request that has some of them."""
+"""Headers of a single connection. Over HTTP/2 the upstream refuses some of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Whose an exchange is. `sent` is the client's request that led to it; None for a later round of its loop."""
+    """The owner of an exchange. `sent`: the body of the client's request; None from the loop's second round on."""
 
     session: str
     sent: bytes | None
@@ -57,8 +57,8 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class LoopClient:
-    """A client whose loop is watched. `via`: the upstream proxy that its requests go through; `streams`: whether its
-    answers come as streams; `metadata` is for each flow."""
+    """The client that a loop answers. `via`: the upstream proxy of its requests; `streams`: whether the model streams
+    its answers; `metadata`: added to each flow."""
 
     client: connection.Client
     origin: Origin
@@ -68,62 +68,62 @@ class LoopClient:
 
 
 class ShadowFlows:
-    """Makes a flow for each exchange. `flows` are those that were made here: nothing is to be done to them again."""
+    """Makes a flow for each exchange of a loop. `flows`: the flows made here, which other hooks leave alone."""
 
     def __init__(self) -> None:
-        self.flows: WeakKeyDictionary[http.HTTPFlow, Origin] = WeakKeyDictionary()
+        self.flows = FlowState[Origin]("origin")
         self.settings: Callable[[], Settings] = Settings
 
-    def of(self, client: LoopClient) -> "ClientsWatcher":
-        return ClientsWatcher(self, client)
+    def of(self, client: LoopClient) -> "LoopWatcher":
+        return LoopWatcher(self, client)
 
 
-class ClientsWatcher:
-    """The watcher of one client's loop."""
+class LoopWatcher:
+    """`addon.loop.upstream.Watcher` for one client's loop."""
 
     def __init__(self, shadow_flows: ShadowFlows, client: LoopClient) -> None:
         self._shadow_flows = shadow_flows
         self._client = client
         self._requests = 0
 
-    async def begin(self, address: Address, body: bytes) -> "Watched":
+    async def begin(self, address: Address, body: bytes) -> "ShadowExchange":
         client = self._client
-        made = http.HTTPFlow(client.client, connection.Server(address=None), live=True)
-        made.request = new_request(address.method, address.url, address.headers, body)
-        if b"host" not in names(made.request.headers):
-            made.request.headers.insert(0, "Host", netloc(address.url))
-        made.server_conn.address = (made.request.host, made.request.port)
-        made.server_conn.via = client.via
+        shadow = http.HTTPFlow(client.client, connection.Server(address=None), live=True)
+        shadow.request = new_request(address.method, address.url, address.headers, body)
+        if b"host" not in names(shadow.request.headers):
+            shadow.request.headers.insert(0, "Host", netloc(address.url))
+        shadow.server_conn.address = (shadow.request.host, shadow.request.port)
+        shadow.server_conn.via = client.via
         self._requests += 1
-        made.metadata[METADATA] = {**dict(client.metadata), "request": self._requests}
+        shadow.metadata[METADATA] = {**dict(client.metadata), "request": self._requests}
         origin = client.origin if self._requests == 1 else Origin(client.origin.session, None)
-        self._shadow_flows.flows[made] = origin
-        watched = Watched(made, streams=client.streams, settings=self._shadow_flows.settings())
-        await watched.begin()
-        return watched
+        self._shadow_flows.flows[shadow] = origin
+        exchange = ShadowExchange(shadow, streams=client.streams, settings=self._shadow_flows.settings())
+        await exchange.begin()
+        return exchange
 
 
-class Watched:
-    """`addon.loop.upstream.UpstreamExchange` as a flow of mitmproxy's."""
+class ShadowExchange:
+    """`addon.loop.upstream.UpstreamExchange` as a flow of mitmproxy."""
 
-    def __init__(self, made: http.HTTPFlow, *, streams: bool, settings: Settings) -> None:
-        self.flow = made
+    def __init__(self, shadow: http.HTTPFlow, *, streams: bool, settings: Settings) -> None:
+        self.flow = shadow
         self._streams = streams
         self._settings = settings
         self._answer: Received | None = None  # once the hook of the whole answer has run
         self._body = bytearray()
 
     async def begin(self) -> None:
-        made = self.flow
-        made.is_replay = "request"  # whoever is asked to show credentials here was asked for them by the client's flow
-        await _tell(HttpRequestHeadersHook(made))
-        made.is_replay = None
-        if made.error is None:
-            await _tell(HttpRequestHook(made))
-        if made.error is None and made.response is not None:
-            # another addon answers in the upstream's place, as `--server-replay` does
-            made.response.timestamp_start = time.time()
-            await _tell(HttpResponseHeadersHook(made))
+        shadow = self.flow
+        shadow.is_replay = "request"  # or mitmproxy asks for a proxy password, which the client has shown already
+        await _run_hook(HttpRequestHeadersHook(shadow))
+        shadow.is_replay = None
+        if shadow.error is None:
+            await _run_hook(HttpRequestHook(shadow))
+        if shadow.error is None and shadow.response is not None:
+            # another addon has answered, as `--server-replay` does
+            shadow.response.timestamp_start = time.time()
+            await _run_hook(HttpResponseHeadersHook(shadow))
             await self._end()
 
     @property
@@ -144,7 +144,7 @@ class Watched:
         response = new_response(status, [field for field in headers if field[0].lower() not in not_kept])
         self.flow.response = response
         response.stream = is_stream(response, asked=self._streams) and not self._comes_whole()
-        await _tell(HttpResponseHeadersHook(self.flow))
+        await _run_hook(HttpResponseHeadersHook(self.flow))
         if self.flow.error is not None:
             return _killed()
         response = self.flow.response
@@ -172,33 +172,33 @@ class Watched:
         return comes_whole(self.flow, self._settings)
 
     async def close(self, error: str | None) -> None:
-        made = self.flow
-        if made.error is None and self._answer is None:
-            if made.response is not None:
-                made.response.data.content = bytes(self._body)
+        shadow = self.flow
+        if shadow.error is None and self._answer is None:
+            if shadow.response is not None:
+                shadow.response.data.content = bytes(self._body)
             if error is not None:
-                made.error = flow.Error(error)
-            elif made.response is not None:
+                shadow.error = flow.Error(error)
+            elif shadow.response is not None:
                 await self._end()
-        if made.error is not None:
-            await _tell(HttpErrorHook(made))
-        made.live = False
+        if shadow.error is not None:
+            await _run_hook(HttpErrorHook(shadow))
+        shadow.live = False
 
     async def _end(self) -> None:
-        """The whole answer is there."""
+        """The answer is complete."""
         response = self.flow.response
         assert response is not None
         response.timestamp_end = time.time()
         if self.flow.error is None:
-            await _tell(HttpResponseHook(self.flow))
+            await _run_hook(HttpResponseHook(self.flow))
         response = self.flow.response
         if self.flow.error is not None or response is None:
             self._answer = _killed()
             return
-        # what an addon has compressed, or a replay has as it came, is not compressed any more
+        # an addon may have compressed the body, and a replay may hold it compressed
         body = body_of(response, self._settings.max_answer)
         if body is None and response.data.content is not None:
-            self._answer = _own(502, "UNAVAILABLE", UNDECODED)
+            self._answer = _error(502, "UNAVAILABLE", UNDECODED)
             return
         fields = [field for field in response.headers.fields if field[0].lower() != b"content-encoding"]
         self._answer = Received(response.status_code, fields, body or b"")
@@ -210,22 +210,22 @@ def proxy_url(via: server_spec.ServerSpec | None) -> str:
 
 
 def _killed() -> Received:
-    return _own(499, "CANCELLED", "the request to the model was killed in mitmproxy")
+    return _error(499, "CANCELLED", "the request to the model was killed in mitmproxy")
 
 
-def _own(code: int, status: str, message: str) -> Received:
-    """An error of the proxy's own in the answer's place."""
+def _error(code: int, status: str, message: str) -> Received:
+    """An error of the proxy instead of the answer."""
     body = encode(replies.error(code, status, f"toolgraft: {message}"))
     return Received(code, ((b"content-type", b"application/json; charset=UTF-8"),), body)
 
 
 @lru_cache(maxsize=256)
 def netloc(url: str) -> str:
-    """A URL's host, and its port where it is not the usual one. A loop asks for the same again and again."""
+    """A URL's host, and its port unless it is the scheme's default. Cached: a loop repeats the same URLs."""
     return httpx2.URL(url).netloc.decode()
 
 
-async def _tell(hook: hooks.Hook) -> None:
+async def _run_hook(hook: hooks.Hook) -> None:
     await ctx.master.addons.trigger_event(hook)
     (subject,) = hook.args()
     if subject.intercepted:

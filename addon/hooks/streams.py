@@ -1,9 +1,10 @@
-"""Answers that stream: through the addon and through what scripts before and behind it want them to go through, and
-answers that must come whole.
+"""Chains the stages of streamed answers: the addon's own and those of scripts before and after it. Also answers that
+must be complete before anyone sees them.
 
-A flow has one `response.stream`, and whoever sets it last has it: a script behind the addon would take its place, and
-see the calls that it keeps from the client. So what streams is decided once all hooks have run, when mitmproxy begins
-to stream. For that one method of mitmproxy's is replaced below; where it is missing this module cannot be imported.
+A flow has one `response.stream`, and the last hook to set it wins: a script after the addon would replace the addon's
+stage and see the calls that are hidden from the client. The chain is therefore built once all hooks have run, when
+mitmproxy begins to stream. For this, methods of mitmproxy are replaced below. If one is missing, importing this module
+fails.
 """
 
 import logging
@@ -20,22 +21,22 @@ from mitmproxy.proxy.layers.http import HttpStream, SendHttp
 from mitmproxy.proxy.layers.http._events import ErrorCode, RequestProtocolError, ResponseData, ResponseEndOfMessage
 
 from addon.core.framing.replies import is_answer
+from addon.hooks.flow_state import FlowState
 from addon.hooks.headers import names, put, value
 from addon.hooks.onward import check
-from addon.hooks.perflow import PerFlow
 from addon.settings import Settings
 
 logger = logging.getLogger("toolgraft")
 
 Stage = Callable[[bytes], bytes | Iterable[bytes]]
-"""As mitmproxy has it in `response.stream`: takes the next bytes, b"" at the end."""
+"""The callable that mitmproxy expects in `response.stream`: takes the next bytes, b"" at the end."""
 
 
 @dataclass(slots=True)
 class _Stages:
-    """What an answer goes through. `own`: the addon's stage, None where the answer has to come whole; `last`: it stands
-    behind the scripts', whenever they were loaded. `begin` is called when it streams indeed. What comes whole and has
-    more than `most` bytes gives way to `instead`."""
+    """The stages of an answer. `own`: the addon's stage, None if the answer must be complete; `last`: `own` comes after
+    all scripts. `begin` is called when the answer begins to stream. A complete answer of more than `most` bytes is
+    replaced by `instead`."""
 
     earlier: Stage | None
     own: Stage | None
@@ -46,12 +47,12 @@ class _Stages:
     instead: Callable[[], http.Response] | None = None
 
 
-_stages = PerFlow[_Stages]("stages")
-_streamed = PerFlow[bool]("streamed")
-_overs = PerFlow[Callable[[], bool]]("over")
+_stages = FlowState[_Stages]("stages")
+_streamed = FlowState[bool]("streamed")
+_is_over = FlowState[Callable[[], bool]]("is_over")
 
 
-def through(
+def stream_through(
     flow: http.HTTPFlow,
     own: Stage,
     begin: Callable[[http.HTTPFlow], None] = lambda flow: None,
@@ -59,22 +60,24 @@ def through(
     last: bool = False,
     is_over: Callable[[], bool] | None = None,
 ) -> None:
-    """Let an answer stream through a stage. Once it `is_over`, it ends for the client, and no more of it is taken."""
+    """Stream an answer through the stage `own`. Once `is_over`, the client's answer ends and no more is received."""
     assert flow.response is not None
     _stages[flow] = _Stages(_callable(flow), own, begin, last, is_over)
     flow.response.stream = own
 
 
-def whole(flow: http.HTTPFlow, most: int = sys.maxsize, instead: Callable[[], http.Response] | None = None) -> None:
-    """Let an answer come whole, whatever scripts want. The hook `response` hands it to `came` and `gone`. One of more
-    than `most` bytes gives way to another one."""
+def receive_whole(
+    flow: http.HTTPFlow, most: int = sys.maxsize, instead: Callable[[], http.Response] | None = None
+) -> None:
+    """Do not stream an answer, whatever scripts want. The hook `response` must call `ended_whole` and then
+    `run_later_stages`. An answer of more than `most` bytes is replaced by `instead`."""
     assert flow.response is not None
     _stages[flow] = _Stages(_callable(flow), None, lambda flow: None, False, None, most, instead)
     flow.response.stream = False
 
 
 def start(flow: http.HTTPFlow) -> bool:
-    """All hooks have run for the head of an answer that is to stream; false where it has to come whole."""
+    """Build the chain of a stream once all hooks have seen its head. Returns False if it must not stream."""
     found = _stages.get(flow)
     if found is not None and found.own is None:
         return False
@@ -88,14 +91,13 @@ def start(flow: http.HTTPFlow) -> bool:
     stages = [stage for stage in order if stage is not None]
     flow.response.stream = found.own if len(stages) == 1 else _chained(stages)
     if found.is_over is not None:
-        _overs[flow] = found.is_over
+        _is_over[flow] = found.is_over
     found.begin(flow)
     return True
 
 
-def came(flow: http.HTTPFlow) -> bool:
-    """An answer has ended; false where it has streamed. Whole it goes through what scripts before the addon wanted it
-    to stream through."""
+def ended_whole(flow: http.HTTPFlow) -> bool:
+    """Whether the answer, now complete, did not stream. If so, the stages of scripts before the addon are applied."""
     if flow in _streamed:
         return False
     found = _stages.get(flow)
@@ -104,8 +106,8 @@ def came(flow: http.HTTPFlow) -> bool:
     return True
 
 
-def gone(flow: http.HTTPFlow) -> None:
-    """The addon has seen it: it goes through what scripts behind the addon wanted it to stream through."""
+def run_later_stages(flow: http.HTTPFlow) -> None:
+    """Apply the stages of scripts after the addon to a complete answer, once the addon is done with it."""
     found = _stages.pop(flow)
     if found is None or flow.response is None:
         return
@@ -127,7 +129,7 @@ def _pass(flow: http.HTTPFlow, stage: Stage) -> None:
         response.data.content = _joined(stage(response.data.content)) + _joined(stage(b""))
     except Exception:
         logger.exception("a script's stream callable failed")
-        # nobody knows what the script would have taken out
+        # the script might have removed something from it
         response.data.content, response.data.status_code, response.data.reason = b"", 502, b"Bad Gateway"
     if b"transfer-encoding" not in names(response.headers):
         put(response.headers, b"content-length", b"%d" % len(response.data.content))
@@ -149,19 +151,19 @@ def _joined(given: bytes | Iterable[bytes]) -> bytes:
     return given if isinstance(given, bytes) else b"".join(given)
 
 
-# --- what must come whole ---------------------------------------------------------------------------------------------
+# --- answers that must not stream -------------------------------------------------------------------------------------
 
 
 def is_stream(response: http.Response, *, asked: bool) -> bool:
-    """Whether a model's answer comes as a stream: as it was `asked`, or whatever was asked for."""
+    """Whether a model's answer is a stream: because it was `asked` for, or by its content type."""
     if not is_answer(response.status_code):
         return False
     return asked or (value(response.headers, b"content-type") or "").lower().startswith("text/event-stream")
 
 
 def comes_whole(flow: http.HTTPFlow, settings: Settings) -> bool:
-    """Whether an answer that could stream has to come whole: by `graft_stream`, or for a `modify_body` rule that may
-    match it, which acts on whole bodies only."""
+    """Whether an answer must be complete before it is passed on: because of `graft_stream`, or of a `modify_body` rule
+    that may match it, since those rules need whole bodies."""
     if settings.stream == "off":
         return True
     addon = ctx.master.addons.get("modifybody")
@@ -173,7 +175,7 @@ def _may_match(rule: Any, flow: http.HTTPFlow) -> bool:
 
 
 def _outcomes(rule: Any, flow: http.HTTPFlow) -> set[bool]:
-    """What a flow filter may say of a flow once its answer has a body."""
+    """The possible results of a flow filter once the answer has a body."""
     match rule:
         case flowfilter.FBod() | flowfilter.FBodResponse():
             return {True, False}
@@ -195,10 +197,10 @@ _start_response_stream = HttpStream.start_response_stream
 
 
 def start_response_stream(self: HttpStream) -> Generator[commands.Command, Any]:
-    """As mitmproxy's, but for answers that have to come whole, or go through more than one stage."""
+    """As mitmproxy's, except for answers that must not stream or that have several stages."""
     if start(self.flow):
         yield from _start_response_stream(self)
-        if self.flow in _overs:
+        if self.flow in _is_over:
             self.server_state = MethodType(_stream_until_over, self)
     else:
         self.server_state = self.state_consume_response_body
@@ -208,26 +210,26 @@ HttpStream.start_response_stream = start_response_stream  # type: ignore[method-
 
 
 def _stream_until_over(self: HttpStream, event: Event) -> Generator[commands.Command, Any]:
-    """A state of mitmproxy's layer: as where it streams, but for answers that end before the upstream's does."""
+    """A state of mitmproxy's layer: like its streaming state, but the client's answer may end before the upstream's."""
     yield from self.state_stream_response_body(event)
-    if not isinstance(event, ResponseData) or not _overs[self.flow]():
+    if not isinstance(event, ResponseData) or not _is_over[self.flow]():
         return
-    yield _no_more(self)
+    yield _stop_upstream(self)
     yield from self.state_stream_response_body(ResponseEndOfMessage(self.stream_id))
     self.server_state = self.state_errored
 
 
-def _no_more(stream: HttpStream) -> SendHttp:
-    """The upstream need not send what is left."""
+def _stop_upstream(stream: HttpStream) -> SendHttp:
+    """Tell the upstream to send no more."""
     code = ErrorCode.RESPONSE_TOO_LARGE
-    return SendHttp(RequestProtocolError(stream.stream_id, "nothing more is taken", code), stream.context.server)
+    return SendHttp(RequestProtocolError(stream.stream_id, "the rest is not needed", code), stream.context.server)
 
 
 _consume_response_body = HttpStream.state_consume_response_body
 
 
 def state_consume_response_body(self: HttpStream, event: Event) -> Generator[commands.Command, Any]:
-    """As mitmproxy's, but for answers that have grown too long: nothing more of them is taken."""
+    """As mitmproxy's, except that it stops receiving an answer that has grown too long."""
     found = _stages.get(self.flow) if isinstance(event, ResponseData) else None
     if (
         found is None or found.instead is None or len(self.response_body_buf) + len(event.data) <= found.most  # type: ignore[attr-defined]
@@ -235,7 +237,7 @@ def state_consume_response_body(self: HttpStream, event: Event) -> Generator[com
         yield from _consume_response_body(self, event)
         return
     self.response_body_buf.clear()
-    yield _no_more(self)
+    yield _stop_upstream(self)
     self.flow.response = found.instead()
     yield from self.send_response()
     self.server_state = self.state_errored

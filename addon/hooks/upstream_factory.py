@@ -9,16 +9,16 @@ from mitmproxy.proxy.mode_specs import ProxyMode, UpstreamMode
 
 from addon.gateway.upstream_factory import Caller
 from addon.hooks.shadow_flows import LoopClient, Origin, ShadowFlows
-from addon.hooks.upstream_pool import Clients
+from addon.hooks.upstream_pool import UpstreamPool
 from addon.loop.upstream import Upstream
 
 
 class MitmUpstreamFactory:
     """`addon.gateway.upstream_factory.UpstreamFactory` as mitmproxy has it."""
 
-    def __init__(self, shadow_flows: ShadowFlows, clients: Clients) -> None:
+    def __init__(self, shadow_flows: ShadowFlows, pool: UpstreamPool) -> None:
         self.shadow_flows = shadow_flows
-        self.clients = clients
+        self.pool = pool
         self._via: server_spec.ServerSpec | None = None
 
     def configure(self, updated: set[str]) -> None:
@@ -38,4 +38,4 @@ class MitmUpstreamFactory:
         # a door keeps its caller's tools whatever its session does: files of -w tell a replay so as well
         metadata = (("session", caller.session), ("client_tools", "keep"))
         loop_client = LoopClient(client, Origin(caller.session, sent), streams, self._via, metadata)
-        return Upstream(self.clients.of, self.shadow_flows.of(loop_client))
+        return Upstream(self.pool.client_for, self.shadow_flows.of(loop_client))

@@ -29,7 +29,7 @@ _MOST_HOSTS = 1024
 """Hosts whose certificate is remembered: clients name regions as they like."""
 
 
-class Clients:
+class UpstreamPool:
     def __init__(self) -> None:
         self._clients: dict[tuple[str, str], httpx2.AsyncClient] = {}
         self._certificates: dict[str, str] = {}
@@ -50,11 +50,11 @@ class Clients:
         self._clients.clear()
         self._certificates.clear()
 
-    def of(self, request: Outgoing) -> httpx2.AsyncClient:
+    def client_for(self, request: Outgoing) -> httpx2.AsyncClient:
         """The pooled client for a request, by its host and the upstream proxy that it goes through."""
-        return self.to(request.url, request.proxy)
+        return self.client_for_url(request.url, request.proxy)
 
-    def to(self, url: str, proxy: str = "") -> httpx2.AsyncClient:
+    def client_for_url(self, url: str, proxy: str = "") -> httpx2.AsyncClient:
         """The pooled client for this URL: directly, or through the upstream proxy of that URL."""
         certificate = self._certificate_for(_host_of(url))
         client = self._clients.get((proxy, certificate))

@@ -14,9 +14,9 @@ from mitmproxy.test import taddons, tflow
 
 from addon.hooks.compose import Toolgraft, build_addons
 from addon.hooks.grafting import Grafting
-from addon.hooks.handover import handover
+from addon.hooks.handover import on_handover
 from addon.hooks.lifecycle import Lifecycle
-from addon.hooks.onward import way
+from addon.hooks.onward import choose_destination
 from addon.hooks.routing import Routing
 from addon.hooks.streams import start
 from addon.loop.server import LoopAnswer
@@ -71,7 +71,7 @@ class Hooks:
         return None if route is None else (route.target.surface, route.session)
 
     def is_grafted(self, flow: http.HTTPFlow) -> bool:
-        return flow in self.part(Grafting)._ways
+        return flow in self.part(Grafting)._requests
 
     async def tools(self, *names: str, session: str = "default") -> None:
         """Give a session a toolset of these tools, without parameters."""
@@ -93,8 +93,8 @@ class Hooks:
 
     def onward(self, flow: http.HTTPFlow) -> LoopAnswer | http.Request | None:
         """Where mitmproxy sends a request whose hooks have run: None where it is sent as it stands."""
-        found = way.pop(flow)
-        return found(flow) if found is not None else None
+        choose = choose_destination.pop(flow)
+        return choose(flow) if choose is not None else None
 
     async def answer(
         self,
@@ -132,7 +132,7 @@ class Hooks:
 
 
 def _hand_over(flow: http.HTTPFlow) -> None:
-    if (settle := handover.pop(flow)) is not None:
+    if (settle := on_handover.pop(flow)) is not None:
         settle(True)
 
 

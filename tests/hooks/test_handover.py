@@ -7,7 +7,7 @@ import pytest
 from mitmproxy.test import tflow
 
 from addon.hooks import handover as module
-from addon.hooks.handover import _flushed, _written, handover
+from addon.hooks.handover import _flushed, _written, on_handover
 
 _MUCH = b"x" * 8_000_000
 
@@ -41,14 +41,14 @@ async def test_an_answer_is_settled_when_the_write_buffer_is_empty(monkeypatch: 
     monkeypatch.setattr(module, "_writer", lambda client: writer)
     flow, settled = tflow.tflow(), asyncio.get_running_loop().create_future()
     writer.write(_MUCH)
-    handover[flow] = settled.set_result
+    on_handover[flow] = settled.set_result
     _written(flow)
     assert not settled.done()
     assert await reader.readexactly(len(_MUCH)) == _MUCH
     async with asyncio.timeout(10):
         assert await settled is True
     at_once: list[bool] = []
-    handover[flow] = at_once.append
+    on_handover[flow] = at_once.append
     _written(flow)
     assert at_once == [True], "there is nothing to be waited for"
     client.close()

@@ -9,7 +9,7 @@ import pytest
 from mitmproxy import http
 
 from addon.hooks.looping import diverted
-from addon.hooks.shadow_flows import ClientsWatcher, proxy_url
+from addon.hooks.shadow_flows import LoopWatcher, proxy_url
 from addon.loop.runner import Runner
 from addon.loop.server import LoopAnswer, LoopServer
 from addon.loop.upstream import Outgoing
@@ -169,7 +169,7 @@ async def test_a_flow_that_another_addon_answers_or_kills_leaves_nothing_behind(
 def client_of(looping: Hooks) -> Any:
     """The HTTP client of the loop that was begun last, for a request to Google."""
     upstream, address = runners(looping)[-1].upstream, runners(looping)[-1].address
-    assert isinstance(upstream.watcher, ClientsWatcher)
+    assert isinstance(upstream.watcher, LoopWatcher)
     via = upstream.watcher._client.via
     return upstream.client(Outgoing(address.method, address.url, address.headers, b"", proxy_url(via)))
 

@@ -9,7 +9,7 @@ from mitmproxy import exceptions, http
 from mitmproxy.test import taddons
 from mitmproxy.test.tflow import tclient_conn
 
-from addon.hooks.shadow_flows import LoopClient, Origin, ShadowFlows, Watched
+from addon.hooks.shadow_flows import LoopClient, Origin, ShadowExchange, ShadowFlows
 from addon.loop.upstream import Address, Outgoing, Received
 
 ADDRESS = Address("POST", "https://gemini.test/v1beta/models/m:generateContent", [(b"x", b"1")])
@@ -87,7 +87,7 @@ class Edits:
         self._response(flow)
 
 
-async def exchanged_with(addon: object) -> tuple[Outgoing | Received, Received | None, Watched]:
+async def exchanged_with(addon: object) -> tuple[Outgoing | Received, Received | None, ShadowExchange]:
     """What was sent, or given in its place; and what the loop got for what was sent."""
     client = LoopClient(tclient_conn(), Origin("default", b"{}"), streams=False)
     got = None

@@ -7,7 +7,7 @@ from mitmproxy import http
 from mitmproxy.addons.modifybody import ModifyBody
 from mitmproxy.test import taddons, tflow
 
-from addon.hooks.streams import came, comes_whole, gone, start, through, whole
+from addon.hooks.streams import comes_whole, ended_whole, receive_whole, run_later_stages, start, stream_through
 from addon.settings import Settings
 
 
@@ -70,18 +70,18 @@ def test_an_answer_goes_through_the_scripts_stages_and_the_addons_own(
     early: Stage | bool, late: Stage | bool | None, last: bool, expected: bytes
 ) -> None:
     flow = flow_of(early)
-    through(flow, Marks(b"o"), last=last)
+    stream_through(flow, Marks(b"o"), last=last)
     assert flow.response is not None
     if late is not None:
         flow.response.stream = late
     assert streamed(flow, b"a", b"b") == expected
-    assert not came(flow)
+    assert not ended_whole(flow)
 
 
 def test_what_comes_before_a_stream_is_done_when_it_begins() -> None:
     begun: list[http.HTTPFlow] = []
     flow = flow_of()
-    through(flow, Marks(b"o"), begun.append)
+    stream_through(flow, Marks(b"o"), begun.append)
     assert begun == []
     streamed(flow, b"a")
     assert begun == [flow]
@@ -101,15 +101,15 @@ def test_an_answer_that_has_to_come_whole_goes_through_them_whole(
     early: Stage | bool, late: Stage | bool | None, expected: bytes
 ) -> None:
     flow = flow_of(early)
-    whole(flow)
+    receive_whole(flow)
     assert flow.response is not None
     assert flow.response.stream is False
     if late is not None:
         flow.response.stream = late
         assert not start(flow), "whatever is wanted"
     flow.response.data.content = b"a"
-    assert came(flow)
-    gone(flow)
+    assert ended_whole(flow)
+    run_later_stages(flow)
     assert flow.response.data.content == expected
     if expected != b"a":
         assert flow.response.headers["content-length"] == str(len(expected))
@@ -121,25 +121,25 @@ def test_of_a_callable_that_fails_nothing_is_shown(early: bool, caplog: pytest.L
         raise ValueError("on purpose")
 
     flow = flow_of(fails if early else False)
-    whole(flow)
+    receive_whole(flow)
     assert flow.response is not None
     if not early:
         flow.response.stream = fails
     flow.response.data.content = b"a secret"
-    assert came(flow)
-    gone(flow)
+    assert ended_whole(flow)
+    run_later_stages(flow)
     assert (flow.response.status_code, flow.response.content) == (502, b"")
     assert "on purpose" in caplog.text
 
 
 def test_a_script_may_have_an_answer_whole_that_would_stream() -> None:
     flow = flow_of()
-    through(flow, Marks(b"o"))
+    stream_through(flow, Marks(b"o"))
     assert flow.response is not None
     flow.response.stream = False
     flow.response.data.content = b"a"
-    assert came(flow)
-    gone(flow)
+    assert ended_whole(flow)
+    run_later_stages(flow)
     assert flow.response.data.content == b"a", "the addon takes it in its own way"
 
 

@@ -89,4 +89,4 @@ async def test_they_go_where_the_proxy_s_own_go(
     assert sent.proxy == proxy
     client = upstream(hooks).client(sent)
     assert client is upstream(hooks).client(sent), "pooled"
-    assert (client is not hooks.part(MitmUpstreamFactory).clients.to(sent.url)) is bool(proxy)
+    assert (client is not hooks.part(MitmUpstreamFactory).pool.client_for_url(sent.url)) is bool(proxy)

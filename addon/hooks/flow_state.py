@@ -1,11 +1,13 @@
-"""What the hooks keep of a flow, for as long as the flow lives."""
+"""State that the hooks keep on each flow, as long as the flow lives."""
 
 from mitmproxy import http
 
 
-class PerFlow[T]:
-    """A mapping by flow, kept in an attribute of each flow: it goes with the flow, and a look-up costs a tenth of what
-    one in a WeakKeyDictionary does. Flows that are copied or written to a file leave it behind."""
+class FlowState[T]:
+    """A typed attribute of flows. Each module declares its own, so only its own kind of flow has it.
+
+    The value is stored on the flow: a look-up costs a tenth of that in a WeakKeyDictionary. Copies of a flow, and flows
+    in a file, do not have it."""
 
     def __init__(self, name: str) -> None:
         self._name = f"_toolgraft_{name}"
@@ -15,7 +17,7 @@ class PerFlow[T]:
         return found
 
     def pop(self, flow: http.HTTPFlow) -> T | None:
-        """Take it away; None where there is nothing."""
+        """Remove and return the value, if any."""
         found: T | None = flow.__dict__.pop(self._name, None)
         return found
 
