@@ -173,7 +173,7 @@ ConnectionHandler.wakeup = wakeup  # type: ignore[method-assign]
 
 
 class Loops(layer.Layer):
-    """Takes the place of a server's connection in mitmproxy's HTTP layer: requests come in, answers of loops go out. One
+    """Takes the place of a server's connection in mitmproxy's HTTP layer: requests in, answers of loops out. One
     instance serves all loops of a client's connection."""
 
     def __init__(self, context: Context) -> None:
