@@ -47,7 +47,7 @@ def read(document: Any) -> GeminiRequest:
     for key, value in document.items():
         name = camel(key)
         if name not in _KNOWN:
-            raise _wrong(key, f"unknown field. Known fields: {', '.join(_KNOWN)}")
+            raise _wrong(key, f"unknown; known fields: {', '.join(_KNOWN)}")
         if name in fields:
             raise _wrong(key, "given twice, in camelCase and snake_case: give one")
         fields[name] = value

@@ -1,7 +1,7 @@
-"""Who asks the control API, what a token may do, and what a route asks of it.
+"""The rights of a caller, and the rights that a route needs.
 
-A route states what it needs by `needs`; one that states nothing is for `admin` alone. A token for one session reaches
-that session, and nothing that is of no session.
+A route declares its rights with `needs`; without it, the route needs `admin`. A token for one session can use only that
+session, and no route that belongs to no session.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ SESSION_HEADER = "x-graft-session"
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """What one caller may do. `token`: the id of its token. `session` None: all of them."""
+    """The rights of one caller. `token`: the id of its token. `session` None: all sessions."""
 
     token: str
     scopes: frozenset[Right]
@@ -33,24 +33,23 @@ class Access:
         """Raises Problem (403)."""
         if not self.allows(*rights):
             needed = " or ".join(dict.fromkeys((*rights, "admin")))
-            raise Problem(403, f"this token may {', '.join(sorted(self.scopes))}; here one is needed that may {needed}")
+            raise Problem(403, f"this token has the scopes {', '.join(sorted(self.scopes))}; needed: {needed}")
 
     def check_session(self, session: str) -> None:
         """Raises Problem (403)."""
         if self.session is not None and session != self.session:
-            raise Problem(403, f"this token is for the session {self.session} alone", field="session")
+            raise Problem(403, f"this token is only for the session {self.session}", field="session")
 
 
 OWNER = Access("own", frozenset({"admin"}))
-"""Whoever has the proxy's own token."""
+"""A caller with the proxy's own token."""
 
 ANYONE = Access("none", frozenset({"admin"}))
-"""Where no token is asked for."""
+"""Any caller, if no token is required."""
 
 
 def needs[F: Callable[..., Any]](*rights: Right) -> Callable[[F], F]:
-    """Marks a route's handler as one for callers that have one of these rights. Stands below the decorator that makes
-    it a route."""
+    """Restricts a route's handler to callers with one of these rights. Goes below the route decorator."""
 
     def mark(handler: F) -> F:
         handler.__dict__["needs"] = rights

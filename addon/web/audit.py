@@ -1,9 +1,8 @@
-"""The audit log: which token did what, as JSON lines in the state folder, to which is only ever added.
+"""The audit log: which token did what, as JSON lines in an append-only file in the state folder.
 
-A line is written before the action, and is on disk by then (unless `graft_durability` is `process`): what cannot be
-logged is not done, and what a crash or a power failure interrupts is in the log. If the action fails after that, a
-second line with the same `id` says so. Lines that come at the same time share a flush, which takes milliseconds in a
-thread.
+A line is on disk before its action starts (unless `graft_durability` is `process`). So an action that cannot be logged
+is not done, and an action that a crash or a power failure interrupts is in the log. If the action fails later, a second
+line with the same `id` says so. Lines that come at the same time share a flush, which takes milliseconds in a thread.
 """
 
 import asyncio
@@ -30,7 +29,7 @@ _encode = json.JSONEncoder().encode  # in ASCII: no name can forge a line
 
 
 class Audit:
-    """`durable`: its lines survive a power failure."""
+    """`durable`: lines survive a power failure."""
 
     def __init__(self, state: Path, *, durable: bool) -> None:
         self._state = state
@@ -38,28 +37,28 @@ class Audit:
         self._durable = durable
         self._lines: list[bytes] = []
         self._writer: asyncio.Task[OSError | None] | None = None
-        """Writes the lines that wait."""
+        """Writes the waiting lines."""
         self._write_lock = asyncio.Lock()
 
     @asynccontextmanager
     async def action(self, caller: Access, name: str, **details: Any) -> AsyncGenerator[None]:
-        """Around what a caller has done. Raises Problem (503) where it cannot be logged, before anything is done."""
+        """Logs an action of a caller. Raises Problem (503) before the action if it cannot be logged."""
         entry_id = secrets.token_hex(6)
         begun = False
         try:
             if error := await self._write(_line(entry_id, caller, name, details)):
                 logger.error("%s: cannot be written: %s", self._path, error.strerror or error)
-                raise Problem(503, "the audit log cannot be written; nothing was changed")
+                raise Problem(503, "the audit log cannot be written, so the action was not done; nothing was changed")
             begun = True
             yield
         except BaseException as error:
             if begun or isinstance(error, asyncio.CancelledError):
-                with suppress(OSError):  # the line before says that it was begun
+                with suppress(OSError):  # the first line is already in the log
                     self._append(_line(entry_id, caller, name, {"refused": type(error).__name__}))
             raise
 
     async def _write(self, line: bytes) -> OSError | None:
-        """What kept the line from the log, if anything did."""
+        """Append a line. Returns the error, if any."""
         if not self._durable:
             try:
                 self._append(line)
@@ -72,7 +71,7 @@ class Audit:
         return await asyncio.shield(self._writer)
 
     async def _write_lines(self) -> OSError | None:
-        async with self._write_lock:  # what comes meanwhile is written together
+        async with self._write_lock:  # lines that arrive meanwhile are written together
             lines, self._lines, self._writer = b"".join(self._lines), [], None
             try:
                 await asyncio.to_thread(self._append, lines, True)
@@ -94,7 +93,7 @@ class Audit:
             os.close(descriptor)
 
     def _open(self) -> int:
-        """Anew for each write: somebody may have moved the file away."""
+        """Opened for each write, because somebody may have moved the file away."""
         try:
             return os.open(self._path, _FLAGS, 0o600)
         except FileNotFoundError:

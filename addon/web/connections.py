@@ -1,6 +1,6 @@
-"""The connections of the control API's port: how many there may be, and how long and how large a request's head.
+"""Limits for connections to the control API's port: their number, and the time and size of a request's head.
 
-uvicorn waits for ever for a first request, and takes a head of any size.
+uvicorn waits for a first request without a limit, and accepts a head of any size.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from addon.web.problems import MEDIA_TYPE
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """`connections` at once, `head` bytes of a request's line and headers, which come within `seconds`."""
+    """`connections`: at once. `head`: bytes of the request line and headers, which must arrive within `seconds`."""
 
     connections: int = 4096
     head: int = 65536
@@ -24,8 +24,8 @@ class Bounds:
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """Where there are too many connections, the one that has been idle for longest gives way to the new one; where none
-    is idle, the new one is refused."""
+    """If there are too many connections, the longest idle one is closed for the new one. If none is idle, the new one
+    is refused."""
 
     def __init__(self, bounds: Bounds, **given: Any) -> None:
         super().__init__(**given)
@@ -33,9 +33,9 @@ class BoundedProtocol(HttpToolsProtocol):
         self._clock: asyncio.TimerHandle | None = None
         self._idle_since = 0.0
         self._is_disconnected = False
-        """Whether the client had gone before all of an answer was written to it."""
+        """Whether the client disconnected before a whole answer was written."""
         self._head: int | None = 0
-        """Bytes of the head that is being read, behind the first that came; None while none is."""
+        """Bytes of the current head after its first piece; None while no head is being read."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -48,7 +48,7 @@ class BoundedProtocol(HttpToolsProtocol):
                 longest.connections.discard(longest)
                 longest.transport.abort()
             else:
-                self._refuse(503, "there are too many connections (graft_max_connections): try again later")
+                self._refuse(503, "too many open connections (graft_max_connections): try again later")
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._unwatch()
@@ -67,7 +67,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self.transport.set_write_buffer_limits()
 
     async def flushed(self) -> bool:
-        """Whether the operating system has taken all of the answer that was written, for a client that was there."""
+        """Wait until the operating system has the whole answer. Returns whether the client was still connected."""
         await self.flow.drain()
         return not self._is_disconnected
 
@@ -111,7 +111,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         self._idle_since = self.loop.time()
-        if self.cycle.keep_alive and self.transport.is_closing():  # else uvicorn has closed it
+        if self.cycle.keep_alive and self.transport.is_closing():  # otherwise uvicorn has closed it
             self._is_disconnected = True
         if self.transport.get_write_buffer_size():
             self.transport.set_write_buffer_limits(0)  # writing is paused until nothing is left

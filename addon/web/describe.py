@@ -1,4 +1,4 @@
-"""What the OpenAPI document says beside what the handlers' signatures say: answers with their examples, problems."""
+"""Additions to the OpenAPI document that handler signatures do not give: answers with examples, and refusals."""
 
 import http
 from typing import Any
@@ -16,7 +16,7 @@ type Responses = dict[int | str, dict[str, Any]]
 _REFERENCE = {"$ref": f"#/components/schemas/{ProblemBody.__name__}"}
 _EXAMPLE = {"type": "about:blank", "title": "Unprocessable Content", "status": 422}
 REFUSED: dict[str, Any] = {
-    "description": "A refusal: what is wrong, and where",
+    "description": "A refusal: what is wrong, and in which field",
     "content": {
         MEDIA_TYPE: {
             "schema": _REFERENCE,
@@ -24,17 +24,17 @@ REFUSED: dict[str, Any] = {
         }
     },
 }
-"""Any refusal of an operation, unless its path has another form for them."""
+"""Any refusal of an operation, unless its path has its own form of refusals."""
 
 _TOKEN = {401: "No token, or one that is unknown or revoked"}
-_PLACE = {403: "A Host that is not this machine's, a page of another origin, or a token that may not do this"}
-_STORE = {503: "The store does not answer, or what was done may be lost in a power failure; or the proxy is ending"}
+_PLACE = {403: "A Host that is not this machine, a page of another origin, or a token without the needed right"}
+_STORE = {503: "The store does not answer, a power failure may undo the change, or the proxy is stopping"}
 _BODY = {
-    400: "The body is not JSON that can be kept",
+    400: "The body is not JSON that can be stored",
     413: "The body is larger than graft_max_body",
     415: "The body is not application/json",
 }
-_FITS = {422: "A field, a parameter or a tool does not fit"}
+_FITS = {422: "A field, a parameter or a tool is not valid"}
 
 
 def group(tag: str) -> APIRouter:
@@ -50,8 +50,8 @@ def answers(
     refused: dict[str, Any] = REFUSED,
     **problems: str,
 ) -> Responses:
-    """The `responses=` of an operation: its success, and the refusals that are its own, as `p404="why"`. `refused`: how
-    refusals are written at its path."""
+    """The `responses=` of an operation: its success and its own refusals, as `p404="why"`. `refused`: the form of
+    refusals at its path."""
     success: dict[str, Any] = {
         "description": "Success",
         "content": {media_type: {"example": example}},
@@ -67,14 +67,14 @@ def nothing(description: str, **problems: str) -> Responses:
 
 
 def body_example(example: Any, schema: dict[str, Any] | None = None) -> dict[str, Any]:
-    """For `openapi_extra`: the example of a request's body, and its schema where the handler's signature has none."""
+    """For `openapi_extra`: an example of the body, and its schema if the handler's signature has none."""
     if schema is None:
         return {"requestBody": {"content": {"application/json": {"example": example}}}}
     return {"requestBody": {"required": True, "content": {"application/json": {"example": example, "schema": schema}}}}
 
 
 def add_refusals(operation: dict[str, Any]) -> None:
-    """What any operation of its kind may be refused with, beside its own refusals."""
+    """Add the refusals that all operations of this kind have in common."""
     responses = operation["responses"]
     form, is_open = responses["default"], operation.get("security") == []
     common = _PLACE if is_open else _TOKEN | _PLACE | _STORE

@@ -1,4 +1,4 @@
-"""The client at the other end of a long answer: whether it is still there, while something else is waited for."""
+"""Notices that a client hangs up while its long answer waits for something else."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -11,10 +11,10 @@ from addon.web import tasks
 
 
 class DisconnectWatcher:
-    """`async with DisconnectWatcher(receive, *ends)`: `gone` turns true once the client hung up or one of the
-    events is set, such as that the server is stopping.
+    """`async with DisconnectWatcher(receive, *ends)`: `gone` becomes true when the client hangs up or one of the events
+    is set, for example because the server stops.
 
-    Inside the block nothing else may call `receive`.
+    Nothing else may call `receive` inside the block.
     """
 
     def __init__(self, receive: Receive, *ends: asyncio.Event) -> None:
@@ -38,14 +38,16 @@ class DisconnectWatcher:
         return any(end.done() for end in self._ends)
 
     async def wait[T](self, coroutine: Coroutine[Any, Any, T]) -> T | None:
-        """What the coroutine gives, or None (and it is cancelled) if the client is gone before."""
+        """The coroutine's result. If the client goes first, the coroutine is cancelled and the result is None."""
         task = tasks.spawn(coroutine, name="wait")
         try:
             await asyncio.wait((task, *self._ends), return_when=asyncio.FIRST_COMPLETED)
         finally:
             if was_cut := not task.done():
                 await tasks.cancel(task)
-        if task.cancelled() or (was_cut and task.exception() is not None):  # how it fails then concerns nobody
+        if task.cancelled() or (
+            was_cut and task.exception() is not None
+        ):  # the error of a cancelled task is irrelevant
             return None
         return task.result()
 

@@ -1,8 +1,8 @@
-"""The API's own description: `/openapi.json`, and the page `/docs` that shows it.
+"""The API's description: `/openapi.json`, and the page `/docs` that shows it.
 
-The page is Swagger UI, and people type the token into it: all it is made of is served from here, and its
-Content-Security-Policy lets in nothing else. So it works without a network as well. None of it needs the token: it
-holds nothing but what is in this program.
+The page is Swagger UI, and people type the token into it. So all its files are served from here, its
+Content-Security-Policy allows no others, and it works without a network. The description needs no token, because it
+contains only what is public in this program.
 """
 
 import functools
@@ -20,8 +20,8 @@ from addon.web.problems import ProblemBody
 from addon.web.routing import DirectRoute, reply
 
 _DESCRIPTION = (
-    "Read the calls that were captured, answer them, and set tools. "
-    "Every refusal is an `application/problem+json` that names what is wrong."
+    "Read captured calls, answer them, and set tools. "
+    "Every refusal is an `application/problem+json` document that names what is wrong."
 )
 
 _PAGE = """<!DOCTYPE html>
@@ -42,7 +42,7 @@ _PAGE = """<!DOCTYPE html>
 """
 _START = """SwaggerUIBundle({url: "openapi.json", dom_id: "#swagger-ui", deepLinking: true, validatorUrl: null});
 """
-# Swagger UI has its images inside its stylesheet
+# Swagger UI's images are data URLs in its stylesheet
 _POLICY = "default-src 'self'; img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
 
@@ -61,7 +61,7 @@ def describe(routes: list[DirectRoute], version: str) -> dict[str, Any]:
 
 
 def documentation(routes: list[DirectRoute], version: str) -> list[DirectRoute]:
-    """The routes of the description of these routes."""
+    """The routes that serve the description of the given routes."""
     made: list[dict[str, Any]] = []
 
     async def openapi() -> Response:
@@ -93,7 +93,7 @@ def _shows(content: Callable[[], str | bytes], media_type: str) -> Callable[[], 
 
 @functools.cache
 def _swagger(name: str) -> bytes:
-    """A file of Swagger UI. Of the package that brings it nothing is run, and nothing is imported."""
+    """A file of Swagger UI. The package that contains it is not imported."""
     found = importlib.util.find_spec("fastapi_offline")
     assert found is not None
     assert found.submodule_search_locations

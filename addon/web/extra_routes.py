@@ -1,4 +1,4 @@
-"""What others serve at the control API's port: their routes, behind the same guard, and the words of their refusals."""
+"""Further routes at the control API's port, behind the same guard, and the form of their refusals."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,8 +10,8 @@ from addon.web.problems import Dialect, Problem
 
 @dataclass(frozen=True, slots=True)
 class ExtraRoutes:
-    """`routes`: those of a `describe.group`. `dialects`: for each path whose callers know no problem documents, and all
-    that is below it, their own form."""
+    """`routes`: the routes of a `describe.group`. `dialects`: the form of refusals for paths whose callers do not know
+    problem documents, and for everything below these paths."""
 
     routes: Sequence[BaseRoute] = ()
     dialects: Mapping[str, Dialect] = field(default_factory=dict)

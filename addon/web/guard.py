@@ -1,8 +1,8 @@
-"""The door of the control API: one ASGI layer that every request passes before anything else looks at it.
+"""The guard of the control API: an ASGI layer that checks every request first.
 
-Checked in this order, so that nothing is told to whom it is not for: `Host`, `Origin` and `Sec-Fetch-Site`, the
-bearer token, the body's type and size. Knows no route, but for the paths that need no token. What the token may do is
-left in the scope, as `access`: each route asks for its own.
+It checks `Host`, `Origin` and `Sec-Fetch-Site`, then the bearer token, then the body's type and size. This order tells
+an unauthorised caller nothing more. The guard knows no routes except the paths that need no token. It puts the caller's
+rights into the scope, as `access`; each route checks them.
 """
 
 import hmac
@@ -26,8 +26,8 @@ _HEADERS = "authorization, content-type, last-event-id, x-goog-api-key, x-graft-
 
 
 class Guard:
-    """`settings` are asked for anew for each request: some of them change. `token` is the proxy's own, and `tokens` are
-    the others; None: nobody is asked for one. `open_paths` need none in any case."""
+    """`settings` is called for each request, because options may change. `token`: the proxy's own; None: no token is
+    required. `tokens`: all others. `open_paths` never need a token."""
 
     def __init__(
         self,
@@ -68,16 +68,20 @@ class Guard:
         host = headers.get(b"host", b"").decode("latin-1")
         settings = self._settings()
         if not host_allowed(host, settings.allow_hosts):
-            raise Problem(403, "Host: not a name of this machine; graft_allow_hosts lists others", field="Host")
+            raise Problem(403, "Host: not a name of this machine. Add other names to graft_allow_hosts", field="Host")
         origin, site = headers.get(b"origin"), headers.get(b"sec-fetch-site")
         if origin is None and site is None:
             return
         if not page_allowed(_text(origin), _text(site), settings.allow_origins, host=host):
             field = "Sec-Fetch-Site" if origin is None else "Origin"
-            raise Problem(403, f"{field}: not for pages of other sites; graft_allow_origins lists those", field=field)
+            raise Problem(
+                403,
+                f"{field}: pages of other sites are refused. Add allowed origins to graft_allow_origins",
+                field=field,
+            )
 
     def _access(self, authorization: bytes) -> Access:
-        """What the caller may do. Raises Problem (401, 503)."""
+        """The caller's rights. Raises Problem (401, 503)."""
         if self._token is None:
             return ANYONE
         scheme, _, given = authorization.partition(b" ")
@@ -98,15 +102,15 @@ class Guard:
             return self._tokens.access(given.decode("latin-1"))
         except OSError as error:
             logger.error("%s", error)
-            raise Problem(503, "the tokens cannot be read; the proxy's log has more") from None
+            raise Problem(503, "the tokens cannot be read; see the proxy's log") from None
 
     def _checked_body(self, headers: Mapping[bytes, bytes], receive: Receive) -> Receive:
-        """`receive`, which raises a Problem (413) once more has come than fits. Raises Problem itself (413, 415)."""
+        """Wraps `receive`, which then raises Problem (413) for a too large body. Raises Problem (413, 415) itself."""
         media_type = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
         if media_type != b"application/json":
             raise Problem(415, "Content-Type: must be application/json", field="Content-Type")
         limit = self._settings().max_body
-        too_large = Problem(413, f"the body is larger than graft_max_body, {limit} bytes")
+        too_large = Problem(413, f"the body is larger than graft_max_body ({limit} bytes)")
         length = headers.get(b"content-length", b"")
         if length.isdigit() and int(length) > limit:
             raise too_large
@@ -128,7 +132,7 @@ def _text(header: bytes | None) -> str | None:
 
 
 def _with_cors(send: Send, origin: bytes) -> Send:
-    """`send`, which lets pages of an origin that was found allowed read the answer."""
+    """Wraps `send` so that pages of this allowed origin can read the answer."""
 
     async def with_cors(message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -140,7 +144,7 @@ def _with_cors(send: Send, origin: bytes) -> Send:
 
 
 async def _answer_preflight(send: Send, headers: Mapping[bytes, bytes]) -> None:
-    """What a browser asks before it sends a request with a token: methods and headers that may be used."""
+    """Answers a CORS preflight, which a browser sends before a request with a token."""
     allowed = [
         (b"access-control-allow-methods", _METHODS.encode()),
         (b"access-control-allow-headers", _HEADERS.encode()),

@@ -1,7 +1,7 @@
-"""Errors of the control API, as `application/problem+json` (RFC 9457), or in the dialect of a path's callers.
+"""Errors of the control API, as `application/problem+json` (RFC 9457), or in the form of a path's callers.
 
-One place turns whatever a handler raised into an answer. Nothing that a caller did not send itself goes into one: no
-traceback, no path, no store's own words.
+One function turns every exception of a handler into an answer. Answers contain only what the caller sent: no traceback,
+no path and no message of the store.
 """
 
 import http
@@ -34,18 +34,18 @@ MEDIA_TYPE = "application/problem+json"
 
 
 class ProblemBody(BaseModel):
-    """What every refusal looks like."""
+    """The body of every refusal."""
 
     type: str = "about:blank"
     title: str = Field(examples=["Unprocessable Content"])
     status: int = Field(examples=[422])
     detail: str = Field(examples=["delivery: 'later' does not fit: must be 'auto', 'placeholder', 'loop' …"])
-    field: str | None = Field(None, description="The field, parameter or header that is wrong, where one is.")
-    tool: str | None = Field(None, description="The name of the tool that is wrong, where one is.")
+    field: str | None = Field(None, description="The wrong field, parameter or header, if any.")
+    tool: str | None = Field(None, description="The name of the wrong tool, if any.")
 
 
 class Problem(Exception):
-    """A refusal. `extra` are members beside the standard ones (`field`, `tool`); those that are None are left out."""
+    """A refusal. `extra`: further members, such as `field` and `tool`; members that are None are left out."""
 
     def __init__(self, status: int, detail: str, *, headers: Mapping[str, str] | None = None, **extra: Any) -> None:
         super().__init__(detail)
@@ -62,26 +62,26 @@ class Problem(Exception):
 
 
 type Dialect = Callable[[Problem], Response]
-"""How a refusal is written."""
+"""Writes a refusal in the form that a path's callers understand."""
 
 
 def refusal(problem: Problem, scope: Scope) -> Response:
-    """The answer to a request that is refused, in its caller's dialect."""
+    """The answer to a refused request, in its caller's dialect."""
     dialect: Dialect = scope.get("dialect", Problem.response)
     return dialect(problem)
 
 
 @contextmanager
 def storable_json() -> Iterator[None]:
-    """Around what looks whether JSON can hold a body, as the store does with results: where it cannot, a 400."""
+    """Turns a ValueError into Problem (400), for code that checks whether JSON can represent a body."""
     try:
         yield
     except ValueError as error:
-        raise Problem(400, f"the body is not JSON that can be kept: {error}") from None
+        raise Problem(400, f"the body is not JSON that can be stored: {error}") from None
 
 
 def problem_of(error: Exception) -> Problem:
-    """The refusal that a handler's exception means; a 500 (and a logged traceback) where the mistake is ours."""
+    """The refusal for a handler's exception. An unexpected exception is a 500, and its traceback is logged."""
     match error:
         case Problem():
             return error
@@ -90,13 +90,15 @@ def problem_of(error: Exception) -> Problem:
         case UnknownCall():
             return Problem(404, "there is no such call")
         case AlreadyAnswered():
-            return Problem(409, f"the call is already {error.call.status}, with another body: the first answer stands")
+            return Problem(
+                409, f"the call is already {error.call.status}, with a different body: the first answer is kept"
+            )
         case LeaseLost():
-            return Problem(409, f"the call is {_status_text(error.call)}; this worker does not have it")
+            return Problem(409, f"the call is {_status_text(error.call)}; this worker has no lease of it")
         case Decided() if error.call.status is Status.EXPIRED:
             return Problem(409, "what waited for this call is gone, and the call is expired")
         case Decided():
-            return Problem(409, f"the call is {_status_text(error.call)}; it does not wait for this decision")
+            return Problem(409, f"the call is {_status_text(error.call)}; it is not waiting for this decision")
         case ProxyGone():
             return Problem(409, "what waited for this call is gone, and the call is expired")
         case BadCursor():
@@ -112,7 +114,7 @@ def problem_of(error: Exception) -> Problem:
             _log.warning("the store failed: %s", error)
             return Problem(503, "the store cannot be used now; nothing was changed", headers={"Retry-After": "1"})
     _log.error("the control API failed", exc_info=error)
-    return Problem(500, "the control API failed; the proxy's log has more")
+    return Problem(500, "the control API failed; see the proxy's log")
 
 
 def _status_text(call: Call) -> str:
@@ -120,14 +122,14 @@ def _status_text(call: Call) -> str:
 
 
 def invalid(error: ValidationError, *, name: str = "", known: Collection[str] = ()) -> Problem:
-    """A 422 for the first mistake: the field (`name` where the error itself has none), its value and what fits.
+    """A 422 for the first mistake: the field (`name` if the error has none), its value and what fits.
 
-    `known` are the names that could have been meant by an unknown one.
+    `known`: the known names, which are listed if a name is unknown.
     """
     first = error.errors(include_url=False)[0]
     field = ".".join(str(step) for step in first["loc"]) or name
     if first["type"] == "extra_forbidden":
-        return Problem(422, f"{field}: unknown; known are {', '.join(known)}", field=field)
+        return Problem(422, f"{field}: unknown; known names: {', '.join(known)}", field=field)
     if first["type"] == "missing":
         return Problem(422, f"{field}: missing", field=field)
     value = repr(first["input"])

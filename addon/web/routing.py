@@ -1,12 +1,12 @@
-"""How a request becomes a handler's arguments, and how fast.
+"""Turns requests into the arguments of handlers, without FastAPI's overhead.
 
 Handlers are declared as in any FastAPI application, and FastAPI makes the OpenAPI document from their signatures. At
-run time `DirectRoute` calls them itself: FastAPI's own machinery (dependency solving, exit stacks, response models)
-costs the proxy, which shares the event loop, more than the handlers do.
+run time `DirectRoute` calls them itself: FastAPI's machinery (dependency solving, exit stacks, response models) costs
+more than the handlers, and the proxy shares the event loop.
 
 A parameter of a handler is one of: `ApiDep`; `CallerDep`; `Request`; a path parameter; a pydantic model `Annotated[…,
-Query()]`; one `Annotated[…, Body()]`, whose default, if it has one, stands for an empty body. Anything else is refused
-when the route is made. Handlers return ready responses.
+Query()]`; one `Annotated[…, Body()]`, whose default, if any, is used for an empty body. Anything else is refused when
+the route is made. Handlers return ready responses.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ from store.base import Store, UnknownCall
 _log = logging.getLogger(__name__)
 
 _LARGE = 256 * 1024
-"""Bytes of a body after whose parsing the proxy gets its turn. A thread would not help: the parser holds the GIL."""
+"""After parsing a body of this many bytes, other tasks run first. A thread would not help: the parser holds the GIL."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -61,7 +61,7 @@ class ApiContext:
     active_requests: int = 0
 
     def ends(self, caller: Access) -> Sequence[asyncio.Event]:
-        """What ends a long answer to this caller."""
+        """The events that end a long answer to this caller."""
         return [self.stopping] if caller in (OWNER, ANYONE) else [self.stopping, self.tokens.end(caller)]
 
 
@@ -82,7 +82,7 @@ CallerDep = Annotated[Access, Depends(_access_of)]
 
 
 def reply(value: Any, status: int = 200) -> Response:
-    """A JSON answer: of a pydantic model or of plain data."""
+    """A JSON answer from a pydantic model or plain data."""
     return Response(pydantic_core.to_json(value), status, media_type="application/json")
 
 
@@ -96,7 +96,9 @@ class DirectRoute(APIRoute):
         if self.methods and scope["method"] not in self.methods:
             allowed = {m for r in scope["router"].routes if r.path == self.path for m in r.methods}
             allow = ", ".join(sorted(allowed))
-            problem = Problem(405, f"{scope['method']} is not for this path: {allow}", headers={"Allow": allow})
+            problem = Problem(
+                405, f"{scope['method']} is not supported at this path. Use {allow}", headers={"Allow": allow}
+            )
             await refusal(problem, scope)(scope, receive, send)
             return
         await self.app(scope, receive, send)
@@ -105,7 +107,7 @@ class DirectRoute(APIRoute):
 def _direct(
     endpoint: Callable[..., Awaitable[Response]], path_names: set[str], needs: tuple[Right, ...] | None
 ) -> Callable[..., Awaitable[None]]:
-    """`needs` None: the route is open to everybody."""
+    """`needs` None: the route needs no token."""
     binders, body_name, read_body = _bind(endpoint, path_names)
 
     async def handle(request: Request) -> Response:
@@ -139,8 +141,8 @@ def _direct(
 
 
 async def _restrict_to_session(request: Request, arguments: dict[str, Any], *, by_header: bool) -> None:
-    """A caller whose token is for one session gets that session: where the request names none, it is the one that is
-    meant. `by_header`: the request names its session there. Raises Problem (403), UnknownCall."""
+    """Restrict a caller whose token is for one session to that session, which is also the default. `by_header`: the
+    request names its session in a header. Raises Problem (403), UnknownCall."""
     access, bound = _access_of(request), by_header
     own = access.session
     assert own is not None
@@ -164,14 +166,14 @@ async def _restrict_to_session(request: Request, arguments: dict[str, Any], *, b
             continue
         bound = True
     if not bound:
-        raise Problem(403, f"this token is for the session {own} alone, and this is of no session")
+        raise Problem(403, f"this token is only for the session {own}, and this path belongs to no session")
 
 
 type _Binders = dict[str, Callable[[Request], Any]]
 
 
 def _bind(endpoint: Callable[..., Any], path_names: set[str]) -> tuple[_Binders, str, Callable[[bytes], Any] | None]:
-    """Ways to make each argument from the request, and the one that is made from the body. Raises TypeError."""
+    """For each argument a function that makes it from the request, and the argument for the body. Raises TypeError."""
     binders: _Binders = {}
     body_name, read_body = "", None
     for name, parameter in inspect.signature(endpoint, eval_str=True).parameters.items():
@@ -190,7 +192,7 @@ def _bind(endpoint: Callable[..., Any], path_names: set[str]) -> tuple[_Binders,
         elif any(isinstance(m, params.Query) for m in metadata):
             binders[name] = _query_binder(annotation)
         else:
-            raise TypeError(f"{endpoint.__module__}.{endpoint.__name__}: {name} is nothing that a request can give")
+            raise TypeError(f"{endpoint.__module__}.{endpoint.__name__}: {name} cannot be filled from a request")
     return binders, body_name, read_body
 
 
@@ -238,10 +240,10 @@ def _body_reader(annotation: Any, default: Any) -> Callable[[bytes], Any]:
 def parse(body: bytes) -> Any:
     """The JSON of a body: strict (no NaN, no lone surrogates). Raises Problem (400).
 
-    A number beyond a double comes out as infinity. To look for those here would take longer than all the rest: what is
-    kept of a body is checked where it is (`storable_json`).
+    A number too large for a double becomes infinity. Finding those here would take longer than everything else, so a
+    body is checked where it is stored (`storable_json`).
     """
     try:
         return pydantic_core.from_json(body, allow_inf_nan=False)
     except ValueError as error:
-        raise Problem(400, f"the body is not JSON that can be kept: {error}") from None
+        raise Problem(400, f"the body is not JSON that can be stored: {error}") from None

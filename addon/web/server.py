@@ -1,7 +1,7 @@
-"""Serves the control API in the event loop that runs already: the proxy's.
+"""Serves the control API in the proxy's event loop.
 
-uvicorn's server, without what `serve` does for a program of its own: no signal handlers, no logging set-up, no
-`sys.exit`. The socket is bound before, so that a port that is taken is an error like any other.
+uvicorn's server without signal handlers, logging set-up and `sys.exit`, which `serve` would add. The socket is bound
+first, so that a port in use is an ordinary error.
 """
 
 import asyncio
@@ -22,10 +22,10 @@ _CHOOSE = "choose another with --set graft_control=host:port"
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A socket that listens; port 0 takes a free one. Raises OSError, whose message says what to do."""
+    """A listening socket; port 0 chooses a free port. Raises OSError with a message that says what to do."""
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     try:
-        # the protocol is named: without it asyncio does not know TCP when it sees it, and leaves Nagle's delay on
+        # without the protocol asyncio does not recognise TCP, and Nagle's delay stays on
         family, kind, protocol, _, where = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP, flags=socket.AI_PASSIVE
         )[0]
@@ -36,7 +36,7 @@ def bind(host: str, port: int) -> socket.socket:
             if family == socket.AF_INET6:
                 listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             listener.bind(where)
-            # two sockets may be bound to one port as long as neither listens
+            # bind alone does not detect a port in use: two sockets may be bound to it while neither listens
             listener.listen(128)
             listener.setblocking(False)
         except BaseException:
@@ -49,7 +49,7 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def url_of(listener: socket.socket) -> str:
-    """The URL under which a listening socket is reached from this machine."""
+    """The URL of a listening socket for clients on this machine."""
     host, port = listener.getsockname()[:2]
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
@@ -64,7 +64,7 @@ class StoppableApp(Protocol):
 
 
 class ControlServer:
-    """Serves `app` on `listener`, which it closes at the end. `grace`: seconds that answers may take to end."""
+    """Serves `app` on `listener`, and closes it at the end. `grace`: seconds that answers have to finish."""
 
     def __init__(self, app: StoppableApp, listener: socket.socket, *, grace: int = 1, bounds: Bounds = _BOUNDS) -> None:
         self._app = app
@@ -88,7 +88,7 @@ class ControlServer:
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Returns once requests are answered."""
+        """Returns when the server accepts requests."""
         config, server = self._server.config, self._server
         config.load()
         server.lifespan = config.lifespan_class(config)
@@ -96,7 +96,7 @@ class ControlServer:
         self._task = tasks.spawn(server.main_loop(), name="control API")
 
     async def stop(self) -> None:
-        """End long answers, give the others `grace` seconds, and close everything. Stopping twice is fine."""
+        """End long answers, give the others `grace` seconds, and close everything. May be called twice."""
         self._app.stop()
         if self._task is None:
             self._listener.close()
@@ -107,7 +107,7 @@ class ControlServer:
             server.close()
         self._listener.close()
         state = self._server.server_state
-        if state.connections or state.tasks:  # without any, uvicorn would wait all the same
+        if state.connections or state.tasks:  # uvicorn's shutdown waits even without connections
             await self._server.shutdown(sockets=[self._listener])
         for server in self._server.servers:
             server.abort_clients()

@@ -1,4 +1,4 @@
-"""Background tasks that are not lost: the event loop itself only keeps weak references to them."""
+"""Background tasks with strong references; the event loop itself keeps only weak ones."""
 
 import asyncio
 import logging
@@ -10,7 +10,7 @@ _running: set[asyncio.Task[Any]] = set()
 
 
 def spawn[T](coroutine: Coroutine[Any, Any, T], *, name: str) -> asyncio.Task[T]:
-    """Run a coroutine beside the caller, in the running loop. The task is kept until it ends."""
+    """Run a coroutine as a background task in the running loop."""
     task = asyncio.get_running_loop().create_task(coroutine, name=name)
     _running.add(task)
     task.add_done_callback(_running.discard)
@@ -18,7 +18,7 @@ def spawn[T](coroutine: Coroutine[Any, Any, T], *, name: str) -> asyncio.Task[T]
 
 
 async def cancel(*tasks: asyncio.Task[Any]) -> None:
-    """Cancel tasks and wait until they have ended; what they raise on the way is logged."""
+    """Cancel tasks and wait until they have ended. Their errors are logged."""
     for task in tasks:
         task.cancel()
     for task, outcome in zip(tasks, await asyncio.gather(*tasks, return_exceptions=True), strict=True):

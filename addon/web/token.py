@@ -1,7 +1,7 @@
 """The state folder's small files: the bearer token, and the address of the running control API.
 
-Both are written whole or not at all, and are readable by their owner alone. What goes wrong is an OSError whose
-message names the path, and never the token.
+Both are written completely or not at all, and only their owner can read them. Failures are OSErrors whose messages name
+the path, and never the token.
 """
 
 import os
@@ -21,12 +21,12 @@ _OFF = "off"
 
 
 TOKEN_PREFIX = "tg_"
-"""How the tokens begin that `toolgraft token new` makes: none of them is the proxy's own."""
+"""The prefix of tokens from `toolgraft token new`. The proxy's own token never has it."""
 
 
 def own_token(settings: Settings, environ: Mapping[str, str]) -> str | None:
-    """The token of the proxy that is started: as `load_token`, but no token that was made for somebody else becomes
-    the one that may do everything. Raises ValueError, OSError."""
+    """The token of a starting proxy: like `load_token`, but a token from `toolgraft token new` is refused, because the
+    proxy's own token may do everything. Raises ValueError, OSError."""
     token = load_token(settings, environ)
     if token is not None and token.startswith(TOKEN_PREFIX):
         where = "graft_token" if settings.token else "TOOLGRAFT_TOKEN"
@@ -35,10 +35,10 @@ def own_token(settings: Settings, environ: Mapping[str, str]) -> str | None:
 
 
 def load_token(settings: Settings, environ: Mapping[str, str]) -> str | None:
-    """The token that the control API asks for: `graft_token`, else TOOLGRAFT_TOKEN, else the one in the state folder,
-    which is made where there is none. None: `off`.
+    """The control API's token: `graft_token`, else TOOLGRAFT_TOKEN, else the token in the state folder, which is
+    created if it is missing. None: `off`.
 
-    Raises OSError where the folder or the file cannot be used, ValueError where TOOLGRAFT_TOKEN cannot be a token.
+    Raises OSError if the folder or the file cannot be used, ValueError if TOOLGRAFT_TOKEN cannot be a token.
     """
     if settings.token:
         return None if settings.token == _OFF else settings.token
@@ -55,7 +55,7 @@ def load_token(settings: Settings, environ: Mapping[str, str]) -> str | None:
 
 
 def make_folder(state: Path) -> None:
-    """Make the state folder, for its owner alone, where there is none. Raises OSError, also where it is not safe."""
+    """Create the state folder for its owner alone, if it is missing. Raises OSError, also if it is not safe."""
     try:
         for folder in (*reversed(state.parents), state):
             if not folder.is_dir():
@@ -66,8 +66,8 @@ def make_folder(state: Path) -> None:
 
 
 def check_folder(state: Path) -> None:
-    """Raises OSError where somebody else can write to the state folder, or has a file in it: a token, an address or a
-    database that they left there would be taken for the user's own. A folder that is not there is fine."""
+    """Raises OSError if somebody else can write to the state folder or owns a file in it: their token, address or
+    database would be taken for the user's own. A missing folder is accepted."""
     if sys.platform == "win32" or not state.exists():
         return
     folder = state.resolve()
@@ -91,7 +91,7 @@ def _check_owner(path: Path) -> None:
     try:
         found = path.lstat()
     except FileNotFoundError:
-        return  # a file that has just gone
+        return  # the file was just deleted
     if found.st_uid not in (0, os.geteuid()):
         raise _Unsafe(f"{path}: belongs to another user")
     if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not stat.S_ISLNK(found.st_mode):
@@ -99,8 +99,8 @@ def _check_owner(path: Path) -> None:
 
 
 def lock_folder(state: Path) -> filelock.BaseFileLock:
-    """Take the state folder for one proxy, until the lock is released or the process ends. Raises OSError where another
-    has it: each would leave its own address there for the command line."""
+    """Lock the state folder for one proxy, until the lock is released or the process ends. Raises OSError if another
+    proxy has the lock: each would write its own address there for the command line."""
     make_folder(state)
     lock = filelock.FileLock(state / "proxy.lock", mode=0o600, timeout=0)
     try:
@@ -115,19 +115,19 @@ def lock_folder(state: Path) -> filelock.BaseFileLock:
 
 
 def write_address(state: Path, url: str) -> None:
-    """Leave the running control API's URL for the command line. Raises OSError."""
+    """Write the running control API's URL for the command line. Raises OSError."""
     make_folder(state)
     write_file(state / "control.url", url)
 
 
 def read_address(state: Path) -> str | None:
-    """The URL that the running proxy left, or None. Raises OSError."""
+    """The URL that the running proxy wrote, or None. Raises OSError."""
     check_folder(state)
     return _read(state / "control.url")
 
 
 def clear_address(state: Path, url: str) -> None:
-    """Remove the URL, if it is still this one: another proxy may have left its own since. Raises OSError."""
+    """Remove the URL if it is still this one: another proxy may have written its own. Raises OSError."""
     path = state / "control.url"
     if _read(path) == url:
         path.unlink(missing_ok=True)
@@ -137,7 +137,7 @@ def _token_in_folder(state: Path) -> str:
     make_folder(state)
     path = state / "token"
     try:
-        # two proxies that start at once must end up with one token
+        # two proxies that start at once must use the same token
         with filelock.FileLock(state / "token.lock", mode=0o600, timeout=10):
             token = _read(path)
             if token is None:
@@ -147,7 +147,7 @@ def _token_in_folder(state: Path) -> str:
         raise OSError(f"{error.lock_file}: held by another process") from error
     except OSError as error:
         if error.errno is None:
-            raise  # it has its message already
+            raise  # the error already has its message
         raise OSError(f"{state}: the token cannot be kept here: {error.strerror}") from error
     if not token or not _is_valid_token(token):
         raise OSError(f"{path}: holds no token; delete it, and the next start makes a new one")
@@ -170,7 +170,7 @@ def _read(path: Path) -> str | None:
 
 
 def flush_names(folder: Path) -> None:
-    """The disk knows what the folder's files are called: a power failure takes a new name as well."""
+    """Flush the folder's file names to disk, because a power failure can also lose a new name."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -179,7 +179,7 @@ def flush_names(folder: Path) -> None:
 
 
 def write_file(path: Path, text: str) -> None:
-    """Replace a file of the state folder as a whole, for its owner alone. Raises OSError, which names the path."""
+    """Replace a file of the state folder atomically; only its owner can read it. Raises OSError with the path."""
     try:
         # mkstemp makes files of mode 0600
         descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")

@@ -1,7 +1,6 @@
-"""Tokens beside the proxy's own: each has scopes, for one session or for all. The state folder keeps their digests.
+"""Additional tokens, each with scopes, for one session or for all. Only their digests are stored, in the state folder.
 
-A token is `tg_ID_SECRET`; it is shown once, when it is made. Tokens that cannot be read are nobody's: whoever comes
-with one is refused.
+A token has the form `tg_ID_SECRET` and is shown once, when it is made. If the tokens cannot be read, all are refused.
 """
 
 import asyncio
@@ -30,7 +29,7 @@ Name = Annotated[str, Field(max_length=100)]
 
 
 class Token(BaseModel):
-    """What may be shown of a token."""
+    """The public fields of a token."""
 
     id: str
     name: Name = ""
@@ -50,7 +49,7 @@ class _File(BaseModel):
 
 
 class Tokens:
-    """Those of one state folder. Its file is read anew whenever it has changed."""
+    """The tokens of one state folder. The file is read again when it has changed."""
 
     def __init__(self, state: Path) -> None:
         self._state = state
@@ -60,18 +59,18 @@ class Tokens:
         self._ends: WeakValueDictionary[str, asyncio.Event] = WeakValueDictionary()
 
     def access(self, token: str) -> Access | None:
-        """What a caller with this token may do; None for a token that is unknown or revoked. Raises OSError."""
+        """The rights of a token; None if it is unknown or revoked. Raises OSError."""
         stored = self._read().get(_id_of(token))
         if stored is None or not hmac.compare_digest(_digest(token), stored.digest):
             return None
         return Access(stored.id, frozenset(stored.scopes), stored.session, stored.name)
 
     def listed(self) -> list[Token]:
-        """The oldest first. Raises OSError."""
+        """All tokens, oldest first. Raises OSError."""
         return [Token.model_validate(stored.model_dump(exclude={"digest"})) for stored in self._read().values()]
 
     def make(self, scopes: Iterable[Right], session: str | None, name: str) -> tuple[Token, str]:
-        """A new token, and what its owner sends. Raises OSError."""
+        """Make a token. Returns its record, and the text that its owner sends. Raises OSError."""
         made = f"{TOKEN_PREFIX}{secrets.token_hex(4)}_{secrets.token_urlsafe(32)}"
         stored = _StoredToken(
             id=_id_of(made),
@@ -86,7 +85,7 @@ class Tokens:
         return Token.model_validate(stored.model_dump(exclude={"digest"})), made
 
     def revoke(self, token_id: str) -> bool:
-        """False: there is no such token. Raises OSError."""
+        """Returns False if there is no such token. Raises OSError."""
         with self._locked():
             remaining = dict(self._read())
             if remaining.pop(token_id, None) is None:
@@ -97,7 +96,7 @@ class Tokens:
         return True
 
     def end(self, caller: Access) -> asyncio.Event:
-        """Set when the caller's token is revoked: answers that last end then. Raises OSError."""
+        """An event that is set when the caller's token is revoked, which ends its long answers. Raises OSError."""
         end = self._ends.setdefault(caller.token, asyncio.Event())
         if caller.token not in self._read():
             end.set()
@@ -121,7 +120,9 @@ class Tokens:
             try:
                 file = _File.model_validate_json(self._path.read_bytes())
             except ValidationError:
-                raise OSError(f"{self._path}: holds no tokens; put it right, or delete it to revoke them all") from None
+                raise OSError(
+                    f"{self._path}: not a valid file of tokens: repair it, or delete it to revoke all tokens"
+                ) from None
             self._file_version, self._tokens = version, {stored.id: stored for stored in file.tokens}
         return self._tokens
 
@@ -139,5 +140,5 @@ def _id_of(token: str) -> str:
 
 
 def _digest(token: str) -> str:
-    """The secret has 256 random bits, so a plain digest tells nothing of it."""
+    """A plain digest is safe, because the secret has 256 random bits."""
     return hashlib.sha256(token.encode()).hexdigest()
