@@ -1,4 +1,4 @@
-"""The composition root: the parts, in the order in which they are called, as one addon."""
+"""The composition root: makes the parts and joins them, in their order, into one addon."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
@@ -24,15 +24,14 @@ from addon.hooks.upstream_pool import UpstreamPool
 
 Hook = Callable[..., Any]
 
-ON_THE_WAY_UP = ("http_connect", "requestheaders", "request")
-AT_ONCE = ("load", "configure", "done")
-"""Hooks that mitmproxy does not always wait for."""
+REQUEST_HOOKS = ("http_connect", "requestheaders", "request")
+UNAWAITED_HOOKS = ("load", "configure", "done")
+"""Hooks whose result mitmproxy does not always await."""
 
 
 class Toolgraft:
-    """Several addons as one. At each of the hooks of a request mitmproxy asks every addon whether it has it: one is
-    asked for less than what five are, and traffic that is not ours hardly feels it. For the same reason a hook gives
-    something to wait for only where there is a need to wait."""
+    """Several addons as one. mitmproxy asks each addon for each hook of a request, so a single addon costs foreign
+    traffic less than several do. For the same reason a hook returns an awaitable only if it has to wait."""
 
     name = "toolgraft"
 
@@ -41,12 +40,14 @@ class Toolgraft:
         for name in hooks.all_hooks:
             found = [hook for part in parts if (hook := getattr(part, name, None)) is not None]
             if found:
-                hook = found[0] if len(found) == 1 else _together(found) if name in AT_ONCE else _in_turn(found)
-                setattr(self, name, _or_refused(hook) if name in ON_THE_WAY_UP else hook)
+                hook = (
+                    found[0] if len(found) == 1 else _all_at_once(found) if name in UNAWAITED_HOOKS else _in_turn(found)
+                )
+                setattr(self, name, _refusing_on_error(hook) if name in REQUEST_HOOKS else hook)
 
 
-def _together(found: Sequence[Hook]) -> Hook:
-    """One hook that calls these. Of what there is to wait for it gives the first."""
+def _all_at_once(found: Sequence[Hook]) -> Hook:
+    """One hook that calls all of these at once. Returns the first awaitable, if any."""
 
     def each(*arguments: Any) -> object:
         results = [hook(*arguments) for hook in found]
@@ -56,7 +57,7 @@ def _together(found: Sequence[Hook]) -> Hook:
 
 
 def _in_turn(found: Sequence[Hook]) -> Hook:
-    """One hook that calls these, each when the one before it is done."""
+    """One hook that calls these one after the other, each when the previous one is done."""
 
     def each(*arguments: Any) -> Awaitable[None] | None:
         for at, hook in enumerate(found, 1):
@@ -65,9 +66,9 @@ def _in_turn(found: Sequence[Hook]) -> Hook:
                 return rest(waiting, found[at:], arguments)
         return None
 
-    async def rest(waiting: Awaitable[object], left: Sequence[Hook], arguments: Sequence[Any]) -> None:
+    async def rest(waiting: Awaitable[object], remaining: Sequence[Hook], arguments: Sequence[Any]) -> None:
         await waiting
-        for hook in left:
+        for hook in remaining:
             result = hook(*arguments)
             if result is not None:
                 await result
@@ -75,9 +76,9 @@ def _in_turn(found: Sequence[Hook]) -> Hook:
     return each
 
 
-def _or_refused(hook: Hook) -> Hook:
-    """The hook; where a mistake in it raises, the request is answered here. mitmproxy would log the mistake and send
-    out a request that nobody knows the state of."""
+def _refusing_on_error(hook: Hook) -> Hook:
+    """The hook, but if it raises, the request is refused. mitmproxy would log the error and send out a request in an
+    unknown state."""
 
     def refuse(flow: http.HTTPFlow) -> None:
         flow.response = refusal(500, "INTERNAL", "a mistake in the proxy itself; its log says which")
@@ -88,9 +89,9 @@ def _or_refused(hook: Hook) -> Hook:
         except Exception:
             refuse(flow)
             raise
-        return None if waiting is None else waited_for(waiting, flow)
+        return None if waiting is None else awaiting(waiting, flow)
 
-    async def waited_for(waiting: Awaitable[object], flow: http.HTTPFlow) -> None:
+    async def awaiting(waiting: Awaitable[object], flow: http.HTTPFlow) -> None:
         try:
             await waiting
         except Exception:

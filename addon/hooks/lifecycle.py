@@ -1,4 +1,4 @@
-"""Options registered and parsed, the runtime started and stopped with them, and what is said to the user about it."""
+"""Registers and parses the options, starts and stops the runtime, and tells the user about it."""
 
 import asyncio
 import gc
@@ -33,8 +33,8 @@ _UNSET = Settings()
 
 
 class Lifecycle:
-    """The first addon. `runtime` is None until the options are known, and where they were refused: then no other
-    hook does anything, and mitmproxy ends before it serves anyone. It is None again when this addon alone has ended."""
+    """Runs first. `runtime` is None until the options are known. If they are refused it stays None: no other hook does
+    anything, and mitmproxy ends before it serves anyone. It is None again once this addon ends without mitmproxy."""
 
     name = "toolgraft"
 
@@ -45,7 +45,7 @@ class Lifecycle:
         self.runtime: Runtime | None = None
         self.filter: flowfilter.TFilter | None = None
         self.before_stop: list[Callable[[], None]] = []
-        """Called when the time of the requests in flight is over, while the store is still open."""
+        """Called once the requests in flight have ended or run out of time, while the store is still open."""
         self._ended: asyncio.Task[None] | None = None
         self._configured = False
         self._refused = False
@@ -57,15 +57,15 @@ class Lifecycle:
             take_deferred(ctx.options)
         except Exception as error:
             self._refused = True
-            ctx.options.deferred.clear()  # mitmproxy would stumble over it once more
+            ctx.options.deferred.clear()  # mitmproxy would fail on the same value again
             refuse(error, starting=True)
 
     def configure(self, updated: set[str]) -> None:
         if "stream_large_bodies" in updated and ctx.options.stream_large_bodies:
             # a chunked body begins to stream when it has grown too large, long after the last hook that could object
             logger.warning(
-                f"stream_large_bodies={ctx.options.stream_large_bodies} is taken back: "
-                "bodies that stream are not rewritten, and calls in them would pass unseen"
+                f"stream_large_bodies={ctx.options.stream_large_bodies} is switched off: "
+                "a streamed body cannot be rewritten, and calls in it would be missed"
             )
             ctx.options.update(stream_large_bodies=None)
         if self._refused or not any(name.startswith("graft_") for name in updated):
@@ -91,7 +91,7 @@ class Lifecycle:
         self.filter = chosen
 
     def settings(self) -> Settings:
-        """Those that hold now."""
+        """The current settings, or the defaults before the start."""
         return self.runtime.settings if self.runtime is not None else _UNSET
 
     async def running(self) -> None:
@@ -114,18 +114,18 @@ class Lifecycle:
             return
         for line in banner(listening, self.runtime, ca):
             logger.info(line)
-        # What was imported is here to stay: full collections need not look through it again and again.
+        # imported modules stay: full collections need not traverse them every time
         gc.collect()
         gc.freeze()
 
     def done(self) -> asyncio.Task[None] | None:
-        """mitmproxy serves until this has ended: clients are refused, and not let pass as if there were no addon."""
+        """mitmproxy serves until the task has ended; clients are refused meanwhile, not served without the addon."""
         runtime = self.runtime
         if runtime is None or runtime.ending:
             return None
         runtime.end()
-        if ctx.master.addons.get(self.name) is None:  # it was taken out, or is being loaded once more
-            logger.error("toolgraft was taken out of mitmproxy, which would go on without it: the proxy ends")
+        if ctx.master.addons.get(self.name) is None:  # removed, or being loaded again
+            logger.error("toolgraft was removed from mitmproxy, which would continue without it: the proxy ends")
             exit_with_loop(abandoned_calls)
             sys.exit(1)
         path = runtime.settings.state / "proxy.json"
@@ -134,7 +134,7 @@ class Lifecycle:
                 path.unlink()
         except (OSError, ValueError):
             pass
-        exits = ctx.master.should_exit.is_set()  # else this addon alone is taken out
+        exits = ctx.master.should_exit.is_set()  # otherwise only this addon is removed
         self._ended = asyncio.ensure_future(self._stop(runtime, exits))
         if exits:
             exit_with_loop(abandoned_calls)
@@ -152,13 +152,13 @@ class Lifecycle:
 
 
 def _ports() -> set[int]:
-    """Where the proxy listens now: its modes may change while it runs."""
+    """The ports on which the proxy listens now: its modes may change while it runs."""
     servers = ctx.master.addons.get("proxyserver").servers
     return {address[1] for server in servers for address in server.listen_addrs}
 
 
 def _in_words(error: Exception) -> str:
-    """For the log, in which nothing of the user's may pass for a line, or move a terminal's cursor."""
+    """The error as one line for the log. Input of the user must not forge a line or move a terminal's cursor."""
     if isinstance(error, ValidationError):
         words = explain(error)
     elif isinstance(error, ValueError | OSError | StoreError | SourceError):
@@ -170,9 +170,9 @@ def _in_words(error: Exception) -> str:
 
 
 def refuse(error: Exception, *, starting: bool) -> None:
-    """Options do not fit: their change is undone by an OptionsError. While mitmproxy starts, an error in the log ends
-    it with status 1. It loads scripts while its servers are being started, and looks for errors when they are up:
-    without more they would be up for a moment."""
+    """Refuse options. In a running mitmproxy, an OptionsError undoes their change. While mitmproxy starts, an error in
+    the log ends it with status 1, but only once its servers are up: their set-up is cancelled, so that they are never
+    up for a moment."""
     if not starting:
         raise exceptions.OptionsError(_in_words(error)) from error
     logger.error(_in_words(error))

@@ -95,7 +95,7 @@ class Looping:
         start, runtime = diverted.pop(flow), self.lifecycle.runtime
         body = None if runtime is None else body_of(flow.request, runtime.settings.max_body)
         if start is None or runtime is None or body is None:
-            return self.routing.elsewhere(flow)
+            return self.routing.redirected_request(flow)
         exchange, address = start.exchange, _address(flow.request)
         streams = exchange.target.framing is not Framing.JSON
         origin = Origin(exchange.config.session, start.client)
@@ -105,7 +105,7 @@ class Looping:
             runner = Runner(runtime.grafter, runtime.executors, upstream, exchange, address, body)
         except Malformed as error:
             runtime.grafter.warn(f"a request that another addon changed was sent as it is: {error}")
-            return self.routing.elsewhere(flow)
+            return self.routing.redirected_request(flow)
         self._asked_for_stream[flow] = streams
         # the requests to the model are separate flows; this one shows the client's body, unless an addon changed it
         if body == start.grafted:

@@ -1,4 +1,4 @@
-"""What mitmproxy hands the bytes of a model's stream to: a stage that captures the answer, and one that copies it."""
+"""Stages for a model's stream: one captures the answer, the other copies it."""
 
 import logging
 from collections.abc import Iterable
@@ -13,8 +13,8 @@ logger = logging.getLogger("toolgraft")
 
 
 class GraftedStream:
-    """The callable that mitmproxy hands the bytes of a stream to; b"" is the end. It never raises: an answer that
-    cannot be read on ends with an error, since what comes may be a call. `received` gathers what came."""
+    """Captures the answer from a stream's bytes; b"" is the end. It never raises: an answer that cannot be read further
+    ends with an error, because the rest may hold a call. `received` collects the decompressed bytes."""
 
     def __init__(self, capture: Capture, decompress: Decompress | None, received: bytearray | None = None) -> None:
         self.received = received
@@ -24,11 +24,11 @@ class GraftedStream:
         self._last = b""
 
     def is_over(self) -> bool:
-        """Whether the client gets no more, whatever comes."""
+        """Whether the client gets nothing more."""
         return not self._last and (self.failed or self.capture.machine.is_over)
 
     def stop(self) -> None:
-        """End the answer with the next bytes that come, whatever they are."""
+        """End the answer at the next chunk, whatever it is."""
         if not self.is_over():
             self.failed = True
             self._last = self.capture.stop()
@@ -51,7 +51,7 @@ class GraftedStream:
             self.failed = True
             out = self.capture.fail(f"the model's answer cannot be decompressed: {error}")
         except Exception as error:
-            logger.exception("an answer could not be read on")
+            logger.exception("an answer could not be read further")
             self.failed = True
             out = self.capture.fail(f"{type(error).__name__} while the answer was read")
         # an empty chunk would end a chunked body
@@ -59,8 +59,8 @@ class GraftedStream:
 
 
 class CopiedStream:
-    """Passes a stream on as it arrives and copies it, decompressed if it can be, to `received`. At its end the turns of
-    `noted` are noted, also where it ends too early."""
+    """Passes a stream on as it arrives and copies it, decompressed if possible, to `received`. At the end, even a
+    premature one, the turns of `noted` are noted."""
 
     def __init__(
         self, grafter: Grafter, noted: Exchange | None, content_type: str, decompress: Decompress | None
@@ -73,11 +73,11 @@ class CopiedStream:
         self._stopped = False
 
     def stop(self) -> None:
-        """Nothing more is the client's."""
+        """Send the client nothing more."""
         self._stopped = True
-        self._listen(whole=False)
+        self._note_turns(whole=False)
 
-    def _listen(self, *, whole: bool) -> None:
+    def _note_turns(self, *, whole: bool) -> None:
         if self._decompress is not None and self._noted is not None:
             run_now(note_answer(self._grafter, self._noted, self._kind, bytes(self.received), whole=whole))
 
@@ -88,12 +88,12 @@ class CopiedStream:
             try:
                 self.received += self._decompress(chunk)
             except BadEncoding:
-                self._listen(whole=False)  # of the rest nobody knows what it says
+                self._note_turns(whole=False)  # the rest cannot be read
                 self._decompress = None
         if not chunk:
-            self._listen(whole=True)
+            self._note_turns(whole=True)
         return [chunk] if chunk else []
 
 
 def _unknown_encoding(chunk: bytes) -> bytes:
-    raise BadEncoding("its content encoding is not known; identity was asked for")
+    raise BadEncoding("its content encoding is unknown; identity was requested")

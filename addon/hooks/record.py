@@ -1,9 +1,9 @@
 """`graft_record`: exchanges with Gemini written to a flow file that mitmproxy reads, without secrets.
 
-A recorded flow is what went over the upstream wire, so that `--server-replay` behind the addon finds it again. What
-the client sent, and in which session, is in its metadata under `graft`. Of a tool loop each round is a flow; the
-client sent the first, and the later ones are the proxy's own. A Live connection is one flow: its frames as mitmproxy
-keeps them, those that were dropped and those that were injected marked so.
+A recorded flow is what was exchanged with the upstream, so that `--server-replay` behind the addon finds it. The
+client's body and its session are in the flow's metadata under `graft`. Each round of a tool loop is a flow; only the
+first has a body of the client. A Live connection is one flow with mitmproxy's frames, in which dropped and injected
+frames are marked.
 """
 
 import base64
@@ -25,7 +25,7 @@ logger = logging.getLogger("toolgraft")
 
 
 class Recording:
-    """Stands behind the grafting, which keeps what the client sent and what came from upstream."""
+    """Runs after the grafting, which keeps the client's request and the upstream's answer."""
 
     def __init__(self, lifecycle: Lifecycle, routing: Routing, grafting: Grafting, shadow_flows: ShadowFlows) -> None:
         self.lifecycle = lifecycle
@@ -62,7 +62,7 @@ class Recording:
             if flow not in self.routing.routes or flow in self.grafting.answered_here:
                 return  # nothing went upstream
             bodies = self.grafting.recorded.get(flow)
-            sent = bodies.sent if bodies is not None else flow.request.content or b""  # which went up as it was
+            sent = bodies.sent if bodies is not None else flow.request.content or b""  # which was not rewritten
             origin = Origin(self.routing.routes[flow].session, sent)
         try:
             self._writer(path).add(self._copy_without_secrets(flow, origin))
@@ -103,7 +103,7 @@ class Recording:
         redact(copy, redaction)
         sent = None if origin.sent is None else redaction.data(origin.sent)
         body = {} if sent is None else {"client_body": base64.b64encode(sent).decode()}
-        # nothing else of the metadata: mitmproxy's own holds the user's password, other addons' who knows what
+        # no other metadata: mitmproxy's holds the user's password, and that of other addons is unknown
         copy.metadata = {
             METADATA: {
                 **flow.metadata.get(METADATA, {}),

@@ -1,4 +1,4 @@
-"""`graft_redirect`: where the requests of a host are sent instead. What hooks see of a request is what it says."""
+"""`graft_redirect`: sends the requests for a host to another one. Hooks still see the original request."""
 
 from collections.abc import Sequence
 
@@ -9,11 +9,11 @@ from addon.settings import Redirect
 
 
 def redirected(request: http.Request, redirects: Sequence[Redirect]) -> http.Request | None:
-    """What is sent in the place of a request; None where it is sent as it stands.
+    """The request to send instead, or None if its host is not redirected.
 
-    Whatever is asked of a host goes where the surface's requests go: a key must not go elsewhere than them."""
+    All requests for a host are redirected, not only those to a surface: a key must reach one place only."""
     host = request.data.host.lower()
-    to = next((one for one in redirects if one.host == host), None)
+    to = next((redirect for redirect in redirects if redirect.host == host), None)
     if to is None:
         return None
     made = copy_of(request)

@@ -1,4 +1,4 @@
-"""Where a request belongs and where it goes: its surface and session, who may not use the proxy, redirects, `Host`."""
+"""Finds the surface and session of each request, refuses clients that may not use the proxy, and sets `Host`."""
 
 import asyncio
 import base64
@@ -41,14 +41,14 @@ logger = logging.getLogger("toolgraft")
 SESSION_HEADER = "x-graft-session"
 ENDING = "the proxy is ending"
 _OWN_CONTROL = "the proxy does not forward to its own control API"
-_ANY = ("0.0.0.0", "::")
-_OWN = (SESSION_HEADER.encode(), b"proxy-authorization")
-_PAGES = (b"origin", b"sec-fetch-site")
+_ANY_ADDRESS = ("0.0.0.0", "::")
+_PROXY_HEADERS = (SESSION_HEADER.encode(), b"proxy-authorization")
+_BROWSER_HEADERS = (b"origin", b"sec-fetch-site")
 
 
 @dataclass(slots=True)
 class Route:
-    """A request to a surface: what it is, and whose."""
+    """The operation and the session of a request to a surface."""
 
     target: Target
     session: str
@@ -56,7 +56,7 @@ class Route:
 
 
 class Routing:
-    """Runs before the grafting, and leaves a `Route` for each request that is a surface's."""
+    """Runs before the grafting. `routes` holds a `Route` for each request to a surface."""
 
     def __init__(self, lifecycle: Lifecycle, shadow_flows: ShadowFlows, in_flight: InFlight) -> None:
         self.lifecycle = lifecycle
@@ -93,18 +93,18 @@ class Routing:
         request = flow.request
         settings = runtime.settings
         if settings.redirect:
-            choose_destination[flow] = self.elsewhere
+            choose_destination[flow] = self.redirected_request
         mode = flow.client_conn.proxy_mode
         prefixed: str | None = None
-        claimed: str | None = None  # the Host that a client of a reverse port said
+        claimed: str | None = None  # the Host that a client of a reverse port sent
         if isinstance(mode, ReverseMode):
-            prefixed = _take_prefix(request)
+            prefixed = _remove_prefix(request)
             target = match_path(request.method, request.path)
             claimed = self._to_upstream(flow, mode)
         else:
             target = match(request.method, request.data.host, request.path)
         present = names(request.headers)
-        why = self._why_not(request, target, claimed, present, settings)
+        why = self._refusal_reason(request, target, claimed, present, settings)
         if why is not None:
             flow.response = refusal(403, "PERMISSION_DENIED", why)
             return
@@ -112,13 +112,13 @@ class Routing:
             flow.response = refusal(503, "UNAVAILABLE", ENDING)
             return
         if target is None and prefixed is None:
-            if not present.isdisjoint(_OWN):
-                _take_own(request)
+            if not present.isdisjoint(_PROXY_HEADERS):
+                _remove_proxy_headers(request)
             return
-        self._settle(flow, target, prefixed, settings, present)
+        self._assign_session(flow, target, prefixed, settings, present)
 
     async def server_connect(self, data: ServerConnectionHookData) -> None:
-        """Names and other spellings of this machine are seen through here, before the connection is made."""
+        """Refuses a connection to the control API by any other name or address of this machine."""
         runtime = self.lifecycle.runtime
         address = data.server.address
         own = runtime.control_address if runtime is not None else None
@@ -131,17 +131,17 @@ class Routing:
         if any(self._is_control(str(one[4][0]), own[1]) for one in found):
             data.server.error = _OWN_CONTROL
 
-    def _why_not(
+    def _refusal_reason(
         self, request: http.Request, target: Target | None, claimed: str | None, present: set[bytes], settings: Settings
     ) -> str | None:
-        """What speaks against a request, whatever it asks for; None if nothing does. A reverse port guards all that is
-        behind it: a server there is told another Host than the client said, and cannot guard itself."""
+        """Why the request is refused, or None. A reverse port guards every path of its server: that server receives a
+        Host other than the client's, and cannot guard itself."""
         if claimed is not None:
             if not host_allowed(claimed, settings.allow_hosts):
                 return f"Host {claimed!r} is not allowed here: see graft_allow_hosts"
         elif self._is_control(request.data.host, request.data.port):
             return _OWN_CONTROL
-        if present.isdisjoint(_PAGES):
+        if present.isdisjoint(_BROWSER_HEADERS):
             return None
         if claimed is None and target is None and not is_surface_path(request.data.host, request.path):
             return None
@@ -151,8 +151,8 @@ class Routing:
         return f"a web page of {origin or 'another site'} may not use this proxy: see graft_allow_origins"
 
     def _to_upstream(self, flow: http.HTTPFlow, mode: ReverseMode) -> str:
-        """Say the upstream's Host, and where a Gemini host is the upstream, go to the one that serves the path. Gives
-        the Host that the client said, "" for none."""
+        """Set the upstream's Host. If the upstream is a Gemini host, choose the one that serves the path. Returns the
+        Host that the client sent, or ""."""
         upstream = flow.server_conn.address
         if upstream is None:
             return host_of(flow.request)
@@ -165,14 +165,14 @@ class Routing:
 
     # --- sessions ---------------------------------------------------------------------------------------------
 
-    def _settle(
+    def _assign_session(
         self, flow: http.HTTPFlow, target: Target | None, prefixed: str | None, settings: Settings, present: set[bytes]
     ) -> None:
         headers = flow.request.headers
         named = headers.pop(SESSION_HEADER, None) if SESSION_HEADER.encode() in present else None
-        said = _user_of(flow, present)
+        requested_user = _user_of(flow, present)
         owner = _signed_in(flow)
-        user = owner or (self._users.get(flow.client_conn) if self._users else None) or said
+        user = owner or (self._users.get(flow.client_conn) if self._users else None) or requested_user
         session = settings.session
         for name, where in ((prefixed, "the path"), (named, SESSION_HEADER), (user, "the user name in the proxy URL")):
             if name:
@@ -194,17 +194,17 @@ class Routing:
         own = self.lifecycle.runtime.control_address if self.lifecycle.runtime else None
         if own is None or port != own[1]:
             return False
-        if host == own[0] or is_loopback(host) or host in _ANY:
+        if host == own[0] or is_loopback(host) or host in _ANY_ADDRESS:
             return True
-        return own[0] in _ANY and is_own_address(host)
+        return own[0] in _ANY_ADDRESS and is_own_address(host)
 
-    def elsewhere(self, flow: http.HTTPFlow) -> http.Request | None:
-        """What is sent in the place of the flow's request, by `graft_redirect`; None where it is sent as it stands."""
+    def redirected_request(self, flow: http.HTTPFlow) -> http.Request | None:
+        """The request to send instead of the flow's because of `graft_redirect`, or None."""
         return redirected(flow.request, self.lifecycle.settings().redirect)
 
 
-def _take_prefix(request: http.Request) -> str | None:
-    """Take `/@NAME` off the path; the name, or None."""
+def _remove_prefix(request: http.Request) -> str | None:
+    """Remove `/@NAME` from the path. Returns the name, or None."""
     if not request.data.path.startswith(b"/@"):
         return None
     name, slash, rest = request.path[2:].partition("/")
@@ -212,22 +212,22 @@ def _take_prefix(request: http.Request) -> str | None:
     return name
 
 
-def _take_own(request: http.Request) -> None:
-    """Take off what was said to this proxy alone."""
+def _remove_proxy_headers(request: http.Request) -> None:
+    """Remove the headers that are meant for this proxy only."""
     fields = request.headers.fields
-    kept = tuple(field for field in fields if field[0].lower() not in _OWN)
-    if len(kept) < len(fields):
-        request.headers.fields = kept
+    others = tuple(field for field in fields if field[0].lower() not in _PROXY_HEADERS)
+    if len(others) < len(fields):
+        request.headers.fields = others
 
 
 def _signed_in(flow: http.HTTPFlow) -> str | None:
-    """The user whose password mitmproxy itself has asked for; None where it asks nobody."""
+    """The user that mitmproxy has authenticated; None if it requires no password."""
     checked = flow.metadata.get("proxyauth")
     return str(checked[0]) if checked else None
 
 
 def _user_of(flow: http.HTTPFlow, present: set[bytes]) -> str:
-    """The user name of the proxy URL, as the client says it, taken off the request; "" for none."""
+    """Remove the proxy credentials from the request. Returns their user name, which nobody has checked, or ""."""
     header = flow.request.headers.pop("proxy-authorization", None) if b"proxy-authorization" in present else None
     if header is None:
         return ""
@@ -241,7 +241,7 @@ def _user_of(flow: http.HTTPFlow, present: set[bytes]) -> str:
 
 
 def refusal(code: int, status: str, message: str) -> http.Response:
-    """An answer of the proxy's own, in Google's error shape."""
+    """A response of the proxy in Google's error format."""
     return http.Response.make(
         code,
         encode(replies.error(code, status, f"toolgraft: {message}")),

@@ -1,6 +1,6 @@
-"""What the hooks share, made when the options are known: settings, store, grafter, metrics, the control API.
+"""The parts that the hooks share, made once the options are known: settings, store, grafter, metrics, control API.
 
-Everything that can go wrong at the start goes wrong here, before the proxy serves anyone.
+Whatever can fail at the start fails here, before the proxy serves anyone.
 """
 
 import asyncio
@@ -43,27 +43,26 @@ FIXED = (
     *("tools", "mcp", "mcp_pin", "store", "durability", "state", "ttl", "control", "token", "egress"),
     *("max_tools", "max_tool", "max_line", "max_body", "max_connections", "max_headers", "header_timeout"),
 )
-"""Settings that are read once, at the start."""
+"""Settings that cannot change while the proxy runs."""
 
 _LEASE = 60.0
-"""Seconds after which a proxy that gives no sign of life is taken to be gone, and its calls with it."""
+"""Seconds after which a proxy that has not renewed its lease counts as dead, and its calls as lost."""
 
-_HOLD = 10.0
-"""Seconds between two signs of life."""
+_LEASE_RENEWAL = 10.0
+"""Seconds between two renewals of the lease."""
 
-_CLOSING = 15.0
-"""Seconds that each part has to close in."""
+_CLOSE_TIMEOUT = 15.0
+"""Seconds that each part may take to close."""
 
-_UPKEEP = 60.0
-"""Seconds between two times that old records go: often, so that they go in small portions."""
+_UPKEEP_INTERVAL = 60.0
+"""Seconds between two deletions of old records: short, so that each deletes few."""
 
-
-_BREATH = 0.01
-"""Seconds between two batches of them, in which others are served."""
+_BATCH_PAUSE = 0.01
+"""Seconds between two batches of a deletion, in which requests are served."""
 
 
 class Runtime:
-    """Made by `start`, which either returns it whole or raises with nothing left open."""
+    """Made by `start`, which raises with nothing left open if a part fails."""
 
     def __init__(
         self,
@@ -91,9 +90,9 @@ class Runtime:
         self.loops = LoopServer()
         self.lives = LiveSessions()
         self.ending = False
-        """From the beginning of the end on, new requests are refused: see `end`."""
+        """Whether new requests are refused because the proxy ends: see `end`."""
         self.ready = asyncio.Event()
-        """Set once the tools of all sources are known: until then requests have to wait."""
+        """Set once the tools of all sources are known. Requests wait until then."""
         if source is None:
             self.ready.set()
         self.control_address: tuple[str, int] | None = None
@@ -104,8 +103,8 @@ class Runtime:
         self._server: ControlServer | None = None
         self._upkeep: list[asyncio.Task[None]] = []
         self._holds_folder = False
-        self._taken = ExitStack()
-        """Gives back what the start took: the state folder and the port."""
+        self._resources = ExitStack()
+        """Releases the state folder and the port."""
         if listener is not None:
             self.control_address = listener.getsockname()[:2]
             self.control_url = url_of(listener)
@@ -139,8 +138,8 @@ class Runtime:
         environ: Mapping[str, str] = os.environ,
         listening: Callable[[], Collection[int]] = frozenset,
     ) -> "Runtime":
-        """Open the store and take the control API's port. `listening`: the ports of the proxy that are open now. Raises
-        OSError, ValueError or StoreUnusable, whose message says what to do."""
+        """Open the store and bind the control API's port. `listening`: returns the proxy's open ports. Raises OSError,
+        ValueError or StoreUnusable, whose message says what to do."""
         try:
             store = open_url(settings.store_url, ttl=settings.ttl, durability=settings.durability)
         except ValueError as error:
@@ -150,8 +149,8 @@ class Runtime:
                 f"graft_store={redacted(settings.store_url)}: must be a kind of store that answers at once"
             )
         with ExitStack() as undo:
-            held = bool(settings.control or not settings.store)
-            if held:  # else nothing is there before `serve`
+            holds_folder = bool(settings.control or not settings.store)
+            if holds_folder:  # otherwise the folder may not exist before `serve`
                 undo.callback(lock_folder(settings.state).release)
             checks = SchemaChecks()
             pins = Pins(settings.state / "mcp_pins.json", _write) if settings.mcp and settings.mcp_pin == "on" else None
@@ -163,11 +162,11 @@ class Runtime:
             run_now(store.open())
             runtime = cls(settings, store, token, listener, source, checks, pins, upstreams, environ, listening)
             run_now(store.hold(runtime.proxy_id, _LEASE))
-            runtime._holds_folder, runtime._taken = held, undo.pop_all()
+            runtime._holds_folder, runtime._resources = holds_folder, undo.pop_all()
         return runtime
 
     def change(self, settings: Settings) -> None:
-        """Go on with other settings. Raises ValueError for those that are read once."""
+        """Apply new settings. Raises ValueError if one of FIXED differs."""
         for name in FIXED:
             if getattr(settings, name) != getattr(self.settings, name):
                 raise ValueError(f"graft_{name} cannot be changed while the proxy runs: restart it")
@@ -179,8 +178,8 @@ class Runtime:
     async def serve(self) -> None:
         """Open the tool sources, start the control API and the store's upkeep. Raises OSError or SourceError."""
         if not self._holds_folder:
-            self._taken.callback(lock_folder(self.settings.state).release)
-        await self._hold()
+            self._resources.callback(lock_folder(self.settings.state).release)
+        await self._renew_lease()
         await self.executors.open(changed=self._share)
         self._share()
         self.ready.set()
@@ -188,7 +187,7 @@ class Runtime:
             await self._server.start()
             write_address(self.settings.state, self._server.url)
         self._upkeep = [
-            tasks.spawn(self._hold_on(), name="the proxy's lease"),
+            tasks.spawn(self._keep_lease(), name="the proxy's lease"),
             tasks.spawn(self._expire(), name="expiry of old records"),
         ]
 
@@ -196,41 +195,41 @@ class Runtime:
         """Give every session the tools of the proxy's sources."""
         self.grafter.session_configs.share([tool.declaration for tool in self.executors.tools.values()])
 
-    async def _hold_on(self) -> None:
+    async def _keep_lease(self) -> None:
         while True:
-            await asyncio.sleep(_HOLD)
-            await self._hold()
+            await asyncio.sleep(_LEASE_RENEWAL)
+            await self._renew_lease()
 
-    async def _hold(self) -> None:
-        """Say that this proxy is alive, and settle the calls of those that are not, and of workers that were lost."""
+    async def _renew_lease(self) -> None:
+        """Renew this proxy's lease, and settle the calls of dead proxies and of lost workers."""
         try:
             await self.store.hold(self.proxy_id, _LEASE)
             for call in await self.store.settle_lost():
                 self.metrics.answered(call.status)
         except StoreError as error:
-            logger.warning("calls that nobody will answer stay for now: %s", error)
+            logger.warning("lost calls cannot be settled now: %s", error)
 
     async def _expire_all(self) -> int:
         total = 0
-        while gone := await self.store.expire():
-            total += gone
-            await asyncio.sleep(_BREATH)
+        while deleted := await self.store.expire():
+            total += deleted
+            await asyncio.sleep(_BATCH_PAUSE)
         return total
 
     async def _expire(self) -> None:
         doubt = ""
         while True:
             try:
-                if gone := await self._expire_all():
-                    logger.info("%d records older than graft_ttl were deleted", gone)
+                if deleted := await self._expire_all():
+                    logger.info("%d records older than graft_ttl were deleted", deleted)
                 if (now := self.store.clock_doubt) != doubt:
                     doubt = now
                     logger.warning(
-                        "%s: no record expires until it is said to be right by `toolgraft store trust-clock`", doubt
+                        "%s: no record expires until you confirm the clock with `toolgraft store trust-clock`", doubt
                     ) if doubt else logger.info("the clock is trusted: old records expire again")
             except StoreError as error:
-                logger.warning("old records stay for now: %s", error)
-            await asyncio.sleep(_UPKEEP)
+                logger.warning("old records cannot be deleted now: %s", error)
+            await asyncio.sleep(_UPKEEP_INTERVAL)
 
     def end(self) -> None:
         """Refuse new requests."""
@@ -240,17 +239,17 @@ class Runtime:
 
     @property
     def active_requests(self) -> int:
-        """How many requests of the front doors are being answered."""
+        """The number of requests to the front doors in progress."""
         return self.control.api.active_requests if self.control is not None else 0
 
     async def stop(self) -> None:
-        """Give everything back: also where some of it does not let itself be closed."""
+        """Close every part, even if another fails to close."""
         for task in self._upkeep:
             task.cancel()
-        if self._server is not None:  # before the tools: the front doors run them
+        if self._server is not None:  # before the tools, which the front doors run
             try:
                 clear_address(self.settings.state, self._server.url)
-            except OSError as error:  # a disk that became read-only
+            except OSError as error:  # for example on a read-only disk
                 logger.warning("the control API's address stays in the state folder: %s", error)
             await _closed("control API", self._server.stop())
         for name, part in (("Live", self.lives.close), ("loops", self.loops.stop), ("tools", self.executors.close)):
@@ -260,7 +259,7 @@ class Runtime:
         except StoreError as error:
             logger.warning("the calls of this proxy stay as they are until it is started again: %s", error)
         await self.store.close()
-        self._taken.close()
+        self._resources.close()
 
 
 def _write(path: Path, text: str) -> None:
@@ -270,9 +269,9 @@ def _write(path: Path, text: str) -> None:
 
 async def _closed(name: str, closing: Coroutine[None, None, None]) -> None:
     task = asyncio.ensure_future(closing)
-    await asyncio.wait({task}, timeout=_CLOSING)
+    await asyncio.wait({task}, timeout=_CLOSE_TIMEOUT)
     if not task.done():
         task.cancel()
-        logger.warning("%s: not closed within %g s", name, _CLOSING)
+        logger.warning("%s: not closed within %g s", name, _CLOSE_TIMEOUT)
     elif not task.cancelled() and (error := task.exception()) is not None:
         logger.warning("%s: could not be closed", name, exc_info=error)

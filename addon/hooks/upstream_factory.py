@@ -1,4 +1,4 @@
-"""The way out of the front doors: the pooled clients, and each request a flow of mitmproxy's own."""
+"""Connects the front doors to the model: through the pooled clients, with each request as a flow of mitmproxy."""
 
 import time
 
@@ -14,7 +14,7 @@ from addon.loop.upstream import Upstream
 
 
 class MitmUpstreamFactory:
-    """`addon.gateway.upstream_factory.UpstreamFactory` as mitmproxy has it."""
+    """`addon.gateway.upstream_factory.UpstreamFactory` by means of mitmproxy."""
 
     def __init__(self, shadow_flows: ShadowFlows, pool: UpstreamPool) -> None:
         self.shadow_flows = shadow_flows
@@ -28,14 +28,14 @@ class MitmUpstreamFactory:
             self._via = vias[0] if vias else None
 
     def upstream(self, caller: Caller, sent: bytes, *, streams: bool) -> Upstream:
-        # no connection of mitmproxy's own leads to a door: one is made up, for whoever asks a flow where it came from
+        # a front door has no mitmproxy connection: this one tells addons where the flow came from
         client = connection.Client(
             peername=caller.address,
             sockname=("127.0.0.1", 0),
             state=ConnectionState.OPEN,
             timestamp_start=time.time(),
         )
-        # a door keeps its caller's tools whatever its session does: files of -w tell a replay so as well
+        # a front door always keeps its caller's tools: the metadata tells this to a replay of a -w file too
         metadata = (("session", caller.session), ("client_tools", "keep"))
         loop_client = LoopClient(client, Origin(caller.session, sent), streams, self._via, metadata)
         return Upstream(self.pool.client_for, self.shadow_flows.of(loop_client))

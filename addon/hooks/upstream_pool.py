@@ -1,4 +1,4 @@
-"""The HTTP clients by which the proxy itself reaches models: pooled, with the options that mitmproxy has for it."""
+"""The pooled HTTP clients for the proxy's own requests to models, made with mitmproxy's options for connections."""
 
 import asyncio
 import os
@@ -22,25 +22,24 @@ _OPTIONS = frozenset(
         "upstream_auth",
     }
 )
-"""Options of mitmproxy's by which connections are made."""
-
+"""mitmproxy's options that shape a connection."""
 
 _MOST_HOSTS = 1024
-"""Hosts whose certificate is remembered: clients name regions as they like."""
+"""The number of hosts whose certificate is cached. It is bounded because clients choose the regions in host names."""
 
 
 class UpstreamPool:
     def __init__(self) -> None:
         self._clients: dict[tuple[str, str], httpx2.AsyncClient] = {}
         self._certificates: dict[str, str] = {}
-        self._retired: list[httpx2.AsyncClient] = []  # requests may still be on their way with these
+        self._retired: list[httpx2.AsyncClient] = []  # may still have requests in flight
 
     def configure(self, updated: set[str]) -> None:
         if updated & _OPTIONS:
             self._retire()
 
     async def close(self) -> None:
-        """Not before the loops have ended: a request that is cut off here looks to them like an upstream that fails."""
+        """Call this after the loops have ended: to a loop a request cut off here looks like a failing upstream."""
         self._retire()
         retired, self._retired = self._retired, []
         await asyncio.gather(*(client.aclose() for client in retired))
@@ -51,11 +50,11 @@ class UpstreamPool:
         self._certificates.clear()
 
     def client_for(self, request: Outgoing) -> httpx2.AsyncClient:
-        """The pooled client for a request, by its host and the upstream proxy that it goes through."""
+        """The client for the request's host and upstream proxy."""
         return self.client_for_url(request.url, request.proxy)
 
     def client_for_url(self, url: str, proxy: str = "") -> httpx2.AsyncClient:
-        """The pooled client for this URL: directly, or through the upstream proxy of that URL."""
+        """`proxy`: the URL of the upstream proxy, "" for a direct connection."""
         certificate = self._certificate_for(_host_of(url))
         client = self._clients.get((proxy, certificate))
         if client is None:
@@ -68,11 +67,11 @@ class UpstreamPool:
                 cookies=no_cookies(),
                 limits=httpx2.Limits(max_connections=1000, max_keepalive_connections=100),
             )
-            client.headers.clear()  # requests have the headers that their client gave them, and no others
+            client.headers.clear()  # requests carry only the headers that they are given
         return client
 
     def _certificate_for(self, host: str) -> str:
-        """Looked for once: reading an option copies it, and a file is asked for."""
+        """Cached: reading an option copies it, and the search touches the disk."""
         found = self._certificates.get(host)
         if found is None:
             if len(self._certificates) >= _MOST_HOSTS:
@@ -87,7 +86,7 @@ def _host_of(url: str) -> str:
 
 
 def _trust(certificate: str = "") -> ssl.SSLContext:
-    """Certificates as mitmproxy checks them, and the file of the one that it shows itself."""
+    """Verifies servers as mitmproxy does. `certificate`: the file of the client certificate, or ""."""
     options = ctx.options
     file, folder = options.ssl_verify_upstream_trusted_ca, options.ssl_verify_upstream_trusted_confdir
     if options.ssl_insecure:
@@ -102,7 +101,7 @@ def _trust(certificate: str = "") -> ssl.SSLContext:
 
 
 def _certificate(host: str) -> str:
-    """The file of the certificate that the host is shown, found as mitmproxy finds it; empty where there is none."""
+    """The file of the client certificate for a host, found as mitmproxy does, or ""."""
     named = os.path.expanduser(ctx.options.client_certs or "")
     return next((file for file in (named, os.path.join(named, f"{host}.pem")) if named and os.path.isfile(file)), "")
 

@@ -226,7 +226,7 @@ def test_a_proxy_whose_addon_is_taken_out_or_loaded_again_ends(how: str, tmp_pat
         else:
             os.utime(entry, (2e9, 2e9))
         assert process.wait() == 1
-        assert "toolgraft was taken out of mitmproxy, which would go on without it: the proxy ends" in process.log
+        assert "toolgraft was removed from mitmproxy, which would continue without it: the proxy ends" in process.log
         assert "Traceback" not in process.log
     finally:
         process.stop()
@@ -309,7 +309,7 @@ def test_large_bodies_are_rewritten_also_where_mitmproxy_is_told_to_stream_them(
     pieces = [body[n : n + 1000].encode() for n in range(0, len(body), 1000)]
     canned.says = [*chunked(pieces, "application/json"), END]
     proxy = start(canned.url, arguments=("--set", "stream_large_bodies=1k"))
-    assert "stream_large_bodies=1k is taken back" in proxy.log
+    assert "stream_large_bodies=1k is switched off" in proxy.log
     session = proxy.control.session("default")
     session.tools()
     asked = json.dumps({"contents": [user("weather" * 1000)]}).encode()

@@ -64,7 +64,7 @@ async def test_a_mistake_in_a_hook_does_not_let_the_request_out(
     def mistaken(*_: object, **__: object) -> None:
         raise RuntimeError("a mistake")
 
-    monkeypatch.setattr(hooks.part(Routing), "_settle", mistaken)
+    monkeypatch.setattr(hooks.part(Routing), "_assign_session", mistaken)
     monkeypatch.setattr(hooks.part(Routing), "_is_control", mistaken)
     flow: http.HTTPFlow = request()
     if hook == "request":

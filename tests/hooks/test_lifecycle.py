@@ -116,7 +116,7 @@ async def test_large_bodies_are_not_let_stream_past_the_rewriting(make: Make, ca
     hooks = make()
     hooks.context.configure(hooks.addon, stream_large_bodies="1k")
     assert hooks.options.stream_large_bodies is None
-    assert "stream_large_bodies=1k is taken back" in caplog.text
+    assert "stream_large_bodies=1k is switched off" in caplog.text
 
 
 async def test_a_store_that_fails_for_once_does_not_end_its_upkeep(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,7 +133,7 @@ async def test_a_store_that_fails_for_once_does_not_end_its_upkeep(make: Make, m
         return 0
 
     monkeypatch.setattr(hooks.store, "expire", expire)
-    monkeypatch.setattr("addon.hooks.runtime._UPKEEP", 0.0)
+    monkeypatch.setattr("addon.hooks.runtime._UPKEEP_INTERVAL", 0.0)
     await hooks.lifecycle.runtime.serve()
     await asyncio.wait_for(again.wait(), 5)
 
