@@ -1,1 +1,1 @@
-"""The control API. Knows the store and the settings, never mitmproxy."""
+"""The control API. Uses the store and the settings, never mitmproxy."""

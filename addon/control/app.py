@@ -1,6 +1,6 @@
-"""The control API as one ASGI application: the guard, then the routes, then the page that describes them.
+"""The control API as one ASGI application: the guard, the routes and their documentation.
 
-FastAPI makes the OpenAPI document from the routes; the requests themselves do not pass through it (see `routing`).
+FastAPI only makes the OpenAPI document from the routes; requests do not pass through it (see `addon.web.routing`).
 """
 
 import importlib
@@ -25,7 +25,7 @@ from store.base import Store
 
 
 class ControlApp:
-    """The ASGI application. It holds no connection and starts nothing: whoever serves it calls `stop` at the end."""
+    """The ASGI application. It opens no connection and starts no task; its server calls `stop` at the end."""
 
     def __init__(self, api: ApiContext, token: str | None, extra_routes: ExtraRoutes) -> None:
         self.api = api
@@ -50,15 +50,15 @@ class ControlApp:
         await self._guarded(scope, receive, send)
 
     def change(self, settings: Settings) -> None:
-        """Go on with other settings, from the next request on."""
+        """Use other settings, from the next request on."""
         self.api.settings = settings
 
     def drain(self) -> None:
-        """Ask the model nothing new."""
+        """Refuse new turns of the front doors."""
         self.api.draining = True
 
     def stop(self) -> None:
-        """End long polls and event streams: they answer with what they have."""
+        """End long polls and event streams with what they have."""
         self.api.stopping.set()
 
 
@@ -73,9 +73,8 @@ def create_app(
     pins: Pins | None = None,
     shared: Callable[[], Sequence[Document]] = tuple,
 ) -> ControlApp:
-    """The control API over an open store. `token` None: nobody is asked for one.
-    `extra_routes`: what is served beside it. `pins`: what was accepted of the tools of MCP servers. `shared`: the
-    declarations of the proxy's own tools."""
+    """The control API over an open store. `token` None: no token is required. `extra_routes`: served at the same port.
+    `pins`: the accepted tools of MCP servers. `shared`: the declarations of the proxy's own tools."""
     api = ApiContext(
         store=store,
         settings=settings,
@@ -94,5 +93,5 @@ def _open_paths(routes: list[DirectRoute]) -> list[str]:
 
 
 async def _not_found(scope: Scope, receive: Receive, send: Send) -> None:
-    problem = Problem(404, "there is nothing at this path: /docs lists what there is")
+    problem = Problem(404, "unknown path: /docs lists the paths")
     await refusal(problem, scope)(scope, receive, send)

@@ -1,4 +1,4 @@
-"""Secrets in toolsets: they are shown masked, and a mask that is sent back stands for the value that is kept."""
+"""Secrets in toolsets are shown masked; a mask in a new toolset stands for the stored value."""
 
 from urllib.parse import urlsplit
 
@@ -7,9 +7,9 @@ from store.models import MASK, Executor, Toolset
 
 
 def restore_masked(toolset: Toolset, stored: Toolset | None) -> Toolset:
-    """The toolset with the values that are kept in the place of masks.
+    """The toolset with its masks replaced by the stored values.
 
-    Raises Problem (422) where there is none, or where it would go to another host than it was given for.
+    Raises Problem (422) if there is no stored value, or if it was given for another host.
     """
     rules = dict(toolset.rules)
     for name, rule in toolset.rules.items():
@@ -27,9 +27,9 @@ def _restore(tool: str, executor: Executor, stored: Executor | None) -> Executor
             continue
         why = None
         if stored is None or name not in stored.headers:
-            why = f"{MASK} stands for the value that is kept, and there is none"
+            why = f"{MASK} stands for the stored value, but none is stored: give the value"
         elif _origin(executor) != _origin(stored):
-            why = "the value that is kept was given for another host; give it again"
+            why = "the stored value was given for another host: give the value again"
         if stored is None or why:
             field = f"executor.headers.{name}"
             raise Problem(422, f"{field}: {why}", field=field, tool=tool)

@@ -1,7 +1,7 @@
-"""Lists, page by page: the part of a query that every list understands, and how a page is put together.
+"""Pages of lists: the query parameters that all lists share, and the rendering of a page.
 
-The control API shares the proxy's event loop: a page is fetched in portions, with turns for the others in between, and
-ends early where it has grown large.
+The control API shares the proxy's event loop. So a page is fetched in portions, between which other tasks run, and a
+page with large items ends early.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from starlette.responses import Response
 from store.models import Page
 
 PAGE_BYTES = 4 * 1024 * 1024
-"""A page that is this large ends, however few items it has."""
+"""A page ends at this size, however few items it has."""
 
 _PORTION = 16
 _TURN_BYTES = 64 * 1024
@@ -25,8 +25,8 @@ _TURN_BYTES = 64 * 1024
 class PageQuery(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
-    limit: int = Field(100, ge=1, le=1000, description="At most this many items; fewer where they are large.")
-    cursor: str | None = Field(None, description="`next_cursor` of the page before.")
+    limit: int = Field(100, ge=1, le=1000, description="At most this many items; fewer if they are large.")
+    cursor: str | None = Field(None, description="`next_cursor` of the previous page.")
 
 
 class Fetch[T](Protocol):
@@ -52,7 +52,7 @@ def _identity(item: Any) -> Any:
 
 
 async def render_page[T](fetch: Fetch[T], query: PageQuery, show: Callable[[T], Any] = _identity) -> RenderedPage:
-    """The page that the query asks for. `show`: what is shown of an item. Raises what `fetch` does."""
+    """The page for a query. `show`: converts an item for display. Raises what `fetch` raises."""
     items: list[bytes] = []
     size, cursor, portion = 0, query.cursor, 1
     while True:

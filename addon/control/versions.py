@@ -1,4 +1,4 @@
-"""A session's version as an ETag: read, change, write, without losing what somebody else has written in between."""
+"""A session's version as an ETag, so that a change does not overwrite somebody else's change."""
 
 from collections.abc import Awaitable, Callable
 
@@ -14,13 +14,13 @@ from store.models import Session
 IF_MATCH: Document = {
     "name": "If-Match",
     "in": "header",
-    "description": "The ETag of what is changed: refused (412) where the session is another by now.",
+    "description": "The ETag of the session to change: refused (412) if the session has changed since.",
     "schema": {"type": "string"},
 }
 IF_NONE_MATCH: Document = {
     "name": "If-None-Match",
     "in": "header",
-    "description": "`*`: refused (412) where the session has a toolset.",
+    "description": "`*`: refused (412) if the session has a toolset.",
     "schema": {"type": "string", "const": "*"},
 }
 
@@ -38,9 +38,9 @@ def _etag(api: ApiContext, version: int) -> str:
 async def update_session[T](
     api: ApiContext, request: Request, session: str, change: Callable[[Session | None, int], Awaitable[T]]
 ) -> T:
-    """What `change` makes of the session, which is given its record and version, and writes only to that version. It is
-    called again where somebody else was faster. What it wrote is safe on disk then. Raises Problem (412): the caller
-    has seen another session."""
+    """Returns the result of `change`, which takes the session's record and version and writes only to that version. If
+    somebody else wrote first, `change` is called again. The change is on disk on return. Raises Problem (412) if the
+    caller expects another version."""
     while True:
         record, version, _ = await api.store.snapshot(session)
         _check(api, request, record, version)
@@ -55,6 +55,6 @@ async def update_session[T](
 def _check(api: ApiContext, request: Request, record: Session | None, version: int) -> None:
     wanted = request.headers.get("if-match")
     if wanted is not None and (record is None or wanted != _etag(api, version)):
-        raise Problem(412, "If-Match: the session is another by now; read it again", field="If-Match")
+        raise Problem(412, "If-Match: the session has changed since this ETag: read it again", field="If-Match")
     if request.headers.get("if-none-match") == "*" and record is not None and record.toolset is not None:
-        raise Problem(412, "If-None-Match: the session has a toolset by now; read it", field="If-None-Match")
+        raise Problem(412, "If-None-Match: the session already has a toolset: read it first", field="If-None-Match")

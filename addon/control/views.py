@@ -1,7 +1,7 @@
-"""What the control API shows of the store's records, and an example of each.
+"""The control API's views of the store's records, with an example of each.
 
-Calls are shown as they are kept. Sessions and turns are shown in other words than the store's: with what holds in
-effect, and without what only the ledger needs.
+Calls are shown as stored. Sessions are shown with their effective policy, and turns without fields that only the ledger
+needs.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from store.models import Call, Document, Event, Policy, Session, Toolset, Turn
 
 
 class SessionView(BaseModel):
-    """A session and its policy as it holds: what was set for it, and the proxy's options for the rest."""
+    """A session and its effective policy: its own settings, and the proxy's options for the rest."""
 
     name: str
     client_tools: Literal["strip", "keep"]
@@ -27,8 +27,8 @@ class SessionView(BaseModel):
     parallel: int
     tool_timeout: float
     approval_timeout: float
-    overrides: list[str] = Field(description="The policy fields that were set for this session itself.")
-    tools: int | None = Field(description="How many tools the session's own toolset holds; null: it has none.")
+    overrides: list[str] = Field(description="The policy fields that are set for this session.")
+    tools: int | None = Field(description="The number of tools in the session's own toolset; null: it has no toolset.")
     created_at: float | None
     updated_at: float | None
 
@@ -48,30 +48,30 @@ class SessionView(BaseModel):
 
 
 class SlotView(BaseModel):
-    """`call_id` null: a call of the client's own tool."""
+    """One call of a step. `call_id` null: a call of the client's own tool."""
 
     name: str
     call_id: str | None
 
 
 class StepView(BaseModel):
-    """A model Content as the model said it, and its calls in order."""
+    """A true model Content, and its calls in order."""
 
     content: Document
     calls: list[SlotView]
 
 
 class TurnView(BaseModel):
-    """What a client was given for a turn (`visible`), and what the model really said (`true`), round by round."""
+    """A turn as the client received it (`visible`) and as the model said it (`true`), by rounds."""
 
     turn_id: str
     session: str
     visible: list[Document]
     true: list[StepView]
     rounds: int
-    usage: list[Document] = Field(description="usageMetadata, round by round.")
+    usage: list[Document] = Field(description="usageMetadata of each round.")
     delivery: str
-    delivered: bool = Field(description="Whether the client was given the turn to its end.")
+    delivered: bool = Field(description="Whether the client received the whole turn.")
     model: str
     surface: str
     created_at: float
@@ -97,29 +97,29 @@ class TurnView(BaseModel):
 
 
 def event_data(event: Event) -> Document:
-    """What an event tells: of a turn what `/v1/turns` shows of it, of anything else the record as it is kept."""
+    """An event's data: for a turn as `/v1/turns` shows it, otherwise the stored record."""
     if not event.type.startswith("turn."):
         return event.data
     try:
         turn = Turn.model_validate_json(pydantic_core.to_json(event.data), extra="ignore")
-    except ValidationError:  # of another version, which is no reason to end the stream
+    except ValidationError:  # written by another version; the stream must not end because of it
         return event.data
     return TurnView.of(turn).model_dump(mode="json")
 
 
 class ToolsView(BaseModel):
-    """A toolset in Gemini's form. How a tool is run stands in its declaration, and never goes upstream; values of
+    """A toolset in Gemini's form. The rules for running a tool are in its declaration and never go upstream; values of
     executors' headers are masked."""
 
     tools: list[Document] | None = Field(description="null: the session has no toolset of its own.")
     tool_config: Document | None
     shared: list[Document] = Field(
-        description="Tools of the proxy's files and MCP servers that the session has besides. `PUT` ignores it."
+        description="Tools from the proxy's files and MCP servers, which the session has as well. `PUT` ignores them."
     )
 
 
 def tools_view(toolset: Toolset | None, shared: Sequence[Document]) -> Document:
-    """The toolset as a document that PUT takes back unchanged; secrets are masked. `shared`: the proxy's own tools."""
+    """The toolset as a document that PUT accepts unchanged; secrets are masked. `shared`: the proxy's own tools."""
     besides = shared_with(toolset, shared)
     if toolset is None:
         return {"tools": None, "tool_config": None, "shared": besides}

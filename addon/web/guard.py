@@ -110,7 +110,7 @@ class Guard:
         if media_type != b"application/json":
             raise Problem(415, "Content-Type: must be application/json", field="Content-Type")
         limit = self._settings().max_body
-        too_large = Problem(413, f"the body is larger than graft_max_body ({limit} bytes)")
+        too_large = Problem(413, f"the body is larger than graft_max_body, {limit} bytes")
         length = headers.get(b"content-length", b"")
         if length.isdigit() and int(length) > limit:
             raise too_large

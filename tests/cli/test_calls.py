@@ -91,7 +91,7 @@ def test_refusals_are_one_line_each(cli: Cli, proxy: Proxy) -> None:
     cli("result", "call_1", "1")
     assert cli("result", "call_1", "2", status=1).stderr.startswith("toolgraft: the call is already done")
     assert cli("result", "call_9", "2", status=1).stderr == "toolgraft: there is no such call\n"
-    assert cli("result", "../sessions", "2", status=1).stderr.startswith("toolgraft: there is no")
+    assert cli("result", "../sessions", "2", status=1).stderr.startswith("toolgraft: unknown path")
 
 
 def test_a_call_of_another_session_is_not_answered(cli: Cli, proxy: Proxy) -> None:

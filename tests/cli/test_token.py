@@ -38,8 +38,8 @@ def test_tokens_are_made_listed_and_revoked(cli: Cli, proxy: Proxy, monkeypatch:
     assert listed["id"] in cli("token", "list").stdout
     monkeypatch.setenv("TOOLGRAFT_TOKEN", made)
     assert json.loads(cli("calls", "--json").stdout) == []
-    assert "may approve, read" in cli("tools", "clear", status=1).stderr
-    assert "mine alone" in cli("tools", "show", "-s", "other", status=1).stderr
+    assert "the scopes approve, read" in cli("tools", "clear", status=1).stderr
+    assert "only for the session mine" in cli("tools", "show", "-s", "other", status=1).stderr
     monkeypatch.delenv("TOOLGRAFT_TOKEN")
     cli("token", "revoke", listed["id"])
     assert "no such token" in cli("token", "revoke", listed["id"], status=1).stderr

@@ -1,5 +1,5 @@
-"""The routes, one module a group: each has a `router`, and its line here. The most used come first: they are looked
-for in this order."""
+"""The routes, one module per group. Each has a `router` and a line here. Routes are matched in this order, so the most
+used come first."""
 
 GROUPS = (
     "calls",

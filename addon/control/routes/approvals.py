@@ -1,4 +1,4 @@
-"""Approvals: calls of tools that are marked so wait for a yes or a no."""
+"""Approvals: decisions on calls of tools that need approval."""
 
 from typing import Annotated
 
@@ -14,13 +14,13 @@ from store.models import Call
 
 router = group("approvals")
 
-_NOT_NOW = "The call does not wait for an approval, was decided otherwise, or what waited for it is gone"
+_NOT_NOW = "The call is not waiting for approval, was decided differently, or has expired because its waiter is gone"
 
 
 class Denial(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
-    reason: str = Field("", max_length=1000, description="Why, in words for the model.")
+    reason: str = Field("", max_length=1000, description="The reason, for the model.")
 
 
 _DENIAL = Denial(reason="")
@@ -33,7 +33,7 @@ _DENIAL = Denial(reason="")
 )
 @needs("approve")
 async def approve_call(api: ApiDep, caller: CallerDep, call_id: str) -> Response:
-    """It is run from now on. The same again changes nothing and is fine."""
+    """The call may run now. Repeating the same decision is accepted and changes nothing."""
     before = await api.store.find_call(call_id)
     async with api.audit.action(caller, "call.approve", session=before.session, call_id=call_id, tool=before.name):
         call = await api.store.decide(before.session, call_id, True)
@@ -51,7 +51,7 @@ async def approve_call(api: ApiDep, caller: CallerDep, call_id: str) -> Response
 async def deny_call(
     api: ApiDep, caller: CallerDep, call_id: str, denial: Annotated[Denial, Body()] = _DENIAL
 ) -> Response:
-    """It is never run, and the model is told so. The same again changes nothing and is fine."""
+    """The call never runs, and the model is told so. Repeating the same decision is accepted and changes nothing."""
     before = await api.store.find_call(call_id)
     async with api.audit.action(caller, "call.deny", session=before.session, call_id=call_id, tool=before.name):
         call = await api.store.decide(before.session, call_id, False, reason=denial.reason)

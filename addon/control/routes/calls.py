@@ -27,17 +27,17 @@ class CallsQuery(PageQuery):
     status: Status | None = Field(None, description="Only calls of this status.")
     name: str | None = Field(None, description="Only calls of this tool.")
     wait: float = Field(
-        0, ge=0, le=60, allow_inf_nan=False, description="Where no call matches, wait this many seconds until one does."
+        0, ge=0, le=60, allow_inf_nan=False, description="If no call matches, wait up to this many seconds for one."
     )
 
 
 class Answer(BaseModel):
-    """Exactly one of the two."""
+    """Exactly one of `result` and `error`."""
 
     model_config = ConfigDict(extra="forbid", json_schema_extra={"minProperties": 1, "maxProperties": 1})
 
-    result: Any = Field(None, description="What the tool returned: any JSON, kept as it is.")
-    error: str = Field("", description="What went wrong, in words for the model.")
+    result: Any = Field(None, description="What the tool returned: any JSON, stored unchanged.")
+    error: str = Field("", description="What went wrong, for the model.")
 
     @model_validator(mode="after")
     def _one_of_them(self) -> Self:
@@ -55,8 +55,8 @@ class Answer(BaseModel):
 async def list_calls(
     api: ApiDep, caller: CallerDep, request: Request, query: Annotated[CallsQuery, Query()]
 ) -> Response:
-    """With `wait`, a long poll: it returns as soon as there is a call that matches, at once if there is one already,
-    and with no items when the time is out."""
+    """With `wait`, a long poll: it returns as soon as a call matches, at once if one already does, and with no items
+    when the time is up."""
 
     fetch = functools.partial(api.store.calls, session=query.session, status=query.status, name=query.name)
 
@@ -76,7 +76,7 @@ async def _wait_for(
     deadline = now() + query.wait
     async with DisconnectWatcher(request.receive, *api.ends(caller)) as watcher:
         while True:
-            # asked before looking, so that what is stored in between ends the wait at once
+            # read before the search, so that a call stored in between ends the wait at once
             last_event = await api.store.last_event_id()
             page = await find()
             if page.items:
@@ -94,15 +94,17 @@ async def show_call(api: ApiDep, call_id: str) -> Response:
 @router.post(
     "/v1/calls/{call_id}/result",
     summary="Answer a call",
-    responses=answers(views.ANSWERED, Call, p404="No such call", p409="The call is already done, with another body"),
+    responses=answers(
+        views.ANSWERED, Call, p404="No such call", p409="The call was already answered with a different body"
+    ),
     openapi_extra=body_example({"result": {"celsius": -3}}),
 )
 @needs("worker")
 async def answer_call(api: ApiDep, caller: CallerDep, call_id: str, answer: Annotated[Answer, Body()]) -> Response:
-    """The same body again changes nothing and is fine; another body is refused: the first answer stands."""
+    """Repeating the same body is accepted and changes nothing. Another body is refused: the first answer is kept."""
     before = await api.store.find_call(call_id)
     if before.owner == "loop":
-        caller.check("admin")  # a worker has no say in what the proxy itself runs
+        caller.check("admin")  # a worker may not answer calls that the proxy itself runs
     session = before.session
     async with api.audit.action(caller, "call.answer", session=session, call_id=call_id, tool=before.name):
         with storable_json():

@@ -1,4 +1,4 @@
-"""Workers: claim a call, keep it while it runs. Its answer goes where every answer goes."""
+"""Workers claim calls and renew their leases. Answers go to the route of all answers (`calls`)."""
 
 import asyncio
 import secrets
@@ -24,19 +24,21 @@ Worker = Annotated[str, Field(min_length=1, max_length=200)]
 class Claim(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
-    session: SessionName = Field(description="The session whose calls are run.")
+    session: SessionName = Field(description="The session of the calls.")
     names: list[str] = Field(min_length=1, max_length=512, description="The tools that the worker can run.")
     wait: float = Field(
-        0, ge=0, le=60, allow_inf_nan=False, description="Where there is no call, wait this many seconds for one."
+        0, ge=0, le=60, allow_inf_nan=False, description="If there is no call, wait up to this many seconds for one."
     )
     lease: float = Field(
         30,
         ge=1,
         le=3600,
         allow_inf_nan=False,
-        description="After this many seconds without a sign of life the worker is taken to be lost.",
+        description="The worker counts as lost after this many seconds without a renewal.",
     )
-    worker: Worker | None = Field(None, description="A name for the worker; without one it gets one, in the call.")
+    worker: Worker | None = Field(
+        None, description="The worker's name; if absent, one is made and returned in the call."
+    )
 
 
 class Renewal(BaseModel):
@@ -60,14 +62,15 @@ class Renewal(BaseModel):
 )
 @needs("worker")
 async def claim_call(api: ApiDep, caller: CallerDep, request: Request, claim: Annotated[Claim, Body()]) -> Response:
-    """At most one call, the oldest, running from now on: answer it, or renew its lease, before the lease runs out.
-    Else it goes to whoever claims next, or, if its tool does not allow that, fails. With `wait`, a long poll."""
+    """At most one call, the oldest, which then is running. Answer it or renew its lease before the lease ends.
+    Otherwise the next worker that claims it gets the call, or it fails if its tool forbids that. With `wait`, a long
+    poll."""
     worker = claim.worker or f"worker-{secrets.token_hex(8)}"
     call = await _claim(api, claim, worker)
     if call is None and claim.wait:
         call = await _wait_for(api, caller, request, claim, worker)
     if call is not None and not call.redeliver:
-        await api.store.sync()  # a claim that was forgotten would be given again, and the call run twice
+        await api.store.sync()  # a claim lost in a power failure would be repeated, and the call would run twice
     return Response(status_code=204) if call is None else reply(call)
 
 
@@ -95,6 +98,6 @@ async def _wait_for(api: ApiContext, caller: Access, request: Request, claim: Cl
 )
 @needs("worker")
 async def renew_call(api: ApiDep, call_id: str, renewal: Annotated[Renewal, Body()]) -> Response:
-    """A worker that is refused here need not go on: its answer may come too late."""
+    """A refused worker can stop: its answer may come too late."""
     session = (await api.store.find_call(call_id)).session
     return reply(await api.store.renew(session, call_id, renewal.worker, renewal.lease))

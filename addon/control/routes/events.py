@@ -1,4 +1,4 @@
-"""Everything as it happens, as Server-Sent Events."""
+"""All changes of the store's records, as Server-Sent Events."""
 
 import asyncio
 import logging
@@ -22,10 +22,10 @@ from store.models import Event, SessionName
 
 _log = logging.getLogger(__name__)
 _BATCH = 16
-"""Events at a time: their data may be large, and others have their turn in between."""
+"""Events at a time. Their data may be large; other tasks run between two batches."""
 
 _RESET = b"event: store.reset\ndata: %s\n\n" % pydantic_core.to_json(
-    {"detail": "the store does not have the events after the given id any more: what follows is all that it has"}
+    {"detail": "the store no longer has the events after the given id: all events that it still has follow"}
 )
 
 router = group("events")
@@ -35,7 +35,7 @@ class EventsQuery(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     session: SessionName | None = Field(None, description="Only events of this session.")
-    after: str | None = Field(None, description="Start after this event id; 0: with the oldest that is kept.")
+    after: str | None = Field(None, description="Start after this event id; 0: start with the oldest stored event.")
 
 
 @router.get(
@@ -51,7 +51,7 @@ class EventsQuery(BaseModel):
             {
                 "name": "Last-Event-ID",
                 "in": "header",
-                "description": "The last event that was seen; goes before `after`.",
+                "description": "The last event that was received; takes precedence over `after`.",
                 "schema": {"type": "string"},
                 "example": "1f3a9c07-17",
             }
@@ -60,9 +60,9 @@ class EventsQuery(BaseModel):
 )
 @needs("read")
 async def follow_events(api: ApiDep, request: Request, query: Annotated[EventsQuery, Query()]) -> Response:
-    """`event` is the type, `data` the record as JSON. Without `Last-Event-ID` and `after` it starts with what happens
-    from now on. An id of events that the store does not have any more, because it was lost or made anew or they have
-    expired, is answered by an event `store.reset`, and then the oldest that is kept."""
+    """`event` is the type, `data` the record as JSON. Without `Last-Event-ID` and `after` the stream starts with new
+    events. If the store no longer has the events after an id, because they expired or the store was lost or replaced,
+    an event `store.reset` comes first, and then all stored events from the oldest."""
     given = request.headers.get("last-event-id")
     field, after = ("after", query.after) if given is None else ("Last-Event-ID", given)
     if after is None:
@@ -74,12 +74,12 @@ async def follow_events(api: ApiDep, request: Request, query: Annotated[EventsQu
     except CursorLost:
         return EventStream(api, query.session, None, is_reset=True)
     except BadCursor:
-        raise Problem(422, f"{field}: must be the id of an event, as the stream gave it", field=field) from None
+        raise Problem(422, f"{field}: must be an event id from this stream", field=field) from None
     return EventStream(api, query.session, after)
 
 
 class EventStream(Response):
-    """An answer that lasts until the client hangs up, its token is revoked, the server stops, or the store closes or
+    """A stream that lasts until the client hangs up, its token is revoked, the server stops, or the store closes or
     fails."""
 
     def __init__(
@@ -116,8 +116,8 @@ class EventStream(Response):
                         await write(b"".join(map(_encode, events)))
                         continue
                     if now() - since < self._keep_alive / 2:
-                        break  # not the time was out: the client is gone, or the store was closed
-                    self._after = last_event  # up to there is nothing for this reader, whatever expires
+                        break  # this was no timeout: the client is gone, or the store was closed
+                    self._after = last_event  # no event up to this id is for this reader, even if events expire
                     await write(b": keep-alive\n\n")
             except StoreError as error:
                 _log.warning("an event stream ends: %s", type(error).__name__)

@@ -1,4 +1,4 @@
-"""Whether the proxy is well, and what it has counted."""
+"""Health checks and metrics."""
 
 import logging
 
@@ -22,25 +22,25 @@ _OK = {"status": "ok", "version": "0.1.0"}
 
 @router.get("/healthz/live", summary="Whether the proxy runs", responses=answers(_OK, Health), openapi_extra=PUBLIC)
 async def live(api: ApiDep) -> Response:
-    """It answers: nothing is gained by starting it anew. Whether it can be used is told by `/healthz`."""
+    """If this path answers, a restart does not help. `/healthz` says whether the proxy can be used."""
     return reply({"status": "ok", "version": api.version})
 
 
 @router.get(
     "/healthz",
     summary="Whether the proxy can be used: something was written to the store just now",
-    responses=answers(_OK, Health, p503="The store cannot be written to, or the proxy is ending"),
+    responses=answers(_OK, Health, p503="The store cannot be written to, or the proxy is stopping"),
     openapi_extra=PUBLIC,
 )
 async def ready(api: ApiDep) -> Response:
-    """Not while the proxy is ending, nor where what is written would be lost (no space, a file that was deleted or
-    replaced) or where the store is damaged; the log says which."""
+    """Fails if the proxy is stopping, if writes would be lost (no space, a deleted or replaced file), or if the store
+    is damaged. The log gives the reason."""
     if api.stopping.is_set():
         raise Problem(503, "the proxy is ending", version=api.version)
     try:
         await api.store.ping()
     except StoreUnavailable as error:
-        _log.warning("not ready: %s", error)  # the answer goes to anybody
+        _log.warning("not ready: %s", error)  # the answer needs no token, so it says less
         raise Problem(503, "the store does not answer", version=api.version) from None
     return reply({"status": "ok", "version": api.version})
 

@@ -1,4 +1,4 @@
-"""Tools of MCP servers that are held back, because they are no longer what they were."""
+"""Tools of MCP servers that are held back because they have changed."""
 
 from typing import Annotated
 
@@ -16,10 +16,12 @@ router = group("mcp")
 
 class HeldTool(BaseModel):
     server: str
-    tool: str = Field(description="The name that the server gives it.")
-    digest: str = Field(description="Of what the server says of it now.")
-    fields: list[str] = Field(description="What is not as it was.")
-    diff: str = Field(description="From what was accepted to what the server says now, a line a field.")
+    tool: str = Field(description="The tool's name at the server.")
+    digest: str = Field(description="The digest of the tool's current description.")
+    fields: list[str] = Field(description="The changed fields.")
+    diff: str = Field(
+        description="The difference between the accepted and the current description, one line per field."
+    )
 
 
 class HeldTools(BaseModel):
@@ -44,8 +46,8 @@ _HELD = _EXAMPLE | {"fields": ["description"], "diff": '--- accepted\n+++ now\n-
     responses=answers({"items": [_HELD]}, HeldTools),
 )
 async def list_held(api: ApiDep) -> Response:
-    """A tool whose description, schemas or annotations are not those that were first seen is not shown to models, and
-    not run, until it is accepted. With `graft_mcp_pin=off` there are none."""
+    """A tool whose description, schemas or annotations have changed since they were first seen is neither shown to
+    models nor run until it is accepted. With `graft_mcp_pin=off` no tool is held back."""
     found = api.pins.held_back() if api.pins is not None else []
     return reply(
         {
@@ -67,8 +69,7 @@ async def list_held(api: ApiDep) -> Response:
     openapi_extra=body_example(_EXAMPLE),
 )
 async def accept(api: ApiDep, caller: CallerDep, accepted: Annotated[Accepted, Body()]) -> Response:
-    """`digest` is the one that `GET /v1/mcp/held` gave with the difference: a tool that has changed again since is a
-    409."""
+    """`digest`: from `GET /v1/mcp/held`. If the tool has changed again since, the answer is a 409."""
     try:
         if api.pins is None:
             raise NotHeldBack("no tool is held back: graft_mcp_pin is off, or there is no graft_mcp")

@@ -25,7 +25,7 @@ router = group("sessions")
 )
 @needs("read")
 async def list_sessions(api: ApiDep, query: Annotated[PageQuery, Query()]) -> Response:
-    """Those that something was set for."""
+    """Sessions with a policy or a toolset of their own."""
     page = await render_page(api.store.sessions, query, lambda found: SessionView.of(found.name, found, api.settings))
     return page.response()
 
@@ -33,8 +33,8 @@ async def list_sessions(api: ApiDep, query: Annotated[PageQuery, Query()]) -> Re
 @router.get("/v1/sessions/{session}", summary="Show a session", responses=answers(views.SESSION, SessionView))
 @needs("read")
 async def show_session(api: ApiDep, session: SessionName) -> Response:
-    """A session that nothing was set for shows the proxy's options. The `ETag` stands for the session as it is, its
-    tools included."""
+    """A session without a policy of its own shows the proxy's options. The `ETag` identifies the session's version,
+    including its tools."""
     record, version, _ = await api.store.snapshot(session)
     return with_etag(reply(SessionView.of(session, record, api.settings)), api, version)
 
@@ -42,13 +42,13 @@ async def show_session(api: ApiDep, session: SessionName) -> Response:
 @router.patch(
     "/v1/sessions/{session}",
     summary="Change a session's policy",
-    responses=answers(views.SESSION, SessionView, p412="The session is another by now"),
+    responses=answers(views.SESSION, SessionView, p412="The session has changed since"),
     openapi_extra={**body_example({"delivery": "placeholder", "on_pending": None}), "parameters": [IF_MATCH]},
 )
 async def change_session(
     api: ApiDep, caller: CallerDep, request: Request, session: SessionName, policy: Annotated[Policy, Body()]
 ) -> Response:
-    """Fields that are not given stay as they are; null resets one to the proxy's option."""
+    """Absent fields stay unchanged; null resets a field to the proxy's option."""
     changes = policy.model_dump(include=policy.model_fields_set)
 
     async def change(before: Session | None, version: int) -> Session:
@@ -65,8 +65,8 @@ async def change_session(
     summary="Forget a session",
     status_code=204,
     responses=nothing(
-        "The session is gone, with its tools, calls and turns; also where there was none.",
-        p412="The session is another by now",
+        "The session is deleted, with its tools, calls and turns; also if it did not exist.",
+        p412="The session has changed since",
     ),
     openapi_extra={"parameters": [IF_MATCH]},
 )

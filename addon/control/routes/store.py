@@ -1,4 +1,4 @@
-"""The store itself: what somebody has to decide about it."""
+"""Decisions about the store itself."""
 
 from pydantic import BaseModel, Field
 from starlette.responses import Response
@@ -10,7 +10,7 @@ router = group("store")
 
 
 class Trusted(BaseModel):
-    doubt: str = Field(description="Why nothing expired until now; empty: the clock was trusted already.")
+    doubt: str = Field(description="Why nothing expired until now; empty: the clock was already trusted.")
 
 
 @router.post(
@@ -19,8 +19,8 @@ class Trusted(BaseModel):
     responses=answers({"doubt": "the clock went 192.0 h ahead compared with the machine's uptime"}, Trusted),
 )
 async def trust_clock(api: ApiDep) -> Response:
-    """Nothing expires after the clock made a step of more than an hour against the machine's uptime, or against what
-    the store noted last, until somebody says that it is right."""
+    """If the clock jumps by more than an hour, compared with the machine's uptime or with the store's last note,
+    nothing expires until somebody confirms that the clock is right."""
     doubt = await api.store.trust_clock()
     await api.store.sync()
     return reply({"doubt": doubt})

@@ -1,4 +1,4 @@
-"""Tokens beside the proxy's own: made, listed and revoked by whoever may do everything."""
+"""Additional tokens; only callers with the scope `admin` make, list and revoke them."""
 
 import logging
 from collections.abc import Callable
@@ -25,14 +25,16 @@ _TOKEN = {"id": "1f3a9c07", "name": "ci", "scopes": ["ask"], "session": "default
 class NewToken(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
-    scopes: list[Right] = Field(min_length=1, description="What it may do.")
-    session: SessionName | None = Field(None, description="The one session that it is for; all of them if absent.")
-    own_session: bool = Field(False, description="It is for the proxy's own session (`graft_session`).")
-    name: Name = Field("", description="What it is for, in your words.")
+    scopes: list[Right] = Field(min_length=1, description="The token's scopes.")
+    session: SessionName | None = Field(
+        None, description="The only session that the token can use; all sessions if absent."
+    )
+    own_session: bool = Field(False, description="The token is for the proxy's own session (`graft_session`).")
+    name: Name = Field("", description="A note on what the token is for.")
 
 
 class MadeToken(Token):
-    token: str = Field(description="What its owner sends. It is not shown again.")
+    token: str = Field(description="The text that the token's owner sends. It is not shown again.")
 
 
 class TokenList(BaseModel):
@@ -40,9 +42,9 @@ class TokenList(BaseModel):
 
 
 def _for_all(caller: Access) -> None:
-    """Raises Problem (403) for a caller whose token is for one session: a token is of none."""
+    """Raises Problem (403) for a caller whose token is for one session, because tokens belong to no session."""
     if caller.session is not None:
-        raise Problem(403, f"this token is for the session {caller.session} alone, and this is of no session")
+        raise Problem(403, f"this token is only for the session {caller.session}, and this path belongs to no session")
 
 
 def _use_tokens[T](action: Callable[[], T]) -> T:
@@ -50,7 +52,7 @@ def _use_tokens[T](action: Callable[[], T]) -> T:
         return action()
     except OSError as error:
         logger.error("%s", error)
-        raise Problem(503, "the tokens cannot be read or kept; the proxy's log has more") from None
+        raise Problem(503, "the tokens cannot be read or stored; see the proxy's log") from None
 
 
 @router.post(
@@ -60,8 +62,8 @@ def _use_tokens[T](action: Callable[[], T]) -> T:
     openapi_extra=body_example({"scopes": ["ask"], "session": "default", "name": "ci"}),
 )
 async def make_token(api: ApiDep, caller: CallerDep, new: Annotated[NewToken, Body()]) -> Response:
-    """`ask` is for the front doors alone, `read` shows everything, `approve` decides on calls, `worker` registers
-    workers' tools, claims calls and answers them, `admin` does everything."""
+    """`ask` allows only the front doors; `read` shows everything; `approve` decides on calls; `worker` registers
+    workers' tools, claims calls and answers them; `admin` does everything."""
     _for_all(caller)
     session = new.session or (api.settings.session if new.own_session else None)
     async with api.audit.action(caller, "token.make", scopes=new.scopes, session=session, for_name=new.name):
@@ -71,7 +73,7 @@ async def make_token(api: ApiDep, caller: CallerDep, new: Annotated[NewToken, Bo
 
 @router.get("/v1/tokens", summary="List the tokens", responses=answers({"items": [_TOKEN]}, TokenList))
 async def list_tokens(api: ApiDep, caller: CallerDep) -> Response:
-    """The oldest first, without what their owners send. The proxy's own is not among them."""
+    """Oldest first, without their secrets. The proxy's own token is not listed."""
     _for_all(caller)
     return reply(TokenList(items=_use_tokens(api.tokens.listed)))
 
@@ -80,7 +82,7 @@ async def list_tokens(api: ApiDep, caller: CallerDep) -> Response:
     "/v1/tokens/{token_id}",
     summary="Revoke a token",
     status_code=204,
-    responses=nothing("Nobody gets in with it any more.", p404="No such token"),
+    responses=nothing("The token is no longer accepted.", p404="No such token"),
 )
 async def revoke_token(api: ApiDep, caller: CallerDep, token_id: str) -> Response:
     _for_all(caller)

@@ -29,7 +29,7 @@ _BODY = {
         "tool_config": {"type": "object", "description": "Gemini's toolConfig."},
         "toolConfig": {"type": "object", "description": "The same, in Gemini's spelling."},
         "tool_choice": {"anyOf": [{"type": "string"}, {"type": "object"}], "description": "OpenAI's."},
-        "shared": {"description": "As `GET` shows it; ignored."},
+        "shared": {"description": "As shown by `GET`; ignored."},
     },
     "required": ["tools"],
     "additionalProperties": False,
@@ -43,12 +43,12 @@ _BODY = {
 )
 @needs("read", "worker")
 async def show_tools(api: ApiDep, caller: CallerDep, session: SessionName) -> Response:
-    """The `ETag` stands for the session as it is, its policy included; values of executors' headers are masked.
-    `shared` are the tools of the proxy's files and MCP servers that the session has besides its own."""
+    """The `ETag` identifies the session's version, including its policy; values of executors' headers are masked.
+    `shared`: tools from the proxy's files and MCP servers, which the session has in addition to its own."""
     record, version, _ = await api.store.snapshot(session)
     toolset, shared = record.toolset if record is not None else None, api.shared()
     if toolset is None and not shared:
-        raise Problem(404, f"session {session} has no toolset: its traffic is not touched")
+        raise Problem(404, f"session {session} has no toolset: its traffic passes unchanged")
     async with api.audit.action(caller, "tools.read", session=session):
         return with_etag(reply(views.tools_view(toolset, shared)), api, version)
 
@@ -56,21 +56,21 @@ async def show_tools(api: ApiDep, caller: CallerDep, session: SessionName) -> Re
 @router.put(
     "/v1/sessions/{session}/tools",
     summary="Set a session's tools",
-    responses=answers(views.SHOWN_TOOLS, views.ToolsView, p412="The session is another by now"),
+    responses=answers(views.SHOWN_TOOLS, views.ToolsView, p412="The session has changed since"),
     openapi_extra={**body_example(views.TOOLS, _BODY), "parameters": [IF_MATCH, IF_NONE_MATCH]},
 )
 @needs("worker")
 async def set_tools(
     api: ApiDep, caller: CallerDep, request: Request, session: SessionName, document: Annotated[Any, Body()]
 ) -> Response:
-    """`{"tools": […]}` with `tool_config` or `tool_choice`. Each tool in Gemini, OpenAI chat, OpenAI Responses, MCP
-    or bare-declaration form, with how it is run beside its name: `executor`, `approval`, `after`, `idempotent`,
-    `redeliver`, `cache_ttl`, `timeout`, `retries`. A header's value of `***` is the one that is kept. A bad tool is a
-    422 that names it and the field, and nothing is changed."""
+    """`{"tools": […]}` with `tool_config` or `tool_choice`. Each tool has the form of Gemini, OpenAI chat, OpenAI
+    Responses, MCP or a bare declaration, with the rules for running it beside its name: `executor`, `approval`,
+    `after`, `idempotent`, `redeliver`, `cache_ttl`, `timeout`, `retries`. The header value `***` stands for the stored
+    value. A bad tool is a 422 that names the tool and the field, and nothing is changed."""
     with storable_json():
         json.dumps(document, allow_nan=False)
     if isinstance(document, dict):
-        document.pop("shared", None)  # as GET shows it
+        document.pop("shared", None)  # GET shows it
     tools = normalise(document)
     toolset = Toolset(
         declarations=list(tools.declarations),
@@ -99,8 +99,8 @@ async def set_tools(
     summary="Clear a session's tools",
     status_code=204,
     responses=nothing(
-        "The session has no toolset of its own. The proxy's files and servers may give it tools.",
-        p412="The session is another by now",
+        "The session has no toolset of its own. It may still have tools from the proxy's files and servers.",
+        p412="The session has changed since",
     ),
     openapi_extra={"parameters": [IF_MATCH]},
 )
@@ -115,7 +115,7 @@ async def clear_tools(api: ApiDep, caller: CallerDep, request: Request, session:
 
 
 def _check_worker(stored: Toolset | None, after: Toolset, shared: Sequence[Document]) -> None:
-    """Raises Problem (403) where more than workers' tools would change: a worker's token sets those alone. `shared` are
+    """Raises Problem (403) if other tools than workers' would change: a worker's token may set only those. `shared`:
     the proxy's own tools."""
     before = stored or Toolset()
 
@@ -130,10 +130,12 @@ def _check_worker(stored: Toolset | None, after: Toolset, shared: Sequence[Docum
 
     for name, rule in before.rules.items():
         if rule.approval and not (name in after.rules and after.rules[name].approval):
-            raise Problem(403, f"this token cannot take away the approval that {name} needs", tool=name)
+            raise Problem(403, f"this token cannot remove the approval that {name} needs", tool=name)
     remaining = {one["name"] for one in shared_with(after, shared)}
     for name in (one["name"] for one in shared_with(stored, shared)):
         if name not in remaining:
-            raise Problem(403, f"this token cannot take away or replace {name}, a tool of the proxy's own", tool=name)
+            raise Problem(
+                403, f"this token cannot remove or replace {name}, which is one of the proxy's own tools", tool=name
+            )
     if others(before) != others(after):
-        raise Problem(403, "this token may set tools that workers run, and no others")
+        raise Problem(403, "this token may set only tools that workers run")

@@ -1,4 +1,4 @@
-"""The ledger: what clients were given, and what really happened."""
+"""The ledger: the turns that clients received, and the true turns behind them."""
 
 import functools
 from typing import Annotated

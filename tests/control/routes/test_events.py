@@ -89,7 +89,7 @@ async def test_an_id_of_what_is_lost_is_told_so_and_starts_with_everything(
     await opened(stream)
     told = parsed(await stream.block())
     assert told["event"] == "store.reset"
-    assert "any more" in json.loads(told["data"])["detail"]
+    assert "no longer" in json.loads(told["data"])["detail"]
     assert json.loads(parsed(await stream.block())["data"])["turn_id"] == "turn_c1"
     seen = parsed(await stream.block())["id"]
     await stream.leave()

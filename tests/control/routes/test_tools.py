@@ -156,11 +156,11 @@ async def test_values_of_headers_are_shown_nowhere_and_kept_where_their_mask_com
 @pytest.mark.parametrize(
     ("before", "tool", "words"),
     [
-        (None, http(Key="***"), "there is none"),
-        ({"name": "f"}, http(Key="***"), "there is none"),
-        ({"name": "f", "executor": {"type": "worker"}}, http(Key="***"), "there is none"),
-        (http(Other="s3cret"), http(Key="***"), "there is none"),
-        ({**http(Key="s3cret"), "name": "g"}, http(Key="***"), "there is none"),
+        (None, http(Key="***"), "none is stored"),
+        ({"name": "f"}, http(Key="***"), "none is stored"),
+        ({"name": "f", "executor": {"type": "worker"}}, http(Key="***"), "none is stored"),
+        (http(Other="s3cret"), http(Key="***"), "none is stored"),
+        ({**http(Key="s3cret"), "name": "g"}, http(Key="***"), "none is stored"),
         (http(Key="s3cret"), http("https://elsewhere.example/run", Key="***"), "another host"),
         (http(Key="s3cret"), http("http://tools.example/run", Key="***"), "another host"),
         (http(Key="s3cret"), http("https://tools.example:444/run", Key="***"), "another host"),
