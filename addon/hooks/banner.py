@@ -1,4 +1,4 @@
-"""What the user reads when the proxy is up: where it listens, and how a client is pointed at each port."""
+"""The start message: the proxy's addresses, and how to point a client at each."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -10,7 +10,7 @@ from addon.hooks.runtime import Runtime
 
 
 def addresses(servers: Iterable[Any]) -> dict[str, Any]:
-    """The URLs of the regular and the reverse proxies that are up, as clients on this machine write them."""
+    """The URLs of the open regular and reverse ports, as clients on this machine write them."""
     found: dict[str, list[str]] = {"regular": [], "reverse": []}
     for server in servers:
         kind = {RegularMode: "regular", ReverseMode: "reverse"}.get(type(server.mode))
@@ -23,7 +23,7 @@ def addresses(servers: Iterable[Any]) -> dict[str, Any]:
 
 
 def ca_file(confdir: str) -> str:
-    """The file of mitmproxy's CA, by mitmproxy's option `confdir`."""
+    """The file of mitmproxy's CA. `confdir`: mitmproxy's option."""
     return str(Path(confdir).expanduser().absolute() / "mitmproxy-ca-cert.pem")
 
 

@@ -3,10 +3,10 @@
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-import mitmproxy.proxy.layers  # noqa: F401 - makes the hooks of flows known
+import mitmproxy.proxy.layers  # noqa: F401 - registers the hooks of flows
 from mitmproxy import hooks, http
 
-import addon.hooks.interim  # noqa: F401 - replaces what mitmproxy does not know of HTTP
+import addon.hooks.interim  # noqa: F401 - replaces methods of mitmproxy
 from addon.hooks.connections import Connections
 from addon.hooks.dispatch import Dispatch
 from addon.hooks.draining import InFlight

@@ -1,4 +1,4 @@
-"""The connections of the proxy's own ports: no more than there may be, and one warning where there are too many."""
+"""Limits the connections to the proxy's ports, with one warning if there are too many."""
 
 import asyncio
 import logging
@@ -11,28 +11,26 @@ from addon.hooks.lifecycle import Lifecycle
 
 logger = logging.getLogger("toolgraft")
 
-_NO_MORE = "socket.accept() out of system resource"  # asyncio's own words
+_OUT_OF_DESCRIPTORS = "socket.accept() out of system resource"  # asyncio's message
 _PAUSE = 60.0  # seconds between two warnings of the same kind
 
 
 class Connections:
-    """Refuses clients of the proxy's ports where there are too many."""
-
     def __init__(self, lifecycle: Lifecycle) -> None:
         self._lifecycle = lifecycle
         self._open: set[str] = set()
         self._warn_at = 0.0
 
     def running(self) -> None:
-        """One warning in the place of asyncio's traces."""
+        """Log one warning instead of asyncio's tracebacks."""
         loop = asyncio.get_running_loop()
-        before = loop.get_exception_handler()
+        previous = loop.get_exception_handler()
 
         def handler(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-            if context.get("message") == _NO_MORE:
+            if context.get("message") == _OUT_OF_DESCRIPTORS:
                 self._warn("there are no file descriptors left: connections wait; raise the limit (ulimit -n)")
-            elif before is not None:
-                before(loop, context)
+            elif previous is not None:
+                previous(loop, context)
             else:
                 loop.default_exception_handler(context)
 

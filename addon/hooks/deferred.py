@@ -1,7 +1,7 @@
-"""The values that the command line and config.yaml hold for the addon's options until it is loaded.
+"""Sets the addon's options from the command line and config.yaml, whose values wait until the addon is loaded.
 
-mitmproxy would set them itself right behind `load`, where a value that it cannot take ends in silence: it serves on
-without the addon. It takes texts from config.yaml as well, and people write `graft_max_rounds: 5`.
+mitmproxy would set them itself right after `load`, but if it cannot convert a value it silently serves without the
+addon. It also accepts only texts from config.yaml, where people write `graft_max_rounds: 5`.
 """
 
 import difflib
@@ -16,36 +16,36 @@ _NAMES = [option.name for option in OPTIONS]
 
 
 def take_deferred(options: OptManager) -> None:
-    """Set what is kept for the addon's options. Raises ValueError, whose message names the option and not its value."""
+    """Set the addon's waiting options. Raises ValueError, whose message names the option but not its value."""
     for option in OPTIONS:
         if option.name in options.deferred:
             options.update(**{option.name: _value(option, options.deferred.pop(option.name))})
     try:
         options.process_deferred()
-    except Exception as error:  # an option of another script: left there, it would keep this one from being loaded
+    except Exception as error:  # an option of another script, which would otherwise prevent this addon from loading
         raise ValueError(f"an option of another script: {error}") from error
 
 
 def check_misspelt(options: OptManager) -> None:
-    """Raises ValueError where an option that is set, and that no addon has yet, is meant for this one."""
+    """Raises ValueError if a set option that no addon knows looks like a misspelt option of this one."""
     for name in options.deferred:
         if name.startswith("graft_") or difflib.get_close_matches(name.lower().replace("-", "_"), _NAMES, 1, 0.85):
             raise ValueError(unknown_option(name))
 
 
 def check_unprefixed(options: OptManager) -> None:
-    """Raises ValueError where an option that no addon has lacks but `graft_`. To be called when all scripts are there:
-    one that is loaded late may have an option of this name."""
+    """Raises ValueError if an option that no addon knows lacks only `graft_`. Call this once all scripts are loaded: a
+    late one may define an option of this name."""
     for name in options.deferred:
         if f"graft_{name}" in _NAMES:
             raise ValueError(unknown_option(name))
 
 
 def _value(option: Option, given: Any) -> str | list[str]:
-    """What is kept, as the option takes it."""
+    """Convert a waiting value to the option's type."""
     is_list = option.typespec is not str
     if hasattr(given, "val"):
-        values = given.val  # of the command line: the texts of all its --set
+        values = given.val  # from the command line: the texts of every --set
     else:
         values = given if is_list and isinstance(given, list) else [given]
     if None in values or (hasattr(given, "val") and not values):
@@ -60,7 +60,7 @@ def _value(option: Option, given: Any) -> str | list[str]:
 
 
 def _text(value: object) -> str:
-    """A value of config.yaml as it was written, or nearly so."""
+    """A value of config.yaml, close to how it was written."""
     if isinstance(value, bool):
         return "on" if value else "off"
     return str(value)

@@ -1,13 +1,13 @@
-"""The hooks of each event, worked out once.
+"""Looks up the hooks of each event once, instead of at every event.
 
-mitmproxy asks each of its 36 addons for the hooks of about twenty events a request, and few addons have any given hook:
-that is half of its time. Here the hooks of an event are kept in a table, as long as every addon is mitmproxy's own or
-toolgraft's, whose hooks do not change. A script may change hooks and `addons`, its own and those of others, whenever it
-runs. Where a script is loaded, each addon is asked at each event, in mitmproxy's way but without its preparations.
+mitmproxy asks each of its 36 addons for the hooks of about twenty events per request, although few addons have any
+given hook. This takes half of its time. Here a table holds the hooks of each event, if all addons are mitmproxy's or
+toolgraft's, whose hooks do not change. A script may change hooks and `addons`, its own or others', whenever it runs. If
+a script is loaded, each addon is therefore asked at each event, as mitmproxy does but with less overhead.
 
-Two methods of mitmproxy's are replaced, `trigger_event` and `handle_lifecycle`, and two are wrapped to know when the
-table is out of date: in one AddonManager and never in the class. They are left alone where mitmproxy's own are not what
-this was written for. `trigger` and `invoke_addon_sync` are mitmproxy's in any case.
+Two methods, `trigger_event` and `handle_lifecycle`, are replaced, and two are wrapped to notice an outdated table. This
+is done in one AddonManager, never in the class, and only if mitmproxy's source is the one that this module was written
+for. `trigger` and `invoke_addon_sync` always remain mitmproxy's.
 """
 
 import inspect
@@ -29,7 +29,7 @@ logger = logging.getLogger("toolgraft")
 
 Hook = Callable[..., Any]
 Table = tuple[tuple[Hook, ...], ...]
-"""The hooks of one event. Those of an addon and of the addons below it are a group, which ends with one that raises."""
+"""The hooks of one event. An addon and its sub-addons form a group, the rest of which is skipped if a hook raises."""
 
 _KNOWN = (
     *("AddonManager.trigger_event", "AddonManager.handle_lifecycle", "AddonManager.register", "AddonManager.remove"),
@@ -43,14 +43,13 @@ _ENTRY = Path(__file__).resolve().parent.parent / "entry.py"
 
 
 def fits(manager: AddonManager) -> bool:
-    """Whether this one's way is the one that this module knows."""
+    """Whether the manager is the version that this module was written for, and not yet modified."""
     known = source_hash(*(f"mitmproxy.addonmanager:{name}" for name in _KNOWN)) == WRITTEN_FOR
     return known and type(manager) is AddonManager and not Dispatcher.METHODS & vars(manager).keys()
 
 
 class Dispatch:
-    """Dispatches the events of the mitmproxy that the addon is loaded in, and has it take the shortcuts, while
-    `graft_fast` is on. It stands last."""
+    """Installs the dispatcher and the shortcuts in this mitmproxy while `graft_fast` is on. Runs last."""
 
     def __init__(self, lifecycle: Lifecycle) -> None:
         self.lifecycle = lifecycle
@@ -72,15 +71,16 @@ class Dispatch:
         if fits(manager):
             self._dispatcher = Dispatcher(manager)
         self._shortcuts = [shortcut for shortcut in SHORTCUTS if shortcut.take()]
-        left = [shortcut.name for shortcut in SHORTCUTS if shortcut not in self._shortcuts]
+        skipped = [shortcut.name for shortcut in SHORTCUTS if shortcut not in self._shortcuts]
         if self._dispatcher is None:
-            left.insert(0, "mitmproxy.addonmanager:AddonManager.trigger_event")
-        if left:
-            logger.warning(f"graft_fast: not what mitmproxy {version('mitmproxy')} does its own way: {', '.join(left)}")
+            skipped.insert(0, "mitmproxy.addonmanager:AddonManager.trigger_event")
+        if skipped:
+            names = ", ".join(skipped)
+            logger.warning(f"graft_fast: these methods of mitmproxy {version('mitmproxy')} are not replaced: {names}")
 
     def running(self) -> None:
         if self._dispatcher is not None:
-            self._dispatcher.forget()  # toolgraft sets hooks of the dumper's when it begins to run
+            self._dispatcher.forget()  # toolgraft replaces hooks of the dumper when it begins to run
 
     def done(self) -> None:
         self._is_on = False
@@ -92,22 +92,22 @@ class Dispatch:
 
 
 class Dispatcher:
-    """Dispatches the events of one AddonManager, from its making until `uninstall`."""
+    """Dispatches the events of one AddonManager, from construction until `uninstall`."""
 
     METHODS = frozenset({"trigger_event", "handle_lifecycle", "register", "remove"})
 
     def __init__(self, manager: AddonManager) -> None:
         self._manager = manager
         self._chain: list[Any] = []
-        """The addons that the tables were made for."""
+        """The addons that the tables are for."""
         self._are_known = True
         self._tables: dict[str, Table | None] = {}
-        """By event; None where an addon's hook is none, which mitmproxy logs at each event."""
+        """By event; None if an addon's hook is not callable, which mitmproxy logs at each event."""
         vars(manager).update({name: getattr(self, name) for name in self.METHODS})
 
     def uninstall(self) -> None:
         for name in self.METHODS:
-            if vars(self._manager).get(name) == getattr(self, name):  # a script may have put its own there
+            if vars(self._manager).get(name) == getattr(self, name):  # a script may have replaced it
                 del vars(self._manager)[name]
 
     def register(self, addon: Any) -> Any:
@@ -137,7 +137,7 @@ class Dispatcher:
             await invoke_addon(self._groups(event.name) if table is None else table, event)
 
     def _table(self, name: str) -> Table | None:
-        """None where each addon has to be asked."""
+        """The table of an event, or None if each addon has to be asked."""
         if self._chain != self._manager.chain:
             self._chain = list(self._manager.chain)
             self._are_known = all(map(_is_known, traverse(self._chain)))
@@ -153,19 +153,18 @@ class Dispatcher:
         return self._tables[name]
 
     def _groups(self, name: str) -> Iterator[Iterator[Hook]]:
-        """Those of the addons that have something to be called. What is asked for is asked when its turn comes: a hook
-        may have changed it."""
+        """The groups that have hooks. Each addon is asked in its turn, since an earlier hook may have changed it."""
         for top in self._manager.chain:
             try:
                 nothing = not getattr(top, name, None) and not hasattr(top, "addons")
             except Exception:
-                nothing = False  # it raises once more where that is logged
+                nothing = False  # it raises again below, where that is logged
             if not nothing:
                 yield _iter_hooks(top, name)
 
 
 async def invoke_addon(groups: Iterable[Iterable[Hook]], event: hooks.Hook) -> None:
-    """Has the name of mitmproxy's function, as tracebacks in the log begin below it."""
+    """Named like mitmproxy's function, because tracebacks in the log begin below that name."""
     for group in groups:
         try:
             for hook in group:
@@ -180,7 +179,7 @@ async def invoke_addon(groups: Iterable[Iterable[Hook]], event: hooks.Hook) -> N
 
 
 def _iter_hooks(addon: Any, name: str) -> Iterator[Hook]:
-    """Those of an addon and of the addons below it, as mitmproxy's `_iter_hooks`."""
+    """The hooks of an addon and its sub-addons, like mitmproxy's `_iter_hooks`."""
     found = getattr(addon, name, None)
     if found:
         if callable(found):
@@ -193,7 +192,7 @@ def _iter_hooks(addon: Any, name: str) -> Iterator[Hook]:
 
 
 def _is_known(addon: Any) -> bool:
-    """Whether its hooks and its `addons` are what they were, unless an addon is registered or removed."""
+    """Whether the addon's hooks and `addons` change only when an addon is registered or removed."""
     if isinstance(addon, ModuleType):
         return Path(getattr(addon, "__file__", None) or "").resolve() == _ENTRY
     defined_in = type(addon).__module__

@@ -1,4 +1,4 @@
-"""The drain before the end: no new connections, and time for the requests in flight to finish."""
+"""Drains the proxy before it ends: it accepts no new connections and waits for the requests in flight."""
 
 import asyncio
 import contextlib
@@ -10,8 +10,8 @@ from mitmproxy import ctx, http
 
 logger = logging.getLogger("toolgraft")
 
-_LOOK = 0.02
-"""Seconds between two looks at the requests in flight: mitmproxy reports no end of a response."""
+_POLL_INTERVAL = 0.02
+"""Seconds between two checks for requests in flight. mitmproxy has no event for the end of a response."""
 
 
 class InFlight:
@@ -34,7 +34,7 @@ class InFlight:
 
 
 async def drain(timeout: float, in_flight: Callable[[], int]) -> None:
-    """Close the proxy's ports, and return when nothing is in flight, after `timeout` seconds, or on a second signal."""
+    """Close the proxy's ports and wait for the requests in flight, for `timeout` seconds or until a second signal."""
     await ctx.master.addons.get("proxyserver").servers.update([])
     if not in_flight():
         return
@@ -42,14 +42,14 @@ async def drain(timeout: float, in_flight: Callable[[], int]) -> None:
     with _signalled() as signalled, contextlib.suppress(TimeoutError):
         async with asyncio.timeout(timeout):
             while in_flight() and not signalled.is_set():  # noqa: ASYNC110
-                await asyncio.sleep(_LOOK)
-    if left := in_flight():
-        logger.warning(f"ending: {left} requests did not finish in time")
+                await asyncio.sleep(_POLL_INTERVAL)
+    if unfinished := in_flight():
+        logger.warning(f"ending: {unfinished} requests did not finish in time")
 
 
 @contextlib.contextmanager
 def _signalled() -> Iterator[asyncio.Event]:
-    """An event that SIGINT and SIGTERM set. mitmproxy, which handled them so far, is ending already."""
+    """An event that SIGINT and SIGTERM set. mitmproxy, which handled them before, is already ending."""
     event, loop = asyncio.Event(), asyncio.get_running_loop()
     with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):  # not on Windows, nor in other threads
         for number in (signal.SIGINT, signal.SIGTERM):

@@ -1,10 +1,10 @@
-"""mitmproxy's messages, their headers and bodies, as cheaply as they can be had.
+"""Fast access to the headers and bodies of mitmproxy's messages.
 
-mitmproxy's own accessors decode and compare every header anew for each look-up, and an absent one costs as much as one
-that is there; on a proxy's hot path that is most of what a hook costs. Here a message's headers are gone through once.
+mitmproxy's accessors decode and compare every header at each look-up, even for an absent name. On the hot path that is
+most of a hook's cost. Here a message's headers are traversed once.
 
-New messages are copies of a message. mitmproxy checks the types of one that is made by its constructor, with exceptions
-that stay in memory until Python looks for circles: they hold the frames of all callers, and whatever is in these.
+New messages are copies of a template. mitmproxy's constructor checks types by means of exceptions, which stay in memory
+until the garbage collector runs and hold the frames of all callers with their variables.
 """
 
 import copy
@@ -27,7 +27,7 @@ _RESPONSE.headers.clear()
 
 
 def new_request(method: str, address: str, fields: Fields, body: bytes) -> http.Request:
-    """`address` is the URL. The length of the body is added."""
+    """`address`: the URL. Content-Length is added."""
     made = copy_of(_REQUEST)
     made.url = address
     made.data.method = method.encode()
@@ -39,7 +39,7 @@ def new_request(method: str, address: str, fields: Fields, body: bytes) -> http.
 
 
 def new_response(status: int, fields: Fields) -> http.Response:
-    """One whose body is still to come."""
+    """A response whose body is still to come."""
     made = copy.copy(_RESPONSE)
     made.data = copy.copy(made.data)
     made.data.status_code, made.data.reason = status, status_codes.RESPONSES.get(status, "").encode()
@@ -50,7 +50,7 @@ def new_response(status: int, fields: Fields) -> http.Response:
 
 
 def copy_of(request: http.Request) -> http.Request:
-    """A request whose URL and headers may be changed without changing this one's."""
+    """A copy whose URL and headers are independent of the original's."""
     made = copy.copy(request)
     made.data = copy.copy(request.data)
     made.headers = http.Headers(request.headers.fields)
@@ -58,19 +58,18 @@ def copy_of(request: http.Request) -> http.Request:
 
 
 def names(headers: http.Headers) -> set[bytes]:
-    """The names that there are, in lower case: what is not among them need not be looked up."""
+    """The names of the headers, in lower case: an absent one need not be looked up."""
     return {name.lower() for name, _ in headers.fields}
 
 
 def value(headers: http.Headers, name: bytes) -> str | None:
-    """A header's value (`name` in lower case); of one that is given several times, all of them, with commas."""
+    """A header's value (`name` in lower case). Repeated headers are joined by commas."""
     found = [field[1] for field in headers.fields if field[0].lower() == name]
     return b", ".join(found).decode("utf-8", "surrogateescape") if found else None
 
 
 def put(headers: http.Headers, name: bytes, value: bytes) -> str | None:
-    """Set a header (`name` in lower case) in its place, or at the end; the spelling that it came in stays. Gives the
-    value that it had."""
+    """Set a header (`name` in lower case), in its place and spelling, or at the end. Returns the previous value."""
     fields: list[tuple[bytes, bytes]] = []
     found: list[bytes] = []
     for field in headers.fields:
@@ -90,8 +89,8 @@ UNDECODED = "the model's answer cannot be decompressed, or has more than graft_m
 
 
 def body_of(message: http.Message, most: int) -> bytes | None:
-    """The body without its compression; None where there is none, its compression is not what the headers say, or it
-    has more than `most` bytes then."""
+    """The decompressed body. None if there is no body, if it cannot be decompressed as the headers say, or if it then
+    has more than `most` bytes."""
     content = message.data.content
     if content is None or b"content-encoding" not in names(message.headers):
         return content
@@ -103,7 +102,7 @@ def body_of(message: http.Message, most: int) -> bytes | None:
 
 
 def set_body(message: http.Message, body: bytes) -> None:
-    """Replace the body, and its length; compressed as the one before it."""
+    """Replace the body and its length. The compression stays the same."""
     present = names(message.headers)
     if b"content-encoding" in present:
         message.content = body
@@ -114,24 +113,24 @@ def set_body(message: http.Message, body: bytes) -> None:
 
 
 def asker_in(request: http.Request) -> str:
-    """Who asks, by the request's headers and URL: see `core.history.asker`. It may be a secret."""
+    """The asker (`core.history.asker`), from the request's headers and URL. It may be a secret."""
     return asker_of(request.path, lambda name: value(request.headers, name.encode()))
 
 
 @functools.lru_cache(maxsize=256)
 def hostport(scheme: str, host: str, port: int) -> str:
-    """As a URL has them: an IPv6 address in brackets, and the port where it is not the usual one."""
+    """Host and port as in a URL: an IPv6 address in brackets, and no port if it is the scheme's default."""
     return url.hostport(scheme, f"[{host}]" if ":" in host else host, port)
 
 
 def url_of(request: http.Request) -> str:
-    """The URL of a request, as other programs read it: mitmproxy writes IPv6 addresses without their brackets."""
+    """The URL of a request. mitmproxy's own lacks the brackets of IPv6 addresses."""
     where = hostport(request.scheme, request.data.host, request.data.port)
     return f"{request.scheme}://{where}{request.path}"
 
 
 def set_host(request: http.Request, host: str) -> str:
-    """As the protocol says it: `Host` in HTTP/1, the authority in HTTP/2. Gives what stood there, "" for nothing."""
+    """Set `Host` in HTTP/1, the authority in HTTP/2. Returns the previous value, or ""."""
     if request.is_http2 or request.is_http3:
         claimed = host_of(request)
         request.authority = host
@@ -142,7 +141,7 @@ def set_host(request: http.Request, host: str) -> str:
 
 
 def host_of(request: http.Request) -> str:
-    """As the client says it, "" where it does not."""
+    """The host that the client sent, or ""."""
     host = value(request.headers, b"host")
     if request.is_http2 or request.is_http3:
         return request.authority or host or ""

@@ -1,8 +1,8 @@
-"""What HTTP/1.1 allows and mitmproxy does not know: heads of status 1xx before an answer, and trailers behind a chunked
-body. mitmproxy takes the first for the answer, and fails at the second: its clients wait for ever. Here both are
-dropped, as a proxy may do (RFC 9110, 6.5.1 and 15.2).
+"""Drops two parts of HTTP/1.1 that mitmproxy does not support: 1xx heads before an answer, and trailers after a chunked
+body. mitmproxy takes the former for the answer and fails at the latter, so that its clients wait forever. A proxy may
+drop both (RFC 9110, 6.5.1 and 15.2).
 
-For that one method and one function of mitmproxy's are replaced below.
+For this, one method and one function of mitmproxy are replaced below.
 """
 
 import re
@@ -24,7 +24,7 @@ _make_body_reader = _http1.make_body_reader
 
 
 def read_headers(self: Http1Client, event: events.ConnectionEvent) -> Generator[commands.Command, Any]:
-    """As mitmproxy's, but for heads that come before the answer's."""
+    """As mitmproxy's, but skips 1xx heads."""
     if isinstance(event, events.DataReceived) and self.request:
         while _INTERIM.match(bytes(self.buf)):
             if self.buf.maybe_extract_lines() is None or not self.buf:
@@ -33,7 +33,7 @@ def read_headers(self: Http1Client, event: events.ConnectionEvent) -> Generator[
 
 
 class _WithoutTrailers:
-    """A reader of a body, whose end has no trailers."""
+    """A reader of a body that drops the trailers."""
 
     def __init__(self, reader: Any) -> None:
         self.read_eof = reader.read_eof
@@ -45,7 +45,7 @@ class _WithoutTrailers:
 
 
 def make_body_reader(expected_size: int | None) -> Callable[[Any], Any]:
-    """As mitmproxy's, but for the trailers of chunked bodies."""
+    """As mitmproxy's, but drops the trailers of chunked bodies."""
     reader = _make_body_reader(expected_size)
     return _WithoutTrailers(reader) if expected_size is None else reader
 

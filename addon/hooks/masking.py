@@ -1,4 +1,4 @@
-"""Secrets, and characters that a terminal obeys, kept out of mitmdump's console and of the log."""
+"""Keeps secrets and terminal control characters out of mitmdump's console and the log."""
 
 import base64
 import logging
@@ -16,10 +16,10 @@ from addon.own_secrets import own_secrets
 
 _COLOURS = re.compile(r"(\x1b\[[\d;]*m)")
 _DETAILS = 2
-"""The `flow_detail` from which on more of a flow is shown than its URL."""
-_QUOTES = "Unexpected data from server"
-_OURS = ("toolgraft", "addon", "store", "mcp", "client")
-"""The beginnings of the names of loggers whose messages are a line each. mitmproxy's own may have several."""
+"""The lowest `flow_detail` that shows more of a flow than its URL."""
+_UNEXPECTED_DATA = "Unexpected data from server"
+_ONE_LINE_LOGGERS = ("toolgraft", "addon", "store", "mcp", "client")
+"""Prefixes of the loggers whose messages are one line each. mitmproxy's messages may have several lines."""
 
 
 class Masking:
@@ -31,7 +31,7 @@ class Masking:
         for name in updated & {"upstream_auth", "proxyauth"}:
             given = getattr(ctx.options, name) or ""
             _, colon, password = given.partition(":")
-            if colon and not given.startswith(("@", "ldap")):  # a file of digests, or a server that knows
+            if colon and not given.startswith(("@", "ldap")):  # a file of digests, or an LDAP server
                 own_secrets.learn([password, base64.b64encode(given.encode()).decode()])
 
     def running(self) -> None:
@@ -44,14 +44,14 @@ class Masking:
 
 
 class _Masked:
-    """The file that the dumper writes to, with keys masked."""
+    """The dumper's output file, with secrets masked."""
 
     def __init__(self, file: IO[str]) -> None:
         self._file = file
         self._redaction: Redaction | None = None
 
     def about(self, show: Any) -> Any:
-        """`show`, which writes about the flow that it is given."""
+        """Wraps `show`, which writes about a flow: that flow's secrets are masked too."""
 
         def shows(flow: http.HTTPFlow) -> None:
             if ctx.options.flow_detail >= _DETAILS:
@@ -68,7 +68,7 @@ class _Masked:
             return self._file.write(text)
         text = masked_lines(masked((self._redaction or own_secrets.redaction).text(text)))
         if not (text.isascii() and text.isprintable()):
-            pieces = _COLOURS.split(text)  # every other one is a colour of mitmproxy's own
+            pieces = _COLOURS.split(text)  # every second one is a colour of mitmproxy
             pieces[::2] = [printable(piece.replace("\t", "    "), lines=True) for piece in pieces[::2]]
             text = "".join(pieces)
         return self._file.write(text)
@@ -78,8 +78,8 @@ class _Masked:
 
 
 class _Records:
-    """Makes the records of the log, without secrets, and each of ours on one line: what is behind a line break could
-    pass for a message of its own. The lines of a traceback are indented."""
+    """Makes the log's records, without secrets. The proxy's own take one line each, because text after a line break
+    could pass for a separate message. The lines of a traceback are indented."""
 
     def __init__(self, make: Any) -> None:
         self._make = make
@@ -87,18 +87,18 @@ class _Records:
     def __call__(self, *arguments: Any, **options: Any) -> logging.LogRecord:
         record: logging.LogRecord = self._make(*arguments, **options)
         try:
-            said = record.getMessage()
+            message = record.getMessage()
         except Exception:
             return record
-        if said.startswith(_QUOTES):  # what nobody asked for, byte for byte: it may repeat what somebody else has sent
-            record.msg, record.args = f"{_QUOTES} (not shown)", ()
+        if message.startswith(_UNEXPECTED_DATA):  # raw unsolicited bytes: they may repeat another client's data
+            record.msg, record.args = f"{_UNEXPECTED_DATA} (not shown)", ()
             return record
-        text = printable(_without_secrets(said), lines=not record.name.startswith(_OURS))
+        text = printable(_without_secrets(message), lines=not record.name.startswith(_ONE_LINE_LOGGERS))
         if record.exc_info and record.exc_info[0] is not None:
-            told = _without_secrets("".join(traceback.format_exception(*record.exc_info))).rstrip("\n")
-            text += "".join(f"\n    {printable(line)}" for line in told.split("\n"))
+            trace = _without_secrets("".join(traceback.format_exception(*record.exc_info))).rstrip("\n")
+            text += "".join(f"\n    {printable(line)}" for line in trace.split("\n"))
             record.exc_info = None
-        if text != said:
+        if text != message:
             record.msg, record.args = text, ()
         return record
 

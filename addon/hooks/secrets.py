@@ -1,4 +1,4 @@
-"""What must not be written down: secrets in headers and URLs by their names, and wherever else by their values."""
+"""Removes secrets from flows: by name in headers and URLs, by value everywhere else."""
 
 import re
 
@@ -18,28 +18,27 @@ _LINE = re.compile(
     re.IGNORECASE | re.MULTILINE,
 )
 
-
-_MOST = 64 * 1024 * 1024
-"""Bytes of a body, decompressed, that are looked through."""
+_MAX_BODY = 64 * 1024 * 1024
+"""The most bytes of a decompressed body that is searched."""
 
 
 def masked_lines(text: str, instead: str = "***") -> str:
-    """Lines that show headers, or a query as mitmdump does (`key: …`, and a list where there are several), coloured or
-    not, without the values that are secrets."""
+    """Replaces secret values in lines of headers or of a query, as mitmdump prints them: `key: …`, or a list of several
+    values, with or without colours."""
     return _LINE.sub(rf"\g<1> {instead}", text) if ":" in text else text
 
 
 def redaction_of(flow: http.HTTPFlow) -> Redaction:
-    """What must not be written of an exchange, whoever says it: what it was sent with, and what is the proxy's own."""
+    """The secrets to remove from whatever is written about an exchange: its own and the proxy's."""
     fields = flow.request.headers.fields + (flow.response.headers.fields if flow.response is not None else ())
     found = secrets_in(flow.request.path, fields)
     if isinstance(signed_in := flow.metadata.get("proxyauth"), tuple | list):
-        found.add(str(signed_in[-1]))  # the password by which the client uses the proxy
+        found.add(str(signed_in[-1]))  # the client's password for the proxy
     return own_secrets.combined_with(found)
 
 
 def clean(message: http.Message) -> None:
-    """Take the secrets out of a message's headers (and of a request's URL), in place."""
+    """Remove the secrets from a message's headers and a request's URL, in place."""
     for name in HEADERS:
         if name in message.headers:
             message.headers[name] = REMOVED
@@ -54,7 +53,7 @@ def clean(message: http.Message) -> None:
 
 
 def redact(flow: http.HTTPFlow, redaction: Redaction) -> None:
-    """Take these secrets out of all that a flow says, in place. Its bodies stay what they are where they have none."""
+    """Remove these secrets from every part of a flow, in place. Bodies without a secret stay the same bytes."""
     flow.request.path = redaction.text(flow.request.path)
     for message in (flow.request, flow.response):
         if message is None:
@@ -62,9 +61,9 @@ def redact(flow: http.HTTPFlow, redaction: Redaction) -> None:
         for headers in (message.headers, message.trailers):
             if headers:
                 headers.fields = tuple((name, redaction.data(value)) for name, value in headers.fields)
-        body = body_of(message, _MOST)
+        body = body_of(message, _MAX_BODY)
         if body is None and message.data.content:
-            message.data.content = b""  # what cannot be read may hold one
+            message.data.content = b""  # an unreadable body may hold a secret
         if body and (without := redaction.data(body)) != body:
             set_body(message, without)
     if flow.websocket is not None:

@@ -1,8 +1,7 @@
-"""Methods of mitmproxy's by shorter ways to the same result, for what is most often asked of them. The rest is left to
-mitmproxy's own.
+"""Faster versions of methods of mitmproxy, for their usual arguments. Other arguments go to mitmproxy's own method.
 
-They are methods of classes, and so are replaced for every mitmproxy in the process, as long as one of them wants it. A
-method stays where its source, or that of what it calls, is not what the replacement was written for."""
+The methods belong to classes, so they are replaced for every mitmproxy in the process while one of them wants it. A
+method is kept if its source, or that of what it calls, is not the one that the replacement was written for."""
 
 from collections.abc import Callable
 from dataclasses import fields
@@ -20,8 +19,8 @@ Method = Callable[..., Any]
 
 
 class Shortcut:
-    """A method and the one that takes its place, which `shorter` makes of it. `method` is its class and its name as
-    `module:name`, and `called` is what it calls."""
+    """A method and its replacement, which `shorter` makes from it. `method` is named as `module:Class.name`; `called`:
+    the functions that it calls."""
 
     def __init__(self, shorter: Callable[[Method], Method], written_for: str, method: str, *called: str) -> None:
         self.name = method
@@ -29,30 +28,30 @@ class Shortcut:
         self._written_for = written_for
         self._called = called
         self._users = 0
-        self._own: Method | None = None
-        self._taken: Method | None = None
+        self._original: Method | None = None
+        self._replacement: Method | None = None
 
     def take(self) -> bool:
-        """False where the method stays."""
+        """Replace the method. Returns False if it is kept."""
         if not self._users:
             if source_hash(self.name, *self._called) != self._written_for:
                 return False
             owner, _, name = self.name.rpartition(".")
-            self._own = resolve_name(self.name)
-            self._taken = self._shorter(self._own)
-            setattr(resolve_name(owner), name, self._taken)
+            self._original = resolve_name(self.name)
+            self._replacement = self._shorter(self._original)
+            setattr(resolve_name(owner), name, self._replacement)
         self._users += 1
         return True
 
     def release(self) -> None:
         self._users -= 1
         owner, _, name = self.name.rpartition(".")
-        if not self._users and resolve_name(self.name) is self._taken:  # a script may have put its own there
-            setattr(resolve_name(owner), name, self._own)
+        if not self._users and resolve_name(self.name) is self._replacement:  # a script may have replaced it
+            setattr(resolve_name(owner), name, self._original)
 
 
 class _Fields(NamedTuple):
-    """The fields of a kind of message: what gives their values, and the types that each may have."""
+    """The fields of a kind of message: a getter of their values, and the allowed types of each."""
 
     values: Callable[[MessageData], tuple[Any, ...]]
     types: tuple[frozenset[Any], ...]
@@ -64,7 +63,7 @@ class _Fields(NamedTuple):
 
 
 def checks_messages(check_each: Method) -> Method:
-    """The types of a message's fields are checked one by one only where one is not the very type that is asked for."""
+    """Checks a message's fields one by one only if a type is not exactly an allowed one."""
     known: dict[type[MessageData], _Fields] = {kind: _Fields.of(kind) for kind in (RequestData, ResponseData)}
 
     def check(self: MessageData) -> None:
@@ -76,7 +75,7 @@ def checks_messages(check_each: Method) -> Method:
 
 
 def gives_arguments(_: Method) -> Method:
-    """The names of a hook's fields are looked up once for each kind of hook."""
+    """Looks up the names of a hook's fields once for each kind of hook."""
 
     @lru_cache(maxsize=256)
     def names(kind: type[Hook]) -> tuple[str, ...]:
@@ -89,7 +88,7 @@ def gives_arguments(_: Method) -> Method:
 
 
 def finds_headers(get_any: Method) -> Method:
-    """Names are compared without a call of three functions for each."""
+    """Compares names without three function calls for each."""
 
     def get_all(self: Headers, name: str | bytes) -> Any:
         if type(self) is not Headers or type(name) is not str:
@@ -101,13 +100,13 @@ def finds_headers(get_any: Method) -> Method:
 
 
 def gives_options(copied: Method) -> Method:
-    """What cannot be changed is not copied."""
-    as_it_is = frozenset({str, int, bool, type(None)})
+    """Does not copy immutable values."""
+    immutable = frozenset({str, int, bool, type(None)})
     unset = resolve_name("mitmproxy.optmanager:unset")
 
     def current(self: Any) -> Any:
         value = self._default if self.value is unset else self.value
-        return value if type(value) in as_it_is else copied(self)
+        return value if type(value) in immutable else copied(self)
 
     return current
 

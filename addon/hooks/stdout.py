@@ -1,5 +1,5 @@
-"""The proxy's output, without which it goes on: mitmproxy ends where its log cannot be written, and stands still where
-nobody reads it."""
+"""Lets the proxy run on without its output: mitmproxy ends if its log cannot be written, and blocks if nobody reads
+it."""
 
 import atexit
 import contextlib
@@ -12,9 +12,9 @@ from typing import Any, TextIO, cast
 from mitmproxy import ctx
 
 _PATIENCE = 0.05
-"""Seconds that a reader has who is slow. One who reads nothing holds a line up once, and not every line."""
-_AT_ONCE = 4096
-"""Bytes that a pipe takes at once when it takes any."""
+"""Seconds to wait for a slow reader. If nothing is read, only the first line waits."""
+_CHUNK = 4096
+"""Bytes that a writable pipe accepts without blocking."""
 
 
 class Stdout:
@@ -29,7 +29,7 @@ class Stdout:
 
 
 def _leave() -> None:
-    """What is left in a file that takes nothing would be an error at the end of the process, and its exit status."""
+    """Unwritten output would be an error at the end of the process and change its exit status."""
     for name in ("stdout", "stderr"):
         try:
             getattr(sys, name).flush()
@@ -38,7 +38,7 @@ def _leave() -> None:
 
 
 def steady(file: TextIO) -> TextIO:
-    """The file for writing lines, which are lost where it does not take them. One without a descriptor is as it is."""
+    """Wraps a file so that lines it does not accept are dropped. A file without a descriptor is returned as it is."""
     try:
         descriptor = file.fileno()
     except (OSError, ValueError, AttributeError):
@@ -59,21 +59,21 @@ class _Steady:
     def write(self, text: str) -> int:
         with self._lock:
             self._line += text
-            if self._line.endswith("\n"):  # `print` writes the line, and then its end
+            if self._line.endswith("\n"):  # `print` writes the line and its end separately
                 line, self._line = self._line, ""
                 self._write(line)
         return len(text)
 
     def flush(self) -> None:
-        """A line is written when it has its end."""
+        """Does nothing: each complete line is written at once."""
 
     def _write(self, line: str) -> None:
         if self._lost:
             line = f"[{self._lost} lines are missing here: they could not be written]\n{line}"
         data = line.encode(self._file.encoding or "utf-8", "backslashreplace")
         try:
-            for start in range(0, len(data), _AT_ONCE):
-                piece = data[start : start + _AT_ONCE]
+            for start in range(0, len(data), _CHUNK):
+                piece = data[start : start + _CHUNK]
                 while piece:
                     if not select.select([], [self._descriptor], [], 0 if self._lost else _PATIENCE)[1]:
                         raise BlockingIOError

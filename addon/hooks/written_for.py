@@ -1,4 +1,4 @@
-"""Which code of mitmproxy's a replacement was written for."""
+"""Identifies the mitmproxy source that a replacement was written for."""
 
 import hashlib
 import inspect
@@ -8,8 +8,8 @@ from typing import Any
 
 
 def source_hash(*names: str) -> str:
-    """Of the source of these functions, each as `module:name`. "" where there is none of that name, or no source, as in
-    programs that bring their own Python."""
+    """The hash of the source of these functions (`module:name`). "" if a function or its source is missing, as in
+    programs that bundle Python."""
     try:
         return _hash(*(resolve_name(name) for name in names))
     except (AttributeError, ImportError, OSError, TypeError):
