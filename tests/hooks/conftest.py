@@ -22,7 +22,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 async def make() -> AsyncIterator[Callable[..., Hooks]]:
-    """Makes addons, and gives back what they took."""
+    """Makes addons, and ends them after the test."""
     made: list[Hooks] = []
 
     def makes(**options: Any) -> Hooks:

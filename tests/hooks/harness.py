@@ -66,7 +66,7 @@ class Hooks:
         return self.lifecycle.runtime.store
 
     def route(self, flow: http.HTTPFlow) -> tuple[str, str] | None:
-        """The surface and session that a flow was found to be of."""
+        """The surface and session that the routing found for a flow."""
         route = self.part(Routing).routes.get(flow)
         return None if route is None else (route.target.surface, route.session)
 
@@ -85,14 +85,14 @@ class Hooks:
             await result
 
     async def ask(self, flow: http.HTTPFlow) -> http.HTTPFlow:
-        """A request comes in."""
+        """Run the hooks of a request."""
         await self.call("requestheaders", flow)
         if flow.response is None:
             await self.call("request", flow)
         return flow
 
     def onward(self, flow: http.HTTPFlow) -> LoopAnswer | http.Request | None:
-        """Where mitmproxy sends a request whose hooks have run: None where it is sent as it stands."""
+        """The destination that mitmproxy gets after a request's hooks: None to send the request as it stands."""
         choose = choose_destination.pop(flow)
         return choose(flow) if choose is not None else None
 
@@ -104,8 +104,8 @@ class Hooks:
         *,
         replayed: bool = False,
     ) -> bytes:
-        """Its response comes, in these pieces where it is streamed; what the client gets of the body. `replayed`:
-        another addon has given it."""
+        """Run the hooks of a response; if it streams, it arrives in `pieces`. Returns the body that the client gets.
+        `replayed`: another addon has given the response."""
         body = response.raw_content or b""
         flow.response = response
         if not replayed:
@@ -145,7 +145,7 @@ def request(
     method: str = "POST",
     client: connection.Client | None = None,
 ) -> http.HTTPFlow:
-    """A flow whose request has just come. In reverse mode the URL's host is what the client says as `Host`."""
+    """A flow with a new request. In reverse mode the URL's host is the client's `Host`."""
     given = dict(headers or {})
     made = http.Request.make(method, url, body, [(name.encode(), value.encode()) for name, value in given.items()])
     client = client or tflow.tclient_conn()

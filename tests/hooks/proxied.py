@@ -124,7 +124,7 @@ async def serving(handler: Handler, tls: ssl.SSLContext | None = None) -> AsyncI
 
 
 async def read_message(reader: asyncio.StreamReader) -> tuple[bytes, bytes]:
-    """The head and the body of a request; empty where the other side has closed."""
+    """The head and the body of a request; empty if the other side has closed."""
     try:
         head = await reader.readuntil(b"\r\n\r\n")
     except asyncio.IncompleteReadError:

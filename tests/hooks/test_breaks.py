@@ -1,4 +1,4 @@
-"""What clients are told where an upstream breaks off before they have anything of the answer."""
+"""The error for a client if the upstream breaks off before the client has anything of the answer."""
 
 import asyncio
 from collections.abc import AsyncIterator

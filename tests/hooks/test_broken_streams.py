@@ -1,4 +1,4 @@
-"""Streams that do not come to their end: what their clients may have kept is noted, over real connections."""
+"""Streams that end too early: what their clients may have kept is noted. Over real connections."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence

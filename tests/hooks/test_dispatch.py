@@ -25,7 +25,7 @@ told = logging.getLogger("told").info
 
 
 class House:
-    """A mitmproxy of addons that write to the log what they are told."""
+    """A mitmproxy whose addons log the hooks that are called."""
 
     def __init__(self, folder: Path) -> None:
         self.context = taddons.context()
@@ -275,7 +275,7 @@ AT_REST: list[Scenario] = [
     a_script_that_is_loaded_again,
     what_cannot_be_waited_for,
 ]
-"""In which hooks and `addons` change only where an addon is registered or removed: a table serves these."""
+"""In these scenarios hooks and `addons` change only when an addon is registered or removed, so a table fits."""
 
 CHANGING: list[Scenario] = [
     hooks_that_a_script_sets_while_it_runs,
@@ -295,7 +295,7 @@ def records() -> Iterator[None]:
 
 
 async def lines(scenario: Scenario, folder: Path, caplog: pytest.LogCaptureFixture, *, fast: bool) -> list[str]:
-    """What is logged: calls, mistakes, and where these were made."""
+    """The log: calls, errors, and the places of the errors."""
     caplog.clear()
     with caplog.at_level(logging.INFO):
         house = House(folder)

@@ -1,4 +1,4 @@
-"""Headers and bodies, gone through once; the same as mitmproxy's own accessors say."""
+"""Headers and bodies: the fast access returns the same as mitmproxy's accessors."""
 
 import gzip
 

@@ -1,4 +1,4 @@
-"""WebSockets of the Live API through the hooks: whose they are, what is dropped, changed or injected, how they end."""
+"""WebSockets of the Live API: their sessions, the frames that are dropped, changed or injected, and their end."""
 
 import asyncio
 import importlib

@@ -1,4 +1,4 @@
-"""Which requests are answered by a loop, what it begins with, and what their flows show."""
+"""Requests that a loop answers, the loop's first request, and the contents of the flows."""
 
 import ssl
 from collections.abc import Callable

@@ -341,7 +341,7 @@ async def test_loops_go_through_the_next_proxy_with_its_credentials(start: Start
 
 
 class Reroutes:
-    """Sends requests through a proxy of its own choice, as scripts do by `via`."""
+    """Sends requests through another proxy, as scripts do by `via`."""
 
     def __init__(self, host: str, port: int) -> None:
         self.via = ("http", (host, port))

@@ -1,4 +1,4 @@
-"""What a recording holds, and what it must not hold."""
+"""The contents of a recording, and the absence of secrets in it."""
 
 from collections.abc import Callable
 from pathlib import Path

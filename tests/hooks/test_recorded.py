@@ -66,7 +66,7 @@ async def test_without_a_toolset_requests_and_answers_are_byte_for_byte_what_the
 
 
 async def test_with_a_toolset_the_same_way_does_change_them(make: Callable[..., Hooks]) -> None:
-    """What the test above compares is what rewriting would change."""
+    """Rewriting would change the bytes that the test above compares."""
     hooks = make()
     await hooks.tools("toolgraft_probe")
     changed = 0

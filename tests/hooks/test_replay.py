@@ -1,4 +1,4 @@
-"""Recorded requests pushed through the rewriting again: what the proxy sent, a replay with its options sends."""
+"""Recorded requests rewritten again: a replay with the proxy's options sends what the proxy sent."""
 
 import base64
 import json
@@ -90,7 +90,7 @@ async def test_what_went_upstream_with_tools_that_were_kept_goes_up_the_same_aga
 
 
 async def test_a_replay_of_one_session_leaves_out_the_others(tmp_path: Path) -> None:
-    """A recording of mitmproxy's own knows no session: such requests belong to the one that is named."""
+    """A recording made by mitmproxy names no session: its requests count as those of the given session."""
     store, path = MemoryStore(), tmp_path / "some.mitm"
     await store.open()
     with path.open("wb") as file:

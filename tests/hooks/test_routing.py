@@ -1,4 +1,4 @@
-"""Where a request belongs and where it goes."""
+"""The surface, session and destination of a request."""
 
 import base64
 import socket

@@ -1,4 +1,4 @@
-"""Keys, tokens and cookies are masked in what is shown, and taken out of what is recorded."""
+"""Keys, tokens and cookies are masked in output and removed from recordings."""
 
 import io
 

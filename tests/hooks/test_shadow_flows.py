@@ -88,7 +88,7 @@ class Edits:
 
 
 async def exchanged_with(addon: object) -> tuple[Outgoing | Received, Received | None, ShadowExchange]:
-    """What was sent, or given in its place; and what the loop got for what was sent."""
+    """The request that was sent, or the answer given instead; and the answer that the loop got, if it was sent."""
     client = LoopClient(tclient_conn(), Origin("default", b"{}"), streams=False)
     got = None
     with taddons.context() as context:
@@ -140,7 +140,7 @@ async def test_what_an_answer_holds_is_what_the_loop_gets() -> None:
 async def test_an_answer_of_another_addon_that_cannot_be_decompressed_is_an_error_of_the_loops(
     hook: str, encoding: str
 ) -> None:
-    """As those of `--server-replay`, which gives what came in another process."""
+    """As answers of `--server-replay`, which arrived in another process."""
 
     def edit(flow: http.HTTPFlow) -> None:
         flow.response = http.Response.make(200, b"neither", {"x": "1"})

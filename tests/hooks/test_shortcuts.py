@@ -1,4 +1,4 @@
-"""Shorter ways to what mitmproxy does, with the same result."""
+"""The faster methods return the same as mitmproxy's own."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -45,7 +45,7 @@ def taken() -> Iterator[None]:
 
 
 def made(kind: type[MessageData], **other: Any) -> str:
-    """What is said of a message of these fields, where there is something to say."""
+    """The error for a message with these fields, if any."""
     try:
         kind(**MADE[kind] | other)
     except TypeError as error:

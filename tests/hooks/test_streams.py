@@ -1,4 +1,4 @@
-"""What an answer streams through, and which answers come whole."""
+"""The stages of a streamed answer, and the answers that must not stream."""
 
 from collections.abc import Callable, Iterable
 
@@ -12,7 +12,7 @@ from addon.settings import Settings
 
 
 class Marks:
-    """Puts its mark behind each piece, and says where the end is."""
+    """Appends its mark to each piece, and a capital mark at the end."""
 
     def __init__(self, mark: bytes) -> None:
         self.mark = mark

@@ -30,7 +30,7 @@ def upstream(hooks: Hooks) -> Upstream:
 
 
 async def outgoing(hooks: Hooks) -> Outgoing:
-    """A request as it leaves."""
+    """A request as it is sent."""
     exchange = await upstream(hooks).watcher.begin(Address("POST", URL, [(b"x-goog-api-key", b"a-key")]), b"{}")
     sent = exchange.outgoing
     assert isinstance(sent, Outgoing)
