@@ -15,6 +15,8 @@ GRACE = 20
 
 
 def main(seconds: float, command: list[str]) -> int:
+    # What a shell starts in the background ignores SIGINT, and so would all that is started here.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     process = subprocess.Popen(command, start_new_session=True)
     try:
         status = process.wait(seconds)

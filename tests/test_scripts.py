@@ -512,8 +512,8 @@ def test_an_audit_that_could_not_ask_has_failed(made: Checkout) -> None:
 # --- bounds -------------------------------------------------------------------------------------------------------
 
 
-def bounded(seconds: float, *command: str) -> subprocess.CompletedProcess[str]:
-    script = [sys.executable, "-I", str(ROOT / "scripts" / "bounded.py"), str(seconds), *command]
+def bounded(seconds: float, *command: str, starter: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+    script = [*starter, sys.executable, "-I", str(ROOT / "scripts" / "bounded.py"), str(seconds), *command]
     return subprocess.run(script, capture_output=True, text=True, timeout=BOUND, check=False)
 
 
@@ -523,7 +523,8 @@ def test_a_command_that_is_over_in_time_has_its_own_status(word: str, status: in
     assert (done.stdout, done.stderr, done.returncode) == ("done\n", "", status)
 
 
-def test_a_command_that_hangs_says_where_and_is_ended_with_what_it_started() -> None:
+@pytest.mark.parametrize("starter", [(), ("sh", "-c", '"$0" "$@" & wait $!')], ids=["", "in the background"])
+def test_a_command_that_hangs_says_where_and_is_ended_with_what_it_started(starter: tuple[str, ...]) -> None:
     hangs = """
 import subprocess
 try:
@@ -531,7 +532,7 @@ try:
 finally:
     print("here")
 """
-    done = bounded(3, sys.executable, "-c", hangs)
+    done = bounded(3, sys.executable, "-c", hangs, starter=starter)
     assert (done.stdout, done.returncode) == ("here\n", 124)
     assert "not over after 3 s: " in done.stderr
     assert "KeyboardInterrupt" in done.stderr
