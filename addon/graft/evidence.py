@@ -41,11 +41,13 @@ class Miss(enum.StrEnum):
 
 
 class Verdict(NamedTuple):
-    """`true`: what the turn stands for. `lasts`: later turns cannot change this."""
+    """`true`: what the turn stands for. `lasts`: later turns cannot change this. `alike`: the entries that fit; they
+    mean the same, but may be turns of other chats."""
 
     true: tuple[TrueTurn, ...] = ()
     miss: Miss | None = None
     lasts: bool = True
+    alike: tuple[str, ...] = ()
 
 
 NOTHING = Verdict()
@@ -67,6 +69,7 @@ class Place(NamedTuple):
 def by_marks(place: Place, found: LedgerMatches) -> Verdict:
     """What a turn is by echoed marks that only one entry has."""
     meant: dict[str, None] = {}
+    alike: dict[str, None] = {}
     for (kind, _), key in place.marks.items():
         ids = found.by_key.get(key, [])
         if not ids or key in found.plain or key in found.crowded or not same(ids, found):
@@ -76,9 +79,10 @@ def by_marks(place: Place, found: LedgerMatches) -> Verdict:
         if kind != "interaction" and _follows_its_steps(place, found.turns[ids[0]]):
             continue
         meant[ids[0]] = None
-    if len(meant) > 1 and same([*meant], found):
-        return Verdict(true_turns([next(iter(meant))], found))
-    return Verdict(true_turns([*meant], found)) if len(meant) == 1 else NOTHING
+        alike.update(dict.fromkeys(ids))
+    if meant and same([*meant], found):
+        return Verdict(true_turns([next(iter(meant))], found), alike=tuple(alike))
+    return NOTHING
 
 
 def _follows_its_steps(place: Place, entry: Entry) -> bool:
@@ -108,9 +112,10 @@ def by_key(place: Place, key: bytes, found: LedgerMatches, *, named: bool = Fals
         return Verdict(miss=Miss.MARKS)
     delivered = [turn_id for turn_id in fits if found.turns[turn_id].delivered]
     if len(delivered) > 1 and found.turns[delivered[0]].delivery == "passthrough" and key not in found.crowded:
-        return _by_answers(place, true_turns(delivered, found), is_same=same(delivered, found))
+        verdict = _by_answers(place, true_turns(delivered, found), is_same=same(delivered, found))
+        return verdict._replace(alike=tuple(delivered))
     if named or (key not in found.crowded and same(fits, found)):
-        return Verdict(true_turns(fits[:1], found))
+        return Verdict(true_turns(fits[:1], found), alike=tuple(fits))
     return Verdict(miss=Miss.AMBIGUOUS)
 
 

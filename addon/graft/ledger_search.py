@@ -205,7 +205,7 @@ class Search:
         proof = evidence.by_key(place, asked.history, found, named=named)
         if proof.true and not named and (asked.window in found.by_key or asked.window in found.plain):
             doubt = evidence.by_key(place, asked.window, found)
-            return proof if doubt.true else doubt
+            return _both(proof, doubt)
         return proof
 
     def _by_words(self, place: Place, asked: _Asked) -> Verdict:
@@ -233,12 +233,15 @@ class Search:
         asked = {index: self._neighbour_keys(index, lines[index], alike.get(index, ())) for index in self._open}
         await self._ask([key for mine in asked.values() for pair in mine.items() for key in pair if key])
         ids = [true.turn_id for here in self.hits.values() for true in here]
+        witnesses = self._witness_keys()
         for index, mine in asked.items():
             for key, doubt in mine.items():
                 verdict = self._by_neighbour(index, key, doubt)
                 if verdict.true or verdict.miss is not None or key in self.found.plain:
                     under = self.keys.chat if verdict.true else self.keys.root
-                    self._settle(index, verdict, under, turn_ids=ids, keys=[*mine, *self._known[index].keys])
+                    self._settle(
+                        index, verdict, under, turn_ids=ids, keys=[*mine, *self._known[index].keys, *witnesses]
+                    )
                     break
 
     def _by_neighbour(self, index: int, key: bytes, doubt: bytes) -> Verdict:
@@ -250,7 +253,7 @@ class Search:
             return evidence.NOTHING
         if verdict.true and (doubt in self.found.by_key or doubt in self.found.plain):
             others = evidence.by_key(place, doubt, self.found)
-            return verdict if others.true else others
+            return _both(verdict, others)
         return verdict
 
     async def _alike(self) -> dict[int, list[Entry]]:
@@ -301,6 +304,16 @@ class Search:
             return b""
         chain = self.found.plain.get(turn.key, b"")
         return self.keys.mask_chain(turn.key, chain) if chain else b""
+
+    def _witness_keys(self) -> set[bytes]:
+        """The keys by which the known turns are known that say what stood before them: a write under one of these may
+        take their word away."""
+        found: set[bytes] = set()
+        for index, turn in enumerate(self.turns):
+            if self._line(index):
+                known = self._known.get(index) or turn.memo
+                found.update((self.keys.own(turn.digest), *(known.keys if known is not None else ())))
+        return found
 
     def _later(self, index: int) -> int | None:
         """The index of the next known turn."""
@@ -361,6 +374,19 @@ class Search:
         self.found.crowded |= more.crowded
         self.found.plain |= more.plain
 
+    def _with_certain_chain(self, verdict: Verdict) -> tuple[TrueTurn, ...]:
+        """The true turns of a verdict. The chain of an entry tells what stood before the turn in this chat only if all
+        entries that fit have the same one: the others may be this chat's."""
+        true = verdict.true
+        if len(true) != 1 or not true[0].chain:
+            return true
+        entries = [self.found.turns[turn_id] for turn_id in {true[0].turn_id, *verdict.alike}]
+        chains = {
+            self.keys.mask_chain(entry.turn_id.encode(), entry.chain) if entry.chain and not entry.bound else b""
+            for entry in entries
+        }
+        return true if len(chains) == 1 else (true[0].without_chain(),)
+
     def _settle(
         self,
         index: int,
@@ -373,6 +399,7 @@ class Search:
         """Record the verdict on a turn."""
         place, found = self._places[index], self.found
         if verdict.true:
+            verdict = verdict._replace(true=self._with_certain_chain(verdict))
             self.hits[index] = verdict.true
         if verdict.miss is not None:
             self.misses[index] = verdict.miss
@@ -384,6 +411,11 @@ class Search:
         ids = {turn_id for key in keys for turn_id in found.by_key.get(key, ())}
         ids.update(turn_ids, (true.turn_id for true in verdict.true))
         self._known[index] = Known(under, verdict.true, frozenset(ids), frozenset(keys))
+
+
+def _both(verdict: Verdict, other: Verdict) -> Verdict:
+    """A verdict whose entries must mean the same as those of another one."""
+    return verdict._replace(alike=(*verdict.alike, *other.alike)) if other.true else other
 
 
 def _extended(chain: bytes, turns: Sequence[HistoryTurn]) -> bytes:

@@ -282,7 +282,7 @@ class AnswerMachine:
         except Malformed as error:
             if whole and self.rounds > 1:
                 raise BadAnswer(f"its answer is not JSON: {error}") from None
-            if holds(data, self.wire.call_markers):
+            if holds(item.raw, self.wire.call_markers):  # also in lines of the event that are not data
                 return self._unreadable()
             return b"" if self.rounds > 1 and data.strip() != self.wire.done else self._writer.passthrough(item)
         if b'"error"' in data:

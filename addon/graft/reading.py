@@ -142,7 +142,7 @@ class Reading:
 
     def passes_item(self, item: Item) -> bool:
         """Whether one event need not be read."""
-        if not self.is_plain or item.data is None or holds(item.data, self._markers):
+        if not self.is_plain or item.data is None or holds(item.raw, self._markers):
             return False
         self._unread.append(item.raw if isinstance(item, SseEvent) else item.data)
         if len(self._unread) >= self._take_notes_at:

@@ -355,6 +355,66 @@ async def test_what_next_tells_is_remembered_until_another_says_the_same(store: 
     assert [*await hits_of(store, request)] == []
 
 
+async def test_what_a_later_turn_tells_is_forgotten_with_what_that_turn_is(store: Store) -> None:
+    """Not only what is stored under the turn's own words counts, but also what is stored under its witness's."""
+    chat = [A, B, ASKED, DONE, YES, SAID_SO]
+    await kept(store, 1, chat[:4])
+    await plain(store, chat)
+    edited = [A, B, user("(edited)"), *chat[3:], C]
+    request = read(edited)
+    assert [*await hits_of(store, request)] == [3]
+    await plain(store, [C, B, YES, SAID_SO])
+    assert [*await hits_of(store, request)] == [*await hits_of(store, read(edited))] == []
+
+
+WEATHER = [
+    user("What is the weather like in Oslo today, and do I need an umbrella there?"),
+    model("It is raining in Oslo today, so yes, take an umbrella with you when you go out."),
+]
+ANNA, BOB = [user("Hello, I am Anna"), model("Hello Anna")], [user("Hello, I am Bob"), model("Hello Bob")]
+
+
+async def kept_alike(store: Store, n: int, history: Sequence[Document]) -> None:
+    """A step that means the same in every chat."""
+    call = await kept(store, n, history, args={"city": "Oslo"})
+    await store.answer("default", call.call_id, result={"sky": "rain"})
+
+
+@pytest.mark.parametrize("has_call", [True, False], ids=["another call", "no call"])
+async def test_a_turn_that_two_chats_have_alike_does_not_tell_which_chat_this_is(store: Store, has_call: bool) -> None:
+    """Both chats ask the same and hear the same by the same call; then each says "do it" and hears "Done."."""
+    await kept_alike(store, 1, [*BOB, *WEATHER])
+    await kept_alike(store, 2, [*ANNA, *WEATHER])
+    if has_call:
+        await kept(store, 3, [*BOB, *WEATHER, YES, DONE], args={"to": "Bob"})
+    else:
+        await plain(store, [*BOB, *WEATHER, YES, DONE])
+    await kept(store, 4, [*ANNA, *WEATHER, YES, DONE], args={"to": "Anna"})
+    cut = [*WEATHER, YES, DONE, C]
+    assert set(await found(store, cut)) == {1}
+    assert (await missed(store, cut)) == {"Done.": Miss.AMBIGUOUS if has_call else Miss.PLAIN}
+    assert await found(store, [user("(edited)"), *BOB[1:], *WEATHER, YES, DONE, C]) == {3: [turn_id(2)]}
+    whole = await found(store, [*BOB, *WEATHER, YES, DONE, C])
+    assert whole == {3: [turn_id(1)], **({5: [turn_id(3)]} if has_call else {})}
+
+
+async def test_a_later_turn_that_two_chats_have_alike_does_not_tell_which_chat_this_is(store: Store) -> None:
+    await kept(store, 3, [*BOB, YES, DONE], args={"to": "Bob"})
+    await kept(store, 4, [*ANNA, YES, DONE], args={"to": "Anna"})
+    await kept_alike(store, 1, [*BOB, YES, DONE, *WEATHER])
+    await kept_alike(store, 2, [*ANNA, YES, DONE, *WEATHER])
+    assert set(await found(store, [YES, DONE, *WEATHER, C])) == {3}
+    assert set(await found(store, [user("(edited)"), DONE, *WEATHER, C])) == {3}
+
+
+async def test_a_turn_that_means_the_same_twice_in_one_chat_still_tells_what_follows(store: Store) -> None:
+    """An answer that was regenerated alike has the same history, so its neighbours are certain."""
+    await kept_alike(store, 1, [*BOB, *WEATHER])
+    await kept_alike(store, 2, [*BOB, *WEATHER])
+    await kept(store, 3, [*BOB, *WEATHER, YES, DONE], args={"to": "Bob"})
+    assert set(await found(store, [*WEATHER, YES, DONE, C])) == {1, 3}
+
+
 async def test_a_placeholder_tells_what_is_around_it(store: Store) -> None:
     visible_turn = model(PLACEHOLDER.text(["f"], turn_id(1)))
     await kept(store, 1, [A, visible_turn])

@@ -82,6 +82,13 @@ async def test_no_call_is_shown_in_another_encoding(graft: Graft, framing: str, 
     assert_hidden(await seen(graft, framing, event(KEYS["camel"], b"1").decode().encode(encoding)))
 
 
+@pytest.mark.parametrize("key", ["camel", "snake"])
+async def test_no_call_is_shown_in_lines_of_an_event_that_are_not_data(graft: Graft, key: str) -> None:
+    """A line break within the event's JSON leaves data that cannot be read, and a line with the call."""
+    await graft.tools(WEATHER)
+    assert_hidden(await seen(graft, "sse", event(KEYS[key], b"1").replace(b'{"function', b'{\n"function')))
+
+
 def assert_hidden(given: bytes) -> None:
     assert b"secret" not in given.replace(b"\0", b"")
     assert b"Tool call completed: get_weather" in given or b'"code":502' in given or b'"code":500' in given

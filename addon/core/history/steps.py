@@ -75,6 +75,16 @@ class TrueTurn:
         self.chain = chain
         self.written: tuple[object, list[Piece]] | None = None
 
+    def without_chain(self) -> "TrueTurn":
+        """The same, if what stood before the turn is not certain."""
+        return TrueTurn(
+            self.turn_id,
+            self.steps,
+            self.answers,
+            visible_text=self.visible_text,
+            passthrough=self.passthrough,
+        )
+
     @property
     def is_shared(self) -> bool:
         """Whether the client answers calls of the last step: its own, or all of them (passthrough)."""
