@@ -5,24 +5,42 @@ from collections.abc import Iterable
 
 from addon.core.security.redaction import SHORTEST, Redaction
 
-_MAX_SECRETS = 256
-"""The newest secrets are remembered: executors may get new headers any number of times."""
+_MAX_OF_EXECUTORS = 256
+"""Executors may get new headers any number of times: those used last are remembered."""
+_MAX_COMBINED = 256
+"""The most clients' secrets whose redaction is kept."""
 
 
 class OwnSecrets:
     def __init__(self) -> None:
-        self._values: dict[str, None] = {}
+        self._values: set[str] = set()
+        self._of_executors: dict[str, None] = {}  # the last used is last
         self._redaction = Redaction(())
         self._combined: dict[frozenset[str], Redaction] = {}  # cached: clients repeat the same key
 
     def learn(self, values: Iterable[str]) -> None:
-        new = [value for value in values if len(value) >= SHORTEST and value not in self._values]
-        if new:
-            self._values |= dict.fromkeys(new)
-            for old in list(self._values)[:-_MAX_SECRETS]:
-                del self._values[old]
-            self._redaction = Redaction(self._values)
-            self._combined.clear()
+        """Learn what the proxy was configured with, which is never forgotten."""
+        before = len(self._values)
+        self._values.update(value for value in values if len(value) >= SHORTEST)
+        if len(self._values) > before:
+            self._changed()
+
+    def learn_of_executor(self, values: Iterable[str]) -> None:
+        """Learn the secrets of an executor, or that it is in use."""
+        is_new = False
+        for value in values:
+            if len(value) >= SHORTEST and value not in self._values:
+                is_new |= value not in self._of_executors
+                self._of_executors.pop(value, None)
+                self._of_executors[value] = None
+        if is_new:
+            for old in list(self._of_executors)[:-_MAX_OF_EXECUTORS]:
+                del self._of_executors[old]
+            self._changed()
+
+    def _changed(self) -> None:
+        self._redaction = Redaction({*self._values, *self._of_executors})
+        self._combined.clear()
 
     @property
     def redaction(self) -> Redaction:
@@ -35,9 +53,9 @@ class OwnSecrets:
             return self._redaction
         found = self._combined.get(others)
         if found is None:
-            if len(self._combined) >= _MAX_SECRETS:
+            if len(self._combined) >= _MAX_COMBINED:
                 self._combined.clear()
-            found = self._combined[others] = Redaction({*self._values, *others})
+            found = self._combined[others] = Redaction({*self._values, *self._of_executors, *others})
         return found
 
 

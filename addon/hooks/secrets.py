@@ -4,7 +4,7 @@ import re
 
 from mitmproxy import http
 
-from addon.core.security.credentials import HEADERS, PARAMETERS, masked, secrets_in
+from addon.core.security.credentials import PARAMETERS, is_secret_header, is_secret_name, masked, secrets_in
 from addon.core.security.redaction import Redaction
 from addon.hooks.headers import body_of, set_body
 from addon.own_secrets import own_secrets
@@ -13,9 +13,8 @@ REMOVED = "REMOVED"
 
 _COLOUR = r"(?:\x1b\[[\d;]*m)*"
 _LINE = re.compile(
-    rf"^((?: |\x1b\[[\d;]*m)*(?:{'|'.join(map(re.escape, HEADERS + PARAMETERS))}){_COLOUR}:{_COLOUR})"
-    rf"(?: .*|(?:\n *{_COLOUR}- .*)+)",
-    re.IGNORECASE | re.MULTILINE,
+    rf"^((?: |\x1b\[[\d;]*m)*([\w!#$%&'*+.^`|~-]{{1,100}}){_COLOUR}:{_COLOUR})(?: .*|(?:\n *{_COLOUR}- .*)+)",
+    re.MULTILINE | re.ASCII,
 )
 
 _MAX_BODY = 64 * 1024 * 1024
@@ -25,7 +24,13 @@ _MAX_BODY = 64 * 1024 * 1024
 def masked_lines(text: str, instead: str = "***") -> str:
     """Replaces secret values in lines of headers or of a query, as mitmdump prints them: `key: …`, or a list of several
     values, with or without colours."""
-    return _LINE.sub(rf"\g<1> {instead}", text) if ":" in text else text
+
+    def line(found: re.Match[str]) -> str:
+        beginning, name = found.groups()
+        is_secret = is_secret_name(name) or name.lower() in PARAMETERS
+        return f"{beginning} {instead}" if is_secret else found[0]
+
+    return _LINE.sub(line, text) if ":" in text else text
 
 
 def redaction_of(flow: http.HTTPFlow) -> Redaction:
@@ -39,17 +44,17 @@ def redaction_of(flow: http.HTTPFlow) -> Redaction:
 
 def clean(message: http.Message) -> None:
     """Remove the secrets from a message's headers and a request's URL, in place."""
-    for name in HEADERS:
-        if name in message.headers:
-            message.headers[name] = REMOVED
-    message.headers.fields = tuple(
-        (name, masked(value.decode("utf-8", "surrogateescape"), REMOVED).encode("utf-8", "surrogateescape"))
-        if b"=" in value
-        else (name, value)
-        for name, value in message.headers.fields
-    )
+    message.headers.fields = tuple((name, _cleaned(name, value)) for name, value in message.headers.fields)
     if isinstance(message, http.Request):
         message.path = masked(message.path, REMOVED)
+
+
+def _cleaned(name: bytes, value: bytes) -> bytes:
+    if is_secret_header(name):
+        return REMOVED.encode()
+    if b"=" not in value:
+        return value
+    return masked(value.decode("utf-8", "surrogateescape"), REMOVED).encode("utf-8", "surrogateescape")
 
 
 def redact(flow: http.HTTPFlow, redaction: Redaction) -> None:

@@ -91,7 +91,7 @@ class HttpExecutor:
             first = e.errors()[0]
             place = ".".join(("executor", *(str(part) for part in first["loc"])))
             raise SourceError(f"{place}: {first['msg'].removeprefix('Value error, ')}") from None
-        own_secrets.learn(secrets_of_executor(self._endpoint.url, self._endpoint.headers.items()))
+        own_secrets.learn_of_executor(secrets_of_executor(self._endpoint.url, self._endpoint.headers.items()))
         self._client = client
         self._owner = frozenset(self._endpoint.headers.items()), httpx2.URL(self._endpoint.url).query
         self.name = origin_of(httpx2.URL(self._endpoint.url))

@@ -39,7 +39,11 @@ def test_keys_in_urls_are_masked(text: str, expected: str) -> None:
         ("    X-Auth-Token: abc", "    X-Auth-Token: ***"),
         ("    X-Amz-Security-Token: abc", "    X-Amz-Security-Token: ***"),
         ("    content-type: application/json", "    content-type: application/json"),
-        ("    x-cookie: a=b", "    x-cookie: a=b"),
+        ("    X-Vault-Token: abc", "    X-Vault-Token: ***"),
+        ("    \x1b[34mOcp-Apim-Subscription-Key\x1b[0m: abc", "    \x1b[34mOcp-Apim-Subscription-Key\x1b[0m: ***"),
+        ("    x-goog-user-project: abc", "    x-goog-user-project: abc"),
+        ("    x-ratelimit-remaining-tokens: 5", "    x-ratelimit-remaining-tokens: 5"),
+        ("    two words of a key: abc", "    two words of a key: abc"),
         ("    alt: sse\n    key: abc\n    x: 1", "    alt: sse\n    key: ***\n    x: 1"),
         (
             "    \x1b[33maccess_token\x1b[0m: \x1b[32m'abc'\n    \x1b[0m",
@@ -65,6 +69,7 @@ def test_the_console_writes_what_is_masked_and_else_is_a_file_like_others() -> N
 
 def test_a_message_is_cleaned_of_all_of_them() -> None:
     headers = {"Authorization": "Bearer s3", "x-goog-api-key": "s3", "cookie": "s3", "x-other": "stays"}
+    headers |= {"X-Vault-Token": "s3", "Helicone-Auth": "Bearer s3", "x-goog-user-project": "stays"}
     headers |= {"X-Auth-Token": "s3", "X-Amz-Security-Token": "s3", "referer": "https://h/?%6bey=s3", "x-a": "b=s"}
     flow = request("https://h/v1?key=s3&x=1", headers=headers)
     made = response(b"", set_cookie="s3")
@@ -73,4 +78,4 @@ def test_a_message_is_cleaned_of_all_of_them() -> None:
     clean(made)
     assert "s3" not in str(flow.request.headers.fields) + flow.request.path + str(made.headers.fields)
     assert flow.request.path == f"/v1?key={REMOVED}&x=1"
-    assert flow.request.headers["x-other"] == "stays"
+    assert flow.request.headers["x-other"] == flow.request.headers["x-goog-user-project"] == "stays"

@@ -24,6 +24,9 @@ CLIENTS = {
     "bearer": "canary-bearer-7313",
     "cookie": "canary-cookie-7314",
     "password": "canary-password-7315",
+    "vault": "canary-vault-token-7322",
+    "subscription": "canary-subscription-7323",
+    "helicone": "canary-of-a-gateway-7324",
 }
 PROXYS = {
     "gateway": "canary-gateway-key-7316",
@@ -37,6 +40,9 @@ HEADERS = {
     "authorization": f"Bearer {CLIENTS['bearer']}",
     "cookie": f"session={CLIENTS['cookie']}",
     "referer": f"https://app.example/?%6bey={CLIENTS['query']}",
+    "X-Vault-Token": CLIENTS["vault"],
+    "Ocp-Apim-Subscription-Key": CLIENTS["subscription"],
+    "Helicone-Auth": f"Bearer {CLIENTS['helicone']}",
 }
 
 

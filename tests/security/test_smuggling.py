@@ -21,6 +21,8 @@ from tests.loop.conftest import Watcher
 pytestmark = pytest.mark.e2e
 
 PATH = "/v1beta/models/gemini-3-flash:generateContent"
+NAMES = ("x-goog-api-key:", "x-vault-token:")
+"""The headers that say who asks."""
 TOOLS = '''
 async def lookup(what: str = "it") -> str:
     """Look it up."""
@@ -51,9 +53,7 @@ class Surplus:
                 if not head:
                     return
                 lines = head.decode().split("\r\n")
-                who = next(
-                    (line.partition(": ")[2] for line in lines if line.lower().startswith("x-goog-api-key:")), ""
-                )
+                who = next((line.partition(": ")[2] for line in lines if line.lower().startswith(NAMES)), "")
                 asked.append(who)
                 writer.write(said(f"for {who}"))
                 if self.surplus:
@@ -63,10 +63,10 @@ class Surplus:
             writer.close()
 
 
-async def ask(client: httpx2.AsyncClient, url: str, key: str) -> str:
+async def ask(client: httpx2.AsyncClient, url: str, key: str, name: bytes = b"x-goog-api-key") -> str:
     """One request of a loop's, to its end."""
     upstream = Upstream(lambda outgoing: client, Watcher())
-    address = Address("POST", url, ((b"x-goog-api-key", key.encode()), (b"content-type", b"application/json")))
+    address = Address("POST", url, ((name, key.encode()), (b"content-type", b"application/json")))
     async with upstream.send(address, b"{}") as got:
         body = await got.body()
     text: str = json.loads(body)["candidates"][0]["content"]["parts"][0]["text"]
@@ -99,11 +99,12 @@ async def test_a_connection_with_bytes_left_over_is_closed_below_tls(
     assert len(server.connections) == 3
 
 
-async def test_connections_are_kept_for_the_same_credentials_alone(client: httpx2.AsyncClient) -> None:
+@pytest.mark.parametrize("name", [b"x-goog-api-key", b"X-Vault-Token"])
+async def test_connections_are_kept_for_the_same_credentials_alone(client: httpx2.AsyncClient, name: bytes) -> None:
     server = Surplus(surplus=False)
     async with serving(server) as url:
         for key in ("alice", "bob", "alice", "bob", "carol"):
-            assert await ask(client, url, key) == f"for {key}"
+            assert await ask(client, url, key, name) == f"for {key}"
     assert server.connections == [["alice", "alice"], ["bob", "bob"], ["carol"]]
 
 
@@ -134,9 +135,10 @@ async def start(tmp_path: Path) -> AsyncIterator[Callable[..., Awaitable[Proxied
         yield starts
 
 
+@pytest.mark.parametrize("name", ["x-goog-api-key", "X-Vault-Token"])
 @pytest.mark.parametrize("redirected", [True, False])
 async def test_mitmproxy_s_own_connections_are_kept_for_the_same_credentials_alone(
-    start: Callable[..., Awaitable[Proxied]], redirected: bool
+    start: Callable[..., Awaitable[Proxied]], redirected: bool, name: str
 ) -> None:
     """A client may be a gateway, on whose connection many people ask."""
     server = Surplus(surplus=False)
@@ -144,7 +146,7 @@ async def test_mitmproxy_s_own_connections_are_kept_for_the_same_credentials_alo
     url = f"http://{GOOGLE}{PATH}" if redirected else f"{proxied.reverse}{PATH}"
     async with proxied.client(proxy=proxied.regular if redirected else None) as client:
         for key in ("alice", "alice", "bob", "alice", "bob"):
-            assert f"for {key}" in (await client.post(url, json={}, headers={"x-goog-api-key": key})).text
+            assert f"for {key}" in (await client.post(url, json={}, headers={name: key})).text
     assert server.connections == [["alice", "alice", "alice"], ["bob", "bob"]]
 
 

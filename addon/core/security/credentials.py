@@ -1,5 +1,4 @@
-"""The credentials in a request: the names of the headers and URL parameters that hold secrets or identify the
-sender."""
+"""The credentials in a request: the headers and URL parameters that hold secrets, known by their names."""
 
 import base64
 import binascii
@@ -10,28 +9,37 @@ from urllib.parse import unquote, unquote_plus
 
 Fields = Iterable[tuple[bytes, bytes]]
 
-HEADERS = (
-    "authorization",
-    "proxy-authorization",
-    "x-goog-api-key",
-    "x-goog-iam-authorization-token",
-    "x-goog-user-project",
-    "api-key",  # of gateways that speak for Gemini
-    "x-api-key",
-    "x-auth-token",
-    "x-amz-security-token",
-    "cookie",
-    "set-cookie",
-)
 PARAMETERS = ("key", "$key", "access_token", "api_key", "apikey", "oauth_token", "token", "x-amz-security-token")
 
-_HEADERS = frozenset(name.encode() for name in HEADERS)
-_PROJECT_HEADER = b"x-goog-user-project"  # a project's name is not looked for in other texts
 _KEY_LENGTH = 20
 """From this length on, a value without digits is a key rather than a word that somebody made up."""
 _RANDOM = re.compile(r"[\w.+=~ -]*\d[\w.+=~ -]*", re.ASCII)
-_SECRET_NAME = re.compile(r"key|token|secret|pass|pwd|auth|cred|cookie|session|private|signature", re.IGNORECASE)
+_SECRET_NAME = re.compile(
+    r"(?<!mon)(?<!-port)key(?!word|board)|token|secret|(?<!by)pass(?!thr)|pwd|auth(?!or(?!i[sz]))|cred(?!it)|cookie"
+    r"|session|private|signature|jwt|assertion|bearer|appcheck",
+    re.IGNORECASE,
+)
+_PLAIN_NAME = re.compile(
+    r"(?!.{100})(?:(?:x-)?idempotency-key|(?:x-)?(?:cache|surrogate)-key|sec-websocket-key|(?:www|proxy)-authenticate"
+    r"|signature-input|access-control-(?:allow|expose|request)-.*|content-.*|x-graft-session|.*session-(?:name|path)"
+    r"|.*rate-?limit-(?:.*-)?tokens(?:-.*)?"
+    r"|.*(?:max|input|output|prompt|completion|total|used|remaining|limit)[-_](?:tokens|token[-_]count))",
+    re.IGNORECASE,
+)
+"""The names of headers that hold no secret, though they have such a word in them: many differ in every request, and
+others are counts or words, which occur in any text. Long names are not searched, which would take long."""
 _PAIR = re.compile(r"([?&;#])([^=&;#?\s\x1b]{1,100})=([^&;#\s\x1b\"'<>]+)")
+
+
+def is_secret_name(name: str) -> bool:
+    """Whether a header or variable of this name holds a secret."""
+    return _SECRET_NAME.search(name) is not None and _PLAIN_NAME.fullmatch(name) is None
+
+
+@lru_cache(maxsize=256)
+def is_secret_header(name: bytes) -> bool:
+    """`is_secret_name` of a name as it is sent. Cached, because each request asks for each of its headers."""
+    return is_secret_name(name.decode("latin-1"))
 
 
 def is_secret_parameter(name: str) -> bool:
@@ -66,7 +74,7 @@ def _may_have_parameters(text: str) -> bool:
 
 def credentials(url: str, headers: Fields) -> tuple[bytes, ...]:
     """The values that distinguish senders: requests with different values come from different people."""
-    found = [value for name, value in headers if name.lower() in _HEADERS]
+    found = [value for name, value in headers if is_secret_header(name)]
     return (*found, *(value.encode("utf-8", "surrogateescape") for value in secret_parameters(url)))
 
 
@@ -76,10 +84,8 @@ def secrets_in(url: str, headers: Fields) -> set[str]:
     found: set[str] = set()
     parameters = secret_parameters(url)
     for name, raw in headers:
-        lower = name.lower()
-        if lower in _HEADERS:
-            if lower != _PROJECT_HEADER:
-                found |= _cached_secrets_of_header(lower, raw)
+        if is_secret_header(name):
+            found |= _cached_secrets_of_header(name, raw)
         elif b"=" in raw:  # a URL, as in Referer and Location
             parameters += secret_parameters(raw.decode("utf-8", "surrogateescape"))
     for one in parameters:
@@ -105,7 +111,7 @@ def secrets_of_header(name: str, value: str) -> set[str]:
 @lru_cache(maxsize=256)
 def _cached_secrets_of_header(name: bytes, value: bytes) -> frozenset[str]:
     """`secrets_of_header` without words. Cached, because clients repeat their headers."""
-    found = secrets_of_header(name.decode(), value.decode("utf-8", "surrogateescape"))
+    found = secrets_of_header(name.decode("latin-1"), value.decode("utf-8", "surrogateescape"))
     return frozenset(filter(_is_key_like, found))
 
 
@@ -139,4 +145,4 @@ def secrets_of_environment(variables: Iterable[tuple[str, str]]) -> set[str]:
 def _is_secret(name: str, value: str) -> bool:
     """Whether a header or variable holds a secret, by its name or by its form. Other values are words and paths, which
     occur in any text."""
-    return bool(_SECRET_NAME.search(name)) or (len(value) >= 16 and _RANDOM.fullmatch(value) is not None)
+    return is_secret_name(name) or (len(value) >= 16 and _RANDOM.fullmatch(value) is not None)

@@ -4,7 +4,13 @@ import json
 
 import pytest
 
-from addon.core.security.credentials import secrets_in, secrets_of_environment, secrets_of_executor
+from addon.core.security.credentials import (
+    credentials,
+    is_secret_name,
+    secrets_in,
+    secrets_of_environment,
+    secrets_of_executor,
+)
 from addon.core.security.escaping import printable, printable_json
 from addon.core.security.redaction import RedactedStream, Redaction
 
@@ -47,10 +53,44 @@ def test_the_secrets_of_a_message() -> None:
         (b"Referer", b"https://h/?oauth_token=oauth-4"),
         (b"X-Goog-User-Project", b"project-5"),
         (b"X-Goog-Api-Key", b"placeholder"),
+        (b"X-Vault-Token", b"hvs.token-9"),
+        (b"Helicone-Auth", b"Bearer token-10"),
+        (b"Idempotency-Key", b"once-11-and-never-again"),
     ]
     found = secrets_in("/v1?%24key=key%2F6&alt=sse", headers)
     assert {"token-of-7", "password-8", "cookie-1", "cookie-2", "cookie-3", "oauth-4", "key/6", "key%2F6"} <= found
-    assert not {"project-5", "placeholder", "sse", "/"} & found
+    assert {"hvs.token-9", "token-10"} <= found
+    assert not {"project-5", "placeholder", "sse", "/", "once-11-and-never-again"} & found
+
+
+@pytest.mark.parametrize(
+    "name",
+    """Authorization Proxy-Authorization X-Goog-Api-Key X-Goog-IAM-Authorization-Token api-key X-Api-Key X-Auth-Token
+    X-Amz-Security-Token Cookie Set-Cookie X-Vault-Token Ocp-Apim-Subscription-Key Helicone-Auth X-Firebase-AppCheck
+    X-Goog-IAP-JWT-Assertion X-Portkey-Api-Key X-Goog-Encryption-Key X-MyPassword Client_Secret Export-Key MyExportKey
+    X-RateLimit-Bypass-Token X-Input-Token X-Author-Token""".split(),
+)
+def test_headers_that_hold_secrets_are_known_by_their_names(name: str) -> None:
+    assert is_secret_name(name)
+    headers = [(name.encode(), b"value-1")]
+    assert credentials("/v1?alt=sse", headers) == (b"value-1",)
+
+
+@pytest.mark.parametrize(
+    "name",
+    """X-Goog-User-Project X-Goog-Api-Client X-Goog-IAM-Authority-Selector authority :authority Content-Type
+    Content-Security-Policy Accept User-Agent Host Idempotency-Key X-Idempotency-Key Sec-WebSocket-Key
+    WWW-Authenticate Proxy-Authenticate Access-Control-Allow-Credentials Access-Control-Request-Private-Network
+    X-RateLimit-Remaining-Tokens anthropic-ratelimit-tokens-remaining X-RateLimit-Limit-Tokens
+    X-Max-Tokens X-Input-Token-Count X-Graft-Session
+    X-Author X-Bypass-Cache X-Credits-Left X-Keyword X-Portkey-Provider Surrogate-Key X-Cache-Key Signature-Input
+    Helicone-Session-Name Helicone-Session-Path Traceparent X-Request-Id X-Server-Timeout""".split(),
+)
+def test_other_headers_stay_readable_and_share_connections(name: str) -> None:
+    assert not is_secret_name(name)
+    headers = [(name.encode(), b"value-1-of-twenty-and-more")]
+    assert credentials("/v1?alt=sse", headers) == ()
+    assert secrets_in("/v1?alt=sse", headers) == set()
 
 
 def test_the_secrets_in_the_configuration() -> None:
