@@ -29,6 +29,9 @@ meanwhile."""
 error_response = FlowState[Callable[[str], http.Response]]("error_response")
 """Makes the response for a client that has received nothing of the answer, from mitmproxy's error message."""
 
+has_last_words = FlowState[Callable[[], bool]]("has_last_words")
+"""Whether a stream still has bytes of its own for the client: if its upstream breaks off, it ends with these."""
+
 logger = logging.getLogger("toolgraft")
 
 check(HttpStream, "handle_protocol_error", "state_stream_response_body")
@@ -39,6 +42,11 @@ def handle_protocol_error(
     self: HttpStream, event: RequestProtocolError | ResponseProtocolError
 ) -> Generator[commands.Command, Any]:
     """As mitmproxy's, which runs the hook `error` unless the answer is complete."""
+    if isinstance(event, ResponseProtocolError) and self.client_state != self.state_errored:
+        ends = has_last_words.pop(self.flow)
+        if ends is not None and ends():
+            yield from self.state_stream_response_body(ResponseEndOfMessage(self.stream_id))
+            return
     has_nothing = self.server_state != self.state_stream_response_body
     if self.client_state != self.state_errored and self.server_state not in (self.state_done, self.state_errored):
         _run_on_break(self.flow)

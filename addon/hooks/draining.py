@@ -5,23 +5,38 @@ import contextlib
 import logging
 import signal
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from mitmproxy import ctx, http
 
+from addon.core.framing import replies
+from addon.core.framing.documents import encode
+from addon.hooks.breaks import error_response
+from addon.hooks.flow_state import FlowState
+from addon.hooks.streams import is_cut_off
+from addon.surfaces import Target, wire_of
+
 logger = logging.getLogger("toolgraft")
+
+ENDING = "the proxy is ending"
 
 _POLL_INTERVAL = 0.02
 """Seconds between two checks for requests in flight. mitmproxy has no event for the end of a response."""
+
+_FAREWELL = 1.0
+"""Seconds in which clients are sent the error that the proxy ends."""
 
 
 class InFlight:
     """The model requests that clients are waiting for. Live connections do not count: they have no end of their own."""
 
     def __init__(self) -> None:
-        self._flows: dict[int, http.HTTPFlow] = {}
+        self._flows: dict[int, tuple[http.HTTPFlow, Target]] = {}
+        self.is_over = False
+        """Whether the drain is over: nobody is to wait any longer."""
 
-    def add(self, flow: http.HTTPFlow) -> None:
-        self._flows[id(flow)] = flow
+    def add(self, flow: http.HTTPFlow, target: Target) -> None:
+        self._flows[id(flow)] = flow, target
 
     def response(self, flow: http.HTTPFlow) -> None:
         self._flows.pop(id(flow), None)
@@ -31,6 +46,35 @@ class InFlight:
 
     def __len__(self) -> int:
         return len(self._flows)
+
+    async def cut_off(self, others: FlowState[bool]) -> None:
+        """End the requests whose answers the upstream still owes, and return once their clients were told. Flows in
+        `others` are answered by the proxy itself."""
+        self.is_over = True
+        left = [one for one in self._flows.values() if one[0] not in others]
+        for flow, target in left:
+            is_cut_off[flow] = True
+            error_response[flow] = partial(_cut_off, target)
+        for client in {flow.client_conn for flow, _ in left}:
+            handler = ctx.master.addons.get("proxyserver").connections.get(client.id)
+            for connection, transport in list(handler.transports.items()) if handler is not None else ():
+                if connection is not client and transport.handler is not None:
+                    transport.handler.cancel(ENDING)  # as if the upstream had hung up
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_FAREWELL):
+                while any(flow.live for flow, _ in left):  # noqa: ASYNC110
+                    await asyncio.sleep(_POLL_INTERVAL)
+
+
+def unavailable(target: Target | None) -> http.Response:
+    """The refusal of a request because the proxy ends, in the form of its surface."""
+    error = replies.error(503, "UNAVAILABLE", f"toolgraft: {ENDING}")
+    body = wire_of(target).error(error) if target is not None else encode(error)
+    return http.Response.make(503, body, {"content-type": replies.content_type("json")})
+
+
+def _cut_off(target: Target, _: str) -> http.Response:
+    return unavailable(target)
 
 
 async def drain(timeout: float, in_flight: Callable[[], int]) -> None:

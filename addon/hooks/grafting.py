@@ -17,14 +17,15 @@ from addon.graft.capture import Capture, concerns, note_answer
 from addon.graft.exchange import Abandoned, Exchange, Reply
 from addon.graft.grafter import EXCHANGE_FAILED
 from addon.graft.session_config import SessionConfig
-from addon.hooks.breaks import error_response, on_break
+from addon.hooks.breaks import error_response, has_last_words, on_break
+from addon.hooks.draining import InFlight, unavailable
 from addon.hooks.flow_state import FlowState
 from addon.hooks.handover import on_handover
 from addon.hooks.headers import UNDECODED, asker_in, body_of, put, set_body, url_of, value
 from addon.hooks.lifecycle import Lifecycle
 from addon.hooks.looping import Looping
 from addon.hooks.model_streams import CopiedStream, GraftedStream
-from addon.hooks.routing import ENDING, Route, Routing, refusal
+from addon.hooks.routing import Route, Routing, refusal
 from addon.hooks.runtime import Runtime
 from addon.hooks.secrets import redaction_of
 from addon.hooks.streams import comes_whole, ended_whole, is_stream, receive_whole, run_later_stages, stream_through
@@ -117,7 +118,7 @@ class Grafting:
         if runtime.ending:
             self._requests.pop(flow)
             self.answered_here[flow] = True
-            flow.response = refusal(503, "UNAVAILABLE", ENDING)
+            flow.response = unavailable(grafted.route.target)
             return None
         return self._rewrite(flow, grafted, runtime)
 
@@ -142,7 +143,7 @@ class Grafting:
         if body is None:
             self._pass_unchanged(flow, grafted)
             return
-        hangup = _Hangup(flow.client_conn)
+        hangup = _Hangup(flow.client_conn, self.routing.in_flight)
         outcome = await runtime.grafter.request(
             grafted.route.target,
             grafted.config,
@@ -153,7 +154,12 @@ class Grafting:
             hangup=hangup.wait,
         )
         if isinstance(outcome, Abandoned) or hangup.missed:
-            flow.kill()
+            if not self.routing.in_flight.is_over:
+                flow.kill()
+                return
+            del self._requests[flow]
+            self.answered_here[flow] = True
+            flow.response = unavailable(grafted.route.target)
         elif isinstance(outcome, Reply):
             del self._requests[flow]
             self.answered_here[flow] = True
@@ -303,19 +309,23 @@ class Grafting:
     def _register(self, flow: http.HTTPFlow, stage: ModelStream) -> None:
         self._stages[flow] = stage
         on_break[flow] = partial(self._broke_off, flow)
+        if isinstance(stage, GraftedStream):
+            has_last_words[flow] = stage.has_last_words
         self._streaming.add(stage)
 
     def _unregister(self, flow: http.HTTPFlow) -> ModelStream | None:
         on_break.pop(flow)
+        has_last_words.pop(flow)
         stage = self._stages.pop(flow)
         if stage is not None:
             self._streaming.discard(stage)
         return stage
 
-    def _stop(self) -> None:
-        """The proxy ends: clients get no more of their streams than is noted now."""
+    async def _stop(self) -> None:
+        """The proxy ends: clients get no more of their streams than is noted now, and who still waits is told."""
         for stage in list(self._streaming):
             stage.stop()
+        await self.routing.in_flight.cut_off(self.answered_here)
 
     def _pass_unchanged(self, flow: http.HTTPFlow, grafted: _GraftedRequest) -> None:
         """Treat the request as if the session had no toolset."""
@@ -327,19 +337,20 @@ class Grafting:
 
 
 class _Hangup:
-    """Notices that the client of a waiting request has closed its side. mitmproxy reports that to nobody while a hook
-    runs, so the connection is polled.
+    """Notices that the client of a waiting request has closed its side, or that the proxy waits no longer. mitmproxy
+    reports the former to nobody while a hook runs, so the connection is polled.
 
     A client that has closed only its sending half counts as gone too: mitmproxy then closes an HTTP/1 connection."""
 
-    def __init__(self, client: connection.Client) -> None:
+    def __init__(self, client: connection.Client, in_flight: InFlight) -> None:
         self.client = client
+        self.in_flight = in_flight
         self.waited = False
 
     async def wait(self) -> None:
-        """Returns once the client has hung up."""
+        """Returns once the client has hung up, or the proxy ends."""
         self.waited = True
-        while self.client.state is ConnectionState.OPEN:  # noqa: ASYNC110
+        while self.client.state is ConnectionState.OPEN and not self.in_flight.is_over:  # noqa: ASYNC110
             await asyncio.sleep(_POLL_INTERVAL)
 
     @property

@@ -6,7 +6,7 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from mitmproxy import ctx, exceptions, flowfilter
 from mitmproxy.addonmanager import Loader
@@ -44,7 +44,7 @@ class Lifecycle:
         self.in_flight = in_flight
         self.runtime: Runtime | None = None
         self.filter: flowfilter.TFilter | None = None
-        self.before_stop: list[Callable[[], None]] = []
+        self.before_stop: list[Callable[[], Awaitable[None]]] = []
         """Called once the requests in flight have ended or run out of time, while the store is still open."""
         self._ended: asyncio.Task[None] | None = None
         self._configured = False
@@ -144,7 +144,7 @@ class Lifecycle:
         if exits and (timeout := runtime.settings.drain_timeout):
             await drain(timeout, lambda: len(self.in_flight) + runtime.active_requests)
         for end in self.before_stop:
-            end()
+            await end()
         await runtime.stop()
         await self.pool.close()
         if not exits:

@@ -27,6 +27,10 @@ class GraftedStream:
         """Whether the client gets nothing more."""
         return not self._last and (self.failed or self.capture.machine.is_over)
 
+    def has_last_words(self) -> bool:
+        """Whether the answer was stopped, and the client has yet to get its end."""
+        return bool(self._last)
+
     def stop(self) -> None:
         """End the answer at the next chunk, whatever it is."""
         if not self.is_over():

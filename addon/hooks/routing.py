@@ -15,7 +15,7 @@ from mitmproxy.proxy.server_hooks import ServerConnectionHookData
 from addon.core.framing import replies
 from addon.core.framing.documents import encode
 from addon.core.security.browsers import host_allowed, page_allowed
-from addon.hooks.draining import InFlight
+from addon.hooks.draining import InFlight, unavailable
 from addon.hooks.flow_state import FlowState
 from addon.hooks.headers import host_of, hostport, names, set_host, value
 from addon.hooks.lifecycle import Lifecycle
@@ -39,7 +39,6 @@ from store.models import SESSION_FORM, SESSION_NAME
 logger = logging.getLogger("toolgraft")
 
 SESSION_HEADER = "x-graft-session"
-ENDING = "the proxy is ending"
 _OWN_CONTROL = "the proxy does not forward to its own control API"
 _ANY_ADDRESS = ("0.0.0.0", "::")
 _PROXY_HEADERS = (SESSION_HEADER.encode(), b"proxy-authorization")
@@ -109,7 +108,7 @@ class Routing:
             flow.response = refusal(403, "PERMISSION_DENIED", why)
             return
         if runtime.ending and not (target is None and prefixed is None):
-            flow.response = refusal(503, "UNAVAILABLE", ENDING)
+            flow.response = unavailable(target)
             return
         if target is None and prefixed is None:
             if not present.isdisjoint(_PROXY_HEADERS):
@@ -188,7 +187,7 @@ class Routing:
         if target is not None:
             self.routes[flow] = Route(target, session, takes_ids(target, flow.request.path))
             if target.operation is not Operation.LIVE:
-                self.in_flight.add(flow)
+                self.in_flight.add(flow, target)
 
     def _is_control(self, host: str, port: int) -> bool:
         own = self.lifecycle.runtime.control_address if self.lifecycle.runtime else None

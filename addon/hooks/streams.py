@@ -18,7 +18,13 @@ from mitmproxy import ctx, flowfilter, http
 from mitmproxy.proxy import commands
 from mitmproxy.proxy.events import Event
 from mitmproxy.proxy.layers.http import HttpStream, SendHttp
-from mitmproxy.proxy.layers.http._events import ErrorCode, RequestProtocolError, ResponseData, ResponseEndOfMessage
+from mitmproxy.proxy.layers.http._events import (
+    ErrorCode,
+    RequestProtocolError,
+    ResponseData,
+    ResponseEndOfMessage,
+    ResponseProtocolError,
+)
 
 from addon.core.framing.replies import is_answer
 from addon.hooks.flow_state import FlowState
@@ -50,6 +56,9 @@ class _Stages:
 _stages = FlowState[_Stages]("stages")
 _streamed = FlowState[bool]("streamed")
 _is_over = FlowState[Callable[[], bool]]("is_over")
+
+is_cut_off = FlowState[bool]("is_cut_off")
+"""Set if the proxy has closed the upstream's connection: what ends with that is not the whole answer."""
 
 
 def stream_through(
@@ -229,7 +238,13 @@ _consume_response_body = HttpStream.state_consume_response_body
 
 
 def state_consume_response_body(self: HttpStream, event: Event) -> Generator[commands.Command, Any]:
-    """As mitmproxy's, except that it stops receiving an answer that has grown too long."""
+    """As mitmproxy's, except that it stops receiving an answer that has grown too long or was cut off."""
+    if isinstance(event, ResponseEndOfMessage) and self.flow in is_cut_off:
+        words = "the answer was cut off"
+        yield from self.handle_protocol_error(
+            ResponseProtocolError(self.stream_id, words, ErrorCode.GENERIC_SERVER_ERROR)
+        )
+        return
     found = _stages.get(self.flow) if isinstance(event, ResponseData) else None
     if (
         found is None or found.instead is None or len(self.response_body_buf) + len(event.data) <= found.most  # type: ignore[attr-defined]

@@ -14,10 +14,11 @@ import httpx2
 import pytest
 
 from tests.e2e.processes import ROOT, until
-from tests.e2e.proxies import MCP_STDIO, MODEL_PATH, Proxy, ask, mcp_file, new_session, user
-from tests.e2e.upstreams import Canned, Gemini
+from tests.e2e.proxies import MCP_STDIO, MODEL_PATH, Json, Proxy, ask, mcp_file, new_session, user
+from tests.e2e.upstreams import Canned, Gemini, chunked
 
 STUBBORN = ROOT / "tests" / "e2e" / "tools" / "stubborn.py"
+KEY = {"x-goog-api-key": "a-secret-key"}
 
 
 def asked(proxy: Proxy, words: str) -> socket.socket:
@@ -166,6 +167,100 @@ def test_what_does_not_finish_in_time_or_by_the_second_signal_is_told_so(
         assert answer.result().status_code == 503
     assert proxy.process.wait() == 0, proxy.log
     assert "1 requests did not finish in time" in proxy.log
+
+
+def placeholders(proxy: Proxy) -> None:
+    """The session `hand` needs no loop."""
+    hand = proxy.control.session("hand")
+    hand.tools()
+    hand.policy(delivery="placeholder")
+
+
+@pytest.mark.parametrize("beginning", [[], [b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n[{"]])
+def test_whoever_waits_without_a_loop_is_told_in_the_form_of_the_api(
+    beginning: list[bytes], canned: Canned, start: Callable[..., Proxy]
+) -> None:
+    canned.says = [*beginning, threading.Event()]
+    proxy = start(canned.url, drain_timeout="0.2")
+    placeholders(proxy)
+    native = {"contents": [user("Hi")]}
+    named = {"model": "gemini-3-flash"}
+    asked: list[tuple[str, Json]] = [
+        (f"/@hand{MODEL_PATH}:generateContent", native),
+        (f"/@plain{MODEL_PATH}:generateContent", native),
+        ("/@plain/v1beta/openai/chat/completions", named | {"messages": [{"role": "user", "content": "Hi"}]}),
+        ("/@plain/v1beta/interactions", named | {"input": "Hi"}),
+    ]
+    if not beginning:
+        stream = f"{MODEL_PATH}:streamGenerateContent?alt=sse"
+        asked += [(f"/@hand{stream}", native), (f"/@plain{stream}", native)]
+        asked += [(path, body | {"stream": True}) for path, body in asked[2:4]]
+    with ThreadPoolExecutor(len(asked)) as pool:
+        answers = [
+            pool.submit(httpx2.post, f"{proxy.url}{path}", json=body, headers=KEY, timeout=20) for path, body in asked
+        ]
+        until(lambda: len(canned.heard) == len(asked), "all of them wait")
+        os.kill(proxy.process.pid, signal.SIGTERM)
+        told = [answer.result() for answer in answers]
+    assert proxy.process.wait() == 0, proxy.log
+    assert [answer.status_code for answer in told] == [503] * len(asked), [answer.text for answer in told]
+    for answer, (path, _) in zip(told, asked, strict=True):
+        document = answer.json()
+        error = (document[0] if isinstance(document, list) else document)["error"]
+        assert "toolgraft: the proxy is " in error["message"]
+        assert ("status" in error) is ("interactions" not in path)
+    assert "Traceback" not in proxy.log
+
+
+def test_a_placeholder_s_stream_that_has_begun_ends_with_an_error(canned: Canned, start: Callable[..., Proxy]) -> None:
+    """That of a session without tools may break off."""
+    event = b'data: {"candidates": [{"content": {"role": "model", "parts": [{"text": "Begun"}]}}]}\r\n\r\n'
+    canned.says = [*chunked([event]), threading.Event()]
+    proxy = start(canned.url, drain_timeout="0.2")
+    placeholders(proxy)
+
+    def read(session: str) -> tuple[bytes, bool]:
+        url, data = f"{proxy.url}/@{session}{MODEL_PATH}:streamGenerateContent?alt=sse", b""
+        with httpx2.stream("POST", url, json={"contents": [user("Hi")]}, headers=KEY, timeout=20) as answer:
+            try:
+                for piece in answer.iter_bytes():
+                    data += piece
+                    begun.release()
+            except httpx2.RemoteProtocolError:
+                return data, False
+        return data, True
+
+    begun = threading.Semaphore(0)
+    with ThreadPoolExecutor(2) as pool:
+        hand, plain = (pool.submit(read, session) for session in ("hand", "plain"))
+        assert begun.acquire(timeout=20)
+        assert begun.acquire(timeout=20)
+        os.kill(proxy.process.pid, signal.SIGTERM)
+        data, whole = hand.result()
+        assert (b"Begun" in data, whole) == (True, True)
+        assert json.loads(data.split(b"data: ")[-1])["error"]["code"] == 503
+        assert plain.result() == (event, False)
+    assert proxy.process.wait() == 0, proxy.log
+    assert "Traceback" not in proxy.log
+
+
+def test_whoever_waits_for_a_result_when_the_process_ends_is_told_so(
+    gemini: Gemini, start: Callable[..., Proxy]
+) -> None:
+    proxy = start(gemini.url, drain_timeout="0.2")
+    session = new_session(proxy)
+    url, words = f"{proxy.url}/@{session.name}{MODEL_PATH}:generateContent", user('call get_weather {"city": "Oslo"}')
+    first = httpx2.post(url, json={"contents": [words]}, headers=KEY).json()
+    history = {"contents": [words, first["candidates"][0]["content"], user("repeat the results")]}
+    session.policy(on_pending="wait")
+    hits = proxy.control.metric("toolgraft_ledger_hits_total")
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(httpx2.post, url, json=history, headers=KEY, timeout=20)
+        until(lambda: proxy.control.metric("toolgraft_ledger_hits_total") > hits, "the request is looked up")
+        os.kill(proxy.process.pid, signal.SIGTERM)
+        assert answer.result().status_code == 503
+    assert proxy.process.wait() == 0, proxy.log
+    assert len(gemini.requests) == 1
 
 
 @pytest.mark.parametrize("door", ["proxy", "/v1/gemini", "/v1/responses"])

@@ -182,6 +182,9 @@ async def test_requests_are_refused_while_the_process_ends(
         assert late.response is not None, moment
         assert late.response.status_code == 503
         assert b"the proxy is ending" in (late.response.content or b"")
+        other = await hooks.ask(request(f"http://{LOCAL}/v1beta/interactions", mode="reverse:http://127.0.0.1:9"))
+        assert other.response is not None
+        assert other.response.json()["error"]["code"] == "unavailable", "in the form of its surface"
         if ending is not None:
             await ending
     await hooks.call("request", begun)
