@@ -452,6 +452,14 @@ def test_a_stream_whose_last_call_has_no_end_passes_unchanged() -> None:
     assert through(wire(stream=True), events) == b"".join(one.raw for one in events)
 
 
+@pytest.mark.parametrize("kind", ["function_cell", "model_output"])
+def test_a_step_that_begins_within_a_hidden_call_releases_nothing_of_the_call(kind: str) -> None:
+    """A stream that lost the end of a call's step: the next step may have the same index."""
+    begun, *rest = call(0, CALL)
+    events = [created(), begun, event("step.start", index=0, step={"type": kind}), *rest, completed()]
+    assert b'"c1"' not in through(wire(stream=True), events, "f")
+
+
 def test_a_hidden_call_has_no_later_events() -> None:
     speaks = wire(stream=True)
     late = [event("step.delta", index=0, delta={"type": "arguments_delta", "arguments": "secret"})]

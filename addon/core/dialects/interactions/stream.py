@@ -43,6 +43,8 @@ class InteractionStream:
             case {"event_type": "interaction.created", "interaction": dict(interaction)}:
                 self._open, self._held_items, self._numbers, self._calls, self._hides_events = {}, {}, {}, 0, False
                 self.created = self.created or interaction
+            case {"event_type": "step.start", "index": int(index)} if index in self._open:
+                pass  # held with the open step: another step in its place would release that step's events
             case {"event_type": "step.start", "index": int(index), "step": dict(step)}:
                 if not own.is_tool_step(step):
                     return [part for part in own.parts_of_step(step) if part != own.thought("", None)]
