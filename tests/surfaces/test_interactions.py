@@ -452,7 +452,7 @@ def test_a_stream_whose_last_call_has_no_end_passes_unchanged() -> None:
     assert through(wire(stream=True), events) == b"".join(one.raw for one in events)
 
 
-@pytest.mark.parametrize("kind", ["function_cell", "model_output"])
+@pytest.mark.parametrize("kind", ["other_call", "model_output"])
 def test_a_step_that_begins_within_a_hidden_call_releases_nothing_of_the_call(kind: str) -> None:
     """A stream that lost the end of a call's step: the next step may have the same index."""
     begun, *rest = call(0, CALL)
