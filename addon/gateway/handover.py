@@ -42,9 +42,8 @@ class Handover:
         self._response_id, answer = found
         logger.info("session %s: a request was sent again and gets the stored answer", self._session)
         for turn_id in (await self._store.response(self._session, self._response_id)).turns:
-            await self._store.delivered(
-                self._session, turn_id
-            )  # delivered with the answer; the next request like this one is new
+            # Delivered with the answer: the next request like this one is new.
+            await self._store.delivered(self._session, turn_id)
         await self._store.sync()  # a failed sync may be why the answer did not reach the client
         return answer
 

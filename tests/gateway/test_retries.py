@@ -311,6 +311,7 @@ async def test_of_an_answer_that_the_disk_did_not_take_the_retry_asks_for_the_la
     again = await sender.post(path, asked(stream, "chat"))
     assert "completed" in again.text or "STOP" in again.text
     assert (begun(sender), len(upstream.bodies)) == (1, 3)
+    assert "functionResponse" in str(upstream.bodies[2]), "the last round, with the result of the tool that has run"
     await sender.post(path, asked(stream, "chat"))
     assert (begun(sender), len(upstream.bodies)) == (2, 5)
 
