@@ -122,9 +122,5 @@ async def test_a_stream_that_has_begun_breaks_off(breaking: Breaking, url: str, 
     breaking.written = HEAD.replace(b"application/json", b"text/event-stream") + b'data: {"a": 1}\r\n\r\n'
     async with Proxied(tmp_path, url) as proxied, proxied.client() as client, asyncio.timeout(10):
         await proxied.tools("get_weather")
-        received = b""
         with pytest.raises(httpx2.RemoteProtocolError):
-            async with client.stream("POST", f"{proxied.reverse}{STREAM}?alt=sse", json=ASKED) as answer:
-                async for chunk in answer.aiter_raw():
-                    received += chunk
-        assert received == b'data: {"a": 1}\r\n\r\n', "nothing but what the model said"
+            await ask(proxied, f"{STREAM}?alt=sse", client)
