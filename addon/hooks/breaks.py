@@ -34,7 +34,14 @@ has_last_words = FlowState[Callable[[], bool]]("has_last_words")
 
 logger = logging.getLogger("toolgraft")
 
-check(HttpStream, "handle_protocol_error", "state_stream_response_body")
+check(
+    HttpStream,
+    "handle_protocol_error",
+    "state_uninitialized",
+    "state_wait_for_response_headers",
+    "state_consume_response_body",
+    "state_stream_response_body",
+)
 _handle_protocol_error = HttpStream.handle_protocol_error
 
 
@@ -47,7 +54,12 @@ def handle_protocol_error(
         if ends is not None and ends():
             yield from self.state_stream_response_body(ResponseEndOfMessage(self.stream_id))
             return
-    has_nothing = self.server_state != self.state_stream_response_body
+    # Streams of the addon's have states of their own, so the states without a head are named.
+    has_nothing = self.server_state in (
+        self.state_uninitialized,
+        self.state_wait_for_response_headers,
+        self.state_consume_response_body,
+    )
     if self.client_state != self.state_errored and self.server_state not in (self.state_done, self.state_errored):
         _run_on_break(self.flow)
     failing = _handle_protocol_error(self, event)

@@ -1,6 +1,7 @@
 """The error for a client if the upstream breaks off before the client has anything of the answer."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -124,3 +125,29 @@ async def test_a_stream_that_has_begun_breaks_off(breaking: Breaking, url: str, 
         await proxied.tools("get_weather")
         with pytest.raises(httpx2.RemoteProtocolError):
             await ask(proxied, f"{STREAM}?alt=sse", client)
+
+
+@pytest.mark.parametrize("delivery", ["placeholder", "auto"])
+@pytest.mark.parametrize(
+    "head",
+    [b"content-length: 1000\r\n\r\n", b"transfer-encoding: chunked\r\n\r\n12\r\n"],
+    ids=["length", "chunked"],
+)
+async def test_a_stream_that_has_begun_gets_no_second_head(
+    breaking: Breaking, url: str, tmp_path: Path, head: bytes, delivery: str
+) -> None:
+    breaking.written = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n" + head + b'data: {"a": 1}\r\n\r\n'
+    async with Proxied(tmp_path, url, delivery=delivery) as proxied, asyncio.timeout(10):
+        await proxied.tools("get_weather")
+        body = json.dumps(ASKED).encode()
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(proxied.reverse.rpartition(":")[2]))
+        writer.write(
+            f"POST {STREAM}?alt=sse HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+            f"Content-Length: {len(body)}\r\n\r\n".encode()
+            + body
+        )
+        received = await reader.read()
+        writer.close()
+    assert received.count(b"HTTP/1.1") == 1
+    assert b'data: {"a": 1}' in received
+    assert not received.endswith(b"0\r\n\r\n"), "the client has to know that this was not all"
