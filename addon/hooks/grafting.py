@@ -28,7 +28,15 @@ from addon.hooks.model_streams import CopiedStream, GraftedStream
 from addon.hooks.routing import Route, Routing, refusal
 from addon.hooks.runtime import Runtime
 from addon.hooks.secrets import redaction_of
-from addon.hooks.streams import comes_whole, ended_whole, is_stream, receive_whole, run_later_stages, stream_through
+from addon.hooks.streams import (
+    comes_whole,
+    ended_whole,
+    is_stream,
+    limit,
+    receive_whole,
+    run_later_stages,
+    stream_through,
+)
 from addon.surfaces import Framing, Operation, wire_of
 from addon.surfaces.wire import Wire
 from store.base import StoreUnavailable
@@ -185,18 +193,21 @@ class Grafting:
     def responseheaders(self, flow: http.HTTPFlow) -> None:
         grafted = self._requests.get(flow)
         runtime = self.lifecycle.runtime
-        if runtime is None or flow.response is None:
+        route = self.routing.routes.get(flow)
+        if route is None or runtime is None or flow.response is None:
             return
+        if flow.response.data.content is None and flow not in self.answered_here:
+            most = runtime.settings.max_answer
+            limit(flow, most, partial(_too_long, route, most))
         if grafted is None or grafted.exchange is None:
-            self._stream_untouched(flow, runtime)
+            self._stream_untouched(flow, route, flow.response, runtime)
             return
         framing = _framing(grafted.route, flow.response)
         if framing is None:
             del self._requests[flow]
             return
         if flow.response.data.content is None and (framing is Framing.JSON or comes_whole(flow, runtime.settings)):
-            words = f"the model's answer has more than {runtime.settings.max_answer} bytes (graft_max_answer)"
-            receive_whole(flow, runtime.settings.max_answer, partial(_unusable, grafted.exchange, words))
+            receive_whole(flow)
             return
         if framing is Framing.JSON:
             return  # replayed: the whole body is present already
@@ -212,11 +223,10 @@ class Grafting:
         self._register(flow, stage)
         stream_through(flow, stage, _as_stream, is_over=stage.is_over)
 
-    def _stream_untouched(self, flow: http.HTTPFlow, runtime: Runtime) -> None:
+    def _stream_untouched(self, flow: http.HTTPFlow, route: Route, response: http.Response, runtime: Runtime) -> None:
         """Stream a model's answer that is not grafted to the client as it arrives. mitmproxy alone would buffer all of
         it."""
-        route, response = self.routing.routes.get(flow), flow.response
-        if route is None or response is None or flow in self.answered_here or response.data.content is not None:
+        if flow in self.answered_here or response.data.content is not None:
             return
         if not is_stream(response, asked=_framing(route, response) is not Framing.JSON):
             return
@@ -253,7 +263,7 @@ class Grafting:
         body = body_of(flow.response, runtime.settings.max_answer)
         if body is None:
             if grafted is not None and grafted.exchange is not None and flow.response.data.content is not None:
-                flow.response = _unusable(grafted.exchange, UNDECODED)  # it may hold a call
+                flow.response = _failed(grafted.exchange.wire, UNDECODED)  # it may hold a call
             run_later_stages(flow)
             return None
         if (
@@ -388,8 +398,10 @@ def _as_stream(flow: http.HTTPFlow) -> None:
         headers["transfer-encoding"] = "chunked"
 
 
-def _unusable(exchange: Exchange, words: str) -> http.Response:
-    return _failed(exchange.wire, words)
+def _too_long(route: Route, most: int) -> http.Response:
+    return _failed(
+        wire_of(route.target), f"the model's answer is too long: it has more than {most} bytes (graft_max_answer)"
+    )
 
 
 def _unreachable(route: Route, words: str) -> http.Response:

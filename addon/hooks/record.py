@@ -100,7 +100,7 @@ class Recording:
         redaction = redaction_of(flow)
         clean(copy.request)
         clean(copy.response)
-        redact(copy, redaction)
+        redact(copy, redaction, self.lifecycle.settings())
         sent = None if origin.sent is None else redaction.data(origin.sent)
         body = {} if sent is None else {"client_body": base64.b64encode(sent).decode()}
         # no other metadata: mitmproxy's holds the user's password, and that of other addons is unknown

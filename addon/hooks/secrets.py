@@ -8,6 +8,7 @@ from addon.core.security.credentials import PARAMETERS, is_secret_header, is_sec
 from addon.core.security.redaction import Redaction
 from addon.hooks.headers import body_of, set_body
 from addon.own_secrets import own_secrets
+from addon.settings import Settings
 
 REMOVED = "REMOVED"
 
@@ -16,9 +17,6 @@ _LINE = re.compile(
     rf"^((?: |\x1b\[[\d;]*m)*([\w!#$%&'*+.^`|~-]{{1,100}}){_COLOUR}:{_COLOUR})(?: .*|(?:\n *{_COLOUR}- .*)+)",
     re.MULTILINE | re.ASCII,
 )
-
-_MAX_BODY = 64 * 1024 * 1024
-"""The most bytes of a decompressed body that is searched."""
 
 
 def masked_lines(text: str, instead: str = "***") -> str:
@@ -57,16 +55,16 @@ def _cleaned(name: bytes, value: bytes) -> bytes:
     return masked(value.decode("utf-8", "surrogateescape"), REMOVED).encode("utf-8", "surrogateescape")
 
 
-def redact(flow: http.HTTPFlow, redaction: Redaction) -> None:
+def redact(flow: http.HTTPFlow, redaction: Redaction, settings: Settings) -> None:
     """Remove these secrets from every part of a flow, in place. Bodies without a secret stay the same bytes."""
     flow.request.path = redaction.text(flow.request.path)
-    for message in (flow.request, flow.response):
+    for message, most in ((flow.request, settings.max_body), (flow.response, settings.max_answer)):
         if message is None:
             continue
         for headers in (message.headers, message.trailers):
             if headers:
                 headers.fields = tuple((name, redaction.data(value)) for name, value in headers.fields)
-        body = body_of(message, _MAX_BODY)
+        body = body_of(message, most)
         if body is None and message.data.content:
             message.data.content = b""  # an unreadable body may hold a secret
         if body and (without := redaction.data(body)) != body:

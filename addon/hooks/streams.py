@@ -8,7 +8,6 @@ fails.
 """
 
 import logging
-import sys
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from types import MethodType
@@ -41,19 +40,23 @@ Stage = Callable[[bytes], bytes | Iterable[bytes]]
 @dataclass(slots=True)
 class _Stages:
     """The stages of an answer. `own`: the addon's stage, None if the answer must be complete; `last`: `own` comes after
-    all scripts. `begin` is called when the answer begins to stream. A complete answer of more than `most` bytes is
-    replaced by `instead`."""
+    all scripts. `begin` is called when the answer begins to stream."""
 
     earlier: Stage | None
     own: Stage | None
     begin: Callable[[http.HTTPFlow], None]
     last: bool
     is_over: Callable[[], bool] | None = None
-    most: int = sys.maxsize
-    instead: Callable[[], http.Response] | None = None
+
+
+@dataclass(slots=True)
+class _Limit:
+    most: int
+    instead: Callable[[], http.Response]
 
 
 _stages = FlowState[_Stages]("stages")
+_limits = FlowState[_Limit]("limit")
 _streamed = FlowState[bool]("streamed")
 _is_over = FlowState[Callable[[], bool]]("is_over")
 
@@ -75,14 +78,17 @@ def stream_through(
     flow.response.stream = own
 
 
-def receive_whole(
-    flow: http.HTTPFlow, most: int = sys.maxsize, instead: Callable[[], http.Response] | None = None
-) -> None:
+def receive_whole(flow: http.HTTPFlow) -> None:
     """Do not stream an answer, whatever scripts want. The hook `response` must call `ended_whole` and then
-    `run_later_stages`. An answer of more than `most` bytes is replaced by `instead`."""
+    `run_later_stages`."""
     assert flow.response is not None
-    _stages[flow] = _Stages(_callable(flow), None, lambda flow: None, False, None, most, instead)
+    _stages[flow] = _Stages(_callable(flow), None, lambda flow: None, False)
     flow.response.stream = False
+
+
+def limit(flow: http.HTTPFlow, most: int, instead: Callable[[], http.Response]) -> None:
+    """If the answer does not stream and has more than `most` bytes, send `instead`, and receive no more of it."""
+    _limits[flow] = _Limit(most, instead)
 
 
 def start(flow: http.HTTPFlow) -> bool:
@@ -245,10 +251,8 @@ def state_consume_response_body(self: HttpStream, event: Event) -> Generator[com
             ResponseProtocolError(self.stream_id, words, ErrorCode.GENERIC_SERVER_ERROR)
         )
         return
-    found = _stages.get(self.flow) if isinstance(event, ResponseData) else None
-    if (
-        found is None or found.instead is None or len(self.response_body_buf) + len(event.data) <= found.most  # type: ignore[attr-defined]
-    ):
+    found = _limits.get(self.flow) if isinstance(event, ResponseData) else None
+    if found is None or len(self.response_body_buf) + len(event.data) <= found.most:  # type: ignore[attr-defined]
         yield from _consume_response_body(self, event)
         return
     self.response_body_buf.clear()

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from mitmproxy import http
 
 from addon.hooks.recordings import client_request, flows_of
@@ -25,3 +26,18 @@ async def test_a_recording_keeps_of_a_flows_metadata_its_own_entry_alone(make: M
     assert b"pass-word" not in path.read_bytes()
     (recorded,) = flows_of(path)
     assert client_request(recorded) == (b'{"contents":[]}', False, "bob", False)
+
+
+@pytest.mark.parametrize(("size", "kept"), [(2000, True), (2001, False)])
+async def test_a_packed_answer_that_is_too_long_to_be_searched_for_secrets_is_not_recorded(
+    make: Make, tmp_path: Path, size: int, kept: bool
+) -> None:
+    path = tmp_path / "chat.mitm"
+    hooks = make(record=str(path), max_answer="2000")
+    flow: http.HTTPFlow = request(body=b'{"contents":[]}')
+    await hooks.ask(flow)
+    await hooks.answer(flow, response(b" " * size, content_encoding="gzip"))
+    await hooks.done()
+    (recorded,) = flows_of(path)
+    assert recorded.response is not None
+    assert recorded.response.content == (b" " * size if kept else b"")

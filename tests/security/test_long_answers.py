@@ -12,6 +12,7 @@ from typing import Any
 import brotli
 import pytest
 import zstandard
+from mitmproxy import http
 
 from tests.hooks.proxied import Proxied, read_message, serving
 
@@ -26,6 +27,14 @@ URLS = {
 ASKED = {"contents": [{"role": "user", "parts": [{"text": "hi"}]}]}
 TOOLS = 'def weather(city: str) -> str:\n    """The weather."""\n    return "fine"\n'
 PACKS = {"br": brotli.compress, "gzip": gzip.compress, "zstd": zstandard.ZstdCompressor().compress}
+CHAT = {"model": "gemini-3-flash", "messages": [{"role": "user", "content": "hi"}]}
+UNTOUCHED = {
+    "whole": (URLS["whole"][0], ASKED),
+    "count": (f"{MODEL}:countTokens", ASKED),
+    "cache": ("/v1beta/cachedContents", ASKED | {"model": "models/gemini-3-flash"}),
+    "chat": ("/v1beta/openai/chat/completions", CHAT),
+    "interaction": ("/v1beta/interactions", {"model": "gemini-3-flash", "input": "hi"}),
+}
 BOMB = b'data: {"candidates": [' + bytes([32]) * 48 * 1024 * 1024
 MOST = 100_000
 
@@ -43,12 +52,13 @@ class Flood:
         self.head = b""
         self.piece = b""
         self.ends = False
+        self.status = b"200 OK"
         self.over = asyncio.Event()
 
     async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             await read_message(reader)
-            writer.write(b"HTTP/1.1 200 OK\r\n%btransfer-encoding: chunked\r\n\r\n" % self.head)
+            writer.write(b"HTTP/1.1 %b\r\n%btransfer-encoding: chunked\r\n\r\n" % (self.status, self.head))
             while True:
                 writer.write(b"%x\r\n%b\r\n" % (len(self.piece), self.piece))
                 await writer.drain()
@@ -130,3 +140,91 @@ async def test_an_event_without_an_end_is_an_error(proxied: Proxied, flood: Floo
     _, body = await asked(proxied, form)
     assert b'"code":502' in body
     assert b"graft_max_event" in body
+
+
+async def assert_refused(proxied: Proxied, flood: Flood, path: str, body: Any) -> None:
+    async with asyncio.timeout(30), proxied.client() as client:
+        response = await client.post(proxied.reverse + path, json=body)
+        assert response.status_code == 502
+        assert "graft_max_answer" in response.json()["error"]["message"]
+        await flood.over.wait()
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+@pytest.mark.parametrize("name", UNTOUCHED)
+async def test_the_bound_holds_for_a_session_without_tools(
+    flood: Flood, tmp_path: Path, name: str, recorded: bool
+) -> None:
+    flood.head, flood.piece = b"content-type: application/json\r\n", b" " * 5000
+    record: dict[str, Any] = {"record": str(tmp_path / "flows")} if recorded else {}
+    async with (
+        serving(flood) as url,
+        Proxied(tmp_path, url, max_answer=str(MOST), max_event="20000", **record) as proxied,
+    ):
+        await assert_refused(proxied, flood, *UNTOUCHED[name])
+
+
+@pytest.mark.parametrize("status", [b"200 OK", b"429 Too Many Requests"])
+@pytest.mark.parametrize("body", [ASKED, ASKED | {"cachedContent": "cachedContents/1"}])
+async def test_the_bound_holds_for_errors_and_for_requests_that_get_no_tools(
+    flood: Flood, tmp_path: Path, body: Any, status: bytes
+) -> None:
+    flood.status, flood.head, flood.piece = status, b"content-type: application/json\r\n", b" " * 5000
+    async with serving(flood) as url, Proxied(tmp_path, url, max_answer=str(MOST), max_event="20000") as proxied:
+        await proxied.tools("weather")
+        await assert_refused(proxied, flood, URLS["whole"][0], body)
+
+
+@pytest.mark.parametrize("tools", [[], ["weather"]])
+@pytest.mark.parametrize("form", ["events", "array"])
+async def test_the_bound_holds_for_streams_that_must_come_whole(
+    flood: Flood, tmp_path: Path, form: str, tools: list[str]
+) -> None:
+    flood.head, flood.piece = b"content-type: %b\r\n" % URLS[form][1], b" " * 5000
+    async with (
+        serving(flood) as url,
+        Proxied(tmp_path, url, max_answer=str(MOST), max_event="20000", stream="off") as proxied,
+    ):
+        if tools:
+            await proxied.tools(*tools)
+        await assert_refused(proxied, flood, URLS[form][0], ASKED)
+
+
+class SetsStream:
+    """A script that says whether answers stream."""
+
+    def __init__(self, value: bool) -> None:
+        self.value = value
+
+    def responseheaders(self, flow: http.HTTPFlow) -> None:
+        assert flow.response is not None
+        flow.response.stream = self.value
+
+
+@pytest.mark.parametrize("tools", [[], ["weather"]])
+async def test_the_bound_holds_for_a_stream_that_a_script_wants_whole(
+    flood: Flood, tmp_path: Path, tools: list[str]
+) -> None:
+    flood.head, flood.piece = b"content-type: text/event-stream\r\n", b" " * 5000
+    async with (
+        serving(flood) as url,
+        Proxied(tmp_path, url, max_answer=str(MOST), max_event="20000", late=[SetsStream(False)]) as proxied,
+    ):
+        if tools:
+            await proxied.tools(*tools)
+        await assert_refused(proxied, flood, URLS["events"][0], ASKED)
+
+
+@pytest.mark.parametrize("streams", [False, True])
+async def test_an_untouched_answer_within_the_bound_or_streamed_by_a_script_is_as_it_came(
+    flood: Flood, tmp_path: Path, streams: bool
+) -> None:
+    size = 3 * MOST if streams else MOST
+    flood.head, flood.piece, flood.ends = b"content-type: application/json\r\n", b" " * size, True
+    late = [SetsStream(True)] if streams else []
+    async with (
+        serving(flood) as url,
+        Proxied(tmp_path, url, max_answer=str(MOST), max_event="20000", late=late) as proxied,
+    ):
+        status, body = await asked(proxied, "whole")
+        assert (status, body) == (200, flood.piece)
