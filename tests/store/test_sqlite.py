@@ -594,7 +594,7 @@ async def test_a_log_is_used_again_from_its_start_while_writing_goes_on(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_checkpoints, "STEP", 1 << 16)
-    monkeypatch.setattr(_checkpoints, "QUIET", 0.001)
+    monkeypatch.setattr(_checkpoints, "QUIET", 0.05)
     monkeypatch.setattr(_checkpoints, "LIMIT", 1 << 18)
     store = SqliteStore(path)
     await store.open()
