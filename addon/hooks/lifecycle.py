@@ -152,9 +152,10 @@ class Lifecycle:
 
 
 def _ports() -> set[int]:
-    """The ports on which the proxy listens now: its modes may change while it runs."""
+    """The ports on which the proxy listens now, mitmweb's page included: its modes may change while it runs."""
     servers = ctx.master.addons.get("proxyserver").servers
-    return {address[1] for server in servers for address in server.listen_addrs}
+    page = {ctx.options.web_port} if "web_port" in ctx.options else set()
+    return page | {address[1] for server in servers for address in server.listen_addrs}
 
 
 def _in_words(error: Exception) -> str:

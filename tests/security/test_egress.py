@@ -4,6 +4,7 @@ import asyncio
 import json
 import socket
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -11,10 +12,11 @@ import pytest
 
 from addon.core.security.egress import parse_rule
 from addon.tools.base import ToolError
-from addon.tools.egress import Egress, EgressTransport
+from addon.tools.egress import Egress, EgressRefused, EgressTransport
 from addon.tools.endpoint import HttpExecutor
 from addon.tools.mcp_config import Server
 from addon.tools.mcp_servers import McpSource
+from tests.hooks.proxied import Proxied
 
 type Call = Callable[..., Any]
 
@@ -74,6 +76,16 @@ async def test_the_proxy_s_own_ports_are_never_called(host: str, rules: tuple[st
     assert not refused.value.retryable
     assert not refused.value.sent
     assert endpoint.count == 0
+
+
+async def test_the_page_of_mitmweb_is_one_of_the_proxy_s_ports(endpoint: Endpoint, tmp_path: Path) -> None:
+    async with Proxied(tmp_path, "http://127.0.0.1:1") as proxied:
+        client = proxied.runtime.executors._http
+        assert (await client.get(f"http://127.0.0.1:{endpoint.port}/")).status_code == 200
+        proxied.master.options.add_option("web_port", int, endpoint.port, "As mitmweb has it.")
+        with pytest.raises(EgressRefused):
+            await client.get(f"http://127.0.0.1:{endpoint.port}/", headers={"connection": "close"})
+    assert endpoint.count == 1
 
 
 @pytest.mark.parametrize(
