@@ -59,7 +59,7 @@ class ControlApp:
 
     def stop(self) -> None:
         """End long polls and event streams with what they have."""
-        self.api.stopping.set()
+        self.api.ending.set()
 
 
 def create_app(

@@ -19,7 +19,7 @@ from addon.gateway.engine import Engine
 from addon.gateway.failures import TurnFailed, google_error, in_google_s_words
 from addon.gateway.gemini_request import GeminiRequest, read
 from addon.gateway.handover import Handover
-from addon.gateway.streaming import Stream, answer_while_connected, stopping_problem
+from addon.gateway.streaming import Stream, answer_while_connected, ending_problem
 from addon.gateway.upstream_factory import Caller
 from addon.web.access import needs
 from addon.web.describe import answers, body_example, group
@@ -99,7 +99,7 @@ class GeminiRoutes:
         except TurnFailed as error:
             return in_google_s_words(error)
         if parsed.stream:
-            return Stream(_events(first, documents, api.stopping), api)
+            return Stream(_events(first, documents, api.ending), api)
         async for _ in documents:
             pass  # there is only one document, but the generator must run to its end
         return Response(encode(first), media_type="application/json; charset=UTF-8")
@@ -155,7 +155,7 @@ class GeminiRoutes:
                     yield document
 
 
-async def _events(first: Document, rest: AsyncGenerator[Document], stopping: asyncio.Event) -> AsyncGenerator[bytes]:
+async def _events(first: Document, rest: AsyncGenerator[Document], ending: asyncio.Event) -> AsyncGenerator[bytes]:
     async with aclosing(rest):
         yield sse.encode(encode(first))
         ended = is_final(first)
@@ -166,9 +166,9 @@ async def _events(first: Document, rest: AsyncGenerator[Document], stopping: asy
         except Exception as error:
             yield sse.encode(encode(google_error(error)[1]))
         except asyncio.CancelledError:
-            if ended or not stopping.is_set():
+            if ended or not ending.is_set():
                 raise
-            yield sse.encode(encode(google_error(stopping_problem())[1]))
+            yield sse.encode(encode(google_error(ending_problem())[1]))
 
 
 def _paired(conversation: Conversation, parsed: GeminiRequest) -> Paired:

@@ -32,7 +32,7 @@ from addon.gateway.engine import Engine
 from addon.gateway.failures import TurnFailed, google_error, in_openai_s_words, openai_error
 from addon.gateway.handover import Handover
 from addon.gateway.recall import stored_calls
-from addon.gateway.streaming import Stream, answer_while_connected, stopping_problem
+from addon.gateway.streaming import Stream, answer_while_connected, ending_problem
 from addon.gateway.upstream_factory import Caller
 from addon.web.access import needs
 from addon.web.describe import answers, body_example, group
@@ -153,7 +153,7 @@ class ResponsesRoutes:
             except Invalid as error:
                 return in_openai_s_words(error)
             handover = self.engine.handover(caller, PATH, access_of(request).token, body)
-            events = self._events(caller, parsed, handover, api.stopping)
+            events = self._events(caller, parsed, handover, api.ending)
             return await answer_while_connected(
                 request, api, handover, lambda: _answered(api, events, stream=parsed.stream)
             )
@@ -216,7 +216,7 @@ class ResponsesRoutes:
         return response
 
     async def _events(
-        self, caller: Caller, parsed: ResponsesRequest, handover: Handover, stopping: asyncio.Event
+        self, caller: Caller, parsed: ResponsesRequest, handover: Handover, ending: asyncio.Event
     ) -> AsyncGenerator[Events]:
         """The events of a response. The first comes when the request was accepted. The response is stored before the
         last event, which contains the whole response. Without a stream, failures are raised (TurnFailed)."""
@@ -250,9 +250,9 @@ class ResponsesRoutes:
                     raise
                 yield turn.translator.fail(*google_error(error))
             except asyncio.CancelledError:
-                if not (parsed.stream and stopping.is_set() and turn.translator.status == "in_progress"):
+                if not (parsed.stream and ending.is_set() and turn.translator.status == "in_progress"):
                     raise
-                yield turn.translator.fail(*google_error(stopping_problem()))
+                yield turn.translator.fail(*google_error(ending_problem()))
 
     async def _turn(self, conversation: Conversation, parsed: ResponsesRequest, handover: Handover) -> _Turn:
         """Raises Invalid."""

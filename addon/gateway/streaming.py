@@ -8,6 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from addon.core.framing.replies import PROXY_ENDING
 from addon.gateway.handover import Handover, HandoverResponse
 from addon.web.disconnect import DisconnectWatcher
 from addon.web.problems import Problem
@@ -22,9 +23,9 @@ async def answer_while_connected(
     request: Request, api: ApiContext, handover: Handover, work: Callable[[], Awaitable[Response]]
 ) -> Response:
     """The result of `work`, which is cancelled if the client hangs up or the proxy stops. Raises Problem (503) if the
-    proxy is stopping or about to, however the cancelled work failed: the client may ask again."""
+    proxy is ending or about to, however the cancelled work failed: the client may ask again."""
     if api.draining:
-        raise stopping_problem()
+        raise ending_problem()
     answers: list[Response] = []
 
     async def run() -> bool:
@@ -33,13 +34,13 @@ async def answer_while_connected(
 
     try:
         with _counted(api):
-            async with DisconnectWatcher(request.receive, api.stopping) as watcher:
+            async with DisconnectWatcher(request.receive, api.ending) as watcher:
                 await watcher.wait(run())
     finally:
         if not answers:
             await handover.settle(whole=False)
-    if api.stopping.is_set() and (not answers or answers[0].status_code >= 500):
-        raise stopping_problem()
+    if api.ending.is_set() and (not answers or answers[0].status_code >= 500):
+        raise ending_problem()
     return HandoverResponse(answers[0], handover) if answers else _NOBODY
 
 
@@ -52,15 +53,15 @@ def _counted(api: ApiContext) -> Iterator[None]:
         api.active_requests -= 1
 
 
-def stopping_problem() -> Problem:
+def ending_problem() -> Problem:
     """The error for a client whose answer is cut off because the proxy stops."""
-    return Problem(503, "the proxy is ending", headers={"Retry-After": "1"})
+    return Problem(503, PROXY_ENDING, headers={"Retry-After": "1"})
 
 
 class Stream(Response):
     """Server-sent events from a generator, which is closed at the end or when the client hangs up. An error that it
-    raises breaks the answer off. If the proxy stops (`api.stopping` is set), the generator is cancelled and may yield a
-    last event with `stopping_problem`."""
+    raises breaks the answer off. If the proxy stops (`api.ending` is set), the generator is cancelled and may yield a
+    last event with `ending_problem`."""
 
     def __init__(self, events: AsyncGenerator[bytes], api: ApiContext) -> None:
         super().__init__(headers={"cache-control": "no-cache"}, media_type="text/event-stream")
@@ -78,6 +79,6 @@ class Stream(Response):
 
         with _counted(self._api):
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-            async with DisconnectWatcher(receive, self._api.stopping) as watcher:
+            async with DisconnectWatcher(receive, self._api.ending) as watcher:
                 await watcher.wait(write())
             await self._events.aclose()  # closes a generator that was never started

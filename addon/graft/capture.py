@@ -6,6 +6,7 @@ A stream's callable cannot wait, so its store must never suspend. Only `Capture.
 from collections.abc import Iterable
 
 from addon.core.framing.documents import Malformed, decode
+from addon.core.framing.replies import PROXY_ENDING
 from addon.core.security.redaction import RedactedStream, Redaction
 from addon.graft.decoding import Decoder
 from addon.graft.effects import Effect, End, Refuse, Show, Start
@@ -73,7 +74,7 @@ class Capture:
 
     def stop(self) -> bytes:
         """End the stream because the proxy ends. Returns its last bytes."""
-        return self._done(self.machine.fail(503, "UNAVAILABLE", "the proxy is stopping"))
+        return self._done(self.machine.fail(503, "UNAVAILABLE", PROXY_ENDING))
 
     async def whole(self, body: bytes) -> bytes | Reply:
         """Take a complete answer, in any framing. Raises StoreUnavailable, only for `cachedContents`."""

@@ -18,8 +18,6 @@ from addon.surfaces import Target, wire_of
 
 logger = logging.getLogger("toolgraft")
 
-ENDING = "the proxy is ending"
-
 _POLL_INTERVAL = 0.02
 """Seconds between two checks for requests in flight. mitmproxy has no event for the end of a response."""
 
@@ -59,7 +57,7 @@ class InFlight:
             handler = ctx.master.addons.get("proxyserver").connections.get(client.id)
             for connection, transport in list(handler.transports.items()) if handler is not None else ():
                 if connection is not client and transport.handler is not None:
-                    transport.handler.cancel(ENDING)  # as if the upstream had hung up
+                    transport.handler.cancel(replies.PROXY_ENDING)  # as if the upstream had hung up
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_FAREWELL):
                 while any(flow.live for flow, _ in left):  # noqa: ASYNC110
@@ -68,7 +66,7 @@ class InFlight:
 
 def unavailable(target: Target | None) -> http.Response:
     """The refusal of a request because the proxy ends, in the form of its surface."""
-    error = replies.error(503, "UNAVAILABLE", f"toolgraft: {ENDING}")
+    error = replies.error(503, "UNAVAILABLE", f"toolgraft: {replies.PROXY_ENDING}")
     body = wire_of(target).error(error) if target is not None else encode(error)
     return http.Response.make(503, body, {"content-type": replies.content_type("json")})
 

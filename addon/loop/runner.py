@@ -165,7 +165,7 @@ class Runner:
         """The error for the client if the proxy stops before the answer has ended, once `output` is closed."""
         if self._ended:
             return
-        for effect in self.machine.fail(503, "UNAVAILABLE", "the proxy is stopping"):
+        for effect in self.machine.fail(503, "UNAVAILABLE", replies.PROXY_ENDING):
             match effect:
                 case Show(data):
                     yield data

@@ -28,7 +28,7 @@ REFUSED: dict[str, Any] = {
 
 _TOKEN = {401: "No token, or one that is unknown or revoked"}
 _PLACE = {403: "A Host that is not this machine, a page of another origin, or a token without the needed right"}
-_STORE = {503: "The store does not answer, a power failure may undo the change, or the proxy is stopping"}
+_STORE = {503: "The store does not answer, a power failure may undo the change, or the proxy is ending"}
 _BODY = {
     400: "The body is not JSON that can be stored",
     413: "The body is larger than graft_max_body",

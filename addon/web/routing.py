@@ -44,7 +44,7 @@ _LARGE = 256 * 1024
 @dataclass(slots=True, kw_only=True)
 class ApiContext:
     """The state that all handlers share. `settings` is replaced when options change. `draining`: the proxy is about to
-    stop and starts no new turns. `active_requests`: the front doors' requests in progress. `stopping`: set when the
+    end and starts no new turns. `active_requests`: the front doors' requests in progress. `ending`: set when the
     server stops, which ends long answers."""
 
     store: Store
@@ -56,13 +56,13 @@ class ApiContext:
     pins: Pins | None = None
     shared: Callable[[], Sequence[Document]] = tuple
     """The declarations of the proxy's own tools."""
-    stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    ending: asyncio.Event = field(default_factory=asyncio.Event)
     draining: bool = False
     active_requests: int = 0
 
     def ends(self, caller: Access) -> Sequence[asyncio.Event]:
         """The events that end a long answer to this caller."""
-        return [self.stopping] if caller in (OWNER, ANYONE) else [self.stopping, self.tokens.end(caller)]
+        return [self.ending] if caller in (OWNER, ANYONE) else [self.ending, self.tokens.end(caller)]
 
 
 def _api_of(request: Request) -> ApiContext:

@@ -80,7 +80,7 @@ async def test_the_end_of_the_process_ends_them(body: bytes, hooks: Hooks, monke
     last = b"".join(stage(event({"text": " More."}, finishReason="STOP")))
     assert b"More" not in last
     if body is ASKED:
-        assert b"the proxy is stopping" in last
+        assert b"the proxy is ending" in last
     assert b"".join(stage(b"")) == b""
     assert len(notes) == 2
 

@@ -189,7 +189,7 @@ async def test_stopping_ends_what_still_runs_and_tells_the_client(proxy: Proxy, 
     status, body = await whole(answering)
     assert answering.error is None
     assert status == (503 if framing is Framing.JSON else 200)
-    assert b"toolgraft: the proxy is stopping" in body
+    assert b"toolgraft: the proxy is ending" in body
     assert b'"UNAVAILABLE"' in body
     assert proxy.tools.cancelled == ["hangs"]
 

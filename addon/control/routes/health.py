@@ -6,6 +6,7 @@ from starlette.responses import Response
 
 from addon import metrics
 from addon.control.views import Health
+from addon.core.framing.replies import PROXY_ENDING
 from addon.web.access import needs
 from addon.web.describe import PUBLIC, answers, group
 from addon.web.problems import Problem
@@ -29,14 +30,14 @@ async def live(api: ApiDep) -> Response:
 @router.get(
     "/healthz",
     summary="Whether the proxy can be used: something was written to the store just now",
-    responses=answers(_OK, Health, p503="The store cannot be written to, or the proxy is stopping"),
+    responses=answers(_OK, Health, p503="The store cannot be written to, or the proxy is ending"),
     openapi_extra=PUBLIC,
 )
 async def ready(api: ApiDep) -> Response:
-    """Fails if the proxy is stopping, if writes would be lost (no space, a deleted or replaced file), or if the store
+    """Fails if the proxy is ending, if writes would be lost (no space, a deleted or replaced file), or if the store
     is damaged. The log gives the reason."""
-    if api.stopping.is_set():
-        raise Problem(503, "the proxy is ending", version=api.version)
+    if api.ending.is_set():
+        raise Problem(503, PROXY_ENDING, version=api.version)
     try:
         await api.store.ping()
     except StoreUnavailable as error:

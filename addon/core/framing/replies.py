@@ -5,6 +5,9 @@ from collections.abc import Sequence
 from addon.core.framing import sse
 from addon.core.framing.documents import Document, encode
 
+PROXY_ENDING = "the proxy is ending"
+"""What every client is told whose request the end of the proxy refuses or cuts off."""
+
 
 def is_answer(status: int) -> bool:
     """Whether a client takes a response with this HTTP status for the model's answer."""
