@@ -22,6 +22,7 @@ from store.backends import _checkpoints, _clocks, _sqlite_schema
 from store.backends.sqlite import SqliteStore
 from store.base import CursorLost, StoreUnavailable, StoreUnusable, run_now
 from store.models import CachedTools, Call, Policy, Response, Toolset, Turn
+from tests.permissions import modes_apply
 from tests.store.records import save
 
 ROOT = Path(__file__).parents[2]
@@ -390,17 +391,18 @@ async def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
     assert (tmp_path / "file").read_text() == "kept"
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 async def test_a_folder_or_a_file_without_write_permission_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / "folder"
     folder.mkdir(mode=0o500)
-    await refused(folder / "graft.db", "folder")
-    path = tmp_path / "graft.db"
+    path = tmp_path / "files" / "graft.db"
+    path.parent.mkdir()
     whole(path)
     path.chmod(0o400)
-    before = contents(tmp_path)
-    await refused(path, "written")
-    assert contents(tmp_path) == before
+    before = contents(path.parent)
+    with modes_apply():
+        await refused(folder / "graft.db", "folder")
+        await refused(path, "not readable and writable")
+    assert contents(path.parent) == before
 
 
 async def test_a_refused_file_leaves_no_lock_behind(path: Path) -> None:

@@ -30,11 +30,9 @@ def parse_rule(text: str) -> EgressRule:
     )
     host, port = text.strip().lower(), ""
     if host.startswith("["):
-        host, _, rest = host[1:].partition("]")
-        if rest and not rest.startswith(":"):
-            raise wrong
-        port = rest[1:]
-        if rest and not port:
+        host, bracket, rest = host[1:].partition("]")
+        port = rest.removeprefix(":")
+        if not bracket or ":" not in host or (rest and rest != f":{port}") or (rest and not port):
             raise wrong
     elif host.count(":") == 1:
         host, _, port = host.partition(":")
@@ -47,7 +45,7 @@ def parse_rule(text: str) -> EgressRule:
         return EgressRule("", ipaddress.ip_network(host, strict=False), number)
     except ValueError:
         name = host.removeprefix("*.").removesuffix(".")
-        if not name or not _NAME_CHARACTERS.issuperset(name) or name[-1].isdigit():
+        if "" in name.split(".") or not _NAME_CHARACTERS.issuperset(name) or name[-1].isdigit():
             raise wrong from None
         return EgressRule(host.removesuffix("."), None, number)
 
