@@ -28,10 +28,10 @@ def at_least(what: str, target: float | None, value: float, detail: str = "") ->
 
 def at_most(what: str, target: float | None, value: float, unit: str, detail: str = "", *, digits: int = 2) -> Row:
     """A cost that should not be above its target, in `unit` ("ms", "times", "%", "MB")."""
-    shown = f"{value:.{digits}f} {unit}"
+    text = f"{value:.{digits}f} {unit}"
     if target is None:
-        return Row(what, "", shown, None, detail)
-    return Row(what, f"≤ {target:g} {unit}", shown, round(value, digits) <= target, detail)
+        return Row(what, "", text, None, detail)
+    return Row(what, f"≤ {target:g} {unit}", text, round(value, digits) <= target, detail)
 
 
 _HEADS = ("what", "reach", "measured", "ok", "detail")

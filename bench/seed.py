@@ -61,9 +61,9 @@ async def capture(store: Store, session: str, count: int, *, answered: bool) -> 
         outcome = await grafter.request(target, config, body)
         assert isinstance(outcome, Forward)
         assert outcome.exchange is not None
-        seen = await Capture(grafter, outcome.exchange, "application/json").whole(_encode(answer_with_call(number)))
-        assert isinstance(seen, bytes)
-        texts.append(msgspec.json.decode(seen)["candidates"][0]["content"]["parts"][0]["text"])
+        answer = await Capture(grafter, outcome.exchange, "application/json").whole(_encode(answer_with_call(number)))
+        assert isinstance(answer, bytes)
+        texts.append(msgspec.json.decode(answer)["candidates"][0]["content"]["parts"][0]["text"])
     calls: list[Call] = []
     cursor: str | None = None
     while True:

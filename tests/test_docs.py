@@ -53,8 +53,8 @@ def command_rows() -> Iterator[tuple[str, ...]]:
                 yield from rows(found, (*words, name))
             return
         arguments = [p for p in command.params if p.param_type_name == "argument"]
-        shown = [p.metavar if p.required else f"[{p.metavar}]" for p in arguments]
-        yield f"`{' '.join([*words, *shown])}`", command.get_short_help_str(200)
+        metavars = [p.metavar if p.required else f"[{p.metavar}]" for p in arguments]
+        yield f"`{' '.join([*words, *metavars])}`", command.get_short_help_str(200)
 
     return rows(get_command(app), ())
 
@@ -148,9 +148,9 @@ def test_files_that_pages_name_are_there() -> None:
 
 
 def test_every_package_of_the_program_is_in_the_architecture() -> None:
-    told = (ROOT / "docs" / "architecture.md").read_text()
+    text = (ROOT / "docs" / "architecture.md").read_text()
     packages = [path.parent for path in ROOT.glob("addon/*/__init__.py")]
-    assert [p.name for p in packages if f"`addon/{p.name}`" not in told] == []
+    assert [p.name for p in packages if f"`addon/{p.name}`" not in text] == []
 
 
 # --- the tour -------------------------------------------------------------------------------------------------------
@@ -186,13 +186,13 @@ def running(script: str, ready: str, folder: Path, environment: dict[str, str]) 
     ) as process:
         assert process.stdout is not None
         try:
-            said = []
+            lines = []
             for line in process.stdout:
-                said.append(line)
+                lines.append(line)
                 if ready in line:
                     break
             else:
-                pytest.fail(f"{script}\n{''.join(said)}")
+                pytest.fail(f"{script}\n{''.join(lines)}")
             yield
         finally:
             os.killpg(process.pid, signal.SIGTERM)
@@ -233,9 +233,9 @@ def test_the_tour_works_as_it_is_typed(checkout: Path) -> None:
             ["sh", "-eu"], input=typed, cwd=checkout, env=environment, capture_output=True, text=True, timeout=60
         )
     assert (done.returncode, done.stderr) == (0, "")
-    shown = done.stdout.split("\x1e")
-    assert len(shown) == len(blocks)
-    for (script, expected), output in zip(blocks, shown, strict=True):
+    outputs = done.stdout.split("\x1e")
+    assert len(outputs) == len(blocks)
+    for (script, expected), output in zip(blocks, outputs, strict=True):
         if expected:
             assert [IDS.sub("…", line.rstrip()) for line in output.splitlines()] == IDS.sub("…", expected).splitlines()
         else:

@@ -38,8 +38,8 @@ def _from_the_checkout(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_each_of_them_is_in_their_readme() -> None:
-    told = (EXAMPLES / "README.md").read_text()
-    assert [path.name for path in EXAMPLES.iterdir() if path.suffix in (".py", ".json") and path.name not in told] == []
+    page = (EXAMPLES / "README.md").read_text()
+    assert [path.name for path in EXAMPLES.iterdir() if path.suffix in (".py", ".json") and path.name not in page] == []
 
 
 # --- a Python file ------------------------------------------------------------------------------------------------

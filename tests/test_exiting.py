@@ -59,10 +59,10 @@ def test_threads_that_the_interpreter_waits_for_at_its_end_are_not_waited_for(
 
 def test_the_time_begins_when_the_loop_cancels_what_runs_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
     began = threading.Event()
-    seen: list[Any] = []
+    loops: list[Any] = []
 
     def end(loop: asyncio.AbstractEventLoop, left: Any) -> None:
-        seen.append(loop)
+        loops.append(loop)
         began.set()
 
     monkeypatch.setattr(exiting, "_end", end)
@@ -75,4 +75,4 @@ def test_the_time_begins_when_the_loop_cancels_what_runs_in_it(monkeypatch: pyte
 
     loop = asyncio.run(main())
     assert began.wait(5)
-    assert seen == [loop]
+    assert loops == [loop]

@@ -404,9 +404,9 @@ def test_the_tests_add_the_dev_dependencies_to_the_same_venv_once(made: Checkout
     assert made.log.count("wants") == before
 
 
-def steps_of(said: str) -> list[str]:
+def steps_of(output: str) -> list[str]:
     """What was run, each with its time behind it."""
-    lines = [line.removeprefix("toolgraft: ") for line in said.splitlines() if "installing" not in line]
+    lines = [line.removeprefix("toolgraft: ") for line in output.splitlines() if "installing" not in line]
     assert all(re.fullmatch(r"\d+ s", line) for line in lines[1::2]), lines
     return lines[::2]
 

@@ -91,9 +91,9 @@ def test_what_is_refused_is_shown_without_its_password(option: str, url: str) ->
         return
     with pytest.raises(ValidationError) as refused:
         Settings.from_options(choices[option])
-    said = explain(refused.value)
-    assert SECRET not in said
-    assert said.startswith(f"graft_{option.removesuffix('_host')}")
+    message = explain(refused.value)
+    assert SECRET not in message
+    assert message.startswith(f"graft_{option.removesuffix('_host')}")
 
 
 @pytest.mark.parametrize("value", ["{names} done [{turn_id}", "two words", "a@b"])

@@ -133,9 +133,9 @@ def invalid(error: ValidationError, *, name: str = "", known: Collection[str] = 
     if first["type"] == "missing":
         return Problem(422, f"{field}: missing", field=field)
     value = repr(first["input"])
-    shown = value if len(value) <= 80 else value[:79] + "…"
+    excerpt = value if len(value) <= 80 else value[:79] + "…"
     prefix = f"{field}: " if field else ""
-    return Problem(422, f"{prefix}{shown} does not fit: {_what_fits(first)}", field=field or None)
+    return Problem(422, f"{prefix}{excerpt} does not fit: {_what_fits(first)}", field=field or None)
 
 
 def _what_fits(error: Mapping[str, Any]) -> str:

@@ -143,8 +143,8 @@ def test_a_second_signal_ends_what_runs_with_an_answer(proxy: Proxy, file: Path)
         proxy.capture("call_1", name="slow", seconds=60)
         events(process, 1)
         process.send_signal(signal.SIGINT)
-        (told, *_) = map(json.loads, ended(process, signal.SIGTERM).splitlines())
-        assert told == {"event": "abandoned", "call_id": "call_1", "name": "slow"}
+        (reply, *_) = map(json.loads, ended(process, signal.SIGTERM).splitlines())
+        assert reply == {"event": "abandoned", "call_id": "call_1", "name": "slow"}
     call = proxy.run(proxy.store.call("default", "call_1"))
     assert (call.status, "may have run" in (call.error or "")) == (Status.FAILED, True)
 
@@ -158,8 +158,8 @@ def test_a_signal_ends_a_worker_whose_tool_swallows_its_cancellation(
         proxy.capture("call_1", name="stubborn")
         events(process, 1)
         process.send_signal(number)
-        told = [json.loads(line)["event"] for line in ended(process, number).splitlines()]
-        assert told == ["abandoned", "stopped"]
+        reported = [json.loads(line)["event"] for line in ended(process, number).splitlines()]
+        assert reported == ["abandoned", "stopped"]
     assert proxy.run(proxy.store.call("default", "call_1")).status is Status.FAILED
 
 

@@ -413,17 +413,17 @@ async def test_as_many_calls_run_at_once_as_are_wanted(bench: Bench) -> None:
 
 
 async def test_workers_share_the_work(bench: Bench) -> None:
-    seen: list[int] = []
+    numbers: list[int] = []
 
     async def tool(args: dict[str, Any]) -> None:
-        seen.append(args["n"])
+        numbers.append(args["n"])
         await asyncio.sleep(0)
 
     async with serve(bench, Functions(f=tool), name="w1"), serve(bench, Functions(f=tool), name="w2"):
         for number in range(20):
             await bench.capture(f"c{number}", n=number)
         calls = [await bench.final(f"c{number}") for number in range(20)]
-    assert sorted(seen) == list(range(20))
+    assert sorted(numbers) == list(range(20))
     assert {call.worker for call in calls} == {"w1", "w2"}
 
 

@@ -14,16 +14,16 @@ WEATHER = {"name": "get_weather", "description": "d"}
 
 
 @pytest.fixture
-def told(store: Store, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def writes(store: Store, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Each write and each sync of the store, in order."""
-    told: list[str] = []
+    writes: list[str] = []
 
     def noted(name: str) -> None:
         method = getattr(store, name)
 
         async def note(*arguments: Any, **named: Any) -> Any:
             result = await method(*arguments, **named)
-            told.append(name)
+            writes.append(name)
             return result
 
         monkeypatch.setattr(store, name, note)
@@ -40,7 +40,7 @@ def told(store: Store, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         "sync",
     ):
         noted(name)
-    return told
+    return writes
 
 
 ACKNOWLEDGED = [
@@ -66,30 +66,30 @@ async def filled(client: httpx2.AsyncClient, capture: Any) -> None:
 
 @pytest.mark.parametrize(("method", "path", "body", "written"), ACKNOWLEDGED)
 async def test_an_acknowledgement_comes_after_the_sync_of_its_write(
-    client: httpx2.AsyncClient, filled: None, told: list[str], method: str, path: str, body: Any, written: str
+    client: httpx2.AsyncClient, filled: None, writes: list[str], method: str, path: str, body: Any, written: str
 ) -> None:
     answer = await client.request(method, path, json=body)
     assert answer.is_success, answer.text
-    assert told == [written, "sync"]
+    assert writes == [written, "sync"]
 
 
 async def test_the_same_result_again_is_acknowledged_after_a_sync_as_well(
-    client: httpx2.AsyncClient, filled: None, told: list[str]
+    client: httpx2.AsyncClient, filled: None, writes: list[str]
 ) -> None:
     """The first answer may have been lost before it was safe."""
     for _ in range(2):
         assert (await client.post("/v1/calls/c1/result", json={"result": 1})).status_code == 200
-    assert told == ["answer", "sync"] * 2
+    assert writes == ["answer", "sync"] * 2
 
 
 async def test_a_claim_of_what_may_run_twice_waits_for_no_disk(
-    client: httpx2.AsyncClient, capture: Any, told: list[str]
+    client: httpx2.AsyncClient, capture: Any, writes: list[str]
 ) -> None:
     await capture("c1", redeliver=True)
     answer = await client.post("/v1/calls/claim", json={"session": "default", "names": ["get_weather"]})
     assert answer.status_code == 200
     assert (await client.post("/v1/calls/c1/renew", json={"worker": answer.json()["worker"]})).status_code == 200
-    assert told == ["claim", "renew"]
+    assert writes == ["claim", "renew"]
 
 
 @pytest.mark.parametrize(("method", "path", "body", "written"), ACKNOWLEDGED)

@@ -30,13 +30,13 @@ async def test_a_page_of_large_items_ends_early_and_the_next_one_goes_on(
     made = [(await capture(f"call_{n}")).call_id for n in range(9)]
     for call_id in made:
         await store.answer("default", call_id, result="x" * (PAGE_BYTES // 3))
-    seen, pages, cursor = [], 0, None
+    ids, pages, cursor = [], 0, None
     while pages == 0 or cursor:
         page = (await client.get("/v1/calls", params={"cursor": cursor} if cursor else {})).json()
-        seen += [call["call_id"] for call in page["items"]]
+        ids += [call["call_id"] for call in page["items"]]
         pages, cursor = pages + 1, page["next_cursor"]
         assert len(page["items"]) < 9
-    assert seen == made
+    assert ids == made
 
 
 async def test_others_have_their_turn_while_a_page_is_put_together() -> None:

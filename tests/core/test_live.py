@@ -438,12 +438,12 @@ def test_a_connection_that_ends_leaves_nothing_behind() -> None:
 def test_input_waits_while_the_model_waits_for_a_call_and_follows_its_answer_in_order() -> None:
     made = live()
     made.from_server(call("look"))
-    held = [frame(AUDIO), Frame(b'{ "realtime_input": {"activityEnd": {}} }', text=False), frame(WORDS)]
-    for one in held:
+    waiting = [frame(AUDIO), Frame(b'{ "realtime_input": {"activityEnd": {}} }', text=False), frame(WORDS)]
+    for one in waiting:
         assert made.from_client(one) == Outcome()
     sent = made.answer("c1", {}).send
     assert json.loads(sent[0].data)["toolResponse"]
-    assert list(sent[1:]) == held
+    assert list(sent[1:]) == waiting
 
 
 def test_input_does_not_wait_for_a_call_that_the_model_does_not_wait_for() -> None:
@@ -622,7 +622,7 @@ class Service:
         self.numbers = itertools.count(1)
         self.on_the_way: list[Frame] = []
         self.upstream: list[Json] = []
-        self.said: list[int] = []
+        self.inputs: list[int] = []
         self.names: dict[str, str] = {}
         self.open: dict[str, str] = {}  # Gemini's id → call id, "" for the client's own
         self.ended: set[str] = set()
@@ -653,8 +653,8 @@ class Service:
         self.do(self.made.from_client(frame(document)), from_client=True)
 
     def say(self, kind: str) -> None:
-        self.said.append(len(self.said))
-        self.client({kind: {"text": str(self.said[-1])}})
+        self.inputs.append(len(self.inputs))
+        self.client({kind: {"text": str(self.inputs[-1])}})
 
     def call(self, names: list[str]) -> None:
         calls = [{"id": f"f{next(self.numbers)}", "name": name} for name in names]
@@ -715,7 +715,7 @@ def test_however_frames_and_answers_come_nothing_is_lost_reordered_leaked_or_ans
         service.step("sent", None)
     assert not service.open
     inputs = [one.get("realtimeInput") or one.get("clientContent") for one in service.upstream]
-    assert [int(one["text"]) for one in inputs if one] == service.said
+    assert [int(one["text"]) for one in inputs if one] == service.inputs
 
 
 JSON = st.recursive(

@@ -71,7 +71,7 @@ class Asker(Actor):
         super().__init__(rig, name)
         self.tools = tools
         self.session = session or rig.name("s")
-        self.told: dict[str, Json] = {}
+        self.call_responses: dict[str, Json] = {}
         """The responses, by mark, that the present chat's answers told."""
         self.open: Question | None = None
         self.left: set[str] = set()
@@ -83,10 +83,10 @@ class Asker(Actor):
 
     def begin_chat(self) -> None:
         self.chat += 1
-        self.told = {}
+        self.call_responses = {}
 
     @abc.abstractmethod
-    def send(self, question: Question, *, again: bool = False) -> str:
+    def send(self, question: Question, *, is_retry: bool = False) -> str:
         """Send the question, or the same bytes again; the answer's text. Raises Broken."""
 
     @abc.abstractmethod
@@ -105,7 +105,7 @@ class Asker(Actor):
                 return
 
     def chat_is_long(self) -> bool:
-        return len(self.told) > 12
+        return len(self.call_responses) > 12
 
     def question(self) -> Question:
         """Two steps, the first of two calls."""
@@ -133,15 +133,17 @@ class Asker(Actor):
     def take(self, question: Question, answer: str) -> None:
         self.keep(question, answer)
         self.open = None
-        self.told |= self.check_told(question, answer)
+        self.call_responses |= self.check_told(question, answer)
 
     def check_told(self, question: Question, answer: str, finished: Mapping[str, Json] = {}) -> dict[str, Json]:
         """What the answer tells of each call. `finished` are calls whose results it must tell."""
-        told = [response for _, response in said(answer)][-len(question.calls) :] if question.calls else []
-        if len(told) != len(question.calls):
-            self.broken("words", f"{len(told)} of {len(question.calls)} calls are told in {answer!r}")
+        call_responses = (
+            [response for _, response in responses_in(answer)][-len(question.calls) :] if question.calls else []
+        )
+        if len(call_responses) != len(question.calls):
+            self.broken("words", f"{len(call_responses)} of {len(question.calls)} calls are told in {answer!r}")
             return {}
-        by_mark = dict(zip(question.calls, told, strict=True))
+        by_mark = dict(zip(question.calls, call_responses, strict=True))
         for mark, response in by_mark.items():
             if response == result(mark):
                 continue
@@ -208,11 +210,11 @@ class Asker(Actor):
         if question.calls and self.was_delivered(question):
             self.broken("lost", f"the answer to {question.text!r}: it counts as delivered")
             finished = {}
-        answer = self.send(question, again=True)
+        answer = self.send(question, is_retry=True)
         self.note("answered when retried, with finished calls" if finished else "answered when retried")
         self.keep(question, answer)
         self.open = None
-        self.told |= self.check_told(question, answer, finished)
+        self.call_responses |= self.check_told(question, answer, finished)
 
     def check_next(self) -> None:
         """The next request of the chat is accepted, and tells every call as the client was told it."""
@@ -229,7 +231,7 @@ class Asker(Actor):
         if sent is None:
             self.broken("turn", "the next request did not come to the upstream")
             return
-        for mark, response in self.told.items():
+        for mark, response in self.call_responses.items():
             if sent.get(mark) != response:
                 self.broken("turn", f"{mark} was told as {response}, and the next request has {sent.get(mark)}")
 
@@ -283,7 +285,7 @@ def pages(control: Any, path: str, limit: int, cursor: str | None = "", **query:
         yield page
 
 
-def said(answer: str) -> list[tuple[str, Json]]:
+def responses_in(answer: str) -> list[tuple[str, Json]]:
     """What the strict server's model says of results: `NAME returned {…}.`, one after the other."""
     found = []
     decoder = json.JSONDecoder()
@@ -299,9 +301,9 @@ def told_upstream(requests: Sequence[Json], tag: str) -> dict[str, Json] | None:
     """The responses, by mark, in the request that has this tag in its last words."""
     for request in reversed(requests):
         body = request["body"] if isinstance(request["body"], dict) else {}
-        told = _told_in_contents(body, tag) if "contents" in body else _told_in_messages(body, tag)
-        if told is not None:
-            return told
+        responses = _told_in_contents(body, tag) if "contents" in body else _told_in_messages(body, tag)
+        if responses is not None:
+            return responses
     return None
 
 

@@ -37,8 +37,8 @@ class Looped(Asker):
         words = f"Chat {self.chat} of {self.name}."
         self.history = [user(words), model("Yes.")]
 
-    def send(self, question: Question, *, again: bool = False) -> str:
-        if not again:
+    def send(self, question: Question, *, is_retry: bool = False) -> str:
+        if not is_retry:
             self.body = json.dumps({"contents": [*self.history, user(question.text)]}).encode()
         url = f"{self.rig.proxy.url}/@{self.session}{MODEL_PATH}:{_METHODS[self.form]}"
         with httpx2.stream("POST", url, content=self.body, headers=KEY, timeout=TIMEOUT) as answer:
@@ -107,7 +107,7 @@ class ByHand(Looped):
     def answer_calls(self) -> None:
         """Give each call that the client has a placeholder of its result."""
         by_mark = {call["args"]["mark"]: call for call in self.records()}
-        for mark in [mark for mark in self.asked if mark not in self.told]:
+        for mark in [mark for mark in self.asked if mark not in self.call_responses]:
             if mark not in by_mark:
                 if self.rig.cuts_power:  # only the result would have been acknowledged
                     self.note("placeholder lost")
@@ -121,11 +121,11 @@ class ByHand(Looped):
                 self.broken("refused", f"a result: {answer.status_code} {answer.text}")
             self.rig.trace.tick()
             self.note("result acknowledged")
-            self.told[mark] = result(mark)
+            self.call_responses[mark] = result(mark)
             self.acknowledged[by_mark[mark]["call_id"]] = mark
 
     def resume(self, question: Question) -> None:
-        answer = self.send(question, again=True)  # nothing was run: it is a step of its own
+        answer = self.send(question, is_retry=True)  # nothing was run: it is a step of its own
         self.note("answered when retried")
         self.take(question, answer)
 
@@ -195,8 +195,8 @@ class Door(Asker):
         super().begin_chat()
         self.conversation = self.rig.name("conversation")
 
-    def send(self, question: Question, *, again: bool = False) -> str:
-        if not again:
+    def send(self, question: Question, *, is_retry: bool = False) -> str:
+        if not is_retry:
             self.body = {"model": "gemini-3-flash", "input": question.text, "conversation": self.conversation}
             self.body["stream"] = self.stream
         headers = {"x-graft-session": self.session}

@@ -6,7 +6,7 @@ from typing import Any
 
 import httpx2
 
-from tests.crash.actors import Asker, Broken, Question, said
+from tests.crash.actors import Asker, Broken, Question, responses_in
 from tests.crash.chats import KEY, TIMEOUT
 from tests.crash.rig import Rig
 
@@ -28,8 +28,8 @@ class Completions(Asker):
         words = f"Chat {self.chat} of {self.name}."
         self.messages = [{"role": "user", "content": words}, {"role": "assistant", "content": "Yes."}]
 
-    def send(self, question: Question, *, again: bool = False) -> str:
-        if not again:
+    def send(self, question: Question, *, is_retry: bool = False) -> str:
+        if not is_retry:
             messages = [*self.messages, {"role": "user", "content": question.text}]
             self.body = json.dumps({"model": _MODEL, "messages": messages, "stream": True}).encode()
         url = f"{self.rig.proxy.url}/@{self.session}/v1beta/openai/chat/completions"
@@ -71,8 +71,8 @@ class Interactions(Asker):
         super().begin_chat()
         self.id = None
 
-    def send(self, question: Question, *, again: bool = False) -> str:
-        if not again:
+    def send(self, question: Question, *, is_retry: bool = False) -> str:
+        if not is_retry:
             words = question.text if self.id else f"{question.text} in {self.chat} of {self.name}"
             self.body = {"model": _MODEL, "input": words}
             if self.id is not None:
@@ -96,5 +96,5 @@ class Interactions(Asker):
 
     def sent_on(self, tag: str, answer: str) -> dict[str, Json] | None:
         """The service's model tells all results of the history that it has; an error does not say whose it is."""
-        told = [response for _, response in said(answer)]
-        return {mark: response for mark, response in self.told.items() if response in told}
+        call_responses = [response for _, response in responses_in(answer)]
+        return {mark: response for mark, response in self.call_responses.items() if response in call_responses}

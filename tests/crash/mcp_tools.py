@@ -26,8 +26,8 @@ def _answer(request: Json) -> None:
     match request["method"]:
         case "initialize":
             about = {"name": "crash", "version": "1"}
-            told = {"protocolVersion": params["protocolVersion"], "capabilities": {"tools": {}}, "serverInfo": about}
-            _write(request, result=told)
+            result = {"protocolVersion": params["protocolVersion"], "capabilities": {"tools": {}}, "serverInfo": about}
+            _write(request, result=result)
         case "tools/list":
             _write(request, result={"tools": [_TOOL]})
         case "tools/call":

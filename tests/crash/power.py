@@ -50,7 +50,7 @@ def cut(database: Path, flushed: Path, chance: random.Random) -> int:
     copy.unlink(missing_ok=True)
     with closing(sqlite3.connect(database)) as db:
         db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        (said,) = db.execute("PRAGMA integrity_check").fetchone()
-    if said != "ok":
-        raise sqlite3.DatabaseError(said)
+        (verdict,) = db.execute("PRAGMA integrity_check").fetchone()
+    if verdict != "ok":
+        raise sqlite3.DatabaseError(verdict)
     return lost

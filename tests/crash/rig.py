@@ -189,10 +189,10 @@ class Rig:
                 shutil.copy(path, folder)
             with closing(sqlite3.connect(Path(folder) / "toolgraft.db")) as database:
                 try:
-                    (said,) = database.execute("PRAGMA integrity_check").fetchone()
+                    (verdict,) = database.execute("PRAGMA integrity_check").fetchone()
                 except sqlite3.DatabaseError as error:
                     return str(error)
-        return "" if said == "ok" else str(said)
+        return "" if verdict == "ok" else str(verdict)
 
     def kill_worker(self) -> None:
         victim = self.workers.pop(self.random.randrange(len(self.workers)))

@@ -30,8 +30,8 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, Any]:
     report: Any = yield
     if report.failed:
         for process in processes.live:
-            said = "\n".join(process.lines[-80:])
-            report.sections.append((f"{process.name}, pid {process.pid}", said))
+            output = "\n".join(process.lines[-80:])
+            report.sections.append((f"{process.name}, pid {process.pid}", output))
     return report
 
 
@@ -102,9 +102,9 @@ def bare(looper: Proxy) -> Session:
 def _unhurt(proxy: Proxy) -> Iterator[Proxy]:
     mark = proxy.process.mark()
     yield proxy
-    said = "\n".join(proxy.process.lines[mark:])
-    assert "Traceback" not in said, said
-    assert "crashed" not in said, said
+    output = "\n".join(proxy.process.lines[mark:])
+    assert "Traceback" not in output, output
+    assert "crashed" not in output, output
 
 
 @pytest.fixture

@@ -67,12 +67,12 @@ class Echo:
         calls = b"please" in body and bool(asked.get("tools")) and b'"functionResponse"' not in body
         parts = [[{"text": "hush"}], [CALL] if calls else [{"text": " hush."}]]
         if "alt=sse" in path:
-            events = [_said(one, last=one is parts[-1]) for one in parts]
+            events = [_event(one, last=one is parts[-1]) for one in parts]
             return "text/event-stream", b"".join(b"data: " + event + b"\r\n\r\n" for event in events)
-        return "application/json", _said([part for one in parts for part in one], last=True)
+        return "application/json", _event([part for one in parts for part in one], last=True)
 
 
-def _said(parts: list[Json], *, last: bool) -> bytes:
+def _event(parts: list[Json], *, last: bool) -> bytes:
     candidate: Json = {"content": {"role": "model", "parts": parts}, "index": 0}
     if last:
         candidate["finishReason"] = "STOP"

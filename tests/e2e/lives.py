@@ -23,7 +23,7 @@ class LiveChat:
     def __init__(self, program: list[str | Path], home: Path, env: Mapping[str, str], **options: Any) -> None:
         self.process = Process("client", program, environment(home, **env))
         self.process.send(json.dumps({"model": MODEL, "key": KEY, **options}))
-        self._seen = 0
+        self._read = 0
         self.wait("setupComplete")
 
     @property
@@ -38,9 +38,9 @@ class LiveChat:
         """The next message that has this member, also one inside serverContent; those before it are done with."""
 
         def look() -> Json | None:
-            for at, message in enumerate(self.got[self._seen :], self._seen + 1):
+            for at, message in enumerate(self.got[self._read :], self._read + 1):
                 if member in message or member in message.get("serverContent", {}):
-                    self._seen = at
+                    self._read = at
                     return message
             return None
 
@@ -50,9 +50,9 @@ class LiveChat:
 
     def turn(self) -> str:
         """The text of the next turn, to its end."""
-        begin = self._seen
+        begin = self._read
         self.wait("turnComplete")
-        return "".join(text_of(message) for message in self.got[begin : self._seen])
+        return "".join(text_of(message) for message in self.got[begin : self._read])
 
     def say(self, words: str) -> str:
         self.send(say=words)

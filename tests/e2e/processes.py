@@ -54,7 +54,7 @@ class Process:
     def __init__(self, name: str, command: Iterable[str | Path], env: Mapping[str, str]) -> None:
         self.name = name
         self.lines: list[str] = []
-        self._came = threading.Condition()
+        self._changed = threading.Condition()
         self._ended = False
         self._popen = subprocess.Popen(
             [str(word) for word in command],
@@ -74,12 +74,12 @@ class Process:
 
     def _read(self, stdout: IO[str]) -> None:
         for line in stdout:
-            with self._came:
+            with self._changed:
                 self.lines.append(line.rstrip("\n"))
-                self._came.notify_all()
-        with self._came:
+                self._changed.notify_all()
+        with self._changed:
             self._ended = True
-            self._came.notify_all()
+            self._changed.notify_all()
 
     @property
     def pid(self) -> int:
@@ -87,12 +87,12 @@ class Process:
 
     @property
     def log(self) -> str:
-        with self._came:
+        with self._changed:
             return "\n".join(self.lines)
 
     def mark(self) -> int:
         """Where the log is now, for `wait_for`."""
-        with self._came:
+        with self._changed:
             return len(self.lines)
 
     def wait_for(self, pattern: str, *, after: int = 0, timeout: float = TIMEOUT) -> str:
@@ -104,8 +104,8 @@ class Process:
             found.extend(line for line in self.lines[after:] if re.search(pattern, line))
             return bool(found) or self._ended
 
-        with self._came:
-            self._came.wait_for(look, timeout)
+        with self._changed:
+            self._changed.wait_for(look, timeout)
         assert found, f"{self.name} did not say {pattern!r}:\n{self.log}"
         return found[0]
 

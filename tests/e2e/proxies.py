@@ -239,9 +239,9 @@ def text_of(answer: Any) -> str:
     return "".join(part.get("text", "") for part in parts_of(answer) if not part.get("thought"))
 
 
-def said(side: str, *texts: str) -> Json:
+def content_of(side: str, *texts: str) -> Json:
     return {"role": side, "parts": [{"text": text} for text in texts]}
 
 
-user = functools.partial(said, "user")
-model = functools.partial(said, "model")
+user = functools.partial(content_of, "user")
+model = functools.partial(content_of, "model")

@@ -24,7 +24,7 @@ class Terminal:
     """`with Terminal(command, folder, env) as terminal:`; the program is killed at the end, with its children."""
 
     def __init__(self, command: Sequence[str | Path], folder: Path, env: Mapping[str, str]) -> None:
-        self._shown = bytearray()
+        self._screen = bytearray()
         self._master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", _ROWS, _COLUMNS, 0, 0))
         self._popen = subprocess.Popen(
@@ -43,12 +43,12 @@ class Terminal:
     def _read(self) -> None:
         with contextlib.suppress(OSError):  # the program has ended
             while data := os.read(self._master, 65536):
-                self._shown += data
+                self._screen += data
 
     @property
     def text(self) -> str:
         """All that was shown, without colours and movements of the cursor."""
-        return _CONTROL.sub(b"", bytes(self._shown)).decode("utf-8", "replace")
+        return _CONTROL.sub(b"", bytes(self._screen)).decode("utf-8", "replace")
 
     def mark(self) -> int:
         """Where the text is now, for `wait_for`."""

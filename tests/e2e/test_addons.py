@@ -21,7 +21,7 @@ LOCAL = "mapped to a file"
 Json = dict[str, Any]
 
 
-class Answer(NamedTuple):
+class Reply(NamedTuple):
     """`status` 0: the connection was closed without one."""
 
     status: int
@@ -35,7 +35,7 @@ class House(NamedTuple):
     other: Echo
     records: Path
 
-    def ask(self, kind: str, model: str, words: str = "please, a sekret", **headers: str) -> Answer:
+    def ask(self, kind: str, model: str, words: str = "please, a sekret", **headers: str) -> Reply:
         """`kind`: a key of `KINDS`."""
         self.echo.heard.clear()
         self.other.heard.clear()
@@ -43,7 +43,7 @@ class House(NamedTuple):
         try:
             return _ask(self.proxy, way, model, words, headers, streams=bool(streams))
         except httpx2.RemoteProtocolError:
-            return Answer(0, "", {})
+            return Reply(0, "", {})
 
 
 KINDS: dict[str, int] = {
@@ -62,7 +62,7 @@ KINDS: dict[str, int] = {
 """Each with the number of requests that go upstream."""
 
 
-def _ask(proxy: Proxy, way: str, model: str, words: str, headers: dict[str, str], *, streams: bool) -> Answer:
+def _ask(proxy: Proxy, way: str, model: str, words: str, headers: dict[str, str], *, streams: bool) -> Reply:
     headers = {name.replace("_", "-"): value for name, value in headers.items()}
     if way.startswith("gateway"):
         body = {"model": model, "input": words, "stream": streams}
@@ -75,7 +75,7 @@ def _ask(proxy: Proxy, way: str, model: str, words: str, headers: dict[str, str]
         method = "streamGenerateContent?alt=sse" if streams else "generateContent"
         url = f"{proxy.url}/@{way}/v1beta/models/{model}:{method}"
         got = httpx2.post(url, json=asks(words), headers=headers)
-    return Answer(got.status_code, _text(got, way), dict(got.headers))
+    return Reply(got.status_code, _text(got, way), dict(got.headers))
 
 
 def _text(got: httpx2.Response, way: str) -> str:
@@ -270,8 +270,8 @@ def test_no_hook_sees_where_a_loop_runs(house: House) -> None:
     for kind in KINDS:
         house.ask(kind, "gemini-3-flash")
     ports = {int(one.url.rpartition(":")[2]) for one in (house.echo, house.other)}
-    seen = check_records(house, ports)
-    assert {"request", "response", "responseheaders", "server_connect", "server_connected", "update"} <= seen
+    recorded = check_records(house, ports)
+    assert {"request", "response", "responseheaders", "server_connect", "server_connected", "update"} <= recorded
 
 
 def check_records(house: House, ports: set[int]) -> set[str]:
@@ -345,7 +345,7 @@ def test_credentials_and_what_caches_and_compresses_are_as_the_proxys_options_sa
         assert one.headers["accept-encoding"] == "identity"
 
 
-def through_the_proxy(house: House, kind: str, model: str) -> Answer:
+def through_the_proxy(house: House, kind: str, model: str) -> Reply:
     """To Google, as the client sees it."""
     if kind.startswith("gateway"):
         return house.ask(kind, model)
@@ -356,7 +356,7 @@ def through_the_proxy(house: House, kind: str, model: str) -> Answer:
     path, body = (f"models/{model}", {"said": "please"}) if way == "plain" else (path, asks("please"))
     with httpx2.Client(proxy=house.proxy.user(way)) as client:
         got = client.post(f"http://generativelanguage.googleapis.com/{path}", json=body)
-    return Answer(got.status_code, _text(got, way), dict(got.headers))
+    return Reply(got.status_code, _text(got, way), dict(got.headers))
 
 
 def asks(words: str) -> Json:
@@ -404,8 +404,8 @@ def test_a_mitmproxy_that_is_another_stops_the_start(tmp_path: Path) -> None:
         timeout=60,
         check=False,
     )
-    said = result.stdout + result.stderr
-    assert result.returncode == 1, said
-    assert "toolgraft does not fit mitmproxy" in said
-    assert "HttpStream has no make_server_connection. Install mitmproxy 12 (12.2 or newer)." in said
-    assert "toolgraft is up" not in said
+    output = result.stdout + result.stderr
+    assert result.returncode == 1, output
+    assert "toolgraft does not fit mitmproxy" in output
+    assert "HttpStream has no make_server_connection. Install mitmproxy 12 (12.2 or newer)." in output
+    assert "toolgraft is up" not in output

@@ -333,14 +333,14 @@ def test_a_client_that_hangs_up_in_mid_stream_leaves_its_calls_behind(
     mark = proxy.process.mark()
     url = f"{proxy.urls[1]}/@{session.name}{PATH.replace('generateContent', 'streamGenerateContent?alt=sse')}"
     with httpx2.stream("POST", url, json={"contents": [user("weather")]}, headers=KEY, timeout=20) as stream:
-        seen = ""
+        text_read = ""
         for text in stream.iter_text():
-            seen += text
-            if "see." in seen:
+            text_read += text
+            if "see." in text_read:
                 break
     proxy.process.wait_for("client disconnect", after=mark)
     assert canned.broken.wait(20), "upstream is not told that the client is gone"
-    assert "functionCall" not in seen
+    assert "functionCall" not in text_read
     (kept,) = session.calls()
     assert (kept["name"], kept["status"], kept["gemini_id"]) == ("get_weather", "pending", "x1")
     (turn,) = session.turns()

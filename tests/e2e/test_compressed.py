@@ -68,7 +68,7 @@ def test_a_request_that_is_rewritten_is_what_its_headers_say(
 
 @pytest.mark.parametrize("encoding", PACKED)
 @pytest.mark.parametrize(
-    ("path", "body", "said"),
+    ("path", "body", "encoded"),
     [
         (f"{MODELS}:generateContent", CONTENTS, SAID),
         (f"{MODELS}:streamGenerateContent", CONTENTS, b"[" + SAID + b"]"),
@@ -87,10 +87,10 @@ def test_a_request_that_is_rewritten_is_what_its_headers_say(
     ids=["JSON", "a stream", "chat completions", "Interactions"],
 )
 def test_a_request_that_is_looped_is_what_its_headers_say(
-    path: str, body: Json, said: bytes, encoding: str, looper: Proxy, canned: Canned
+    path: str, body: Json, encoded: bytes, encoding: str, looper: Proxy, canned: Canned
 ) -> None:
     session = new_session(looper, tools=False)
-    canned.says = [answer(said)]
+    canned.says = [answer(encoded)]
     packed = PACKED[encoding][0](json.dumps(body).encode())
     headers = {"content-encoding": encoding, "content-type": "application/json"}
     got = httpx2.post(f"{looper.urls[1]}/@{session.name}{path}", content=packed, headers=headers)

@@ -27,25 +27,25 @@ Between = Callable[[], object]
 def converse(chat: Chat, session: Session, gemini: Gemini, *, shape: str = "", between: Between = lambda: None) -> None:
     """The three turns, the results given after each step; `between` happens before each further turn."""
     asked = FIRST + shape
-    seen = chat.say(asked)
+    answer = chat.say(asked)
     (first,) = session.turns()
-    assert seen == f"Tool call completed: get_weather, get_weather [{first['turn_id']}]"
+    assert answer == f"Tool call completed: get_weather, get_weather [{first['turn_id']}]"
     calls = session.answer(get_weather=weather)
     assert [call["args"] for call in calls] == [{"city": "Paris"}, {"city": "Tokyo"}]
 
     between()
-    seen = chat.say(SECOND + shape)
+    answer = chat.say(SECOND + shape)
     second = session.turns()[-1]
-    assert '{"city": "Paris", "celsius": 5}' in seen
-    assert '{"city": "Tokyo", "celsius": 5}' in seen
-    assert seen.endswith(f"One moment.\n\nTool call completed: get_time [{second['turn_id']}]")
+    assert '{"city": "Paris", "celsius": 5}' in answer
+    assert '{"city": "Tokyo", "celsius": 5}' in answer
+    assert answer.endswith(f"One moment.\n\nTool call completed: get_time [{second['turn_id']}]")
     session.answer(get_time={"hour": 12})
 
     between()
-    seen = chat.say(THIRD)
+    answer = chat.say(THIRD)
     for city in ("Paris", "Tokyo"):
-        assert f'get_weather returned {{"city": "{city}", "celsius": 5}}.' in seen
-    assert 'get_time returned {"hour": 12}.' in seen
+        assert f'get_weather returned {{"city": "{city}", "celsius": 5}}.' in answer
+    assert 'get_time returned {"hour": 12}.' in answer
 
     assert gemini.errors == []
     assert gemini.dummy_signatures == 0
@@ -66,7 +66,7 @@ def check_history(contents: list[Json], turns: list[Json], calls: list[Json], as
         else:
             sides.append((content["role"], list(content["parts"])))
     assert [side for side, _ in sides] == ["user", "model", "user", "model", "user"]
-    begins, step, told, later, ends = (parts for _, parts in sides)
+    begins, step, results, later, ends = (parts for _, parts in sides)
     assert begins == [{"text": asked}]
     assert "Tool call completed" not in str(contents)
 
@@ -79,8 +79,8 @@ def check_history(contents: list[Json], turns: list[Json], calls: list[Json], as
         {"functionResponse": {"id": call["gemini_id"], "name": "get_weather", "response": weather(**call["args"])}}
         for call in calls
     ]
-    assert [_unordered(part) for part in told[:2]] == [_unordered(part) for part in responses]
-    assert [part["text"].startswith(SECOND) for part in told[2:]] == [True]
+    assert [_unordered(part) for part in results[:2]] == [_unordered(part) for part in responses]
+    assert [part["text"].startswith(SECOND) for part in results[2:]] == [True]
 
     assert "".join(part.get("text", "") for part in later).endswith("One moment.")
     (called,) = (part for part in later if "functionCall" in part)
@@ -169,8 +169,8 @@ def test_a_vertex_chat_without_ids_gets_its_results(
     with chats.python(tmp_path, "stream", model=MODEL, key=KEY, base_url=base, vertex=True) as chat:
         chat.say(FIRST)
         session.answer(get_weather=weather)
-        seen = chat.say("repeat the results")
-    assert all(f'"city": "{city}"' in seen for city in ("Paris", "Tokyo"))
+        answer = chat.say("repeat the results")
+    assert all(f'"city": "{city}"' in answer for city in ("Paris", "Tokyo"))
     assert "publishers/google/models" in gemini.last["path"]
     assert gemini.errors == []
     assert gemini.dummy_signatures == 0
@@ -184,9 +184,9 @@ def test_a_client_that_runs_tools_itself_gets_the_calls_in_passthrough(
     session.policy(delivery="passthrough")
     base = f"{proxy.url}/@{session.name}"
     with chats.python(tmp_path, kind, model=MODEL, key=KEY, base_url=base, tools=["get_weather"]) as chat:
-        seen = chat.say(FIRST)
+        answer = chat.say(FIRST)
         for city in ("Paris", "Tokyo"):
-            assert f'get_weather returned {{"result": {{"city": "{city}", "said_by": "the client"}}}}.' in seen
+            assert f'get_weather returned {{"result": {{"city": "{city}", "said_by": "the client"}}}}.' in answer
         assert [call["result"] for call in session.calls(status="done")] == [
             {"result": {"city": "Paris", "said_by": "the client"}},
             {"result": {"city": "Tokyo", "said_by": "the client"}},
@@ -214,16 +214,16 @@ def test_a_step_of_both_sides_calls_is_told_whole(
         chats.python(tmp_path, kind, model=MODEL, key=KEY, base_url=base, tools=["get_weather"]) as chat,
     ):
         answered = pool.submit(session.answer, get_time={"hour": 12}) if waits else None
-        seen = chat.say('call get_weather {"city": "Oslo"} and call get_time {"zone": "CET"}')
+        answer = chat.say('call get_weather {"city": "Oslo"} and call get_time {"zone": "CET"}')
         if answered is None:
-            assert 'get_time returned {"error": "no result"}' in seen
+            assert 'get_time returned {"error": "no result"}' in answer
             session.answer(get_time={"hour": 12})
         else:
             answered.result(10)
-        assert 'get_weather returned {"result": {"city": "Oslo", "said_by": "the client"}}' in seen
-        seen = chat.say(THIRD)
-        assert 'get_time returned {"hour": 12}' in seen
-        assert "the client" in seen
+        assert 'get_weather returned {"result": {"city": "Oslo", "said_by": "the client"}}' in answer
+        answer = chat.say(THIRD)
+        assert 'get_time returned {"hour": 12}' in answer
+        assert "the client" in answer
     assert gemini.errors == []
     assert gemini.dummy_signatures == 0
     (call,) = session.calls()
@@ -247,8 +247,8 @@ def test_models_without_ids_and_models_that_check_every_turn_are_served_too(
             chat.say(f"weather in {city}")
             session.answer(get_weather=weather)
             assert city in chat.say("repeat the results")
-        seen = chat.say("repeat the results")
-    assert "Paris" in seen
-    assert "Rome" in seen
+        answer = chat.say("repeat the results")
+    assert "Paris" in answer
+    assert "Rome" in answer
     assert gemini.errors == []
     assert gemini.dummy_signatures == 0

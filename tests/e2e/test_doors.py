@@ -109,11 +109,11 @@ def test_plain_curl_gets_calls_gives_results_and_asks(strict: Gemini, start: Cal
         found: Json = json.loads(done.stdout)
         return found
 
-    asked, told, gemini, plain = COMMANDS
+    asked, results, gemini, plain = COMMANDS
     (call,) = run(asked)["output"]
     assert (call["type"], call["name"], call["arguments"]) == ("function_call", "get_weather", '{"city":"Tokyo"}')
-    assert "call_xxx" in run(told)["error"]["message"]
-    answered = run(told.replace("call_xxx", call["call_id"]))
+    assert "call_xxx" in run(results)["error"]["message"]
+    answered = run(results.replace("call_xxx", call["call_id"]))
     assert '"temp": 72' in answered["output"][0]["content"][0]["text"]
     part = run(gemini)["candidates"][0]["content"]["parts"][0]
     assert (part["functionCall"]["name"], part["functionCall"]["args"]) == ("get_weather", {"city": "Tokyo"})
@@ -154,7 +154,7 @@ def _streamed(client: openai.OpenAI, asked: Json) -> Response:
 def test_calls_one_by_one(client: openai.OpenAI, gemini: Gemini, by: str) -> None:
     """As an agent does it, with JSON and streams in turn."""
     items: list[Any] = [{"role": "user", "content": TWO}]
-    given, names, said = items, [], ""
+    given, names, text = items, [], ""
     last: Response | None = None
     for turn in range(3):
         more: Json = {"store": False} if by == "items" else {"conversation": f"single {by}"}
@@ -163,19 +163,19 @@ def test_calls_one_by_one(client: openai.OpenAI, gemini: Gemini, by: str) -> Non
         asked: Json = {"model": MODEL, "input": given, "tools": [WEATHER, CLOCK], "parallel_tool_calls": False, **more}
         last = _streamed(client, asked) if turn == 1 else client.responses.create(**asked)
         assert last is not None
-        said = last.output_text
+        text = last.output_text
         assert last.parallel_tool_calls is False
         new = [output(call, n=turn) for call in calls(last)]
         names += [call.name for call in calls(last)]
         items = [*items, *(item.to_dict() for item in last.output), *new]
         given = items if by == "items" else new
     assert names == ["get_weather", "get_time"]
-    assert said == 'get_weather returned {"n": 0}. get_time returned {"n": 1}.'
+    assert text == 'get_weather returned {"n": 0}. get_time returned {"n": 1}.'
 
 
 def test_the_input_of_a_response_is_listed_in_pages(client: openai.OpenAI) -> None:
-    said: Any = [{"role": "user", "content": f"say {n}"} for n in range(5)]
-    response = client.responses.create(model=MODEL, input=said)
+    items: Any = [{"role": "user", "content": f"say {n}"} for n in range(5)]
+    response = client.responses.create(model=MODEL, input=items)
     pages = client.responses.input_items.list(
         response.id, limit=2, order="asc", include=["reasoning.encrypted_content"]
     )
@@ -253,10 +253,10 @@ def test_ten_turns_with_functions_and_a_restart_between_any_two(
         second = ask([output(clock, hour=n), output(weather, celsius=n)])
         if n < 3:
             proxy.restart()
-        (again,) = calls(second)
-        told = ask([output(again, hour=n)]).output_text
-        assert f'get_weather returned {{"celsius": {n}}}' in told
-        assert 'weather returned {"city": "Rome", "celsius": 4}' in told, "run by the proxy"
+        (second_call,) = calls(second)
+        text = ask([output(second_call, hour=n)]).output_text
+        assert f'get_weather returned {{"celsius": {n}}}' in text
+        assert 'weather returned {"city": "Rome", "celsius": 4}' in text, "run by the proxy"
     assert (gemini.errors, gemini.dummy_signatures) == ([], 0)
     assert len(gemini.requests) == 30
 
@@ -333,20 +333,20 @@ LAST = EVENT.replace(b'"index"', b'"finishReason": "STOP", "index"')
 
 
 def test_a_second_request_of_a_conversation_is_refused_while_one_runs(canned_doors: Proxy, canned: Canned) -> None:
-    held = threading.Event()
-    canned.says = [*chunked([EVENT]), held, chunk(LAST), END]
+    released = threading.Event()
+    canned.says = [*chunked([EVENT]), released, chunk(LAST), END]
     with client_of(canned_doors) as client:
         stream = client.responses.create(model=MODEL, input="one", conversation="busy", stream=True)
         assert next(event for event in stream if event.type == "response.output_text.delta").delta == "Wait"
         with pytest.raises(openai.ConflictError) as refused:
             client.responses.create(model=MODEL, input="two", conversation="busy")
         assert refused.value.code == "conversation_locked"
-        held.set()
+        released.set()
         assert [event.type for event in stream][-1] == "response.completed"
         canned.says = [answer(LAST.removeprefix(b"data: ").strip())]
         client.responses.create(model=MODEL, input="two", conversation="busy")
-    told = json.loads(canned.heard[-1].partition(b"\r\n\r\n")[2])
-    assert [content["parts"][0]["text"] for content in told["contents"]] == ["one", "WaitWait", "two"]
+    body = json.loads(canned.heard[-1].partition(b"\r\n\r\n")[2])
+    assert [content["parts"][0]["text"] for content in body["contents"]] == ["one", "WaitWait", "two"]
 
 
 @pytest.mark.parametrize("path", ["/v1/responses", "/v1/gemini"])
@@ -410,8 +410,8 @@ def test_a_replay_keeps_the_caller_s_tools_as_the_door_did(
     for path in (written, recorded):
         found = replay(proxy, path, "--json", "--tools", tools)
         assert found.returncode == 0, found.stderr
-        told = json.loads(found.stdout)
-        assert [(one["session"], one["changed"]) for one in told] == [("s", False)] * 3, path
+        replayed = json.loads(found.stdout)
+        assert [(one["session"], one["changed"]) for one in replayed] == [("s", False)] * 3, path
 
 
 def test_many_at_once(doors: Proxy, gemini: Gemini) -> None:

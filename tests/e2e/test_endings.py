@@ -79,8 +79,8 @@ def test_a_tool_that_swallows_its_cancellation_has_its_time_and_no_more(
     proxy = start(gemini.url, tools=str(STUBBORN), tool_timeout="0.3")
     session = new_session(proxy, tools=False)
     for stream in (True, False):
-        said = ask(proxy, session, f'call swallow {{"file": "{tmp_path / "started"}"}}', stream=stream)
-        assert said == 'swallow returned {"error": "swallow took longer than 0.3 s"}.'
+        answer = ask(proxy, session, f'call swallow {{"file": "{tmp_path / "started"}"}}', stream=stream)
+        assert answer == 'swallow returned {"error": "swallow took longer than 0.3 s"}.'
     assert [call["status"] for call in session.calls()] == ["failed", "failed"]
     assert proxy.stop() == 0
 
@@ -106,11 +106,11 @@ def test_whoever_waits_for_the_model_when_the_process_ends_is_told_so(
         answers = [pool.submit(ask) for ask in asks]
         until(lambda: len(canned.heard) == len(asks), "all of them wait")
         os.kill(proxy.process.pid, signal.SIGTERM)
-        told = [answer.result() for answer in answers]
+        replies = [answer.result() for answer in answers]
     assert proxy.process.wait() == 0, proxy.log
-    assert [answer.status_code for answer in told] == [503, 503, 200 if stream else 503]
-    assert [answer.json()["error"]["status"] for answer in told[:2]] == ["UNAVAILABLE"] * 2
-    assert "server_error" in told[2].text, "a stream of OpenAI's begins at once"
+    assert [answer.status_code for answer in replies] == [503, 503, 200 if stream else 503]
+    assert [answer.json()["error"]["status"] for answer in replies[:2]] == ["UNAVAILABLE"] * 2
+    assert "server_error" in replies[2].text, "a stream of OpenAI's begins at once"
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -143,10 +143,10 @@ def test_requests_in_flight_finish_before_the_end(stream: bool, canned: Canned, 
         late = proxy.control.http.post("/v1/responses", json=asked, headers=headers)
         assert (late.status_code, late.json()["error"]["type"]) == (503, "server_error")
         go.set()
-        told = [answer.result() for answer in answers]
+        replies = [answer.result() for answer in answers]
     assert proxy.process.wait() == 0, proxy.log
-    assert [answer.status_code for answer in told] == [200] * 4, [answer.text for answer in told]
-    assert all("Done." in answer.text for answer in told)
+    assert [answer.status_code for answer in replies] == [200] * 4, [answer.text for answer in replies]
+    assert all("Done." in answer.text for answer in replies)
     assert len(canned.heard) == len(asks)
 
 
@@ -201,10 +201,10 @@ def test_whoever_waits_without_a_loop_is_told_in_the_form_of_the_api(
         ]
         until(lambda: len(canned.heard) == len(asked), "all of them wait")
         os.kill(proxy.process.pid, signal.SIGTERM)
-        told = [answer.result() for answer in answers]
+        replies = [answer.result() for answer in answers]
     assert proxy.process.wait() == 0, proxy.log
-    assert [answer.status_code for answer in told] == [503] * len(asked), [answer.text for answer in told]
-    for answer, (path, _) in zip(told, asked, strict=True):
+    assert [answer.status_code for answer in replies] == [503] * len(asked), [answer.text for answer in replies]
+    for answer, (path, _) in zip(replies, asked, strict=True):
         document = answer.json()
         error = (document[0] if isinstance(document, list) else document)["error"]
         assert "toolgraft: the proxy is " in error["message"]

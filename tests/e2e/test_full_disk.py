@@ -46,14 +46,14 @@ def test_an_answer_is_whole_only_if_its_calls_are_in_the_next_request(
     if for_long:
         assert failed, got.text
     if not failed:
-        told = text_of(found(got, method))
-        assert told == 'fill_disk returned {"disk": "full"}.'
+        text = text_of(found(got, method))
+        assert text == 'fill_disk returned {"disk": "full"}.'
         answered = ask(
-            alone, method, user(words), {"role": "model", "parts": [{"text": told}]}, user("repeat the results")
+            alone, method, user(words), {"role": "model", "parts": [{"text": text}]}, user("repeat the results")
         )
-        assert text_of(found(answered, method)) == told
+        assert text_of(found(answered, method)) == text
     assert gemini.errors == []
     session = alone.control.session("default")
     until(lambda: not [*session.calls(status="running"), *session.calls(status="pending")], "no call is left open")
-    again = ask(alone, method, user("call hour {}"))
-    assert text_of(found(again, method)) == 'hour returned {"hour": 12}.'
+    retried = ask(alone, method, user("call hour {}"))
+    assert text_of(found(retried, method)) == 'hour returned {"hour": 12}.'

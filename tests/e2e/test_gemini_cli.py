@@ -84,9 +84,9 @@ def test_the_usage_of_nine_rounds_is_the_prompt_of_the_last_and_the_output_of_al
     (turn,) = proxy.control.session("default").turns()
     rounds = [(usage["promptTokenCount"], usage["candidatesTokenCount"]) for usage in turn["usage"]]
     assert [prompt for prompt, _ in rounds] == [PROMPT] * 9, "the true figures are in the turn's record"
-    said = sum(output for _, output in rounds)
+    output_tokens = sum(output for _, output in rounds)
     tokens = answered["stats"]["models"][MODEL]["tokens"]
-    assert (tokens["prompt"], tokens["candidates"], tokens["total"]) == (PROMPT, said, PROMPT + said)
+    assert (tokens["prompt"], tokens["candidates"], tokens["total"]) == (PROMPT, output_tokens, PROMPT + output_tokens)
 
 
 def test_a_chat_goes_on_after_nine_rounds_with_its_history_as_it_was(proxy: Proxy, home: Path, large: Gemini) -> None:

@@ -135,18 +135,20 @@ def test_a_loop_is_one_interaction_from_which_the_client_goes_on(
     looper: Proxy, bare: Session, gemini: Gemini, kind: str
 ) -> None:
     chat = at(looper, bare, kind)
-    said = chat.say('say Wait. and call weather {"city": "Paris"} and call hour {} then call weather {"city": "Rome"}')
-    assert said.startswith("Wait.")
-    assert '"celsius": 5' in said
-    assert '"hour": 12' in said
+    answer = chat.say(
+        'say Wait. and call weather {"city": "Paris"} and call hour {} then call weather {"city": "Rome"}'
+    )
+    assert answer.startswith("Wait.")
+    assert '"celsius": 5' in answer
+    assert '"hour": 12' in answer
     assert chat.answer["status"] == "completed"
     assert chat.calls == []
     assert len(gemini.requests) == 3
     assert [[step["name"] for step in given] for given in inputs(gemini)[1:]] == [["weather", "hour"], ["weather"]]
-    rounds, seen = bare.turns()[-1]["usage"], chat.answer["usage"]
-    assert seen["total_input_tokens"] == rounds[-1]["total_input_tokens"]
-    assert seen["total_output_tokens"] == sum(one["total_output_tokens"] for one in rounds)
-    assert seen["total_tokens"] == seen["total_input_tokens"] + seen["total_output_tokens"]
+    rounds, usage = bare.turns()[-1]["usage"], chat.answer["usage"]
+    assert usage["total_input_tokens"] == rounds[-1]["total_input_tokens"]
+    assert usage["total_output_tokens"] == sum(one["total_output_tokens"] for one in rounds)
+    assert usage["total_tokens"] == usage["total_input_tokens"] + usage["total_output_tokens"]
     assert len(rounds) == 3
     assert '"celsius": 4' in chat.say("repeat the results")
     assert '"hour": 12' in chat.say("repeat the results")
@@ -172,8 +174,8 @@ def test_ten_turns_with_tools_in_each(looper: Proxy, bare: Session, gemini: Gemi
     for turn, kind in enumerate(["sync", "stream", "stream", "sync", "async", "async-stream"] * 2):
         chat = at(looper, bare, kind)
         chat.id = interaction
-        said = chat.say(f'call weather {{"city": "{"x" * turn}"}} and call hour {{}} then call hour {{}}')
-        assert f'"celsius": {turn}' in said
+        answer = chat.say(f'call weather {{"city": "{"x" * turn}"}} and call hour {{}} then call hour {{}}')
+        assert f'"celsius": {turn}' in answer
         interaction = chat.id
     chat = at(looper, bare, "sync")
     chat.id = interaction
@@ -189,9 +191,9 @@ def test_the_javascript_client_goes_on_from_a_loop(
     program: list[str | Path] = ["node", chats.CLIENTS / "interactions.mjs"]
     options = {"kind": kind, "key": KEY, "model": MODEL, "base_url": f"{looper.url}/@{bare.name}"}
     with chats.Chat(program, tmp_path, {"GENAI_JS": str(chats.installed())}, **options) as chat:
-        said = chat.say('say Wait. and call weather {"city": "Paris"} and call hour {}')
-        assert said.startswith("Wait.")
-        assert '"celsius": 5' in said
+        answer = chat.say('say Wait. and call weather {"city": "Paris"} and call hour {}')
+        assert answer.startswith("Wait.")
+        assert '"celsius": 5' in answer
         assert '"hour": 12' in chat.say("repeat the results")
     assert gemini.errors == []
 
@@ -250,20 +252,20 @@ def test_a_placeholder_is_answered_through_the_control_api(
     proxy: Proxy, session: Session, gemini: Gemini, kind: str
 ) -> None:
     chat = at(proxy, session, kind)
-    said = chat.say(f"say One moment. and {BOTH}")
-    assert said.startswith("One moment.\n\nTool call completed: get_weather, get_time [turn_")
+    answer = chat.say(f"say One moment. and {BOTH}")
+    assert answer.startswith("One moment.\n\nTool call completed: get_weather, get_time [turn_")
     assert chat.answer["status"] == "completed"
     assert chat.calls == []
     session.answer(get_weather=weather, get_time="noon")
-    said = chat.say("repeat the results")
-    assert '"celsius": 4' in said
-    assert '"result": "noon"' in said
+    answer = chat.say("repeat the results")
+    assert '"celsius": 4' in answer
+    assert '"result": "noon"' in answer
     assert [step["type"] for step in gemini.last["body"]["input"]] == [
         "function_result",
         "function_result",
         "user_input",
     ]
-    assert chat.say("repeat the results") == said
+    assert chat.say("repeat the results") == answer
     assert gemini.last["body"]["input"] == "repeat the results"
     assert gemini.errors == []
 
@@ -392,13 +394,13 @@ def test_a_history_that_the_client_keeps_is_told_as_it_was(
     def say(text: str) -> str:
         history.append({"type": "user_input", "content": [{"type": "text", "text": text}]})
         chat.id = None
-        said = chat.say(history)
+        answer = chat.say(history)
         kept = ("type", "content", "signature", "arguments")
         history.extend({key: step[key] for key in kept if step.get(key)} for step in chat.answer["steps"])
-        return said
+        return answer
 
-    said = say('say Wait. and call weather {"city": "Paris"} and call hour {} then call weather {"city": "Rome"}')
-    assert '"celsius": 4' in said
+    answer = say('say Wait. and call weather {"city": "Paris"} and call hour {} then call weather {"city": "Rome"}')
+    assert '"celsius": 4' in answer
     assert '"hour": 12' in say("repeat the results")
     assert [step["type"] for step in gemini.last["body"]["input"]].count("function_call") == 3
     assert '"celsius": 5' in say("repeat the results")
@@ -434,8 +436,8 @@ def test_a_step_in_a_history_that_the_client_keeps(
     else:
         bare.answer(get_weather=weather, get_time="noon")
         history.append({"type": "user_input", "content": [{"type": "text", "text": "repeat the results"}]})
-    said = chat.say(history)
-    assert all(f"{name} returned" in said for name in names)
+    answer = chat.say(history)
+    assert all(f"{name} returned" in answer for name in names)
     for kind in ("function_call", "function_result"):
         assert [step["name"] for step in gemini.last["body"]["input"] if step["type"] == kind] == names
     assert gemini.errors == []

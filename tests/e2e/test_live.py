@@ -33,9 +33,9 @@ def shared_live(tmp_path_factory: pytest.TempPathFactory, strict: Gemini) -> Ite
 def living(shared_live: Proxy) -> Iterator[Proxy]:
     mark = shared_live.process.mark()
     yield shared_live
-    said = "\n".join(shared_live.process.lines[mark:])
-    assert "Traceback" not in said, said
-    assert "crashed" not in said, said
+    output = "\n".join(shared_live.process.lines[mark:])
+    assert "Traceback" not in output, output
+    assert "crashed" not in output, output
 
 
 @pytest.fixture(params=[lives.python, lives.node], ids=["google-genai", "@google/genai"])
@@ -84,8 +84,8 @@ def test_two_turns_one_tool_that_is_waited_for_one_that_is_not_and_one_that_is_c
         until(lambda: noted.read_text() == "cancelled", "the tool is cancelled")
         assert not any("toolCall" in message or "toolCallCancellation" in message for message in chat.got)
     assert statuses(session) == [("weather", "done"), ("research", "done"), ("hang", "expired")]
-    (told, later) = sent(gemini, "toolResponse")
-    assert told["functionResponses"][0]["response"] == {"city": "Oslo", "celsius": 4}
+    (response, later) = sent(gemini, "toolResponse")
+    assert response["functionResponses"][0]["response"] == {"city": "Oslo", "celsius": 4}
     assert later["functionResponses"][0]["scheduling"] == "WHEN_IDLE"
     (setup,) = sent(gemini, "setup")
     assert {"research": "NON_BLOCKING"} == {
@@ -112,8 +112,8 @@ def test_one_step_may_hold_calls_of_all_kinds(
         ready.touch()
         assert 'research returned {"found": "tides"}.' in chat.turn()
     assert statuses(session) == [("weather", "done"), ("research", "done"), ("hang", "expired")]
-    (told,) = sent(gemini, "toolResponse")
-    assert [one["name"] for one in told["functionResponses"]] == ["research"]
+    (response,) = sent(gemini, "toolResponse")
+    assert [one["name"] for one in response["functionResponses"]] == ["research"]
     assert len(session.turns()) == 1
 
 
@@ -161,8 +161,8 @@ def test_the_newest_model_is_given_audio_while_a_tool_runs(
         chat.send(silence=True)
         assert "never mind" in chat.turn()
     assert statuses(session) == [("slow", "done"), ("asked", "expired")]
-    (told,) = sent(gemini, "toolResponse")
-    assert [one["name"] for one in told["functionResponses"]] == ["slow"]
+    (response,) = sent(gemini, "toolResponse")
+    assert [one["name"] for one in response["functionResponses"]] == ["slow"]
 
 
 def test_a_client_that_keeps_its_tools_answers_its_own_calls_and_sees_no_others(
@@ -198,8 +198,8 @@ def test_long_results_that_are_not_ascii_arrive_whole(
 ) -> None:
     with lives.python(living, session, tmp_path) as chat:
         assert "語" * 30_001 in chat.say('call story {"letters": 30001}')
-    (told,) = sent(gemini, "toolResponse")
-    assert told["functionResponses"][0]["response"] == {"result": "語" * 30_001}
+    (response,) = sent(gemini, "toolResponse")
+    assert response["functionResponses"][0]["response"] == {"result": "語" * 30_001}
 
 
 def test_what_else_the_service_says_reaches_the_client(
@@ -281,5 +281,5 @@ def test_a_proxy_that_is_started_anew_leaves_no_call_waiting(
     proxy.stop()
     client.process.stop()
     proxy.start()
-    again = proxy.control.session(session.name)
-    until(lambda: statuses(again) == [("get_weather", "expired")], "the call has expired")
+    restarted = proxy.control.session(session.name)
+    until(lambda: statuses(restarted) == [("get_weather", "expired")], "the call has expired")

@@ -114,8 +114,8 @@ def test_an_answer_that_is_sent_in_the_middle_of_a_message_of_the_clients_spoils
         until(lambda: len(arrived(gemini)) == 2, "the answer is there")
         wire.sendall(frame[70_000:])
         until(lambda: len(arrived(gemini)) == 3, "the message is there")
-    _, told, last = (one["message"] for one in arrived(gemini))
-    assert told["toolResponse"]["functionResponses"][0]["response"] == {"result": "fine"}
+    _, response, last = (one["message"] for one in arrived(gemini))
+    assert response["toolResponse"]["functionResponses"][0]["response"] == {"result": "fine"}
     assert last == json.loads(long)
 
 
@@ -191,9 +191,9 @@ def test_a_client_may_be_shown_the_calls(proxy: Proxy, session: Session, gemini:
     session.policy(delivery="passthrough")
     with opened(proxy, session) as made:
         made.send(words(CALL))
-        (shown,) = json.loads(made.recv(30))["toolCall"]["functionCalls"]
-        told = [{"id": shown["id"], "name": "get_time", "response": {"hour": 7}}]
-        made.send(json.dumps({"toolResponse": {"functionResponses": told}}))
+        (visible_call,) = json.loads(made.recv(30))["toolCall"]["functionCalls"]
+        responses = [{"id": visible_call["id"], "name": "get_time", "response": {"hour": 7}}]
+        made.send(json.dumps({"toolResponse": {"functionResponses": responses}}))
         assert b'\\"hour\\": 7' in made.recv(30, decode=False)
         until(lambda: status(session) == "done", "the answer is stored")
     assert session.calls()[0]["result"] == {"hour": 7}
@@ -229,8 +229,8 @@ def test_an_orderly_end_of_the_proxy_ends_its_calls(start: Callable[..., Proxy],
         made.send(words(CALL))
         pending(session)
         proxy.restart()
-    again = proxy.control.session(session.name)
-    assert status(again) == "expired"
+    restarted = proxy.control.session(session.name)
+    assert status(restarted) == "expired"
 
 
 # --- a WebSocket by hand --------------------------------------------------------------------------------------

@@ -57,22 +57,22 @@ TURNS = [
 def converse(chat: "Chat | Curl", gemini: Gemini) -> None:
     """Each turn, and what it leaves for the next one."""
     before: list[Json] = []
-    for said in TURNS:
+    for turn in TURNS:
         gemini.forget()
-        assert chat.say(said.words) == said.answer
+        assert chat.say(turn.words) == turn.answer
         assert gemini.errors == []
         assert gemini.dummy_signatures == 0
         bodies = [request["body"] for request in gemini.requests]
-        assert len(bodies) == 1 + len(said.steps)
+        assert len(bodies) == 1 + len(turn.steps)
         first, *_, last = bodies
         assert flat(first["contents"])[: len(before)] == before, "the true turns of those before it"
         assert flat(last["contents"])[: len(flat(first["contents"]))] == flat(first["contents"])
-        check_steps(last["contents"][len(first["contents"]) :], said.steps)
-        answer = said.answer.rpartition("One moment.")[2]
+        check_steps(last["contents"][len(first["contents"]) :], turn.steps)
+        answer = turn.answer.rpartition("One moment.")[2]
         before = [*flat(last["contents"]), {"role": "model", "text": answer}]
     gemini.forget()
-    told = chat.say("repeat the results")
-    assert told == " ".join(said.answer.removeprefix("One moment.") for said in TURNS)
+    repeated = chat.say("repeat the results")
+    assert repeated == " ".join(turn.answer.removeprefix("One moment.") for turn in TURNS)
     assert gemini.errors == []
     assert gemini.dummy_signatures == 0
     hidden = ("functionCall", "function_call", "functionResponse", "function_response")
@@ -222,5 +222,5 @@ def test_a_stream_that_is_kept_alive_is_an_answer_like_any_other_to_a_chat(
         assert chat.say(words) == 'pause returned {"label": "slow"}.'
         assert chat.say("repeat the results") == 'pause returned {"label": "slow"}.'
     assert gemini.errors == []
-    told = [content["role"] for content in gemini.last["body"]["contents"]]
-    assert told == ["user", "model", "user", "model", "user"]
+    roles = [content["role"] for content in gemini.last["body"]["contents"]]
+    assert roles == ["user", "model", "user", "model", "user"]

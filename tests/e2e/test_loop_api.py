@@ -56,12 +56,12 @@ WRONG: dict[str, tuple[bytes, str]] = {
 }
 
 
-@pytest.mark.parametrize(("said", "error"), WRONG.values(), ids=WRONG)
+@pytest.mark.parametrize(("body", "error"), WRONG.values(), ids=WRONG)
 def test_an_endpoint_that_fails_is_told_to_the_model(
-    said: bytes, error: str, looper: Proxy, bare: Session, gemini: Gemini
+    body: bytes, error: str, looper: Proxy, bare: Session, gemini: Gemini
 ) -> None:
     with Canned() as endpoint:
-        endpoint.says = [said] if said else []
+        endpoint.says = [body] if body else []
         bare.tools(stock_at(endpoint.url))
         assert ask(looper, bare, 'call stock {"article": "pen"}').startswith('stock returned {"error": "')
     (response,) = responses(gemini.last)
@@ -135,9 +135,9 @@ def test_a_call_that_is_denied_is_not_run_and_the_model_knows(
     asked = pool.submit(ask, looper, bare, words(marks))
     call = waiting(bare)
     bare.control.ask("POST", f"/v1/calls/{call['call_id']}/deny", json={"reason": "not on a Friday"})
-    said = asked.result(20)
-    assert said.startswith('delete returned {"error": "')
-    assert "not on a Friday" in said
+    reply = asked.result(20)
+    assert reply.startswith('delete returned {"error": "')
+    assert "not on a Friday" in reply
     assert not marks.exists()
     assert gemini.errors == []
     bare.control.ask("POST", f"/v1/calls/{call['call_id']}/approve", 409)
@@ -145,8 +145,8 @@ def test_a_call_that_is_denied_is_not_run_and_the_model_knows(
 
 def test_a_call_that_nobody_approves_is_not_run(looper: Proxy, bare: Session, gemini: Gemini, marks: Path) -> None:
     bare.policy(approval_timeout=0.2)
-    said = ask(looper, bare, words(marks))
-    assert said.startswith('delete returned {"error": "nobody approved this call within 0.2 s"}')
+    reply = ask(looper, bare, words(marks))
+    assert reply.startswith('delete returned {"error": "nobody approved this call within 0.2 s"}')
     assert not marks.exists()
     assert gemini.errors == []
 

@@ -56,9 +56,9 @@ def closing(tmp_path: Path, start: Callable[..., Proxy]) -> Iterator[tuple[Closi
         yield upstream, start(upstream.url, tools=str(TOOLS))
 
 
-def keeping(method: str, said: list[Json]) -> list[bytes]:
+def keeping(method: str, documents: list[Json]) -> list[bytes]:
     """A whole answer that leaves the connection open."""
-    return [piece.replace(b"Connection: close\r\n", b"") for piece in script(method, said)]
+    return [piece.replace(b"Connection: close\r\n", b"") for piece in script(method, documents)]
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -94,7 +94,7 @@ def check_told(looper: Proxy, session: Session, canned: Canned, method: str = "g
 
 
 AFTER: dict[str, Callable[[threading.Event], Script]] = {
-    "held": lambda held: [*chunked(map(event, TELLS)), held],
+    "held": lambda released: [*chunked(map(event, TELLS)), released],
     "cut": lambda _: [*chunked(map(event, TELLS))],
 }
 
@@ -104,8 +104,8 @@ def test_a_client_that_stops_reading_at_the_finish_reason_has_its_turn_stored(
     ending: Callable[[threading.Event], Script], looper: Proxy, canned: Canned
 ) -> None:
     """The upstream's end comes later, or never."""
-    held = threading.Event()
-    canned.first = [script(STREAM, CALLS), ending(held)]
+    released = threading.Event()
+    canned.first = [script(STREAM, CALLS), ending(released)]
     session = new_session(looper, tools=False)
     url = f"{looper.urls[1]}/@{session.name}{PATH}:{STREAM}"
     body = {"contents": [user("What time is it?")]}
@@ -117,7 +117,7 @@ def test_a_client_that_stops_reading_at_the_finish_reason_has_its_turn_stored(
                 text += text_of(one)
                 if one["candidates"][0].get("finishReason"):
                     break
-    held.set()
+    released.set()
     assert text == NOON
     check_told(looper, session, canned)
 

@@ -112,8 +112,8 @@ def test_a_recorded_loop_stands_in_for_an_upstream_that_is_gone(
     arguments = ("--server-replay", str(getattr(looped, file)), *options)
     proxy = start(looped.upstream, tools=str(TOOLS), arguments=arguments)
     url = f"{proxy.url}{PATH}:generateContent"
-    again = httpx2.post(url, json=QUESTION, headers=KEYS)
-    assert text_of(again.json()) == ANSWER
+    replayed = httpx2.post(url, json=QUESTION, headers=KEYS)
+    assert text_of(replayed.json()) == ANSWER
     with httpx2.Client(proxy=proxy.user("other")) as client:
         google = f"http://generativelanguage.googleapis.com{PATH}:streamGenerateContent?alt=sse&key=REMOVED"
         google = google if file == "recorded" else google.replace("REMOVED", "key-in-a-url")

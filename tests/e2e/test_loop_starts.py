@@ -41,8 +41,8 @@ FILES = {
 def test_a_tools_file_that_is_wrong_is_named_with_its_line(source: str, message: str, tmp_path: Path) -> None:
     file = tmp_path / "wrong_tools.py"
     file.write_text(source)
-    said = refused(tmp_path, tools=str(file))
-    assert message.format(file=file) in said
+    output = refused(tmp_path, tools=str(file))
+    assert message.format(file=file) in output
 
 
 CONFIGURATIONS: dict[str, tuple[Any, str]] = {
@@ -57,21 +57,21 @@ def test_an_mcp_configuration_that_is_wrong_is_named_with_its_field(
 ) -> None:
     file = tmp_path / "mcp.json"
     file.write_text(document if isinstance(document, str) else json.dumps(document))
-    said = refused(tmp_path, mcp=str(file))
-    assert message.format(file=file) in said
+    output = refused(tmp_path, mcp=str(file))
+    assert message.format(file=file) in output
 
 
 def test_tools_of_an_mcp_server_and_a_file_that_clash_are_named(tmp_path: Path) -> None:
     file = tmp_path / "own_tools.py"
     file.write_text('def add(a: int) -> int:\n    """Add."""\n    return a\n')
-    said = refused(tmp_path, tools=str(file), mcp=str(mcp_file(tmp_path, numbers=STDIO)))
-    assert f"two tools are named 'add': one of {file} and one of MCP server 'numbers'" in said
-    assert "prefix" in said
+    output = refused(tmp_path, tools=str(file), mcp=str(mcp_file(tmp_path, numbers=STDIO)))
+    assert f"two tools are named 'add': one of {file} and one of MCP server 'numbers'" in output
+    assert "prefix" in output
 
 
 def test_a_tool_that_an_mcp_server_does_not_have_is_named(tmp_path: Path) -> None:
-    said = refused(tmp_path, mcp=str(mcp_file(tmp_path, numbers=STDIO | {"tools": ["multiply"]})))
-    assert "MCP server 'numbers': tools.include names 'multiply', but its tools are add, " in said
+    output = refused(tmp_path, mcp=str(mcp_file(tmp_path, numbers=STDIO | {"tools": ["multiply"]})))
+    assert "MCP server 'numbers': tools.include names 'multiply', but its tools are add, " in output
 
 
 def test_a_client_that_comes_while_an_mcp_server_starts_waits_for_its_tools(tmp_path: Path, gemini: Gemini) -> None:

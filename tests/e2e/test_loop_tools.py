@@ -43,8 +43,8 @@ def test_an_mcp_server_that_is_killed_in_a_call_is_back_for_the_next(
         asked = pool.submit(ask, looper, bare, f'call local_hang {{"file": "{file}"}}')
         until(file.exists, "the tool has started")
         os.kill(pid, signal.SIGKILL)
-        said = asked.result(20)
-    assert said.startswith('local_hang returned {"error": "MCP server \'local\': ')
+        answer = asked.result(20)
+    assert answer.startswith('local_hang returned {"error": "MCP server \'local\': ')
     assert ask(looper, bare, 'call local_add {"a": 1, "b": 1}') == 'local_add returned {"sum": 2}.'
     ask(looper, bare, "call local_about {}")
     assert bare.calls()[-1]["result"]["pid"] != pid
@@ -70,8 +70,8 @@ def test_a_call_that_fails_is_told_to_the_model(
     call: str, error: str, looper: Proxy, bare: Session, gemini: Gemini
 ) -> None:
     name = call.partition(" ")[0]
-    said = ask(looper, bare, f"call {call}")
-    assert said.startswith(f'{name} returned {{"error": "')
+    answer = ask(looper, bare, f"call {call}")
+    assert answer.startswith(f'{name} returned {{"error": "')
     (response,) = responses(gemini.last)
     assert list(response) == ["error"]
     assert error in response["error"]
@@ -87,9 +87,9 @@ def test_calls_that_fail_beside_good_ones_in_a_stream_spoil_nothing(
     looper: Proxy, bare: Session, gemini: Gemini
 ) -> None:
     calls = [*(call for call, _ in BAD.values()), 'weather {"city": "Oslo"}']
-    said = ask(looper, bare, " and ".join(f"call {call}" for call in calls), stream=True)
+    answer = ask(looper, bare, " and ".join(f"call {call}" for call in calls), stream=True)
     assert gemini.errors == []
-    assert said.endswith('weather returned {"city": "Oslo", "celsius": 4}.')
+    assert answer.endswith('weather returned {"city": "Oslo", "celsius": 4}.')
     assert [list(response) for response in responses(gemini.last)] == [["error"]] * len(BAD) + [["city", "celsius"]]
     assert gemini.errors == []
 
@@ -99,8 +99,8 @@ def test_a_hanging_tool_is_ended_by_the_sessions_timeout(
 ) -> None:
     bare.policy(tool_timeout=0.3)
     file = tmp_path / "marks"
-    said = ask(looper, bare, f'call hang {{"file": "{file}"}} and call local_hang {{"file": "{file}.mcp"}}')
-    assert said == (
+    answer = ask(looper, bare, f'call hang {{"file": "{file}"}} and call local_hang {{"file": "{file}.mcp"}}')
+    assert answer == (
         'hang returned {"error": "hang took longer than 0.3 s"}. '
         'local_hang returned {"error": "local_hang took longer than 0.3 s"}.'
     )
@@ -138,9 +138,9 @@ def test_a_client_that_hangs_up_cancels_the_tool_and_nothing_goes_upstream(
 
 def test_three_tools_of_a_step_take_as_long_as_one(looper: Proxy, bare: Session, gemini: Gemini) -> None:
     began = time.monotonic()
-    said = ask(looper, bare, " and ".join(f'call pause {{"seconds": 0.3, "label": "{x}"}}' for x in "abc"))
+    answer = ask(looper, bare, " and ".join(f'call pause {{"seconds": 0.3, "label": "{x}"}}' for x in "abc"))
     assert 0.3 <= time.monotonic() - began < 0.6
-    assert said == " ".join(f'pause returned {{"label": "{x}"}}.' for x in "abc")
+    assert answer == " ".join(f'pause returned {{"label": "{x}"}}.' for x in "abc")
 
 
 def test_a_model_that_calls_for_ever_is_stopped_with_an_answer(looper: Proxy, gemini: Gemini) -> None:
@@ -148,8 +148,8 @@ def test_a_model_that_calls_for_ever_is_stopped_with_an_answer(looper: Proxy, ge
         session = new_session(looper, tools=False)
         session.policy(max_rounds=4)
         gemini.forget()
-        said = ask(looper, session, "call hour {} forever", stream=stream)
-        assert said == " ".join(['hour returned {"hour": 12}.'] * 3)
+        answer = ask(looper, session, "call hour {} forever", stream=stream)
+        assert answer == " ".join(['hour returned {"hour": 12}.'] * 3)
         modes = [r["body"].get("toolConfig", {}).get("functionCallingConfig", {}).get("mode") for r in gemini.requests]
         assert modes[-1] == "NONE"
         assert "NONE" not in modes[:-1]
@@ -171,8 +171,8 @@ def test_fifty_clients_stream_loops_at_once_and_none_are_mixed_up(
 
     with ThreadPoolExecutor(50) as pool:
         answers = list(pool.map(one, range(50)))
-    for number, said in enumerate(answers):
-        assert said == (
+    for number, answer in enumerate(answers):
+        assert answer == (
             f'Client {number}.pause returned {{"label": "n{number}"}}. hour returned {{"hour": 12}}. '
             f'weather returned {{"city": "c{number}", "celsius": {len(str(number)) + 1}}}.'
         )

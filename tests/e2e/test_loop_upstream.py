@@ -30,15 +30,15 @@ CALLS = [
 TELLS = [document({"text": "It is "}, finish=None), document({"text": "noon."})]
 
 
-def event(said: Json) -> bytes:
-    return f"data: {json.dumps(said)}\r\n\r\n".encode()
+def event(data: Json) -> bytes:
+    return f"data: {json.dumps(data)}\r\n\r\n".encode()
 
 
-def script(method: str, said: list[Json]) -> list[bytes]:
+def script(method: str, documents: list[Json]) -> list[bytes]:
     """A whole answer."""
     if method == STREAM:
-        return [*chunked(map(event, said), "text/event-stream", "Connection: close"), END]
-    parts = [part for one in said for part in one["candidates"][0]["content"]["parts"]]
+        return [*chunked(map(event, documents), "text/event-stream", "Connection: close"), END]
+    parts = [part for one in documents for part in one["candidates"][0]["content"]["parts"]]
     return [answer(json.dumps(document(*parts)).encode(), "200 OK", "application/json", "Connection: close")]
 
 
@@ -122,8 +122,8 @@ def test_a_lasting_failure_of_a_later_round_is_an_error_in_the_form_of_the_answe
 
 def test_a_stream_that_breaks_after_it_was_shown_is_not_tried_again(looper: Proxy, canned: Canned) -> None:
     got = ask(looper, canned, STREAM, [*chunked([event(TELLS[0])])], script(STREAM, TELLS))
-    *told, last = sse(got.text)
-    assert text_of(told) == "Wait. It is "
+    *events, last = sse(got.text)
+    assert text_of(events) == "Wait. It is "
     assert (last["error"]["code"], last["error"]["status"]) == (503, "UNAVAILABLE")
     assert len(canned.heard) == 2
 
@@ -163,8 +163,8 @@ def test_an_answer_whose_encoding_cannot_be_undone_is_an_error_in_the_first_roun
     canned.says = [answer(b"not packed at all", "200 OK", kind, f"Content-Encoding: {encoding}")]
     url = f"{looper.urls[1]}/@{session.name}{PATH}:{method}"
     got = httpx2.post(url, json={"contents": [user("What time is it?")]}, timeout=20)
-    told = sse(got.text)[0] if got.headers["content-type"] == "text/event-stream" else got.json()
-    assert (told["error"]["code"], told["error"]["status"]) == (502, "UNAVAILABLE")
+    refusal = sse(got.text)[0] if got.headers["content-type"] == "text/event-stream" else got.json()
+    assert (refusal["error"]["code"], refusal["error"]["status"]) == (502, "UNAVAILABLE")
     assert got.status_code == (200 if (method, encoding) == (STREAM, "gzip") else 502)
 
 
@@ -183,8 +183,8 @@ def test_a_connection_that_breaks_in_the_middle_of_an_event_ends_the_stream_with
     looper: Proxy, canned: Canned
 ) -> None:
     broken = [*chunked([]), chunk(event(TELLS[0])), chunk(event(TELLS[1])[:30])]
-    *told, last = sse(ask(looper, canned, STREAM, broken).text)
-    assert text_of(told) == "Wait. It is "
+    *events, last = sse(ask(looper, canned, STREAM, broken).text)
+    assert text_of(events) == "Wait. It is "
     assert last["error"]["code"] == 503
 
 

@@ -135,7 +135,7 @@ def accepted(gemini: Gemini) -> bool:
     return gemini.errors == [] and gemini.dummy_signatures == 0
 
 
-def told(gemini: Gemini) -> list[tuple[str, Any]]:
+def summary_of(gemini: Gemini) -> list[tuple[str, Any]]:
     """The messages of the last request: what is said, the names called, what was answered."""
     messages = gemini.last["body"]["messages"]
     return [
@@ -158,12 +158,12 @@ def test_a_chat_whose_tools_the_proxy_runs(looper: Proxy, gemini: Gemini, kind: 
     expected += 'weather returned {"city": "Lima", "celsius": 4}.'
     assert chat.say(steps) == f"One moment.{expected}"
     assert len(gemini.requests) == 2 + 2 + 4
-    before = told(gemini)
+    before = summary_of(gemini)
     assert "repeat" not in str(before)
     answer = chat.say("repeat the results")
     assert "Oslo" in answer
     assert "Lima" in answer
-    assert told(gemini)[: len(before)] == before, "the next turn tells the true turns of the ones before"
+    assert summary_of(gemini)[: len(before)] == before, "the next turn tells the true turns of the ones before"
     assert accepted(gemini)
     assert not any(message.get("tool_calls") for message in chat.messages if isinstance(message, dict))
 
@@ -173,12 +173,12 @@ def test_a_placeholder_is_answered_through_the_control_api_and_the_next_turn_tel
     proxy: Proxy, session: Session, gemini: Gemini, kind: str
 ) -> None:
     chat = Chat(kind, by_reverse(proxy, session))
-    shown = chat.say('say Let me look. call get_weather {"city": "Oslo"} and call get_time {"zone": "CET"}')
-    assert shown.startswith("Let me look.\n\nTool call completed: get_weather, get_time [turn_")
+    placeholder = chat.say('say Let me look. call get_weather {"city": "Oslo"} and call get_time {"zone": "CET"}')
+    assert placeholder.startswith("Let me look.\n\nTool call completed: get_weather, get_time [turn_")
     assert "tool_calls" not in chat.messages[-1] or chat.messages[-1]["tool_calls"] is None
     session.answer(get_weather={"celsius": 3}, get_time="noon")
     assert "celsius" in chat.say("repeat the results")
-    assert told(gemini)[1:4] == [
+    assert summary_of(gemini)[1:4] == [
         ("calls", ["get_weather", "get_time"]),
         ("tool", '{"celsius":3}'),
         ("tool", '{"result":"noon"}'),
@@ -201,7 +201,7 @@ def test_a_restart_between_two_turns_changes_nothing(start: Callable[..., Proxy]
     session.answer(get_weather={"celsius": 3})
     proxy.restart()
     assert '"celsius": 3' in chat.say("repeat the results")
-    assert told(gemini)[1:3] == [("calls", ["get_weather"]), ("tool", '{"celsius":3}')]
+    assert summary_of(gemini)[1:3] == [("calls", ["get_weather"]), ("tool", '{"celsius":3}')]
     assert accepted(gemini)
 
 
@@ -234,7 +234,7 @@ def test_a_step_of_both_sides_is_restored_whole(looper: Proxy, bare: Session, ge
         'weather returned {"city": "Oslo", "celsius": 4}. note returned {"ok": true}. hour returned {"hour": 12}.'
     )
     assert chat.answer(note={"ok": True}) == expected
-    assert told(gemini)[1:] == [
+    assert summary_of(gemini)[1:] == [
         ("calls", ["weather", "note", "hour"]),
         ("tool", '{"city":"Oslo","celsius":4}'),
         ("tool", '{"ok": true}'),
@@ -285,12 +285,12 @@ def test_calls_that_are_passed_through_are_the_client_s_to_answer(
 def test_what_is_pending_blocks_at_no_cost(proxy: Proxy, session: Session, gemini: Gemini, kind: str) -> None:
     session.policy(on_pending="block")
     chat = Chat(kind, by_reverse(proxy, session))
-    shown = chat.say('call get_weather {"city": "Oslo"}')
-    assert chat.say("and now?") == shown
+    placeholder = chat.say('call get_weather {"city": "Oslo"}')
+    assert chat.say("and now?") == placeholder
     assert len(gemini.requests) == 1
     session.answer(get_weather={"celsius": 3})
     assert "celsius" in chat.say("repeat the results")
-    assert [role for role, _ in told(gemini)] == ["user", "calls", "tool", "user", "user"]
+    assert [role for role, _ in summary_of(gemini)] == ["user", "calls", "tool", "user", "user"]
     assert accepted(gemini)
 
 
@@ -418,7 +418,7 @@ def test_system_messages_stay_where_they_are(proxy: Proxy, session: Session, gem
     session.answer(get_weather={"celsius": 3})
     chat.messages.append({"role": "developer", "content": "Be briefer."})
     chat.say("repeat the results")
-    assert [role for role, _ in told(gemini)] == ["system", "user", "calls", "tool", "developer", "user"]
+    assert [role for role, _ in summary_of(gemini)] == ["system", "user", "calls", "tool", "developer", "user"]
     assert gemini.last["body"]["messages"][0] == system
     assert accepted(gemini)
 

@@ -240,8 +240,8 @@ def test_pass_sends_a_step_with_some_results_and_says_which_are_missing(
     for paris in ({"error": "no result"}, {"city": "Paris", "celsius": 5}):
         answer = httpx2.post(f"{url}generateContent", json={"contents": contents}, headers=KEY)
         assert answer.status_code == 200, answer.text
-        told = [part["functionResponse"]["response"] for part in gemini.last["body"]["contents"][2]["parts"][:2]]
-        assert told == [paris, {"result": "hot"}]
+        responses = [part["functionResponse"]["response"] for part in gemini.last["body"]["contents"][2]["parts"][:2]]
+        assert responses == [paris, {"result": "hot"}]
         if "error" in paris:
             session.answer(get_weather=weather)
     assert gemini.errors == []

@@ -87,7 +87,7 @@ def test_a_replay_takes_the_options_that_the_proxy_was_started_with(recorded: tu
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["{folder}/none.mitm"], "none.mitm"),
         (["{folder}/text.mitm"], "not a file of mitmproxy flows"),
@@ -100,13 +100,13 @@ def test_a_replay_takes_the_options_that_the_proxy_was_started_with(recorded: tu
     ],
 )
 def test_what_cannot_be_replayed_is_named(
-    arguments: list[str], said: str, recorded: tuple[Path, Proxy, list[Json]], tmp_path: Path
+    arguments: list[str], message: str, recorded: tuple[Path, Proxy, list[Json]], tmp_path: Path
 ) -> None:
     path, proxy, _ = recorded
     (tmp_path / "text.mitm").write_text("this is no flow")
     result = replay(proxy, *(one.format(folder=tmp_path, file=path) for one in arguments))
     assert result.returncode == 1
-    assert said in result.stderr
+    assert message in result.stderr
     assert "Traceback" not in result.stderr
 
 
@@ -115,10 +115,10 @@ def test_a_recording_stands_in_for_the_network(
 ) -> None:
     path = recorded[0]
     gemini.forget()
-    again = start(gemini.url, folder=tmp_path / "again", arguments=("--server-replay", str(path)))
-    session = again.control.session("default")
+    replaying = start(gemini.url, folder=tmp_path / "again", arguments=("--server-replay", str(path)))
+    session = replaying.control.session("default")
     session.tools()
-    answer = httpx2.post(f"{again.url}{PATH}:generateContent", json={"contents": FIRST}, headers=SECRETS).json()
+    answer = httpx2.post(f"{replaying.url}{PATH}:generateContent", json={"contents": FIRST}, headers=SECRETS).json()
     (call,) = session.calls()
     assert text_of(answer) == f"Tool call completed: get_weather [{call['turn_id']}]"
     assert gemini.requests == []

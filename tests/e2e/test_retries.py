@@ -78,7 +78,7 @@ def post(proxy: Proxy, session: str, method: str, text: str, *, key: str = KEY) 
     return httpx2.post(url, json={"contents": [user(text)]}, headers={"x-goog-api-key": key}, timeout=30)
 
 
-def said(answer: httpx2.Response, method: str) -> str:
+def text_in(answer: httpx2.Response, method: str) -> str:
     assert answer.status_code == 200, answer.text
     return text_of(sse(answer.text) if method.endswith("sse") else answer.json())
 
@@ -135,10 +135,10 @@ def test_a_google_genai_chat_asks_again_after_its_connection_was_cut_while_a_too
             until(marks.exists, "the tool has begun")
             relay.cut()
             assert asked.result(30)
-            again = pool.submit(chat.say, gate(marks))
+            retry = pool.submit(chat.say, gate(marks))
             until(lambda: relay.connections > 1, "it asks again")
             Path(f"{marks}.open").touch()
-            assert again.result(30) == WENT
+            assert retry.result(30) == WENT
             assert marks.read_text().split() == ["begun", "ended"]
             assert chat.say("repeat the results") == WENT
     assert gemini.errors == []
@@ -160,7 +160,7 @@ def test_a_result_that_came_after_the_client_was_gone_is_used_by_its_retry(
         assert isinstance(asked.exception(20), httpx2.TransportError)
     Path(f"{marks}.open").touch()
     until(lambda: session.calls(status="done"), "the tool has its result")
-    assert said(post(looper, session.name, method, words), method) == f"Wait.{WENT}"
+    assert text_in(post(looper, session.name, method, words), method) == f"Wait.{WENT}"
     assert marks.read_text().split() == ["begun", "ended"]
     assert gemini.errors == []
     assert len(gemini.requests) == 2
@@ -174,7 +174,7 @@ def test_a_retry_with_another_framing_or_the_same_goes_on(
     flaky.first = list(FAILS)
     failed = post(looper, session.name, method, jots(marks))
     assert "UNAVAILABLE" in failed.text
-    assert said(post(looper, session.name, method, jots(marks)), method) == ANSWER
+    assert text_in(post(looper, session.name, method, jots(marks)), method) == ANSWER
     assert marks.read_text().split() == ["first", "second"]
     assert gemini.errors == []
     assert responses(gemini.last) == [{"wrote": "second"}]
@@ -198,7 +198,7 @@ def test_a_retry_that_fails_again_is_taken_over_as_well(
     while (answer := post(looper, session.name, METHODS[0], jots(marks))).status_code == 503:
         failures += 1
     assert failures >= 2
-    assert said(answer, METHODS[0]) == ANSWER
+    assert text_in(answer, METHODS[0]) == ANSWER
     assert marks.read_text().split() == ["first", "second"]
     assert gemini.errors == []
 
@@ -217,15 +217,15 @@ def test_a_complete_answer_that_was_lost_on_its_way_is_given_to_the_retry(
     how: str, holder: Proxy, gemini: Gemini, marks: Path
 ) -> None:
     """The connection breaks, or the proxy dies, before the first byte of it has left."""
-    session, held = new_session(holder, tools=False).name, Path(f"{marks}.held")
+    session, unsent = new_session(holder, tools=False).name, Path(f"{marks}.held")
     url = f"{holder.url}/@{session}{MODEL_PATH}:{METHODS[0]}"
-    body, headers = {"contents": [user(jots(marks))]}, {"x-goog-api-key": KEY, f"x-{how}": str(held)}
+    body, headers = {"contents": [user(jots(marks))]}, {"x-goog-api-key": KEY, f"x-{how}": str(unsent)}
     with Relay(holder.url) as relay, ThreadPoolExecutor(1) as pool:
         lost = pool.submit(httpx2.post, url.replace(holder.url, relay.url), json=body, headers=headers, timeout=30)
-        until(held.exists, "the answer is complete")
+        until(unsent.exists, "the answer is complete")
         if how == "hold":
             relay.cut()
-            Path(f"{held}.open").touch()
+            Path(f"{unsent}.open").touch()
         else:
             assert holder.process.wait() < 0
             holder.start()

@@ -48,19 +48,19 @@ def test_no_secret_is_written_down(start: Callable[..., Proxy], gemini: Gemini, 
     assert all(SECRETS[name] in str(gemini.requests) for name in ("header", "query", "bearer", "cookie"))
     assert SECRETS["query"].encode() in canned.heard[0]
 
-    told = [
+    outputs = [
         proxy.control.http.get("/metrics").text,
         str(session.calls()),
         str(session.turns()),
         str(proxy.control.ask("GET", "/v1/sessions/default")),
     ]
     with proxy.control.http.stream("GET", "/v1/events?after=0") as events:
-        seen = ""
+        received = ""
         for text in events.iter_text():
-            seen += text
-            if seen.count("event: call.created") >= 4:
+            received += text
+            if received.count("event: call.created") >= 4:
                 break
-    told.append(seen)
+    outputs.append(received)
     assert proxy.stop() == 0
 
     written = {str(path): path.read_bytes() for path in [*proxy.state.iterdir(), recording] if path.is_file()}
@@ -68,7 +68,7 @@ def test_no_secret_is_written_down(start: Callable[..., Proxy], gemini: Gemini, 
     assert any(b"get_weather" in data for data in written.values())
     for name, secret in SECRETS.items():
         assert secret not in proxy.log, name
-        assert not any(secret in text for text in told), name
+        assert not any(secret in text for text in outputs), name
         assert [path for path, data in written.items() if secret.encode() in data] == [], name
     assert proxy.control.token not in proxy.log
     assert f"{MODELS}:countTokens?key=***&x=1" in proxy.log

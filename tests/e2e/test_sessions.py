@@ -8,7 +8,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.e2e.proxies import DECLARATIONS, Proxy, Session, model, new_session, said, text_of, user, weather
+from tests.e2e.proxies import DECLARATIONS, Proxy, Session, content_of, model, new_session, text_of, user, weather
 from tests.e2e.upstreams import Canned, Gemini, answer
 
 Json = dict[str, Any]
@@ -224,7 +224,7 @@ def test_a_clients_stream_chunks_may_stay_apart_in_its_history(ask: Ask, session
     first = text_of(ask([words]))
     session.answer(get_weather=weather)
     middle = len(first) // 2
-    pieces = [model(first[:middle]), said("model", first[middle:-3], first[-3:])]
+    pieces = [model(first[:middle]), content_of("model", first[middle:-3], first[-3:])]
     ask([words, *pieces, user("repeat the results")])
     assert responses(gemini) == [weather("Oslo")]
     assert gemini.errors == []

@@ -110,14 +110,14 @@ def test_a_stream_with_a_length_may_grow(base: str, session: Session, canned: Ca
 
 def broken(url: str) -> bytes:
     """What came of a stream before it broke."""
-    seen = b""
+    received = b""
     with httpx2.stream("POST", url, json=BODY, headers=KEY) as stream:
         try:
             for piece in stream.iter_raw():
-                seen += piece
+                received += piece
         except httpx2.RemoteProtocolError:
-            return seen
-    pytest.fail(f"the stream came to a clean end: {seen!r}")
+            return received
+    pytest.fail(f"the stream came to a clean end: {received!r}")
 
 
 @pytest.mark.parametrize("method", METHODS[1:])
@@ -131,11 +131,11 @@ def test_a_stream_that_breaks_stays_broken(method: str, base: str, session: Sess
         pieces = [begin + json.dumps(one).encode() for begin, one in zip(pieces, documents, strict=True)]
         kind = "application/json"
     canned.says = list(chunked(pieces, kind))
-    seen = broken(base + method)
-    assert b"Sure." in seen
-    assert b"And" in seen
-    assert b"functionCall" not in seen
-    assert b"Tool call completed" not in seen
+    received = broken(base + method)
+    assert b"Sure." in received
+    assert b"And" in received
+    assert b"functionCall" not in received
+    assert b"Tool call completed" not in received
     (call,) = session.calls()
     assert call["status"] == "pending"
     (turn,) = session.turns()
@@ -161,7 +161,7 @@ def test_events_without_a_call_are_forwarded_byte_for_byte_and_at_once(base: str
 EMPTY = b'{"contents":[{"parts":[{"text":"weather"}]}],"tools":[{"functionDeclarations":[{"name":"own"}]}],  "x":1.0}'
 
 
-def said(connection: socket.socket) -> Iterator[bytes]:
+def pieces_from(connection: socket.socket) -> Iterator[bytes]:
     while piece := connection.recv(65536):
         yield piece
 
@@ -189,7 +189,7 @@ def test_without_a_toolset_request_and_answer_are_the_same_bytes(
         sent = request.format(f"/@{session.name}", MODELS, method, f"127.0.0.1:{port}", len(EMPTY)).encode() + EMPTY
         connection.sendall(sent)
         got = b""
-        for piece in said(connection):
+        for piece in pieces_from(connection):
             got += piece
             if len(got) >= len(whole):
                 break

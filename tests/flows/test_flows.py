@@ -13,7 +13,7 @@ from tests.flows.recordings import RECORDINGS, RESULTS, flows_of, sent_by_client
 from tests.hooks.harness import Hooks, request, response
 
 
-def shown(body: bytes, kind: str) -> str:
+def text_in(body: bytes, kind: str) -> str:
     return text_of(sse(body.decode()) if kind == "text/event-stream" else json.loads(body))
 
 
@@ -41,12 +41,12 @@ async def test_what_goes_upstream_is_what_was_recorded(path: Path, size: int, mo
             assert flow.request.content == before.request.content
 
             kind = before.response.headers["content-type"]
-            said = before.response.content or b""
-            pieces = [said[n : n + size] for n in range(0, len(said), size)]
-            answer = response(said, kind)
+            recorded_body = before.response.content or b""
+            pieces = [recorded_body[n : n + size] for n in range(0, len(recorded_body), size)]
+            answer = response(recorded_body, kind)
             got = await hooks.answer(flow, answer, pieces if kind == "text/event-stream" else None)
             if passed:
-                assert got == said
+                assert got == recorded_body
             else:
                 assert b"functionCall" not in got
                 for call in (await store.calls(session=path.stem, status=Status.PENDING)).items:
@@ -54,7 +54,7 @@ async def test_what_goes_upstream_is_what_was_recorded(path: Path, size: int, mo
             if after is not None:
                 remembered = json.loads(sent_by_client(after))["contents"]
                 texts = "".join(part.get("text", "") for content in remembered for part in content["parts"])
-                assert shown(got, kind) in texts
+                assert text_in(got, kind) in texts
     finally:
         await hooks.done()
 

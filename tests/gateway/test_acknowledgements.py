@@ -12,29 +12,29 @@ from tests.loop.conftest import call, says
 
 
 @pytest.fixture
-def told(home: House, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def writes(home: House, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Each write of a response and each sync of the store, in order; and what was sent to the client."""
-    told: list[str] = []
+    writes: list[str] = []
 
     def noted(name: str) -> None:
         method = getattr(home.store, name)
 
         async def note(*arguments: Any, **named: Any) -> Any:
             result = await method(*arguments, **named)
-            told.append(name)
+            writes.append(name)
             return result
 
         monkeypatch.setattr(home.store, name, note)
 
     for name in ("add_response", "delete_response", "sync"):
         noted(name)
-    return told
+    return writes
 
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("path", ["/v1/gemini", "/v1/responses"])
 async def test_the_end_of_an_answer_comes_after_the_sync_of_its_response(
-    home: House, told: list[str], path: str, stream: bool
+    home: House, writes: list[str], path: str, stream: bool
 ) -> None:
     document = {"model": "gemini-3-flash", "input": "hello", "conversation": "chat", "stream": stream}
 
@@ -45,7 +45,7 @@ async def test_the_end_of_an_answer_comes_after_the_sync_of_its_response(
     async def noting(scope: Any, receive: Any, send: Any) -> None:
         async def note(message: Any) -> None:
             if end in message.get("body", b""):
-                told.append("the end is sent")
+                writes.append("the end is sent")
             await send(message)
 
         await home.app(scope, receive, note)
@@ -53,15 +53,15 @@ async def test_the_end_of_an_answer_comes_after_the_sync_of_its_response(
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(noting), base_url=URL) as client:
         answer = await client.post(path, json=document)
     assert answer.status_code == 200, answer.text
-    assert told == ["add_response", "sync", "the end is sent"]
+    assert writes == ["add_response", "sync", "the end is sent"]
 
 
-async def test_a_deletion_is_safe_when_it_is_acknowledged(home: House, gemini: StrictGemini, told: list[str]) -> None:
+async def test_a_deletion_is_safe_when_it_is_acknowledged(home: House, gemini: StrictGemini, writes: list[str]) -> None:
     response = await home.respond("hello")
-    told.clear()
+    writes.clear()
     answer = await home.http.delete(f"/v1/responses/{response['id']}")
     assert answer.status_code == 200
-    assert told == ["delete_response", "sync"]
+    assert writes == ["delete_response", "sync"]
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -94,8 +94,8 @@ async def test_what_was_refused_is_not_in_the_conversation(
     contents = upstream.bodies[-1]["contents"]
     assert "refused" not in str(contents)
     assert ("before" in str(contents)) == begun
-    again = await house.post(path, document | {"input": "refused", "stream": stream})
-    assert "done" in again.text
+    retry = await house.post(path, document | {"input": "refused", "stream": stream})
+    assert "done" in retry.text
     assert house.proxy.tools.begun == ["send"]
     history = str(upstream.bodies[-1]["contents"])
     assert history.count("refused") == 1
@@ -125,8 +125,8 @@ async def test_an_answer_that_could_not_be_kept_is_not_the_client_s_and_its_tool
     monkeypatch.setattr(house.store, "add_response", failing)
     lost = await house.post(path, document)
     assert "the store cannot be used now" in lost.text
-    again = await house.post(path, document)
-    assert "done" in again.text
+    retry = await house.post(path, document)
+    assert "done" in retry.text
     assert house.proxy.tools.begun == ["send"]
     assert len(upstream.bodies) == 3
     assert upstream.bodies[1] == upstream.bodies[2]

@@ -96,9 +96,9 @@ async def test_calls_of_functions_that_are_declared_no_more_are_told_as_text(
     first = await home.gemini("call get_news {} and call get_weather {}", tools=[WEATHER], conversation="c")
     await home.gemini([answer(calls(first)[0], celsius=3)], conversation="c")
     await home.gemini("Thanks.", conversation="c", generationConfig=config, **more)
-    told = str(gemini.requests[-1]["body"]["contents"])
-    assert "functionCall" not in told
-    assert "get_weather" in told
+    contents = str(gemini.requests[-1]["body"]["contents"])
+    assert "functionCall" not in contents
+    assert "get_weather" in contents
     await home.gemini("Thanks.", conversation="c", tools=[WEATHER])
     assert str(gemini.requests[-1]["body"]["contents"]).count("'functionCall'") == 2, "nothing of it was lost"
     assert (gemini.refused, gemini.dummy_signatures) == ([], 0)
@@ -133,8 +133,8 @@ async def test_a_conversation_outlives_what_is_known_of_its_calls(home: House, g
     pass_time(home.store, 0.6 * home.store.ttl)
     assert await home.store.expire()
     await home.ask("/v1/gemini", {"input": "Thanks.", **asked})
-    told = gemini.requests[-1]["body"]["contents"]
-    assert [len(content["parts"]) for content in told[1:3]] == [1, 1], "its own call, and no other"
+    contents = gemini.requests[-1]["body"]["contents"]
+    assert [len(content["parts"]) for content in contents[1:3]] == [1, 1], "its own call, and no other"
     assert not gemini.refused
 
 
@@ -297,8 +297,8 @@ async def test_what_is_neither_an_answer_nor_an_error_is_one_in_a_later_round(
     failed = await house.gemini("Hi", 502, stream=stream)
     assert (failed["error"]["code"], failed["error"]["status"]) == (502, "UNAVAILABLE")
     assert f"status {status} " in failed["error"]["message"]
-    told = (await house.respond_stream("Hi"))[-1]["response"] if stream else await house.respond("Hi", 502)
-    assert f"status {status} " in told["error"]["message"]
+    response = (await house.respond_stream("Hi"))[-1]["response"] if stream else await house.respond("Hi", 502)
+    assert f"status {status} " in response["error"]["message"]
 
 
 async def test_a_stream_that_begins_with_an_error_has_the_error_s_own_status(house: House) -> None:

@@ -122,15 +122,15 @@ async def test_an_answer_that_says_nothing_is_not_kept(house: House) -> None:
 
 
 async def test_one_request_of_a_conversation_at_a_time(house: House) -> None:
-    held, done = asyncio.Event(), says("a", finish="STOP")
-    upstream = house.upstream([held, done], [done], [done])
+    released, done = asyncio.Event(), says("a", finish="STOP")
+    upstream = house.upstream([released, done], [done], [done])
     first = asyncio.ensure_future(house.gemini("one", conversation="c"))
     await until(lambda: bool(upstream.bodies))
     refused = await house.gemini("two", 409, conversation="c")
     assert refused["error"]["status"] == "ABORTED"
     assert "conversation 'c'" in refused["error"]["message"]
     await house.gemini("elsewhere", conversation="d")
-    held.set()
+    released.set()
     await first
     await house.gemini("two", conversation={"id": "c"})
     assert [c["parts"][0]["text"] for c in upstream.bodies[-1]["contents"]] == ["one", "a", "two"]

@@ -128,8 +128,8 @@ async def test_calls_alike_without_ids_keep_their_own_outputs(house: House) -> N
         (one,) = calls(await client.ask(words("Both?"), tools=TOOLS, parallel_tool_calls=False))
         (other,) = calls(await client.ask(output(one, city="Oslo")))
         await client.ask(output(other, city="Rome"))
-        told = [{"functionResponse": {"name": "get_weather", "response": {"city": c}}} for c in ("Oslo", "Rome")]
-        assert upstream.bodies[-1]["contents"][2] == {"role": "user", "parts": told}
+        responses = [{"functionResponse": {"name": "get_weather", "response": {"city": c}}} for c in ("Oslo", "Rome")]
+        assert upstream.bodies[-1]["contents"][2] == {"role": "user", "parts": responses}
 
 
 @WAYS

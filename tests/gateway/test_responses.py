@@ -130,17 +130,17 @@ async def test_calls_alike_that_the_model_gave_no_ids_keep_their_own_outputs(hou
     await house.respond([output(other, city="Rome")], conversation="c")
     await house.respond([output(one, city="Oslo")], conversation="c")
     await house.respond("And now?", conversation="c")
-    told = [{"functionResponse": {"name": "get_weather", "response": {"city": c}}} for c in ("Oslo", "Rome")]
+    responses = [{"functionResponse": {"name": "get_weather", "response": {"city": c}}} for c in ("Oslo", "Rome")]
     for body in upstream.bodies[1:]:
-        assert [body["contents"][2]] == [{"role": "user", "parts": told}]
+        assert [body["contents"][2]] == [{"role": "user", "parts": responses}]
     assert len(upstream.bodies[-1]["contents"]) == 5
 
 
 async def test_what_is_said_before_everything_stays_said(home: House, gemini: StrictGemini) -> None:
     await home.respond([{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Hi"}], conversation="c")
     await home.respond("Hi", conversation="c", instructions="Be short.")
-    said = [[part["text"] for part in r["body"]["systemInstruction"]["parts"]] for r in gemini.requests]
-    assert said == [["Be kind."], ["Be short.", "Be kind."]]
+    instructions = [[part["text"] for part in r["body"]["systemInstruction"]["parts"]] for r in gemini.requests]
+    assert instructions == [["Be kind."], ["Be short.", "Be kind."]]
 
 
 async def test_a_response_is_shown_again_until_it_is_deleted(home: House) -> None:

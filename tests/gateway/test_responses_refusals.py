@@ -120,14 +120,14 @@ async def test_a_stream_that_breaks_off_fails_and_is_not_kept(house: House) -> N
 
 
 async def test_one_request_of_a_conversation_at_a_time(house: House) -> None:
-    held, done = asyncio.Event(), says("a", finish="STOP")
-    upstream = house.upstream([held, done], [done])
+    released, done = asyncio.Event(), says("a", finish="STOP")
+    upstream = house.upstream([released, done], [done])
     first = asyncio.ensure_future(house.respond("one", conversation="c"))
     await until(lambda: bool(upstream.bodies))
     for stream in (False, True):
         refused = await house.respond("two", 409, conversation="c", stream=stream)
         assert (refused["error"]["code"], refused["error"]["param"]) == ("conversation_locked", "conversation")
-    held.set()
+    released.set()
     await first
     await house.respond("two", conversation="c")
 

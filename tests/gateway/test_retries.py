@@ -107,7 +107,7 @@ def rounds(house: House, *, stream: bool, times: int = 1) -> Any:
     return house.upstream(*[STEP, DONE if stream else WHOLE] * times)
 
 
-def told(path: str, body: bytes, *, stream: bool) -> Document:
+def whole_answer(path: str, body: bytes, *, stream: bool) -> Document:
     """The whole answer: of a stream what it comes to."""
     text = body.decode()
     if not stream:
@@ -135,11 +135,11 @@ async def test_an_answer_that_was_lost_on_its_way_is_given_to_the_retry_once(
 ) -> None:
     upstream = rounds(sender, stream=stream, times=2)
     document = asked(stream, conversation)
-    first = told(path, await lost(sender, path, document), stream=stream)
-    again = await sender.post(path, document)
-    assert told(path, again.content, stream=stream) == first
+    first = whole_answer(path, await lost(sender, path, document), stream=stream)
+    retry = await sender.post(path, document)
+    assert whole_answer(path, retry.content, stream=stream) == first
     assert (begun(sender), len(upstream.bodies)) == (1, 2)
-    anew = told(path, (await sender.post(path, document)).content, stream=stream)
+    anew = whole_answer(path, (await sender.post(path, document)).content, stream=stream)
     assert anew != first
     assert (begun(sender), len(upstream.bodies)) == (2, 4)
     words = [part.get("text") for content in upstream.bodies[-1]["contents"] for part in content["parts"]]
@@ -163,8 +163,8 @@ async def test_a_proxy_that_died_before_its_client_had_the_answer_gives_it_to_th
     async with asyncio.timeout(5):
         await reached.wait()
     await die(sender)
-    again = await sender.post(path, document)
-    assert told(path, again.content, stream=stream) == told(path, line.sent, stream=stream)
+    retry = await sender.post(path, document)
+    assert whole_answer(path, retry.content, stream=stream) == whole_answer(path, line.sent, stream=stream)
     assert (begun(sender), len(upstream.bodies)) == (1, 2)
     asking.cancel()
     await asyncio.wait([asking])
@@ -247,9 +247,9 @@ async def test_a_client_that_hangs_up_while_its_answer_is_flushed_to_disk_gets_i
     left.set()
     async with asyncio.timeout(5):
         await asking
-    again = await sender.http.post(path, content=body, headers={"content-type": "application/json"})
-    assert "ne" in again.text
-    assert again.status_code == 200
+    retry = await sender.http.post(path, content=body, headers={"content-type": "application/json"})
+    assert "ne" in retry.text
+    assert retry.status_code == 200
     assert (begun(sender), len(upstream.bodies)) == (1, 2)
 
 
@@ -266,9 +266,9 @@ async def test_a_proxy_that_ends_while_an_answer_is_flushed_to_disk_leaves_it_to
     assert stream or (await asking).status_code == 503
     await asyncio.wait([asking])
     await sender.restart()
-    again = await sender.post(path, asked(stream, "chat"))
-    assert again.status_code == 200
-    assert "ne" in again.text
+    retry = await sender.post(path, asked(stream, "chat"))
+    assert retry.status_code == 200
+    assert "ne" in retry.text
     assert len(upstream.bodies) == 2
 
 
@@ -308,8 +308,8 @@ async def test_of_an_answer_that_the_disk_did_not_take_the_retry_asks_for_the_la
     monkeypatch.setattr(sender.store, "sync", failing)
     failed = await sender.post(path, asked(stream, "chat"))
     assert "the store cannot be used now" in failed.text
-    again = await sender.post(path, asked(stream, "chat"))
-    assert "completed" in again.text or "STOP" in again.text
+    retry = await sender.post(path, asked(stream, "chat"))
+    assert "completed" in retry.text or "STOP" in retry.text
     assert (begun(sender), len(upstream.bodies)) == (1, 3)
     assert "functionResponse" in str(upstream.bodies[2]), "the last round, with the result of the tool that has run"
     await sender.post(path, asked(stream, "chat"))
@@ -326,9 +326,9 @@ async def test_an_answer_that_is_not_to_be_stored_is_lost_without_its_tools_runn
     upstream = sender.upstream(STEP, last, *([] if conversation else [last]), STEP, last)
     document = asked(stream, conversation, store=False)
     await lost(sender, "/v1/responses", document)
-    again = await sender.post("/v1/responses", document)
-    assert again.status_code == 200
-    assert "done" in again.text
+    retry = await sender.post("/v1/responses", document)
+    assert retry.status_code == 200
+    assert "done" in retry.text
     assert (begun(sender), len(upstream.bodies)) == (1, 2 if conversation else 3)
     await sender.post("/v1/responses", document)
     assert begun(sender) == 2
@@ -342,10 +342,10 @@ async def test_calls_of_an_answer_that_was_lost_keep_their_ids(
     house.upstream([says("Wait.", call("own", "c1", n=1), finish="STOP")])
     tool = {"type": "function", "name": "own", "parameters": {"type": "object", "properties": {}}}
     document = asked(stream, conversation, tools=[tool], store=False)
-    first = told("/v1/responses", await lost(house, "/v1/responses", document), stream=stream)
-    again = told("/v1/responses", (await house.post("/v1/responses", document)).content, stream=stream)
-    assert again == first
-    assert [item["type"] for item in again["output"]] == ["message", "function_call"]
+    first = whole_answer("/v1/responses", await lost(house, "/v1/responses", document), stream=stream)
+    retry = whole_answer("/v1/responses", (await house.post("/v1/responses", document)).content, stream=stream)
+    assert retry == first
+    assert [item["type"] for item in retry["output"]] == ["message", "function_call"]
 
 
 async def test_results_that_were_taken_are_not_asked_for_twice(house: House) -> None:
@@ -365,8 +365,8 @@ async def test_a_response_that_was_deleted_is_not_given(sender: House) -> None:
     rounds(sender, stream=False, times=2)
     first = json.loads(await lost(sender, "/v1/responses", asked(False, None)))
     assert (await sender.http.delete(f"/v1/responses/{first['id']}")).status_code == 200
-    again = await sender.respond("x", stream=False, conversation=None)
-    assert again["id"] != first["id"]
+    retry = await sender.respond("x", stream=False, conversation=None)
+    assert retry["id"] != first["id"]
     assert begun(sender) == 2
 
 

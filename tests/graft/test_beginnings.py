@@ -59,17 +59,17 @@ async def test_each_beginning_of_what_was_sent_is_noted(graft: Graft, noted: Not
     assert len(noted.notes) == 2, "once"
 
 
-@pytest.mark.parametrize("shown", [0, 1, 2])
+@pytest.mark.parametrize("length", [0, 1, 2])
 @pytest.mark.parametrize("how", ["hung up", "error"])
 async def test_a_chat_that_goes_on_with_a_beginning_is_not_given_the_calls_of_another(
-    graft: Graft, how: str, shown: int
+    graft: Graft, how: str, length: int
 ) -> None:
     await graft.tools(WEATHER, client_tools="keep")
     own: dict[str, Any] = {"tools": [{"functionDeclarations": [{"name": "own"}]}]}
-    says = [*[answer(text, finish=None) for text in ("Do", "ne", ".")][: shown + 1], answer(call("own"), finish=None)]
+    says = [*[answer(text, finish=None) for text in ("Do", "ne", ".")][: length + 1], answer(call("own"), finish=None)]
     capture = await begun(graft, [*says, {"error": {"code": 503}}] if how == "error" else says, **own)
     capture.finish() if how == "error" else capture.hung_up()
-    kept = model("Done."[: (2, 4, 5)[shown]])
+    kept = model("Done."[: (2, 4, 5)[length]])
     for other in (kept, model(*kept["parts"], call("own"))):
         body: Document = {"contents": [user("hi"), other, user("?")], **own}
         if len(other["parts"]) > 1:
@@ -164,9 +164,9 @@ async def test_a_turn_that_the_store_did_not_take_is_noted_later(
 
     with monkeypatch.context() as patch:
         patch.setattr(store, "save_turn", fails)
-        shown = await graft.ask([user("hi")], says, **own)
-    assert shown == model(call("own"))
+        visible = await graft.ask([user("hi")], says, **own)
+    assert visible == model(call("own"))
     assert len(noted.notes) == 1
-    assert await graft.ask([user("hi")], says, **own) == shown
-    body: Document = {"contents": [user("hi"), shown, user({"functionResponse": {"name": "own", "response": {}}})]}
+    assert await graft.ask([user("hi")], says, **own) == visible
+    body: Document = {"contents": [user("hi"), visible, user({"functionResponse": {"name": "own", "response": {}}})]}
     assert (await graft.sent({**body, **own}))["contents"] == body["contents"]

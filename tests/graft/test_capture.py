@@ -154,12 +154,12 @@ async def test_each_candidate_has_a_turn_of_its_own(graft: Graft) -> None:
     await graft.tools(WEATHER)
     one, two, three = (answer(p)["candidates"][0] for p in (call(args={"n": 1}), "text", call(args={"n": 3})))
     answered = await whole(graft, {"candidates": [one, {**two, "index": 1}, {**three, "index": 2}]})
-    shown = [candidate["content"]["parts"][0]["text"] for candidate in answered["candidates"]]
+    visible = [candidate["content"]["parts"][0]["text"] for candidate in answered["candidates"]]
     ids = [turn.turn_id for turn in await graft.turns()]
     assert len(set(ids)) == 2
-    assert shown[1] == "text"
-    assert ids[0] in shown[0]
-    assert ids[1] in shown[2]
+    assert visible[1] == "text"
+    assert ids[0] in visible[0]
+    assert ids[1] in visible[2]
     assert [(c.args, c.turn_id) for c in await graft.calls()] == [({"n": 1}, ids[0]), ({"n": 3}, ids[1])]
 
 
@@ -307,8 +307,8 @@ async def test_an_array_stays_an_array_whichever_element_is_dropped(graft: Graft
     await graft.tools(WEATHER, client_tools="keep")
     events = [answer(f"{i}" if keep else call(), finish=None) for i, keep in enumerate(kept)]
     answered = await streamed(graft, events, ARRAY)
-    shown = "".join(str(i) for i, keep in enumerate(kept) if keep)
-    assert texts(answered).startswith(shown)
+    kept_numbers = "".join(str(i) for i, keep in enumerate(kept) if keep)
+    assert texts(answered).startswith(kept_numbers)
     assert ("Tool call completed" in texts(answered)) is not all(kept)
 
 
@@ -391,8 +391,8 @@ async def test_every_candidate_of_an_event_that_is_made_anew_holds_a_part(graft:
 async def test_several_candidates_of_a_stream_end_each_for_itself(graft: Graft) -> None:
     await graft.tools(WEATHER)
 
-    def of(index: int, *said: Any, finish: Any = None) -> Document:
-        return {**answer(*said, finish=finish)["candidates"][0], "index": index}
+    def of(index: int, *model_parts: Any, finish: Any = None) -> Document:
+        return {**answer(*model_parts, finish=finish)["candidates"][0], "index": index}
 
     answered = await streamed(
         graft,
@@ -403,11 +403,11 @@ async def test_several_candidates_of_a_stream_end_each_for_itself(graft: Graft) 
             {"candidates": [of(1, "", finish="STOP")]},
         ],
     )
-    shown = [(c["index"], c["content"]["parts"]) for event in answered for c in event["candidates"]]
-    assert [index for index, _ in shown] == [1, 0, 1]
+    visible = [(c["index"], c["content"]["parts"]) for event in answered for c in event["candidates"]]
+    assert [index for index, _ in visible] == [1, 0, 1]
     ids = [c.turn_id for c in await graft.calls()]
-    assert ids[0] in shown[1][1][0]["text"]
-    assert ids[1] in shown[2][1][0]["text"]
+    assert ids[0] in visible[1][1][0]["text"]
+    assert ids[1] in visible[2][1][0]["text"]
     assert len(set(ids)) == 2
 
 
@@ -488,9 +488,9 @@ ERROR: Document = {"error": {"code": 503, "message": "overloaded", "status": "UN
 @pytest.mark.parametrize("policy", ["placeholder", "passthrough"])
 async def test_a_stream_that_ends_in_an_error_stays_cut(graft: Graft, to: Target, policy: str) -> None:
     await graft.tools(WEATHER, delivery=policy)
-    said = answer("a", call(), finish=None)
-    answered = read(to, await stream(graft, [said, ERROR], to))
-    assert answered == [said if policy == "passthrough" else answer("a", finish=None), ERROR]
+    document = answer("a", call(), finish=None)
+    answered = read(to, await stream(graft, [document, ERROR], to))
+    assert answered == [document if policy == "passthrough" else answer("a", finish=None), ERROR]
     (turn,) = await graft.turns()
     assert not turn.delivered
     assert [c.status for c in await graft.calls()] == [Status.PENDING]
@@ -559,19 +559,19 @@ async def test_a_call_that_is_marked_as_a_thought_is_told_again_with_its_result(
     """Also beside another call, whichever of them is signed."""
     await graft.tools(WEATHER, SEARCH, delivery=delivery, client_tools=client_tools)
     marked, signed = {**call(), "thought": True}, call("search", "c2ln")
-    for n, said in enumerate([[marked], [marked, signed], [signed, marked]]):
+    for n, model_parts in enumerate([[marked], [marked, signed], [signed, marked]]):
         asked = user(f"question {n}")
-        shown = await graft.ask([asked], answer(*said))
+        visible = await graft.ask([asked], answer(*model_parts))
         for one in await graft.calls():
             if not one.status.final:
                 await graft.store.answer(one.session, one.call_id, result={"of": one.name})
         given = [response("search"), response()] if delivery == "passthrough" else []
-        told = await graft.contents([asked, shown, user(*given, "and?")])
-        assert [part.get("functionCall", {}).get("name") for part in told[1]["parts"]] == [
-            part["functionCall"]["name"] for part in said
+        contents = await graft.contents([asked, visible, user(*given, "and?")])
+        assert [part.get("functionCall", {}).get("name") for part in contents[1]["parts"]] == [
+            part["functionCall"]["name"] for part in model_parts
         ]
-        responses = [part["functionResponse"]["name"] for part in told[2]["parts"] if "functionResponse" in part]
-        assert responses == [part["functionCall"]["name"] for part in said]
+        responses = [part["functionResponse"]["name"] for part in contents[2]["parts"] if "functionResponse" in part]
+        assert responses == [part["functionCall"]["name"] for part in model_parts]
 
 
 @pytest.mark.parametrize("policy", ["placeholder", "passthrough"])
@@ -675,10 +675,10 @@ async def test_a_call_is_captured_although_a_text_beside_it_or_in_it_is_no_unico
 
 async def test_a_request_with_half_a_surrogate_pair_is_rewritten_like_any_other(graft: Graft) -> None:
     await graft.tools(WEATHER)
-    shown = await graft.ask([user("hi")], answer(call(id="x")))
+    visible = await graft.ask([user("hi")], answer(call(id="x")))
     (stored,) = await graft.calls()
     await graft.store.answer("default", stored.call_id, result={"sky": "blue"})
-    body = encode({"contents": [user("hi"), shown, user("and HALF?")]}).replace(b"HALF", HALF)
+    body = encode({"contents": [user("hi"), visible, user("and HALF?")]}).replace(b"HALF", HALF)
     outcome = await graft.request(body)
     assert isinstance(outcome, Forward)
     contents = decode(outcome.body)["contents"]
@@ -689,8 +689,8 @@ async def test_a_request_with_half_a_surrogate_pair_is_rewritten_like_any_other(
 # --- continuation ------------------------------------------------------------------------------------------------
 
 
-def paused(*said: Any, token: str = "t1") -> Document:
-    says = answer(*said, finish="CONTINUATION")
+def paused(*model_parts: Any, token: str = "t1") -> Document:
+    says = answer(*model_parts, finish="CONTINUATION")
     says["candidates"][0]["continuationToken"] = token
     return says
 
@@ -730,8 +730,8 @@ async def test_a_stream_can_pause_and_go_on(graft: Graft) -> None:
     assert texts(then) == f"b\n\n{PLACEHOLDER}"
 
 
-def checkpoint(*said: Any, token: str) -> Document:
-    says = answer(*said, finish=None)
+def checkpoint(*model_parts: Any, token: str) -> Document:
+    says = answer(*model_parts, finish=None)
     says["candidates"][0]["continuationToken"] = token
     return says
 

@@ -240,8 +240,8 @@ async def test_a_request_that_cannot_use_functions_gets_none_and_what_is_known_i
         outcome = await graft.request(body, target(model=name))
         assert isinstance(outcome, Forward)
         assert outcome.exchange is None
-        told = [user(client_tools), *TOLD, user("?")]
-        assert decode(outcome.body) == {"contents": told, **own, "generationConfig": config}
+        expected = [user(client_tools), *TOLD, user("?")]
+        assert decode(outcome.body) == {"contents": expected, **own, "generationConfig": config}
 
 
 @pytest.mark.parametrize("client_tools", ["strip", "keep"])
@@ -269,8 +269,8 @@ async def test_a_request_for_structured_output_tells_of_a_chat_what_is_known_and
         pending = (await graft.sent({**body, "contents": history}))["contents"]
         assert pending[-2:] == history[-2:]
         await answer_all(graft, {"t": 2})
-        told = (await graft.sent({**body, "contents": history}))["contents"]
-        assert told[-3:] == [
+        contents = (await graft.sent({**body, "contents": history}))["contents"]
+        assert contents[-3:] == [
             model("[Called own with {}]", "[Called search with {}]"),
             user('[own returned {"o":1}]', '[search returned {"t":2}]'),
             user("d"),
@@ -457,9 +457,9 @@ async def test_a_placeholder_of_another_session_stays_text_even_beside_a_step_of
 async def test_chunks_kept_apart_or_joined_are_one_turn_whatever_clients_lose_on_the_way(graft: Graft) -> None:
     await graft.tools(WEATHER, delivery="passthrough")
     called = call(args={"n": 1.0}, id="x", signature="c2ln")
-    said: list[Any] = [{"text": "Th", "thought": True}, "Let me ", "look.", called]
+    parts: list[Any] = [{"text": "Th", "thought": True}, "Let me ", "look.", called]
     before = [user("hi"), model({"inlineData": {"mimeType": "image/png", "data": "-_-_"}}), user("go")]
-    await graft.ask(before, answer(*said))
+    await graft.ask(before, answer(*parts))
     await answer_all(graft, {"t": 1})
     sent = {"functionCall": {"name": "get_weather", "args": {"n": 1}}}
     image = {"inline_data": {"mime_type": "image/png", "data": "+/+/"}}
@@ -557,8 +557,8 @@ async def test_a_second_bare_placeholder_after_the_same_words_is_bound_to_the_ne
         await answer_all(graft, {"t": n})
         chat += [model("Tool call completed"), user("hi")]
         out = await graft.contents(chat)
-        told = [p["functionCall"]["args"]["n"] for c in out for p in c["parts"] if "functionCall" in p]
-        assert told == list(range(1, n + 1))
+        numbers = [p["functionCall"]["args"]["n"] for c in out for p in c["parts"] if "functionCall" in p]
+        assert numbers == list(range(1, n + 1))
 
 
 async def test_a_repeated_placeholder_vanishes(graft: Graft) -> None:
@@ -600,8 +600,8 @@ async def test_a_long_chat_is_rewritten_the_same_read_cold_and_read_on(store: St
         chat += [visible_turn, user(f"and {n}?")]
         cold = Graft(store)
         assert await warm.contents(chat) == await cold.contents(chat)
-    told = [part for c in await warm.contents(chat) for part in c["parts"] if "functionCall" in part]
-    assert [part["functionCall"]["args"] for part in told] == [{"n": n} for n in range(6)]
+    call_parts = [part for c in await warm.contents(chat) for part in c["parts"] if "functionCall" in part]
+    assert [part["functionCall"]["args"] for part in call_parts] == [{"n": n} for n in range(6)]
 
 
 # --- passthrough and mixed ---------------------------------------------------------------------------------------
@@ -614,8 +614,8 @@ async def test_passthrough_stores_the_clients_response_and_the_first_answer_wins
     assert await graft.contents(history) == history
     (stored,) = await graft.calls()
     assert stored.result == {"mine": 1}
-    again = [user("hi"), visible_turn, user(response(value={"mine": 2}, id="x"))]
-    assert await graft.contents(again) == again  # in place, whatever the store holds
+    retry = [user("hi"), visible_turn, user(response(value={"mine": 2}, id="x"))]
+    assert await graft.contents(retry) == retry  # in place, whatever the store holds
     assert (await graft.calls())[0].result == {"mine": 1}
 
 
@@ -769,14 +769,14 @@ async def test_block_answers_with_the_placeholder_again_in_the_form_that_was_ask
     assert isinstance(outcome, Reply)
     assert (outcome.status, outcome.content_type) == (200, kind)
     (candidate,) = read(outcome.body)["candidates"]
-    said = f"Tool call completed: get_weather [{turn.turn_id}]"
-    assert candidate["content"] == {"parts": [{"text": said}], "role": "model"}
+    placeholder = f"Tool call completed: get_weather [{turn.turn_id}]"
+    assert candidate["content"] == {"parts": [{"text": placeholder}], "role": "model"}
     assert candidate["finishReason"] == "STOP"
     # and so on, until the result is there: then the step is told once, and the user turns join
-    again = [*history, candidate["content"], user("well?")]
-    assert isinstance(await graft.request({"contents": again}), Reply)
+    retry = [*history, candidate["content"], user("well?")]
+    assert isinstance(await graft.request({"contents": retry}), Reply)
     await answer_all(graft, {"t": 1})
-    out = await graft.contents(again)
+    out = await graft.contents(retry)
     assert out == [
         user("hi"),
         model("Let me look.", call()),

@@ -52,14 +52,14 @@ async def kept(
     history: Sequence[Document],
     *,
     session: str = "default",
-    said: Document | None = None,
+    true: Document | None = None,
     args: Any = None,
     root: dict[str, str] | None = None,
     **fields: Any,
 ) -> Call:
     """An entry of one call for the last turn of the history; `root` is what `keys_of` takes."""
     keys = keys_of(store, **root or {})
-    chain, found_by = made(keys, history, said)
+    chain, found_by = made(keys, history, true)
     one = Call(
         call_id=f"call_{n}",
         session=session,
@@ -70,7 +70,7 @@ async def kept(
         updated_at=1e6,
     )
     known = {
-        "visible": (said if said and digest(said) == digest(history[-1]) else history[-1])["parts"],
+        "visible": (true if true and digest(true) == digest(history[-1]) else history[-1])["parts"],
         "delivered": True,
         "user_key": keys.user(digest(history[-2])),
         "chain": keys.mask_chain(turn_id(n).encode(), chain),
@@ -79,7 +79,7 @@ async def kept(
     turn = Turn(
         turn_id=turn_id(n),
         session=session,
-        steps=[Step(content=said or model(call("f", args=one.args)), slots=[Slot(name="f", call_id=one.call_id)])],
+        steps=[Step(content=true or model(call("f", args=one.args)), slots=[Slot(name="f", call_id=one.call_id)])],
         created_at=1e6,
         **{**known, **fields},
     )
@@ -106,7 +106,7 @@ async def hits_of(store: Store, request: Request, session: str = "default", **ro
 
 async def missed(store: Store, contents: Sequence[Document], **root: str) -> dict[str, Miss]:
     """Why each turn that was missed was, by its text."""
-    request, told = read(contents), dict[str, Miss]()
+    request, misses = read(contents), dict[str, Miss]()
     keys = keys_of(store, **root)
     await ledger.hits_of(
         store,
@@ -116,9 +116,9 @@ async def missed(store: Store, contents: Sequence[Document], **root: str) -> dic
         request.body,
         request.history,
         PLACEHOLDER,
-        lambda turn, miss: told.update({turn.text: miss}),
+        lambda turn, miss: misses.update({turn.text: miss}),
     )
-    return told
+    return misses
 
 
 async def found(
@@ -141,7 +141,7 @@ async def test_by_the_id_before_everything_else(store: Store) -> None:
 async def test_a_record_that_lacks_a_call_is_told_with_it(store: Store) -> None:
     """As earlier versions wrote it of a call that the model had marked as a thought."""
     visible_turn = model(PLACEHOLDER.text(["f"], turn_id(1)))
-    one = await kept(store, 1, [A, visible_turn], said=model())
+    one = await kept(store, 1, [A, visible_turn], true=model())
     request = read([A, visible_turn, C])
     ((true,),) = (await hits_of(store, request)).values()
     assert [(step.content, [slot.call_id for slot in step.slots]) for step in true.steps] == [
@@ -449,9 +449,9 @@ async def test_a_placeholder_tells_what_is_around_it(store: Store) -> None:
 async def test_chats_with_the_same_words_are_told_apart_by_the_ids_and_the_signatures_that_clients_echo(
     store: Store, marks: list[dict[str, str]], own: dict[str, str], meant: int | None
 ) -> None:
-    seen = model(call("own"))
+    visible = model(call("own"))
     for n, mark in enumerate(marks, 1):
-        await kept(store, n, [A, seen], said=model(call("own", **mark)))
+        await kept(store, n, [A, visible], true=model(call("own", **mark)))
     assert await found(store, [A, model(call("own", **own)), C]) == ({} if meant is None else {1: [turn_id(meant)]})
     echoes = own.get("id") == "x1" or own.get("signature") in ("+/8", "-_8=")
     cut = await found(store, [B, C, B, A, model(call("own", **own)), C])
@@ -461,8 +461,8 @@ async def test_chats_with_the_same_words_are_told_apart_by_the_ids_and_the_signa
 async def test_marks_that_several_turns_have_tell_nothing(store: Store) -> None:
     marks = [{"id": "call_0"}, {"id": "call_0"}, {"signature": "c2ln"}, {"signature": "c2ln"}, {"signature": "b3Ro"}]
     for n, mark in enumerate(marks, 1):
-        said = model(call("own", **mark), call("f", args={"n": n}))
-        await kept(store, n, [user(f"{n}"), model(call("own"))], said=said)
+        true = model(call("own", **mark), call("f", args={"n": n}))
+        await kept(store, n, [user(f"{n}"), model(call("own"))], true=true)
     for mark in ({"id": "call_0"}, {"signature": "c2ln"}):
         assert await found(store, [A, model(call("own", **mark)), C]) == {}
     assert await found(store, [A, model(call("own", id="call_0", signature="b3Ro")), C]) == {1: [turn_id(5)]}
@@ -474,15 +474,15 @@ async def test_marks_that_several_turns_have_tell_nothing(store: Store) -> None:
 @pytest.mark.parametrize("mark", [{"id": "1"}, {"signature": "c2ln"}])
 async def test_what_the_client_has_edited_is_its_own_whatever_it_echoes(store: Store, mark: dict[str, str]) -> None:
     given = model(call("own", args={"n": 1}, **mark))
-    await kept(store, 1, [A, model(call("own", args={"n": 1}))], said=given)
+    await kept(store, 1, [A, model(call("own", args={"n": 1}))], true=given)
     assert await found(store, [C, given, A]) == {1: [turn_id(1)]}
     assert await found(store, [C, model(call("own", args={"n": 2}, **mark)), A]) == {}
 
 
 async def test_marks_of_two_turns_in_one_run_tell_nothing(store: Store) -> None:
     for n, signature in enumerate(("c2ln", "b3Ro"), 1):
-        seen = {"text": "Done.", "thoughtSignature": signature}
-        await kept(store, n, [A, model(seen)], said=model(call("f", args={"n": n}), seen))
+        visible = {"text": "Done.", "thoughtSignature": signature}
+        await kept(store, n, [A, model(visible)], true=model(call("f", args={"n": n}), visible))
     both = model({"text": "Do", "thoughtSignature": "c2ln"}, {"text": "ne.", "thoughtSignature": "b3Ro"})
     assert await found(store, [C, both, A]) == {}
 
@@ -508,7 +508,7 @@ async def results(store: Store) -> list[Any]:
 
 
 async def passes(store: Store, n: int, **fields: Any) -> None:
-    await kept(store, n, [A, SAID], said=SAID, delivery="passthrough", **fields)
+    await kept(store, n, [A, SAID], true=SAID, delivery="passthrough", **fields)
 
 
 async def test_where_nothing_tells_two_chats_apart_no_answer_is_taken(store: Store) -> None:
@@ -548,7 +548,7 @@ async def test_what_an_answer_told_is_not_remembered_for_another_answer(store: S
     prefixes = Prefixes()
     long = user("x" * SMALLEST)
     for n in (1, 2):
-        await kept(store, n, [long, SAID], said=SAID, delivery="passthrough")
+        await kept(store, n, [long, SAID], true=SAID, delivery="passthrough")
         await store.answer("default", f"call_{n}", result={"t": n})
     for n in (1, 2, 1):
         body = encode({"contents": [long, SAID, user(response("f", {"t": n}))]})
@@ -622,8 +622,8 @@ class Looks:
         monkeypatch.setattr(store, "look_up", noted)
 
     def since(self) -> list[int]:
-        seen, self.turns = self.turns, []
-        return seen
+        looked_up, self.turns = self.turns, []
+        return looked_up
 
 
 async def test_what_was_found_is_remembered_until_a_write_concerns_it(
@@ -746,9 +746,9 @@ def test_a_true_turn_has_the_answers_that_there_are(status: Status, fields: Any,
 
 
 async def passed_through(store: Store, answered: Document) -> tuple[bool, Call]:
-    said = model(call("f", args={"n": 1}))
-    await kept(store, 1, [A, said], delivery="passthrough")
-    request = read([A, said, answered])
+    true = model(call("f", args={"n": 1}))
+    await kept(store, 1, [A, true], delivery="passthrough")
+    request = read([A, true, answered])
     hits = await hits_of(store, request)
     taken = await take_answers(store, "default", request.body, request.history, hits)
     return taken, await store.call("default", "call_1")
@@ -805,9 +805,9 @@ async def test_a_turn_that_goes_on_is_looked_up_anew(store: Store) -> None:
     known = first.prefix()
     assert known is not None
     body = encode({"contents": [*chat, model({"text": " and more"}), user("?")]})
-    again = parse(body, (), known)
-    assert await hits_of(store, again) == {}
-    assert again.history.turns[1].text == "done and more"
+    anew = parse(body, (), known)
+    assert await hits_of(store, anew) == {}
+    assert anew.history.turns[1].text == "done and more"
 
 
 # --- how many words are no coincidence --------------------------------------------------------------------------------
@@ -823,11 +823,11 @@ def others(*turns: Document) -> list[Document]:
 
 @pytest.mark.parametrize("count", range(1, 9))
 async def test_fewer_than_eight_words_before_a_short_answer_may_be_anyone_s(store: Store, count: int) -> None:
-    told = [user(" ".join(EIGHT[:count])), model("Done.")]
-    await kept(store, 1, [user("hello"), model("Hi."), *told])
-    assert await found(store, others(*told)) == ({1: [turn_id(1)]} if count == 8 else {})
+    history = [user(" ".join(EIGHT[:count])), model("Done.")]
+    await kept(store, 1, [user("hello"), model("Hi."), *history])
+    assert await found(store, others(*history)) == ({1: [turn_id(1)]} if count == 8 else {})
     if count < 8:
-        assert await missed(store, others(*told)) == {"Done.": Miss.CONTEXT}
+        assert await missed(store, others(*history)) == {"Done.": Miss.CONTEXT}
 
 
 @pytest.mark.parametrize("count", range(1, 7))
@@ -841,12 +841,12 @@ async def test_fewer_than_six_words_of_the_model_s_may_be_anyone_s(store: Store,
 async def test_phrases_of_fewer_than_four_words_come_together_by_chance(store: Store, count: int) -> None:
     """However many of them: chats of people who say little differ in few words."""
     phrases = [" ".join(EIGHT[at : at + count]) for at in range(4)]
-    told = [side(phrase) for phrase in phrases for side in (user, model)]
-    await kept(store, 1, [user("hello"), model("Hi."), *told])
-    assert await found(store, others(*told)) == ({7: [turn_id(1)]} if count == 4 else {})
+    history = [side(phrase) for phrase in phrases for side in (user, model)]
+    await kept(store, 1, [user("hello"), model("Hi."), *history])
+    assert await found(store, others(*history)) == ({7: [turn_id(1)]} if count == 4 else {})
 
 
 async def test_words_that_are_said_twice_in_a_turn_count_once(store: Store) -> None:
-    told = [user("no no no no no no no no, do not do that"), model("Done.")]
-    await kept(store, 1, [user("hello"), model("Hi."), *told])
-    assert await found(store, others(*told)) == {}
+    history = [user("no no no no no no no no, do not do that"), model("Done.")]
+    await kept(store, 1, [user("hello"), model("Hi."), *history])
+    assert await found(store, others(*history)) == {}

@@ -178,10 +178,10 @@ async def test_what_cannot_be_stored_ends_the_answer_or_is_passed_over(graft: Gr
         assert instead is None
         return
     assert instead is not None
-    told, ended = instead
+    reason, ended = instead
     assert ended == End("error")
-    assert isinstance(told, Refuse if form == "json" else Show)
-    assert b"the store does not answer" in (told.body if isinstance(told, Refuse) else told.data)
+    assert isinstance(reason, Refuse if form == "json" else Show)
+    assert b"the store does not answer" in (reason.body if isinstance(reason, Refuse) else reason.data)
     assert list(driven.machine.finish()) == [], "nothing more is said"
 
 

@@ -76,7 +76,7 @@ async def test_a_miss_is_counted_and_logged_once_with_its_reason(
     await graft.tools(WEATHER, client_tools="keep")
     happens, words = CASES[miss]
     await happens(graft)
-    said = [message for message in caplog.messages if "a model turn stays" in message]
-    assert said == [f"session default: a model turn stays as the client has it: {words}"]
+    messages = [message for message in caplog.messages if "a model turn stays" in message]
+    assert messages == [f"session default: a model turn stays as the client has it: {words}"]
     counted = [line for line in graft.grafter.metrics.render().decode().splitlines() if "ledger_misses_total{" in line]
     assert counted == [f'toolgraft_ledger_misses_total{{reason="{miss}"}} 1.0']

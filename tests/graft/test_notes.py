@@ -54,10 +54,10 @@ async def expected(graft: Graft, *parts: Document, to: Target = STREAM, **more: 
 
 
 def framed(to: Target, documents: Sequence[Document]) -> list[bytes]:
-    told = [encode({"response": one} if to.response_path else one) for one in documents]
+    frames = [encode({"response": one} if to.response_path else one) for one in documents]
     if to.framing is Framing.SSE:
-        return [sse.encode(one) for one in told]
-    return [b"[" + b",".join(told) + b"]"]
+        return [sse.encode(one) for one in frames]
+    return [b"[" + b",".join(frames) + b"]"]
 
 
 SAID = [answer("We", finish=None), answer("ll, ", finish=None), answer("no.")]

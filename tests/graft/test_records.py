@@ -65,12 +65,12 @@ async def test_a_call_knows_its_place_and_one_of_an_unknown_tool_has_failed_alre
 
 async def test_a_turn_is_found_by_its_words_by_all_before_it_and_by_some_of_it(graft: Graft) -> None:
     await graft.tools(WEATHER)
-    shown = [{"text": "said"}]
+    visible = [{"text": "said"}]
     chats = [["a", "q"], ["b", "q"], ["a", "other"]]
     found = []
     for first, second in chats:
         contents = [user(first), model("yes"), user(second)]
-        found.append(keys_of(await graft.exchange({"contents": contents}), shown))
+        found.append(keys_of(await graft.exchange({"contents": contents}), visible))
     (own, history, whole, two, four), other_start, other_end = found
     assert other_start[0] == other_end[0] == own
     assert other_start[3] == two, "the same words just before"
@@ -83,12 +83,12 @@ async def test_a_turn_is_found_by_its_words_by_all_before_it_and_by_some_of_it(g
 async def test_keys_tell_who_asks_and_in_which_chat(graft: Graft) -> None:
     await graft.tools(WEATHER)
     body: Document = {"contents": [user("a")], "systemInstruction": {"parts": [{"text": "Be brief."}]}}
-    shown = [{"text": "said"}]
-    own, history, whole, window = keys_of(await graft.exchange(body, asker="key:one"), shown)
-    assert [own, history, whole, window] == keys_of(await graft.exchange(body, asker="key:one"), shown)
-    assert not {own, history, whole, window} & {*keys_of(await graft.exchange(body, asker="key:two"), shown)}
+    visible = [{"text": "said"}]
+    own, history, whole, window = keys_of(await graft.exchange(body, asker="key:one"), visible)
+    assert [own, history, whole, window] == keys_of(await graft.exchange(body, asker="key:one"), visible)
+    assert not {own, history, whole, window} & {*keys_of(await graft.exchange(body, asker="key:two"), visible)}
     body["systemInstruction"] = "Be brief, it is 10:00."
-    changed = keys_of(await graft.exchange(body, asker="key:one"), shown)
+    changed = keys_of(await graft.exchange(body, asker="key:one"), visible)
     assert changed[0::2] == [own, whole]
     assert changed[1] != history
     assert changed[3] == window
@@ -96,11 +96,11 @@ async def test_keys_tell_who_asks_and_in_which_chat(graft: Graft) -> None:
 
 async def test_in_code_assist_the_project_asks_and_the_chat_may_have_a_name(graft: Graft) -> None:
     await graft.tools(WEATHER)
-    shown = [{"text": "said"}]
+    visible = [{"text": "said"}]
 
     async def keys(project: str, **request: Any) -> list[bytes]:
         body: Document = {"model": "m", "request": {**request, "contents": [user("a")]}, "project": project}
-        return keys_of(await graft.exchange(body, target(surface="codeassist")), shown)
+        return keys_of(await graft.exchange(body, target(surface="codeassist")), visible)
 
     plain = await keys("p")
     assert not {*plain} & {*await keys("q")}
@@ -114,12 +114,12 @@ async def test_in_code_assist_the_project_asks_and_the_chat_may_have_a_name(graf
 
 async def test_an_entry_says_which_of_its_keys_it_has_with_the_user_turn_before_it(graft: Graft) -> None:
     await graft.tools(WEATHER)
-    shown = [{"text": "b"}]
+    visible = [{"text": "b"}]
 
     async def pair(*contents: Document) -> bytes:
         exchange = await graft.exchange({"contents": list(contents)})
-        turn = turn_of(exchange, "turn_1", shown, [STEP], delivered=True, now=1.0)
-        assert turn.pair in keys_of(exchange, shown)
+        turn = turn_of(exchange, "turn_1", visible, [STEP], delivered=True, now=1.0)
+        assert turn.pair in keys_of(exchange, visible)
         return turn.pair
 
     assert await pair(user("a")) == await pair(user("before"), model("b"), user("a")) != await pair(user("other"))
@@ -138,8 +138,8 @@ async def test_a_turn_that_the_service_keeps_is_found_by_each_of_its_ids_too(gra
     target = match_path("POST", "/v1beta/interactions")
     assert target is not None
     exchange = await graft.exchange({"model": "m", "input": "hi"}, target)
-    shown = [mark_part("v1_a"), {"text": "said"}, mark_part("v1_b")]
-    keys = keys_of(exchange, shown)
+    visible = [mark_part("v1_a"), {"text": "said"}, mark_part("v1_b")]
+    keys = keys_of(exchange, visible)
     assert len(set(keys)) == 6
     for interaction in ("v1_a", "v1_b"):
         (named,) = marks_of(kept_history(interaction))

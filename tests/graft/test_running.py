@@ -58,7 +58,7 @@ async def claimed(graft: Graft, call: Call, lease: float = 60) -> None:
     assert await graft.store.claim(call.session, [call.name], lease=lease, worker="w") is not None
 
 
-async def told(outcome: Outcome) -> Sequence[Document]:
+async def responses_in(outcome: Outcome) -> Sequence[Document]:
     assert isinstance(outcome, Forward)
     return [p["functionResponse"]["response"] for p in _parts(outcome) if "functionResponse" in p]
 
@@ -93,7 +93,7 @@ async def test_a_call_that_a_proxy_runs_is_waited_for(graft: Graft, on_pending: 
     if on_pending == "block":
         assert isinstance(outcome, Reply), "for the others the settings hold"
     else:
-        assert await told(outcome) == [{"ok": 1}, {"error": "no result"}]
+        assert await responses_in(outcome) == [{"ok": 1}, {"error": "no result"}]
 
 
 async def test_a_call_of_a_proxy_that_dies_is_waited_for_no_more(graft: Graft) -> None:
@@ -102,25 +102,25 @@ async def test_a_call_of_a_proxy_that_dies_is_waited_for_no_more(graft: Graft) -
     request = asyncio.ensure_future(graft.request({"contents": chat}))
     assert not await settled(request)
     await graft.store.drop("p")
-    (response,) = await told(await request)
+    (response,) = await responses_in(await request)
     assert "may have run" in response["error"]
 
 
 async def test_a_call_that_waits_for_an_approval_is_waited_for_no_more(graft: Graft) -> None:
     birth = LOOP._replace(approval=True)
     chat, (one,) = await step(graft, call("get_weather"), births={"get_weather": birth})
-    assert await told(await graft.request({"contents": chat})) == []
+    assert await responses_in(await graft.request({"contents": chat})) == []
     await graft.store.decide(one.session, one.call_id, True)
     request = asyncio.ensure_future(graft.request({"contents": chat}))
     assert not await settled(request)
     await graft.store.answer(one.session, one.call_id, result={"ok": 1})
-    assert await told(await request) == [{"ok": 1}]
+    assert await responses_in(await request) == [{"ok": 1}]
 
 
 async def test_a_call_that_no_worker_has_taken_is_waited_for_as_the_settings_say(graft: Graft) -> None:
     chat, (one,) = await step(graft, call("get_weather"), births={"get_weather": WORKERS})
     await graft.store.release(one.session, one.call_id, detached=True)
-    assert await told(await graft.request({"contents": chat})) == []
+    assert await responses_in(await graft.request({"contents": chat})) == []
 
 
 async def test_a_call_that_a_worker_has_is_waited_for_as_long_as_its_lease_holds(graft: Graft) -> None:
@@ -129,7 +129,7 @@ async def test_a_call_that_a_worker_has_is_waited_for_as_long_as_its_lease_holds
     request = asyncio.ensure_future(graft.request({"contents": chat}))
     assert not await settled(request)
     await graft.store.answer(one.session, one.call_id, result={"ok": 1})
-    assert await told(await request) == [{"ok": 1}]
+    assert await responses_in(await request) == [{"ok": 1}]
 
 
 @pytest.mark.parametrize("redeliver", [True, False])
@@ -146,7 +146,7 @@ async def test_a_worker_that_let_its_lease_run_out_is_not_waited_for(graft: Graf
     assert not await settled(request), "a lease that was renewed counts as it is now"
     request.cancel()
     now[0] = 1091.0
-    responses = await told(await graft.request({"contents": chat}))
+    responses = await responses_in(await graft.request({"contents": chat}))
     assert [("may have run" in one["error"]) for one in responses] == ([] if redeliver else [True])
 
 
@@ -154,24 +154,24 @@ async def test_the_end_of_a_lease_ends_the_wait(graft: Graft) -> None:
     chat, (one,) = await step(graft, call("get_weather"), births={"get_weather": WORKERS})
     await claimed(graft, one, lease=0.05)
     async with asyncio.timeout(5):
-        (response,) = await told(await graft.request({"contents": chat}))
+        (response,) = await responses_in(await graft.request({"contents": chat}))
     assert "may have run" in response["error"]
 
 
 async def test_calls_that_wait_for_an_answer_by_hand_are_not_waited_for(graft: Graft) -> None:
     chat, _ = await step(graft, call("get_weather"))
-    assert await told(await graft.request({"contents": chat})) == []
+    assert await responses_in(await graft.request({"contents": chat})) == []
 
 
 async def test_a_call_whose_turn_comes_after_one_that_nobody_runs_is_not_waited_for(graft: Graft) -> None:
     chat, (by_hand, one) = await step(graft, call("get_weather"), call("search"), births={"search": LOOP})
     graft.grafter.owners = Owned({"search": ["get_weather"]}, search=LOOP)
-    assert await told(await graft.request({"contents": chat})) == []
+    assert await responses_in(await graft.request({"contents": chat})) == []
     await graft.store.answer(by_hand.session, by_hand.call_id, result={"ok": 1})
     request = asyncio.ensure_future(graft.request({"contents": chat}))
     assert not await settled(request)
     await graft.store.answer(one.session, one.call_id, result={"ok": 2})
-    assert await told(await request) == [{"ok": 1}, {"ok": 2}]
+    assert await responses_in(await request) == [{"ok": 1}, {"ok": 2}]
 
 
 async def test_counting_tokens_waits_for_nothing(graft: Graft) -> None:
@@ -200,5 +200,5 @@ async def test_a_mixed_step_waits_for_its_other_half(graft: Graft) -> None:
     request = asyncio.ensure_future(graft.request(body))
     assert not await settled(request)
     await graft.store.answer(one.session, one.call_id, result={"ok": 1})
-    assert await told(await request) == [{"ok": 1}, {"result": "own"}]
+    assert await responses_in(await request) == [{"ok": 1}, {"result": "own"}]
     assert visible_turn == model(call("own", id="i2"))

@@ -43,12 +43,12 @@ async def test_it_says_how_a_client_is_pointed_at_each_port(hooks: Hooks) -> Non
     runtime = hooks.lifecycle.runtime
     assert runtime is not None
     listening = {"regular": ["http://127.0.0.1:1"], "reverse": ["http://127.0.0.1:2"]}
-    said = "\n".join(banner(listening, runtime, "/home/u/conf/mitmproxy-ca-cert.pem"))
-    assert "export GOOGLE_GEMINI_BASE_URL=http://127.0.0.1:2" in said
-    assert "export HTTPS_PROXY=http://127.0.0.1:1 SSL_CERT_FILE=/home/u/conf/mitmproxy-ca-cert.pem" in said
-    assert "session default, store memory://" in said
-    assert "control API" not in said
-    assert "front doors" not in said
+    text = "\n".join(banner(listening, runtime, "/home/u/conf/mitmproxy-ca-cert.pem"))
+    assert "export GOOGLE_GEMINI_BASE_URL=http://127.0.0.1:2" in text
+    assert "export HTTPS_PROXY=http://127.0.0.1:1 SSL_CERT_FILE=/home/u/conf/mitmproxy-ca-cert.pem" in text
+    assert "session default, store memory://" in text
+    assert "control API" not in text
+    assert "front doors" not in text
 
 
 @pytest.mark.parametrize("environ", [{}, {"GEMINI_API_KEY": " "}, {"GEMINI_API_KEY": "k"}, {"GOOGLE_API_KEY": "k"}])
@@ -57,8 +57,8 @@ async def test_it_says_who_has_to_send_a_key(hooks: Hooks, environ: dict[str, st
     assert runtime is not None
     settings = runtime.settings.model_copy(update={"control": ("127.0.0.1", 0), "token": "off"})
     started = Runtime.start(settings, hooks.part(MitmUpstreamFactory), environ)
-    said = "\n".join(banner({"regular": [], "reverse": []}, started, ""))
-    assert ("no GEMINI_API_KEY is set: callers send x-goog-api-key" in said) is ("k" not in environ.values())
+    text = "\n".join(banner({"regular": [], "reverse": []}, started, ""))
+    assert ("no GEMINI_API_KEY is set: callers send x-goog-api-key" in text) is ("k" not in environ.values())
     await started.stop()
 
 
@@ -66,7 +66,7 @@ async def test_the_control_api_s_port_is_that_of_the_front_doors_too(hooks: Hook
     runtime = hooks.lifecycle.runtime
     assert runtime is not None
     runtime.control_url = "http://127.0.0.1:3"
-    said = "\n".join(banner({"regular": [], "reverse": []}, runtime, ""))
-    assert "control API at http://127.0.0.1:3" in said
-    assert "http://127.0.0.1:3/v1/responses" in said
-    assert "http://127.0.0.1:3/v1/gemini" in said
+    text = "\n".join(banner({"regular": [], "reverse": []}, runtime, ""))
+    assert "control API at http://127.0.0.1:3" in text
+    assert "http://127.0.0.1:3/v1/responses" in text
+    assert "http://127.0.0.1:3/v1/gemini" in text

@@ -70,8 +70,8 @@ async def test_a_session_with_tools_is_told_in_its_own_form_that_the_model_canno
             answer = await ask(proxied, path, client)
             assert answer.status_code == 502
             assert answer.headers["content-type"].startswith("application/json")
-            told = answer.json()
-            error = (told[0] if isinstance(told, list) else told)["error"]
+            document = answer.json()
+            error = (document[0] if isinstance(document, list) else document)["error"]
             assert (error["code"], error["status"]) == (502, "UNAVAILABLE")
             assert error["message"].startswith("toolgraft: the model cannot be reached: ")
 
@@ -99,12 +99,12 @@ async def test_scripts_are_told_of_the_error_and_may_kill_the_flow(
 ) -> None:
     class Script:
         def __init__(self) -> None:
-            self.told: list[str] = []
+            self.errors: list[str] = []
             self.kills = False
 
         def error(self, flow: http.HTTPFlow) -> None:
             assert flow.error is not None
-            self.told.append(flow.error.msg)
+            self.errors.append(flow.error.msg)
             if self.kills:
                 flow.error = None
                 flow.kill()
@@ -113,7 +113,7 @@ async def test_scripts_are_told_of_the_error_and_may_kill_the_flow(
     async with Proxied(tmp_path, url, late=[script]) as proxied, proxied.client() as client, asyncio.timeout(10):
         await proxied.tools("get_weather")
         assert (await ask(proxied, GENERATE, client)).status_code == 502
-        assert len(script.told) == 1
+        assert len(script.errors) == 1
         script.kills = True
         with pytest.raises(httpx2.RemoteProtocolError):
             await ask(proxied, GENERATE, client)

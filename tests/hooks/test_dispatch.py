@@ -21,7 +21,7 @@ from addon.hooks.dispatch import Dispatcher
 from tests.e2e.processes import ROOT
 from tests.hooks.harness import Hooks
 
-told = logging.getLogger("told").info
+log = logging.getLogger("told").info
 
 
 class House:
@@ -68,22 +68,22 @@ class Told:
         return self.name
 
     def request(self, flow: object) -> None:
-        told(f"{self.name} request")
+        log(f"{self.name} request")
 
     def update(self, flows: object) -> None:
-        told(f"{self.name} update")
+        log(f"{self.name} update")
 
 
 def raising(kind: type[Exception], *words: str) -> Callable[[object], None]:
     def hook(flow: object) -> None:
-        told("raises")
+        log("raises")
         raise kind(*words)
 
     return hook
 
 
 async def later(flow: object) -> None:
-    told("later")
+    log("later")
 
 
 def awaitable(flow: object) -> Awaitable[None]:

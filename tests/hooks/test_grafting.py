@@ -126,9 +126,9 @@ async def test_whatever_clients_take_for_an_answer_is_one(status: int, hooks: Ho
     ):
         made = response(content, kind)
         made.status_code = status
-        seen = await hooks.answer(await hooks.ask(request(url, ASKED)), made)
-        assert b"functionCall" not in seen
-        assert b"Tool call completed" in seen
+        visible = await hooks.answer(await hooks.ask(request(url, ASKED)), made)
+        assert b"functionCall" not in visible
+        assert b"Tool call completed" in visible
 
 
 # --- answers --------------------------------------------------------------------------------------------------------
@@ -193,7 +193,7 @@ async def test_an_answer_whose_compression_is_not_what_it_says_is_an_error(
     made = response(b"", "text/event-stream" if streamed else "application/json")
     made.headers["content-encoding"] = encoding
     if streamed:
-        seen = await hooks.answer(flow, made, pieces)
+        visible = await hooks.answer(flow, made, pieces)
         assert "content-encoding" not in made.headers
     else:
         flow.response = made
@@ -201,10 +201,10 @@ async def test_an_answer_whose_compression_is_not_what_it_says_is_an_error(
         made.raw_content = b"".join(pieces)
         await hooks.call("response", flow)
         assert flow.response.status_code == 502
-        seen = flow.response.content or b""
-    assert b"neither" not in seen
-    assert b"cannot be decompressed" in seen
-    assert b'"UNAVAILABLE"' in seen
+        visible = flow.response.content or b""
+    assert b"neither" not in visible
+    assert b"cannot be decompressed" in visible
+    assert b'"UNAVAILABLE"' in visible
 
 
 async def test_a_mistake_in_the_callable_of_a_stream_ends_it_with_an_error(

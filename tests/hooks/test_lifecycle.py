@@ -122,20 +122,20 @@ async def test_large_bodies_are_not_let_stream_past_the_rewriting(make: Make, ca
 async def test_a_store_that_fails_for_once_does_not_end_its_upkeep(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     hooks = make()
     assert hooks.lifecycle.runtime is not None
-    again = asyncio.Event()
+    retried = asyncio.Event()
     tries = iter([StoreUnavailable("busy"), None])
 
     async def expire() -> int:
         error = next(tries, None)
         if error is not None:
             raise error
-        again.set()
+        retried.set()
         return 0
 
     monkeypatch.setattr(hooks.store, "expire", expire)
     monkeypatch.setattr("addon.hooks.runtime._UPKEEP_INTERVAL", 0.0)
     await hooks.lifecycle.runtime.serve()
-    await asyncio.wait_for(again.wait(), 5)
+    await asyncio.wait_for(retried.wait(), 5)
 
 
 async def test_the_end_gives_the_store_back(make: Make, tmp_path: Path) -> None:

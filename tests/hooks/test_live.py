@@ -155,10 +155,10 @@ def test_a_message_of_the_proxys_own_is_one_frame_and_leaves_what_has_come_of_th
 def test_a_message_of_the_proxys_own_that_another_addon_drops_is_not_sent_and_holds_nothing_up() -> None:
     layer, gone = websocket_layer(), list[bool]()
     message = WebSocketMessage(Opcode.TEXT, True, b"{}", injected=True)
-    said = layer.relay_messages(_Injected(layer.flow, message, lambda: gone.append(True)))
-    next(said)
+    relayed = layer.relay_messages(_Injected(layer.flow, message, lambda: gone.append(True)))
+    next(relayed)
     message.drop()
-    assert list(said) == []
+    assert list(relayed) == []
     assert gone == [True]
 
 
@@ -178,9 +178,9 @@ async def test_what_the_service_repeats_of_the_handshake_is_neither_shown_nor_st
     key = "key-of-a-client-7311"
     made = await socket(f"https://{GOOGLE}{PATH.replace('a-secret', key)}").open()
     await made.frame(SETUP)
-    said: Json = {"serverContent": {"modelTurn": {"parts": [{"text": f"said {key}"}]}}}
-    assert json.loads((await made.frame(said, from_client=False)).content) == json.loads(
-        json.dumps(said).replace(key, "***")
+    message: Json = {"serverContent": {"modelTurn": {"parts": [{"text": f"said {key}"}]}}}
+    assert json.loads((await made.frame(message, from_client=False)).content) == json.loads(
+        json.dumps(message).replace(key, "***")
     )
     call = {"id": "f1", "name": "get_weather", "args": {"echo": key}}
     assert (await made.frame({"toolCall": {"functionCalls": [call]}}, from_client=False)).dropped

@@ -191,12 +191,12 @@ async def test_loops_share_a_client_until_an_option_of_its_connections_changes(l
 
 
 @pytest.mark.parametrize(
-    ("certs", "name", "shown"),
+    ("certs", "name", "is_trusted"),
     [("one.pem", "one.pem", True), (".", f"{GOOGLE}.pem", True), (".", "elsewhere.pem", False)],
     ids=["a file", "the host's file in a folder", "a folder without the host's"],
 )
 async def test_a_certificate_is_shown_as_mitmproxy_would(
-    looping: Hooks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, certs: str, name: str, shown: bool
+    looping: Hooks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, certs: str, name: str, is_trusted: bool
 ) -> None:
     loaded: list[str] = []
     monkeypatch.setattr(ssl.SSLContext, "load_cert_chain", lambda _, file: loaded.append(file))
@@ -204,7 +204,7 @@ async def test_a_certificate_is_shown_as_mitmproxy_would(
     looping.options.update(client_certs=str(tmp_path / certs))
     await begun(looping, request(f"https://{GOOGLE}{PATH}", BODY))
     client_of(looping)
-    assert [Path(file) for file in loaded] == [tmp_path / name] * shown
+    assert [Path(file) for file in loaded] == [tmp_path / name] * is_trusted
 
 
 async def test_an_upstream_proxy_over_tls_is_checked_as_upstreams_are(looping: Hooks) -> None:

@@ -66,8 +66,8 @@ class Model:
                 if not head:
                     return
                 requests += 1
-                if (said := self.closes.get((connection, requests))) is not None:
-                    writer.write(said)
+                if (scripted := self.closes.get((connection, requests))) is not None:
+                    writer.write(scripted)
                     await writer.drain()
                     return
                 asked = json.loads(body or b"{}")
@@ -83,8 +83,8 @@ class Model:
         parts: list[Json] = [{"text": "said " + json.dumps(last) + "x" * self.size}]
         if words[:1] == ["call"] and asked.get("tools"):
             parts = [{"functionCall": {"name": words[1], "args": {}}}]
-        said = {"candidates": [{"content": {"role": "model", "parts": parts}, "index": 0, "finishReason": "STOP"}]}
-        document = json.dumps(said).encode()
+        reply = {"candidates": [{"content": {"role": "model", "parts": parts}, "index": 0, "finishReason": "STOP"}]}
+        document = json.dumps(reply).encode()
         if b"alt=sse" in head:
             return answer(b"data: " + document + b"\r\n\r\n", "text/event-stream")
         return answer(document)
@@ -170,11 +170,11 @@ async def test_a_flow_that_is_replayed_is_looped_again(start: Start, model: Mode
     proxied = await start(late=[notes])
     async with proxied.client() as client:
         await client.post(f"{proxied.reverse}{PATH}", json=asks("call lookup"))
-    again = notes.flows[0].copy()
-    proxied.master.commands.call("replay.client", [again])
-    await until(lambda: len(model.heard) == 4 and again.response is not None and bool(again.response.content))
-    assert again.response is not None
-    assert b"found it" in (again.response.content or b"")
+    replay = notes.flows[0].copy()
+    proxied.master.commands.call("replay.client", [replay])
+    await until(lambda: len(model.heard) == 4 and replay.response is not None and bool(replay.response.content))
+    assert replay.response is not None
+    assert b"found it" in (replay.response.content or b"")
 
 
 async def test_an_answer_that_is_too_large_for_mitmproxy_is_an_error(start: Start, model: Model) -> None:
@@ -195,12 +195,12 @@ class Holds:
     """Intercepts a loop's own requests, as a user does in mitmweb, and changes them before they go on."""
 
     def __init__(self) -> None:
-        self.held: list[http.HTTPFlow] = []
+        self.flows: list[http.HTTPFlow] = []
 
     def request(self, flow: http.HTTPFlow) -> None:
         if "graft" in flow.metadata:
             flow.intercept()
-            self.held.append(flow)
+            self.flows.append(flow)
 
 
 async def test_a_request_of_a_loop_that_is_intercepted_waits_and_goes_on_as_it_was_changed(
@@ -211,10 +211,10 @@ async def test_a_request_of_a_loop_that_is_intercepted_waits_and_goes_on_as_it_w
     async with proxied.client() as client:
         asking = asyncio.ensure_future(client.post(f"{proxied.reverse}{PATH}", json=asks("call lookup")))
         for number in (1, 2):
-            await until(lambda number=number: len(holds.held) == number)  # type: ignore[misc]
+            await until(lambda number=number: len(holds.flows) == number)  # type: ignore[misc]
             assert len(model.heard) == number - 1
-            holds.held[-1].request.headers["x-changed"] = "by hand"
-            holds.held[-1].resume()
+            holds.flows[-1].request.headers["x-changed"] = "by hand"
+            holds.flows[-1].resume()
         assert "found it" in (await asking).text
     assert all(b"x-changed: by hand" in head for _, head, _ in model.heard)
 

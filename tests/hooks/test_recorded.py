@@ -55,10 +55,10 @@ async def test_without_a_toolset_requests_and_answers_are_byte_for_byte_what_the
         assert flow.response is None, one["id"]
         routed += hooks.route(flow) is not None
 
-        said = (one["response_body"] or "").encode()
-        answer = http.Response.make(one["status"] or 200, said, headers_of(one["response_headers"]))
+        recorded_body = (one["response_body"] or "").encode()
+        answer = http.Response.make(one["status"] or 200, recorded_body, headers_of(one["response_headers"]))
         fields = answer.headers.fields
-        assert await hooks.answer(flow, answer) == said, one["id"]
+        assert await hooks.answer(flow, answer) == recorded_body, one["id"]
         assert flow.response is answer, one["id"]
         assert answer.headers.fields == fields, one["id"]
         assert not callable(answer.stream), one["id"]

@@ -155,10 +155,10 @@ HEADERS = Headers([(b"A", b"1"), (b"a", b"2"), (b"\xff", b"\xfe"), ("ä".encode(
 
 def headers_of(headers: Headers) -> list[object]:
     names: list[Any] = ["a", "A", b"a", b"\xff", "\udcff", "ä", "Ä", "none", "nowhere", Text("a"), 1, None]
-    return [said(headers.get_all, name) for name in names] + [said(headers.get, "a")]
+    return [result_of(headers.get_all, name) for name in names] + [result_of(headers.get, "a")]
 
 
-def said(function: Callable[..., object], *given: object) -> object:
+def result_of(function: Callable[..., object], *given: object) -> object:
     try:
         return function(*given)
     except Exception as error:

@@ -72,11 +72,11 @@ async def streamed(proxied: Proxied, slow: Slow, path: str, body: Any) -> bytes:
         client.stream("POST", proxied.reverse + path, json=body) as response,
     ):
         assert response.status_code == 200
-        came = b""
+        received = b""
         async for piece in response.aiter_raw():
-            came += piece
+            received += piece
             slow.go.set()
-        return came
+        return received
 
 
 @pytest.mark.parametrize(

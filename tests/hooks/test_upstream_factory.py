@@ -39,10 +39,10 @@ async def outgoing(hooks: Hooks) -> Outgoing:
 
 
 async def test_each_request_is_a_flow_of_the_caller_s(make: Callable[..., Hooks]) -> None:
-    hooks, seen = make(), Seen()
-    hooks.context.master.addons.add(seen)
+    hooks, flows = make(), Seen()
+    hooks.context.master.addons.add(flows)
     await outgoing(hooks)
-    (flow,) = seen.flows
+    (flow,) = flows.flows
     assert flow.client_conn.peername == CALLER.address
     assert flow.request.pretty_url == URL
     assert flow.get_state(), "it can be written"
@@ -61,13 +61,13 @@ async def test_each_request_is_a_flow_of_the_caller_s(make: Callable[..., Hooks]
 async def test_a_redirect_is_not_to_be_seen_in_the_flow(
     make: Callable[..., Hooks], to: str, url: str, host: bytes
 ) -> None:
-    hooks, seen = make(redirect=[f"{GOOGLE}={to}"]), Seen()
-    hooks.context.master.addons.add(seen)
+    hooks, flows = make(redirect=[f"{GOOGLE}={to}"]), Seen()
+    hooks.context.master.addons.add(flows)
     sent = await outgoing(hooks)
     assert sent.url == url
     assert [value for name, value in sent.headers if name.lower() == b"host"] == [host]
-    assert seen.flows[0].request.url == URL
-    assert seen.flows[0].request.headers["host"] == GOOGLE
+    assert flows.flows[0].request.url == URL
+    assert flows.flows[0].request.headers["host"] == GOOGLE
 
 
 @pytest.mark.parametrize(

@@ -201,12 +201,12 @@ async def test_a_cut_in_the_first_round_stays_one(ready: Proxy, framing: Framing
 
 
 @pytest.mark.parametrize("framing", STREAMS)
-@pytest.mark.parametrize("shown", ["text", "a call"])
+@pytest.mark.parametrize("text", ["text", "a call"])
 async def test_a_cut_in_a_later_round_is_an_error_where_some_of_the_round_is_out(
-    ready: Proxy, framing: Framing, shown: str
+    ready: Proxy, framing: Framing, text: str
 ) -> None:
     await ready.declare({"name": "manual", "description": "d"})
-    item = says("do") if shown == "text" else says(call("manual"))
+    item = says("do") if text == "text" else says(call("manual"))
     upstream = ready.upstream(Scripted(STEP, [item, httpx2.ReadError("cut")], ANSWER))
     played = await ready.ask("x", framing=framing)
     assert played.documents[-1]["error"]["status"] == "UNAVAILABLE"

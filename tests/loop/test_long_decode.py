@@ -152,9 +152,9 @@ async def test_an_answer_that_has_used_its_budget_ends_and_goes_on_where_the_cli
     assert len(turn.steps) == 3
     (text,) = ["".join(part.get("text", "") for part in turn.visible)]
     assert text == "It is fine."
-    shown = {"role": "model", "parts": [{"text": "It is fine."}]}
+    visible = {"role": "model", "parts": [{"text": "It is fine."}]}
     proxy.upstream(later := Scripted([says("x", finish="STOP")]))
-    await proxy.ask("weather?", shown, user("and now?"))
+    await proxy.ask("weather?", visible, user("and now?"))
     assert len(later.bodies[0]["contents"]) == 1 + 5 + 1
 
 
@@ -313,12 +313,12 @@ async def test_an_mcp_server_of_the_clients_stays_where_its_tools_are_kept(proxy
     await proxy.policy(client_tools=client_tools)
     rounds = [interaction("v1_a", *used, function_call("1"), status="requires_action"), interaction("v1_b", "Done.")]
     upstream = proxy.upstream(Scripted(*[httpx2.Response(200, json=one) for one in rounds]))
-    seen = decode(await interact(proxy, {"tools": [server]}))
+    request = decode(await interact(proxy, {"tools": [server]}))
     for body in upstream.bodies:
         assert (server in body["tools"]) is (client_tools == "keep")
         assert any(tool.get("name") == "weather" for tool in body["tools"])
     if client_tools == "keep":
-        assert seen["steps"][:2] == used
+        assert request["steps"][:2] == used
 
 
 # --- the strict server, which takes a token for the very same request alone --------------------------------------

@@ -96,11 +96,11 @@ async def test_the_next_request_carries_the_true_turns_with_their_signatures(
     await proxy.open()
     first = await proxy.ask(question, framing=framing, surface=surface)
     chat = [user(question), {"role": "model", "parts": first.parts}, user("repeat the results")]
-    again = await proxy.ask(*chat, framing=framing, surface=surface)
+    second = await proxy.ask(*chat, framing=framing, surface=surface)
     assert gemini.refused == []
     assert gemini.dummy_signatures == 0
     for place in places:
-        assert f'"{place}"' in again.text
+        assert f'"{place}"' in second.text
     body = gemini.requests[-1]["body"]
     contents = body["request"]["contents"] if surface == "codeassist" else body["contents"]
     steps = [c for c in contents if any("functionCall" in part for part in c["parts"])]
@@ -152,8 +152,8 @@ async def test_a_client_that_answers_the_calls_itself_is_given_them(
     answer = {"functionResponse": {"id": call["id"], "name": "weather", "response": {"celsius": 3}}}
     spoken = {"role": "model", "parts": [part for part in played.parts if "functionCall" in part]}
     chat = [user('call weather {"place": "Oslo"}'), spoken, {"role": "user", "parts": [answer]}]
-    again = await proxy.ask(*chat, framing=framing, surface=surface)
-    assert '"celsius": 3' in again.text
+    second = await proxy.ask(*chat, framing=framing, surface=surface)
+    assert '"celsius": 3' in second.text
     (kept,) = await proxy.calls()
     assert (kept.status, kept.result) == (Status.DONE, {"celsius": 3})
     assert gemini.refused == []

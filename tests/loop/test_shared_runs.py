@@ -97,8 +97,8 @@ async def test_what_is_kept_goes_with_the_tools_that_it_came_from(proxy: Proxy, 
     if change == "deleted":
         await proxy.store.delete_session("default")
     else:
-        again = other if change == "set anew" else {"name": "another", "description": "d"}
-        await proxy.store.put_toolset("default", Toolset(declarations=[again]))
+        changed = other if change == "set anew" else {"name": "another", "description": "d"}
+        await proxy.store.put_toolset("default", Toolset(declarations=[changed]))
     await responses(proxy, call("kept"))
     assert proxy.tools.begun == ["kept", "kept"]
 

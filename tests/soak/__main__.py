@@ -67,7 +67,7 @@ def soaked(
                 asyncio.run(asyncio.wait_for(traffic.visit(VISITS, AT_ONCE), BOUND))
                 gemini.forget()
                 sample = sampled(proxy, traffic.requests)
-                say(told(sample))
+                say(line_of(sample))
                 if sample.requests >= warm_up:
                     samples.append(sample)
             assert "Traceback" not in proxy.log, proxy.log[-5000:]
@@ -76,7 +76,7 @@ def soaked(
     return samples
 
 
-def told(one: Sample) -> str:
+def line_of(one: Sample) -> str:
     return (
         f"{one.requests:8} requests {one.memory / 2**20:8.1f} MiB "
         f"{one.descriptors:6.0f} descriptors {one.tasks:6.0f} tasks"

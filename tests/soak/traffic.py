@@ -102,16 +102,16 @@ class Traffic:
         calls = (await self.api(client, "GET", "/v1/calls", params={"session": session})).json()["items"]
         result = {"result": {"celsius": 4}}
         await self.api(client, "POST", f"/v1/calls/{calls[0]['call_id']}/result", json=result)
-        told = await self.ask(client, session, [question, model(placeholder), user("repeat the results")], method)
-        assert told == 'get_weather returned {"celsius": 4}.', told
+        reply = await self.ask(client, session, [question, model(placeholder), user("repeat the results")], method)
+        assert reply == 'get_weather returned {"celsius": 4}.', reply
         await self.api(client, "DELETE", f"/v1/sessions/{session}", 204)
 
     async def loop(self, client: httpx2.AsyncClient, method: str = "generateContent") -> None:
         session, question = self.session(), user(f"{_ROUNDS} # {next(self._numbers)}")
-        told = await self.ask(client, session, [question], method)
-        assert "Wait." in told, told
-        told = await self.ask(client, session, [question, model(told), user("repeat the results")], method)
-        assert "hour returned" in told, told
+        reply = await self.ask(client, session, [question], method)
+        assert "Wait." in reply, reply
+        reply = await self.ask(client, session, [question, model(reply), user("repeat the results")], method)
+        assert "hour returned" in reply, reply
 
     async def loop_streamed(self, client: httpx2.AsyncClient) -> None:
         await self.loop(client, SSE)
@@ -184,8 +184,8 @@ class Traffic:
 
     async def failing_tools(self, client: httpx2.AsyncClient) -> None:
         words = 'call broken {"message": "no"} and call endless {} and call weather {"town": 1} then call hour {}'
-        told = await self.ask(client, self.session(), [user(words)], self.random.choice(["generateContent", SSE]))
-        assert "hour returned" in told, told
+        reply = await self.ask(client, self.session(), [user(words)], self.random.choice(["generateContent", SSE]))
+        assert "hour returned" in reply, reply
 
     async def refused(self, client: httpx2.AsyncClient) -> None:
         """By the upstream, and by the control API."""

@@ -195,10 +195,10 @@ async def test_a_process_that_ends_at_any_statement_leaves_all_or_nothing(
     assert all(state == before for state in states[:-1])
     assert states[-1] == after != before
     for copy in copies[-2:]:
-        again = SqliteStore(copy, ttl=TTL, clock=store.clock)
-        await again.open()
-        await again.settle_lost()
-        await again.close()
+        reopened = SqliteStore(copy, ttl=TTL, clock=store.clock)
+        await reopened.open()
+        await reopened.settle_lost()
+        await reopened.close()
 
 
 def test_every_write_is_tried() -> None:

@@ -153,9 +153,9 @@ async def test_records_of_one_store_do_not_depend_on_how_writes_are_interleaved(
     )
     for session in ("one", "two"):
         listed = [turn.turn_id for turn in (await store.turns(session)).items]
-        told = [
+        records = [
             event.data["turn_id"]
             for event in await store.events(after=None, session=session)
             if event.type == "turn.created"
         ]
-        assert listed == told
+        assert listed == records

@@ -128,8 +128,8 @@ class Odd:
         if method == "tools/list":
             return fine, rpc(message, result={"tools": self.tools or [self.tool]})
         if method == "tools/call":
-            said = rpc(message, result=self.says)
-            return fine, gzip.compress(said) if b"gzip" in self.headers else said
+            reply = rpc(message, result=self.says)
+            return fine, gzip.compress(reply) if b"gzip" in self.headers else reply
         if "id" in message:
             return b"404 Not Found", b""
         return (b"405 No", b"") if line.startswith("get") else (b"202 Accepted", b"")

@@ -35,15 +35,15 @@ async def test_calls_are_listed_newest_last_and_narrowed(client: httpx2.AsyncCli
 async def test_calls_come_page_by_page(client: httpx2.AsyncClient, capture: Any) -> None:
     for n in range(5):
         await capture(f"c{n}")
-    seen: list[str] = []
+    call_ids: list[str] = []
     query: dict[str, Any] = {"limit": 2}
     while True:
         page = (await client.get("/v1/calls", params=query)).json()
-        seen += [call["call_id"] for call in page["items"]]
+        call_ids += [call["call_id"] for call in page["items"]]
         if page["next_cursor"] is None:
             break
         query["cursor"] = page["next_cursor"]
-    assert seen == [f"c{n}" for n in range(5)]
+    assert call_ids == [f"c{n}" for n in range(5)]
 
 
 @pytest.mark.parametrize(

@@ -44,9 +44,9 @@ async def test_the_event_of_a_turn_tells_what_the_list_shows(
     await opened(stream)
     await capture("c1")
     blocks = [parsed(await stream.block()) for _ in range(2)]
-    (told,) = (json.loads(block["data"]) for block in blocks if block["event"] == "turn.created")
+    (event,) = (json.loads(block["data"]) for block in blocks if block["event"] == "turn.created")
     (turn,) = (await client.get("/v1/turns")).json()["items"]
-    assert told == turn
+    assert event == turn
 
 
 @pytest.mark.parametrize("by", ["header", "query", "header before query"])
@@ -54,10 +54,10 @@ async def test_a_stream_resumes_without_loss_or_repetition(
     exchange: Callable[..., Any], capture: Any, store: Store, by: str
 ) -> None:
     await capture("c1")
-    seen = await store.last_event_id()
+    last_id = await store.last_event_id()
     await capture("c2")
-    query = {"header": "", "query": f"after={seen}", "header before query": "after=0"}[by]
-    stream = exchange("/v1/events", query, {"Last-Event-ID": seen} if "header" in by else {})
+    query = {"header": "", "query": f"after={last_id}", "header before query": "after=0"}[by]
+    stream = exchange("/v1/events", query, {"Last-Event-ID": last_id} if "header" in by else {})
     await opened(stream)
     assert json.loads(parsed(await stream.block())["data"])["turn_id"] == "turn_c2"
     await stream.block()
@@ -87,13 +87,13 @@ async def test_an_id_of_what_is_lost_is_told_so_and_starts_with_everything(
         "/v1/events", f"after={given}" * (by == "query"), {"Last-Event-ID": given} if by == "header" else {}
     )
     await opened(stream)
-    told = parsed(await stream.block())
-    assert told["event"] == "store.reset"
-    assert "no longer" in json.loads(told["data"])["detail"]
+    reset = parsed(await stream.block())
+    assert reset["event"] == "store.reset"
+    assert "no longer" in json.loads(reset["data"])["detail"]
     assert json.loads(parsed(await stream.block())["data"])["turn_id"] == "turn_c1"
-    seen = parsed(await stream.block())["id"]
+    last_id = parsed(await stream.block())["id"]
     await stream.leave()
-    stream = exchange("/v1/events", f"after={seen}")
+    stream = exchange("/v1/events", f"after={last_id}")
     await opened(stream)
     await capture("c2")
     assert json.loads(parsed(await stream.block())["data"])["turn_id"] == "turn_c2", "the new ids are good"
@@ -112,21 +112,21 @@ async def test_events_that_are_not_the_reader_s_may_expire_behind_it(app: Contro
 
     task = asyncio.ensure_future(stream({"type": "http"}, receive, sent.put))
 
-    async def told(what: bytes) -> bytes:
+    async def resumed(what: bytes) -> bytes:
         async with asyncio.timeout(5):
             while what not in (body := (await sent.get()).get("body", b"")):
                 pass
         return bytes(body)
 
-    await told(b"toolgraft")
+    await resumed(b"toolgraft")
     await store.put_policy("busy", Policy(delivery="loop"))
     for _ in range(2):  # one wait may have begun before
-        await told(b"keep-alive")
+        await resumed(b"keep-alive")
     now += store.ttl + 1
     while await store.expire():
         pass
     await store.put_policy("quiet", Policy(delivery="loop"))
-    assert b"session.updated" in await told(b"event: ")
+    assert b"session.updated" in await resumed(b"event: ")
     left.set()
     await asyncio.wait_for(task, 5)
 

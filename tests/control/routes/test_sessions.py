@@ -51,9 +51,9 @@ async def test_a_change_of_what_was_seen_is_refused_once_it_is_another(
     client: httpx2.AsyncClient, store: Store
 ) -> None:
     first = await client.patch(PATH, json={"delivery": "loop"})
-    seen = {"If-Match": first.headers["etag"]}
+    condition = {"If-Match": first.headers["etag"]}
     assert (await client.get(PATH)).headers["etag"] == first.headers["etag"]
-    second = await client.patch(PATH, json={"parallel": 2}, headers=seen)
+    second = await client.patch(PATH, json={"parallel": 2}, headers=condition)
     assert second.status_code == 200
     assert second.headers["etag"] != first.headers["etag"]
     for method, path, body in (
@@ -62,13 +62,13 @@ async def test_a_change_of_what_was_seen_is_refused_once_it_is_another(
         ("PUT", f"{PATH}/tools", {"tools": []}),
         ("DELETE", f"{PATH}/tools", None),
     ):
-        refused = await client.request(method, path, json=body, headers=seen)
+        refused = await client.request(method, path, json=body, headers=condition)
         assert (refused.status_code, refused.json()["field"]) == (412, "If-Match")
     assert (await client.get(PATH)).json() == second.json()
     assert (await client.delete(PATH, headers={"If-Match": second.headers["etag"]})).status_code == 204
     assert (await client.patch(PATH, json={}, headers={"If-Match": second.headers["etag"]})).status_code == 412
-    again = await client.patch(PATH, json={"delivery": "loop"})
-    assert again.headers["etag"] not in (first.headers["etag"], second.headers["etag"])
+    changed = await client.patch(PATH, json={"delivery": "loop"})
+    assert changed.headers["etag"] not in (first.headers["etag"], second.headers["etag"])
 
 
 async def test_changes_at_the_same_time_lose_nothing_of_each_other(
@@ -78,10 +78,10 @@ async def test_changes_at_the_same_time_lose_nothing_of_each_other(
     snapshot, others = store.snapshot, [Policy(delivery="loop"), Policy(delivery="loop", max_rounds=3)]
 
     async def overtaken(session: str) -> Snapshot:
-        seen = await snapshot(session)
+        version = await snapshot(session)
         if others:
             await store.put_policy(session, others.pop(0))
-        return seen
+        return version
 
     monkeypatch.setattr(store, "snapshot", overtaken)
     answer = await client.patch(PATH, json={"parallel": 2})

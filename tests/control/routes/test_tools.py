@@ -17,12 +17,12 @@ async def test_tools_come_back_in_geminis_form_and_can_be_put_again(client: http
     }
     answer = await client.put(PATH, json=document)
     assert answer.status_code == 200, answer.text
-    shown = (await client.get(PATH)).json()
-    assert shown == answer.json()
-    assert [d["name"] for d in shown["tools"][0]["functionDeclarations"]] == ["get_weather", "f"]
-    assert shown["tools"][1] == {"googleSearch": {}}
-    assert shown["tool_config"]["functionCallingConfig"]["mode"] == "ANY"
-    assert (await client.put(PATH, json=shown)).json() == shown
+    tools = (await client.get(PATH)).json()
+    assert tools == answer.json()
+    assert [d["name"] for d in tools["tools"][0]["functionDeclarations"]] == ["get_weather", "f"]
+    assert tools["tools"][1] == {"googleSearch": {}}
+    assert tools["tool_config"]["functionCallingConfig"]["mode"] == "ANY"
+    assert (await client.put(PATH, json=tools)).json() == tools
     assert (await client.get("/v1/sessions/default")).json()["tools"] == 3
 
 
@@ -138,19 +138,19 @@ async def test_values_of_headers_are_shown_nowhere_and_kept_where_their_mask_com
 ) -> None:
     answers = [await client.put(PATH, json={"tools": [http(Authorization="Bearer s3cret", Other="s3cond")]})]
     answers.append(await client.get(PATH))
-    shown = answers[-1].json()
-    (declaration,) = shown["tools"][0]["functionDeclarations"]
+    tools = answers[-1].json()
+    (declaration,) = tools["tools"][0]["functionDeclarations"]
     assert declaration == http(Authorization="***", Other="***")
     declaration["executor"] |= {"url": f"{URL}/2", "headers": {"Authorization": "***", "Other": "new s3cret"}}
-    answers.append(await client.put(PATH, json=shown))
+    answers.append(await client.put(PATH, json=tools))
     answers.append(await client.patch("/v1/sessions/default", json={"parallel": 2}))
     answers.append(await client.get("/v1/sessions"))
     assert await headers_kept(store) == {"Authorization": "Bearer s3cret", "Other": "new s3cret"}
     events = exchange("/v1/events", "after=0")
     await events.start()
     await events.block()
-    seen = [await events.block() for _ in range(3)]
-    assert not any(secret in text for text in (*seen, *(a.text for a in answers)) for secret in ("s3cret", "s3cond"))
+    blocks = [await events.block() for _ in range(3)]
+    assert not any(secret in text for text in (*blocks, *(a.text for a in answers)) for secret in ("s3cret", "s3cond"))
 
 
 @pytest.mark.parametrize(

@@ -142,7 +142,7 @@ A, B, C = (CallSlot(str(one["name"]), call_id) for call_id, one in MADE.items())
 
 
 @pytest.mark.parametrize(
-    ("held", "slots", "whole", "left"),
+    ("stored", "slots", "whole", "left"),
     [
         ([], [A], [{"functionCall": MADE["a"]}], [A]),
         (["t"], [A, B], ["t", {"functionCall": MADE["a"]}, {"functionCall": MADE["b"]}], [A, B]),
@@ -161,7 +161,7 @@ A, B, C = (CallSlot(str(one["name"]), call_id) for call_id, one in MADE.items())
     ids=["alone", "both", "first", "second", "text", "client's", "client's gone", "unknown"],
 )
 def test_calls_that_an_older_record_lacks_are_put_back_in_their_places(
-    held: Any, slots: list[CallSlot], whole: Any, left: list[CallSlot]
+    stored: Any, slots: list[CallSlot], whole: Any, left: list[CallSlot]
 ) -> None:
-    step = with_restored_calls(content("model", *held), slots, MADE)
+    step = with_restored_calls(content("model", *stored), slots, MADE)
     assert step == TrueStep(content("model", *whole), tuple(left))

@@ -185,19 +185,19 @@ def objects(properties: Document, root: Document, depth: int) -> list[Document]:
     return [whole, *less, {**whole, "more": 1}, *other, whole]
 
 
-def inside(schema: Any) -> Iterator[Document]:
+def subschemas(schema: Any) -> Iterator[Document]:
     """A schema and all its subschemas, in order."""
     if isinstance(schema, dict):
         yield schema
         for key, value in schema.items():
             if key == "properties":
                 for member in value.values():
-                    yield from inside(member)
+                    yield from subschemas(member)
             elif key == "anyOf":
                 for member in value:
-                    yield from inside(member)
+                    yield from subschemas(member)
             elif key == "items":
-                yield from inside(value)
+                yield from subschemas(value)
 
 
 def takes_all(schema: Document) -> bool:
@@ -257,11 +257,13 @@ def test_notes_formats_and_the_order_of_properties_stay(name: str) -> None:
     kept = ("title", "description", "default", "example", "format", "pattern", "propertyOrdering")
 
     def notes(schema: Document) -> list[str]:
-        return sorted(json.dumps([key, member[key]]) for member in inside(schema) for key in kept if key in member)
+        return sorted(json.dumps([key, member[key]]) for member in subschemas(schema) for key in kept if key in member)
 
     before, after = meant(case), schema_of(declared(case))
     assert notes(after) == notes(before)
-    ordered = [[list(member["properties"]) for member in inside(s) if "properties" in member] for s in (before, after)]
+    ordered = [
+        [list(member["properties"]) for member in subschemas(s) if "properties" in member] for s in (before, after)
+    ]
     assert ordered[0] == ordered[1]
 
 

@@ -27,8 +27,8 @@ async def response(flow: http.HTTPFlow) -> None:
 def _is_complete(flow: http.HTTPFlow) -> bool:
     """Whether it is a client's own, and none of a round of the loop."""
     asked = json.loads(flow.request.content or b"{}")
-    said = flow.response.content if flow.response is not None else None
-    return len(asked.get("contents", ())) == 1 and b"functionCall" not in (said or b"")
+    body = flow.response.content if flow.response is not None else None
+    return len(asked.get("contents", ())) == 1 and b"functionCall" not in (body or b"")
 
 
 def _exists(file: Path) -> bool:

@@ -16,32 +16,34 @@ class Records:
         self._file = open(os.environ["RECORDS"], "w", buffering=1)
         for name in hooks.all_hooks:
             if name not in _LEFT_OUT:
-                setattr(self, name, lambda seen, name=name: self._write(name, seen))
+                setattr(self, name, lambda subject, name=name: self._write(name, subject))
 
     def update(self, flows: list[flow.Flow]) -> None:
         for one in flows:
             self._write("update", one)
 
-    def _write(self, hook: str, seen: object) -> None:
+    def _write(self, hook: str, subject: object) -> None:
         line: dict[str, Any] = {"hook": hook}
-        if isinstance(seen, http.HTTPFlow):
-            request, server = seen.request, seen.server_conn
+        if isinstance(subject, http.HTTPFlow):
+            request, server = subject.request, subject.server_conn
             line |= {
-                "id": seen.id,
+                "id": subject.id,
                 "url": request.url,
                 "pretty_url": request.pretty_url,
                 "headers": [[name, value] for name, value in request.headers.items(multi=True)],
                 "body": (request.content or b"").decode("utf-8", "replace"),
-                "answer": repr(seen.response),
-                "answer_headers": [] if seen.response is None else [[*pair] for pair in seen.response.headers.items()],
+                "answer": repr(subject.response),
+                "answer_headers": []
+                if subject.response is None
+                else [[*pair] for pair in subject.response.headers.items()],
                 "server": server.address,
                 "server_peer": server.peername,
                 "server_via": server.via,
-                "metadata": repr(seen.metadata),
-                "error": str(seen.error),
+                "metadata": repr(subject.metadata),
+                "error": str(subject.error),
             }
-        elif isinstance(seen, ServerConnectionHookData):
-            line |= {"server": seen.server.address, "server_peer": seen.server.peername}
+        elif isinstance(subject, ServerConnectionHookData):
+            line |= {"server": subject.server.address, "server_peer": subject.server.peername}
         self._file.write(json.dumps(line) + "\n")
 
 

@@ -27,7 +27,7 @@ class GetWeather(BaseModel):
     days: int | None
 
 
-class Answer(BaseModel):
+class Sum(BaseModel):
     celsius: float
 
 
@@ -56,12 +56,12 @@ def test_structured_output_and_tools_as_the_client_derives_them_from_models() ->
         response = openai_client.responses.parse(
             model="gemini-3-flash",
             input="How warm is it?",
-            text_format=Answer,
+            text_format=Sum,
             tools=[{"type": "function", "name": tool["name"], "parameters": tool["parameters"], "strict": True}],
             reasoning={"effort": "low", "summary": "auto"},
         )
 
-    assert response.output_parsed == Answer(celsius=21.5)
+    assert response.output_parsed == Sum(celsius=21.5)
     (wanted,) = sent
     assert wanted.generation_config["responseJsonSchema"]["required"] == ["celsius"]
     assert [declaration["name"] for declaration in wanted.declarations or []] == ["GetWeather"]
@@ -69,8 +69,8 @@ def test_structured_output_and_tools_as_the_client_derives_them_from_models() ->
 
 def test_a_client_that_keeps_its_own_history_sends_the_output_items_back() -> None:
     sent: list[ResponsesRequest] = []
-    said: list[dict[str, Any]] = [{"text": "hm", "thought": True}, {"text": "Let me see."}, CALL]
-    with client(said, sent) as openai_client:
+    parts: list[dict[str, Any]] = [{"text": "hm", "thought": True}, {"text": "Let me see."}, CALL]
+    with client(parts, sent) as openai_client:
         first = openai_client.responses.create(model="gemini-3-flash", input="How warm is it?")
         outputs: list[Any] = [{"type": "function_call_output", "call_id": _call_id(first), "output": "21"}]
         question: Any = {"role": "user", "content": "How warm is it?"}

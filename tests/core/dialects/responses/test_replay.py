@@ -21,7 +21,7 @@ from tests.core.dialects.responses.test_translator import CALL, OTHER, SUMMARY, 
 )
 def test_a_response_is_told_again_by_the_events_that_told_it(documents: Any, options: Any) -> None:
     done, events = translated(documents, **options)
-    told = events_of(done.document())
-    assert told == events
-    assert [event_of(one).sequence_number for one in told] == list(range(len(told)))
-    response_of(told[-1]["response"])
+    replayed = events_of(done.document())
+    assert replayed == events
+    assert [event_of(one).sequence_number for one in replayed] == list(range(len(replayed)))
+    response_of(replayed[-1]["response"])

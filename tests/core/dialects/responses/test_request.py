@@ -467,9 +467,9 @@ NESTED_CHOICES: dict[str, tuple[Any, Any]] = {
 }
 
 
-@pytest.mark.parametrize(("choice", "shown"), NESTED_CHOICES.values(), ids=NESTED_CHOICES)
-def test_a_choice_in_chats_form_is_shown_in_that_of_responses(choice: Any, shown: Any) -> None:
-    assert read_request(body(tools=[TOOL], tool_choice=choice)).echo["tool_choice"] == shown
+@pytest.mark.parametrize(("choice", "expected"), NESTED_CHOICES.values(), ids=NESTED_CHOICES)
+def test_a_choice_in_chats_form_is_shown_in_that_of_responses(choice: Any, expected: Any) -> None:
+    assert read_request(body(tools=[TOOL], tool_choice=choice)).echo["tool_choice"] == expected
 
 
 ASKED = [given for given, _ in CONFIGS.values()]

@@ -11,12 +11,12 @@ FULL = {**SCHEMA, "additionalProperties": False}
 
 
 @pytest.mark.parametrize(
-    ("parameters", "shown"),
+    ("parameters", "expected"),
     [(SCHEMA, SCHEMA), (FULL, FULL), (None, {"type": "object", "properties": {}})],
     ids=["a schema that Gemini has", "one that it has not", "none"],
 )
-def test_kept_tools_are_shown_as_they_were_given(parameters: Any, shown: Any) -> None:
+def test_kept_tools_are_shown_as_they_were_given(parameters: Any, expected: Any) -> None:
     tool = {"type": "function", "name": "f", "description": "d", "parameters": parameters, "strict": False}
     declared = read_request({"model": "gemini-3-flash", "input": "hi", "tools": [tool]}).declarations
 
-    assert function_tools(declared or []) == [{**tool, "parameters": shown}]
+    assert function_tools(declared or []) == [{**tool, "parameters": expected}]

@@ -315,9 +315,9 @@ def test_one_by_one_only_the_first_call_is_shown_and_all_are_kept(whole: bool) -
 
     events = [*running.start(), *(one for document in documents for one in running.feed(document)), *running.end()]
 
-    shown = response_of(running.document())
-    assert [item.type for item in shown.output] == ["function_call"]
-    assert shown.parallel_tool_calls is False
+    visible = response_of(running.document())
+    assert [item.type for item in visible.output] == ["function_call"]
+    assert visible.parallel_tool_calls is False
     assert [one["type"] for one in events].count("response.output_item.added") == 1
     assert list(running.calls.values()) == [CALL, OTHER]
     assert running.content == {"role": "model", "parts": [CALL, OTHER]}
@@ -333,9 +333,9 @@ def test_one_by_one_the_first_of_the_calls_that_wait_is_given_out() -> None:
 
 
 def test_the_conversations_tools_are_shown_if_the_request_has_none() -> None:
-    shown = function_tools([{"name": "f"}])
+    tools = function_tools([{"name": "f"}])
     wanted = read_request({"model": "gemini-3-flash", "input": "hi"})
-    running = Translator(wanted, "resp_1", new_id=str, now=lambda: 0.0, tools=shown)
+    running = Translator(wanted, "resp_1", new_id=str, now=lambda: 0.0, tools=tools)
 
     assert response_of(running.document()).tools[0].type == "function"
 
@@ -367,9 +367,9 @@ STREAMS: dict[str, tuple[list[dict[str, Any]], list[str]]] = {
 def test_the_published_clients_stream_takes_every_event(documents: list[dict[str, Any]], calls: list[str]) -> None:
     done, events = translated(documents, **SUMMARY)
 
-    seen, final = accumulated(events)
+    events_taken, final = accumulated(events)
 
-    assert [one.type for one in seen] == [one["type"] for one in events]
+    assert [one.type for one in events_taken] == [one["type"] for one in events]
     assert final.output_text == "Let me see."
     assert [item.name for item in final.output if item.type == "function_call"] == calls
     assert (final.id, final.status) == ("resp_1", done.status)
