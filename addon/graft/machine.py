@@ -26,6 +26,7 @@ from addon.graft.births import Births
 from addon.graft.decoding import Item
 from addon.graft.effects import Begin, Effect, End, Mistake, Note, Pause, Send, Show, Start, Wait, Warn
 from addon.graft.exchange import STORE_FAILED, Exchange
+from addon.graft.hidden_calls import HiddenCalls
 from addon.graft.journal import Journal, TurnIds
 from addon.graft.note_reader import FINISH
 from addon.graft.owners import Owners
@@ -66,6 +67,7 @@ class AnswerMachine:
         self._births = births = Births(owners, rounds, exchange.config)
         self._journal = Journal(exchange, clock, births, self._splice)
         self._markers = markers_of(exchange, loops=self._rounds.runs_calls)
+        self._hidden_calls = HiddenCalls(exchange)
         self._turn_ids = TurnIds()
         self._before = exchange.resumes.answer if exchange.resumes is not None else None
         """The incomplete answer that the present round continues."""
@@ -155,6 +157,8 @@ class AnswerMachine:
         except Exception as error:
             return [Show(b"".join(written)), *self._mistaken(error)] if any(written) else self._mistaken(error)
         data = written[0] if len(written) == 1 else b"".join(written)
+        if self._may_not_go_out(data):
+            return self._unreadable()
         if data:
             self._writer.has_written = True
         return data
@@ -226,7 +230,10 @@ class AnswerMachine:
                     written.append(effect.data)
                     continue
                 if written:
-                    yield Show(b"".join(written))
+                    data = b"".join(written)
+                    if self._may_not_go_out(data):
+                        break
+                    yield Show(data)
                     written.clear()
                 yield effect
         except BadAnswer:
@@ -235,9 +242,17 @@ class AnswerMachine:
             ends = self._mistaken(error)
         else:
             ends = []
-        if written:
-            yield Show(written[0] if len(written) == 1 else b"".join(written))
+        data = written[0] if len(written) == 1 else b"".join(written)
+        if self._may_not_go_out(data):
+            yield from self._unreadable()
+            return
+        if data:
+            yield Show(data)
         yield from ends
+
+    def _may_not_go_out(self, data: bytes) -> bool:
+        """Whether a piece of a stream holds a call that the client may not see."""
+        return self._writer.streams and self._hidden_calls.are_in(data, self._writer.framing)
 
     # --- the present answer -----------------------------------------------------------------------------------
 
@@ -414,8 +429,12 @@ class AnswerMachine:
         if self._writer.streams:
             yield from self._writer.write(self._writer.end(self.reading))
         else:
+            body = self._whole()
+            if self._hidden_calls.are_in(body, Framing.JSON):
+                yield from self._unreadable()
+                return
             yield Begin()
-            yield from self._writer.write(self._whole())
+            yield from self._writer.write(body)
         yield self._over(outcome)
 
     def _whole(self) -> bytes:

@@ -59,12 +59,15 @@ def _read() -> Iterator[Recorded]:
                 body = body["content"]
             if not isinstance(body, dict):  # the recording has the answer only
                 body = {"request": ASKED} if target.request_path else ASKED
+            says = (one["response_body"] or "").encode() if one["status"] == 200 else b""
+            if says.startswith(b'{"type": "json", "content":'):
+                says = encode(decode(says)["content"])
             yield Recorded(
                 f"{one['id']} {one['source']}",
                 target,
                 FRAMINGS[one["framing"]],
                 body,
-                (one["response_body"] or "").encode() if one["status"] == 200 else b"",
+                says,
             )
 
 
