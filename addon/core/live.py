@@ -37,11 +37,12 @@ from addon.core.framing.documents import (
     objects,
     replace_invalid_text,
 )
+from addon.core.history.calls import called_names
 from addon.core.history.steps import CallSlot
 from addon.core.tools.tool_plan import Toolbox, generation, is_before
 
 BLOCKING, NON_BLOCKING = "BLOCKING", "NON_BLOCKING"
-_RELEVANT = re.compile(rb'"(?:tool_?[Cc]all|turn_?[Cc]omplete)')
+_RELEVANT = re.compile(rb'"(?:tool_?[Cc]all|turn_?[Cc]omplete|function_?[Cc]all)')
 _ESCAPES = (b"\\u00", b"\0")
 """The keys that make a service frame worth decoding, and the escapes that may hide them. Most frames are long audio."""
 _DECLARING = ("setup", "contextUpdate")
@@ -227,20 +228,27 @@ class LiveMachine:
     # --- the service's frames ---------------------------------------------------------------------------------
 
     def from_server(self, frame: Frame) -> Outcome:
-        """Raises Malformed for a frame that may hold a call but cannot be decoded."""
+        """Raises Malformed for a frame that may hold a call but cannot be decoded, or holds one where none belongs."""
         data = frame.data
         if not is_relevant(data):
             return Outcome(data)
         document = decode(data)
         if not isinstance(document, dict):
+            self._check(document)
             return Outcome(data)
         if get(_member(document, "serverContent")[1], "turnComplete"):
             self._before_turn = self._steps
             self._client_calls.clear()  # the model no longer waits for the client's answers
         visible, step = self._split_calls(document)
         visible, cancelled = self._cancel(visible)
+        self._check(visible)
         forward = data if visible is document else encode(visible) if visible else None
         return Outcome(forward, self._take_ready() + self._release_held(), step, cancelled)
+
+    def _check(self, visible: Any) -> None:
+        """Raise Malformed if the client would see a grafted call, wherever it stands."""
+        if not self.passthrough and any(self.strips or str(name) in self._names for name in called_names(visible)):
+            raise Malformed("a call stands where no call belongs")
 
     def _split_calls(self, document: Document) -> tuple[Document, LiveStep | None]:
         key, inner = _member(document, "toolCall")

@@ -4,17 +4,14 @@ The reading takes calls out of the places where the service puts them. A broken 
 where an object belongs, beside its place, in an event of another kind, within a step of another kind.
 """
 
-from collections.abc import Iterator
 from typing import Any
 
-from addon.core.framing.documents import Malformed, decode, objects
+from addon.core.framing.documents import Malformed, decode
 from addon.core.framing.sse import SseDecoder
+from addon.core.history.calls import called_names
 from addon.graft.exchange import Exchange
 from addon.graft.reading import holds
 from addon.surfaces.base import Framing
-
-_CALLS = ("functionCall", "function_call")
-_ARGUMENTS = ("args", "arguments")
 
 
 class HiddenCalls:
@@ -46,20 +43,3 @@ def _documents(data: bytes, framing: Framing | None) -> list[Any]:
     if framing is Framing.ARRAY:
         data = b"[" + data.strip(b"[], \t\r\n") + b"]"
     return [decode(data)]
-
-
-def called_names(document: Any) -> Iterator[Any]:
-    """The names of the calls in a document, wherever they stand, in any API's form."""
-    left = [document]
-    while left:
-        value = left.pop()
-        if isinstance(value, list):
-            left += value
-        if not isinstance(value, dict):
-            continue
-        calls = [call for key in _CALLS for call in objects(value.get(key))]
-        calls += [call for entry in objects(value.get("tool_calls")) for call in objects(entry.get("function"))]
-        if value.get("type") == "function_call":
-            calls.append(value)
-        yield from (call.get("name", "") for call in calls)
-        left += [one for key, one in value.items() if not (key in _ARGUMENTS and "name" in value)]

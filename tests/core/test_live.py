@@ -260,6 +260,31 @@ def test_a_frame_that_may_hold_a_call_and_cannot_be_decoded_never_reaches_the_cl
         live().from_server(Frame(f'{{"{key}": {{"functionCalls": [{{"args": {value}'.encode()))
 
 
+_LOOK: Json = {"functionCall": {"id": "f1", "name": "look", "args": {}}}
+_LOOKS: Json = {"functionCalls": [_LOOK["functionCall"]]}
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        [{"toolCall": _LOOKS}],
+        {"toolCall": [_LOOKS]},
+        {"toolCall": {"functionCalls": [{"name": "own"}]}, "tool_call": _LOOKS},
+        {"toolCall": {"functionCalls": [[_LOOK["functionCall"]]]}},
+        {"toolCall": {**_LOOKS, "function_calls": _LOOKS["functionCalls"]}},
+        {"serverContent": {"modelTurn": {"parts": [_LOOK]}}},
+        {"serverContent": {"toolCall": _LOOKS}},
+        {"response": {"toolCall": _LOOKS}},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("strips", [True, False])
+def test_a_call_where_none_belongs_never_reaches_the_client(document: Any, strips: bool) -> None:
+    with pytest.raises(Malformed):
+        live(strips=strips).from_server(frame(document))
+    live(strips=strips, shows=True).from_server(frame(document))
+
+
 @pytest.mark.parametrize("key", ["toolCall", "tool_call", "tool\\u0043all", "\\u0074oolCall"])
 def test_a_call_is_known_however_its_key_is_written(key: str) -> None:
     outcome = live().from_server(Frame(f'{{"{key}": {{"functionCalls": [{{"name": "x", "id": "1"}}]}}}}'.encode()))

@@ -46,12 +46,14 @@ _GEMINI: dict[str, list[object]] = {
     "lists of lists": [{"candidates": [[_CANDIDATE]]}],
     "a list of contents": [{"candidates": [{"content": [_CANDIDATE["content"]]}]}],
     "beside the content": [{"candidates": [{**_PART, "content": {"parts": [{"text": "a"}]}}]}],
+    "lists of parts": [{"candidates": [{"content": {"parts": [[_PART]]}}]}],
     "a list of calls": [{"candidates": [{"content": {"parts": [{"functionCall": [_PART["functionCall"]]}]}}]}],
 }
 _CHAT: dict[str, list[object]] = {
     "choices that are no list": [{"choices": {"index": 0, "delta": _message(tool_calls=[_ENTRY])}}],
     "a message beside the delta": [_choices(message=_message(), delta=_message(tool_calls=[_ENTRY]))],
     "a delta beside the message": [_choices(message=_message(tool_calls=[_ENTRY]), delta=_message())],
+    "lists of entries": [_choices(delta=_message(tool_calls=[[_ENTRY]]), message=_message(tool_calls=[[_ENTRY]]))],
     "the older form": [_choices(delta=_message(function_call=_NAMED), message=_message(function_call=_NAMED))],
     "beside the delta": [_choices(delta=_message(), message=_message(), tool_calls=[_ENTRY])],
     "an error with an answer in it": [{"error": {"message": _choices(delta=_message(tool_calls=[_ENTRY]))}}],

@@ -3,7 +3,7 @@
 import base64
 import binascii
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from addon.core.framing.documents import Document, Malformed, decode, encode, get, parts_of
@@ -11,6 +11,9 @@ from addon.core.history.turns import canonical
 
 _OWN = ("functionCall", "functionResponse")
 _SERVER = ("toolCall", "toolResponse")
+_CALLS = ("functionCall", "function_call", "functionCalls", "function_calls")
+_CHAT_CALL = ("tool_calls", "function")
+_ARGUMENTS = ("args", "arguments")
 
 
 def decoded_signature(signature: Any) -> bytes | None:
@@ -27,6 +30,21 @@ def decoded_signature(signature: Any) -> bytes | None:
 def calls_in(contents: Sequence[Document]) -> list[Document]:
     """The functionCalls in these Contents, in order."""
     return [call for c in contents for part in parts_of(c) if isinstance(call := get(part, "functionCall"), dict)]
+
+
+def called_names(document: Any) -> Iterator[Any]:
+    """The names of the calls in a document, wherever they stand, in any API's form."""
+    left: list[tuple[str, Any]] = [("", document)]
+    while left:
+        key, value = left.pop()
+        if isinstance(value, list):
+            left += ((key, one) for one in value)
+        elif isinstance(value, dict):
+            if key in _CALLS or value.get("type") == "function_call":
+                yield value.get("name", "")
+            for name, inner in value.items():
+                if name not in _ARGUMENTS or "name" not in value:
+                    left.append((_CALLS[0] if (key, name) == _CHAT_CALL else name, inner))
 
 
 def responses_in(contents: Sequence[Document]) -> list[Document]:
