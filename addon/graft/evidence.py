@@ -86,8 +86,8 @@ def by_marks(place: Place, found: LedgerMatches) -> Verdict:
 
 
 def _follows_its_steps(place: Place, entry: Entry) -> bool:
-    """Whether the history holds the steps of the entry itself, as a rewritten history does. This turn is then the last
-    of the steps, and stands for nothing more."""
+    """Whether the history already holds the entry's earlier steps, as a rewritten history does. This turn is then the
+    last step itself, and must not be replaced by all of them."""
     earlier = {mark for step in entry.steps[:-1] for mark in marks_of([step.content])}
     if not earlier or place.at < 2:
         return False

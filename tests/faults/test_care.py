@@ -85,12 +85,12 @@ async def test_a_backup_of_a_store_in_use_is_whole_and_another_history(store: Sq
     assert files(copy.parent) == {"copy.db"}
     assert copy.stat().st_mode & 0o777 == 0o600
     assert care.check(copy) == []
-    again = SqliteStore(copy)
-    await again.open()
-    kept = await everything(again)
+    reopened = SqliteStore(copy)
+    await reopened.open()
+    kept = await everything(reopened)
     with pytest.raises(CursorLost):
-        await again.events(after=cursor)
-    await again.close()
+        await reopened.events(after=cursor)
+    await reopened.close()
     await store.delete_session("other")
     now = await everything(store)
     assert kept == {**now, "turns": now["turns"][:-1], "calls": now["calls"][:-1]}
@@ -212,10 +212,10 @@ async def test_what_the_log_holds_is_recovered_and_the_log_goes_aside(store: Sql
     done = care.recover(copy)
     assert done.saved["turn"] == 60
     assert "graft.db-wal" not in files(copy.parent)
-    again = SqliteStore(copy)
-    await again.open()
-    assert await everything(again) == await everything(store)
-    await again.close()
+    reopened = SqliteStore(copy)
+    await reopened.open()
+    assert await everything(reopened) == await everything(store)
+    await reopened.close()
     assert care.recover(copy).damaged.name == "graft.db.damaged1"
 
 

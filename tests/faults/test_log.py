@@ -95,11 +95,11 @@ async def test_the_start_moves_what_a_kill_left_in_the_log(path: Path, tmp_path:
     written = (await store.turns("one")).items
     copy = crashed(path, tmp_path / "copy")
     await store.close()
-    again = SqliteStore(copy)
-    await again.open()
+    reopened = SqliteStore(copy)
+    await reopened.open()
     assert log_size(copy) < LIMIT / 4
-    assert (await again.turns("one")).items == written
-    await again.close()
+    assert (await reopened.turns("one")).items == written
+    await reopened.close()
 
 
 async def test_the_start_does_not_wait_for_a_reader_and_counts_what_it_leaves(
@@ -108,12 +108,12 @@ async def test_the_start_does_not_wait_for_a_reader_and_counts_what_it_leaves(
     await fill(store, LIMIT)
     copy = crashed(path, tmp_path / "copy")
     with reader_of(copy):
-        again = SqliteStore(copy)
+        reopened = SqliteStore(copy)
         async with asyncio.timeout(SOON / 2):
-            await again.open()
-        assert again._checkpoints
-        assert again._checkpoints._written >= LIMIT
-        await again.close()
+            await reopened.open()
+        assert reopened._checkpoints
+        assert reopened._checkpoints._written >= LIMIT
+        await reopened.close()
 
 
 class Log:

@@ -89,7 +89,7 @@ class AuditLog:
 
     def __init__(self, proxy: Proxy, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.path = folder / "audit.jsonl"
-        self.told: list[str] = []
+        self.order: list[str] = []
         flush, put_policy = disk.flush, proxy.store.put_policy
 
         fsync = os.fsync
@@ -97,15 +97,15 @@ class AuditLog:
         def noted(file: int) -> None:
             flush(file)
             if os.path.samestat(os.fstat(file), self.path.stat()):
-                self.told.append(f"{len(self.path.read_bytes().splitlines())} lines safe")
+                self.order.append(f"{len(self.path.read_bytes().splitlines())} lines safe")
 
         def noted_folder(file: int) -> None:
             fsync(file)
             assert os.path.samestat(os.fstat(file), folder.stat())
-            self.told.append("folder safe")
+            self.order.append("folder safe")
 
         async def done(*arguments: Any, **named: Any) -> Any:
-            self.told.append("done")
+            self.order.append("done")
             return await put_policy(*arguments, **named)
 
         monkeypatch.setattr(disk, "flush", noted)
@@ -124,7 +124,7 @@ async def test_a_line_of_the_audit_log_is_safe_before_what_it_tells_of_is_done(
     log = AuditLog(proxy, tmp_path, monkeypatch)
     await change(proxy)
     await change(proxy)
-    assert log.told == ["1 lines safe", "folder safe", "done", "2 lines safe", "done"]
+    assert log.order == ["1 lines safe", "folder safe", "done", "2 lines safe", "done"]
 
 
 async def test_lines_of_the_audit_log_share_a_flush(
@@ -132,8 +132,8 @@ async def test_lines_of_the_audit_log_share_a_flush(
 ) -> None:
     log = AuditLog(proxy, tmp_path, monkeypatch)
     await asyncio.gather(*(change(proxy, number) for number in range(COUNT)))
-    assert log.told.count("done") == COUNT
-    assert len(log.told) < 2 * COUNT
+    assert log.order.count("done") == COUNT
+    assert len(log.order) < 2 * COUNT
     assert len(log.path.read_bytes().splitlines()) == COUNT
 
 
@@ -149,9 +149,9 @@ async def test_what_cannot_be_flushed_to_the_audit_log_is_not_done(
         patch.setattr(disk, "flush", fails)
         answer = await proxy.client.patch("/v1/sessions/s", json={"delivery": "placeholder"})
         assert answer.status_code == 503
-        assert log.told == []
+        assert log.order == []
     await change(proxy)
-    assert log.told[-1] == "done"
+    assert log.order[-1] == "done"
 
 
 async def test_whoever_leaves_before_the_line_is_safe_has_done_nothing(
@@ -172,7 +172,7 @@ async def test_whoever_leaves_before_the_line_is_safe_has_done_nothing(
         await leaves
     may_end.set()
     await change(proxy, 1)
-    assert log.told == ["folder safe", "done"]  # the file was new for the first line, whatever was added meanwhile
+    assert log.order == ["folder safe", "done"]  # the file was new for the first line, whatever was added meanwhile
     first, refused, _ = map(json.loads, log.path.read_text().splitlines())
     assert refused["refused"] == "CancelledError"
     assert first["id"] == refused["id"]
@@ -184,7 +184,7 @@ async def test_the_audit_log_waits_for_no_disk_where_nothing_does(
 ) -> None:
     log = AuditLog(proxy, tmp_path, monkeypatch)
     await change(proxy)
-    assert log.told == ["done"]
+    assert log.order == ["done"]
     assert len(log.path.read_bytes().splitlines()) == 1
 
 

@@ -155,12 +155,12 @@ async def test_every_wrong_value_of_every_option_is_refused_by_name(name: str, l
     for value in WRONG[name]:
         print(f"{name}={value[:60]!r}: ", end="")
         started = load(f"graft_{name}={value}")
-        said = await started.sentence()
+        message = await started.sentence()
         await started.close()
-        print(said)
-        assert re.match(rf"graft_{name}\b", said) or (value and name in BY_PATH), said
-        assert len(said) < 800
-        assert said.isprintable(), said
+        print(message)
+        assert re.match(rf"graft_{name}\b", message) or (value and name in BY_PATH), message
+        assert len(message) < 800
+        assert message.isprintable(), message
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -171,8 +171,8 @@ async def test_an_option_without_a_value_is_refused(name: str, load: Load) -> No
 
 @pytest.mark.parametrize("option", [option for option in OPTIONS if option.typespec is str], ids=lambda o: o.name)
 async def test_an_option_that_is_given_twice_is_refused_and_its_values_are_not_shown(option: Any, load: Load) -> None:
-    said = await load(f"{option.name}=one-value", f"{option.name}=another").sentence()
-    assert said == f"{option.name} is given 2 times: give it once"
+    message = await load(f"{option.name}=one-value", f"{option.name}=another").sentence()
+    assert message == f"{option.name} is given 2 times: give it once"
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -211,8 +211,8 @@ async def test_an_option_of_another_script_cannot_keep_the_addon_from_being_load
     load: Load,
 ) -> None:
     """mitmproxy keeps a value that an earlier script could not take, and stumbles over it at the next."""
-    said = await load("another=x").sentence()
-    assert said == "an option of another script: Failed to parse option another: not an integer: x"
+    message = await load("another=x").sentence()
+    assert message == "an option of another script: Failed to parse option another: not an integer: x"
 
 
 @pytest.mark.parametrize("where", ["load", "configure"])

@@ -127,7 +127,7 @@ class Answered(NamedTuple):
     """`parts`: of an answer that is whole; None of one that is an error. `shown`: all that the client got."""
 
     parts: list[Document] | None
-    shown: str
+    visible: str
 
 
 class Chat:
@@ -138,7 +138,7 @@ class Chat:
         self.app = app
         self.number = -1
         self.contents: list[Document] = []
-        self.shown: list[str] = []
+        self.visible: list[str] = []
         self.refused: list[str] = []
 
     @property
@@ -148,7 +148,7 @@ class Chat:
     def begin(self, number: int) -> None:
         """Another chat, whose words are its own."""
         self.number = number
-        self.contents, self.shown, self.refused = [], [], []
+        self.contents, self.visible, self.refused = [], [], []
         self.store.begin()
 
     async def ask(self, contents: list[Document]) -> Answered:
@@ -161,13 +161,13 @@ class Chat:
         contents = [*self.contents, {"role": "user", "parts": [{"text": words}]}]
         with self.store.watched():
             answered = await self.ask(contents)
-        self.shown.append(answered.shown)
+        self.visible.append(answered.visible)
         if answered.parts is None:
             self.refused.append(words)
             self.store.recover()
             answered = await self.ask(contents)
-            self.shown.append(answered.shown)
-            assert answered.parts is not None, f"the same request is refused again: {answered.shown}"
+            self.visible.append(answered.visible)
+            assert answered.parts is not None, f"the same request is refused again: {answered.visible}"
         if self.store.raised:
             self.store.recover()  # what lasts, lasts to the end of a request
         self.contents = [*contents, {"role": "model", "parts": answered.parts}]
@@ -178,23 +178,23 @@ class Chat:
         """How often the model called the tool."""
         return 1
 
-    def told(self) -> list[Document]:
+    def last_history(self) -> list[Document]:
         """The history that the model was given last."""
         found: list[Document] = self.app.log.requests[-1]["body"]["contents"]
         return found
 
 
-def of_documents(documents: list[Document], shown: str) -> Answered:
+def of_documents(documents: list[Document], visible: str) -> Answered:
     """Gemini's form: a whole answer has one finishReason, an error a code, a message and a status."""
     if "error" in documents[-1]:
         error = documents[-1]["error"]
-        assert error["code"] >= 500, shown
-        assert error["status"] in ("UNAVAILABLE", "INTERNAL"), shown
-        assert error["message"], shown
-        return Answered(None, shown)
+        assert error["code"] >= 500, visible
+        assert error["status"] in ("UNAVAILABLE", "INTERNAL"), visible
+        assert error["message"], visible
+        return Answered(None, visible)
     candidates = [one for document in documents for one in document["candidates"]]
-    assert sum("finishReason" in one for one in candidates) == 1, shown
-    return Answered([part for one in candidates for part in one["content"]["parts"]], shown)
+    assert sum("finishReason" in one for one in candidates) == 1, visible
+    return Answered([part for one in candidates for part in one["content"]["parts"]], visible)
 
 
 def documents_of(body: bytes) -> list[Document]:
@@ -358,12 +358,12 @@ class ResponsesStream(Conversation):
         return of_response(event["response"], got.text)
 
 
-def of_response(document: Document, shown: str) -> Answered:
+def of_response(document: Document, visible: str) -> Answered:
     if document["status"] == "failed":
-        assert document["error"]["message"], shown
-        return Answered(None, shown)
-    assert document["status"] == "completed", shown
-    return Answered([{"text": part["text"]} for one in document["output"] for part in one["content"]], shown)
+        assert document["error"]["message"], visible
+        return Answered(None, visible)
+    assert document["status"] == "completed", visible
+    return Answered([{"text": part["text"]} for one in document["output"] for part in one["content"]], visible)
 
 
 @asynccontextmanager
@@ -405,10 +405,12 @@ def check_told(contents: list[Document], *, times: int = 1, ran: bool = True) ->
     at = [number for number, part in enumerate(parts) if "functionCall" in part]
     assert len(at) == times, parts
     for number in at:
-        call, told = parts[number]["functionCall"], parts[number + 1]["functionResponse"]
-        assert call["name"] == told["name"] == TOOL
-        assert call["id"] == told["id"]
-        assert told["response"] == {"celsius": 3} or (not ran and "could not be run" in told["response"]["error"]), told
+        call, history = parts[number]["functionCall"], parts[number + 1]["functionResponse"]
+        assert call["name"] == history["name"] == TOOL
+        assert call["id"] == history["id"]
+        assert history["response"] == {"celsius": 3} or (
+            not ran and "could not be run" in history["response"]["error"]
+        ), history
 
 
 def check_log(records: list[logging.LogRecord], raised: list[Exception], refused: list[str]) -> None:
@@ -442,7 +444,7 @@ async def test_what_was_answered_is_in_the_next_turn_wherever_the_store_fails(
     caplog.set_level(logging.DEBUG, "toolgraft")  # what was said before is told there alone
     async with chat_of(kind, tmp_path, policy) as chat:
         await run(chat)
-        check_told(chat.told())
+        check_told(chat.last_history())
         called = len(chat.store.called)
         assert called > 3
         for number, (fault, at) in enumerate((fault, at) for fault in faults for at in range(called)):
@@ -461,9 +463,9 @@ async def test_what_was_answered_is_in_the_next_turn_wherever_the_store_fails(
 
 def check(chat: Chat, policy: str) -> None:
     raised = chat.store.raised
-    assert not any("functionCall" in one or "function_call" in one for one in chat.shown)
-    assert not any(PLACE in one for one in chat.shown)
+    assert not any("functionCall" in one or "function_call" in one for one in chat.visible)
+    assert not any(PLACE in one for one in chat.visible)
     assert PLACE not in json.dumps([one["body"] for one in chat.app.log.requests])
     assert not [one for one in chat.app.log.requests if one["status"] >= 400]
     if policy == "fail" or not raised:
-        check_told(chat.told(), times=chat.times, ran=chat.store.failed[:1] != ["start"])
+        check_told(chat.last_history(), times=chat.times, ran=chat.store.failed[:1] != ["start"])

@@ -35,7 +35,7 @@ async def lookup() -> str:
 Json = dict[str, Any]
 
 
-def said(part: Json, finish: str = "STOP") -> bytes:
+def event_of(part: Json, finish: str = "STOP") -> bytes:
     candidate = {"content": {"role": "model", "parts": [part]}, "index": 0, "finishReason": finish}
     return json.dumps({"candidates": [candidate]}).encode()
 
@@ -123,7 +123,7 @@ class Upstream:
                     return
                 part = json.loads(body)["contents"][-1]["parts"][0]
                 if self.later and "functionResponse" not in part:
-                    call = said({"functionCall": {"name": "lookup", "args": {}}, "thoughtSignature": "c2ln"})
+                    call = event_of({"functionCall": {"name": "lookup", "args": {}}, "thoughtSignature": "c2ln"})
                     if self.leaves:
                         self.server.close()
                     writer.write(answer(*framed(call, head)))
@@ -131,7 +131,7 @@ class Upstream:
                     if self.leaves:
                         return
                     continue
-                played = framed(said({"text": "done"}), head)
+                played = framed(event_of({"text": "done"}), head)
                 play = self.play(*played) if self.play is not None else Play(answer(*played), "keep")
                 writer.write(play.sent)
                 await writer.drain()
@@ -189,7 +189,7 @@ async def upstream() -> AsyncIterator[Upstream]:
     await upstream.server.wait_closed()
 
 
-class Way(NamedTuple):
+class Expectation(NamedTuple):
     """`later`: the upstream behaves in the first round."""
 
     session: str = "default"
@@ -207,12 +207,12 @@ class Way(NamedTuple):
 
 
 WAYS = {
-    "a first round": Way(),
-    "a later round": Way(later=True),
-    "a placeholder": Way("by-hand"),
-    "no tools": Way(tools=False),
-    "a front door's first round": Way(door=True),
-    "a front door's later round": Way(door=True, later=True),
+    "a first round": Expectation(),
+    "a later round": Expectation(later=True),
+    "a placeholder": Expectation("by-hand"),
+    "no tools": Expectation(tools=False),
+    "a front door's first round": Expectation(door=True),
+    "a front door's later round": Expectation(door=True, later=True),
 }
 CASES = [(way, framing) for way in WAYS for framing in PATHS if framing != "array" or not WAYS[way].door]
 
@@ -266,7 +266,7 @@ def is_idle(proxied: Proxied) -> bool:
     return not proxied.runtime.loops and not proxied.runtime.active_requests
 
 
-def _fits(way: Way, name: str, direct: str, got: str) -> bool:
+def _fits(way: Expectation, name: str, direct: str, got: str) -> bool:
     if direct == "whole":
         return got == ("error" if name in STRICTER and way.tools else "whole")
     return got in ("error", direct) or (not way.tools and direct == "broken" and got == MITMPROXY_ERROR)

@@ -79,15 +79,15 @@ def _documents(shape: Shape, rng: random.Random) -> list[Document | bytes]:
     """A good answer: text, calls, an end."""
     call = {"id": "c1", "name": HIDDEN, "args": {"a": rng.choice((1, "x", None, [1.5, {"b": True}]))}}
     if shape.kind == "chat":
-        told = {"index": 0, "id": "c1", "type": "function", "function": {"name": HIDDEN, "arguments": '{"a": 1}'}}
-        said: Document = {"role": "assistant", "content": "a ", "tool_calls": [told]}
+        tool_call = {"index": 0, "id": "c1", "type": "function", "function": {"name": HIDDEN, "arguments": '{"a": 1}'}}
+        message: Document = {"role": "assistant", "content": "a ", "tool_calls": [tool_call]}
         head = {"id": "x", "created": 1, "model": MODEL}
         if shape.framing is Framing.JSON:
-            choice = {"index": 0, "message": said, "finish_reason": "tool_calls"}
+            choice = {"index": 0, "message": message, "finish_reason": "tool_calls"}
             return [{**head, "object": "chat.completion", "choices": [choice]}]
         chunk = {**head, "object": "chat.completion.chunk"}
         ends = [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]
-        return [{**chunk, "choices": [{"index": 0, "delta": said}]}, {**chunk, "choices": ends}, b"[DONE]"]
+        return [{**chunk, "choices": [{"index": 0, "delta": message}]}, {**chunk, "choices": ends}, b"[DONE]"]
     if shape.kind == "interaction":
         step: Document = {"type": "function_call", "id": "c1", "name": HIDDEN, "arguments": {"a": 1}}
         text: Document = {"type": "model_output", "content": [{"type": "text", "text": "a "}]}
@@ -190,10 +190,10 @@ class Answers:
         if shape.framing is Framing.JSON:
             if not concerns(outcome.exchange, data):
                 await note_answer(self.grafter, outcome.exchange, kinds[shape.framing], data)
-                seen: bytes | Reply = data
+                output: bytes | Reply = data
             else:
-                seen = await capture.whole(data)
-            out = seen.body if isinstance(seen, Reply) else seen
+                output = await capture.whole(data)
+            out = output.body if isinstance(output, Reply) else output
         else:
             out = b"".join(capture.feed(piece) for piece in pieces(data, rng)) + capture.finish()
         capture.handed_over(True)
@@ -222,8 +222,8 @@ class Requests:
             request["toolConfig"] = {"functionCallingConfig": {"mode": "ANY", "allowedFunctionNames": ["own"]}}
             called = {"functionCall": {"name": "own", "args": {"a": [1]}, "id": "1"}, "thoughtSignature": "c2ln"}
             answered = {"functionResponse": {"name": "own", "id": "1", "response": {"b": "c"}}}
-            told = [{"role": "model", "parts": [called]}, {"role": "user", "parts": [answered]}]
-            request["contents"] = [*_CONTENTS, *told]
+            history = [{"role": "model", "parts": [called]}, {"role": "user", "parts": [answered]}]
+            request["contents"] = [*_CONTENTS, *history]
         data = mutated(encode(body), rng)
         grafter = self.answers.grafter
         config = await grafter.session_config(rng.choice(("placeholder", "auto")))

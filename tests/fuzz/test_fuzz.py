@@ -91,8 +91,8 @@ async def test_a_content_of_another_kind_is_no_error_of_the_proxy_s(
     assert isinstance(outcome, Forward)
     assert outcome.exchange is not None
     read: Document = {"functionCall": {"name": "x"}, "tool_calls": []}  # or nothing would read it
-    told: Document = {"candidates": [{"content": content}, read], "choices": [{"delta": content}, read]}
-    body = encode({"response": told, **told})
+    document: Document = {"candidates": [{"content": content}, read], "choices": [{"delta": content}, read]}
+    body = encode({"response": document, **document})
     if shape.framing is Framing.SSE:
         capture = Capture(answers.grafter, outcome.exchange, "text/event-stream")
         capture.feed(b"data: %b\n\n" % body)

@@ -325,7 +325,7 @@ async def test_calls_that_must_not_run_twice_come_to_their_end_when_the_client_h
     proxy.tools.add("later", lookup, after=("send",))
     await proxy.open()
     await proxy.policy(parallel=2)
-    step = says(call("send"), call("slow"), call("send", again=True), call("later"), finish="STOP")
+    step = says(call("send"), call("slow"), call("send", redo=True), call("later"), finish="STOP")
     upstream = proxy.upstream(Scripted([step], ANSWER))
     await hung_up_while(proxy, "send", framing)
     await until(lambda: len(proxy.executors._tasks) == 1)

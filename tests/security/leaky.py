@@ -79,8 +79,8 @@ class Leaky:
         if "functionResponse" not in body:
             args = {"echo": echo} if "captured" in declared else {}
             parts += [{"functionCall": {"name": name, "args": args}} for name in declared]
-        said = {"candidates": [{"content": {"role": "model", "parts": parts}, "index": 0, "finishReason": "STOP"}]}
-        data = json.dumps(said).encode()
+        document = {"candidates": [{"content": {"role": "model", "parts": parts}, "index": 0, "finishReason": "STOP"}]}
+        data = json.dumps(document).encode()
         if "alt=sse" in path:
             return 200, "text/event-stream", b"data: " + data + b"\r\n\r\n"
         return 200, "application/json", data

@@ -86,7 +86,7 @@ def test_no_canary_is_in_anything_that_is_written(proxy: Proxy, upstream: Leaky,
     endpoint(loops, upstream.url)
     captured.tools([{"name": "captured", "description": "It."}])
     captured.policy(delivery="placeholder")
-    said: list[str] = []
+    outputs: list[str] = []
     regular = f"http://captured:{CLIENTS['password']}@{proxy.address}"
     with httpx2.Client(proxy=regular, timeout=30) as through, httpx2.Client(timeout=30) as direct:
         for name in ("loops", "captured"):
@@ -101,15 +101,20 @@ def test_no_canary_is_in_anything_that_is_written(proxy: Proxy, upstream: Leaky,
             for stream in (False, True):
                 for door in ("/v1/gemini", "/v1/responses"):
                     body = {"model": "gemini-3-flash", "input": f"{words} {stream}", "stream": stream}
-                    said.append(direct.post(f"{proxy.control.url}{door}", json=body, headers=token).text)
+                    outputs.append(direct.post(f"{proxy.control.url}{door}", json=body, headers=token).text)
 
     calls = [*loops.calls(), *captured.calls()]
     assert {call["name"] for call in calls} == {*leaky.CALLS, "captured"}
     for call in loops.calls():
         words = str(call["result"]) + str(call["error"])
         assert "***" in words or "answered 500" in words, call
-    said += [str(calls), str(loops.turns()), str(captured.turns()), str(proxy.control.ask("GET", "/v1/sessions/loops"))]
-    said.append(proxy.control.http.get("/metrics").text)
+    outputs += [
+        str(calls),
+        str(loops.turns()),
+        str(captured.turns()),
+        str(proxy.control.ask("GET", "/v1/sessions/loops")),
+    ]
+    outputs.append(proxy.control.http.get("/metrics").text)
     # they were all sent, and repeated
     asked = "".join(head for head, _ in upstream.heard)
     assert [one for one in (*CLIENTS, "gateway") if {**CLIENTS, **PROXYS}[one] not in asked] == ["password"]
@@ -123,7 +128,7 @@ def test_no_canary_is_in_anything_that_is_written(proxy: Proxy, upstream: Leaky,
     assert len(written[str(tmp_path / "recorded.flows")]) > 10_000
     assert "please fail" in proxy.log
     assert "MCP server 'leaky': on stderr: *** \\x1b[2J" in proxy.log
-    texts = {**written, "console": proxy.log, "answers": "\n".join(said)}
+    texts = {**written, "console": proxy.log, "answers": "\n".join(outputs)}
     for name, secret in {**CLIENTS, **PROXYS}.items():
         found = {place: text[at - 200 : at + 60] for place, text in texts.items() if (at := text.find(secret)) >= 0}
         assert found == {}, name

@@ -71,9 +71,9 @@ async def status(reader: asyncio.StreamReader) -> bytes:
         return (await reader.readline())[9:12]
 
 
-@pytest.mark.parametrize("said", [(), (ASK[:20],), (ASK,)], ids=["nothing", "half a head", "a request before"])
-async def test_idle_connections_give_way_to_new_ones(connections: Connections, said: tuple[bytes, ...]) -> None:
-    idle = [await connections.open(*said) for _ in range(100)]
+@pytest.mark.parametrize("pieces", [(), (ASK[:20],), (ASK,)], ids=["nothing", "half a head", "a request before"])
+async def test_idle_connections_give_way_to_new_ones(connections: Connections, pieces: tuple[bytes, ...]) -> None:
+    idle = [await connections.open(*pieces) for _ in range(100)]
     assert await status(await connections.open(ASK)) == b"200"
     async with asyncio.timeout(10):
         for reader in idle[:80]:

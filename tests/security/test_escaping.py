@@ -43,10 +43,10 @@ async def test_lines_of_an_mcp_server_s_stderr_are_too(caplog: pytest.LogCapture
     caplog.set_level(logging.INFO)
     async with McpSource("s", Server(command=sys.executable, args=["-c", script]), start_timeout=5):
         await until(lambda: "admin" in caplog.text)
-    said = [record.getMessage() for record in caplog.records if record.name == "addon.tools.mcp_connection"]
-    assert any("call approved by admin" in one for one in said)
-    assert all(one.isprintable() for one in said)
-    assert not any(one.startswith("[12:00") for one in said)
+    messages = [record.getMessage() for record in caplog.records if record.name == "addon.tools.mcp_connection"]
+    assert any("call approved by admin" in one for one in messages)
+    assert all(one.isprintable() for one in messages)
+    assert not any(one.startswith("[12:00") for one in messages)
 
 
 def test_a_traceback_is_indented(caplog: pytest.LogCaptureFixture) -> None:
@@ -80,10 +80,10 @@ def test_the_console_keeps_mitmproxy_s_colours_alone() -> None:
 
 def test_commands_print_it_spelled_out(capsys: pytest.CaptureFixture[str]) -> None:
     output.print_json({"text": FORGED, FORGED: 1})
-    shown = capsys.readouterr().out
-    assert json.loads(shown) == {"text": FORGED, FORGED: 1}
-    assert len(shown.splitlines()) == 4
-    assert all(line.isprintable() for line in shown.splitlines())
+    printed = capsys.readouterr().out
+    assert json.loads(printed) == {"text": FORGED, FORGED: 1}
+    assert len(printed.splitlines()) == 4
+    assert all(line.isprintable() for line in printed.splitlines())
     output.note(FORGED)
     assert capsys.readouterr().err == f"toolgraft: {SPELLED}\n"
     assert output.plain(FORGED) == SPELLED

@@ -78,11 +78,11 @@ async def test_a_changed_tool_is_held_back_until_it_is_accepted(
         with pytest.raises(ToolError, match="there is no tool 'read'"):
             await source.call("read", {}, call_id="c")
         assert "the tool 'read' is held back: its description changed" in caplog.text
-        (held,) = server.pins.held_back()
-        assert '\n- "description": "Reads a file.",\n+ "description"' in held.diff
+        (changed,) = server.pins.held_back()
+        assert '\n- "description": "Reads a file.",\n+ "description"' in changed.diff
         news: list[int] = []
         source.changed = lambda: news.append(1)
-        server.pins.accept("files", "read", held.digest)
+        server.pins.accept("files", "read", changed.digest)
         assert news == [1]
         assert await names(source) == ["renew", "read"]
         assert await source.call("read", {}, call_id="c") == "done"
@@ -156,13 +156,13 @@ async def test_what_cannot_be_kept_is_not_accepted(tmp_path: Path) -> None:
     pins = Pins(tmp_path / "pins.json", full)
     key = pins.add("files")
     pins.update(key, {"read": READ}, unheard)
-    (held,) = pins.update(key, {"read": EVIL}, unheard)
+    (changed,) = pins.update(key, {"read": EVIL}, unheard)
     store, settings = MemoryStore(), Settings(state=tmp_path)
     app = create_app(store=store, settings=settings, token=None, metrics=Metrics(), version="1", pins=pins)
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://127.0.0.1:8741") as client:
-        answer = await client.post("/v1/mcp/accept", json={"server": "files", "tool": "read", "digest": held.digest})
+        answer = await client.post("/v1/mcp/accept", json={"server": "files", "tool": "read", "digest": changed.digest})
     assert (answer.status_code, "stays held back: No space left" in answer.text) == (503, True)
-    assert pins.held_back() == [held]
+    assert pins.held_back() == [changed]
 
 
 async def test_the_control_api_shows_and_accepts_them(tmp_path: Path) -> None:
@@ -173,10 +173,10 @@ async def test_the_control_api_shows_and_accepts_them(tmp_path: Path) -> None:
     store, settings = MemoryStore(), Settings(state=tmp_path)
     app = create_app(store=store, settings=settings, token=None, metrics=Metrics(), version="1", pins=pins)
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://127.0.0.1:8741") as client:
-        (held,) = (await client.get("/v1/mcp/held")).json()["items"]
-        assert (held["server"], held["tool"], held["fields"]) == ("files", "read", ["description"])
-        assert "evil.example" in held["diff"]
-        chosen = {name: held[name] for name in ("server", "tool", "digest")}
+        (changed,) = (await client.get("/v1/mcp/held")).json()["items"]
+        assert (changed["server"], changed["tool"], changed["fields"]) == ("files", "read", ["description"])
+        assert "evil.example" in changed["diff"]
+        chosen = {name: changed[name] for name in ("server", "tool", "digest")}
         assert (await client.post("/v1/mcp/accept", json=chosen | {"digest": "0"})).status_code == 409
         assert (await client.post("/v1/mcp/accept", json=chosen | {"tool": "write"})).status_code == 404
         assert (await client.post("/v1/mcp/accept", json=chosen)).status_code == 204

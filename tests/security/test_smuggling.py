@@ -32,7 +32,7 @@ async def lookup(what: str = "it") -> str:
 Json = dict[str, Any]
 
 
-def said(text: str) -> bytes:
+def response(text: str) -> bytes:
     document = {"candidates": [{"content": {"role": "model", "parts": [{"text": text}]}, "finishReason": "STOP"}]}
     return answer(json.dumps(document).encode())
 
@@ -55,9 +55,9 @@ class Surplus:
                 lines = head.decode().split("\r\n")
                 who = next((line.partition(": ")[2] for line in lines if line.lower().startswith(NAMES)), "")
                 asked.append(who)
-                writer.write(said(f"for {who}"))
+                writer.write(response(f"for {who}"))
                 if self.surplus:
-                    writer.write(said(f"surplus of {who}"))
+                    writer.write(response(f"surplus of {who}"))
                 await writer.drain()
         finally:
             writer.close()

@@ -384,8 +384,8 @@ async def test_a_token_for_one_session_asks_in_that_one_alone(door: Client, hous
         assert (await door.request(method, where, headers=token)).status_code == 404
         named = await door.request(method, where, headers=token | {"x-graft-session": "other"})
         assert named.status_code == 403
-    shown = await door.get(f"/v1/responses/{theirs.json()['id']}", headers={"x-graft-session": "other"})
-    assert shown.status_code == 200
+    reply = await door.get(f"/v1/responses/{theirs.json()['id']}", headers={"x-graft-session": "other"})
+    assert reply.status_code == 200
     assert b"of_mine" in house.outside.requests[0].body
 
 

@@ -53,7 +53,7 @@ async def graft() -> AsyncIterator[Graft]:
     await store.close()
 
 
-async def seen(graft: Graft, framing: str, document: bytes) -> bytes:
+async def visible(graft: Graft, framing: str, document: bytes) -> bytes:
     """What the client gets."""
     to, kind, form = FRAMINGS[framing]
     capture = Capture(graft.grafter, await graft.exchange({"contents": [user("hi")]}, to), kind)
@@ -71,7 +71,7 @@ async def seen(graft: Graft, framing: str, document: bytes) -> bytes:
 @pytest.mark.parametrize("value", ARGS)
 async def test_no_call_is_shown(graft: Graft, framing: str, key: str, value: str) -> None:
     await graft.tools(WEATHER)
-    assert_hidden(await seen(graft, framing, event(KEYS[key], ARGS[value])))
+    assert_hidden(await visible(graft, framing, event(KEYS[key], ARGS[value])))
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-32", "utf-8-sig"])
@@ -79,14 +79,14 @@ async def test_no_call_is_shown(graft: Graft, framing: str, key: str, value: str
 async def test_no_call_is_shown_in_another_encoding(graft: Graft, framing: str, encoding: str) -> None:
     """Clients guess it."""
     await graft.tools(WEATHER)
-    assert_hidden(await seen(graft, framing, event(KEYS["camel"], b"1").decode().encode(encoding)))
+    assert_hidden(await visible(graft, framing, event(KEYS["camel"], b"1").decode().encode(encoding)))
 
 
 @pytest.mark.parametrize("key", ["camel", "snake"])
 async def test_no_call_is_shown_in_lines_of_an_event_that_are_not_data(graft: Graft, key: str) -> None:
     """A line break within the event's JSON leaves data that cannot be read, and a line with the call."""
     await graft.tools(WEATHER)
-    assert_hidden(await seen(graft, "sse", event(KEYS[key], b"1").replace(b'{"function', b'{\n"function')))
+    assert_hidden(await visible(graft, "sse", event(KEYS[key], b"1").replace(b'{"function', b'{\n"function')))
 
 
 def assert_hidden(given: bytes) -> None:

@@ -53,12 +53,12 @@ async def test_a_session_belongs_to_its_user_unless_it_is_shared(
 
 async def test_who_signed_in_is_the_user_whatever_the_tunnel_or_a_header_says(make: Make) -> None:
     hooks = make()
-    said = {"proxy-authorization": "Basic Ym9iOng="}  # bob:x
-    tunnel = request(f"https://{GOOGLE}/", headers=said, method="CONNECT")
+    proxy_headers = {"proxy-authorization": "Basic Ym9iOng="}  # bob:x
+    tunnel = request(f"https://{GOOGLE}/", headers=proxy_headers, method="CONNECT")
     tunnel.metadata["proxyauth"] = ("alice", "password")
     await hooks.call("http_connect", tunnel)
     assert tunnel.response is None
-    for headers in ({}, said):
+    for headers in ({}, proxy_headers):
         flow = request(headers=headers, client=tunnel.client_conn)
         flow.metadata["proxyauth"] = ("alice", "password")
         await hooks.ask(flow)

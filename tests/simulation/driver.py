@@ -71,7 +71,7 @@ class Loop:
         self.results = iter(results)
         request = exchange.wire.read(sent.body)
         self.machine = AnswerMachine(exchange, grafter.settings, grafter.store.clock, Runs(), request)
-        self.shown = b""
+        self.visible = b""
         self.following: Effect | None = None
 
     async def parts(self, hangup: HangUp | None = None) -> list[Document]:
@@ -97,24 +97,24 @@ class Loop:
                 left -= 1
                 out = chunk if self.machine.passes(chunk) else self.machine.feed(chunk)
                 if isinstance(out, bytes):
-                    self.shown += out
+                    self.visible += out
                 else:
                     await self._perform(out)
             await self._perform(self.machine.finish())
         if hangup is not None:
             return await self._broken(hangup)
-        return _flat(_parts(self.exchange, _data(self.shown) if streams else [self.shown]))
+        return _flat(_parts(self.exchange, _data(self.visible) if streams else [self.visible]))
 
     async def _broken(self, hangup: HangUp) -> list[Document]:
         await self._perform(self.machine.hung_up())
         self.machine.close()
         await note_broken(self.grafter, self.machine)
-        return hangup.kept(_parts(self.exchange, _data(self.shown)))
+        return hangup.kept(_parts(self.exchange, _data(self.visible)))
 
     async def _perform(self, effects: Iterable[Effect]) -> None:
         for effect in effects:
             if isinstance(effect, Show):
-                self.shown += effect.data
+                self.visible += effect.data
             elif isinstance(effect, (Send, Wait)):
                 self.following = effect
             else:

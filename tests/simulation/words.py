@@ -101,7 +101,7 @@ def asked(rng: random.Random, kind: Kind, *, first: bool = False) -> str:
     return text if rng.random() < 0.7 else f"{text} {_filled(rng, _ASKS)}"
 
 
-def said(rng: random.Random, kind: Kind, *, busy: bool) -> str:
+def model_words(rng: random.Random, kind: Kind, *, busy: bool) -> str:
     """What a model says; `busy`: after it has called a tool."""
     if kind == "few":
         return rng.choice(_SAID)

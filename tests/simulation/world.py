@@ -73,7 +73,7 @@ class World:
         self.broken_off = 0  # answers, of which the client has kept something
         self._jobs = itertools.count(1)
         self._marks = itertools.count(1)
-        self._said: list[tuple[str, int, tuple[tuple[str, ...], ...], tuple[Did, ...]]] = []
+        self._record: list[tuple[str, int, tuple[tuple[str, ...], ...], tuple[Did, ...]]] = []
 
     async def run(self, habits: Sequence[Habits], steps: int) -> None:
         """Each chat takes about so many steps, in any order."""
@@ -95,10 +95,10 @@ class World:
                 chat.edit(rng, words.edited(rng, kind))
             elif deed in ("cut", "compact"):
                 chat.cut(rng, _SUMMARY if deed == "compact" else "")
-            again = (deed == "regenerate" and chat.regenerate()) or (
+            repeats = (deed == "regenerate" and chat.regenerate()) or (
                 deed == "otherwise" and chat.ask_otherwise(words.asked(rng, kind, first=len(chat.turns) < 3))
             )
-            if again:
+            if repeats:
                 await self._answered(chat)
                 return
         chat.ask(words.asked(rng, kind, first=not chat.turns))
@@ -109,8 +109,8 @@ class World:
         sent = await self._sent(chat)
         habits, rng = chat.habits, self.rng
         calls = self._calls() if rng.random() < 0.5 else []
-        text = words.said(rng, habits.words, busy=bool(calls))
-        begun = words.said(rng, habits.words, busy=True) if calls and rng.random() < 0.3 else ""
+        text = words.model_words(rng, habits.words, busy=bool(calls))
+        begun = words.model_words(rng, habits.words, busy=True) if calls and rng.random() < 0.3 else ""
         did = tuple(call[0] for call in calls)
         if rng.random() < habits.hasty:
             await self._broken_off(chat, sent, text, begun, calls)
@@ -166,14 +166,14 @@ class World:
     async def _respond(self, chat: Chat, calls: Sequence[Call]) -> None:
         """The client answers the calls that it was given, and the model says what came of it."""
         results = {(name, args): json.loads(result) for (name, args, result), _, _ in calls}
-        shown = [part["functionCall"] for part in chat.turns[-1].parts if "functionCall" in part]
+        calls_shown = [part["functionCall"] for part in chat.turns[-1].parts if "functionCall" in part]
         answers = []
-        for call in shown:
+        for call in calls_shown:
             answer = {"name": call["name"], "response": results[call["name"], _json(call.get("args") or {})]}
             answers.append({"functionResponse": {**({"id": call["id"]} if "id" in call else {}), **answer}})
         chat.turns.append(Turn("user", tuple(answers), is_ordinary=False))
         sent = await self._sent(chat)
-        text = words.said(self.rng, chat.habits.words, busy=True)
+        text = words.model_words(self.rng, chat.habits.words, busy=True)
         self._keep(chat, await captured(self.grafter, sent, self._answer(chat.habits, text)), (), 0)
 
     def _keep(self, chat: Chat, parts: Sequence[Document], did: tuple[Did, ...], hidden: int) -> None:
@@ -186,7 +186,7 @@ class World:
                     part["functionCall"] = {k: v for k, v in part["functionCall"].items() if k != "id"}
             kept = [part for part in kept if part.get("text") != "" and not part.get("thought")]
         chat.turns.append(Turn("model", tuple(kept), did, hidden))
-        self._said.append((chat.habits.account, chat.number, tuple(turn.visible for turn in chat.turns), did))
+        self._record.append((chat.habits.account, chat.number, tuple(turn.visible for turn in chat.turns), did))
 
     # --- the model ------------------------------------------------------------------------------------------------
 
@@ -290,9 +290,9 @@ class World:
 
     def _judge(self, chat: Chat, sent: Sequence[Document]) -> None:
         habits = chat.habits
-        told = list(_told(sent))
+        upstream = list(_upstream_calls(sent))
         tally = self.tallies[habits.words, habits.tells, chat.state]
-        for number, (expected, found) in enumerate(itertools.zip_longest(_true(chat.turns), told, fillvalue=None)):
+        for number, (expected, found) in enumerate(itertools.zip_longest(_true(chat.turns), upstream, fillvalue=None)):
             assert expected is not None, "the client's user turns stay what they are"
             left = list(found or ())
             for turn in expected:
@@ -317,8 +317,12 @@ class World:
             if chat.edited_at is None or at < chat.edited_at:
                 continue
             visible = tuple(one.visible for one in chat.turns[: at + 1])
-            for account, _, said, did in self._said:
-                if account == chat.habits.account and said[-len(visible) :] == visible and set(found) <= set(did):
+            for account, _, visible_turns, did in self._record:
+                if (
+                    account == chat.habits.account
+                    and visible_turns[-len(visible) :] == visible
+                    and set(found) <= set(did)
+                ):
                     return True
         return False
 
@@ -337,7 +341,7 @@ def _true(turns: Sequence[Turn]) -> Iterator[list[Turn]]:
         yield here
 
 
-def _told(contents: Sequence[Document]) -> Iterator[list[Did]]:
+def _upstream_calls(contents: Sequence[Document]) -> Iterator[list[Did]]:
     """The calls with their results that stand after each of the user's ordinary turns, in what goes upstream."""
     here: list[Did] | None = None
     waiting: list[Document] = []
