@@ -239,7 +239,7 @@ OPTIONS: tuple[Option, ...] = (
         str,
         "4096",
         "How many connections the control API may have at once, and all ports of the proxy together (8 or more). Fewer "
-        "if there are not enough file descriptors.",
+        "if there are not enough file descriptors. Beyond it the longest idle one is closed for a new one.",
     ),
     Option(
         "graft_max_headers",
@@ -251,7 +251,8 @@ OPTIONS: tuple[Option, ...] = (
         "graft_header_timeout",
         str,
         "10",
-        "How many seconds the headers of a request to the control API may take (more than 0, at most 3600).",
+        "How many seconds the headers of a request may take, at the control API and at the proxy's ports (more than 0, "
+        "at most 3600).",
     ),
     Option(
         "graft_max_body",
