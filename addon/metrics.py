@@ -33,29 +33,29 @@ class Metrics(Collector):
         self.registry.register(self)
         ProcessCollector(registry=self.registry)
 
-    def request(self, surface: str, operation: str) -> None:
+    def count_request(self, surface: str, operation: str) -> None:
         """Count a client's request to a surface."""
         self._requests[surface, operation] += 1
 
-    def captured(self, n: int = 1) -> None:
+    def count_captured(self, n: int = 1) -> None:
         """Count stored calls of grafted tools."""
         self._calls["captured"] += n
 
-    def answered(self, outcome: str) -> None:
+    def count_answered(self, outcome: str) -> None:
         """Count an answered call; `outcome` is its status (`done`, `failed`, …)."""
         self._calls[outcome] += 1
 
-    def loop(self, outcome: str, rounds: int) -> None:
+    def count_loop(self, outcome: str, rounds: int) -> None:
         """Count a finished loop, and its requests upstream."""
         self._loops[outcome] += 1
         self._rounds += rounds
 
-    def tokens(self, prompt: int, output: int) -> None:
+    def count_tokens(self, prompt: int, output: int) -> None:
         """Count the tokens of all requests of a loop, as the service reports them."""
         self._tokens["prompt"] += prompt
         self._tokens["output"] += output
 
-    def ledger_hits(self, n: int = 1) -> None:
+    def count_ledger_hits(self, n: int = 1) -> None:
         """Count visible turns that were replaced by their true turns."""
         self._ledger_hits += n
 

@@ -143,12 +143,12 @@ class Calls(abc.ABC):
     # --- requests that are sent again -------------------------------------------------------------------------
 
     @abc.abstractmethod
-    async def broke_off(self, session: str, turn_id: str) -> bool:
+    async def mark_broken_off(self, session: str, turn_id: str) -> bool:
         """Note that the answer with this turn ended unfinished now. False, without a write: there is no such turn, it
         was delivered, or this was noted before. Event `turn.updated`."""
 
     @abc.abstractmethod
-    async def delivered(self, session: str, turn_id: str) -> bool:
+    async def mark_delivered(self, session: str, turn_id: str) -> bool:
         """Note that the client has the whole turn. False, without a write: there is no such turn, or this was noted
         before. Event `turn.updated`."""
 

@@ -68,11 +68,11 @@ class Responses(abc.ABC):
     # --- undelivered answers: as answers of loops that broke off, see `store.calls` ---------------------------
 
     @abc.abstractmethod
-    async def handed_over(self, session: str, response_id: str) -> None:
+    async def mark_handed_over(self, session: str, response_id: str) -> None:
         """Note that the client has the answer: the same request is a new one from now on. Idempotent."""
 
     @abc.abstractmethod
-    async def not_handed_over(self, session: str, response_id: str) -> None:
+    async def mark_not_handed_over(self, session: str, response_id: str) -> None:
         """Note that the client will not get the answer, as of now. Does nothing if there is no such answer, or this was
         noted before."""
 

@@ -8,16 +8,16 @@ from addon.metrics import Metrics
 
 def test_what_was_counted_is_on_the_page() -> None:
     metrics = Metrics()
-    metrics.request("developer", "generateContent")
-    metrics.request("developer", "generateContent")
-    metrics.request("vertex", "countTokens")
-    metrics.captured(3)
-    metrics.answered("done")
-    metrics.ledger_hits(2)
+    metrics.count_request("developer", "generateContent")
+    metrics.count_request("developer", "generateContent")
+    metrics.count_request("vertex", "countTokens")
+    metrics.count_captured(3)
+    metrics.count_answered("done")
+    metrics.count_ledger_hits(2)
     metrics.error("store")
-    metrics.loop("answered", 3)
-    metrics.loop("hung_up", 1)
-    metrics.tokens(10, 4)
+    metrics.count_loop("answered", 3)
+    metrics.count_loop("hung_up", 1)
+    metrics.count_tokens(10, 4)
     page = metrics.render().decode()
     for line in (
         'toolgraft_requests_total{operation="generateContent",surface="developer"} 2.0',
@@ -38,7 +38,7 @@ def test_what_was_counted_is_on_the_page() -> None:
 
 def test_two_proxies_of_one_process_count_for_themselves() -> None:
     first, second = Metrics(), Metrics()
-    first.ledger_hits()
+    first.count_ledger_hits()
     assert "toolgraft_ledger_hits_total 0.0" in second.render().decode()
 
 

@@ -131,18 +131,18 @@ class Conversations:
             ) from None
         except UnknownResponse:
             raise _not_found(str(conversation.previous)) from None
-        handover.stored(response_id)
+        handover.mark_stored(response_id)
         try:
             await self.store.sync()
         except Exception:  # the client gets an error, so the conversation must not contain the response
             try:
                 await self.store.take_back(response.session, response_id, head=head)
-                handover.withdrawn()
+                handover.mark_withdrawn()
             except Exception as error:
                 logger.warning("the response to a failed request could not be removed from its conversation: %s", error)
             await handover.settle(whole=False)
             raise
-        await handover.durable()
+        await handover.mark_durable()
 
 
 def _not_found(response_id: str) -> Problem:

@@ -43,7 +43,7 @@ class Handover:
         logger.info("session %s: a request was sent again and gets the stored answer", self._session)
         for turn_id in (await self._store.response(self._session, self._response_id)).turns:
             # Delivered with the answer: the next request like this one is new.
-            await self._store.delivered(self._session, turn_id)
+            await self._store.mark_delivered(self._session, turn_id)
         await self._store.sync()  # a failed sync may be why the answer did not reach the client
         return answer
 
@@ -56,20 +56,20 @@ class Handover:
         """The record that is stored with the response until the client has the answer."""
         return None if self._proxy_id is None else UndeliveredAnswer(self._key, self._proxy_id, answer)
 
-    def stored(self, response_id: str) -> None:
+    def mark_stored(self, response_id: str) -> None:
         """Note that the response is in the store, with the results of its tools."""
         self._is_stored = True
         if self._proxy_id is not None:
             self._response_id = response_id
 
-    def withdrawn(self) -> None:
+    def mark_withdrawn(self) -> None:
         """Note that the response was removed again. A retry reuses the results of its loops."""
         self._is_stored, self._response_id = False, None
 
-    async def durable(self) -> None:
+    async def mark_durable(self) -> None:
         """Note that the stored response is on disk."""
         for runner in self.runners:
-            await runner.handed_over()
+            await runner.settle_handover()
         self.runners.clear()
 
     async def settle(self, *, whole: bool) -> None:
@@ -78,10 +78,10 @@ class Handover:
             return
         self._is_settled = True
         for runner in self.runners:
-            await runner.handed_over(whole or self._is_stored)
+            await runner.settle_handover(whole or self._is_stored)
         if self._response_id is None:
             return
-        note = self._store.handed_over if whole else self._store.not_handed_over
+        note = self._store.mark_handed_over if whole else self._store.mark_not_handed_over
         try:
             await note(self._session, self._response_id)
         except StoreUnavailable as error:

@@ -56,15 +56,15 @@ class Capture:
         """End a stream cleanly. Returns the client's last bytes."""
         return self._fed(self._stream.flush()) + self._done(self.machine.finish())
 
-    def hung_up(self) -> None:
+    def on_hangup(self) -> None:
         """The client has hung up. Running calls go on: their answers are for a later request."""
-        self._done(self.machine.hung_up())
+        self._done(self.machine.on_hangup())
         self._background.complete()
         # Noted even if the end was written: the client may not have read it.
         run_now(note_beginnings(self.grafter, self.machine))
-        self.handed_over(self._ended)
+        self.settle_handover(self._ended)
 
-    def handed_over(self, whole: bool) -> None:
+    def settle_handover(self, whole: bool) -> None:
         """Note whether the client has the whole answer; if not, it never will."""
         run_now((note_delivered if whole and self._ended else note_broken)(self.grafter, self.machine))
 

@@ -129,7 +129,7 @@ class Grafter:
         the store or the graft fails, the settings say what happens. `asker`: who asks, as in `history.asker`, or a
         digest of that; only the digest is kept. `url`: the client's URL. `takes_ids`: whether this version of the API
         knows ids of calls."""
-        self.metrics.request(target.surface, target.operation)
+        self.metrics.count_request(target.surface, target.operation)
         try:
             try:
                 outcome = await self._request(target, config, body, asker, takes_ids, hangup)
@@ -293,7 +293,7 @@ class Grafter:
             hits = await look_up()
         if not hits:
             return hits
-        self.metrics.ledger_hits(len(hits))
+        self.metrics.count_ledger_hits(len(hits))
         if on_pending is None or not _is_pending(config, request, hits):
             return hits
         waited = await self._wait_for_running(config, look_up, request, hits, hangup)

@@ -178,7 +178,7 @@ class AnswerMachine:
         """An event that clients ignore; b"" if the answer is not a stream."""
         return self._writer.keepalive()
 
-    def hung_up(self) -> list[Effect]:
+    def on_hangup(self) -> list[Effect]:
         """The client has hung up. Its turn is complete if its end was sent: some clients stop reading there."""
         if self.is_over or not self._writer.streams or not self._writer.has_written_end:
             return []
@@ -458,7 +458,7 @@ class AnswerMachine:
         """The answer is too long: the rest of it is not read."""
         return self.fail(502, "UNAVAILABLE", words)
 
-    def store_failed(self) -> list[Effect] | None:
+    def on_store_failure(self) -> list[Effect] | None:
         """The effects to perform instead of a failed Save and everything after it; None: go on, as the settings say. In
         neither case does the client get an unknown call: its turn is not found again, and nothing else is lost."""
         self._journal.forget_ended()
@@ -466,7 +466,7 @@ class AnswerMachine:
             return None
         return self.fail(503, "UNAVAILABLE", STORE_FAILED)
 
-    def refused(self, status: int, body: bytes) -> list[Effect]:
+    def on_refusal(self, status: int, body: bytes) -> list[Effect]:
         """Handle an upstream status other than 200. The client receives it unchanged, or as an error event if its
         stream has begun. In a later round a status that is not an error is useless to the client, and becomes a 502."""
         if self.rounds > 1 and not 400 <= status < 600:

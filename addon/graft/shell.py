@@ -45,16 +45,16 @@ async def record(grafter: Grafter, machine: AnswerMachine, effect: Effect) -> li
 async def _save(grafter: Grafter, save: Save) -> None:
     await grafter.store.save_turn(save.turn, save.calls, save.keys)
     if save.calls:
-        grafter.metrics.captured(len(save.calls))
+        grafter.metrics.count_captured(len(save.calls))
     for call in save.calls:
         if call.status.final:  # the call failed at once
-            grafter.metrics.answered(call.status)
+            grafter.metrics.count_answered(call.status)
 
 
 def store_failed(grafter: Grafter, machine: AnswerMachine, error: StoreUnavailable) -> list[Effect] | None:
     """Handle a store that fails during an answer. Returns what `record` returns."""
     grafter.metrics.error("store")
-    instead = machine.store_failed()
+    instead = machine.on_store_failure()
     if instead is None:
         grafter.warn(f"the store failed, an answer is not remembered: {error}")
     else:
@@ -78,7 +78,7 @@ async def note_delivered(grafter: Grafter, machine: AnswerMachine) -> None:
     """Note that the client has the whole answer, so that a repeated request gets a new one. Never raises."""
     try:
         for turn_id in machine.complete:
-            await grafter.store.delivered(machine.exchange.config.session, turn_id)
+            await grafter.store.mark_delivered(machine.exchange.config.session, turn_id)
     except StoreUnavailable as error:
         logger.warning("an answer that the client has is not noted so: %s", error)
     except Exception as error:
@@ -100,7 +100,7 @@ async def note_broken(grafter: Grafter, machine: AnswerMachine) -> None:
     await note_beginnings(grafter, machine)
     try:
         for turn_id in machine.unsettled:
-            await grafter.store.broke_off(machine.exchange.config.session, turn_id)
+            await grafter.store.mark_broken_off(machine.exchange.config.session, turn_id)
     except StoreUnavailable as error:
         logger.warning("an answer that broke off cannot be taken over by a retry: %s", error)
     except Exception as error:

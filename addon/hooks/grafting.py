@@ -212,7 +212,7 @@ class Grafting:
         if framing is Framing.JSON:
             return  # replayed: the whole body is present already
         grafted.capture = Capture(runtime.grafter, grafted.exchange, _content_type(flow.response), redaction_of(flow))
-        on_handover[flow] = grafted.capture.handed_over
+        on_handover[flow] = grafted.capture.settle_handover
         if flow.response.data.content is not None:
             return
         bodies = self.recorded.get(flow)
@@ -277,7 +277,7 @@ class Grafting:
         capture = grafted.capture or Capture(
             runtime.grafter, grafted.exchange, _content_type(flow.response), redaction_of(flow)
         )
-        on_handover[flow] = capture.handed_over
+        on_handover[flow] = capture.settle_handover
         return self._capture(flow, flow.response, grafted, runtime, capture, body)
 
     async def _capture(
@@ -312,7 +312,7 @@ class Grafting:
         stage = self._unregister(flow)
         if grafted is not None and grafted.capture is not None:
             on_handover.pop(flow)
-            grafted.capture.hung_up()
+            grafted.capture.on_hangup()
         elif isinstance(stage, CopiedStream):
             stage.stop()
 

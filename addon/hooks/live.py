@@ -123,7 +123,7 @@ class LiveHooks:
         if self.lifecycle.filter is not None and not flowfilter.match(self.lifecycle.filter, flow):
             return
         await runtime.ready.wait()
-        runtime.grafter.metrics.request(route.target.surface, route.target.operation)
+        runtime.grafter.metrics.count_request(route.target.surface, route.target.operation)
         try:
             config = await runtime.grafter.session_config(route.session)
         except EXCHANGE_FAILED as error:

@@ -116,7 +116,7 @@ class Looping:
         answering = runtime.loops.answer(
             runner, lambda: not flow.live, lambda: flow.response is not None and bool(flow.response.stream)
         )
-        on_handover[flow] = answering.handed_over
+        on_handover[flow] = answering.settle_handover
         return answering
 
     def responseheaders(self, flow: http.HTTPFlow) -> None:

@@ -152,7 +152,7 @@ class LiveSession:
             for call in live_step.calls:
                 self._send_response(call.call_id, response_of(None, f"the call could not be stored: {STORE_FAILED}"))
             return
-        self.grafter.metrics.captured(len(live_step.calls))
+        self.grafter.metrics.count_captured(len(live_step.calls))
         step = RunningStep()
         if live_step.number >= self.config.max_rounds and not passthrough:
             await self._refuse(live_step)

@@ -2,7 +2,7 @@
 one answer of it all.
 
 `Runner.output` yields a `Head` and then the bytes of the answer's body. Closing it, as when the client hangs up,
-cancels the running calls and ends the requests. A finished answer counts as delivered once `handed_over` is called;
+cancels the running calls and ends the requests. A finished answer counts as delivered once `settle_handover` is called;
 until then the same request, sent again, gets the rest of it.
 """
 
@@ -126,7 +126,7 @@ class Runner:
         if self._is_closed:
             return
         self._is_closed = True
-        async for _ in self._perform(self.machine.hung_up()):
+        async for _ in self._perform(self.machine.on_hangup()):
             pass  # these effects concern the records alone
         self.machine.close()
         self._count()
@@ -151,7 +151,7 @@ class Runner:
         """The ids of the turns that ended cleanly."""
         return self.machine.complete
 
-    async def handed_over(self, whole: bool = True) -> None:
+    async def settle_handover(self, whole: bool = True) -> None:
         """Note that the client has the whole answer, or never will. An answer that broke off was noted before."""
         if self._ended:
             await (note_delivered if whole else note_broken)(self.grafter, self.machine)
@@ -224,9 +224,9 @@ class Runner:
 
     def _count(self) -> None:
         metrics, usage = self.grafter.metrics, self.machine.usage
-        metrics.loop(self._outcome, len(usage))
+        metrics.count_loop(self._outcome, len(usage))
         if len(usage) > 1:
-            metrics.tokens(sum(map(prompt_of, usage)), sum(map(output_of, usage)))
+            metrics.count_tokens(sum(map(prompt_of, usage)), sum(map(output_of, usage)))
 
     # --- requests upstream ------------------------------------------------------------------------------------
 
@@ -250,7 +250,7 @@ class Runner:
                 now = self.grafter.store.clock()
                 pause = None if is_last else pause_after(answer.status, answer.headers, refusal, attempt, now=now)
                 if pause is None:
-                    async for out in self._perform(self.machine.refused(answer.status, refusal)):
+                    async for out in self._perform(self.machine.on_refusal(answer.status, refusal)):
                         yield out
                     return
             except (httpx2.RequestError, BadAnswer) as error:

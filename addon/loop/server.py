@@ -85,7 +85,7 @@ class LoopAnswer:
             self.was_caught_up = not self._pieces and self._streams()
             self._task.cancel()
 
-    def handed_over(self, whole: bool) -> None:
+    def settle_handover(self, whole: bool) -> None:
         """The client has received the whole answer, or hung up before. To be called once."""
         if self._ended:  # otherwise the cancelled loop settles it
             self._settle(whole)
@@ -128,7 +128,7 @@ class LoopServer:
         return answer
 
     def _settle(self, runner: Runner, whole: bool) -> None:
-        task = asyncio.ensure_future(runner.handed_over(whole))
+        task = asyncio.ensure_future(runner.settle_handover(whole))
         self._settling.add(task)
         task.add_done_callback(self._settling.discard)
 
@@ -174,7 +174,7 @@ async def _answer(runner: Runner, answer: LoopAnswer) -> None:
         await output.aclose()
         await runner.cut_off()
         if not answer.stopping:
-            await runner.handed_over(answer.was_caught_up)
+            await runner.settle_handover(answer.was_caught_up)
             raise
         for out in runner.stopped():
             await send(out)

@@ -10,7 +10,7 @@ from store.models import Call, Document, Turn
 
 
 class MemoryRetries(MemoryCalls):
-    async def broke_off(self, session: str, turn_id: str) -> bool:
+    async def mark_broken_off(self, session: str, turn_id: str) -> bool:
         self._check_open()
         entry = self._ledger(session).turns.get(turn_id)
         if entry is None or (turn := rules.broken_off(entry.turn, steady=self._clocks.steady())) is None:
@@ -18,7 +18,7 @@ class MemoryRetries(MemoryCalls):
         self._put_turn(entry, turn)
         return True
 
-    async def delivered(self, session: str, turn_id: str) -> bool:
+    async def mark_delivered(self, session: str, turn_id: str) -> bool:
         self._check_open()
         ledger = self._ledger(session)
         entry = ledger.turns.get(turn_id)
@@ -43,11 +43,11 @@ class MemoryRetries(MemoryCalls):
                 return turn, [self._taken_over(call_id, proxies | {proxy_id}, proxy_id) for call_id in entry.calls]
         return None
 
-    async def handed_over(self, session: str, response_id: str) -> None:
+    async def mark_handed_over(self, session: str, response_id: str) -> None:
         self._check_open()
         self._unsent.pop((session, response_id), None)
 
-    async def not_handed_over(self, session: str, response_id: str) -> None:
+    async def mark_not_handed_over(self, session: str, response_id: str) -> None:
         self._check_open()
         stored = self._unsent.get((session, response_id))
         if stored is not None and stored.broke_off is None:

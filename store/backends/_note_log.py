@@ -62,7 +62,7 @@ class NoteLog:
         """The noted keys of a session, each with its chain."""
         return self._chains.get(session, {})
 
-    def written(self) -> None:
+    def clear(self) -> None:
         """Forget all notes: they are in the database."""
         self.notes.clear()
         self._chains.clear()

@@ -375,7 +375,7 @@ class Transaction:
             self._roll_back()
             self._store._fail(failure)
         if self._written_notes:
-            self._written_notes.written()
+            self._written_notes.clear()
         for session, turn_ids, keys in self._ledger_writes:
             self._store._note(session, turn_ids, keys)
         self._store._after_commit(self)

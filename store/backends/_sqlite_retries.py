@@ -18,7 +18,7 @@ BY_KEY = """
 
 
 class SqliteRetries(SqliteCalls):
-    async def broke_off(self, session: str, turn_id: str) -> bool:
+    async def mark_broken_off(self, session: str, turn_id: str) -> bool:
         with Transaction(self) as tx:
             seq, turn = _turn(tx, session, turn_id)
             if turn is None or (turn := rules.broken_off(turn, steady=tx.times.steady)) is None:
@@ -26,7 +26,7 @@ class SqliteRetries(SqliteCalls):
             _put_turn(tx, seq, turn)
         return True
 
-    async def delivered(self, session: str, turn_id: str) -> bool:
+    async def mark_delivered(self, session: str, turn_id: str) -> bool:
         with Transaction(self) as tx:
             seq, turn = _turn(tx, session, turn_id)
             if turn is None or (turn := rules.delivered(turn)) is None:
@@ -71,11 +71,11 @@ class SqliteRetries(SqliteCalls):
                 calls.append(after or call)
         return turn, calls
 
-    async def handed_over(self, session: str, response_id: str) -> None:
+    async def mark_handed_over(self, session: str, response_id: str) -> None:
         with Transaction(self) as tx:
             forget_answer(tx, session, response_id)
 
-    async def not_handed_over(self, session: str, response_id: str) -> None:
+    async def mark_not_handed_over(self, session: str, response_id: str) -> None:
         with Transaction(self) as tx:
             tx.db.execute(
                 "UPDATE unsent SET broke_off = ? WHERE session = ? AND response_id = ? AND broke_off IS NULL",

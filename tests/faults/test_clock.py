@@ -127,11 +127,11 @@ async def test_leases_do_not_feel_the_wall_clock(store: Store, machine: Machine,
 async def test_an_answer_that_broke_off_is_found_for_as_long_as_time_passes(store: Store, machine: Machine) -> None:
     turn = a_turn("t1", request_key=b"key", proxy_id="p1")
     await store.save_turn(turn)
-    await store.broke_off("one", "t1")
+    await store.mark_broken_off("one", "t1")
     machine.ahead += 8 * DAY
     machine.up += 59
     assert await store.take_over("one", b"key", window=60.0, proxy_id="p2")
-    await store.broke_off("one", "t1")
+    await store.mark_broken_off("one", "t1")
     machine.ahead -= 8 * DAY
     machine.up += 61
     assert await store.take_over("one", b"key", window=60.0, proxy_id="p2") is None

@@ -290,7 +290,7 @@ class Loop(Chat):
                 else:
                     answer += piece
         assert answering.error is None
-        answering.handed_over(whole=True)
+        answering.settle_handover(whole=True)
         await until(lambda: not server._settling)
         return of_answer(status, answer)
 
@@ -313,7 +313,9 @@ class Conversation(Chat):
         """A turn that is stored, though nobody knows whether it survives a power failure, is taken back: its client is
         given an error. If neither that can be done nor noted, it stays in the conversation, and the question is another
         one when it is asked again."""
-        lost = {"sync", "take_back", "not_handed_over"} <= {*self.store.failed} and self.refused[:1] == [self.question]
+        lost = {"sync", "take_back", "mark_not_handed_over"} <= {*self.store.failed} and self.refused[:1] == [
+            self.question
+        ]
         return 2 if lost else 1
 
     async def ask(self, contents: list[Document]) -> Answered:

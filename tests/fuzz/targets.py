@@ -196,7 +196,7 @@ class Answers:
             out = output.body if isinstance(output, Reply) else output
         else:
             out = b"".join(capture.feed(piece) for piece in pieces(data, rng)) + capture.finish()
-        capture.handed_over(True)
+        capture.settle_handover(True)
         if any(_calls(shape.kind, one) for one in _read(out)):
             raise Failure(f"the client was shown the call: {out[-400:]!r}")
         return data

@@ -158,7 +158,7 @@ class Graft:
         capture = Capture(self.grafter, exchange, JSON)
         visible = await capture.whole(body)
         assert isinstance(visible, bytes)
-        capture.handed_over(True)
+        capture.settle_handover(True)
         return visible
 
     async def turns(self, session: str = "default") -> list[Turn]:

@@ -16,8 +16,8 @@ from tests.graft.test_notes import ARRAY, ASKED, SAID, STREAM, WRAPPED, Noted, b
 
 Ending = Callable[[Capture], object]
 ENDINGS: dict[str, Ending] = {
-    "the client hangs up": Capture.hung_up,
-    "the client does not take it": lambda capture: capture.handed_over(False),
+    "the client hangs up": Capture.on_hangup,
+    "the client does not take it": lambda capture: capture.settle_handover(False),
     "it cannot be read on": lambda capture: capture.fail("no gzip"),
     "the proxy stops": Capture.stop,
     "there is no finishReason": Capture.finish,
@@ -55,7 +55,7 @@ async def test_each_beginning_of_what_was_sent_is_noted(graft: Graft, noted: Not
     ending(capture)
     wanted = [await expected(graft, {"text": text}, to=to) for text in ("We", "Well,")]
     assert sorted(noted.notes) == sorted(wanted)
-    capture.handed_over(False)
+    capture.settle_handover(False)
     assert len(noted.notes) == 2, "once"
 
 
@@ -68,7 +68,7 @@ async def test_a_chat_that_goes_on_with_a_beginning_is_not_given_the_calls_of_an
     own: dict[str, Any] = {"tools": [{"functionDeclarations": [{"name": "own"}]}]}
     says = [*[answer(text, finish=None) for text in ("Do", "ne", ".")][: length + 1], answer(call("own"), finish=None)]
     capture = await begun(graft, [*says, {"error": {"code": 503}}] if how == "error" else says, **own)
-    capture.finish() if how == "error" else capture.hung_up()
+    capture.finish() if how == "error" else capture.on_hangup()
     kept = model("Done."[: (2, 4, 5)[length]])
     for other in (kept, model(*kept["parts"], call("own"))):
         body: Document = {"contents": [user("hi"), other, user("?")], **own}
@@ -83,18 +83,18 @@ async def test_a_chat_that_goes_on_with_a_beginning_is_not_given_the_calls_of_an
 async def test_only_so_many_beginnings_are_noted_and_none_that_is_long(graft: Graft, noted: Noted) -> None:
     await graft.tools(WEATHER)
     words = [f"{number} " for number in range(2 * PREFIXES)]
-    (await begun(graft, [answer(word, finish=None) for word in words])).hung_up()
+    (await begun(graft, [answer(word, finish=None) for word in words])).on_hangup()
     texts = ["".join(words[:count]) for count in [*range(1, PREFIXES + 1), len(words)]]
     assert own_keys(noted) == await own_of(graft, *texts)
     noted.notes.clear()
-    (await begun(graft, [answer(text, finish=None) for text in ("a", "b" * 70_000, "c", "d")])).hung_up()
+    (await begun(graft, [answer(text, finish=None) for text in ("a", "b" * 70_000, "c", "d")])).on_hangup()
     assert own_keys(noted) == await own_of(graft, "a", "a" + "b" * 70_000 + "cd")
 
 
 async def test_the_same_holds_once_there_was_a_call(graft: Graft, noted: Noted) -> None:
     await graft.tools(WEATHER)
     words = [f"{number} " for number in range(2 * PREFIXES)]
-    (await begun(graft, [*[answer(word, finish=None) for word in words], answer(call(), finish=None)])).hung_up()
+    (await begun(graft, [*[answer(word, finish=None) for word in words], answer(call(), finish=None)])).on_hangup()
     texts = ["".join(words[:count]) for count in [*range(1, PREFIXES + 1), len(words)]]
     assert own_keys(noted) == await own_of(graft, *texts)
 
@@ -104,7 +104,7 @@ async def test_thoughts_are_no_beginnings_and_candidates_have_their_own(graft: G
     thought = {"text": "Hm.", "thought": True}
     other = answer("No", finish=None)
     other["candidates"][0]["index"] = 1
-    (await begun(graft, [answer(thought, finish=None), answer("Yes", finish=None), other])).hung_up()
+    (await begun(graft, [answer(thought, finish=None), answer("Yes", finish=None), other])).on_hangup()
     assert own_keys(noted) == await own_of(graft, "Yes", "No")
 
 
@@ -113,7 +113,7 @@ async def test_a_whole_turn_that_the_client_may_have_is_still_found(graft: Graft
     await graft.tools(WEATHER)
     says = [answer(text, finish=None) for text in ("Do", "ne.")]
     capture = await begun(graft, [*says, answer(call(), finish="STOP")])
-    capture.hung_up()
+    capture.on_hangup()
     (turn,), (made,) = await graft.turns(), await graft.calls()
     await graft.store.answer("default", made.call_id, result={})
     assert call() in (await graft.contents([user("hi"), model(*turn.visible), user("?")]))[1]["parts"]
@@ -126,13 +126,13 @@ async def test_an_answer_of_one_document_has_no_beginnings(graft: Graft, noted: 
     await graft.tools(WEATHER)
     capture = Capture(graft.grafter, await graft.exchange(ASKED), JSON)
     capture.feed(encode(answer("Done."))[:-10])
-    capture.hung_up()
+    capture.on_hangup()
     assert noted.notes == []
 
 
 async def test_nothing_is_noted_of_a_session_that_hides_nothing(graft: Graft, noted: Noted) -> None:
     await graft.tools(client_tools="keep")
-    (await begun(graft, SAID[:2])).hung_up()
+    (await begun(graft, SAID[:2])).on_hangup()
     assert noted.notes == []
 
 

@@ -55,7 +55,7 @@ def read(to: Target, data: bytes) -> list[Document]:
 async def stream(graft: Graft, events: Sequence[Document], to: Target = STREAM, body: Document = ASKED) -> bytes:
     capture = Capture(graft.grafter, await graft.exchange(body, to), kind(to))
     out = capture.feed(framed(to, events)) + capture.finish()
-    capture.handed_over(True)
+    capture.settle_handover(True)
     return out
 
 
@@ -776,7 +776,7 @@ async def test_a_stream_that_breaks_off_goes_on_from_its_checkpoint(graft: Graft
     events = [answer("a ", finish=None), checkpoint("b ", call(args={"n": 1}), token="t1"), answer("lost", finish=None)]
     answered = read(STREAM, capture.feed(framed(STREAM, events)))
     assert "t1" in str(answered)
-    capture.hung_up()
+    capture.on_hangup()
     then = await streamed(graft, [answer("c", call(args={"n": 2}), finish=None), answer("")], continuationToken="t1")
     assert texts(then) == f"c\n\nTool call completed: get_weather, get_weather [{ID}]"
     for stored in await graft.calls():

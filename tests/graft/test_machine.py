@@ -173,7 +173,7 @@ async def test_what_cannot_be_stored_ends_the_answer_or_is_passed_over(graft: Gr
     driven = Driven(await exchange_of(graft, TARGETS[form]))
     driven.machine._settings = Settings(on_store_error=policy)  # type: ignore[arg-type]
     driven.feed(STEP if form != "json" else [answer(call())])
-    instead = driven.machine.store_failed()
+    instead = driven.machine.on_store_failure()
     if policy == "pass":
         assert instead is None
         return

@@ -252,7 +252,7 @@ class Proxy:
         self.tools = Tools()
         http = httpx2.AsyncClient(verify=False, trust_env=False)
         self.metrics = Metrics()
-        self.executors = Executors(self.store, self.tools, http, proxy_id="this", count=self.metrics.answered)
+        self.executors = Executors(self.store, self.tools, http, proxy_id="this", count=self.metrics.count_answered)
         self.settings = Settings(**settings)
         self.grafter = Grafter(self.store, self.settings, self.metrics, owners=self.executors)
         self.watcher = Watcher()
@@ -323,7 +323,7 @@ class Proxy:
         async with asyncio.timeout(10):
             async for out in runner.output():
                 played.take(out)
-        await runner.handed_over()
+        await runner.settle_handover()
         return played
 
     async def calls(self) -> list[Call]:

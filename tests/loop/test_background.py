@@ -180,7 +180,7 @@ async def test_a_repeated_call_waits_as_long_as_the_one_it_repeats(proxy: Proxy)
         if ends:
             capture.finish()
         else:
-            capture.hung_up()
+            capture.on_hangup()
     *_, repeated = [one for one in await proxy.calls() if one.name == "first"]
     assert await proxy.store.wait_call(repeated, 0.1) is None, "it has no answer of its own"
     manual, *_ = await proxy.calls()
@@ -283,7 +283,7 @@ async def test_a_call_of_an_answer_that_broke_off_is_not_given_to_workers_again(
     broken = await capture()
     broken.feed(b"data: " + encode(says(to("first"))) + b"\r\n\r\n")
     claimed_call = await claimed(proxy)
-    broken.hung_up()
+    broken.on_hangup()
     retry = await capture()
     retry.feed(b"data: " + encode(says(to("first"), to("second"), finish="STOP")) + b"\r\n\r\n")
     retry.finish()
@@ -312,12 +312,12 @@ async def test_a_call_of_an_answer_that_broke_off_is_answered_by_hand_once(proxy
     (first,) = await proxy.calls()
     if answered:
         await proxy.store.answer("default", first.call_id, result="once")
-    broken.hung_up()
+    broken.on_hangup()
     retry = await capture()
     twice = says(to("manual"), to("manual"), to("manual", "Rome"), finish="STOP")
     retry.feed(b"data: " + encode(twice) + b"\r\n\r\n")
     retry.finish()
-    retry.handed_over(True)
+    retry.settle_handover(True)
     kept, *others = await proxy.calls()
     assert kept.call_id == first.call_id
     assert [one.args["place"] for one in others] == ["Oslo", "Rome"], "each stands for one"

@@ -118,7 +118,7 @@ async def test_a_client_that_was_sent_all_and_is_gone_has_all_of_it_or_a_beginni
     runner, played = await sender.prepare([user("yes")], Framing.SSE)
     async for out in runner.output():
         played.take(out)
-    await runner.handed_over(False)
+    await runner.settle_handover(False)
     assert await goes_on(sender, "developer", "OK. Done.")
     await other_chat(sender, "developer", "", "O")
     assert not await goes_on(sender, "developer", "O")

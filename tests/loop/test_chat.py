@@ -63,7 +63,7 @@ class Chat:
                     assert out.status == 200
                 else:
                     self.answer += out
-        await runner.handed_over()
+        await runner.settle_handover()
         return message_of(self.answer)
 
 

@@ -79,7 +79,7 @@ class Surface:
                 assert out.status == 200
             else:
                 answer += out
-        await runner.handed_over()
+        await runner.settle_handover()
         return answer
 
 

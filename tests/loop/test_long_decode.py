@@ -189,7 +189,7 @@ async def interact(proxy: Proxy, body: Document) -> bytes:
     head, *chunks = [out async for out in runner.output()]
     assert not isinstance(head, bytes)
     assert head.status == 200
-    await runner.handed_over()
+    await runner.settle_handover()
     return b"".join(one for one in chunks if isinstance(one, bytes))
 
 

@@ -424,7 +424,7 @@ async def test_of_a_complete_answer_that_was_not_handed_over_the_last_round_is_a
         sender.executors.proxy_id = "the next"
         await sender.store.hold("the next", 3600)
     else:
-        await runner.handed_over(False)
+        await runner.settle_handover(False)
     retry = await sender.ask("x", framing=framing)
     retry.check()
     assert retry.text == "Wait. done"

@@ -73,7 +73,7 @@ async def ask(proxy: Proxy, path: str, document: Document) -> bytes:
     async with asyncio.timeout(10):
         async for out in runner.output():
             answer += b"" if isinstance(out, Head) else out
-    await runner.handed_over()
+    await runner.settle_handover()
     return answer
 
 

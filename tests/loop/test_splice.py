@@ -420,7 +420,7 @@ async def test_a_turn_is_stored_before_the_client_is_told_that_it_ends(
     (turn,) = found.turns.values()
     assert turn.visible == [{"text": "done" if delivery == "loop" else played_text(played)}]
     await output.aclose()
-    await runner.handed_over()
+    await runner.settle_handover()
     assert (await ready.turns())[0].delivered, "the client has all of it"
     assert [one.status.final for one in await ready.calls()] == [delivery == "loop"]
 

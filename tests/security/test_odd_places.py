@@ -113,7 +113,7 @@ async def _exchange(graft: Graft, path: str, body: Document, framing: Framing) -
     return await graft.exchange(body, target)
 
 
-async def _shown(graft: Graft, exchange: Exchange, documents: list[object], framing: Framing) -> bytes:
+async def _visible(graft: Graft, exchange: Exchange, documents: list[object], framing: Framing) -> bytes:
     written = [encode(one) for one in documents]
     if framing is Framing.JSON:
         visible = await Capture(graft.grafter, exchange, JSON).whole(written[0])
@@ -130,4 +130,4 @@ async def test_no_call_is_shown_wherever_it_stands(
     path: str, body: Document, documents: list[object], framing: Framing, graft: Graft
 ) -> None:
     exchange = await _exchange(graft, path, body, framing)
-    assert b'"hidden"' not in await _shown(graft, exchange, documents, framing)
+    assert b'"hidden"' not in await _visible(graft, exchange, documents, framing)

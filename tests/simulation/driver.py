@@ -44,7 +44,7 @@ async def captured(
     capture = Capture(grafter, exchange, SSE)
     if hangup is not None:
         events = [capture.feed(event) for event in _events(exchange, documents)[: hangup.sent]]
-        capture.hung_up()
+        capture.on_hangup()
         return hangup.kept(_parts(exchange, _data(b"".join(events))))
     events = [capture.feed(event) for event in _events(exchange, documents)]
     return _flat(_parts(exchange, _data(b"".join([*events, capture.finish()]))))
@@ -106,7 +106,7 @@ class Loop:
         return _flat(_parts(self.exchange, _data(self.visible) if streams else [self.visible]))
 
     async def _broken(self, hangup: HangUp) -> list[Document]:
-        await self._perform(self.machine.hung_up())
+        await self._perform(self.machine.on_hangup())
         self.machine.close()
         await note_broken(self.grafter, self.machine)
         return hangup.kept(_parts(self.exchange, _data(self.visible)))

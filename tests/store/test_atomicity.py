@@ -53,16 +53,16 @@ WRITES: dict[str, Write] = {
     "settle_lost": lambda store: store.settle_lost(),
     "hold": lambda store: store.hold("p2", 60.0),
     "drop": lambda store: store.drop("p1"),
-    "broke_off": lambda store: store.broke_off("one", "t1"),
-    "delivered": lambda store: store.delivered("one", "t1"),
+    "mark_broken_off": lambda store: store.mark_broken_off("one", "t1"),
+    "mark_delivered": lambda store: store.mark_delivered("one", "t1"),
     "take_over": lambda store: store.take_over("one", b"broken", window=60.0, proxy_id="p1"),
     "add_response": lambda store: store.add_response(RESPONSE, head="r2"),
     "add_response undelivered": lambda store: store.add_response(
         RESPONSE, head="r2", undelivered=UndeliveredAnswer(b"new", "p1", {"n": 1})
     ),
     "take_back": lambda store: store.take_back("one", "r2", head="r1"),
-    "handed_over": lambda store: store.handed_over("one", "alone"),
-    "not_handed_over": lambda store: store.not_handed_over("one", "alone"),
+    "mark_handed_over": lambda store: store.mark_handed_over("one", "alone"),
+    "mark_not_handed_over": lambda store: store.mark_not_handed_over("one", "alone"),
     "take_answer": lambda store: store.take_answer("one", b"lost", window=60.0, proxy_id="p1"),
     "delete_response": lambda store: store.delete_response("one", "alone"),
     "expire": lambda store: store.expire(),
@@ -85,11 +85,11 @@ async def store(tmp_path: Path, clock: Clock) -> AsyncIterator[SqliteStore]:
     await save(store, "waiting", call={"approval": "waiting", "proxy_id": "p1"})
     await save(store, "lost", call={"owner": "loop", "proxy_id": "gone"})
     await save(store, "broken", request_key=b"broken", proxy_id="p1")
-    await store.broke_off("one", "broken")
+    await store.mark_broken_off("one", "broken")
     for response_id, key in (("alone", b"sent"), ("lost", b"lost")):
         response = Response(response_id=response_id, session="one", document={}, created_at=1.0)
         await store.add_response(response, undelivered=UndeliveredAnswer(key, "p1", {"n": 1}))
-    await store.not_handed_over("one", "lost")
+    await store.mark_not_handed_over("one", "lost")
     for number in range(3):
         previous = f"r{number - 1}" if number else None
         response = Response(

@@ -37,20 +37,20 @@ async def test_an_answer_that_was_not_handed_over_is_taken_as_it_was_kept(store:
     await answered(store, answer=answer)
     kept = dict(answer)
     answer["later"] = True
-    await store.not_handed_over("one", "r1")
+    await store.mark_not_handed_over("one", "r1")
     assert await store.take_answer("one", KEY, window=60.0, proxy_id="p1") == ("r1", kept)
 
 
 async def test_an_answer_is_taken_once_and_again_once_it_has_broken_off_again(store: Store) -> None:
     await answered(store)
     for _ in range(3):
-        await store.not_handed_over("one", "r1")
+        await store.mark_not_handed_over("one", "r1")
         assert [await try_take(store), await try_take(store)] == ["r1", None]
 
 
 async def test_of_two_that_ask_at_once_one_takes_the_answer(store: Store) -> None:
     await answered(store)
-    await store.not_handed_over("one", "r1")
+    await store.mark_not_handed_over("one", "r1")
     found = await asyncio.gather(*(try_take(store, proxy=f"p{number}") for number in range(4)))
     assert sorted(found, key=str) == [None, None, None, "r1"]
 
@@ -62,10 +62,10 @@ async def test_an_answer_on_its_way_is_not_taken(store: Store) -> None:
 
 async def test_an_answer_that_was_handed_over_is_never_taken(store: Store) -> None:
     await answered(store)
-    await store.not_handed_over("one", "r1")
+    await store.mark_not_handed_over("one", "r1")
     for _ in range(2):
-        await store.handed_over("one", "r1")
-    await store.not_handed_over("one", "r1")
+        await store.mark_handed_over("one", "r1")
+    await store.mark_not_handed_over("one", "r1")
     assert await try_take(store) is None
     assert (await store.response("one", "r1")).document == {"id": "r1"}
 
@@ -74,7 +74,7 @@ async def test_an_answer_is_given_to_its_own_request_alone(store: Store) -> None
     await answered(store)
     await store.add_response(a_response("r2"))
     for session, response_id in (("one", "r1"), ("one", "r2"), ("two", "r1"), ("one", "none")):
-        await store.not_handed_over(session, response_id)
+        await store.mark_not_handed_over(session, response_id)
     assert await try_take(store, key=b"another") is None
     assert await try_take(store, session="two") is None
     assert await try_take(store) == "r1"
@@ -83,15 +83,15 @@ async def test_an_answer_is_given_to_its_own_request_alone(store: Store) -> None
 async def test_the_newest_answer_is_taken_first(store: Store) -> None:
     for number in range(3):
         await answered(store, f"r{number}")
-        await store.not_handed_over("one", f"r{number}")
+        await store.mark_not_handed_over("one", f"r{number}")
     assert [await try_take(store) for _ in range(4)] == ["r2", "r1", "r0", None]
 
 
 async def test_an_answer_is_taken_within_the_window_and_not_later(store: Store, clock: Clock) -> None:
     await answered(store)
-    await store.not_handed_over("one", "r1")
+    await store.mark_not_handed_over("one", "r1")
     clock.now += 5
-    await store.not_handed_over("one", "r1")
+    await store.mark_not_handed_over("one", "r1")
     clock.now += 55.1
     assert await try_take(store) is None
     clock.now -= 0.1
@@ -114,7 +114,7 @@ async def test_an_answer_of_a_proxy_that_is_gone_broke_off_when_it_was_last_aliv
 async def test_an_answer_goes_with_its_response_and_its_session(store: Store) -> None:
     for response_id, key in (("r1", b"1"), ("r2", b"2")):
         await answered(store, response_id, key=key)
-        await store.not_handed_over("one", response_id)
+        await store.mark_not_handed_over("one", response_id)
     await store.delete_response("one", "r1")
     assert await try_take(store, key=b"1") is None
     await store.delete_session("one")
@@ -128,7 +128,7 @@ async def test_an_answer_is_kept_for_an_hour_at_most(kind: str, ttl: float, cloc
     await store.open()
     for response_id in ("r1", "r2"):
         await answered(store, response_id)
-        await store.not_handed_over("one", response_id)
+        await store.mark_not_handed_over("one", response_id)
         clock.now += 2
     clock.now += min(ttl, HOUR) - 3
     await store.expire()
@@ -140,6 +140,6 @@ async def test_an_answer_is_kept_for_an_hour_at_most(kind: str, ttl: float, cloc
 async def test_no_method_suspends_where_the_store_never_does(store: Store) -> None:
     if not store.suspends:
         run_now(answered(store))
-        run_now(store.not_handed_over("one", "r1"))
+        run_now(store.mark_not_handed_over("one", "r1"))
         assert run_now(try_take(store)) == "r1"
-        run_now(store.handed_over("one", "r1"))
+        run_now(store.mark_handed_over("one", "r1"))

@@ -38,7 +38,7 @@ async def test_an_answer_that_broke_off_is_taken_over_with_its_calls(store: Stor
     answered, _ = await store.answer("one", "c1", result={"n": 1})
     started = await store.start("one", "c2", loop_id="loop")
     clock.now += 5
-    assert await store.broke_off("one", "t1") is True
+    assert await store.mark_broken_off("one", "t1") is True
     broken = (await store.look_up("one", turn_ids=["t1"])).turns["t1"]
     assert broken == turn.model_copy(update={"broke_off": clock.now})
     event = (await store.events(after=None))[-1]
@@ -54,13 +54,13 @@ async def test_an_answer_that_broke_off_is_taken_over_with_its_calls(store: Stor
 async def test_an_answer_is_taken_over_once_and_again_once_it_has_broken_off_again(store: Store) -> None:
     await answering(store)
     for _ in range(3):
-        await store.broke_off("one", "t1")
+        await store.mark_broken_off("one", "t1")
         assert [await try_take(store), await try_take(store)] == ["t1", None]
 
 
 async def test_of_two_that_are_sent_again_at_once_one_takes_over(store: Store) -> None:
     await answering(store)
-    await store.broke_off("one", "t1")
+    await store.mark_broken_off("one", "t1")
     found = await asyncio.gather(*(try_take(store, proxy=f"p{number}") for number in range(4)))
     assert sorted(found, key=str) == [None, None, None, "t1"]
 
@@ -72,44 +72,44 @@ async def test_what_is_still_being_made_is_not_taken_over(store: Store) -> None:
 
 async def test_a_turn_that_was_delivered_is_never_taken_over(store: Store) -> None:
     turn = await answering(store)
-    await store.broke_off("one", "t1")
+    await store.mark_broken_off("one", "t1")
     await store.save_turn(turn.model_copy(update={"delivered": True}))
     assert await try_take(store) is None
-    assert await store.broke_off("one", "t1") is False
+    assert await store.mark_broken_off("one", "t1") is False
     assert (await store.look_up("one", turn_ids=["t1"])).turns["t1"].delivered
 
 
 async def test_a_turn_that_its_client_has_is_delivered_and_no_longer_taken_over(store: Store) -> None:
     turn = await answering(store, progress=Progress(steps=1, visible=0, rounds=1))
-    await store.broke_off("one", "t1")
-    assert await store.delivered("one", "t1") is True
+    await store.mark_broken_off("one", "t1")
+    assert await store.mark_delivered("one", "t1") is True
     found = (await store.look_up("one", turn_ids=["t1"])).turns["t1"]
     assert (found.delivered, found.progress) == (True, None)
     event = (await store.events(after=None))[-1]
     assert (event.type, event.data) == ("turn.updated", found.model_dump(mode="json"))
     assert found == turn.model_copy(update={"delivered": True, "progress": None, "broke_off": found.broke_off})
     assert await try_take(store) is None
-    assert await store.delivered("one", "t1") is False
+    assert await store.mark_delivered("one", "t1") is False
 
 
 async def test_a_turn_that_is_delivered_is_told_before_a_newer_one_that_is_not(store: Store) -> None:
     for number in (1, 2):
         await store.save_turn(a_turn(f"t{number}", "one", request_key=KEY), keys=[b"said"])
-    assert await store.delivered("one", "t1")
+    assert await store.mark_delivered("one", "t1")
     assert (await store.look_up("one", keys=[b"said"])).by_key[b"said"] == ["t1", "t2"]
 
 
 async def test_what_is_gone_is_not_delivered(store: Store) -> None:
     await answering(store)
-    assert await store.delivered("two", "t1") is False
+    assert await store.mark_delivered("two", "t1") is False
     await store.delete_session("one")
-    assert await store.delivered("one", "t1") is False
+    assert await store.mark_delivered("one", "t1") is False
     assert (await store.turns("one")).items == []
 
 
 async def test_an_answer_is_taken_over_within_the_window_and_not_later(store: Store, clock: Clock) -> None:
     await answering(store)
-    await store.broke_off("one", "t1")
+    await store.mark_broken_off("one", "t1")
     clock.now += 60.1
     assert await try_take(store) is None
     clock.now -= 0.1
@@ -119,7 +119,7 @@ async def test_an_answer_is_taken_over_within_the_window_and_not_later(store: St
 async def test_the_newest_answer_is_taken_over_first(store: Store) -> None:
     for number in range(3):
         await answering(store, f"t{number}")
-        await store.broke_off("one", f"t{number}")
+        await store.mark_broken_off("one", f"t{number}")
     assert [await try_take(store) for _ in range(4)] == ["t2", "t1", "t0", None]
 
 
@@ -128,18 +128,18 @@ async def test_another_request_takes_nothing_over(store: Store, session: str, ke
     await answering(store)
     await answering(store, "none", request_key=b"")
     for turn_id in ("t1", "none"):
-        await store.broke_off("one", turn_id)
+        await store.mark_broken_off("one", turn_id)
     assert await try_take(store, session=session, key=key) is None
 
 
 async def test_what_never_was_or_broke_off_before_does_not_break_off(store: Store, clock: Clock) -> None:
-    assert await store.broke_off("one", "t1") is False
+    assert await store.mark_broken_off("one", "t1") is False
     await answering(store)
-    assert await store.broke_off("two", "t1") is False
-    assert await store.broke_off("one", "t1") is True
+    assert await store.mark_broken_off("two", "t1") is False
+    assert await store.mark_broken_off("one", "t1") is True
     last = await store.last_event_id()
     clock.now += 30
-    assert await store.broke_off("one", "t1") is False, "the first time counts"
+    assert await store.mark_broken_off("one", "t1") is False, "the first time counts"
     assert await store.last_event_id() == last
     clock.now += 31
     assert await try_take(store) is None
@@ -147,7 +147,7 @@ async def test_what_never_was_or_broke_off_before_does_not_break_off(store: Stor
 
 async def test_saving_again_leaves_it_broken_off_and_its_proxy_s(store: Store) -> None:
     turn = await answering(store)
-    await store.broke_off("one", "t1")
+    await store.mark_broken_off("one", "t1")
     await store.save_turn(turn.model_copy(update={"proxy_id": None, "usage": [{"totalTokenCount": 3}]}))
     saved = (await store.look_up("one", turn_ids=["t1"])).turns["t1"]
     assert saved.broke_off is not None
@@ -199,7 +199,7 @@ async def test_opening_the_store_leaves_what_proxies_had_begun_to_be_taken_over(
 
 async def test_an_answer_is_the_proxy_s_that_took_it_over(store: Store, clock: Clock) -> None:
     await answering(store)
-    await store.broke_off("one", "t1")
+    await store.mark_broken_off("one", "t1")
     await store.hold("p2", 10.0)
     found = await store.take_over("one", KEY, window=60.0, proxy_id="p2")
     assert found is not None
@@ -242,7 +242,7 @@ async def test_calls_of_an_answer_that_is_taken_over_are_settled_or_the_new_prox
 async def test_the_revision_changes_as_an_answer_breaks_off_and_is_taken_over(store: Store) -> None:
     await answering(store)
     revisions = [store.revision("one")]
-    await store.broke_off("one", "t1")
+    await store.mark_broken_off("one", "t1")
     revisions.append(store.revision("one"))
     await try_take(store)
     revisions.append(store.revision("one"))
@@ -253,7 +253,7 @@ async def test_the_revision_changes_as_an_answer_breaks_off_and_is_taken_over(st
 async def test_what_is_gone_is_not_taken_over(store: Store, clock: Clock) -> None:
     for end in ("delete", "expire"):
         await answering(store, created_at=clock.now)
-        await store.broke_off("one", "t1")
+        await store.mark_broken_off("one", "t1")
         if end == "delete":
             await store.delete_session("one")
         else:

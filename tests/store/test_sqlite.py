@@ -644,7 +644,7 @@ async def test_a_look_up_and_the_lists_are_indexed(store: SqliteStore) -> None:
     await store.answer("one", "c-t1", result=1)
     begun = Turn(turn_id="t2", session="one", visible=[], steps=[], request_key=b"k", proxy_id="p1", created_at=2**40)
     await store.save_turn(begun)
-    await store.broke_off("one", "t2")
+    await store.mark_broken_off("one", "t2")
     assert await store.take_over("one", b"k", window=60.0, proxy_id="p1") is not None
     await store.save_turn(begun.model_copy(update={"delivered": True}))
     await store.turns("one")

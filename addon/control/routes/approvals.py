@@ -56,6 +56,6 @@ async def deny_call(
     async with api.audit.action(caller, "call.deny", session=before.session, call_id=call_id, tool=before.name):
         call = await api.store.decide(before.session, call_id, False, reason=denial.reason)
     if call.status != before.status:
-        api.metrics.answered(call.status)
+        api.metrics.count_answered(call.status)
     await api.store.sync()
     return reply(call)

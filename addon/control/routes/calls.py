@@ -113,6 +113,6 @@ async def answer_call(api: ApiDep, caller: CallerDep, call_id: str, answer: Anno
             else:
                 call, changed = await api.store.answer(session, call_id, result=answer.result)
     if changed:
-        api.metrics.answered(call.status)
+        api.metrics.count_answered(call.status)
     await api.store.sync()
     return reply(call)

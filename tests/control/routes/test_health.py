@@ -42,7 +42,7 @@ async def test_live_is_told_from_ready(
 
 
 async def test_metrics_are_in_prometheus_form(client: httpx2.AsyncClient, metrics: Metrics) -> None:
-    metrics.request("developer", "generateContent")
+    metrics.count_request("developer", "generateContent")
     answer = await client.get("/metrics")
     assert answer.headers["content-type"].startswith("text/plain; version=")
     assert 'toolgraft_requests_total{operation="generateContent",surface="developer"} 1.0' in answer.text

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from addon.gateway.handover import Handover
 
-_safe = Handover.durable
+_safe = Handover.mark_durable
 
 
 async def safe(self: Handover) -> None:
@@ -22,4 +22,4 @@ def _die() -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-Handover.durable = safe  # type: ignore[method-assign]
+Handover.mark_durable = safe  # type: ignore[method-assign]
