@@ -35,14 +35,13 @@ def markers_of(exchange: Exchange, *, loops: bool = False) -> tuple[bytes, ...]:
 
 def holds(data: bytes | bytearray, markers: tuple[bytes, ...]) -> bool:
     """Whether bytes hold one of these markers, or may hold one: letters can be escaped, and text can be UTF-16."""
+    find = data.find  # several times as fast as `in`
     for marker in markers:
-        if marker in data:
+        if find(marker) >= 0:
             return True
-    if (
-        b"\\" in data and b"\\u00" in data and _ESCAPED_LETTER.search(data) is not None
-    ):  # the first test costs next to nothing
+    if find(b"\\") >= 0 and find(b"\\u00") >= 0 and _ESCAPED_LETTER.search(data) is not None:
         return True
-    return b"\0" in data
+    return find(b"\0") >= 0
 
 
 class Reading:
@@ -131,7 +130,7 @@ class Reading:
             and (events := self.decoder.events) is not None
             and chunk.endswith(_BLANK_LINES)
             and not holds(chunk, self._markers)
-            and (self._finished or FINISH not in chunk)
+            and (self._finished or chunk.find(FINISH) < 0)
             and events.is_between
         ):
             self._unread.append(chunk)

@@ -3,6 +3,7 @@
 The methods belong to classes, so they are replaced for every mitmproxy in the process while one of them wants it. A
 method is kept if its source, or that of what it calls, is not the one that the replacement was written for."""
 
+from asyncio import StreamReader, StreamWriter
 from collections.abc import Callable
 from dataclasses import fields
 from functools import lru_cache
@@ -12,6 +13,7 @@ from typing import Any, NamedTuple, get_args
 
 from mitmproxy.hooks import Hook
 from mitmproxy.http import Headers, MessageData, RequestData, ResponseData
+from mitmproxy.proxy.server import ConnectionHandler, ConnectionIO
 
 from addon.hooks.written_for import source_hash
 
@@ -99,6 +101,29 @@ def finds_headers(get_any: Method) -> Method:
     return get_all
 
 
+def drains_writers(drain_each: Method) -> Method:
+    """Does not wait for writers that have nothing to write."""
+
+    async def drain_writers(self: ConnectionHandler) -> None:
+        for io in self.transports.values():
+            if not _is_drained(io):
+                await drain_each(self)
+                return
+
+    return drain_writers
+
+
+def _is_drained(io: ConnectionIO) -> bool:
+    """Whether `drain` would return at once."""
+    reader, writer = io.reader, io.writer
+    if writer is None:
+        return True
+    if type(writer) is not StreamWriter or type(reader) is not StreamReader or reader.exception() is not None:
+        return False
+    transport = writer.transport
+    return not transport.get_write_buffer_size() and not transport.is_closing()
+
+
 def gives_options(copied: Method) -> Method:
     """Does not copy immutable values."""
     immutable = frozenset({str, int, bool, type(None)})
@@ -129,6 +154,7 @@ SHORTCUTS = (
         *(_HTTP + name for name in ("Headers._kconv", "_native", "_always_bytes")),
         "mitmproxy.utils.strutils:always_bytes",
     ),
+    Shortcut(drains_writers, "6b57434604561e3e", "mitmproxy.proxy.server:ConnectionHandler.drain_writers"),
     Shortcut(
         gives_options,
         "1553daf3b118b3b3",

@@ -1,8 +1,11 @@
 """The faster methods return the same as mitmproxy's own."""
 
+import asyncio
+import socket
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import fields
+from types import SimpleNamespace
 from typing import Any
 
 import mitmproxy.proxy.layers  # noqa: F401 - makes the hooks of flows known
@@ -10,6 +13,7 @@ import pytest
 from mitmproxy import hooks, http
 from mitmproxy.hooks import Hook
 from mitmproxy.http import Headers, MessageData, RequestData, ResponseData
+from mitmproxy.proxy.server import ConnectionHandler, ConnectionIO
 from mitmproxy.test import taddons
 
 from addon.hooks.shortcuts import SHORTCUTS, Shortcut
@@ -206,3 +210,73 @@ def test_options_are_what_they_were() -> None:
             options.update(given=["one"], text="a")
             options.given.append("two")
             assert (options.given, options.text) == (["one"], "a")
+
+
+class Wire:
+    """A connection as mitmproxy has it, and its other end."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, other: socket.socket) -> None:
+        self.io = ConnectionIO(asyncio.ensure_future(asyncio.sleep(3600)), reader, writer)
+        self.writer = writer
+        self.other = other
+
+    @classmethod
+    async def open(cls) -> "Wire":
+        one, other = socket.socketpair()
+        return cls(*await asyncio.open_connection(sock=one), other)
+
+    async def close(self) -> None:
+        assert self.io.handler is not None
+        self.io.handler.cancel()
+        self.other.close()
+        self.writer.transport.abort()
+        await asyncio.wait([self.io.handler])
+
+
+def drain(*connections: ConnectionIO) -> asyncio.Future[None]:
+    handler = SimpleNamespace(transports=dict(enumerate(connections)), _drain_lock=asyncio.Lock())
+    return asyncio.ensure_future(ConnectionHandler.drain_writers(handler))  # type: ignore[arg-type]
+
+
+async def test_nobody_waits_for_writers_without_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    wire = await Wire.open()
+    wire.writer.write(b"data")
+    monkeypatch.setattr(asyncio.StreamWriter, "drain", None)
+    with taken():
+        await drain(wire.io, ConnectionIO())
+    await wire.close()
+
+
+@pytest.mark.parametrize("short", [False, True])
+async def test_a_writer_with_too_much_data_is_waited_for(short: bool) -> None:
+    wire, idle = await Wire.open(), await Wire.open()
+    with taken() if short else nullcontext():
+        wire.writer.write(bytes(5_000_000))
+        waiting = drain(idle.io, wire.io)
+        assert not (await asyncio.wait([waiting], timeout=0))[0]
+        loop = asyncio.get_running_loop()
+        wire.other.setblocking(False)
+        async with asyncio.timeout(10):
+            while not waiting.done():
+                await loop.sock_recv(wire.other, 1_000_000)
+    await wire.close()
+    await idle.close()
+
+
+@pytest.mark.parametrize("short", [False, True])
+@pytest.mark.parametrize("closed", ["here", "there"])
+async def test_the_handler_of_a_lost_connection_is_cancelled(short: bool, closed: str) -> None:
+    wire = await Wire.open()
+    with taken() if short else nullcontext():
+        if closed == "here":
+            wire.writer.transport.abort()
+        else:
+            wire.other.close()
+            wire.writer.write(b"lost")
+        handler = wire.io.handler
+        assert handler is not None
+        async with asyncio.timeout(10):
+            while not handler.cancelling():
+                await drain(wire.io)
+                await asyncio.sleep(0)
+    await wire.close()
