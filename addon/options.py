@@ -96,7 +96,8 @@ OPTIONS: tuple[Option, ...] = (
         "graft_max_event",
         str,
         "33554432",
-        "How many bytes one event of a stream may have (1024 or more). A longer one is an error.",
+        "How many bytes one event of a stream may have, or one message of a Live connection (1024 or more). A longer "
+        "one is an error.",
     ),
     Option("graft_tool_timeout", str, "30", "How many seconds a call may take (more than 0, at most 3600)."),
     Option(

@@ -18,6 +18,7 @@ frames queue behind them.
 """
 
 import re
+import sys
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -49,6 +50,8 @@ _DECLARING = ("setup", "contextUpdate")
 _BEHAVIORS = ("UNSPECIFIED", BLOCKING, NON_BLOCKING)
 _ASYNC = (3, 8)
 """The first version of Gemini that waits only for calls of functions declared BLOCKING."""
+_FRAME_COST = 256
+"""Bytes, roughly, that a held frame takes besides its data."""
 
 
 class Frame(NamedTuple):
@@ -63,6 +66,10 @@ class ToolBehavior(NamedTuple):
 
     behavior: str | None = None
     scheduling: str | None = None
+
+
+class TooMuchHeld(Exception):
+    """The client has sent more than may be held back while the model waits for a call."""
 
 
 class LiveStep(NamedTuple):
@@ -119,6 +126,7 @@ class LiveMachine:
         passthrough: bool,
         new_call_id: Callable[[], str],
         limits: Limits = NO_LIMITS,
+        max_held: int = sys.maxsize,
     ) -> None:
         declared = [_with_behavior(d, behaviors.get(d["name"], ToolBehavior())) for d in toolbox.declarations]
         self.toolbox = Toolbox(declared, toolbox.builtins)
@@ -127,6 +135,7 @@ class LiveMachine:
         self.passthrough = passthrough
         self.new_call_id = new_call_id
         self.limits = limits
+        self.max_held = max_held
         self.model = ""
         self._names: dict[str, str] = {}  # the name used upstream → the toolset's name
         self._free: set[str] = set()  # the client's tools that the model does not wait for
@@ -136,11 +145,13 @@ class LiveMachine:
         self._steps = 0
         self._before_turn = 0  # the value of `_steps` when the model's turn began
         self._held_frames: deque[Frame] = deque()
+        self._held_bytes = 0
         self._unsent = 0
 
     # --- the client's frames ----------------------------------------------------------------------------------
 
     def from_client(self, frame: Frame) -> Outcome:
+        """Raises TooMuchHeld."""
         kind, frame = _kind(frame)
         if kind in _DECLARING:
             frame = Frame(self._declare_tools(frame.data), frame.text)
@@ -148,6 +159,9 @@ class LiveMachine:
             return Outcome(frame.data, results=self._record_answers(frame.data), send=self._release_held())
         if self._held_frames or (kind == "realtimeInput" and self.is_blocked):
             self._held_frames.append(frame)
+            self._held_bytes += len(frame.data) + _FRAME_COST
+            if self._held_bytes > self.max_held:
+                raise TooMuchHeld(f"the model waits for a call, and more than {self.max_held} bytes wait for the model")
             return Outcome()
         if self._unsent:
             self._unsent += 1
@@ -354,7 +368,7 @@ class LiveMachine:
         self._waiting.clear()
         self._client_answers.clear()
         self._client_calls.clear()
-        self._held_frames.clear()
+        self._clear_held()
         return Outcome(cancel=open_calls)
 
     def _take_ready(self) -> tuple[Frame, ...]:
@@ -373,9 +387,13 @@ class LiveMachine:
         if self.is_blocked:
             return ()
         frames = tuple(self._held_frames)
-        self._held_frames.clear()
+        self._clear_held()
         self._unsent += len(frames)
         return frames
+
+    def _clear_held(self) -> None:
+        self._held_frames.clear()
+        self._held_bytes = 0
 
 
 def _kind(frame: Frame) -> tuple[str, Frame]:

@@ -1,13 +1,13 @@
 """WebSockets of the Live API: `addon.loop.live` decides what happens to each frame.
 
-A frame is passed on, changed or dropped. The proxy's own frames are injected, and mitmproxy runs the hook for them too,
-with `injected` set. Two things of mitmproxy are changed for this, below. If mitmproxy lacks them, importing this module
-fails and the proxy does not start.
+A frame is passed on, changed or dropped; a message that is too long ends the connection. The proxy's own frames are
+injected, and mitmproxy runs the hook for them too, with `injected` set. mitmproxy is changed for this, below. If it
+lacks what is changed, importing this module fails and the proxy does not start.
 """
 
 import logging
 import time
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -25,7 +25,7 @@ from wsproto.connection import ConnectionState
 from wsproto.events import CloseConnection
 from wsproto.frame_protocol import CloseReason, Opcode
 
-from addon.core.live import Frame, is_relevant
+from addon.core.live import Frame, TooMuchHeld, is_relevant
 from addon.core.security.redaction import Redaction
 from addon.graft.exchange import Reply
 from addon.graft.grafter import EXCHANGE_FAILED, GraftFailed
@@ -46,6 +46,8 @@ logger = logging.getLogger("toolgraft")
 Fragmentizer.FRAGMENT_SIZE = max(Fragmentizer.FRAGMENT_SIZE, 1 << 40)
 
 _MAX_REASON = 123  # bytes, in a close frame
+_COST = 256  # bytes, roughly, that a message or a frame takes besides its content
+_PIECE = 4096  # bytes, of which each may become a thousand if the connection is compressed
 _relay = WebsocketLayer.relay_messages
 
 
@@ -56,30 +58,105 @@ class _Injected(WebSocketMessageInjected):
     sent: Callable[[], None]
 
 
+@dataclass
 class _Refused(WebSocketMessageInjected):
     """Closes a connection; the message is the reason."""
 
+    code: CloseReason
+
+
+@dataclass(slots=True)
+class _Bounds:
+    """The bytes of one message, and of all messages that mitmproxy keeps. `kept`: their present number."""
+
+    message: int
+    history: int
+    kept: int = 0
+
+
+_bounds = FlowState[_Bounds]("live_bounds")
+
 
 def relay_messages(layer: WebsocketLayer, event: events.Event) -> Generator[commands.Command, object]:
-    """As mitmproxy's, except for messages of the proxy: mitmproxy would append one to an incomplete message of the
-    client, and would not report that it was sent. Nor can it close a connection."""
+    """As mitmproxy's, except for messages of the proxy and for messages of a Live connection that are too long.
+    mitmproxy would append a message of the proxy's to an incomplete one of the client, and would not report that it was
+    sent. Nor can it close a connection."""
     if isinstance(event, _Refused):
-        yield from _closed(layer, event.message.content)
+        yield from _closed(layer, event.message.content, event.code)
         return
     if not isinstance(event, _Injected):
-        yield from _relay(layer, event)
+        bounds = _bounds.get(layer.flow)
+        yield from _relay(layer, event) if bounds is None else _relay_bounded(layer, event, bounds)
         return
     message, websocket = event.message, layer.flow.websocket
     assert websocket is not None
     websocket.messages.append(message)
     yield WebsocketMessageHook(layer.flow)
+    if (bounds := _bounds.get(layer.flow)) is not None:
+        _forget_oldest(websocket.messages, bounds)
     if not message.dropped:
         yield layer.server_ws.send2(Fragmentizer([], message.is_text).msg(message.content, message_finished=True))
     event.sent()
 
 
-def _closed(layer: WebsocketLayer, reason: bytes) -> Generator[commands.Command, object]:
-    close = CloseConnection(CloseReason.INTERNAL_ERROR, reason[:_MAX_REASON].decode(errors="ignore"))
+def _relay_bounded(layer: WebsocketLayer, event: events.Event, bounds: _Bounds) -> Generator[commands.Command, object]:
+    assert layer.flow.websocket is not None
+    messages = layer.flow.websocket.messages
+    for piece in _pieces(event):
+        relaying = _relay(layer, piece)
+        command = next(relaying, None)
+        while command is not None:
+            is_message = isinstance(command, WebsocketMessageHook)
+            if is_message and len(messages[-1].content) > bounds.message and not messages[-1].injected:
+                messages.pop()
+                yield from _closed(layer, _too_long(bounds), CloseReason.MESSAGE_TOO_BIG)
+                return
+            result = yield command
+            if is_message:
+                _forget_oldest(messages, bounds)
+            try:
+                command = relaying.send(result)
+            except StopIteration:
+                break
+        if layer._handle_event == layer.done:
+            return
+        if any(_size(side.frame_buf) > bounds.message for side in (layer.client_ws, layer.server_ws)):
+            yield from _closed(layer, _too_long(bounds), CloseReason.MESSAGE_TOO_BIG)
+            return
+
+
+def _pieces(event: events.Event) -> Iterator[events.Event]:
+    """The event, its data in pieces that unpack to a few MiB at most: the bound is checked after each."""
+    if not isinstance(event, events.DataReceived) or len(event.data) <= _PIECE:
+        yield event
+        return
+    for start in range(0, len(event.data), _PIECE):
+        yield events.DataReceived(event.connection, event.data[start : start + _PIECE])
+
+
+def _size(frames: Sequence[bytes]) -> int:
+    """The memory of an incomplete message."""
+    return sum(map(len, frames)) + (len(frames) - 1) * _COST
+
+
+def _too_long(bounds: _Bounds) -> bytes:
+    return b"toolgraft: a message has more than %d bytes (graft_max_event)" % bounds.message
+
+
+def _forget_oldest(messages: list[WebSocketMessage], bounds: _Bounds) -> None:
+    """mitmproxy keeps all messages until a connection ends. Of too many, the newer half is left."""
+    bounds.kept += len(messages[-1].content) + _COST
+    if bounds.kept <= bounds.history:
+        return
+    count = 0
+    while bounds.kept > bounds.history // 2 and count < len(messages) - 1:
+        bounds.kept -= len(messages[count].content) + _COST
+        count += 1
+    del messages[:count]
+
+
+def _closed(layer: WebsocketLayer, reason: bytes, code: CloseReason) -> Generator[commands.Command, object]:
+    close = CloseConnection(code, reason[:_MAX_REASON].decode(errors="ignore"))
     websocket = layer.flow.websocket
     assert websocket is not None
     websocket.timestamp_end, websocket.closed_by_client = time.time(), False
@@ -117,6 +194,7 @@ class LiveHooks:
             return None
         if flow.response is not None or flow.error is not None:
             return None
+        _bounds[flow] = _Bounds(runtime.settings.max_event, runtime.settings.max_answer)
         return self._begin(flow, route, runtime)
 
     async def _begin(self, flow: http.HTTPFlow, route: Route, runtime: Runtime) -> None:
@@ -164,6 +242,10 @@ class LiveHooks:
                 forwarded = session.from_client(frame)
             else:
                 forwarded = session.from_server(frame)
+        except TooMuchHeld as error:
+            message.drop()
+            self._refuse(flow, f"{error} (graft_max_event)", CloseReason.MESSAGE_TOO_BIG)
+            return
         except GraftFailed as error:
             message.drop()
             self._refuse(flow, str(error))
@@ -190,10 +272,10 @@ class LiveHooks:
         message = WebSocketMessage(kind, True, frame.data, injected=True)
         _to_layer(_Injected(flow, message, connection.session.confirm_sent))
 
-    def _refuse(self, flow: http.HTTPFlow, why: str) -> None:
+    def _refuse(self, flow: http.HTTPFlow, why: str, code: CloseReason = CloseReason.INTERNAL_ERROR) -> None:
         """Close the connection and tell the client why."""
         message = WebSocketMessage(Opcode.TEXT, False, f"toolgraft: {why}".encode(), injected=True)
-        _to_layer(_Refused(flow, message))
+        _to_layer(_Refused(flow, message, code))
 
 
 def _to_layer(event: WebSocketMessageInjected) -> None:

@@ -11,7 +11,7 @@ from addon.core.answers.answer import CapturedCall
 from addon.core.answers.arguments import Limits
 from addon.core.framing.documents import Document, Malformed
 from addon.core.history.calls import response_of
-from addon.core.live import Frame, LiveMachine, LiveStep, Outcome, ToolBehavior
+from addon.core.live import Frame, LiveMachine, LiveStep, Outcome, ToolBehavior, TooMuchHeld
 from addon.graft.exchange import STORE_FAILED
 from addon.graft.grafter import Grafter, GraftFailed
 from addon.graft.owners import Birth
@@ -59,6 +59,7 @@ class LiveSession:
             passthrough=config.delivery == "passthrough",
             new_call_id=new_call_id,
             limits=Limits(grafter.settings.max_calls, grafter.settings.max_args),
+            max_held=grafter.settings.max_event,
         )
 
     @property
@@ -73,13 +74,15 @@ class LiveSession:
 
     def from_client(self, frame: Frame) -> bytes | None:
         """The frame to send upstream instead, at once; None: no frame. Raises GraftFailed if the graft fails, unless
-        the settings say that the frame is passed on unchanged."""
+        the settings say that the frame is passed on unchanged. Raises TooMuchHeld."""
         try:
             return self._apply(self._live.from_client(frame))
         except Malformed as error:
             self.grafter.warn(f"a Live frame was passed on as it came: {error}")
             self._live.record_unchanged(frame)
             return frame.data
+        except TooMuchHeld:
+            raise
         except Exception as error:
             failure = self.grafter.failed(error, "a Live frame could not be rewritten")
             if self.grafter.settings.on_store_error != "pass":
