@@ -297,7 +297,8 @@ class AnswerMachine:
         except Malformed as error:
             if whole and self.rounds > 1:
                 raise BadAnswer(f"its answer is not JSON: {error}") from None
-            if holds(item.raw, self.wire.call_markers):  # also in lines of the event that are not data
+            # the markers may also be in lines of the event that are not data
+            if self.wire.is_within_call or holds(item.raw, self.wire.call_markers):
                 return self._unreadable()
             return b"" if self.rounds > 1 and data.strip() != self.wire.done else self._writer.passthrough(item)
         if b'"error"' in data:

@@ -161,6 +161,10 @@ class InteractionsWire(Wire):
                 return _response(parts, interaction)
         return _response(parts) if parts else None
 
+    @property
+    def is_within_call(self) -> bool:
+        return self._stream.is_within_call
+
     def unfinished_response(self) -> Document | None:
         parts = self._stream.unfinished_parts()
         return _response(parts) if parts else None

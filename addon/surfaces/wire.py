@@ -134,6 +134,11 @@ class Wire:
             return document
         return None
 
+    @property
+    def is_within_call(self) -> bool:
+        """Whether the stream is within a call, so that an event that cannot be read may be a piece of it."""
+        return False
+
     def unfinished_response(self) -> Document | None:
         """The response that was still incomplete at the end of a stream, if any."""
         return None

@@ -33,10 +33,16 @@ class InteractionStream:
         self._calls = 0  # how many of this round's steps are calls
         self._hides_events = False
 
+    @property
+    def is_within_call(self) -> bool:
+        """Whether a call is incomplete. An event that cannot be read may be a piece of it."""
+        return any(own.kind_of(step) == "function_call" for step in self._open.values())
+
     # --- as Gemini's ------------------------------------------------------------------------------------------
 
     def read(self, document: Document) -> list[Document]:
-        """The parts that an event adds. Raises Malformed for a call that no later event could complete."""
+        """The parts that an event adds. Raises Malformed for a call that no later event could complete, and within a
+        call for an event of no known step."""
         self._hides_events = self._hides_events or bool(self._complete)  # the completed steps were not forwarded
         self._complete = {}
         match document:
@@ -51,6 +57,10 @@ class InteractionStream:
                 self._open[index] = step
             case {"event_type": "step.start", "step": dict(step)} if own.is_tool_step(step):
                 raise Malformed("a tool's step has no index")
+            case {"event_type": "step.start" | "step.delta" | "step.stop"} if self.is_within_call and not isinstance(
+                document.get("index"), int
+            ):
+                raise Malformed("an event of a step has no index")
             case {"event_type": "step.delta", "index": int(index), "delta": dict(delta)}:
                 if index not in self._open:
                     return own.parts_of_delta(delta)
