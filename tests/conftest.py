@@ -1,8 +1,21 @@
 """What all tests have in common."""
 
 import gc
+import os
+import shutil
+from pathlib import Path
 
 import pytest
+
+MEMORY_DISK = Path("/dev/shm")
+ROOM = 2 * 1024**3
+"""Bytes that all folders of a run may take."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Temporary folders are on a disk in memory if there is one: thousands of databases would wait for a real disk."""
+    if os.access(MEMORY_DISK, os.W_OK) and shutil.disk_usage(MEMORY_DISK).free > ROOM:
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY_DISK))
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
