@@ -40,10 +40,11 @@ def called_names(document: Any) -> Iterator[Any]:
         if isinstance(value, list):
             left += ((key, one) for one in value)
         elif isinstance(value, dict):
-            if key in _CALLS or value.get("type") == "function_call":
+            is_call = key in _CALLS or value.get("type") == "function_call"
+            if is_call:
                 yield value.get("name", "")
             for name, inner in value.items():
-                if name not in _ARGUMENTS or "name" not in value:
+                if not (is_call and name in _ARGUMENTS):  # they are the tool's
                     left.append((_CALLS[0] if (key, name) == _CHAT_CALL else name, inner))
 
 

@@ -332,8 +332,9 @@ def canonical(value: Any, *, named: bool = True) -> Any:
     `named`: the keys are the user's own and stay unchanged. Otherwise they are Gemini's, in either spelling.
     """
     if isinstance(value, dict):
-        items = value.items() if named else ((camel(k), v) for k, v in value.items() if v is not None)
-        return {key: canonical(item, named=named) for key, item in sorted(items)}
+        if not named:  # of a key in both spellings, always the same one counts
+            value = {camel(key): value[key] for key in sorted(value) if value[key] is not None}
+        return {key: canonical(value[key], named=named) for key in sorted(value)}
     if isinstance(value, list):
         return [canonical(item, named=named) for item in value]
     if isinstance(value, float) and value.is_integer() and abs(value) < _EXACT:

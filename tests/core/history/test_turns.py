@@ -179,3 +179,9 @@ def test_every_number_has_one_form(number: float) -> None:
     assert encode(form)
     if abs(number) < 2**53 and float(number).is_integer():
         assert encode(canonical(float(number))) == encode(canonical(int(number)))
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_key_in_both_spellings_is_no_error(named: bool) -> None:
+    given = {"an_id": {"x": 1}, "anId": "text"}
+    assert canonical(given, named=named) == canonical(dict(reversed(given.items())), named=named)
