@@ -10,12 +10,12 @@ import sys
 import time
 from collections.abc import Sequence
 
-from store.factory import open_url
 from tests.fuzz.control import fuzzed_control
 from tests.fuzz.findings import FREEZE, watched
-from tests.fuzz.targets import Answers, Failure, Requests
+from tests.fuzz.shapes import Failure
+from tests.fuzz.targets import Answers, Requests, Target
 
-FED: dict[str, type[Answers | Requests]] = {"answers": Answers, "requests": Requests}
+FED: dict[str, type[Target]] = {"answers": Answers, "requests": Requests}
 TARGETS = (*FED, "control")
 
 
@@ -23,15 +23,12 @@ def fuzzed(name: str, seed: int, seconds: float = 0, tries: int = 0) -> tuple[in
     """How often a target was tried, for so long or so often, and the findings. Of `tries` the time is not looked at."""
     if name == "control":
         return fuzzed_control(seed, seconds, tries)
-    return asyncio.run(_fed(FED[name], seed, seconds, tries))
+    return asyncio.run(_fed(FED[name](), seed, seconds, tries))
 
 
-async def _fed(kind: type[Answers | Requests], seed: int, seconds: float, tries: int) -> tuple[int, list[str]]:
-    store = open_url("memory://", ttl=1e6)
-    await store.open()
-    done, findings = 0, list[str]()
-    target = kind(store)
+async def _fed(target: Target, seed: int, seconds: float, tries: int) -> tuple[int, list[str]]:
     await target.open()
+    done, findings = 0, list[str]()
     ends = time.monotonic() + seconds
     with watched() as errors:
         while len(findings) < 20 and (done < tries if tries else time.monotonic() < ends):
@@ -47,11 +44,9 @@ async def _fed(kind: type[Answers | Requests], seed: int, seconds: float, tries:
             if not tries and (took := time.thread_time() - begun) > FREEZE:
                 findings.append(f"try {done - 1}: took {took:.2f} s for {len(data)} bytes")
             findings += [f"try {done - 1}: {text}" for text in errors.taken()]
-            if done % 1000 == 0:  # or memory and look-ups grow with the session
-                for session in ("placeholder", "auto"):
-                    await store.delete_session(session)
-                await target.open()
-    await store.close()
+            if done % 1000 == 0:
+                await target.forget()
+    await target.close()
     return done, findings
 
 

@@ -129,6 +129,31 @@ def altered(document: Any, rng: random.Random, most: int = 3) -> Any:
     return document
 
 
+_KEYS = (
+    *("candidates", "content", "parts", "functionCall", "function_call", "index", "response", "error", "finishReason"),
+    *("choices", "delta", "message", "tool_calls", "function", "finish_reason", "name", "args", "arguments", "id"),
+    *("step", "steps", "interaction", "event_type", "type", "toolCall", "functionCalls", "serverContent", "modelTurn"),
+)
+
+
+def misplaced(documents: Any, rng: random.Random, most: int = 3) -> Any:
+    """Documents with up to `most` values moved or repeated elsewhere, or under another key. They stay JSON."""
+    documents = deepcopy(documents)
+    for _ in range(rng.randint(1, most)):
+        if not (holders := list(_holders(documents))):
+            break
+        source, to = rng.choice(holders), rng.choice(holders)
+        key = rng.choice(list(source) if isinstance(source, dict) else range(len(source)))
+        value = deepcopy(source[key])
+        if rng.random() < 0.5:
+            del source[key]
+        if isinstance(to, list):
+            to.insert(rng.randint(0, len(to)), value)
+        else:
+            to[key if isinstance(key, str) and rng.random() < 0.6 else rng.choice(_KEYS)] = value
+    return documents
+
+
 def _holders(value: Any) -> Iterator[Any]:
     """The objects and lists in a value that are not empty."""
     if isinstance(value, dict | list) and value:

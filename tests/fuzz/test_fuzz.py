@@ -12,7 +12,8 @@ from addon.surfaces.base import Framing
 from store.base import Store
 from store.factory import open_url
 from tests.fuzz.__main__ import TARGETS, fuzzed
-from tests.fuzz.targets import SHAPES, Answers
+from tests.fuzz.shapes import SHAPES
+from tests.fuzz.targets import Answers
 
 
 @pytest.fixture
