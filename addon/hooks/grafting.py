@@ -94,6 +94,7 @@ class Grafting:
         runtime = self.lifecycle.runtime
         if route is None or runtime is None or flow.response is not None:
             return None
+        error_response[flow] = partial(_unreachable, route)
         if route.target.operation is Operation.LIVE:
             return None  # the frames of a Live connection are rewritten, not its request
         return self._begin(flow, route, runtime)
@@ -186,7 +187,6 @@ class Grafting:
             if self.is_recording:
                 self.recorded[flow] = RecordedBodies(body)
             grafted.exchange = outcome.exchange
-            error_response[flow] = partial(_unreachable, grafted.route)
             if outcome.body is not body:
                 set_body(flow.request, outcome.body)
 

@@ -19,6 +19,7 @@ pytestmark = pytest.mark.e2e
 GENERATE = "/v1beta/models/gemini-3-flash:generateContent"
 STREAM = "/v1beta/models/gemini-3-flash:streamGenerateContent"
 ASSIST = "/v1internal:streamGenerateContent?alt=sse"
+CACHED = "/v1beta/cachedContents"
 COUNT = "/v1beta/models/gemini-3-flash:countTokens"
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 1000\r\n\r\n"
 
@@ -55,19 +56,19 @@ async def ask(proxied: Proxied, path: str, client: httpx2.AsyncClient) -> httpx2
 @pytest.mark.parametrize(
     ("path", "written"),
     [
-        *((path, b"") for path in (GENERATE, STREAM, f"{STREAM}?alt=sse", ASSIST, COUNT)),
+        *((path, b"") for path in (GENERATE, STREAM, f"{STREAM}?alt=sse", ASSIST, COUNT, CACHED)),
         *((path, b"no HTTP\r\n\r\n") for path in (GENERATE, f"{STREAM}?alt=sse")),
         *((path, HEAD + b'{"candidates": [') for path in (GENERATE, COUNT)),
     ],
 )
-async def test_a_session_with_tools_is_told_in_its_own_form_that_the_model_cannot_be_reached(
+async def test_a_client_is_told_in_its_own_form_that_the_model_cannot_be_reached(
     path: str, written: bytes, breaking: Breaking, url: str, tmp_path: Path
 ) -> None:
     breaking.written = written
     async with Proxied(tmp_path, url) as proxied, proxied.client() as client, asyncio.timeout(10):
         await proxied.tools("get_weather")
-        for _ in range(2):
-            answer = await ask(proxied, path, client)
+        for session in ("", "", "/@without-tools"):
+            answer = await ask(proxied, session + path, client)
             assert answer.status_code == 502
             assert answer.headers["content-type"].startswith("application/json")
             document = answer.json()
@@ -76,21 +77,22 @@ async def test_a_session_with_tools_is_told_in_its_own_form_that_the_model_canno
             assert error["message"].startswith("toolgraft: the model cannot be reached: ")
 
 
-async def test_so_it_is_where_there_is_no_connection(tmp_path: Path) -> None:
-    async with Proxied(tmp_path, f"http://127.0.0.1:{free_port()}") as proxied, proxied.client() as client:
-        await proxied.tools("get_weather")
-        answer = await ask(proxied, GENERATE, client)
-        assert (answer.status_code, answer.json()["error"]["status"]) == (502, "UNAVAILABLE")
-
-
 @pytest.mark.parametrize("options", [{}, {"filter": "~u nothing"}])
-async def test_whoever_has_no_tools_gets_what_mitmproxy_says(
-    options: dict[str, Any], breaking: Breaking, url: str, tmp_path: Path
-) -> None:
-    async with Proxied(tmp_path, url, **options) as proxied, proxied.client() as client:
-        if options:
-            await proxied.tools("get_weather")
-        answer = await ask(proxied, GENERATE, client)
+async def test_so_it_is_where_there_is_no_connection(options: dict[str, Any], tmp_path: Path) -> None:
+    async with Proxied(tmp_path, f"http://127.0.0.1:{free_port()}", **options) as proxied, proxied.client() as client:
+        await proxied.tools("get_weather")
+        for session in ("", "/@without-tools"):
+            answer = await ask(proxied, session + GENERATE, client)
+            assert (answer.status_code, answer.json()["error"]["status"]) == (502, "UNAVAILABLE")
+            chat = {"model": "gemini-3-flash", "messages": [{"role": "user", "content": "hi"}]}
+            answer = await client.post(f"{proxied.reverse}{session}/v1beta/openai/chat/completions", json=chat)
+            assert answer.status_code == 502
+            assert "the model cannot be reached" in answer.json()["error"]["message"]
+
+
+async def test_what_is_no_request_to_a_surface_gets_what_mitmproxy_says(url: str, tmp_path: Path) -> None:
+    async with Proxied(tmp_path, url) as proxied, proxied.client() as client:
+        answer = await ask(proxied, "/somewhere", client)
         assert (answer.status_code, answer.headers["content-type"]) == (502, "text/html")
 
 
