@@ -20,7 +20,7 @@ Key = tuple[str, tuple[str, ...], bytes]
 class Prefixes:
     """Beginnings by session and first bytes. Sessions never share a beginning, because it holds ledger look-ups."""
 
-    def __init__(self, capacity: int = 16 * 1024 * 1024) -> None:
+    def __init__(self, capacity: int = 4 * 1024 * 1024) -> None:
         self.capacity = capacity
         self.size = 0
         self._entries: OrderedDict[int, tuple[Key, Prefix, int]] = OrderedDict()

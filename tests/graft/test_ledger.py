@@ -585,6 +585,17 @@ async def test_bare_placeholders_take_the_newest_step_after_the_same_words_for_g
     assert await found(store, [A, unknown, C]) == {}
 
 
+async def test_a_bare_placeholder_whose_text_is_not_kept_is_bound_when_there_is_a_step(store: Store) -> None:
+    chat = [user("a"), model("Tool call completed")]
+    first = read([*chat, C])
+    assert await hits_of(store, first) == {}
+    first.history.identify(first.body)  # as for a note
+    known = first.prefix()
+    assert known is not None
+    await kept(store, 1, [A, model(PLACEHOLDER.text(["f"], turn_id(1)))])
+    assert list(await hits_of(store, parse(encode({"contents": [*chat, C]}), (), known))) == [1]
+
+
 async def test_bare_placeholders_of_two_chats_after_the_same_words_mean_each_its_own_step(store: Store) -> None:
     bare = model("Tool call completed")
     visible_turn = model(PLACEHOLDER.text(["f"], turn_id(1)))

@@ -124,12 +124,14 @@ def test_what_is_kept_of_an_image_is_small() -> None:
     assert prefixes.size < 10_000
 
 
-def test_texts_that_were_read_count() -> None:
+def test_texts_that_may_hold_a_placeholder_are_kept_and_count() -> None:
     prefixes = Prefixes()
-    request = parse(body("y" * 50_000, "z" * 30_000))
+    request = parse(body("y turn_" * 10_000, "z" * 20_000, "?", "turn_" + "z" * 30_000))
     request.history.identify(request.body)
     prefixes.keep("s", (), request)
     assert 30_000 < prefixes.size < 40_000  # the user's are not needed again
-    grown = asked(prefixes, body("y" * 50_000, "z" * 30_000, "?", "b"))
+    assert [len(turn.text) for turn in request.history.turns] == [0, 0, 0, 30_005, 0]
+    assert request.history.turns[1].full_text(request.body) == "z" * 20_000
+    grown = asked(prefixes, body("y turn_" * 10_000, "z" * 20_000, "?", "turn_" + "z" * 30_000, "?", "b"))
     assert grown.known_prefix is not None
     assert 30_000 < prefixes.size < 40_000

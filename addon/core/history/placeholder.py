@@ -10,7 +10,10 @@ from collections.abc import Sequence
 NAMES_LIMIT = 4096
 """The maximum length of the names in a placeholder."""
 
-TURN_ID = re.compile(r"turn_[0-9a-f]{16}")
+ID_START = "turn_"
+"""A text without it holds no placeholder with an id."""
+
+TURN_ID = re.compile(rf"{ID_START}[0-9a-f]{{16}}")
 _NAMES = re.compile(r"[\w.:-]+(?:, [\w.:-]+)*")
 _WORD = re.compile(r"[^\W\d_]{3}")
 
@@ -54,7 +57,7 @@ class Placeholder:
 
     def find(self, text: str) -> list[tuple[int, int, str]]:
         """The placeholders with an id in the text: (start, end, turn id), in order."""
-        if "turn_" not in text:
+        if ID_START not in text:
             return []
         found: list[tuple[int, int, str]] = []
         floor = 0

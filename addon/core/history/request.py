@@ -86,6 +86,8 @@ class Request(NamedTuple):
         holds = functools.reduce(lambda bits, turn: bits | turn.holds, turns, 0) if self.history.holds else 0
         history = History(turns, end, holds)
         history.inherit(self.history, len(turns))
+        for turn in turns[len(known.history.turns) - 1 if known else 0 :]:  # the last one may have continued
+            turn.forget_text()
         tail = self.body[max(0, end - _LAST) : end]
         return Prefix(hasher, hasher.digest(), tail, end, self.start, self.outer_names, self.members[: at + 1], history)
 

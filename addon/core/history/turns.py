@@ -15,6 +15,7 @@ import msgspec
 import xxhash
 
 from addon.core.framing.documents import Document, Malformed, as_list, camel, decode, encode, get, parts_of
+from addon.core.history.placeholder import ID_START
 
 Side = Literal["user", "model"]
 
@@ -76,9 +77,9 @@ def _bits_of(head: _Head) -> int:
 class HistoryTurn(msgspec.Struct, eq=False, gc=False):
     """A run of consecutive Contents of one side.
 
-    `spans` are (start, end) in the body. `text` (of model turns), `digest` and `chain` are set by `identify`. `key` and
-    `memo` belong to the ledger: the key of the turn's own words, and the result of its look-up. `gc=False`: there are
-    many turns, and none is part of a reference cycle.
+    `spans` are (start, end) in the body. `text` (of model turns, see `forget_text`), `digest` and `chain` are set by
+    `identify`. `key` and `memo` belong to the ledger: the key of the turn's own words, and the result of its look-up.
+    `gc=False`: there are many turns, and none is part of a reference cycle.
     """
 
     side: Side
@@ -89,7 +90,20 @@ class HistoryTurn(msgspec.Struct, eq=False, gc=False):
     chain: bytes = b""
     key: bytes = b""
     memo: Any = None
+    _is_text_known: bool = False
     _word_count: int = -1
+
+    def set_text(self, text: str) -> None:
+        self.text, self._is_text_known = text, True
+
+    def forget_text(self) -> None:
+        """Keep the text only if it may hold a placeholder: most of a long chat's memory would be texts."""
+        if self.text and ID_START not in self.text:
+            self.text, self._is_text_known = "", False
+
+    def full_text(self, body: bytes) -> str:
+        """The text of the turn, even if it was not kept."""
+        return self.text if self._is_text_known else _hash_run(body, self.spans)[0]
 
     def contents(self, body: bytes) -> list[Document]:
         """The run's Contents, decoded."""
@@ -109,7 +123,7 @@ class History:
     """The turns of a `contents` array. `end`: where its last Content ends in the body. `holds`: the bits of all turns.
 
     Results for the first turns are reused: the first `identified` turns have their hashes, `text_size` is the size of
-    their texts in characters, and `memo` holds the ledger's results for the first `remembered` turns.
+    the texts to be kept in characters, and `memo` holds the ledger's results for the first `remembered` turns.
     """
 
     __slots__ = ("end", "holds", "identified", "memo", "remembered", "text_size", "turns")
@@ -175,10 +189,11 @@ class History:
         for turn in self.turns[self.identified :]:
             if not turn.chain:
                 text, turn.digest = _hash_run(body, turn.spans)
-                turn.text = text if turn.side == "model" else ""
+                if turn.side == "model":
+                    turn.set_text(text)
                 turn.chain = chain_key(chain, turn.side, turn.digest)
             chain = turn.chain
-            self.text_size += len(turn.text)
+            self.text_size += len(turn.text) if ID_START in turn.text else 0
         self.identified = len(self.turns)
 
 

@@ -27,7 +27,7 @@ SEPARATORS = st.sampled_from([(",", ":"), (", ", ": "), (" ,\n", " :\t")])
 def content_of(request: Request) -> Any:
     """The content of a request, without how it was read."""
     request.history.identify(request.body)
-    turns = [(t.side, t.spans, t.holds, t.text, t.digest, t.chain) for t in request.history.turns]
+    turns = [(t.side, t.spans, t.holds, t.full_text(request.body), t.digest, t.chain) for t in request.history.turns]
     return request[:5], turns, request.history.end, request.history.holds
 
 
