@@ -9,13 +9,15 @@ import random
 import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from store.factory import open_url
 from tests.simulation.chat import Habits
-from tests.simulation.habits import habits, hasty
-from tests.simulation.words import KINDS, Kind
+from tests.simulation.habits import habits, hasty, of_one_account
+from tests.simulation.words import KINDS, TIED, Kind
 from tests.simulation.world import Tally, World
+
+Clients = Callable[[random.Random, int, Sequence[Kind]], Sequence[Habits]]
 
 
 async def simulated(
@@ -25,7 +27,7 @@ async def simulated(
     kinds: Sequence[Kind] = KINDS,
     url: str = "memory://",
     *,
-    clients: Callable[[random.Random, int, Sequence[Kind]], Sequence[Habits]] = habits,
+    clients: Clients = habits,
 ) -> World:
     """A session in which so many chats took about so many steps each."""
     store = open_url(url, ttl=1e9)
@@ -43,19 +45,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--chats", type=int, default=120, help="in each session (120)")
     parser.add_argument("--steps", type=int, default=12, help="of each chat, about (12)")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3], help="one session each (1 2 3)")
-    parser.add_argument("--words", nargs="+", choices=KINDS, default=list(KINDS), help="how the chats talk (all)")
+    every = [*KINDS, TIED]
+    parser.add_argument("--words", nargs="+", choices=every, default=every, help="how the chats talk (all)")
     parser.add_argument("--store", default="memory://", help="URL of an empty store (memory://)")
     parser.add_argument("--show", type=int, default=0, help="so many wrong hits of each session, in words")
     parser.add_argument("--hasty", action="store_true", help="clients of one account, who often hang up")
     given = parser.parse_args(argv)
-    clients = hasty if given.hasty else habits
     begun = time.perf_counter()
     total: defaultdict[tuple[str, str, str], Tally] = defaultdict(Tally)
     misses: Counter[str] = Counter()
-    requests = 0
-    for seed in given.seeds:
-        world = asyncio.run(simulated(seed, given.chats, given.steps, given.words, given.store, clients=clients))
+    requests = twins = 0
+    for seed, kinds, chats, who in _sessions(given):
+        world = asyncio.run(simulated(seed, chats, given.steps, kinds, given.store, clients=who))
         requests += world.requests
+        twins += world.twins
         misses += world.metrics.misses
         for kind, tally in world.tallies.items():
             total[kind] += tally
@@ -63,8 +66,20 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(f"seed {seed}: {line}")
     _print(total)
     print("turns that were told as missed:", ", ".join(f"{reason} {n}" for reason, n in sorted(misses.items())))
+    print("histories that were word for word another since the same summary, and got its call:", twins)
     print(f"{requests} requests in {time.perf_counter() - begun:.1f} s")
     return 1 if any(tally.wrong for tally in total.values()) else 0
+
+
+def _sessions(given: argparse.Namespace) -> Iterator[tuple[int, Sequence[Kind], int, Clients]]:
+    """The seed, words, number of chats and clients of each session."""
+    clients = hasty if given.hasty else habits
+    mixed = [kind for kind in given.words if kind != TIED]
+    for seed in given.seeds:
+        if mixed:
+            yield seed, mixed, given.chats, clients
+        if TIED in given.words:
+            yield seed, [TIED], max(1, given.chats // 4), of_one_account
 
 
 def _print(total: dict[tuple[str, str, str], Tally]) -> None:

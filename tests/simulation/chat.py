@@ -71,6 +71,23 @@ class Chat:
     turns: list[Turn] = field(default_factory=list)
     state: State = "intact"
     edited_at: int | None = None
+    cuts: int = 0
+
+    @property
+    def beginning(self) -> tuple[int, int]:
+        """Which chat this is, and since which of its cuts."""
+        return self.number, self.cuts
+
+    @property
+    def question(self) -> str:
+        """What the user said last."""
+        last = self._last_ordinary()
+        return "" if last is None else str(self.turns[last].parts[0]["text"])
+
+    def visible_to(self, last: Turn) -> tuple[tuple[str, ...], ...]:
+        """What anyone sees of the history up to this turn."""
+        end = next(at for at, turn in enumerate(self.turns) if turn is last)
+        return tuple(turn.visible for turn in self.turns[: end + 1])
 
     def regenerate(self) -> bool:
         """Forget the last answer; whether there was one."""
@@ -111,6 +128,7 @@ class Chat:
         if self.edited_at is not None:
             self.edited_at = max(0, self.edited_at - at) + len(begun)
         self.state = "cut"
+        self.cuts += 1
 
     def _last_ordinary(self) -> int | None:
         return next((at for at in range(len(self.turns) - 1, -1, -1) if self._is_question(at)), None)

@@ -18,15 +18,15 @@ def habits(rng: random.Random, chats: int, kinds: Sequence[Kind]) -> list[Habits
 def hasty(rng: random.Random, chats: int, kinds: Sequence[Kind]) -> list[Habits]:
     """Clients of one program in one account, who often hang up: nothing but their words tells their chats apart."""
     return [
-        dataclasses.replace(
-            one,
-            streams=True,
-            hasty=rng.choice((0.0, 0.3, 0.6)),
-            surface="developer",
-            account="one",
-            clock=False,
-            name="",
-        )
+        dataclasses.replace(one, streams=True, hasty=rng.choice((0.0, 0.3, 0.6)))
+        for one in of_one_account(rng, chats, kinds)
+    ]
+
+
+def of_one_account(rng: random.Random, chats: int, kinds: Sequence[Kind]) -> list[Habits]:
+    """Clients of one program in one account: nothing but their words and what they echo tells their chats apart."""
+    return [
+        dataclasses.replace(one, surface="developer", account="one", clock=False, name="", hasty=0.0, restless=0.4)
         for one in habits(rng, chats, kinds)
     ]
 

@@ -1,14 +1,18 @@
 """Never a call of another chat's; and as few misses as the words, the marks and the names allow."""
 
+import random
 from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
+from store.backends.memory import MemoryStore
 from tests.simulation.__main__ import simulated
-from tests.simulation.habits import hasty
-from tests.simulation.world import Kind, Tally
+from tests.simulation.chat import Chat, Turn
+from tests.simulation.habits import hasty, of_one_account
+from tests.simulation.words import TIED
+from tests.simulation.world import SUMMARY, Kind, Tally, World
 
 CHATS, STEPS = 70, 10
 
@@ -56,3 +60,42 @@ async def test_clients_that_hang_up_and_go_on_with_what_they_have(seed: int) -> 
     assert world.wrong == []
     assert world.broken_off > 20
     assert tally(world.tallies).hits > 50
+
+
+@pytest.mark.parametrize("seed", [2, 5])
+async def test_chats_that_have_whole_turns_in_common(seed: int) -> None:
+    """The same question has the same call and result in each of them, and then they say the same few words. There would
+    be wrong hits if such a turn told which chat this is."""
+    world = await simulated(seed, 30, 10, (TIED,), clients=of_one_account)
+    assert world.wrong == []
+    assert tally(world.tallies, told_by="signatures").rate <= 0.01
+    assert tally(world.tallies, history="cut").hits > 100
+    assert tally(world.tallies, told_by="", history="intact").rate <= 0.15, "regenerated answers that read alike"
+
+
+def chat(number: int, first: str, *, cuts: int = 1) -> tuple[Chat, Turn]:
+    """A chat that hears "Done." at its end, and that turn."""
+    habits = of_one_account(random.Random(1), 1, [TIED])[0]
+    done = Turn("model", ({"text": "Done."},), did=(("act", "{}", f"{number}"),))
+    turns = [Turn("user", ({"text": first},)), Turn("model", ({"text": "Got it."},)), Turn("user", ({"text": "yes"},))]
+    return Chat(number, habits, [*turns, done], cuts=cuts), done
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "is_twin"),
+    [
+        (chat(1, SUMMARY), chat(2, SUMMARY), True),
+        (chat(1, SUMMARY, cuts=1), chat(1, SUMMARY, cuts=2), True),
+        (chat(1, SUMMARY), chat(1, SUMMARY), False),
+        (chat(1, "Hello"), chat(2, "Hello"), False),
+        (chat(1, SUMMARY), chat(2, "Hello"), False),
+    ],
+    ids=["the same since the summary", "before another cut", "asked again", "no summary", "the same end alone"],
+)
+def test_only_a_history_that_is_another_since_its_summary_may_get_the_other_s_call(
+    one: tuple[Chat, Turn], other: tuple[Chat, Turn], is_twin: bool
+) -> None:
+    world = World(MemoryStore(), 1)
+    world.remember(*other)
+    assert world.is_twin(*one, found=other[1].did) is is_twin
+    assert not world.is_twin(*one, found=[("act", "{}", "another")])

@@ -1,11 +1,16 @@
-"""What users and models say: in few words, in realistic ones, and in templates that chats have in common."""
+"""What users and models say: in few words, in realistic ones, and in templates that chats have in common.
+
+`tied`: what the model does and says is tied to the question, so chats have whole turns in common.
+"""
 
 import random
 from collections.abc import Sequence
 from typing import Literal
 
-Kind = Literal["few", "realistic", "template"]
+Kind = Literal["few", "realistic", "template", "tied"]
 KINDS: Sequence[Kind] = ("few", "realistic", "template")
+TIED: Kind = "tied"
+"""Chats of this kind have sessions of their own."""
 
 _ASKED = ("yes", "do it", "thanks", "ok", "go on", "please", "again", "no, the other one")
 _SAID = ("Done.", "OK.", "Sure.", "Done.", "OK.", "It is done.", "All set.", "Done. All set.", "OK. Done.")
@@ -75,6 +80,7 @@ _TEMPLATE_SAYS = (
     "I have created the ticket and assigned it to the people on duty.",
     "What you have decided is written down where the others can find it.",
 )
+_ORDERS = ("yes", "do it")
 _EDITS = ("Sorry, I meant something else here.", "Never mind the typing errors in this one.", "(Corrected.)")
 
 
@@ -93,6 +99,8 @@ def _filled(rng: random.Random, forms: Sequence[str]) -> str:
 
 def asked(rng: random.Random, kind: Kind, *, first: bool = False) -> str:
     """What a user says. Also those who write much say `yes` at times, though not at `first`."""
+    if kind == TIED and not first:
+        return rng.choice(_TEMPLATE_ASKS if rng.random() < 0.5 else _ORDERS)
     if kind == "few" or (not first and rng.random() < 0.1):
         return rng.choice(_ASKED)
     if kind == "template":
@@ -113,6 +121,20 @@ def model_words(rng: random.Random, kind: Kind, *, busy: bool) -> str:
     return text if rng.random() < 0.6 else f"{text} {_filled(rng, _SAYS)}"
 
 
+def topic(question: str) -> int | None:
+    """The number of a template question: the look-up that it calls for is the same in every chat."""
+    return _TEMPLATE_ASKS.index(question) if question in _TEMPLATE_ASKS else None
+
+
+def answer_to(question: str) -> str:
+    """What a model says if that is tied to the question."""
+    number = topic(question)
+    return "Done." if number is None else _TEMPLATE_SAYS[number]
+
+
 def edited(rng: random.Random, kind: Kind) -> str:
-    """What a user writes over something that it said: something new, or what it, or anyone, might have said."""
+    """What a user writes over something that it said: something new, or what it, or anyone, might have said. Tied chats
+    are edited with words of their own: those of another would make them read as that one."""
+    if kind == TIED:
+        return _filled(rng, _ASKS)
     return rng.choice(_EDITS) if rng.random() < 0.5 else asked(rng, kind)

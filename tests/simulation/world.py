@@ -27,7 +27,7 @@ SESSION = "default"
 TOOLS: list[Document] = [{"name": "act", "description": "d"}, {"name": "look", "description": "d"}]
 OWN: Document = {"functionDeclarations": [{"name": "own", "description": "d"}]}
 _CITIES = ("Oslo", "Rome", "Lima")
-_SUMMARY = "A summary of what we have talked about so far: there were questions, and all of them were answered."
+SUMMARY = "A summary of what we have talked about so far: there were questions, and all of them were answered."
 
 Call = tuple[Did, Document, Any]
 """What the model calls: as it is judged, its arguments, its result."""
@@ -59,7 +59,7 @@ class Tally:
 
 class World:
     """`tallies`: by kind of chat. `wrong`: what was seen of each wrong hit, for whoever looks for its cause; `missed`:
-    the turns that were."""
+    the turns that were. `twins`: how often a history was word for word another, and got its call."""
 
     def __init__(self, store: Store, seed: int) -> None:
         self.store = store
@@ -69,11 +69,12 @@ class World:
         self.tallies: defaultdict[Kind, Tally] = defaultdict(Tally)
         self.wrong: list[str] = []
         self.missed: list[tuple[Chat, Turn]] = []
+        self.twins = 0
         self.requests = 0
         self.broken_off = 0  # answers, of which the client has kept something
         self._jobs = itertools.count(1)
         self._marks = itertools.count(1)
-        self._record: list[tuple[str, int, tuple[tuple[str, ...], ...], tuple[Did, ...]]] = []
+        self._record: list[tuple[str, tuple[int, int], tuple[tuple[str, ...], ...], tuple[Did, ...]]] = []
 
     async def run(self, habits: Sequence[Habits], steps: int) -> None:
         """Each chat takes about so many steps, in any order."""
@@ -94,7 +95,7 @@ class World:
             if deed == "edit":
                 chat.edit(rng, words.edited(rng, kind))
             elif deed in ("cut", "compact"):
-                chat.cut(rng, _SUMMARY if deed == "compact" else "")
+                chat.cut(rng, SUMMARY if deed == "compact" else "")
             repeats = (deed == "regenerate" and chat.regenerate()) or (
                 deed == "otherwise" and chat.ask_otherwise(words.asked(rng, kind, first=len(chat.turns) < 3))
             )
@@ -108,9 +109,7 @@ class World:
         """Send the chat, and take the answer."""
         sent = await self._sent(chat)
         habits, rng = chat.habits, self.rng
-        calls = self._calls() if rng.random() < 0.5 else []
-        text = words.model_words(rng, habits.words, busy=bool(calls))
-        begun = words.model_words(rng, habits.words, busy=True) if calls and rng.random() < 0.3 else ""
+        calls, begun, text = self._reply(chat)
         did = tuple(call[0] for call in calls)
         if rng.random() < habits.hasty:
             await self._broken_off(chat, sent, text, begun, calls)
@@ -166,14 +165,15 @@ class World:
     async def _respond(self, chat: Chat, calls: Sequence[Call]) -> None:
         """The client answers the calls that it was given, and the model says what came of it."""
         results = {(name, args): json.loads(result) for (name, args, result), _, _ in calls}
-        calls_shown = [part["functionCall"] for part in chat.turns[-1].parts if "functionCall" in part]
+        shown = [part["functionCall"] for part in chat.turns[-1].parts if "functionCall" in part]
         answers = []
-        for call in calls_shown:
+        for call in shown:
             answer = {"name": call["name"], "response": results[call["name"], _json(call.get("args") or {})]}
             answers.append({"functionResponse": {**({"id": call["id"]} if "id" in call else {}), **answer}})
         chat.turns.append(Turn("user", tuple(answers), is_ordinary=False))
         sent = await self._sent(chat)
-        text = words.model_words(self.rng, chat.habits.words, busy=True)
+        tied = chat.habits.words == words.TIED
+        text = words.answer_to(chat.question) if tied else words.model_words(self.rng, chat.habits.words, busy=True)
         self._keep(chat, await captured(self.grafter, sent, self._answer(chat.habits, text)), (), 0)
 
     def _keep(self, chat: Chat, parts: Sequence[Document], did: tuple[Did, ...], hidden: int) -> None:
@@ -186,22 +186,37 @@ class World:
                     part["functionCall"] = {k: v for k, v in part["functionCall"].items() if k != "id"}
             kept = [part for part in kept if part.get("text") != "" and not part.get("thought")]
         chat.turns.append(Turn("model", tuple(kept), did, hidden))
-        self._record.append((chat.habits.account, chat.number, tuple(turn.visible for turn in chat.turns), did))
+        self.remember(chat, chat.turns[-1])
+
+    def remember(self, chat: Chat, turn: Turn) -> None:
+        """That a chat has said this."""
+        self._record.append((chat.habits.account, chat.beginning, chat.visible_to(turn), turn.did))
 
     # --- the model ------------------------------------------------------------------------------------------------
 
+    def _reply(self, chat: Chat) -> tuple[Sequence[Call], str, str]:
+        """The model's calls, and what it says before and after them."""
+        rng, kind = self.rng, chat.habits.words
+        if kind == words.TIED:
+            topic = words.topic(chat.question)
+            return [self._order() if topic is None else _look_up(str(topic))], "", words.answer_to(chat.question)
+        calls = self._calls() if rng.random() < 0.5 else []
+        text = words.model_words(rng, kind, busy=bool(calls))
+        begun = words.model_words(rng, kind, busy=True) if calls and rng.random() < 0.3 else ""
+        return calls, begun, text
+
     def _calls(self) -> list[Call]:
         """Calls, with their results. Some are like those of any other chat."""
-        made = []
-        for _ in range(self.rng.choice((1, 1, 2))):
-            if self.rng.random() < 0.15:
-                name, args = "look", {"city": self.rng.choice(_CITIES)}
-                result = {"city": args["city"], "degrees": len(args["city"])}
-            else:
-                job = next(self._jobs)
-                name, args, result = "act", {"job": str(job)}, {"receipt": f"r{job}"}
-            made.append(((name, _json(args), _json(result)), args, result))
-        return made
+        rng = self.rng
+        return [
+            _look_up(rng.choice(_CITIES)) if rng.random() < 0.15 else self._order()
+            for _ in range(rng.choice((1, 1, 2)))
+        ]
+
+    def _order(self) -> Call:
+        """A call that no other chat makes."""
+        job = next(self._jobs)
+        return _call("act", {"job": str(job)}, {"receipt": f"r{job}"})
 
     def _answer(self, habits: Habits, text: str, calls: Sequence[Call] = ()) -> list[Document]:
         """The documents of an answer: one, or those of a stream."""
@@ -290,9 +305,9 @@ class World:
 
     def _judge(self, chat: Chat, sent: Sequence[Document]) -> None:
         habits = chat.habits
-        upstream = list(_upstream_calls(sent))
+        told = list(_told(sent))
         tally = self.tallies[habits.words, habits.tells, chat.state]
-        for number, (expected, found) in enumerate(itertools.zip_longest(_true(chat.turns), upstream, fillvalue=None)):
+        for number, (expected, found) in enumerate(itertools.zip_longest(_true(chat.turns), told, fillvalue=None)):
             assert expected is not None, "the client's user turns stay what they are"
             left = list(found or ())
             for turn in expected:
@@ -305,18 +320,33 @@ class World:
                     tally.missed += not hit
                     if not hit:
                         self.missed.append((chat, turn))
-            if left and not self._reads_as_another(chat, expected, left):
+            if left and any(self.is_twin(chat, turn, left) for turn in expected):
+                self.twins += 1
+            elif left and not self._reads_as_another(chat, expected, left):
                 tally.wrong += 1
                 self.wrong.append(f"chat {chat.number} {habits} {chat.state}, exchange {number}: {left}")
+
+    def is_twin(self, chat: Chat, turn: Turn, found: Sequence[Did]) -> bool:
+        """Whether a history that begins with the summary is word for word another one that did, up to a turn with these
+        calls: everything before a turn proves what it is."""
+        if chat.turns[0].parts[0].get("text") != SUMMARY:
+            return False
+        visible = chat.visible_to(turn)
+        return any(
+            account == chat.habits.account
+            and beginning != chat.beginning
+            and visible_turns == visible
+            and set(found) <= set(did)
+            for account, beginning, visible_turns, did in self._record
+        )
 
     def _reads_as_another(self, chat: Chat, turns: Sequence[Turn], found: Sequence[Did]) -> bool:
         """Whether the user's edits have made a history word for word what another chat said: then it is that one, to
         everyone who reads it."""
         for turn in turns:
-            at = chat.turns.index(turn)
-            if chat.edited_at is None or at < chat.edited_at:
+            visible = chat.visible_to(turn)
+            if chat.edited_at is None or len(visible) <= chat.edited_at:
                 continue
-            visible = tuple(one.visible for one in chat.turns[: at + 1])
             for account, _, visible_turns, did in self._record:
                 if (
                     account == chat.habits.account
@@ -325,6 +355,14 @@ class World:
                 ):
                     return True
         return False
+
+
+def _look_up(city: str) -> Call:
+    return _call("look", {"city": city}, {"city": city, "degrees": len(city)})
+
+
+def _call(name: str, args: Document, result: Document) -> Call:
+    return (name, _json(args), _json(result)), args, result
 
 
 def _true(turns: Sequence[Turn]) -> Iterator[list[Turn]]:
@@ -341,7 +379,7 @@ def _true(turns: Sequence[Turn]) -> Iterator[list[Turn]]:
         yield here
 
 
-def _upstream_calls(contents: Sequence[Document]) -> Iterator[list[Did]]:
+def _told(contents: Sequence[Document]) -> Iterator[list[Did]]:
     """The calls with their results that stand after each of the user's ordinary turns, in what goes upstream."""
     here: list[Did] | None = None
     waiting: list[Document] = []
