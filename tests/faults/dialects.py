@@ -67,6 +67,8 @@ class Dialect:
         """Raises AssertionError for an error in another form than the surface's."""
         try:
             documents = self.documents(text)
+            if not documents:
+                raise ValueError("nothing")
         except ValueError:
             return Outcome(f"{status}, unreadable")
         return self.outcome_of(status, documents)
