@@ -165,9 +165,9 @@ class World:
     async def _respond(self, chat: Chat, calls: Sequence[Call]) -> None:
         """The client answers the calls that it was given, and the model says what came of it."""
         results = {(name, args): json.loads(result) for (name, args, result), _, _ in calls}
-        shown = [part["functionCall"] for part in chat.turns[-1].parts if "functionCall" in part]
+        calls_shown = [part["functionCall"] for part in chat.turns[-1].parts if "functionCall" in part]
         answers = []
-        for call in shown:
+        for call in calls_shown:
             answer = {"name": call["name"], "response": results[call["name"], _json(call.get("args") or {})]}
             answers.append({"functionResponse": {**({"id": call["id"]} if "id" in call else {}), **answer}})
         chat.turns.append(Turn("user", tuple(answers), is_ordinary=False))
@@ -305,9 +305,9 @@ class World:
 
     def _judge(self, chat: Chat, sent: Sequence[Document]) -> None:
         habits = chat.habits
-        told = list(_told(sent))
+        upstream = list(_upstream_calls(sent))
         tally = self.tallies[habits.words, habits.tells, chat.state]
-        for number, (expected, found) in enumerate(itertools.zip_longest(_true(chat.turns), told, fillvalue=None)):
+        for number, (expected, found) in enumerate(itertools.zip_longest(_true(chat.turns), upstream, fillvalue=None)):
             assert expected is not None, "the client's user turns stay what they are"
             left = list(found or ())
             for turn in expected:
@@ -379,7 +379,7 @@ def _true(turns: Sequence[Turn]) -> Iterator[list[Turn]]:
         yield here
 
 
-def _told(contents: Sequence[Document]) -> Iterator[list[Did]]:
+def _upstream_calls(contents: Sequence[Document]) -> Iterator[list[Did]]:
     """The calls with their results that stand after each of the user's ordinary turns, in what goes upstream."""
     here: list[Did] | None = None
     waiting: list[Document] = []
