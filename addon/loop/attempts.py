@@ -1,14 +1,18 @@
 """Runs one call, and retries it if a retry may help and can do no harm. Each try has a time limit."""
 
+import asyncio
+import itertools
+import random
 from collections.abc import Awaitable, Callable
 from typing import Any
-
-import tenacity
 
 from addon.loop.results import result_json
 from addon.own_secrets import own_secrets
 from addon.tools.base import ToolError
 from addon.tools.bounded import bounded
+
+_FIRST_PAUSE, _MAX_PAUSE = 0.1, 5.0
+"""The longest pause before the second try, which doubles with each try, and the longest of all, in seconds."""
 
 
 async def attempt(
@@ -23,19 +27,14 @@ async def attempt(
         data = result_json(await run())
         return own_secrets.redaction.data(data)
 
-    async def attempt_once() -> bytes:
-        return await bounded(result, timeout, name)
-
-    def may_retry(error: BaseException) -> bool:
-        return is_retryable(error, idempotent=idempotent)
-
-    tries = tenacity.AsyncRetrying(
-        stop=tenacity.stop_after_attempt(1 + retries),
-        wait=tenacity.wait_random_exponential(multiplier=0.1, max=5),
-        retry=tenacity.retry_if_exception(may_retry),
-        reraise=True,
-    )
-    return await tries(attempt_once)
+    for number in itertools.count():
+        try:
+            return await bounded(result, timeout, name)
+        except Exception as error:
+            if number >= retries or not is_retryable(error, idempotent=idempotent):
+                raise
+        await asyncio.sleep(random.uniform(0, min(_FIRST_PAUSE * 2**number, _MAX_PAUSE)))
+    raise AssertionError  # never reached
 
 
 def is_retryable(error: BaseException, *, idempotent: bool) -> bool:

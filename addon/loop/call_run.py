@@ -29,6 +29,9 @@ from store.models import Call, Status
 
 logger = logging.getLogger("toolgraft")
 
+_QUICK = 0.05
+"""Seconds after which a run is no longer quick: only then is an answer from elsewhere looked for."""
+
 
 @dataclass(frozen=True, slots=True)
 class RunContext:
@@ -156,19 +159,34 @@ class CallRun:
             self._has_begun = True
         run = asyncio.ensure_future(self._result())
         run.set_name(self.call.name)
-        answer = asyncio.ensure_future(self.context.waits.answer(self.session, self.call.call_id))
         try:
-            await asyncio.wait({run, answer}, return_when=asyncio.FIRST_COMPLETED)
-            if not run.done() and not self._has_worker and (response := _external_response(answer)) is not None:
+            await asyncio.wait({run}, timeout=_QUICK)
+            if not run.done() and (response := await self._external_response(run)) is not None:
                 self.context.abandon(run)
                 return response
             await asyncio.wait({run})
         except asyncio.CancelledError:
             await _cancel_and_wait(run)
             raise
+        return await self._store_outcome(run)
+
+    async def _external_response(self, run: asyncio.Task[bytes]) -> Document | None:
+        """The answer that came from elsewhere during the run. None if the run has ended first, if a worker runs the
+        call, or if the store could not be read."""
+        answer = asyncio.ensure_future(self.context.waits.answer(self.session, self.call.call_id))
+        try:
+            await asyncio.wait({run, answer}, return_when=asyncio.FIRST_COMPLETED)
+            if (
+                run.done()
+                or self._has_worker
+                or answer.cancelled()
+                or answer.exception() is not None
+                or (call := answer.result()) is None
+            ):
+                return None
+            return response_of(call.result, call.error)
         finally:
             answer.cancel()
-        return await self._store_outcome(run)
 
     async def _store_outcome(self, run: asyncio.Task[bytes]) -> Document:
         """Store the outcome of a finished run, and return the response."""
@@ -264,10 +282,3 @@ async def _cancel_and_wait(run: asyncio.Task[bytes]) -> None:
             await asyncio.wait({run})
     if not run.cancelled():
         run.exception()  # marked as retrieved: nobody else reads it
-
-
-def _external_response(answer: asyncio.Task[Call | None]) -> Document | None:
-    """The answer that came from elsewhere; None if the store could not be read."""
-    if answer.cancelled() or answer.exception() is not None or (call := answer.result()) is None:
-        return None
-    return response_of(call.result, call.error)
