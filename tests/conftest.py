@@ -16,9 +16,11 @@ def pytest_configure(config: pytest.Config) -> None:
     """Temporary folders are on a disk in memory if there is one: thousands of databases would wait for a real disk."""
     if os.access(MEMORY_DISK, os.W_OK) and shutil.disk_usage(MEMORY_DISK).free > ROOM:
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY_DISK))
+    gc.disable()
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """The tests themselves are not looked through again at each collection of garbage: they are many, and stay."""
+    """The tests themselves are many and stay: no collection of garbage looks through them, now or later."""
+    gc.enable()
     gc.collect()
     gc.freeze()

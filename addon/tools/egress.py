@@ -72,15 +72,17 @@ class EgressTransport(httpx2.AsyncHTTPTransport):
     """httpx2's transport with its connections made by `egress`, for which httpx2 has no option."""
 
     def __init__(self, egress: Egress, **options: Any) -> None:
-        super().__init__(verify=_trust(), **options)
+        super().__init__(verify=trust(), **options)
         if not hasattr(self._pool, "_network_backend"):
             raise RuntimeError(f"toolgraft does not fit httpcore2 {version('httpcore2')}: it has no _network_backend")
         self._pool._network_backend = egress
 
 
 @cache
-def _trust() -> ssl.SSLContext:
-    """Reading all authorities takes longer than anything else that is done at the start."""
+def trust() -> ssl.SSLContext:
+    """The system's certificate authorities, for tools of all kinds. Reading them takes some 30 ms, hence once.
+
+    `SSL_CERT_FILE` does not count: a shell that is set up for a client names the proxy's own authority there."""
     return httpx2.create_ssl_context(trust_env=False)
 
 

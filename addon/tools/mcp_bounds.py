@@ -10,6 +10,8 @@ import httpx2
 import mcp.client.stdio
 from anyio.streams.text import TextReceiveStream
 
+from addon.tools.egress import trust
+
 _log = logging.getLogger(__name__)
 
 _BLANK_LINES = (b"\n\n", b"\r\n\r\n", b"\r\r")
@@ -54,7 +56,7 @@ class BoundedTransport(httpx2.AsyncHTTPTransport):
     """Refuses compressed answers, and bodies or stream events of more than `max_bytes`."""
 
     def __init__(self, max_bytes: int) -> None:
-        super().__init__()
+        super().__init__(verify=trust())
         self._max_bytes = max_bytes
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:

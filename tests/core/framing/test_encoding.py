@@ -1,5 +1,6 @@
 """Decoding of content encodings, piece by piece."""
 
+import functools
 import gzip
 import tracemalloc
 import zlib
@@ -14,6 +15,7 @@ from addon.core.framing.encoding import BadEncoding, TooLong, decompressor
 DATA = b"data: {}\r\n\r\n" * 50
 
 zstd = zstandard.ZstdCompressor().compress
+quick_brotli = functools.partial(brotli.compress, quality=4)
 
 
 def raw(data: bytes) -> bytes:
@@ -117,17 +119,17 @@ def test_only_another_member_may_follow_a_member() -> None:
         ("", raw),
         ("gzip", gzip.compress),
         ("deflate", zlib.compress),
-        ("br", brotli.compress),
+        ("br", quick_brotli),
         ("zstd", zstd),
-        ("gzip, br", lambda data: brotli.compress(gzip.compress(data))),
-        ("br, gzip, zstd", lambda data: zstd(gzip.compress(brotli.compress(data)))),
+        ("gzip, br", lambda data: quick_brotli(gzip.compress(data))),
+        ("br, gzip, zstd", lambda data: zstd(gzip.compress(quick_brotli(data)))),
     ],
 )
 def test_the_output_is_bounded_and_nothing_beyond_the_bound_is_produced(
     name: str, pack: Callable[[bytes], bytes]
 ) -> None:
     """A few bytes may expand to more than fits in memory."""
-    size, most = 48 * 1024 * 1024, 1024 * 1024
+    size, most = 24 * 1024 * 1024, 1024 * 1024
     bomb = pack(bytes(size))
     undo = decompressor(name, most)
     assert undo is not None
