@@ -130,6 +130,7 @@ class Rig:
             mcp=str(mcp),
             control=f"127.0.0.1:{free_port()}",
             upstream=self.gemini.url,
+            retry_window="600",  # a busy machine needs longer than a minute to start a proxy again
             environ=environ | {"GEMINI_API_KEY": "key-of-the-proxy"},
         )
         self.started_at = time.time()
