@@ -14,7 +14,7 @@ import pytest
 from addon.core.framing.documents import Document
 from addon.gateway.answers import merge_documents
 from addon.web.access import ANYONE
-from store.base import StoreUnavailable
+from store.base import NotDurable, StoreUnavailable
 from tests.gateway.conftest import MODEL, URL, House
 from tests.loop.conftest import call, says
 
@@ -206,6 +206,47 @@ async def test_what_is_not_the_same_request_of_the_same_asker_gets_no_answer_of_
     )
     assert answer.status_code == 200, answer.text
     assert begun(sender) == 2
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("whole", [True, False])
+async def test_an_answer_is_the_client_s_when_the_operating_system_has_taken_it_and_not_when_it_was_written(
+    sender: House, path: str, whole: bool
+) -> None:
+    rounds(sender, stream=False, times=2)
+
+    async def flushed() -> bool:
+        return whole
+
+    async def app(scope: Any, receive: Any, send: Send) -> None:
+        await sender.app(scope | {"flushed": flushed}, receive, send)
+
+    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url=URL) as client:
+        first = await client.post(path, json=asked(False, None))
+    retried = await sender.post(path, asked(False, None))
+    assert (retried.content == first.content) is not whole
+    assert begun(sender) == (2 if whole else 1)
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_a_kept_answer_is_given_when_it_is_on_disk(
+    sender: House, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    """The flush may have failed for which the first client did not get it."""
+    rounds(sender, stream=False)
+    first = await lost(sender, path, asked(False, None))
+    sync = sender.store.sync
+
+    async def failing() -> None:
+        monkeypatch.setattr(sender.store, "sync", sync)
+        raise NotDurable("the disk has failed")
+
+    monkeypatch.setattr(sender.store, "sync", failing)
+    refused = await sender.post(path, asked(False, None))
+    assert refused.status_code == 503
+    assert "the disk has failed" in refused.text
+    assert (await sender.post(path, asked(False, None))).content == first
+    assert begun(sender) == 1
 
 
 @pytest.mark.parametrize("path", PATHS)

@@ -312,6 +312,16 @@ async def test_an_array_stays_an_array_whichever_element_is_dropped(graft: Graft
     assert ("Tool call completed" in texts(answered)) is not all(kept)
 
 
+@pytest.mark.parametrize("end", [b"", b"\n", b"]", b"\n]\n"])
+@pytest.mark.parametrize("shows", [True, False])
+async def test_an_array_is_closed_once_however_the_upstream_ends_it(graft: Graft, shows: bool, end: bytes) -> None:
+    await graft.tools(WEATHER)
+    events = [*([answer("before", finish=None)] if shows else []), answer(call(), finish="STOP")]
+    capture = Capture(graft.grafter, await graft.exchange(ASKED, ARRAY), JSON)
+    out = capture.feed(framed(ARRAY, events).removesuffix(b"\n]") + end) + capture.finish()
+    assert texts(read(ARRAY, out)).startswith("before" if shows else "Tool call")
+
+
 @pytest.mark.parametrize("body", [b"[]", b" [ ] ", b"", b'{"error":{"code":503}}', b"[\n]", b"nonsense"])
 async def test_an_array_that_holds_nothing_goes_on_as_it_came(graft: Graft, body: bytes) -> None:
     await graft.tools(WEATHER)

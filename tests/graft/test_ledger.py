@@ -345,6 +345,34 @@ async def test_what_was_said_next_does_not_tell_a_turn_that_ends_another_history
     assert await found(store, [user("(edited)"), DONE, YES, SAID_SO, C]) == {}
 
 
+async def test_what_was_said_next_tells_no_turn_whose_record_lacks_what_stood_before_it(store: Store) -> None:
+    """As earlier versions wrote it: which entries end like it cannot be looked up."""
+    chat = [A, B, ASKED, DONE, YES, SAID_SO]
+    await kept(store, 1, chat[:4], pair=b"")
+    await plain(store, chat)
+    assert await found(store, [A, B, user("(edited)"), *chat[3:], C]) == {}
+
+
+async def test_a_turn_that_the_client_sends_twice_is_an_entry_once(store: Store) -> None:
+    """The one with the entry's signature is it, although the other stands where the entry stood."""
+    chat = [A, B, ASKED, SAID_SO, YES, DONE]
+    signed = model({"text": "Done.", "thoughtSignature": "c2ln"})
+    await kept(store, 1, chat[:4])
+    await kept(store, 2, chat, true=signed)
+    cut = [user("before"), B, *chat[2:]]
+    assert await found(store, [*cut, C]) == {3: [turn_id(1)], 5: [turn_id(2)]}
+    assert await found(store, [*cut, YES, signed, C]) == {3: [turn_id(1)], 7: [turn_id(2)]}
+
+
+async def test_in_a_chat_with_a_name_a_neighbour_tells_the_newest_of_regenerated_answers(store: Store) -> None:
+    chat, root = [A, B, ASKED, SAID_SO, YES, DONE], {"name": "chat"}
+    await kept(store, 1, chat[:4], root=root)
+    for n in (2, 3):
+        await kept(store, n, chat, root=root)
+    cut = [user("before"), B, *chat[2:], C]
+    assert await found(store, cut, name="chat") == {3: [turn_id(1)], 5: [turn_id(3)]}
+
+
 async def test_what_next_tells_is_remembered_until_another_says_the_same(store: Store) -> None:
     chat = [A, B, ASKED, DONE, YES, SAID_SO]
     await kept(store, 1, chat[:4])
