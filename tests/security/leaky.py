@@ -1,6 +1,8 @@
-"""What repeats the secrets that it is given: a model and an endpoint, an MCP server (`python leaky.py`), and, in
-TOOLS, Python functions."""
+"""What repeats the secrets that it is given: a model in every API, an endpoint, an MCP server (`python leaky.py`), and,
+in TOOLS, Python functions."""
 
+import base64
+import hashlib
 import json
 import os
 import sys
@@ -9,6 +11,10 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from typing import Any
+
+from wsproto.frame_protocol import FrameProtocol, Opcode
+
+from tests.faults.dialects import dialect_of, is_later_round
 
 Json = dict[str, Any]
 
@@ -30,6 +36,8 @@ class Leaky:
     def __init__(self) -> None:
         self.heard: list[tuple[str, str]] = []
         self.url = ""
+        self._declared: list[str] = []
+        self._open = 0  # calls without answers, of the Live connection
 
     @contextmanager
     def serving(self) -> Iterator["Leaky"]:
@@ -47,6 +55,31 @@ class Leaky:
                 self.send_header("location", f"/elsewhere?$key={self.headers.get('x-goog-api-key', '')}")
                 self.end_headers()
                 self.wfile.write(data)
+
+            def do_GET(self) -> None:
+                key = (self.headers["sec-websocket-key"] + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11").encode()
+                self.send_response(101)
+                self.send_header("upgrade", "websocket")
+                self.send_header("connection", "upgrade")
+                self.send_header("sec-websocket-accept", base64.b64encode(hashlib.sha1(key).digest()).decode())
+                self.end_headers()
+                frames, message = FrameProtocol(client=False, extensions=[]), b""
+                while data := self.rfile.read1(65536):
+                    frames.receive_bytes(data)
+                    for frame in frames.received_frames():
+                        if frame.opcode is Opcode.CLOSE:
+                            return
+                        if isinstance(frame.payload, tuple):
+                            continue
+                        message += frame.payload.encode() if isinstance(frame.payload, str) else frame.payload
+                        if not frame.message_finished:
+                            continue
+                        if b"please break" in message:
+                            self.wfile.write(frames.close(1011, f"broken: {self.headers['x-goog-api-key']}"))
+                            return
+                        for document in owner.live(f"{self.path} {self.headers}", json.loads(message)):
+                            self.wfile.write(frames.send_data(json.dumps(document).encode(), fin=True))
+                        message = b""
 
             def log_message(self, *args: object) -> None: ...
 
@@ -74,16 +107,83 @@ class Leaky:
         if "please break" in body:
             return 500, "text/html", f"<pre>{echo}</pre>".encode()
         asked = json.loads(body)
-        declared = [one["name"] for tool in asked.get("tools", ()) for one in tool.get("functionDeclarations", ())]
-        parts: list[Json] = [{"text": f"said {echo}"}]
-        if "functionResponse" not in body:
-            args = {"echo": echo} if "captured" in declared else {}
-            parts += [{"functionCall": {"name": name, "args": args}} for name in declared]
-        document = {"candidates": [{"content": {"role": "model", "parts": parts}, "index": 0, "finishReason": "STOP"}]}
-        data = json.dumps(document).encode()
-        if "alt=sse" in path:
-            return 200, "text/event-stream", b"data: " + data + b"\r\n\r\n"
-        return 200, "application/json", data
+        names = [] if is_later_round(body.encode()) else declared(asked)
+        calls = [(name, {"echo": echo} if name == "captured" else {}) for name in names]
+        dialect = dialect_of(path)
+        document = {"chat completions": _completion, "Interactions": _interaction}.get(dialect.name, _content)
+        framing = dialect.framing(path, body.encode())
+        documents = document(f"answer {echo}", calls, framing == "SSE")
+        if framing == "SSE":
+            events = b"".join(b"data: " + json.dumps(one).encode() + b"\r\n\r\n" for one in documents)
+            return 200, "text/event-stream", events
+        return 200, "application/json", json.dumps(documents[0]).encode()
+
+    def live(self, echo: str, message: Json) -> Iterator[Json]:
+        """What is said to a message of a Live connection."""
+        if "setup" in message:
+            self._declared = declared(message["setup"])
+            self.heard.append((echo, json.dumps(message)))
+            yield {"setupComplete": {}, "echo": echo}
+        elif "toolResponse" in message:
+            self.heard.append((echo, json.dumps(message)))
+            self._open -= len(message["toolResponse"]["functionResponses"])
+            if not self._open:
+                yield {"serverContent": {"turnComplete": True}}
+        elif "clientContent" in message:
+            yield {"serverContent": {"modelTurn": {"parts": [{"text": f"answer {echo}"}]}}}
+            calls = [
+                {"id": f"f{number}", "name": name, "args": {"echo": echo} if name == "captured" else {}}
+                for number, name in enumerate(self._declared)
+            ]
+            self._open = len(calls)
+            yield {"toolCall": {"functionCalls": calls}, "echo": echo}
+
+
+def declared(asked: Json) -> list[str]:
+    """The names of a request's tools."""
+    tools = asked.get("tools") or ()
+    named = [one for tool in tools for one in tool.get("functionDeclarations") or [tool.get("function", tool)]]
+    return [one["name"] for one in named]
+
+
+Calls = list[tuple[str, Json]]
+
+
+def _content(text: str, calls: Calls, stream: bool) -> list[Json]:
+    parts: list[Json] = [{"text": text}, *({"functionCall": {"name": name, "args": args}} for name, args in calls)]
+    return [{"candidates": [{"content": {"role": "model", "parts": parts}, "index": 0, "finishReason": "STOP"}]}]
+
+
+def _completion(text: str, calls: Calls, stream: bool) -> list[Json]:
+    made = [
+        {
+            "index": number,
+            "id": f"c{number}",
+            "type": "function",
+            "function": {"name": name, "arguments": json.dumps(args)},
+        }
+        for number, (name, args) in enumerate(calls)
+    ]
+    message = {"role": "assistant", "content": text, **({"tool_calls": made} if made else {})}
+    choice = {"index": 0, "delta" if stream else "message": message, "finish_reason": "tool_calls" if made else "stop"}
+    return [{"id": "x", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice]}]
+
+
+def _interaction(text: str, calls: Calls, stream: bool) -> list[Json]:
+    made = [
+        {"type": "function_call", "id": f"c{number}", "name": name, "arguments": args}
+        for number, (name, args) in enumerate(calls)
+    ]
+    steps: list[Json] = [{"type": "model_output", "content": [{"type": "text", "text": text}]}, *made]
+    ended = {"id": f"v1_{hashlib.sha256(text.encode()).hexdigest()}", "model": "m"}
+    ended["status"] = "requires_action" if made else "completed"
+    if not stream:
+        return [{**ended, "steps": steps}]
+    events: list[Json] = [{"event_type": "interaction.created", "interaction": {**ended, "status": "in_progress"}}]
+    for number, step in enumerate(steps):
+        events.append({"event_type": "step.start", "index": number, "step": step})
+        events.append({"event_type": "step.stop", "index": number})
+    return [*events, {"event_type": "interaction.completed", "interaction": ended}]
 
 
 def _mcp(request: Json) -> Json:

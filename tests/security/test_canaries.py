@@ -2,16 +2,24 @@
 and is found in nothing that toolgraft writes."""
 
 import base64
+import itertools
+import json
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import connect
 
 from addon.own_secrets import own_secrets
+from tests.e2e.processes import until
 from tests.e2e.proxies import Proxy, Session, mcp_file, user
+from tests.faults.dialects import COMPLETIONS, GEMINI, INTERACTIONS
 from tests.hooks.proxied import Proxied
 from tests.security import leaky
 from tests.security.leaky import Leaky
@@ -34,6 +42,10 @@ PROXYS = {
     "environment": "canary-environment-7318",
     "token": "canary-token-7319",
 }
+APIS = (":generateContent", ":streamGenerateContent", "/chat/completions", "/interactions", "BidiGenerateContent")
+WORDS = ("hello", "please fail", "please break")
+WORKED = ["own_shows", "own_raises", "made_shows", "made_raises"]
+LIVE = "/ws/google.ai.generativelanguage.v1beta.GenerativeService.BidiGenerateContent?alt=ws"
 MODEL = "/v1beta/models/gemini-3-flash-preview"
 HEADERS = {
     "x-goog-api-key": CLIENTS["key"],
@@ -80,28 +92,75 @@ def endpoint(session: Session, url: str) -> None:
     )
 
 
+def requests() -> Iterator[tuple[str, Json]]:
+    """Paths and bodies, in every API."""
+    for words, dialect in itertools.product(WORDS, (GEMINI, COMPLETIONS, INTERACTIONS)):
+        for framing in ("JSON", "SSE"):
+            path = dialect.paths[framing]
+            path += f"{'&' if '?' in path else '?'}$key={CLIENTS['query']}"
+            yield path, dialect.request(framing, f"{words} {dialect.name} {framing}")
+
+
+def live(proxy: Proxy, session: Session) -> Iterator[str]:
+    """What a client of a Live connection is given."""
+    url = f"{proxy.url.replace('http', 'ws')}/@{session.name}{LIVE}&$key={CLIENTS['query']}"
+    before = len(session.calls())
+    with connect(url, additional_headers=HEADERS) as connection:
+        connection.send(json.dumps({"setup": {"model": "models/gemini-live-2.5-flash-preview"}}))
+        yield str(connection.recv(10))
+        message = {"clientContent": {"turns": [user("hello")], "turnComplete": True}}
+        connection.send(json.dumps(message))
+        yield str(connection.recv(10))
+        until(lambda: len(session.calls()) > before, "the calls are captured")
+        if session.name == "loops":
+            while "turnComplete" not in (frame := str(connection.recv(10))):
+                yield frame
+        connection.send(json.dumps({"clientContent": {"turns": [user("please break")]}}))
+        with suppress(ConnectionClosed):
+            while True:
+                yield str(connection.recv(10))
+
+
+def worked(proxy: Proxy) -> Iterator[str]:
+    """What is answered where workers repeat the tokens that they are given, in results and in errors."""
+    session = proxy.control.session("worked")
+    session.tools([{"name": name, "executor": {"type": "worker"}} for name in WORKED])
+    made = proxy.control.ask("POST", "/v1/tokens", json={"scopes": ["worker"], "name": "w"})
+    PROXYS["worker"] = made["token"]
+    body = {"contents": [user("hello")]}
+    with ThreadPoolExecutor() as pool, httpx2.Client(base_url=proxy.control.url, timeout=30) as worker:
+        asking = pool.submit(httpx2.post, f"{proxy.url}/@worked{MODEL}:generateContent", json=body, headers=HEADERS)
+        for token in (PROXYS["token"], PROXYS["worker"]) * 2:
+            worker.headers["authorization"] = f"Bearer {token}"
+            call = worker.post("/v1/calls/claim", json={"session": "worked", "names": WORKED, "wait": 10}).json()
+            answer = {"error": f"failed {token}"} if "raises" in call["name"] else {"result": {"echo": token}}
+            yield worker.post(f"/v1/calls/{call['call_id']}/result", json=answer).text
+        asking.result()
+    yield str(session.calls())
+
+
 @pytest.mark.e2e
 def test_no_canary_is_in_anything_that_is_written(proxy: Proxy, upstream: Leaky, tmp_path: Path) -> None:
     loops, captured = proxy.control.session("loops"), proxy.control.session("captured")
     endpoint(loops, upstream.url)
     captured.tools([{"name": "captured", "description": "It."}])
     captured.policy(delivery="placeholder")
+    answers: list[str] = []  # to clients, of whom each knows its own secrets
     outputs: list[str] = []
     regular = f"http://captured:{CLIENTS['password']}@{proxy.address}"
     with httpx2.Client(proxy=regular, timeout=30) as through, httpx2.Client(timeout=30) as direct:
-        for name in ("loops", "captured"):
-            for words in ("hello", "please fail", "please break"):
-                for method in ("generateContent?", "streamGenerateContent?alt=sse&"):
-                    path = f"{MODEL}:{method}$key={CLIENTS['query']}"
-                    body: Json = {"contents": [user(f"{words} {method}")]}
-                    direct.post(f"{proxy.url}/@{name}{path}", json=body, headers=HEADERS)
-                    through.post(f"http://generativelanguage.googleapis.com{path}", json=body, headers=HEADERS)
-        token = {"authorization": f"Bearer {PROXYS['token']}", "x-graft-session": "loops"}
-        for words in ("hello", "please fail", "please break"):
-            for stream in (False, True):
-                for door in ("/v1/gemini", "/v1/responses"):
-                    body = {"model": "gemini-3-flash", "input": f"{words} {stream}", "stream": stream}
-                    outputs.append(direct.post(f"{proxy.control.url}{door}", json=body, headers=token).text)
+        for path, body in requests():
+            urls = [f"{proxy.url}/@{name}{path}" for name in ("loops", "captured")]
+            answers += [direct.post(url, json=body, headers=HEADERS).text for url in urls]
+            if "Content" in path:
+                through.post(f"http://generativelanguage.googleapis.com{path}", json=body, headers=HEADERS)
+        for words, stream, door in itertools.product(WORDS, (False, True), ("/v1/gemini", "/v1/responses")):
+            body = {"model": "gemini-3-flash", "input": f"{words} {stream}", "stream": stream}
+            token = {"authorization": f"Bearer {PROXYS['token']}", "x-graft-session": "loops"}
+            outputs.append(direct.post(f"{proxy.control.url}{door}", json=body, headers=token).text)
+    for session in (loops, captured):
+        answers += live(proxy, session)
+    outputs += worked(proxy)
 
     calls = [*loops.calls(), *captured.calls()]
     assert {call["name"] for call in calls} == {*leaky.CALLS, "captured"}
@@ -115,9 +174,11 @@ def test_no_canary_is_in_anything_that_is_written(proxy: Proxy, upstream: Leaky,
         str(proxy.control.ask("GET", "/v1/sessions/loops")),
     ]
     outputs.append(proxy.control.http.get("/metrics").text)
-    # they were all sent, and repeated
-    asked = "".join(head for head, _ in upstream.heard)
-    assert [one for one in (*CLIENTS, "gateway") if {**CLIENTS, **PROXYS}[one] not in asked] == ["password"]
+    # they were all sent, and repeated, in every API
+    for api in APIS:
+        asked = "".join(head for head, _ in upstream.heard if api in head)
+        assert [name for name, secret in CLIENTS.items() if secret not in asked] == ["password"], api
+    assert any(PROXYS["gateway"] in head for head, _ in upstream.heard)
     assert not [name for name, one in PROXYS.items() if any(one in body for _, body in upstream.heard)]
     assert proxy.stop() == 0
 
@@ -125,10 +186,12 @@ def test_no_canary_is_in_anything_that_is_written(proxy: Proxy, upstream: Leaky,
     written = {str(path): path.read_bytes().decode("utf-8", "replace") for path in files}
     kept = f'"headers":{{"x-anything":"{PROXYS["executor"]}"}}'  # in its toolset, to be sent again
     written = {path: text.replace(kept, "") for path, text in written.items()}
-    assert len(written[str(tmp_path / "recorded.flows")]) > 10_000
+    recorded = written[str(tmp_path / "recorded.flows")]
+    assert not [api for api in APIS if api not in recorded]
     assert "please fail" in proxy.log
     assert "MCP server 'leaky': on stderr: *** \\x1b[2J" in proxy.log
     texts = {**written, "console": proxy.log, "answers": "\n".join(outputs)}
+    assert not [name for name, secret in PROXYS.items() if secret in str(answers)]
     for name, secret in {**CLIENTS, **PROXYS}.items():
         found = {place: text[at - 200 : at + 60] for place, text in texts.items() if (at := text.find(secret)) >= 0}
         assert found == {}, name

@@ -4,9 +4,11 @@ from typing import Annotated
 
 from fastapi import Body
 from pydantic import BaseModel, ConfigDict, Field
+from starlette.requests import Request
 from starlette.responses import Response
 
 from addon.control import views
+from addon.control.secrets import redaction_of
 from addon.web.access import needs
 from addon.web.describe import answers, body_example, group
 from addon.web.routing import ApiDep, CallerDep, reply
@@ -49,12 +51,13 @@ async def approve_call(api: ApiDep, caller: CallerDep, call_id: str) -> Response
 )
 @needs("approve")
 async def deny_call(
-    api: ApiDep, caller: CallerDep, call_id: str, denial: Annotated[Denial, Body()] = _DENIAL
+    api: ApiDep, caller: CallerDep, request: Request, call_id: str, denial: Annotated[Denial, Body()] = _DENIAL
 ) -> Response:
     """The call never runs, and the model is told so. Repeating the same decision is accepted and changes nothing."""
     before = await api.store.find_call(call_id)
     async with api.audit.action(caller, "call.deny", session=before.session, call_id=call_id, tool=before.name):
-        call = await api.store.decide(before.session, call_id, False, reason=denial.reason)
+        reason = redaction_of(request).text(denial.reason)
+        call = await api.store.decide(before.session, call_id, False, reason=reason)
     if call.status != before.status:
         api.metrics.count_answered(call.status)
     await api.store.sync()

@@ -12,6 +12,7 @@ from starlette.responses import Response
 
 from addon.control import views
 from addon.control.paging import PageQuery, RenderedPage, render_page
+from addon.control.secrets import redacted, redaction_of
 from addon.web.access import Access, needs
 from addon.web.describe import answers, body_example, group
 from addon.web.disconnect import DisconnectWatcher
@@ -36,7 +37,7 @@ class Answer(BaseModel):
 
     model_config = ConfigDict(extra="forbid", json_schema_extra={"minProperties": 1, "maxProperties": 1})
 
-    result: Any = Field(None, description="What the tool returned: any JSON, stored unchanged.")
+    result: Any = Field(None, description="What the tool returned: any JSON, stored without the proxy's secrets.")
     error: str = Field("", description="What went wrong, for the model.")
 
     @model_validator(mode="after")
@@ -100,7 +101,9 @@ async def show_call(api: ApiDep, call_id: str) -> Response:
     openapi_extra=body_example({"result": {"celsius": -3}}),
 )
 @needs("worker")
-async def answer_call(api: ApiDep, caller: CallerDep, call_id: str, answer: Annotated[Answer, Body()]) -> Response:
+async def answer_call(
+    api: ApiDep, caller: CallerDep, request: Request, call_id: str, answer: Annotated[Answer, Body()]
+) -> Response:
     """Repeating the same body is accepted and changes nothing. Another body is refused: the first answer is kept."""
     before = await api.store.find_call(call_id)
     if before.owner == "loop":
@@ -109,9 +112,11 @@ async def answer_call(api: ApiDep, caller: CallerDep, call_id: str, answer: Anno
     async with api.audit.action(caller, "call.answer", session=session, call_id=call_id, tool=before.name):
         with storable_json():
             if "error" in answer.model_fields_set:
-                call, changed = await api.store.answer(session, call_id, error=answer.error)
+                error = redaction_of(request).text(answer.error)
+                call, changed = await api.store.answer(session, call_id, error=error)
             else:
-                call, changed = await api.store.answer(session, call_id, result=answer.result)
+                result = redacted(redaction_of(request), answer.result)
+                call, changed = await api.store.answer(session, call_id, result=result)
     if changed:
         api.metrics.count_answered(call.status)
     await api.store.sync()

@@ -6,6 +6,7 @@ import pytest
 from addon.metrics import Metrics
 from store.base import Store
 from store.models import Status
+from tests.control.conftest import TOKEN
 
 APPROVE, DENY = "/v1/calls/c1/approve", "/v1/calls/c1/deny"
 
@@ -36,6 +37,7 @@ async def test_a_call_that_waits_is_approved_and_the_same_again_is_fine(
         (b"", "the call was denied"),
         (b"{}", "the call was denied"),
         (b'{"reason": "too dear"}', "the call was denied: too dear"),
+        (b'{"reason": "%b"}' % TOKEN.encode(), "the call was denied: ***"),
     ],
 )
 async def test_a_call_that_waits_is_denied_and_the_same_again_is_fine(

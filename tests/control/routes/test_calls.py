@@ -1,4 +1,5 @@
 import asyncio
+import json
 import time
 from collections.abc import Callable
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 from addon.control.app import ControlApp
 from addon.metrics import Metrics
 from store.base import Store
+from tests.control.conftest import TOKEN
 
 CALL = "/v1/calls/c1"
 
@@ -195,3 +197,14 @@ async def test_a_long_poll_ends_when_the_client_hangs_up(exchange: Callable[...,
     await asyncio.sleep(0)
     await poll.leave()
     assert poll.task.done()
+
+
+@pytest.mark.parametrize("kind", ["result", "error"])
+async def test_the_token_of_whoever_answers_is_not_stored(client: httpx2.AsyncClient, capture: Any, kind: str) -> None:
+    await capture("c1")
+    words = f"it was {TOKEN}, 1.0"
+    body = {"error": words} if kind == "error" else {"result": {"a": [words, 1.0, None], TOKEN: 1}}
+    for _ in range(2):
+        answer = await client.post(f"{CALL}/result", json=body)
+        assert answer.status_code == 200
+        assert json.dumps(answer.json()[kind]) == json.dumps(body[kind]).replace(TOKEN, "***")
