@@ -1,12 +1,11 @@
 """A worker's requests to the control API, and their errors."""
 
 from collections.abc import Mapping
-from typing import Any
 
 import httpx2
 import pydantic_core
 
-type Document = dict[str, Any]
+from addon.core.framing.documents import Document
 
 
 class Unreachable(Exception):

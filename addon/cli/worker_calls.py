@@ -7,7 +7,8 @@ from typing import Any, Protocol
 
 import tenacity
 
-from addon.cli.control_client import ControlClient, Document, Refused, Unreachable, json_of
+from addon.cli.control_client import ControlClient, Refused, Unreachable, json_of
+from addon.core.framing.documents import Document
 from addon.tools.bounded import bounded
 
 PATIENCE = 300.0  # seconds for repeated attempts to send an answer

@@ -11,8 +11,9 @@ from typing import Any
 
 import httpx2
 
-from addon.cli.control_client import ControlClient, Document, Refused, Unreachable
+from addon.cli.control_client import ControlClient, Refused, Unreachable
 from addon.cli.worker_calls import FIRST_DELAY, MAX_DELAY, Source, WorkerCall
+from addon.core.framing.documents import Document
 
 WAIT = 30.0  # seconds that a claim waits for a call
 GRACE = 5.0  # seconds for running calls to finish when the worker stops

@@ -10,7 +10,7 @@ from typing import Literal, Self
 import pydantic_core
 from pydantic import BaseModel, Field, ValidationError
 
-from addon.graft.session_config import shared_with
+from addon.graft.session_config import effective_policy, shared_with
 from addon.settings import Settings
 from store.models import Call, Document, Event, Policy, Session, Toolset, Turn
 
@@ -35,12 +35,11 @@ class SessionView(BaseModel):
     @classmethod
     def of(cls, name: str, session: Session | None, settings: Settings) -> Self:
         policy = session.policy if session else Policy()
-        chosen = policy.model_dump(exclude_none=True)
         toolset = session.toolset if session else None
         return cls(
             name=name,
-            **{field: chosen.get(field, getattr(settings, field)) for field in Policy.model_fields},
-            overrides=list(chosen),
+            **effective_policy(policy, settings),
+            overrides=list(policy.model_dump(exclude_none=True)),
             tools=None if toolset is None else len(toolset.declarations) + len(toolset.builtins),
             created_at=session.created_at if session else None,
             updated_at=session.updated_at if session else None,

@@ -17,6 +17,7 @@ import msgspec
 from starlette.types import Receive, Scope, Send
 
 from addon.fake_gemini import websocket
+from addon.fake_gemini.documents import Json
 from addon.fake_gemini.entrance import Log, check_key
 from addon.fake_gemini.errors import Refused, pretty
 from addon.fake_gemini.history import last_words, turns
@@ -25,8 +26,6 @@ from addon.fake_gemini.reply import Shape
 from addon.fake_gemini.routes import Route
 from addon.fake_gemini.routes import find as find_route
 from addon.fake_gemini.service import Service
-
-Json = dict[str, Any]
 
 JSON_TYPE = "application/json; charset=UTF-8"
 _KNOBS = re.compile(r"\[demo:([^\]]*)\]")

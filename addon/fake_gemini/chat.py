@@ -9,9 +9,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from addon.fake_gemini.documents import Json
 from addon.fake_gemini.errors import Refused, bad_fields
-
-Json = dict[str, Any]
 
 _INVALID = "Invalid JSON payload received."
 _NUMBER = (int, float)

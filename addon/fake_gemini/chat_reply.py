@@ -11,14 +11,12 @@ import secrets
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 from addon.fake_gemini import signatures
+from addon.fake_gemini.documents import Json
 from addon.fake_gemini.model import ModelAnswer
 from addon.fake_gemini.models import Model
 from addon.fake_gemini.reply import Shape, split
-
-Json = dict[str, Any]
 
 _FINISH = {"STOP": "stop", "MAX_TOKENS": "length", "SAFETY": "content_filter"}
 

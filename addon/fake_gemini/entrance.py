@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from addon.fake_gemini import errors
+from addon.fake_gemini.documents import Json
 from addon.fake_gemini.errors import Refused
 from addon.fake_gemini.routes import Route
-
-Json = dict[str, Any]
 
 
 class Log:

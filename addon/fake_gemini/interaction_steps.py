@@ -9,10 +9,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from addon.fake_gemini import signatures
+from addon.fake_gemini.documents import Json
 from addon.fake_gemini.errors import Refused
 from addon.fake_gemini.model import ModelAnswer
-
-Json = dict[str, Any]
 
 MEDIA = frozenset({"image", "audio", "video", "document"})
 FIELDS = {

@@ -14,14 +14,13 @@ from datetime import UTC, datetime
 from typing import Any
 
 from addon.fake_gemini import models, rules
+from addon.fake_gemini.documents import Json
 from addon.fake_gemini.errors import Refused
 from addon.fake_gemini.interaction_steps import contents_of, contents_of_answer, last_calls, steps_of
 from addon.fake_gemini.model import answer
 from addon.fake_gemini.models import Model
 from addon.fake_gemini.reply import Shape, split
 from addon.fake_gemini.service import tokens
-
-Json = dict[str, Any]
 
 PLACE = frozenset({"developer"})
 KNOWN: dict[str, Any] = {

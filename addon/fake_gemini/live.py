@@ -13,17 +13,15 @@ from __future__ import annotations
 import json
 import secrets
 from dataclasses import dataclass
-from typing import Any
 
 from addon.fake_gemini import models, rules
+from addon.fake_gemini.documents import Json
 from addon.fake_gemini.errors import Refused
 from addon.fake_gemini.fields import decode_bytes, read
 from addon.fake_gemini.model import answer
 from addon.fake_gemini.models import Model
 from addon.fake_gemini.routes import Route
 from addon.fake_gemini.service import tokens
-
-Json = dict[str, Any]
 
 INVALID, POLICY = 1007, 1008
 """Close codes of a WebSocket: for an invalid frame, and for a frame that is not allowed now."""

@@ -13,10 +13,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from addon.fake_gemini import signatures
+from addon.fake_gemini.documents import Json
 from addon.fake_gemini.model import ModelAnswer
 from addon.fake_gemini.models import Model
-
-Json = dict[str, Any]
 
 _ALPHABET = string.ascii_lowercase + string.digits
 _WORDS = re.compile(r"\S+\s*|\s+")

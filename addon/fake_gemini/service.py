@@ -9,14 +9,13 @@ from typing import Any
 
 from addon.fake_gemini import chat, history, models, rules
 from addon.fake_gemini.chat_reply import ChatReply
+from addon.fake_gemini.documents import Json
 from addon.fake_gemini.errors import Refused, no_model
 from addon.fake_gemini.fields import read
 from addon.fake_gemini.model import ModelAnswer, answer
 from addon.fake_gemini.models import Model
 from addon.fake_gemini.reply import Reply
 from addon.fake_gemini.routes import Route
-
-Json = dict[str, Any]
 
 
 @dataclass

@@ -13,12 +13,11 @@ from typing import Any
 
 from starlette.types import Receive, Scope, Send
 
+from addon.fake_gemini.documents import Json
 from addon.fake_gemini.entrance import Log, check_key
 from addon.fake_gemini.errors import Refused, pretty
 from addon.fake_gemini.live import Closed, LiveConnection
 from addon.fake_gemini.routes import Route, find
-
-Json = dict[str, Any]
 
 
 async def serve(log: Log, scope: Scope, receive: Receive, send: Send) -> None:

@@ -23,6 +23,7 @@ _STATUSES = {
     503: "UNAVAILABLE",
     504: "DEADLINE_EXCEEDED",
 }
+NO_FINISH = "toolgraft: the model's answer broke off: it has no finishReason"
 _LONGEST = 1000  # characters of an error that is not in Google's form
 
 

@@ -12,11 +12,10 @@ from addon.core.framing import sse
 from addon.core.framing.documents import Document, encode, get
 from addon.core.history.pairing import MissingResponses, Paired, UnknownResponses, pair
 from addon.gateway.answers import AnswerCollector, calls_of, is_final, merge_documents, owed_answer
-from addon.gateway.callers import access_of, caller_of
-from addon.gateway.conversations import Conversation, Conversations, new_response_id
+from addon.gateway.conversations import Conversation, new_response_id
 from addon.gateway.describe import GEMINI_BODY, IN_GOOGLE_S_WORDS, UPSTREAM, parameters
-from addon.gateway.engine import Engine
-from addon.gateway.failures import TurnFailed, google_error, in_google_s_words
+from addon.gateway.failures import NO_FINISH, TurnFailed, google_error, in_google_s_words
+from addon.gateway.front_door import FrontDoor
 from addon.gateway.gemini_request import GeminiRequest, read
 from addon.gateway.handover import Handover
 from addon.gateway.streaming import Stream, answer_while_connected, ending_problem
@@ -24,7 +23,7 @@ from addon.gateway.upstream_factory import Caller
 from addon.web.access import needs
 from addon.web.describe import answers, body_example, group
 from addon.web.problems import Problem
-from addon.web.routing import ApiContext, ApiDep, parse
+from addon.web.routing import ApiContext, ApiDep
 
 PATH = "/v1/gemini"
 _TOOL = {
@@ -63,14 +62,7 @@ _ANSWER = {
 }
 
 
-class GeminiRoutes:
-    """`key`: the Gemini API key for callers that send none."""
-
-    def __init__(self, engine: Engine, conversations: Conversations, key: str) -> None:
-        self.engine = engine
-        self.conversations = conversations
-        self.key = key
-
+class GeminiRoutes(FrontDoor):
     def router(self) -> APIRouter:
         router = group("front doors")
 
@@ -85,9 +77,7 @@ class GeminiRoutes:
             """`input` is a text, Parts or Contents, including functionResponse parts. Answers contain functionCall
             parts. With `conversation` (or `previousResponseId`) the proxy stores the history; with `stream` the answer
             is SSE."""
-            caller, body = caller_of(request, api.settings.session, self.key), await request.body()
-            parsed = read(parse(body))
-            handover = self.engine.handover(caller, PATH, access_of(request).token, body)
+            caller, parsed, handover = await self.receive(request, api, PATH, read)
             documents = self._documents(caller, parsed, handover)
             return await answer_while_connected(request, api, handover, lambda: self._answered(api, documents, parsed))
 
@@ -148,7 +138,7 @@ class GeminiRoutes:
                     else:
                         yield document
                 if parsed.stream and not collector.finished:
-                    raise TurnFailed(502, "toolgraft: the model's answer broke off: it has no finishReason")
+                    raise TurnFailed(502, NO_FINISH)
                 if collector.content is not None:
                     await keep(collector.content, merge_documents(collector.documents))
                 for document in last:

@@ -25,11 +25,11 @@ from addon.core.framing.documents import Document, encode
 from addon.core.history.pairing import join_responses
 from addon.core.tools.tool_plan import declared_names
 from addon.gateway.answers import is_final
-from addon.gateway.callers import access_of, caller_of, session_of
-from addon.gateway.conversations import Conversation, Conversations, ConversationSettings, new_response_id
+from addon.gateway.callers import session_of
+from addon.gateway.conversations import Conversation, ConversationSettings, new_response_id
 from addon.gateway.describe import IN_OPENAI_S_WORDS, RESPONSES_BODY, UPSTREAM, parameters
-from addon.gateway.engine import Engine
-from addon.gateway.failures import TurnFailed, google_error, in_openai_s_words, openai_error
+from addon.gateway.failures import NO_FINISH, TurnFailed, google_error, in_openai_s_words, openai_error
+from addon.gateway.front_door import FrontDoor
 from addon.gateway.handover import Handover
 from addon.gateway.recall import stored_calls
 from addon.gateway.streaming import Stream, answer_while_connected, ending_problem
@@ -37,7 +37,7 @@ from addon.gateway.upstream_factory import Caller
 from addon.web.access import needs
 from addon.web.describe import answers, body_example, group
 from addon.web.problems import Problem
-from addon.web.routing import ApiContext, ApiDep, parse
+from addon.web.routing import ApiContext, ApiDep
 from store.base import UnknownResponse
 from store.models import Response as Record
 
@@ -125,15 +125,7 @@ class _NotStored(Exception):
         self.events = events
 
 
-class ResponsesRoutes:
-    """`key`: the Gemini API key for callers that send none."""
-
-    def __init__(self, engine: Engine, conversations: Conversations, key: str) -> None:
-        self.engine = engine
-        self.conversations = conversations
-        self.store = conversations.store
-        self.key = key
-
+class ResponsesRoutes(FrontDoor):
     def router(self) -> APIRouter:
         router = group("front doors")
 
@@ -148,11 +140,9 @@ class ResponsesRoutes:
             """A request of an OpenAI client, streamed or not. Calls of the client's own functions are returned as
             `function_call` items; the proxy runs the session's tools."""
             try:
-                caller, body = caller_of(request, api.settings.session, self.key), await request.body()
-                parsed = read_request(parse(body))
+                caller, parsed, handover = await self.receive(request, api, PATH, read_request)
             except Invalid as error:
                 return in_openai_s_words(error)
-            handover = self.engine.handover(caller, PATH, access_of(request).token, body)
             events = self._events(caller, parsed, handover, api.ending)
             return await answer_while_connected(
                 request, api, handover, lambda: _answered(api, events, stream=parsed.stream)
@@ -241,7 +231,7 @@ class ResponsesRoutes:
                         finished = finished or is_final(document)
                         yield turn.translator.feed(document)
                     if not finished:
-                        raise TurnFailed(502, "toolgraft: the model's answer broke off: it has no finishReason")
+                        raise TurnFailed(502, NO_FINISH)
                     yield await self._end(turn)
             except _NotStored as error:
                 yield error.events

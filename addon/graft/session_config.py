@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from addon.core.framing.documents import Document
 from addon.core.history.placeholder import Placeholder
@@ -46,6 +46,12 @@ class SessionConfig:
         )
         only_known = not plan.rewrites and not kept_by_service
         return RewriteRules(plan, strip, model, self.placeholder, keep_unanswered, ids, kept_by_service, only_known)
+
+
+def effective_policy(policy: Policy, settings: Settings) -> dict[str, Any]:
+    """Each field of the policy, or the proxy's option if the session does not set it."""
+    own = policy.model_dump(exclude_none=True)
+    return {field: own.get(field, getattr(settings, field)) for field in Policy.model_fields}
 
 
 def shared_with(toolset: Toolset | None, shared: Sequence[Document]) -> list[Document]:
@@ -95,11 +101,10 @@ class SessionConfigs:
 
     def build(self, session: str, snapshot: Snapshot, toolset: Toolset | None) -> SessionConfig:
         """The configuration of a session with this toolset; None: without one. The record gives only the policy."""
-        policy, options = snapshot.record.policy if snapshot.record is not None else Policy(), self.settings
+        policy = snapshot.record.policy if snapshot.record is not None else Policy()
         shared = shared_with(toolset, self.shared)
         toolset = toolset or Toolset()
         own = frozenset(declaration["name"] for declaration in toolset.declarations)
-        timeout = policy.pending_timeout
         return SessionConfig(
             session=session,
             version=snapshot.version,
@@ -108,12 +113,5 @@ class SessionConfigs:
             declared=own,
             toolbox=Toolbox([*toolset.declarations, *shared], toolset.builtins, toolset.tool_config),
             placeholder=self.placeholder,
-            client_tools=policy.client_tools or options.client_tools,
-            delivery=policy.delivery or options.delivery,
-            on_pending=policy.on_pending or options.on_pending,
-            pending_timeout=options.pending_timeout if timeout is None else timeout,
-            max_rounds=policy.max_rounds or options.max_rounds,
-            parallel=policy.parallel or options.parallel,
-            tool_timeout=policy.tool_timeout or options.tool_timeout,
-            approval_timeout=options.approval_timeout if policy.approval_timeout is None else policy.approval_timeout,
+            **effective_policy(policy, self.settings),
         )

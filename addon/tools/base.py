@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Literal, Self, get_args
 
-Document = dict[str, Any]
 Behavior = Literal["BLOCKING", "NON_BLOCKING"]
 Scheduling = Literal["SILENT", "WHEN_IDLE", "INTERRUPT"]
 
@@ -77,8 +76,8 @@ class Tool:
     """A tool of a source: its Gemini FunctionDeclaration (camelCase, `parameters` or `parametersJsonSchema`), the JSON
     Schema of its arguments, and its rules."""
 
-    declaration: Document
-    schema: Document
+    declaration: dict[str, Any]
+    schema: dict[str, Any]
     rules: RunRules = field(default_factory=RunRules)
 
     @property

@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from addon.tools.base import Document, SourceError
+from addon.core.framing.documents import Document
+from addon.tools.base import SourceError
 
 _log = logging.getLogger(__name__)
 

@@ -13,8 +13,9 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 from pydantic.json_schema import GenerateJsonSchema
 
+from addon.core.framing.documents import Document
 from addon.core.tools.tool_forms import BadTool, normalise
-from addon.tools.base import Document, RunRules, SourceError, Tool, ToolError
+from addon.tools.base import RunRules, SourceError, Tool, ToolError
 from addon.tools.decorator import Marked
 
 _PROBLEMS = {"missing_keyword_only_argument": "is missing", "unexpected_keyword_argument": "is unknown"}

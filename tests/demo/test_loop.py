@@ -2,11 +2,9 @@
 
 import io
 import json
-import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,20 +19,6 @@ from addon.demo.view import View
 
 ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-m", "addon", "demo", "loop"]
-
-
-@pytest.fixture
-def environment(tmp_path: Path) -> Iterator[dict[str, str]]:
-    """Its own home and temporary folder. Afterwards, checks that both are empty and nothing runs."""
-    home, temporary = tmp_path / "home", tmp_path / "temporary"
-    home.mkdir()
-    temporary.mkdir()
-    set_here = {"HOME": str(home), "TMPDIR": str(temporary), "PYTHONPATH": str(ROOT)}
-    yield {"PATH": os.environ["PATH"], "PYTHONDONTWRITEBYTECODE": "1", **set_here}
-    assert not list(home.iterdir())
-    assert not list(temporary.iterdir())
-    with_environments = subprocess.run(["ps", "axeww"], capture_output=True, text=True, check=True).stdout
-    assert str(home) not in with_environments  # the MCP server gets HOME too
 
 
 @pytest.mark.e2e

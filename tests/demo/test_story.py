@@ -2,7 +2,6 @@
 
 import io
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -22,23 +21,6 @@ from addon.fake_gemini.server import StrictGemini
 
 ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-m", "addon", "demo"]
-
-
-@pytest.fixture
-def environment(tmp_path: Path) -> Iterator[dict[str, str]]:
-    """Its own home and temporary folder. Afterwards, checks that both are empty and nothing runs."""
-    home, temporary = tmp_path / "home", tmp_path / "temporary"
-    home.mkdir()
-    temporary.mkdir()
-    set_here = {"HOME": str(home), "TMPDIR": str(temporary), "PYTHONPATH": str(ROOT)}
-    yield {"PATH": os.environ["PATH"], "PYTHONDONTWRITEBYTECODE": "1", **set_here}
-    assert not list(home.iterdir())
-    assert not list(temporary.iterdir())
-    assert str(temporary) not in processes()
-
-
-def processes() -> str:
-    return subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
 
 
 @pytest.mark.e2e

@@ -77,18 +77,10 @@ Script = Iterable[bytes | threading.Event]
 """What is sent, piece by piece; an Event holds the rest back until it is set."""
 
 
-class Canned:
-    """A server of raw bytes: `says` is the next answers' script, `first` are those of the answers before them, one
-    each; `heard` the requests, byte for byte. Each connection serves one request."""
+class _Connections:
+    """A server whose `_serve` has a thread for each connection."""
 
     def __init__(self) -> None:
-        self.heard: list[bytes] = []
-        self.heard_at: list[float] = []
-        """When each request had come, by `time.monotonic`."""
-        self.says: Script = ()
-        self.first: list[Script] = []
-        self.broken = threading.Event()
-        """Set when the proxy has hung up while an answer was held back."""
         owner = self
 
         class Handler(socketserver.BaseRequestHandler):
@@ -118,6 +110,24 @@ class Canned:
     @property
     def url(self) -> str:
         return f"http://{self.address}"
+
+    def _serve(self, connection: socket.socket) -> None:
+        raise NotImplementedError
+
+
+class Canned(_Connections):
+    """A server of raw bytes: `says` is the next answers' script, `first` are those of the answers before them, one
+    each; `heard` the requests, byte for byte. Each connection serves one request."""
+
+    def __init__(self) -> None:
+        self.heard: list[bytes] = []
+        self.heard_at: list[float] = []
+        """When each request had come, by `time.monotonic`."""
+        self.says: Script = ()
+        self.first: list[Script] = []
+        self.broken = threading.Event()
+        """Set when the proxy has hung up while an answer was held back."""
+        super().__init__()
 
     def forget(self) -> None:
         self.heard.clear()
@@ -186,47 +196,29 @@ class Flaky(Canned):
                 connection.sendall(data)
 
 
-class Relay:
+class Relay(_Connections):
     """Passes connections on, until they are cut."""
 
     def __init__(self, target: str) -> None:
         host, _, port = target.removeprefix("http://").partition(":")
-        address = host, int(port)
+        self._address = host, int(port)
         self._open: list[socket.socket] = []
         self.connections = 0
-        owner = self
-
-        class Handler(socketserver.BaseRequestHandler):
-            def handle(self) -> None:
-                owner.connections += 1
-                with socket.create_connection(address, 30) as server:
-                    server.settimeout(None)
-                    owner._open += [self.request, server]
-                    back = threading.Thread(target=_pass_on, args=(server, self.request), daemon=True)
-                    back.start()
-                    _pass_on(self.request, server)
-                    back.join(30)
-
-        class Server(socketserver.ThreadingTCPServer):
-            allow_reuse_address = True
-            daemon_threads = True
-
-        self._server = Server(("127.0.0.1", 0), Handler)
-        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
+        super().__init__()
 
     def __exit__(self, *error: object) -> None:
         self.cut()
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join(10)
+        super().__exit__(*error)
 
-    @property
-    def url(self) -> str:
-        return "http://{}:{}".format(*self._server.server_address[:2])
+    def _serve(self, connection: socket.socket) -> None:
+        self.connections += 1
+        with socket.create_connection(self._address, 30) as server:
+            server.settimeout(None)
+            self._open += [connection, server]
+            back = threading.Thread(target=_pass_on, args=(server, connection), daemon=True)
+            back.start()
+            _pass_on(connection, server)
+            back.join(30)
 
     def cut(self) -> None:
         """Both sides of every connection that is open lose it."""

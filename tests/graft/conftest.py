@@ -19,28 +19,12 @@ from addon.surfaces.base import Framing, Operation, Target
 from store.base import Store
 from store.factory import open_url
 from store.models import Call, Policy, ToolRules, Toolset, Turn
+from tests.contents import model
 
 WEATHER: Document = {"name": "get_weather", "description": "d", "parameters": {"type": "OBJECT"}}
 SEARCH: Document = {"name": "search"}
 JSON = "application/json; charset=UTF-8"
 EVENTS = "text/event-stream"
-
-
-def user(*parts: str | Document) -> Document:
-    return {"role": "user", "parts": [{"text": p} if isinstance(p, str) else p for p in parts]}
-
-
-def model(*parts: str | Document) -> Document:
-    return {**user(*parts), "role": "model"}
-
-
-def call(name: str = "get_weather", signature: str | None = None, **fields: Any) -> Document:
-    part: Document = {"functionCall": {"name": name, "args": fields.pop("args", {}), **fields}}
-    return {**part, "thoughtSignature": signature} if signature else part
-
-
-def response(name: str = "get_weather", value: Any = None, **fields: Any) -> Document:
-    return {"functionResponse": {**fields, "name": name, "response": value or {"result": name}}}
 
 
 def answer(*parts: str | Document, finish: Any = "STOP", **fields: Any) -> Document:

@@ -11,7 +11,8 @@ from addon.graft.capture import Capture, note_answer
 from addon.graft.exchange import Forward
 from store.base import Store, StoreUnavailable
 from store.models import Turn
-from tests.graft.conftest import EVENTS, JSON, WEATHER, Graft, answer, call, model, user
+from tests.contents import call, model, user
+from tests.graft.conftest import EVENTS, JSON, WEATHER, Graft, answer
 from tests.graft.test_notes import ARRAY, ASKED, SAID, STREAM, WRAPPED, Noted, body_of, expected, framed
 
 Ending = Callable[[Capture], object]

@@ -18,7 +18,8 @@ from addon.surfaces.base import Framing, Operation, Target
 from store.base import Store, StoreUnavailable
 from store.factory import open_url
 from store.models import CachedTools, Status
-from tests.graft.conftest import EVENTS, JSON, SEARCH, WEATHER, Graft, answer, call, model, response, target, user
+from tests.contents import call, model, response, user
+from tests.graft.conftest import EVENTS, JSON, SEARCH, WEATHER, Graft, answer, target
 
 STREAM = target(Operation.STREAM, Framing.SSE)
 ARRAY = target(Operation.STREAM, Framing.ARRAY)

@@ -14,7 +14,8 @@ from addon.surfaces import match
 from addon.surfaces.base import Framing, Operation, Target
 from store.base import Store, StoreUnavailable
 from store.models import CachedTools, Call
-from tests.graft.conftest import EVENTS, SEARCH, WEATHER, Graft, answer, call, model, response, target, user
+from tests.contents import call, model, response, user
+from tests.graft.conftest import EVENTS, SEARCH, WEATHER, Graft, answer, target
 
 G3 = target(model="gemini-3-flash")
 STREAM = target(Operation.STREAM, Framing.SSE)

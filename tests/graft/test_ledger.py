@@ -17,7 +17,7 @@ from addon.graft.ledger_search import Hits
 from addon.graft.prefixes import SMALLEST, Prefixes
 from store.base import MATCHES, Store
 from store.models import Call, Slot, Status, Step, Turn
-from tests.graft.conftest import call, model, response, user
+from tests.contents import call, model, response, user
 
 PLACEHOLDER = Placeholder("Tool call completed: {names} [{turn_id}]")
 

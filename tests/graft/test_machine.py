@@ -19,7 +19,8 @@ from addon.graft.session_config import SessionConfig
 from addon.settings import Settings
 from addon.surfaces.base import Framing, Operation, Target
 from store.base import Store
-from tests.graft.conftest import EVENTS, JSON, WEATHER, Graft, answer, call, target, user
+from tests.contents import call, user
+from tests.graft.conftest import EVENTS, JSON, WEATHER, Graft, answer, target
 
 TARGETS = {
     "json": target(),

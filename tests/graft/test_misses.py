@@ -8,7 +8,8 @@ import pytest
 
 from addon.core.framing.documents import Document
 from addon.graft.evidence import Miss
-from tests.graft.conftest import WEATHER, Graft, answer, call, model, response, user
+from tests.contents import call, model, response, user
+from tests.graft.conftest import WEATHER, Graft, answer
 
 OWN: dict[str, Any] = {"tools": [{"functionDeclarations": [{"name": "own"}]}]}
 

@@ -16,7 +16,8 @@ from addon.graft.records import plain_of
 from addon.surfaces import match_path
 from addon.surfaces.base import Framing, Operation, Target
 from store.base import Store, StoreUnavailable
-from tests.graft.conftest import EVENTS, JSON, WEATHER, Graft, answer, call, model, response, target, user
+from tests.contents import call, model, response, user
+from tests.graft.conftest import EVENTS, JSON, WEATHER, Graft, answer, target
 
 STREAM = target(Operation.STREAM, Framing.SSE)
 ARRAY = target(Operation.STREAM, Framing.ARRAY)

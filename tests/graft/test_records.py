@@ -15,7 +15,8 @@ from addon.surfaces import match_path
 from store.backends._sqlite_notes import HEAD, OTHER, OWN
 from store.models import Slot as SlotRecord
 from store.models import Status, Step
-from tests.graft.conftest import WEATHER, Graft, model, target, user
+from tests.contents import model, user
+from tests.graft.conftest import WEATHER, Graft, target
 
 STEP = Step(content=model("x"))
 

@@ -14,7 +14,8 @@ from addon.graft.session_config import SessionConfig
 from addon.surfaces.base import Operation
 from store.backends.memory import MemoryStore
 from store.models import Call
-from tests.graft.conftest import SEARCH, WEATHER, Graft, answer, call, model, response, target, user
+from tests.contents import call, model, response, user
+from tests.graft.conftest import SEARCH, WEATHER, Graft, answer, target
 
 
 class Owned(ByHand):

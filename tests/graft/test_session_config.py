@@ -5,7 +5,8 @@ import pytest
 from addon.core.framing.documents import encode
 from addon.graft.exchange import Forward
 from store.base import Store
-from tests.graft.conftest import SEARCH, WEATHER, Graft, answer, call, target, user
+from tests.contents import call, user
+from tests.graft.conftest import SEARCH, WEATHER, Graft, answer, target
 
 
 async def test_a_policy_stands_over_the_options(store: Store) -> None:

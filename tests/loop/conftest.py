@@ -22,16 +22,9 @@ from addon.surfaces.base import Framing, Operation, Target
 from addon.tools.base import RunRules, Tool, ToolSource
 from store.backends.memory import MemoryStore
 from store.models import Call, Policy, ToolRules, Toolset, Turn
+from tests.contents import model, user
 
 type Function = Callable[..., Awaitable[Any]]
-
-
-def model(*parts: str | Document) -> Document:
-    return {"role": "model", "parts": [{"text": p} if isinstance(p, str) else p for p in parts]}
-
-
-def user(*parts: str | Document) -> Document:
-    return {**model(*parts), "role": "user"}
 
 
 def call(name: str, call_id: str | None = None, **args: Any) -> Document:

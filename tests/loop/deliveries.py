@@ -13,7 +13,8 @@ from addon.graft.exchange import Forward
 from addon.loop.live import LiveSession
 from addon.surfaces.base import Framing, Operation, Target
 from store.models import Policy
-from tests.loop.conftest import Proxy, Scripted, call, says, until, user
+from tests.contents import user
+from tests.loop.conftest import Proxy, Scripted, call, says, until
 
 type Deliver = Callable[[Proxy, Sequence[Document], Mapping[str, Any]], Awaitable[list[Document]]]
 """A proxy, the calls of a step, and the session's policy."""

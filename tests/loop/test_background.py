@@ -11,8 +11,9 @@ from addon.graft.capture import Capture
 from addon.surfaces.base import Framing
 from store.backends._states import WORKER_LOST
 from store.models import Call, Executor, Status, ToolRules
+from tests.contents import user
 from tests.loop.calling import PLACE
-from tests.loop.conftest import Proxy, call, says, user
+from tests.loop.conftest import Proxy, call, says
 
 TOOLS = ("first", "second")
 

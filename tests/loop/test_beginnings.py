@@ -11,7 +11,8 @@ from addon.core.framing.documents import encode
 from addon.loop.runner import Head
 from addon.loop.server import LoopServer
 from addon.surfaces.base import Framing
-from tests.loop.conftest import Item, Proxy, Scripted, call, google_error, model, says, until, user
+from tests.contents import model, user
+from tests.loop.conftest import Item, Proxy, Scripted, call, google_error, says, until
 from tests.loop.test_chat import Chat
 
 STREAMS = [Framing.SSE, Framing.ARRAY]

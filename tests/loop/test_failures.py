@@ -17,7 +17,8 @@ from addon.surfaces.base import Framing
 from store.backends.memory import MemoryStore
 from store.base import StoreUnavailable
 from store.models import Status, ToolRules
-from tests.loop.conftest import Proxy, Scripted, call, google_error, says, streamed, until, user
+from tests.contents import user
+from tests.loop.conftest import Proxy, Scripted, call, google_error, says, streamed, until
 
 STREAMS = [Framing.SSE, Framing.ARRAY]
 STEP = [says("Wait. ", call("lookup"), finish="STOP")]

@@ -10,7 +10,8 @@ from addon.surfaces.base import Framing
 from store.backends.memory import MemoryStore
 from store.base import StoreUnavailable
 from store.models import Call, Executor, Status, ToolRules
-from tests.loop.conftest import Proxy, Scripted, call, model, says, until, user
+from tests.contents import model, user
+from tests.loop.conftest import Proxy, Scripted, call, says, until
 
 ANSWER = [says("done", finish="STOP")]
 

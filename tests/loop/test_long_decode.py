@@ -11,7 +11,8 @@ from addon.loop.runner import Runner
 from addon.loop.upstream import Address, Upstream
 from addon.surfaces.base import Framing, Operation, Target
 from store.models import Status
-from tests.loop.conftest import Proxy, Scripted, call, says, user
+from tests.contents import user
+from tests.loop.conftest import Proxy, Scripted, call, says
 
 FRAMINGS = list(Framing)
 

@@ -11,21 +11,9 @@ from addon.core.framing.documents import Document, decode, encode
 from addon.loop.runner import Head, Runner
 from addon.surfaces.base import Framing
 from store.models import Call, Executor, Status, ToolRules
+from tests.contents import model, user
 from tests.loop.calling import PLACE
-from tests.loop.conftest import (
-    Item,
-    Played,
-    Proxy,
-    Scripted,
-    Watched,
-    call,
-    google_error,
-    model,
-    says,
-    streamed,
-    until,
-    user,
-)
+from tests.loop.conftest import Item, Played, Proxy, Scripted, Watched, call, google_error, says, streamed, until
 
 STEP = [says("Wait. ", call("send", "c1"), finish="STOP", responseId="r1", usageMetadata={"promptTokenCount": 10})]
 ANSWER = [says("done", finish="STOP", responseId="r2", usageMetadata={"promptTokenCount": 20})]

@@ -11,7 +11,8 @@ from addon.fake_gemini.server import StrictGemini
 from addon.loop.runner import Head
 from addon.surfaces.base import Framing
 from store.models import Executor, Status, ToolRules
-from tests.loop.conftest import Proxy, Scripted, call, says, streamed, user
+from tests.contents import user
+from tests.loop.conftest import Proxy, Scripted, call, says, streamed
 
 
 async def weather(place: str = "nowhere") -> Document:

@@ -12,7 +12,8 @@ from addon.loop.runner import Head
 from addon.loop.server import LoopAnswer, LoopServer
 from addon.surfaces.base import Framing
 from store.models import Status, ToolRules
-from tests.loop.conftest import Proxy, Scripted, call, says, until, user
+from tests.contents import user
+from tests.loop.conftest import Proxy, Scripted, call, says, until
 
 ANSWER = [says("done", finish="STOP")]
 

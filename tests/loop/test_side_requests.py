@@ -11,7 +11,8 @@ from addon.fake_gemini.server import StrictGemini
 from addon.graft.exchange import Forward
 from addon.surfaces import match
 from addon.surfaces.base import Operation, Target
-from tests.loop.conftest import Proxy, model, user
+from tests.contents import model, user
+from tests.loop.conftest import Proxy
 
 OWN: Document = {"functionDeclarations": [{"name": "own", "description": "The client's."}]}
 JSON: Document = {"responseMimeType": "application/json", "responseSchema": {"type": "OBJECT", "properties": {}}}

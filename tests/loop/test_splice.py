@@ -13,7 +13,8 @@ from addon.graft.records import keys_of
 from addon.loop.runner import Head
 from addon.surfaces.base import Framing
 from store.models import Status
-from tests.loop.conftest import Played, Proxy, Scripted, call, google_error, model, says, until, user
+from tests.contents import model, user
+from tests.loop.conftest import Played, Proxy, Scripted, call, google_error, says, until
 
 
 async def lookup() -> str:

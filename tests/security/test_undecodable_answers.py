@@ -8,7 +8,8 @@ from addon.graft.capture import Capture, concerns
 from addon.graft.exchange import Reply
 from addon.surfaces.base import Framing, Operation
 from store.factory import open_url
-from tests.graft.conftest import EVENTS, JSON, WEATHER, Graft, target, user
+from tests.contents import user
+from tests.graft.conftest import EVENTS, JSON, WEATHER, Graft, target
 
 ARGS = {
     "plain": b'"x"',

@@ -7,6 +7,7 @@ import pytest
 
 from addon.core.framing.documents import Document
 from addon.core.history.pairing import MissingResponses, UnknownResponses, join_responses, pair, with_dummy_signatures
+from tests.contents import model, user
 
 
 def call(name: str, call_id: str | None = None, signature: str | None = None) -> Document:
@@ -17,14 +18,6 @@ def call(name: str, call_id: str | None = None, signature: str | None = None) ->
 def answer(name: str | None = None, call_id: str | None = None, value: int = 1) -> Document:
     head = {key: one for key, one in (("id", call_id), ("name", name)) if one}
     return {"functionResponse": {**head, "response": {"v": value}}}
-
-
-def user(*parts: Document | str) -> Document:
-    return {"role": "user", "parts": [{"text": p} if isinstance(p, str) else p for p in parts]}
-
-
-def model(*parts: Document | str) -> Document:
-    return {**user(*parts), "role": "model"}
 
 
 A, B = call("a", "1", "c2ln"), call("b", "2")

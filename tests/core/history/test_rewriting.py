@@ -15,26 +15,10 @@ from addon.core.history.rewriting import DUMMY_SIGNATURE, NO_RESULT, RewriteRule
 from addon.core.history.steps import CallSlot, TrueStep, TrueTurn
 from addon.core.history.turns import visible_digest
 from addon.core.tools.tool_plan import Generation, ToolPlan
+from tests.contents import call, model, response, user
 
 TEMPLATE = Placeholder("Tool call completed: {names} [{turn_id}]")
 NAMES = {"get_weather": "get_weather", "search": "search"}
-
-
-def user(*parts: str | Document) -> Document:
-    return {"role": "user", "parts": [{"text": p} if isinstance(p, str) else p for p in parts]}
-
-
-def model(*parts: str | Document) -> Document:
-    return {**user(*parts), "role": "model"}
-
-
-def call(name: str = "get_weather", signature: str | None = None, **fields: Any) -> Document:
-    part: Document = {"functionCall": {"name": name, "args": fields.pop("args", {}), **fields}}
-    return {**part, "thoughtSignature": signature} if signature else part
-
-
-def response(name: str = "get_weather", value: Any = None, **fields: Any) -> Document:
-    return {"functionResponse": {**fields, "name": name, "response": value or {"result": name}}}
 
 
 def turn_id(n: int) -> str:

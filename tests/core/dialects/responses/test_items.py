@@ -8,18 +8,11 @@ from typing import Any
 import pytest
 
 from addon.core.dialects.responses import Invalid, StoredCalls, read_request
+from tests.contents import model, user
 
 PNG = {"mimeType": "image/png", "data": "aGk="}
 PNG_URL = "data:image/png;base64,aGk="
 PDF_URL = "data:application/pdf;base64,aGk="
-
-
-def user(*parts: Any) -> dict[str, Any]:
-    return {"role": "user", "parts": list(parts)}
-
-
-def model(*parts: Any) -> dict[str, Any]:
-    return {"role": "model", "parts": list(parts)}
 
 
 def contents(items: Any) -> list[dict[str, Any]]:

@@ -13,6 +13,7 @@ from addon.core.dialects.responses import AddedContents, Invalid, StoredCalls, r
 from addon.core.history.rewriting import DUMMY_SIGNATURE
 from addon.fake_gemini import history as strict
 from addon.fake_gemini.models import find
+from tests.contents import model, user
 
 A = {"functionCall": {"id": "g1", "name": "a", "args": {"n": 1}}, "thoughtSignature": "c2ln"}
 B = {"functionCall": {"id": "g2", "name": "b", "args": {}}}
@@ -39,14 +40,6 @@ def answer(part: Any, result: str = "done") -> dict[str, Any]:
 
 def add(items: Any, past: StoredCalls = WAITING, model: str = "gemini-3-flash") -> AddedContents:
     return read_request({"model": model, "input": items}).add_to(past)
-
-
-def user(*parts: Any) -> dict[str, Any]:
-    return {"role": "user", "parts": list(parts)}
-
-
-def model(*parts: Any) -> dict[str, Any]:
-    return {"role": "model", "parts": list(parts)}
 
 
 def test_the_calls_that_an_input_speaks_of_are_listed_once_each() -> None:

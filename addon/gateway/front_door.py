@@ -1,0 +1,31 @@
+"""The start of a request, common to both front doors."""
+
+from collections.abc import Callable
+from typing import Any
+
+from starlette.requests import Request
+
+from addon.gateway.callers import access_of, caller_of
+from addon.gateway.conversations import Conversations
+from addon.gateway.engine import Engine
+from addon.gateway.handover import Handover
+from addon.gateway.upstream_factory import Caller
+from addon.web.routing import ApiContext, parse
+
+
+class FrontDoor:
+    """`key`: the Gemini API key for callers that send none."""
+
+    def __init__(self, engine: Engine, conversations: Conversations, key: str) -> None:
+        self.engine = engine
+        self.conversations = conversations
+        self.store = conversations.store
+        self.key = key
+
+    async def receive[T](
+        self, request: Request, api: ApiContext, path: str, read: Callable[[Any], T]
+    ) -> tuple[Caller, T, Handover]:
+        """`read` parses the body's JSON. Raises what `read` raises, and Problem."""
+        caller, body = caller_of(request, api.settings.session, self.key), await request.body()
+        parsed = read(parse(body))
+        return caller, parsed, self.engine.handover(caller, path, access_of(request).token, body)
