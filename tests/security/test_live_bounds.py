@@ -67,18 +67,18 @@ class Seen:
 
 
 @pytest.fixture
-def seen() -> Seen:
+def watcher() -> Seen:
     return Seen()
 
 
 @pytest.fixture(params=["tools", "no tools"])
 async def proxied(
-    request: pytest.FixtureRequest, service: Service, seen: Seen, tmp_path: Path
+    request: pytest.FixtureRequest, service: Service, watcher: Seen, tmp_path: Path
 ) -> AsyncIterator[Proxied]:
     limits: dict[str, Any] = {"max_event": str(MOST), "max_answer": str(4 * MOST)}
     async with serve(service, "127.0.0.1", 0, max_size=None) as server:
         url = f"http://127.0.0.1:{next(iter(server.sockets)).getsockname()[1]}"
-        async with Proxied(tmp_path, url, late=[seen], **limits) as proxied:
+        async with Proxied(tmp_path, url, late=[watcher], **limits) as proxied:
             if request.param == "tools":
                 await proxied.tools("get_weather")
             yield proxied
@@ -108,13 +108,13 @@ TOO_LONG: dict[str, Any] = {
 
 @pytest.mark.parametrize("by", ["client", "service"])
 async def test_a_message_that_is_too_long_ends_the_connection(proxied: Proxied, service: Service, by: str) -> None:
-    for form, said in TOO_LONG.items():
+    for form, message in TOO_LONG.items():
         for compression in ("deflate", None):
-            service.says = [said] if by == "service" else ()
+            service.says = [message] if by == "service" else ()
             client = await opened(proxied, compression=compression)
             if by == "client":
                 with contextlib.suppress(ConnectionClosed):
-                    await client.send(said)
+                    await client.send(message)
             words = f"toolgraft: a message has more than {MOST} bytes (graft_max_event)"
             assert await closing(client) == (1009, words), (form, compression)
             await until(lambda: service.closed == [1009])
@@ -151,16 +151,16 @@ async def test_another_websocket_is_not_held_to_it(proxied: Proxied, service: Se
 
 
 @pytest.mark.parametrize("proxied", ["tools"], indirect=True)
-@pytest.mark.parametrize("said", [AUDIO, '{"realtimeInput": {}}'], ids=["long", "many"])
+@pytest.mark.parametrize("message", [AUDIO, '{"realtimeInput": {}}'], ids=["long", "many"])
 async def test_what_is_held_back_while_the_model_waits_is_bounded(
-    proxied: Proxied, service: Service, said: str
+    proxied: Proxied, service: Service, message: str
 ) -> None:
     service.says = [CALL]
     client = await opened(proxied)
     await until(lambda: bool(proxied.runtime.store._calls))  # type: ignore[attr-defined]
     with contextlib.suppress(ConnectionClosed):
         for _ in range(200):
-            await client.send(said)
+            await client.send(message)
     code, reason = await closing(client)
     assert code == 1009
     assert reason is not None
@@ -168,12 +168,12 @@ async def test_what_is_held_back_while_the_model_waits_is_bounded(
 
 
 async def test_of_the_messages_of_a_long_connection_the_newest_are_kept(
-    proxied: Proxied, service: Service, seen: Seen
+    proxied: Proxied, service: Service, watcher: Seen
 ) -> None:
     async with await opened(proxied) as client:
         for number in range(40):
             await client.send(f"{number:02d}" + "x" * 5000)
         await until(lambda: len(service.heard) == 40)
-        kept = [message.content for message in seen.messages]
+        kept = [message.content for message in watcher.messages]
         assert kept[-1].startswith(b"39")
         assert sum(map(len, kept)) <= 4 * MOST
