@@ -4,10 +4,12 @@ import asyncio
 
 import pytest
 
+from addon.core.framing.documents import decode
+from addon.core.history.calls import responses_in
 from addon.surfaces.base import Framing
 from addon.tools.base import ToolError
 from tests.loop.calling import ANSWER, raises, responses, returns
-from tests.loop.conftest import Proxy, Scripted, call, says
+from tests.loop.conftest import Proxy, Scripted, call, says, user
 
 
 @pytest.mark.parametrize("order", [["first", "second"], ["second", "first"]])
@@ -58,3 +60,16 @@ async def test_a_failure_does_not_keep_those_that_follow_from_running(proxy: Pro
     proxy.tools.add("second", returns(2), after=("first",))
     await proxy.open()
     assert await responses(proxy, call("first"), call("second")) == [{"error": "no"}, {"result": 2}]
+
+
+@pytest.mark.parametrize("odd", [3, "a", []], ids=repr)
+async def test_a_part_whose_call_is_no_object_takes_no_result_from_the_next_request(proxy: Proxy, odd: object) -> None:
+    proxy.tools.add("look", returns({"ok": 1}))
+    await proxy.open()
+    last = {"text": "b", "functionCall": odd}
+    proxy.upstream(Scripted([says("a", call("look"), finish="STOP")], [says(last, finish="STOP")]))
+    played = await proxy.ask("hi")
+    history = [user("hi"), {"role": "model", "parts": played.parts}, user("more")]
+    target, _ = proxy.target(Framing.JSON, "developer", "gemini-3-flash-preview")
+    sent = await proxy.forwarded({"contents": history}, target)
+    assert [one["response"] for one in responses_in(decode(sent.body)["contents"])] == [{"ok": 1}]

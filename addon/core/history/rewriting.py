@@ -126,7 +126,7 @@ class _Writer:
             return
         self.changed = True
         simple = turn.text == only.visible_text or not self.rules.placeholder.find(turn.text) if only else False
-        if only is not None and simple and not turn.holds & CALLS:
+        if only is not None and simple and not (turn.holds & CALLS and calls_in(turn.contents(self.body))):
             self.out += self._true_pieces(only)
         else:
             self._joined_turn(turn, {true.turn_id: true for true in found}, fresh)
@@ -188,7 +188,7 @@ class _Writer:
             if true is not None and fresh.pop(true.turn_id, None) is not None:
                 self.out += self._true_pieces(true)
         parts = [part for content in turn.contents(self.body) for part in parts_of(content)]
-        if calls := [part for part in parts if get(part, "functionCall") is not None]:
+        if calls := [part for part in parts if isinstance(get(part, "functionCall"), dict)]:
             self.kept_step = not self.rules.strip or self._is_whole_step(turn)
             step: Document = {"role": "model", "parts": calls}
             self._write([step if self.kept_step else as_text(step)])
