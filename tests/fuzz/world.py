@@ -111,7 +111,7 @@ class World:
             for session in SESSIONS:
                 await self._calls(session)
                 (await client.put(f"/v1/sessions/{session}/tools", json={"tools": _TOOLS})).raise_for_status()
-                asked = {"model": "gemini-3-flash", "input": "hi", "conversation": "trip"}
+                asked = {"model": "gemini-3-flash", "input": "hi", "conversation": f"trip-{self._seeded}"}
                 headers = {"x-graft-session": session}
                 answer = await client.post("/v1/responses", json=asked, headers=headers)
                 answer.raise_for_status()
