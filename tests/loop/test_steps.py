@@ -8,8 +8,9 @@ from addon.core.framing.documents import decode
 from addon.core.history.calls import responses_in
 from addon.surfaces.base import Framing
 from addon.tools.base import ToolError
+from tests.contents import user
 from tests.loop.calling import ANSWER, raises, responses, returns
-from tests.loop.conftest import Proxy, Scripted, call, says, user
+from tests.loop.conftest import Proxy, Scripted, call, says
 
 
 @pytest.mark.parametrize("order", [["first", "second"], ["second", "first"]])
