@@ -1,16 +1,10 @@
-"""Describes a surface, and one request to it. Data only: matching is in `registry`, rewriting elsewhere."""
+"""Describes one request to a surface. Data only."""
 
 from __future__ import annotations
 
 import dataclasses
 import enum
-import re
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from addon.surfaces.wire import Wire
 
 
 class Operation(enum.StrEnum):
@@ -53,30 +47,3 @@ class Target:
     def streamed(self) -> Target:
         """The same request with server-sent events, for a body that asks for a stream."""
         return dataclasses.replace(self, operation=Operation.STREAM, framing=Framing.SSE)
-
-
-@dataclass(frozen=True, slots=True)
-class Surface:
-    """One family of endpoints.
-
-    `host` matches a whole host name in lower case, without a port. `path` matches a whole path without its query. Its
-    named groups are `operation` (if missing, the field `operation` applies) and, if the URL has them, `model` and
-    `resource`.
-    """
-
-    name: str
-    host: re.Pattern[str]
-    path: re.Pattern[str]
-    operation: Operation = Operation.CACHE
-    request_path: tuple[str, ...] = ()
-    response_path: tuple[str, ...] = ()
-    home: Callable[[str], str | None] | None = None
-    """Returns the host that serves a path, for any operation, if the path shows that it belongs to this surface."""
-    wire: Callable[[Target], Wire] | None = None
-    """The Wire of a surface whose format is not Gemini's own."""
-    method: str = "POST"
-    """The HTTP method; GET for a WebSocket, whose frames are rewritten."""
-
-
-METHOD = r":(?P<operation>generateContent|streamGenerateContent|countTokens)"
-"""The end of a path that names an operation. `batchGenerateContent` and similar operations are excluded."""

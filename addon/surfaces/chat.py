@@ -16,7 +16,8 @@ from addon.core.framing.json_array import ArrayItem
 from addon.core.framing.sse import SseEvent
 from addon.core.history.request import Piece, Prefix, Request, parse
 from addon.surfaces import developer, vertex
-from addon.surfaces.base import Operation, Surface, Target
+from addon.surfaces.base import Operation, Target
+from addon.surfaces.surface import Surface
 from addon.surfaces.wire import Wire
 
 _DONE = b"[DONE]"

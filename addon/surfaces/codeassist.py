@@ -7,7 +7,7 @@ import re
 
 from addon.core.framing.documents import decode, get
 from addon.core.history.request import Request
-from addon.surfaces.base import METHOD, Surface
+from addon.surfaces.surface import METHOD, Surface
 from addon.surfaces.wire import Wire
 
 

@@ -2,7 +2,7 @@
 
 import re
 
-from addon.surfaces.base import METHOD, Surface
+from addon.surfaces.surface import METHOD, Surface
 
 SURFACE = Surface(
     name="developer",

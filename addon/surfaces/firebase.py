@@ -2,7 +2,7 @@
 
 import re
 
-from addon.surfaces.base import METHOD, Surface
+from addon.surfaces.surface import METHOD, Surface
 
 _HOME = re.compile(r"/+v1(?:alpha|beta)/projects/")
 

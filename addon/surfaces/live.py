@@ -6,7 +6,8 @@ The path holds only the version of the API. Model and tools are in the frames.
 import re
 
 from addon.surfaces import developer, vertex
-from addon.surfaces.base import Operation, Surface
+from addon.surfaces.base import Operation
+from addon.surfaces.surface import Surface
 
 _VERTEX = r"google\.cloud\.aiplatform\.v\w+\.LlmBidiService/"
 _HOME = re.compile(r"/+ws/" + _VERTEX)

@@ -10,7 +10,8 @@ from functools import lru_cache
 from urllib.parse import unquote
 
 from addon.surfaces import chat, codeassist, developer, firebase, interactions, live, vertex
-from addon.surfaces.base import Framing, Operation, Surface, Target
+from addon.surfaces.base import Framing, Operation, Target
+from addon.surfaces.surface import Surface
 from addon.surfaces.wire import Wire
 
 # The order matters only for `match_path`: `/v1/projects/…` is Vertex's before it is Firebase's.

@@ -183,8 +183,8 @@ def test_the_clients_own_history_is_rewritten_step_by_step() -> None:
 
 def test_a_loop_continues_from_its_last_round() -> None:
     speaks = wire(input=[{"type": "text", "text": "hi"}], tools=[{"type": "function", "name": "f"}])
-    request = speaks.read(speaks.write(speaks.read(speaks._body), {}, None))
-    assert speaks.next_request(request, [], None) is speaks._body
+    request = speaks.read(speaks.write(speaks.read(speaks._answer.request.body), {}, None))
+    assert speaks.next_request(request, [], None) is speaks._answer.request.body
     sent = decode(
         speaks.next_request(request, [model_turn("v1_a"), response("c1"), model_turn("v1_b"), response("c2")], "NONE")
     )
@@ -205,7 +205,7 @@ def test_results_have_the_original_names_of_their_calls() -> None:
 
 def test_a_loop_that_the_service_does_not_keep_sends_everything_again() -> None:
     speaks = wire(store=False)
-    request = speaks.read(speaks._body)
+    request = speaks.read(speaks._answer.request.body)
     model = {"role": "model", "parts": [{"functionCall": {"id": "c1", "name": "f", "args": {}}}]}
     sent = decode(speaks.next_request(request, [model, response("c1")], None))
     assert [step["type"] for step in sent["input"]] == ["user_input", "function_call", "function_result"]
@@ -369,7 +369,7 @@ def test_no_piece_of_a_hidden_call_goes_out_and_later_steps_are_renumbered() -> 
 
 def test_the_end_has_the_first_id_and_the_usage_of_all_rounds() -> None:
     speaks = wire(stream=True)
-    request = speaks.read(speaks._body)
+    request = speaks.read(speaks._answer.request.body)
     out = b""
     for number, name in enumerate(("v1_a", "v1_b")):
         speaks.next_request(request, [model_turn("v1_a"), response("c1")] if number else [], None)
