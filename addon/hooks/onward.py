@@ -108,8 +108,10 @@ def _on_own_connection(
     while True:
         if isinstance(command, GetHttpConnection):
             _match_owner(command, owner)
+        reply = yield command
+        vars(command).pop("connection_spec_matches", None)  # it refers to the command, which would stay until gc runs
         try:
-            command = connecting.send((yield command))
+            command = connecting.send(reply)
         except StopIteration as end:
             if end.value:
                 _owners[flow.server_conn] = owner

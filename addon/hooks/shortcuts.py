@@ -3,16 +3,19 @@
 The methods belong to classes, so they are replaced for every mitmproxy in the process while one of them wants it. A
 method is kept if its source, or that of what it calls, is not the one that the replacement was written for."""
 
+import asyncio
 from asyncio import StreamReader, StreamWriter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import fields
 from functools import lru_cache
+from http import HTTPStatus
 from operator import attrgetter, contains
 from pkgutil import resolve_name
 from typing import Any, NamedTuple, get_args
 
 from mitmproxy.hooks import Hook
 from mitmproxy.http import Headers, MessageData, RequestData, ResponseData
+from mitmproxy.proxy.layers.http import HttpStream
 from mitmproxy.proxy.server import ConnectionHandler, ConnectionIO
 
 from addon.hooks.written_for import source_hash
@@ -136,7 +139,26 @@ def gives_options(copied: Method) -> Method:
     return current
 
 
+def frees_streams(flow_done: Method) -> Method:
+    """Takes a finished stream apart. It and its states refer to each other, so with them the flow and its bodies would
+    stay until the garbage collector runs. Whoever else holds the flow keeps it."""
+
+    def done(self: HttpStream) -> Iterator[Any]:
+        yield from flow_done(self)
+        if self.flow.response is not None and self.flow.response.status_code != HTTPStatus.SWITCHING_PROTOCOLS:
+            # when all that called this has returned: the stream is dropped, so nothing calls it again
+            asyncio.get_running_loop().call_soon(_take_apart, self)
+
+    return done
+
+
+def _take_apart(stream: HttpStream) -> None:
+    stream.context.layers.remove(stream)
+    del stream.flow, stream.client_state, stream.server_state
+
+
 _HTTP = "mitmproxy.http:"
+_LAYERS = "mitmproxy.proxy.layers.http:"
 
 SHORTCUTS = (
     Shortcut(
@@ -160,5 +182,12 @@ SHORTCUTS = (
         "1553daf3b118b3b3",
         "mitmproxy.optmanager:_Option.current",
         "mitmproxy.optmanager:_Option.default.fget",
+    ),
+    Shortcut(
+        frees_streams,
+        "842a264a9b50f903",
+        _LAYERS + "HttpStream.flow_done",
+        *(_LAYERS + name for name in ("HttpStream.__init__", "HttpLayer.event_to_child", "HttpLayer._handle_event")),
+        "mitmproxy.proxy.layer:Layer.handle_event",
     ),
 )

@@ -1,0 +1,61 @@
+"""A finished request's flow and bodies are freed at once, before the garbage collector runs."""
+
+import gc
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mitmproxy import http
+
+from tests.hooks.harness import GOOGLE
+from tests.hooks.proxied import Proxied, serving
+from tests.hooks.test_onward import PATH, STREAM, TOOLS, Model, asks
+from tests.loop.conftest import until
+
+pytestmark = pytest.mark.e2e
+
+
+class Flows:
+    """A script that remembers all flows, and holds some of them."""
+
+    def __init__(self) -> None:
+        self.all: list[weakref.ref[http.HTTPFlow]] = []
+        self.held: list[http.HTTPFlow] = []
+
+    def request(self, flow: http.HTTPFlow) -> None:
+        self.all.append(weakref.ref(flow))
+        if b"hold" in (flow.request.raw_content or b""):
+            self.held.append(flow)
+
+
+@pytest.fixture
+def no_collector() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("no_collector")
+@pytest.mark.parametrize("tools", [False, True], ids=["passed on", "looped"])
+async def test_flows_that_nobody_holds_are_freed(tools: bool, tmp_path: Path) -> None:
+    file = tmp_path / "tools.py"
+    file.write_text(TOOLS)
+    flows = Flows()
+    async with serving(Model()) as url:
+        options: dict[str, Any] = {"tools": [str(file)]} if tools else {}
+        async with Proxied(tmp_path, url, late=[flows], redirect=[f"{GOOGLE}={url}"], **options) as proxied:
+            await proxied.tools("get_weather")
+            async with proxied.client() as client:
+                for path in (PATH, STREAM, "/somewhere"):
+                    for words in ("hi", "hold", "call get_weather"):
+                        answer = await client.post(proxied.reverse + path, json=asks(words))
+                        assert answer.status_code == 200
+                await until(lambda: sum(one() is not None for one in flows.all) == len(flows.held))
+            assert len(flows.all) >= 9
+            for held in flows.held:
+                assert held.response is not None
+                assert b"hold" in (held.request.content or b"")
+                assert b"said" in (held.response.content or b"") or held.response.stream
