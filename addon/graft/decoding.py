@@ -35,13 +35,16 @@ class Decoder:
 
     def feed(self, chunk: bytes) -> Sequence[Item]:
         """Raises TooLong if an event of a stream is longer than `max_event` bytes."""
+        items: Sequence[Item] = ()
         if self._cutter is not None:
             items = self._cutter.feed(chunk)
-            if self._cutter.pending > self._max_event:
-                raise TooLong(f"an event of the model's answer has more than {self._max_event} bytes")
-            return items
-        self.body += chunk
-        return self._begun() if self.framing is None else ()
+        else:
+            self.body += chunk
+            if self.framing is None:
+                items = self._begun()
+        if self._cutter is not None and self._cutter.pending > self._max_event:
+            raise TooLong(f"an event of the model's answer has more than {self._max_event} bytes")
+        return items
 
     def flush(self) -> Sequence[Item]:
         """End the body. Returns the last items of a stream."""
