@@ -21,6 +21,7 @@ from mitmproxy.proxy.layers.http._events import (
 
 from addon.hooks.flow_state import FlowState
 from addon.hooks.onward import check
+from addon.hooks.streams import is_stopped
 
 on_break = FlowState[Callable[[], None]]("on_break")
 """Called once when an answer breaks off, before any script is told: scripts may take long, and the client may ask again
@@ -49,6 +50,8 @@ def handle_protocol_error(
     self: HttpStream, event: RequestProtocolError | ResponseProtocolError
 ) -> Generator[commands.Command, Any]:
     """As mitmproxy's, which runs the hook `error` unless the answer is complete."""
+    if isinstance(event, ResponseProtocolError) and self.flow in is_stopped:
+        return
     if isinstance(event, ResponseProtocolError) and self.client_state != self.state_errored:
         ends = has_last_words.pop(self.flow)
         if ends is not None and ends():

@@ -198,7 +198,8 @@ class Grafting:
             return
         if flow.response.data.content is None and flow not in self.answered_here:
             most = runtime.settings.max_answer
-            limit(flow, most, partial(_too_long, route, most))
+            packed = _encoding(flow.response) if grafted is not None else ""
+            limit(flow, most, partial(_too_long, route, most), decompressor(packed, most) if packed else None)
         if grafted is None or grafted.exchange is None:
             self._stream_untouched(flow, route, flow.response, runtime)
             return

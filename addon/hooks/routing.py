@@ -18,6 +18,7 @@ from addon.core.security.browsers import host_allowed, page_allowed
 from addon.hooks.draining import InFlight, unavailable
 from addon.hooks.flow_state import FlowState
 from addon.hooks.headers import host_of, hostport, names, set_host, value
+from addon.hooks.large_bodies import stream_large
 from addon.hooks.lifecycle import Lifecycle
 from addon.hooks.onward import choose_destination
 from addon.hooks.redirects import redirected
@@ -110,6 +111,8 @@ class Routing:
         if runtime.ending and not (target is None and prefixed is None):
             flow.response = unavailable(target)
             return
+        if target is None and (claimed is not None or is_surface_host(request.data.host)):
+            stream_large(flow, settings)
         if target is None and prefixed is None:
             if not present.isdisjoint(_PROXY_HEADERS):
                 _remove_proxy_headers(request)

@@ -25,6 +25,7 @@ from mitmproxy.proxy.layers.http._events import (
     ResponseProtocolError,
 )
 
+from addon.core.framing.encoding import BadEncoding, Decompress, TooLong
 from addon.core.framing.replies import is_answer
 from addon.hooks.flow_state import FlowState
 from addon.hooks.headers import names, put, value
@@ -51,14 +52,33 @@ class _Stages:
 
 @dataclass(slots=True)
 class _Limit:
+    """For an answer that does not stream. `reached` returns what is sent instead of an answer of more than `most`
+    bytes, or None if it is to stream from there on. `unpack` undoes its compression if what counts is the result."""
+
     most: int
-    instead: Callable[[], http.Response]
+    reached: Callable[[], http.Response | None]
+    unpack: Decompress | None = None
+
+    def is_exceeded(self, held: int, data: bytes) -> bool:
+        if held + len(data) > self.most:
+            return True
+        try:
+            if self.unpack is not None:
+                self.unpack(data)
+        except TooLong:
+            return True
+        except BadEncoding:
+            self.unpack = None  # the hook `response` fails at it
+        return False
 
 
 _stages = FlowState[_Stages]("stages")
 _limits = FlowState[_Limit]("limit")
 _streamed = FlowState[bool]("streamed")
 _is_over = FlowState[Callable[[], bool]]("is_over")
+
+is_stopped = FlowState[bool]("is_stopped")
+"""Set if the client's answer ends before the upstream's: how that ends then is no error."""
 
 is_cut_off = FlowState[bool]("is_cut_off")
 """Set if the proxy has closed the upstream's connection: what ends with that is not the whole answer."""
@@ -86,9 +106,17 @@ def receive_whole(flow: http.HTTPFlow) -> None:
     flow.response.stream = False
 
 
-def limit(flow: http.HTTPFlow, most: int, instead: Callable[[], http.Response]) -> None:
-    """If the answer does not stream and has more than `most` bytes, send `instead`, and receive no more of it."""
-    _limits[flow] = _Limit(most, instead)
+def limit(
+    flow: http.HTTPFlow, most: int, instead: Callable[[], http.Response], unpack: Decompress | None = None
+) -> None:
+    """If the answer does not stream and has more than `most` bytes, send `instead`, and receive no more of it.
+    `unpack`, which raises TooLong, is given if they are counted after decompression."""
+    _limits[flow] = _Limit(most, instead, unpack)
+
+
+def stream_above(flow: http.HTTPFlow, most: int) -> None:
+    """Stream an answer from the moment when it has more than `most` bytes."""
+    _limits[flow] = _Limit(most, lambda: None)
 
 
 def start(flow: http.HTTPFlow) -> bool:
@@ -208,6 +236,7 @@ def _outcomes(rule: Any, flow: http.HTTPFlow) -> set[bool]:
 # --- mitmproxy --------------------------------------------------------------------------------------------------------
 
 check(HttpStream, "start_response_stream", "state_consume_response_body", "state_stream_response_body")
+check(HttpStream, "start_request_stream", "state_consume_request_body")
 _start_response_stream = HttpStream.start_response_stream
 
 
@@ -236,6 +265,7 @@ def _stream_until_over(self: HttpStream, event: Event) -> Generator[commands.Com
 
 def _stop_upstream(stream: HttpStream) -> SendHttp:
     """Tell the upstream to send no more."""
+    is_stopped[stream.flow] = True
     code = ErrorCode.RESPONSE_TOO_LARGE
     return SendHttp(RequestProtocolError(stream.stream_id, "the rest is not needed", code), stream.context.server)
 
@@ -252,14 +282,42 @@ def state_consume_response_body(self: HttpStream, event: Event) -> Generator[com
         )
         return
     found = _limits.get(self.flow) if isinstance(event, ResponseData) else None
-    if found is None or len(self.response_body_buf) + len(event.data) <= found.most:  # type: ignore[attr-defined]
+    if found is None or not found.is_exceeded(len(self.response_body_buf), event.data):  # type: ignore[attr-defined]
         yield from _consume_response_body(self, event)
         return
+    del _limits[self.flow]
+    held = bytes(self.response_body_buf)
     self.response_body_buf.clear()
+    instead = found.reached()
+    if instead is None:
+        assert isinstance(event, ResponseData)
+        yield from _stream_from_here(self, held + event.data)
+        return
     yield _stop_upstream(self)
-    self.flow.response = found.instead()
+    self.flow.response = instead
     yield from self.send_response()
     self.server_state = self.state_errored
 
 
 HttpStream.state_consume_response_body = state_consume_response_body  # type: ignore[method-assign]
+
+
+def _stream_from_here(self: HttpStream, held: bytes) -> Generator[commands.Command, Any]:
+    assert self.flow.response is not None
+    self.flow.response.stream = True
+    yield from self.start_response_stream()
+    yield from self.server_state(ResponseData(self.stream_id, held))
+
+
+_start_request_stream = HttpStream.start_request_stream
+
+
+def start_request_stream(self: HttpStream) -> Generator[commands.Command, Any]:
+    """As mitmproxy's, which fails if an addon has answered the request."""
+    if self.flow.response is None:
+        yield from _start_request_stream(self)
+    else:
+        self.client_state = self.state_consume_request_body
+
+
+HttpStream.start_request_stream = start_request_stream  # type: ignore[method-assign]
