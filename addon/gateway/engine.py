@@ -140,7 +140,7 @@ def _own_answer(outcome: Reply | Abandoned) -> Iterable[Head | bytes]:
 async def _forward_ungrafted(grafter: Grafter, upstream: Upstream, address: Address, sent: Forward) -> Output:
     """The answer to a request without grafted tools."""
     received, whole = bytearray(), False
-    async with upstream.send(address, sent.body) as answer:
+    async with upstream.send(address, sent.body, max_bytes=grafter.settings.max_answer) as answer:
         try:
             yield Head(answer.status, answer.headers)
             async for chunk in answer.chunks():

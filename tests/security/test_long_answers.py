@@ -15,9 +15,12 @@ import zstandard
 from mitmproxy import http
 
 from tests.hooks.proxied import Proxied, read_message, serving
+from tests.loop.conftest import until
 
 pytestmark = pytest.mark.e2e
 
+GOOGLE = "generativelanguage.googleapis.com"
+JSON_OUTPUT = {"responseMimeType": "application/json", "responseSchema": {"type": "OBJECT"}}
 MODEL = "/v1beta/models/gemini-3-flash"
 URLS = {
     "whole": (f"{MODEL}:generateContent", b"application/json"),
@@ -228,3 +231,77 @@ async def test_an_untouched_answer_within_the_bound_or_streamed_by_a_script_is_a
     ):
         status, body = await asked(proxied, "whole")
         assert (status, body) == (200, flood.piece)
+
+
+PASSES = {
+    "no tools": ("/@empty", b"200 OK", ASKED),
+    "no tools, an error": ("/@empty", b"429 Too Many Requests", ASKED),
+    "only noted": ("", b"200 OK", ASKED | {"cachedContent": "cachedContents/1"}),
+}
+UNPACKS = {
+    "tools": ("", b"200 OK", ASKED),
+    "tools, an error": ("", b"429 Too Many Requests", ASKED),
+}
+
+
+@pytest.mark.parametrize("delivery", ["placeholder", "loop"])
+async def test_an_answer_counts_unpacked_if_its_request_was_rewritten_and_as_it_came_if_not(
+    flood: Flood, tmp_path: Path, delivery: str
+) -> None:
+    """Whether the answer itself is changed or not: this one has no call."""
+    file = tmp_path / "tools.py"
+    file.write_text(TOOLS)
+    answer = {
+        "candidates": [{"content": {"role": "model", "parts": [{"text": "x" * 2 * MOST}]}, "finishReason": "STOP"}]
+    }
+    flood.piece, flood.ends = gzip.compress(json.dumps(answer).encode()), True
+    flood.head = b"content-type: application/json\r\ncontent-encoding: gzip\r\n"
+    tools: dict[str, Any] = {"tools": [str(file)]} if delivery == "loop" else {}
+    limits: dict[str, Any] = {"max_answer": str(MOST), "max_event": "20000", "delivery": delivery}
+    async with serving(flood) as url, Proxied(tmp_path, url, **limits, **tools) as proxied:
+        await proxied.tools("get_weather")
+        cases = UNPACKS if tools else PASSES | UNPACKS
+        for name, (session, flood.status, body) in cases.items():
+            async with proxied.client() as client:
+                got = await client.post(proxied.reverse + session + URLS["whole"][0], json=body)
+            if name in PASSES:
+                assert (got.status_code, got.json()) == (int(flood.status[:3]), answer), name
+            else:
+                assert got.status_code == 502, name
+                assert "graft_max_answer" in got.json()["error"]["message"], name
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_the_bound_holds_for_a_front_door_s_request_that_gets_no_tools(
+    flood: Flood, tmp_path: Path, stream: bool
+) -> None:
+    flood.head = b"content-type: %b\r\n" % (b"text/event-stream" if stream else b"application/json")
+    flood.piece = b": \r\n\r\n" * 800 if stream else b" " * 5000
+    door: dict[str, Any] = {"control": "127.0.0.1:0", "token": "off"}
+    async with (
+        serving(flood) as url,
+        Proxied(tmp_path, url, redirect=[f"{GOOGLE}={url}"], max_answer=str(MOST), **door) as proxied,
+        proxied.client(headers={"x-goog-api-key": "a-secret-key"}) as client,
+    ):
+        asked = {"model": "gemini-2.5-flash", "input": "hi", "stream": stream, "generationConfig": JSON_OUTPUT}
+        assert proxied.runtime._server is not None
+        got = await client.post(f"{proxied.runtime._server.url}/v1/gemini", json=asked)
+        assert "graft_max_answer" in got.text
+        await flood.over.wait()
+
+
+@pytest.mark.parametrize("form", URLS)
+async def test_an_upstream_that_is_stopped_breaks_off_without_an_error(
+    flood: Flood, tmp_path: Path, form: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Slow:
+        async def response(self, flow: http.HTTPFlow) -> None:
+            await until(lambda: not flow.server_conn.connected)
+
+    flood.head = b"content-type: %b\r\n" % URLS[form][1]
+    flood.piece = b'data: {"x": "' + b"x" * 5000 if form == "events" else b'[{"x": "' + b"x" * 5000
+    async with serving(flood) as url, Proxied(tmp_path, url, late=[Slow()], max_answer=str(MOST)) as proxied:
+        await proxied.tools("get_weather")
+        _, body = await asked(proxied, form)
+    assert b"graft_max_answer" in body
+    assert "crashed" not in caplog.text
