@@ -287,7 +287,12 @@ def test_other_websockets_are_not_live(path: str) -> None:
 
 
 def test_every_surface_module_is_registered_once_under_its_own_name() -> None:
-    modules = {info.name for info in pkgutil.iter_modules(addon.surfaces.__path__)} - {"base", "registry", "surface", "wire"}
+    modules = {info.name for info in pkgutil.iter_modules(addon.surfaces.__path__)} - {
+        "base",
+        "registry",
+        "surface",
+        "wire",
+    }
     for name in modules:
         surface = importlib.import_module(f"addon.surfaces.{name}").SURFACE
         assert surface.name == name
