@@ -59,8 +59,8 @@ class _Limit:
     reached: Callable[[], http.Response | None]
     unpack: Decompress | None = None
 
-    def is_exceeded(self, held: int, data: bytes) -> bool:
-        if held + len(data) > self.most:
+    def is_exceeded(self, size: int, data: bytes) -> bool:
+        if size + len(data) > self.most:
             return True
         try:
             if self.unpack is not None:
@@ -286,12 +286,12 @@ def state_consume_response_body(self: HttpStream, event: Event) -> Generator[com
         yield from _consume_response_body(self, event)
         return
     del _limits[self.flow]
-    held = bytes(self.response_body_buf)
+    buffered = bytes(self.response_body_buf)
     self.response_body_buf.clear()
     instead = found.reached()
     if instead is None:
         assert isinstance(event, ResponseData)
-        yield from _stream_from_here(self, held + event.data)
+        yield from _stream_from_here(self, buffered + event.data)
         return
     yield _stop_upstream(self)
     self.flow.response = instead
@@ -302,11 +302,11 @@ def state_consume_response_body(self: HttpStream, event: Event) -> Generator[com
 HttpStream.state_consume_response_body = state_consume_response_body  # type: ignore[method-assign]
 
 
-def _stream_from_here(self: HttpStream, held: bytes) -> Generator[commands.Command, Any]:
+def _stream_from_here(self: HttpStream, buffered: bytes) -> Generator[commands.Command, Any]:
     assert self.flow.response is not None
     self.flow.response.stream = True
     yield from self.start_response_stream()
-    yield from self.server_state(ResponseData(self.stream_id, held))
+    yield from self.server_state(ResponseData(self.stream_id, buffered))
 
 
 _start_request_stream = HttpStream.start_request_stream

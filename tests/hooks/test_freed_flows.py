@@ -22,12 +22,12 @@ class Flows:
 
     def __init__(self) -> None:
         self.all: list[weakref.ref[http.HTTPFlow]] = []
-        self.held: list[http.HTTPFlow] = []
+        self.kept_flows: list[http.HTTPFlow] = []
 
     def request(self, flow: http.HTTPFlow) -> None:
         self.all.append(weakref.ref(flow))
         if b"hold" in (flow.request.raw_content or b""):
-            self.held.append(flow)
+            self.kept_flows.append(flow)
 
 
 @pytest.fixture
@@ -53,9 +53,9 @@ async def test_flows_that_nobody_holds_are_freed(tools: bool, tmp_path: Path) ->
                     for words in ("hi", "hold", "call get_weather"):
                         answer = await client.post(proxied.reverse + path, json=asks(words))
                         assert answer.status_code == 200
-                await until(lambda: sum(one() is not None for one in flows.all) == len(flows.held))
+                await until(lambda: sum(one() is not None for one in flows.all) == len(flows.kept_flows))
             assert len(flows.all) >= 9
-            for held in flows.held:
-                assert held.response is not None
-                assert b"hold" in (held.request.content or b"")
-                assert b"said" in (held.response.content or b"") or held.response.stream
+            for flow in flows.kept_flows:
+                assert flow.response is not None
+                assert b"hold" in (flow.request.content or b"")
+                assert b"said" in (flow.response.content or b"") or flow.response.stream
