@@ -7,6 +7,8 @@ and drops the least recently used beginnings first.
 from collections import OrderedDict
 from collections.abc import Sequence
 
+import xxhash
+
 from addon.core.history.request import Prefix, Request
 
 SMALLEST = 1024
@@ -15,6 +17,7 @@ SMALLEST = 1024
 _SIBLINGS = 64
 
 Key = tuple[str, tuple[str, ...], bytes]
+"""Session, path, and the hash of the first bytes."""
 
 
 class Prefixes:
@@ -30,7 +33,7 @@ class Prefixes:
     def find(self, session: str, path: Sequence[str], body: bytes) -> Prefix | None:
         """The longest known beginning of this body."""
         best: tuple[int, Prefix] | None = None
-        siblings = self._by_head.get((session, tuple(path), body[:SMALLEST]), [])
+        siblings = self._by_head.get(_key(session, path, body), [])
         for number in reversed(siblings):
             prefix = self._entries[number][1]
             if (best is None or prefix.end > best[1].end) and prefix.is_start_of(body):
@@ -50,7 +53,7 @@ class Prefixes:
         size = prefix.size
         if size > self.capacity // 2:
             return
-        key = (session, tuple(path), request.body[:SMALLEST])
+        key = _key(session, path, request.body)
         siblings = self._by_head.setdefault(key, [])
         for number in siblings:
             if self._entries[number][1] is request.known_prefix:
@@ -72,3 +75,7 @@ class Prefixes:
         siblings.remove(number)
         if not siblings:
             del self._by_head[key]
+
+
+def _key(session: str, path: Sequence[str], body: bytes) -> Key:
+    return session, tuple(path), xxhash.xxh3_128_digest(memoryview(body)[:SMALLEST])
