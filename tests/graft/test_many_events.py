@@ -21,7 +21,8 @@ from addon.settings import Settings
 from addon.surfaces import match
 from addon.surfaces.base import Framing
 from store.base import Store
-from tests.graft.conftest import EVENTS, JSON, WEATHER, Graft, answer, user
+from tests.contents import user
+from tests.graft.conftest import EVENTS, JSON, WEATHER, Graft, answer
 from tests.graft.test_machine import TARGETS, Runs
 
 HOST = "generativelanguage.googleapis.com"
@@ -110,11 +111,11 @@ async def exchange_of(graft: Graft, name: str) -> Exchange:
     if name in TARGETS:
         body: Document = {"contents": [user("hi")]}
         return await graft.exchange({"model": "m", "request": body} if name == "wrapped" else body, TARGETS[name])
-    asked: dict[str, Any] = {
+    asked: dict[str, Document] = {
         "chat": {"messages": [{"role": "user", "content": "hi"}]},
         "interactions": {"input": "hi"},
-    }[name]
-    return await graft.exchange({"model": "m", "stream": True, **asked}, match("POST", HOST, PATHS[name]))
+    }
+    return await graft.exchange({"model": "m", "stream": True, **asked[name]}, match("POST", HOST, PATHS[name]))
 
 
 # --- what it costs ------------------------------------------------------------------------------------------------
