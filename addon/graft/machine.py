@@ -24,7 +24,7 @@ from addon.core.history.request import Request
 from addon.core.toolloop import RunTools
 from addon.graft.births import Births
 from addon.graft.decoding import Item
-from addon.graft.effects import Begin, Effect, End, Mistake, Note, Pause, Send, Show, Start, Wait, Warn
+from addon.graft.effects import Begin, Effect, End, Mistake, Note, Pause, Save, Send, Show, Start, Wait, Warn
 from addon.graft.exchange import STORE_FAILED, Exchange
 from addon.graft.hidden_calls import HiddenCalls
 from addon.graft.journal import Journal, TurnIds
@@ -366,28 +366,33 @@ class AnswerMachine:
         yield from self._items(reading.decoder.flush())
         if not self.is_over and self._writer.streams and (unfinished := self.wire.unfinished_response()) is not None:
             yield from self._unfinished(unfinished)
+        stored: list[Effect] = []
         if not self.is_over and reading.framing is Framing.JSON:
-            yield from self._document(bytes(reading.decoder.body))
+            stored += self._document(bytes(reading.decoder.body))
         if self.is_over:
+            yield from stored
             return
         if self.rounds > 1 and not reading.has_responses and not reading.is_cut:
+            yield from stored
             raise BadAnswer("its answer holds nothing")
         if reading.is_cut and self._writer.streams:
             yield from self._ended("cut")
             return
         closing = reading.closing()
         if reading.goes_on:
-            yield from self._saves()
+            stored += self._saves()
         token = reading.answer.continuation_token if reading.answer is not None else None
         match self._rounds.after(reading.candidates, token):
             case Over(outcome):
+                yield from stored
                 yield from self._concluded(outcome, closing)
             case RunTools(calls):
                 self._before = None
                 self._journal.continue_turn(reading.candidates)
-                yield self._journal.progress()
+                yield from _with_progress(stored, self._journal.progress())
                 yield Wait(calls)
             case bytes(body):
+                yield from stored
                 self._before = reading.answer if reading.continues else None
                 self._journal.continue_turn(reading.candidates)
                 yield from self._sent(body)
@@ -492,3 +497,10 @@ def _note(splice: Splice, rounds: Rounds, response: Document) -> None:
 def _holds_error(document: object) -> bool:
     """Whether an event (or a list of one, as Code Assist sends them) holds an error."""
     return any(one.get("error") is not None for one in objects(document))
+
+
+def _with_progress(effects: Sequence[Effect], progress: Save) -> list[Effect]:
+    """The effects at the end of a round, whose calls are saved together with the progress."""
+    saves = [effect for effect in effects if isinstance(effect, Save)]
+    calls = [call for save in saves for call in save.calls]
+    return [progress._replace(calls=calls), *(effect for effect in effects if not isinstance(effect, Save))]

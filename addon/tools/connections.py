@@ -5,7 +5,9 @@ connection. Therefore a connection with surplus bytes is closed. Surplus that ar
 only the same owner: a connection is reused only for the same credentials.
 
 httpcore2 has no option for either, so two of its methods are replaced here, for all clients of the process. If they are
-missing, importing this module fails and the proxy does not start.
+missing, importing this module fails and the proxy does not start. A third one is replaced because it is slow: with each
+request the pool asks each idle connection whether it is readable, and for that all that is known of its socket was
+gathered.
 """
 
 import ssl
@@ -13,15 +15,22 @@ from collections.abc import Hashable
 from importlib.metadata import version
 from typing import Any
 
+import anyio.abc
 import httpcore2
 from httpcore2._async.http11 import AsyncHTTP11Connection
+from httpcore2._backends.anyio import AnyIOStream
+from httpcore2._utils import is_socket_readable
 
 OWNER = "toolgraft_owner"
 """The request extension that names the owner of the connections to use: any comparable value."""
 
 
 def _check() -> None:
-    for owner, name in ((AsyncHTTP11Connection, "_response_closed"), (httpcore2.URL, "origin")):
+    for owner, name in (
+        (AsyncHTTP11Connection, "_response_closed"),
+        (httpcore2.URL, "origin"),
+        (AnyIOStream, "get_extra_info"),
+    ):
         if not hasattr(owner, name):
             raise RuntimeError(f"toolgraft does not fit httpcore2 {version('httpcore2')}: it has no {name}")
 
@@ -29,6 +38,7 @@ def _check() -> None:
 _check()
 _response_closed = AsyncHTTP11Connection._response_closed
 _handle = httpcore2.AsyncConnectionPool.handle_async_request
+_get_extra_info = AnyIOStream.get_extra_info
 
 
 async def response_closed(self: AsyncHTTP11Connection) -> None:
@@ -46,8 +56,18 @@ async def handle_async_request(self: httpcore2.AsyncConnectionPool, request: htt
     return await _handle(self, request)
 
 
+def get_extra_info(self: AnyIOStream, info: str) -> Any:
+    """httpcore2's method, except that the socket is looked up once."""
+    if info != "is_readable":
+        return _get_extra_info(self, info)
+    if (socket := self.__dict__.get("_toolgraft_socket")) is None:
+        socket = self.__dict__["_toolgraft_socket"] = self._stream.extra(anyio.abc.SocketAttribute.raw_socket, None)
+    return is_socket_readable(socket)
+
+
 AsyncHTTP11Connection._response_closed = response_closed  # type: ignore[method-assign]
 httpcore2.AsyncConnectionPool.handle_async_request = handle_async_request  # type: ignore[method-assign]
+AnyIOStream.get_extra_info = get_extra_info  # type: ignore[method-assign]
 
 
 def _has_surplus(connection: AsyncHTTP11Connection) -> bool:
