@@ -17,12 +17,11 @@ A frame in `Outcome.send` reaches the service later. Until `confirm_sent` was ca
 frames queue behind them.
 """
 
-import re
 import sys
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from addon.core.answers.answer import CapturedCall
 from addon.core.answers.arguments import NO_LIMITS, Bounds, Limits
@@ -34,69 +33,35 @@ from addon.core.framing.documents import (
     decode,
     encode,
     get,
-    members,
     objects,
-    replace_invalid_text,
 )
 from addon.core.history.calls import called_names
 from addon.core.history.steps import CallSlot
+from addon.core.live_frames import (
+    BLOCKING,
+    NON_BLOCKING,
+    Frame,
+    LiveStep,
+    Outcome,
+    ToolBehavior,
+    TooMuchHeld,
+    behavior_of,
+    id_of,
+    is_relevant,
+    key_of,
+    kind_of,
+    member_of,
+    with_behavior,
+    with_tools,
+    with_value,
+)
 from addon.core.tools.tool_plan import Toolbox, generation, is_before
 
-BLOCKING, NON_BLOCKING = "BLOCKING", "NON_BLOCKING"
-_RELEVANT = re.compile(rb'"(?:tool_?[Cc]all|turn_?[Cc]omplete|function_?[Cc]all)')
-_ESCAPES = (b"\\u00", b"\0")
-"""The keys that make a service frame worth decoding, and the escapes that may hide them. Most frames are long audio."""
 _DECLARING = ("setup", "contextUpdate")
-_BEHAVIORS = ("UNSPECIFIED", BLOCKING, NON_BLOCKING)
 _ASYNC = (3, 8)
 """The first version of Gemini that waits only for calls of functions declared BLOCKING."""
 _FRAME_COST = 256
 """Bytes, roughly, that a held frame takes besides its data."""
-
-
-class Frame(NamedTuple):
-    """A WebSocket message. `text`: a text frame, not a binary one."""
-
-    data: bytes
-    text: bool = True
-
-
-class ToolBehavior(NamedTuple):
-    """Gemini's `behavior` and `scheduling` of a tool; None if not set."""
-
-    behavior: str | None = None
-    scheduling: str | None = None
-
-
-class TooMuchHeld(Exception):
-    """The client has sent more than may be held back while the model waits for a call."""
-
-
-class LiveStep(NamedTuple):
-    """A toolCall that holds grafted calls. `parts`: all its calls, under the toolset's names. `slots`: who owns each
-    call. `calls`: the grafted ones. `number`: its index within the model's turn, from 0."""
-
-    parts: tuple[Document, ...]
-    slots: tuple[CallSlot, ...]
-    calls: tuple[CapturedCall, ...]
-    number: int = 0
-
-
-def is_relevant(data: bytes) -> bool:
-    """Whether a service frame may hold a call or the end of a turn."""
-    return _RELEVANT.search(data) is not None or any(escape in data for escape in _ESCAPES)
-
-
-class Outcome(NamedTuple):
-    """The actions to take. `forward`: the data to pass on in place of the fed frame, None for nothing. `send`: frames
-    to send upstream after it. `step`: the calls to run. `cancel`: ids of calls that nobody waits for any longer.
-    `results`: the client's answers to calls that were passed through to it, by call id."""
-
-    forward: bytes | None = None
-    send: tuple[Frame, ...] = ()
-    step: LiveStep | None = None
-    cancel: tuple[str, ...] = ()
-    results: tuple[tuple[str, Document], ...] = ()
 
 
 @dataclass(slots=True)
@@ -128,7 +93,7 @@ class LiveMachine:
         limits: Limits = NO_LIMITS,
         max_held: int = sys.maxsize,
     ) -> None:
-        declared = [_with_behavior(d, behaviors.get(d["name"], ToolBehavior())) for d in toolbox.declarations]
+        declared = [with_behavior(d, behaviors.get(d["name"], ToolBehavior())) for d in toolbox.declarations]
         self.toolbox = Toolbox(declared, toolbox.builtins)
         self.behaviors = behaviors
         self.strips = strips
@@ -152,7 +117,7 @@ class LiveMachine:
 
     def from_client(self, frame: Frame) -> Outcome:
         """Raises TooMuchHeld."""
-        kind, frame = _kind(frame)
+        kind, frame = kind_of(frame)
         if kind in _DECLARING:
             frame = Frame(self._declare_tools(frame.data), frame.text)
         elif kind == "toolResponse":
@@ -170,7 +135,7 @@ class LiveMachine:
 
     def record_unchanged(self, frame: Frame) -> None:
         """Record that a client's frame went upstream unchanged. If it declares tools, only these are declared now."""
-        if _kind(frame)[0] in _DECLARING:
+        if kind_of(frame)[0] in _DECLARING:
             self._names, self.strips = {}, False
 
     def confirm_sent(self) -> None:
@@ -189,7 +154,7 @@ class LiveMachine:
 
     def _blocks(self, behavior: Any) -> bool:
         """Whether the model waits for a function declared with this behavior."""
-        declared = _behavior(behavior)
+        declared = behavior_of(behavior)
         return declared == BLOCKING if self._is_async else declared != NON_BLOCKING
 
     def _declare_tools(self, data: bytes) -> bytes:
@@ -204,14 +169,14 @@ class LiveMachine:
             tools = self._tools(inner.get("tools"))
             if tools is None:
                 return data
-            return encode({**document, outer: _with(inner, tools)})
+            return encode({**document, outer: with_tools(inner, tools)})
         wrapped = inner.get("tools")
         if wrapped is None:
             return data
         if not isinstance(wrapped, dict):
             return data if (tools := self._tools(wrapped)) is None else encode({outer: {**inner, "tools": tools}})
         tools = self._tools(wrapped.get("tools"))
-        return data if tools is None else encode({outer: {**inner, "tools": _with(wrapped, tools)}})
+        return data if tools is None else encode({outer: {**inner, "tools": with_tools(wrapped, tools)}})
 
     def _tools(self, own: Any) -> list[Document] | None:
         """The tools to declare instead of the client's own; None if these stay unchanged."""
@@ -231,7 +196,7 @@ class LiveMachine:
     def _record_answers(self, data: bytes) -> tuple[tuple[str, Document], ...]:
         """Record the client's answers. Returns the results of calls that were passed through to it, by call id."""
         results: list[tuple[str, Document]] = []
-        for one in objects(get(_member(decode(data), "toolResponse")[1], "functionResponses")):
+        for one in objects(get(member_of(decode(data), "toolResponse")[1], "functionResponses")):
             gemini_id = str(one.get("id"))
             self._client_calls.discard(gemini_id)
             if gemini_id in self._client_answers and not get(one, "willContinue"):
@@ -250,7 +215,7 @@ class LiveMachine:
         if not isinstance(document, dict):
             self._check(document)
             return Outcome(data)
-        if get(_member(document, "serverContent")[1], "turnComplete"):
+        if get(member_of(document, "serverContent")[1], "turnComplete"):
             self._before_turn = self._steps
             self._client_calls.clear()  # the model no longer waits for the client's answers
         visible, step = self._split_calls(document)
@@ -265,7 +230,7 @@ class LiveMachine:
             raise Malformed("a call stands where no call belongs")
 
     def _split_calls(self, document: Document) -> tuple[Document, LiveStep | None]:
-        key, inner = _member(document, "toolCall")
+        key, inner = member_of(document, "toolCall")
         own: list[Document] = []
         parts: list[Document] = []
         slots: list[CallSlot] = []
@@ -300,10 +265,10 @@ class LiveMachine:
             return document, step
         if any(self._waiting[call.call_id].blocks for call in captured):
             self._client_calls.update(blocked)
-        return _replaced(document, key, _replaced(inner, _key(inner, "functionCalls"), own)), step
+        return with_value(document, key, with_value(inner, key_of(inner, "functionCalls"), own)), step
 
     def _capture(self, call: Document, used: str, name: str | None, place: int, fault: str | None) -> CapturedCall:
-        gemini_id, args = _id_of(call), call.get("args")
+        gemini_id, args = id_of(call), call.get("args")
         one = CapturedCall(
             call_id=self.new_call_id(),
             name=name or used,
@@ -325,14 +290,14 @@ class LiveMachine:
     def _refuse(self, call: Document, used: str, name: str | None, last: CapturedCall) -> None:
         """Answer a call beyond the limit of a step with the same error as the `last` allowed one. The call is not
         stored."""
-        refused = self._awaited(_id_of(call), used, name)
+        refused = self._awaited(id_of(call), used, name)
         refused.response, refused.is_stored = {"error": last.fault}, False
         self._waiting[f"{last.call_id}+{len(self._waiting)}"] = refused
 
     def _cancel(self, document: Document) -> tuple[Document, tuple[str, ...]]:
         """Process a toolCallCancellation. Returns the document without the ids of hidden calls, and the cancelled
         calls' ids."""
-        key, inner = _member(document, "toolCallCancellation")
+        key, inner = member_of(document, "toolCallCancellation")
         ids = [str(one) for one in as_list(get(inner, "ids"))]
         cancelled_ids = frozenset(ids)
         cancelled = [call_id for call_id, one in self._waiting.items() if one.gemini_id in cancelled_ids]
@@ -344,7 +309,7 @@ class LiveMachine:
         if not hidden:
             return document, tuple(cancelled)
         visible_ids = [one for one in ids if one not in hidden]
-        return _replaced(document, key, _replaced(inner, _key(inner, "ids"), visible_ids)), tuple(cancelled)
+        return with_value(document, key, with_value(inner, key_of(inner, "ids"), visible_ids)), tuple(cancelled)
 
     # --- answers ----------------------------------------------------------------------------------------------
 
@@ -394,65 +359,6 @@ class LiveMachine:
     def _clear_held(self) -> None:
         self._held_frames.clear()
         self._held_bytes = 0
-
-
-def _kind(frame: Frame) -> tuple[str, Frame]:
-    """The name of a client frame's first member ("" if the frame is no object), and the frame with valid text."""
-    try:
-        return _first(frame.data), frame
-    except Malformed:
-        good = Frame(replace_invalid_text(frame.data), frame.text)
-    try:
-        return _first(good.data), good
-    except Malformed:
-        return "", frame
-
-
-def _first(data: bytes) -> str:
-    return next((member.name for member in members(data)), "")
-
-
-def _id_of(call: Document) -> str | None:
-    gemini_id = call.get("id")
-    return None if gemini_id is None else str(gemini_id)
-
-
-def _with_behavior(declaration: Document, tool: ToolBehavior) -> Document:
-    return declaration if tool.behavior is None else {**declaration, "behavior": tool.behavior}
-
-
-def _behavior(value: Any) -> str:
-    """The name of a declaration's behavior. Clients may send its number."""
-    if isinstance(value, int) and 0 <= value < len(_BEHAVIORS):
-        return _BEHAVIORS[value]
-    return str(value).upper()
-
-
-def _with(document: Document, tools: list[Document]) -> Document:
-    """The document with these tools, or without any."""
-    others = {key: value for key, value in document.items() if key != "tools"}
-    return {**others, "tools": tools} if tools else others
-
-
-def _key(document: Document, name: str) -> str:
-    """The key of a member, in the spelling that the document uses."""
-    return next((key for key in document if camel(key) == name), name)
-
-
-def _member(document: Any, name: str) -> tuple[str, Document]:
-    """The key and the value of a member that is an object; {} if there is none."""
-    if not isinstance(document, dict):
-        return name, {}
-    key = _key(document, name)
-    value = document.get(key)
-    return key, value if isinstance(value, dict) else {}
-
-
-def _replaced(document: Document, key: str, value: Any) -> Document:
-    """The document with another value under a key; without the key if the value is empty."""
-    if value:
-        return {**document, key: value}
-    return {name: member for name, member in document.items() if name != key}
 
 
 def _tool_response(answers: Sequence[_WaitingCall]) -> Frame:

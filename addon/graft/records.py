@@ -8,7 +8,7 @@ from addon.core.answers.answer import Candidate, CapturedCall
 from addon.core.framing.documents import Document
 from addon.core.history.keys import marks_of
 from addon.core.history.turns import WINDOWS, HistoryTurn, chain_key, visible_digest, windows
-from addon.core.live import LiveStep
+from addon.core.live_frames import LiveStep
 from addon.graft.exchange import Exchange
 from addon.graft.owners import Birth
 from addon.graft.session_config import SessionConfig

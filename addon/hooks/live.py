@@ -25,7 +25,7 @@ from wsproto.connection import ConnectionState
 from wsproto.events import CloseConnection
 from wsproto.frame_protocol import CloseReason, Opcode
 
-from addon.core.live import Frame, TooMuchHeld, is_relevant
+from addon.core.live_frames import Frame, TooMuchHeld, is_relevant
 from addon.core.security.redaction import Redaction
 from addon.graft.exchange import Reply
 from addon.graft.grafter import EXCHANGE_FAILED, GraftFailed

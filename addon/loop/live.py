@@ -11,7 +11,8 @@ from addon.core.answers.answer import CapturedCall
 from addon.core.answers.arguments import Limits
 from addon.core.framing.documents import Document, Malformed
 from addon.core.history.calls import response_of
-from addon.core.live import Frame, LiveMachine, LiveStep, Outcome, ToolBehavior, TooMuchHeld
+from addon.core.live import LiveMachine
+from addon.core.live_frames import Frame, LiveStep, Outcome, ToolBehavior, TooMuchHeld
 from addon.graft.exchange import STORE_FAILED
 from addon.graft.grafter import Grafter, GraftFailed
 from addon.graft.owners import Birth

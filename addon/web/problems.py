@@ -15,7 +15,7 @@ from pydantic import BaseModel, Field, ValidationError
 from starlette.responses import Response
 from starlette.types import Scope
 
-from addon.core.tools.tool_forms import BadTool
+from addon.core.tools.positions import BadTool
 from store.base import (
     AlreadyAnswered,
     BadCursor,

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from addon.core.answers.arguments import NO_LIMITS, Limits
 from addon.core.framing.documents import Malformed
-from addon.core.live import Frame, LiveMachine, Outcome, ToolBehavior
+from addon.core.live import LiveMachine
+from addon.core.live_frames import Frame, Outcome, ToolBehavior
 from addon.core.tools.tool_plan import Toolbox
 
 Json = dict[str, Any]

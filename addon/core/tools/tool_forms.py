@@ -8,7 +8,7 @@ Each tool is recognised by its shape and converted to Gemini's camelCase form:
 - MCP: `{"name", "description", "inputSchema", "outputSchema", …}`;
 - a bare declaration: `{"name", "description", "parameters" or "parametersJsonSchema", …}`.
 
-Beside `name` (OpenAI chat: beside `function`) a tool may hold the rules by which its calls run (see `execution`). The
+Beside `name` (OpenAI chat: beside `function`) a tool may hold the rules by which its calls run (see `tool_rules`). The
 rules are returned separately, by name, and never go upstream.
 
 Dropped are only the fields without a counterpart in Gemini that change no call: OpenAI's `strict` (Gemini has mode
@@ -19,17 +19,18 @@ null are unset. Any other unknown field is refused by name. Pure: the document i
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from addon.core.framing.documents import Document, as_list, camel
 from addon.core.tools.json_schema import fit_schema
+from addon.core.tools.positions import Position, check_depth, fields_of, label_of, list_at, quoted
 from addon.core.tools.schema import Unfit, gemini_schema, is_gemini_form, says_nothing, to_declaration_schema
+from addon.core.tools.tool_choice import tool_config_of
 from addon.core.tools.tool_rules import RULES, BadRule, cycle_in_order, rules_of, unknown_in_order
 
 MAX_DECLARATIONS = 512
-MAX_DEPTH = 100  # the service's limit, and a safe depth for recursion over a schema
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.:-]{0,127}")
 _BUILTINS = (
@@ -39,23 +40,6 @@ _BUILTINS = (
 _DECLARATION = ("name", "description", "parameters", "parametersJsonSchema", "response", "responseJsonSchema")
 _OPENAI = ("name", "description", "parameters", "strict")
 _MCP_UNUSED = ("title", "annotations", "icons", "execution", "_meta")
-_MODES = ("AUTO", "ANY", "NONE", "VALIDATED")
-_CHOICES = {"auto": "AUTO", "required": "ANY", "none": "NONE"}
-_ALLOWED_MODES = {"auto": "VALIDATED", "required": "ANY"}
-
-
-class BadTool(ValueError):
-    """An error in a document of tools.
-
-    `tool`: the name of the tool, or its index if it has no name; "" if the error is in no tool. `field`: the dotted
-    path to the error, such as `tools[0].function.parameters`, with Gemini's own keys in camelCase in either spelling;
-    "" for the document. `message`: what is wrong, and what fits."""
-
-    def __init__(self, tool: str, field: str, message: str) -> None:
-        super().__init__(f"{field or 'the document'} {message}")
-        self.tool = tool
-        self.field = field
-        self.message = message
 
 
 @dataclass(frozen=True)
@@ -71,42 +55,22 @@ class Tools:
     rules: dict[str, Document] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class _Position:
-    """A position in the document, for messages."""
-
-    tool: str
-    field: str
-
-    def __truediv__(self, key: str) -> _Position:
-        return _Position(self.tool, f"{self.field}.{key}" if self.field else key)
-
-    def __getitem__(self, index: int) -> _Position:
-        return _Position(self.tool, f"{self.field}[{index}]")
-
-    def of(self, tool: str) -> _Position:
-        return _Position(tool, self.field)
-
-    def bad(self, message: str) -> BadTool:
-        return BadTool(self.tool, self.field, message)
-
-
 def normalise(document: object) -> Tools:
     """The tools and the tool choice, checked and in Gemini's form. Raises BadTool.
 
     `document`: `{"tools": […], "tool_config" or "toolConfig": {…}}`, or OpenAI's `"tool_choice"` in place of the
     config."""
-    top = _Position("", "")
-    body = _fields(document, ("tools", "toolConfig", "tool_choice"), top)
+    top = Position("", "")
+    body = fields_of(document, ("tools", "toolConfig", "tool_choice"), top)
     if "tools" not in body:
         raise (top / "tools").bad("is missing; it is a list, and may be empty")
     declarations: list[Document] = []
     builtins: list[Document] = []
     rules: dict[str, Document] = {}
-    places: dict[str, _Position] = {}
-    for index, tool in enumerate(_as_list_at(body["tools"], top / "tools")):
+    places: dict[str, Position] = {}
+    for index, tool in enumerate(list_at(body["tools"], top / "tools")):
         at = (top / "tools")[index].of(str(index))
-        _check_depth(tool, at)
+        check_depth(tool, at)
         for place, declaration, how in _read(tool, at, builtins):
             name = declaration["name"]
             if name in places:
@@ -118,30 +82,30 @@ def normalise(document: object) -> Tools:
     if len(declarations) > MAX_DECLARATIONS:
         raise (top / "tools").bad(f"declares {len(declarations)} functions; at most {MAX_DECLARATIONS} are allowed")
     _check_order(rules, places)
-    return Tools(declarations, builtins, _config(body, places, top), rules)
+    return Tools(declarations, builtins, tool_config_of(body, places, top), rules)
 
 
-def _check_order(rules: dict[str, Document], places: dict[str, _Position]) -> None:
+def _check_order(rules: dict[str, Document], places: dict[str, Position]) -> None:
     if unknown := unknown_in_order(rules, places):
-        raise (places[unknown[0]] / "after").bad(f"names {_quoted(unknown[1])}, which is not declared")
+        raise (places[unknown[0]] / "after").bad(f"names {quoted(unknown[1])}, which is not declared")
     if cycle := cycle_in_order(rules):
         raise (places[cycle[0]] / "after").bad(f"forms a cycle: {' → '.join(cycle)}")
 
 
-def _read(tool: object, at: _Position, builtins: list[Document]) -> Iterator[tuple[_Position, Document, Document]]:
+def _read(tool: object, at: Position, builtins: list[Document]) -> Iterator[tuple[Position, Document, Document]]:
     """The declarations of one tool, each with its position and its rules. Built-in tools are added to `builtins`."""
     if not isinstance(tool, dict):
         raise at.bad("must be an object")
     keys = {camel(key) for key in tool}
     if keys & {"functionDeclarations", *_BUILTINS}:
-        fields = _fields(tool, ("functionDeclarations", *_BUILTINS), at)
+        fields = fields_of(tool, ("functionDeclarations", *_BUILTINS), at)
         for index, declaration in enumerate(
-            _as_list_at(fields.pop("functionDeclarations", []), at / "functionDeclarations")
+            list_at(fields.pop("functionDeclarations", []), at / "functionDeclarations")
         ):
             yield _with_rules(_declaration(declaration, (at / "functionDeclarations")[index]), declaration)
         builtins.extend({kind: _builtin(kind, value, at / kind)} for kind, value in fields.items())
     elif "function" in keys:
-        fields = _fields(tool, ("type", "function", *RULES), at)
+        fields = fields_of(tool, ("type", "function", *RULES), at)
         _check_function_type(fields, at)
         yield _with_rules(_openai(fields.get("function"), at / "function", _OPENAI), tool, at)
     elif "type" in keys:
@@ -161,8 +125,8 @@ def _read(tool: object, at: _Position, builtins: list[Document]) -> Iterator[tup
 
 
 def _with_rules(
-    read: tuple[_Position, Document], source: Any, at: _Position | None = None
-) -> tuple[_Position, Document, Document]:
+    read: tuple[Position, Document], source: Any, at: Position | None = None
+) -> tuple[Position, Document, Document]:
     """A declaration with its rules from `source`. `at`: the position for errors, if it differs from the
     declaration's."""
     place, declaration = read
@@ -172,20 +136,20 @@ def _with_rules(
         raise ((at or place).of(declaration["name"]) / e.field).bad(e.message) from None
 
 
-def _builtin(kind: str, value: object, at: _Position) -> object:
+def _builtin(kind: str, value: object, at: Position) -> object:
     expected = list if kind == "mcpServers" else dict
     if not isinstance(value, expected):
         raise at.bad("must be a list" if expected is list else "must be an object, such as {}")
     return value
 
 
-def _check_function_type(tool: Document, at: _Position) -> None:
+def _check_function_type(tool: Document, at: Position) -> None:
     if tool.get("type") != "function":
-        raise (at / "type").bad(f"is {_quoted(tool.get('type'))}; it must be 'function'")
+        raise (at / "type").bad(f"is {quoted(tool.get('type'))}; it must be 'function'")
 
 
-def _openai(value: object, at: _Position, known: tuple[str, ...]) -> tuple[_Position, Document]:
-    fields = _fields(value, known, at)
+def _openai(value: object, at: Position, known: tuple[str, ...]) -> tuple[Position, Document]:
+    fields = fields_of(value, known, at)
     place, result = _named(fields, at)
     if not isinstance(fields.get("strict", False), bool):
         raise (place / "strict").bad("must be true or false")
@@ -193,16 +157,16 @@ def _openai(value: object, at: _Position, known: tuple[str, ...]) -> tuple[_Posi
     return place, result
 
 
-def _mcp(value: object, at: _Position) -> tuple[_Position, Document]:
-    fields = _fields(value, ("name", "description", "inputSchema", "outputSchema", *_MCP_UNUSED, *RULES), at)
+def _mcp(value: object, at: Position) -> tuple[Position, Document]:
+    fields = fields_of(value, ("name", "description", "inputSchema", "outputSchema", *_MCP_UNUSED, *RULES), at)
     place, result = _named(fields, at)
     result |= _schema(fields, "inputSchema", "parameters", place)
     result |= _schema(fields, "outputSchema", "response", place)
     return place, result
 
 
-def _declaration(value: object, at: _Position) -> tuple[_Position, Document]:
-    fields = _fields(value, (*_DECLARATION, *RULES), at)
+def _declaration(value: object, at: Position) -> tuple[Position, Document]:
+    fields = fields_of(value, (*_DECLARATION, *RULES), at)
     place, result = _named(fields, at)
     for plain in ("parameters", "response"):
         full = f"{plain}JsonSchema"
@@ -216,15 +180,15 @@ def _declaration(value: object, at: _Position) -> tuple[_Position, Document]:
     return place, result
 
 
-def _named(fields: Document, at: _Position) -> tuple[_Position, Document]:
+def _named(fields: Document, at: Position) -> tuple[Position, Document]:
     """The start of a declaration (name and description), and its position under its name."""
     name, description = fields.get("name"), fields.get("description")
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise (
             (at / "name")
-            .of(_label(fields, at))
+            .of(label_of(fields, at))
             .bad(
-                f"is {_quoted(name)}; a name is a letter or _ and up to 127 letters, digits, _ . : -"
+                f"is {quoted(name)}; a name is a letter or _ and up to 127 letters, digits, _ . : -"
                 if "name" in fields
                 else "is missing"
             )
@@ -237,7 +201,7 @@ def _named(fields: Document, at: _Position) -> tuple[_Position, Document]:
     return place, {"name": name, "description": description}
 
 
-def _schema(fields: Document, source: str, target: str, at: _Position) -> Document:
+def _schema(fields: Document, source: str, target: str, at: Position) -> Document:
     """The schema under `source` as a field of a declaration; {} if it needs none."""
     schema = fields.get(source)
     if schema is None:
@@ -256,7 +220,7 @@ def _schema(fields: Document, source: str, target: str, at: _Position) -> Docume
     return {f"{target}JsonSchema": _in_form(fit_schema, converted[1], at)}
 
 
-def _in_form(form: Callable[[Document], Document], schema: Document, at: _Position, hint: str = "") -> Document:
+def _in_form(form: Callable[[Document], Document], schema: Document, at: Position, hint: str = "") -> Document:
     """A schema in one of Gemini's forms."""
     try:
         return form(schema)
@@ -264,169 +228,11 @@ def _in_form(form: Callable[[Document], Document], schema: Document, at: _Positi
         raise (at / e.path if e.path else at).bad(e.message + hint) from None
 
 
-def _check_arguments(schema: object, target: str, at: _Position) -> None:
+def _check_arguments(schema: object, target: str, at: Position) -> None:
     """Refuse a schema that is no object, and a schema of arguments that does not describe an object."""
     if not isinstance(schema, dict):
         raise at.bad("must be an object (a JSON Schema)")
     kind = schema.get("type")
     kinds = [str(item).lower() for item in as_list(kind)]
     if target.startswith("parameters") and kinds and "object" not in kinds:
-        raise (at / "type").bad(f"is {_quoted(kind)}; arguments are an object, so it must be 'object'")
-
-
-def _config(body: Document, names: Collection[str], top: _Position) -> Document | None:
-    if "tool_choice" in body:
-        if "toolConfig" in body:
-            raise (top / "tool_choice").bad("is given together with toolConfig; use only one of them")
-        at = top / "tool_choice"
-        config: Document = {"functionCallingConfig": _choice(body["tool_choice"], at)}
-    elif "toolConfig" in body:
-        at = top / "toolConfig"
-        config = _tool_config(body["toolConfig"], at)
-    else:
-        return None
-    calling = config.get("functionCallingConfig", {})
-    if calling.get("mode") in ("ANY", "VALIDATED") and not names:
-        raise at.bad(f"asks for mode {calling['mode']}, but no function is declared")
-    for name in calling.get("allowedFunctionNames", ()):
-        if name not in names:
-            raise at.bad(f"names {_quoted(name)}, which is not declared")
-    return config
-
-
-def _choice(choice: object, at: _Position) -> Document:
-    if isinstance(choice, str) and choice in _CHOICES:
-        return {"mode": _CHOICES[choice]}
-    if (name := _function_name(choice, at)) is not None:
-        return {"mode": "ANY", "allowedFunctionNames": [name]}
-    if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
-        return _allowed(choice, at)
-    raise at.bad(
-        'must be "auto", "required", "none", {"type": "function", "name": …}, '
-        '{"type": "function", "function": {"name": …}} or {"type": "allowed_tools", "mode": …, "tools": […]}'
-    )
-
-
-def _function_name(choice: object, at: _Position) -> str | None:
-    """The name in OpenAI's choice of one function, flat or nested; None for any other choice."""
-    if not isinstance(choice, dict) or choice.get("type") != "function":
-        return None
-    named = _fields(choice, ("type", "name", "function"), at)
-    if "function" in named:
-        named = _fields(named["function"], ("name",), at / "function") if "name" not in named else {}
-    name = named.get("name")
-    return name if isinstance(name, str) else None
-
-
-def _allowed(choice: Document, at: _Position) -> Document:
-    """A choice among some tools: one of them must be called (ANY), or may be called (VALIDATED)."""
-    fields = _fields(choice, ("type", "mode", "tools", "allowed_tools"), at)
-    if "allowed_tools" in fields:  # as OpenAI chat has it
-        at = at / "allowed_tools"
-        fields = _fields(fields["allowed_tools"], ("mode", "tools"), at)
-    mode = fields.get("mode")
-    if not isinstance(mode, str) or mode not in _ALLOWED_MODES:
-        raise (at / "mode").bad(f"is {_quoted(mode)}; it must be 'auto' or 'required'")
-    tools = fields.get("tools")
-    if not isinstance(tools, list) or not tools:
-        raise (at / "tools").bad('must be a list of one or more of {"type": "function", "name": …}')
-    names: list[str] = []
-    for index, tool in enumerate(tools):
-        place = (at / "tools")[index]
-        if (name := _function_name(tool, place)) is None:
-            raise place.bad('must be {"type": "function", "name": …}')
-        names.append(name)
-    return {"mode": _ALLOWED_MODES[mode], "allowedFunctionNames": names}
-
-
-def _tool_config(value: object, at: _Position) -> Document:
-    _check_depth(value, at)
-    config = _fields(value, ("functionCallingConfig", "retrievalConfig", "includeServerSideToolInvocations"), at)
-    if "functionCallingConfig" in config:
-        config["functionCallingConfig"] = _calling(config["functionCallingConfig"], at / "functionCallingConfig")
-    if "retrievalConfig" in config:
-        place = at / "retrievalConfig"
-        retrieval = _fields(config["retrievalConfig"], ("latLng", "languageCode"), place)
-        if "latLng" in retrieval:
-            retrieval["latLng"] = _fields(retrieval["latLng"], ("latitude", "longitude"), place / "latLng")
-        config["retrievalConfig"] = retrieval
-    _check_bool(config, "includeServerSideToolInvocations", at)
-    return config
-
-
-def _calling(value: object, at: _Position) -> Document:
-    calling = _fields(value, ("mode", "allowedFunctionNames", "streamFunctionCallArguments"), at)
-    _check_bool(calling, "streamFunctionCallArguments", at)
-    mode = calling.get("mode", "AUTO")
-    if not isinstance(mode, str) or mode.upper() not in _MODES:
-        raise (at / "mode").bad(f"is {_quoted(mode)}; it must be one of {', '.join(_MODES)}")
-    if "mode" in calling:
-        calling["mode"] = mode.upper()
-    allowed = calling.get("allowedFunctionNames", [])
-    if not isinstance(allowed, list) or not all(isinstance(name, str) for name in allowed):
-        raise (at / "allowedFunctionNames").bad("must be a list of names")
-    if allowed and mode.upper() not in ("ANY", "VALIDATED"):
-        raise (at / "allowedFunctionNames").bad("is allowed only with mode ANY or VALIDATED")
-    return calling
-
-
-def _check_bool(fields: Document, key: str, at: _Position) -> None:
-    if not isinstance(fields.get(key, False), bool):
-        raise (at / key).bad("must be true or false")
-
-
-def _fields(value: object, known: tuple[str, ...], at: _Position) -> Document:
-    """An object's fields under their names in `known`, from either spelling; null is unset, others are refused."""
-    if not isinstance(value, dict):
-        raise at.bad("must be an object")
-    label = at.of(_label(value, at))
-    fields: Document = {}
-    spellings: dict[str, str] = {}
-    for key, member in value.items():
-        name = key if key in known else camel(key)
-        if name not in known:
-            raise (label / key).bad(f"is not known; known fields are {', '.join(known)}")
-        if name in spellings:
-            raise (label / key).bad(
-                f"is given together with {spellings[name]}, its other spelling; use only one of them"
-            )
-        spellings[name] = key
-        if member is not None:
-            fields[name] = member
-    return fields
-
-
-def _label(value: Document, at: _Position) -> str:
-    """The label of a tool in messages: its name, if it has a usable one, else its index; "" outside of tools."""
-    name = value.get("name")
-    return name if at.tool and isinstance(name, str) and 0 < len(name) <= 128 else at.tool
-
-
-def _quoted(value: object) -> str:
-    """A bad value, short enough for a message."""
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}…"
-
-
-def _as_list_at(value: object, at: _Position) -> list[object]:
-    """A list, or a single object in the place of one."""
-    if isinstance(value, dict):
-        return [value]
-    if not isinstance(value, list):
-        raise at.bad("must be a list")
-    return value
-
-
-def _check_depth(value: object, at: _Position) -> None:
-    """Refuse a value that is nested too deeply for recursion. Checks level by level, without recursion."""
-    level = [value]
-    for _ in range(MAX_DEPTH):
-        level = [
-            member
-            for item in level
-            if isinstance(item, dict | list)
-            for member in (item.values() if isinstance(item, dict) else item)
-        ]
-        if not level:
-            return
-    raise at.bad(f"is nested deeper than {MAX_DEPTH} levels")
+        raise (at / "type").bad(f"is {quoted(kind)}; arguments are an object, so it must be 'object'")

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from addon.core.tools.tool_forms import BadTool, Tools, normalise
+from addon.core.tools.positions import BadTool
+from addon.core.tools.tool_forms import Tools, normalise
 
 JSON_SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 GEMINI = {"type": "OBJECT", "properties": {"city": {"type": "STRING"}}, "required": ["city"]}

@@ -9,8 +9,9 @@ from typing import Any
 
 from addon.core.dialects.responses.invalid import array, bad, fields, quoted
 from addon.core.framing.documents import Document
+from addon.core.tools.positions import BadTool
 from addon.core.tools.schema import to_json_schema
-from addon.core.tools.tool_forms import BadTool, normalise
+from addon.core.tools.tool_forms import normalise
 
 _FLAT = ("type", "name", "description", "parameters", "strict")
 _NESTED = ("type", "function")
