@@ -11,7 +11,8 @@ import pytest
 
 from addon.core.framing import sse
 from addon.core.framing.documents import Document, encode
-from addon.core.live import Frame, LiveMachine
+from addon.core.live import LiveMachine
+from addon.core.live_frames import Frame
 from addon.core.tools.tool_plan import Toolbox
 from addon.graft.capture import Capture
 from addon.graft.effects import Effect, Wait
