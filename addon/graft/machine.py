@@ -466,9 +466,11 @@ class AnswerMachine:
 
     def on_store_failure(self) -> list[Effect] | None:
         """The effects to perform instead of a failed Save and everything after it; None: go on, as the settings say. In
-        neither case does the client get an unknown call: its turn is not found again, and nothing else is lost."""
+        neither case does the client get an unknown call: its turn is not found again, and nothing else is lost. A
+        service that keeps the answer would refuse all that follows it, because nobody could answer its calls."""
         self._journal.forget_ended()
-        if self._settings.on_store_error == "pass":
+        has_calls = bool(self._journal.steps) or any(one.captured for one in self.reading.candidates)
+        if self._settings.on_store_error == "pass" and not (has_calls and self.wire.keeps_answer):
             return None
         return self.fail(503, "UNAVAILABLE", STORE_FAILED)
 

@@ -33,7 +33,7 @@ class InteractionsWire(Wire):
 
     def read(self, body: bytes, known: Prefix | None = None) -> Request:
         given = self._answer.request = InteractionRequest(body)
-        self.keeps_history = bool(given.previous)
+        self.keeps_history, self.keeps_answer = bool(given.previous), given.is_stored
         if given.members.get("stream"):
             self.target = self.target.streamed()
         return parse(given.gemini())

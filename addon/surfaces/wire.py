@@ -28,12 +28,14 @@ class Wire:
     cannot express, for a warning.
 
     `keeps_history`: the service stores the history, and the request names it. That name must be mapped even if the
-    request gets no grafted tools, and each call that the service waits for needs a response.
+    request gets no grafted tools, and each call that the service waits for needs a response. `keeps_answer`: the next
+    request may name this answer, and the service then waits for responses to its calls.
     """
 
     native = True
     dropped = ""
     keeps_history = False
+    keeps_answer = False
     done = b""
     """The data of the event that ends a stream, if it is not JSON."""
     call_markers: tuple[bytes, ...] = (b'"function',)  # functionCall or function_call

@@ -70,7 +70,7 @@ class InteractionAnswer:
     def _mark(self, interaction: Document) -> list[Document]:
         """The part that stands for an interaction, if the service keeps the interaction."""
         name = interaction.get("id")
-        if not isinstance(name, str) or not name or self.request.members.get("store") is False:
+        if not isinstance(name, str) or not name or not self.request.is_stored:
             return []
         self.last = name
         return [own.mark_part(name)]

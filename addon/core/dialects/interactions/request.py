@@ -15,7 +15,8 @@ from addon.core.history.request import Piece, Request, assemble, parse
 
 
 class InteractionRequest:
-    """`previous`: the interaction that the request names, if any. Raises Malformed."""
+    """`previous`: the interaction that the request names, if any. `is_stored`: the service keeps the answer. Raises
+    Malformed."""
 
     def __init__(self, body: bytes) -> None:
         given = decode(body)
@@ -28,6 +29,7 @@ class InteractionRequest:
         self.members: Document = given
         previous = given.get("previous_interaction_id")
         self.previous = previous if isinstance(previous, str) and previous else None
+        self.is_stored = given.get("store") is not False
         self._input = own.input_steps(given.get("input"))
 
     def gemini(self) -> bytes:
