@@ -28,13 +28,20 @@ _RESPONSE.headers.clear()
 
 def new_request(method: str, address: str, fields: Fields, body: bytes) -> http.Request:
     """`address`: the URL. Content-Length is added."""
-    made = copy_of(_REQUEST)
-    made.url = address
+    made = copy_of(_request_to(address))
     made.data.method = method.encode()
     made.headers = http.Headers(fields)
     made.data.timestamp_start = made.data.timestamp_end = time.time()
     made.data.content = body
     put(made.headers, b"content-length", b"%d" % len(body))
+    return made
+
+
+@functools.lru_cache(maxsize=256)
+def _request_to(address: str) -> http.Request:
+    """A template for requests to this URL: a loop repeats the same URLs, and to parse one takes long."""
+    made = copy_of(_REQUEST)
+    made.url = address
     return made
 
 

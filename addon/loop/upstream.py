@@ -9,6 +9,7 @@ import logging
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple, Protocol
 
 import httpx2
@@ -145,7 +146,7 @@ class Upstream:
             attempt = Attempt()
             request = client.build_request(
                 outgoing.method,
-                outgoing.url,
+                _parsed(outgoing.url),
                 headers=list(outgoing.headers),
                 content=outgoing.body,
                 timeout=_TIMEOUT,
@@ -216,6 +217,11 @@ async def _redacted(plain: AsyncIterator[bytes], stream: RedactedStream) -> Asyn
             yield data
     if data := stream.flush():
         yield data
+
+
+@lru_cache(maxsize=256)
+def _parsed(url: str) -> httpx2.URL:
+    return httpx2.URL(url)
 
 
 def _content_type(headers: Headers) -> str:

@@ -5,7 +5,7 @@ import gzip
 import pytest
 from mitmproxy import http
 
-from addon.hooks.headers import body_of, names, put, set_body, value
+from addon.hooks.headers import body_of, names, new_request, put, set_body, value
 
 FIELDS = [(b"Host", b"h"), (b"X-Twice", b"1"), (b"accept", b"*/*"), (b"x-twice", b"2")]
 
@@ -60,3 +60,14 @@ def test_a_chunked_body_gets_no_length() -> None:
     set_body(message, b"new")
     assert message.content == b"new"
     assert "content-length" not in message.headers
+
+
+@pytest.mark.parametrize("url", ["https://a.test/b?c=d", "http://[::1]:8080/", "http://a.test:81/%20"])
+def test_a_new_request_is_as_mitmproxy_makes_it_whatever_became_of_an_earlier_one(url: str) -> None:
+    for _ in range(2):
+        made = new_request("PUT", url, FIELDS[1:], b"body")
+        expected = http.Request.make("PUT", url, b"body", http.Headers([*FIELDS[1:], (b"content-length", b"4")]))
+        expected.timestamp_start, expected.timestamp_end = made.timestamp_start, made.timestamp_end
+        assert made.get_state() == {**expected.get_state(), "authority": b""}
+        made.url, made.http_version = "http://other.test/", "HTTP/2.0"
+        made.headers["x-more"] = "1"
