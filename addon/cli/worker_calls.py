@@ -5,11 +5,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-import tenacity
-
 from addon.cli.control_client import ControlClient, Refused, Unreachable, json_of
 from addon.core.framing.documents import Document
 from addon.tools.bounded import bounded
+from addon.tools.retries import with_retries
 
 PATIENCE = 300.0  # seconds for repeated attempts to send an answer
 FIRST_DELAY, MAX_DELAY = 0.2, 5.0  # seconds between attempts while the proxy does not answer
@@ -114,21 +113,13 @@ class WorkerCall:
         async def run() -> Any:
             return await self._source.call(name, self._call["args"], call_id=self.call_id)
 
-        async def attempt() -> Any:
-            return await bounded(run, rules.timeout, name)
-
-        def should_retry(error: BaseException) -> bool:
+        def may_retry(error: Exception) -> bool:
             safe = rules.idempotent or not getattr(error, "sent", True)
             return safe and getattr(error, "retryable", False)
 
-        retries = tenacity.AsyncRetrying(
-            stop=tenacity.stop_after_attempt(1 + (rules.retries or 0)),
-            wait=tenacity.wait_random_exponential(multiplier=0.1, max=5),
-            retry=tenacity.retry_if_exception(should_retry),
-            reraise=True,
-        )
         try:
-            return json_of({"result": await retries(attempt)})
+            result = await with_retries(lambda: bounded(run, rules.timeout, name), rules.retries or 0, may_retry)
+            return json_of({"result": result})
         except Exception as error:
             message = str(error) or type(error).__name__
             return json_of({"error": message.encode(errors="replace").decode()})

@@ -1,8 +1,5 @@
 """Runs one call, and retries it if a retry may help and can do no harm. Each try has a time limit."""
 
-import asyncio
-import itertools
-import random
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -10,9 +7,7 @@ from addon.loop.results import result_json
 from addon.own_secrets import own_secrets
 from addon.tools.base import ToolError
 from addon.tools.bounded import bounded
-
-_FIRST_PAUSE, _MAX_PAUSE = 0.1, 5.0
-"""The longest pause before the second try, which doubles with each try, and the longest of all, in seconds."""
+from addon.tools.retries import with_retries
 
 
 async def attempt(
@@ -27,14 +22,9 @@ async def attempt(
         data = result_json(await run())
         return own_secrets.redaction.data(data)
 
-    for number in itertools.count():
-        try:
-            return await bounded(result, timeout, name)
-        except Exception as error:
-            if number >= retries or not is_retryable(error, idempotent=idempotent):
-                raise
-        await asyncio.sleep(random.uniform(0, min(_FIRST_PAUSE * 2**number, _MAX_PAUSE)))
-    raise AssertionError  # never reached
+    return await with_retries(
+        lambda: bounded(result, timeout, name), retries, lambda error: is_retryable(error, idempotent=idempotent)
+    )
 
 
 def is_retryable(error: BaseException, *, idempotent: bool) -> bool:

@@ -1,17 +1,22 @@
 """The transport to an MCP server: a child process (stdio) or streamable HTTP."""
 
+from __future__ import annotations
+
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
 
 import httpx2
 from mcp import StdioServerParameters, stdio_client
-from mcp.client._transport import TransportStreams
 from mcp.client.streamable_http import streamable_http_client
 
 from addon.tools.mcp_bounds import BoundedTransport, longest_line
 from addon.tools.mcp_config import Server
 from addon.tools.mcp_stderr import stderr
 from addon.tools.mcp_watch import ConnectionWatch
+
+if TYPE_CHECKING:
+    from mcp.client._transport import TransportStreams  # private: for the type checker only
 
 _TIMEOUT = httpx2.Timeout(30, read=None)  # callers set their own timeouts
 

@@ -1,17 +1,21 @@
 """Notices the end of a connection, which the SDK does not report, and adapts the SDK's logging to the proxy."""
 
+from __future__ import annotations
+
 import asyncio
 import logging
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from mcp.client._transport import ReadStream
 from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCResponse
 
 from addon.tools.mcp_errors import clean
 from addon.tools.mcp_tools import drop_invalid_tools
+
+if TYPE_CHECKING:
+    from mcp.client._transport import ReadStream  # private: for the type checker only
 
 _LOGGERS = ("client", "mcp.client.stdio", "mcp.client.streamable_http", "mcp.shared.jsonrpc_dispatcher")
 
@@ -59,7 +63,7 @@ class ConnectionWatch:
             await self._event.wait()
         return False
 
-    def wrap(self, stream: ReadStream[SessionMessage | Exception]) -> "WatchedStream":
+    def wrap(self, stream: ReadStream[SessionMessage | Exception]) -> WatchedStream:
         """The stream, with its end reported here."""
         return WatchedStream(stream, self)
 
