@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from addon.core.history.keys import Keys, marks_of
-from addon.core.history.placeholder import ID_START, Placeholder
+from addon.core.history.placeholder import Placeholder
 from addon.core.history.steps import TrueTurn
 from addon.core.history.turns import CALLS, SIGNATURES, WINDOWS, HistoryTurn, chain_key, windows
 from addon.graft import evidence
@@ -123,7 +123,7 @@ class Search:
         for index in wanted:
             turn = self.turns[index]
             turn.key = keys.own(turn.digest)
-            if ID_START in turn.text and (placeholders := self.placeholder.find(turn.text)):
+            if turn.may_hold_id and (placeholders := self.placeholder.find(turn.text)):
                 ids[index] = [turn_id for _, _, turn_id in placeholders]
             marks: dict[tuple[str, bytes], bytes] = {}
             if turn.holds & (SIGNATURES | CALLS):

@@ -127,12 +127,10 @@ def _descend(
 def _history(body: bytes, contents: Member) -> History:
     first = body[contents.start]
     if first == ord("{"):
-        single = (contents.start, contents.end)
-        return History.of(b"[" + body[single[0] : single[1]] + b"]", [single])
+        return History.of(body, [(contents.start, contents.end)])
     if first != ord("["):
         return History((), 0)
-    spans = elements(body, contents.start, contents.end)
-    return History.of(memoryview(body)[contents.start : contents.end], spans)
+    return History.of(body, elements(body, contents.start, contents.end))
 
 
 def _resume(body: bytes, path: Sequence[str], known: Prefix) -> Request:
@@ -144,13 +142,12 @@ def _resume(body: bytes, path: Sequence[str], known: Prefix) -> Request:
     start, end, _ = _descend(tail, path, known.outer_names)
     contents, *rest = members(tail, start, end)
     spans = [(a + shift, b + shift) for a, b in elements(tail, contents.start, contents.end)[1:]]
-    array = memoryview(tail)[contents.start : contents.end]
     *before, array_member = known.before
     found = [*before, Member(*array_member[:3], contents.end + shift)]
     found += [Member(name, key + shift, begin + shift, stop + shift) for name, key, begin, stop in rest]
     if len({m.name for m in found}) != len(found):
         raise Malformed("an object names a key twice")
-    history = History.of(array, spans, known.history)
+    history = History.of(tail, spans, known.history, shift)
     return Request(body, known.start, end + shift, known.outer_names, tuple(found), history, known)
 
 

@@ -15,7 +15,7 @@ import msgspec
 import xxhash
 
 from addon.core.framing.documents import Document, Malformed, as_list, camel, decode, encode, get, parts_of
-from addon.core.history.placeholder import ID_START
+from addon.core.history.placeholder import may_hold_id
 
 Side = Literal["user", "model"]
 
@@ -40,14 +40,27 @@ class _Head(msgspec.Struct, gc=False):
     parts: list[_PartHead] | _PartHead | None = None
 
 
+class _Text(msgspec.Struct, gc=False, forbid_unknown_fields=True):
+    text: str
+
+
+class _TextContent(msgspec.Struct, gc=False):
+    """The usual Content, whose parts are texts and nothing else: it is read once, for its head and its texts."""
+
+    parts: list[_Text]
+    role: str | None = None
+
+
 class _RawContent(msgspec.Struct, gc=False):
     parts: list[dict[str, msgspec.Raw]] | dict[str, msgspec.Raw] | None = None
 
 
 _raw_object = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _raw_parts = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
-_heads = msgspec.json.Decoder(list[_Head])
+_read_head = msgspec.json.Decoder(_Head).decode
+_read_texts = msgspec.json.Decoder(_TextContent).decode
 _contents = msgspec.json.Decoder(_RawContent)
+_UNREAD = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _NULL = bytes(_ABSENT)
 
 CALLS, RESPONSES, SERVER_TOOLS, SIGNATURES = 1, 2, 4, 8
@@ -74,12 +87,28 @@ def _bits_of(head: _Head) -> int:
     return holds
 
 
+def _read(content: memoryview) -> tuple[str | None, int, list[str] | None]:
+    """The role of a Content, the bits of its parts, and its texts if it has nothing else."""
+    try:
+        read = _read_texts(content)
+    except _UNREAD:
+        pass
+    else:
+        return read.role, 0, [part.text for part in read.parts]
+    try:
+        head = _read_head(content)
+    except _UNREAD as error:
+        raise Malformed(str(error)) from None
+    return head.role, _bits_of(head), None
+
+
 class HistoryTurn(msgspec.Struct, eq=False, gc=False):
     """A run of consecutive Contents of one side.
 
-    `spans` are (start, end) in the body. `text` (of model turns, see `forget_text`), `digest` and `chain` are set by
-    `identify`. `key` and `memo` belong to the ledger: the key of the turn's own words, and the result of its look-up.
-    `gc=False`: there are many turns, and none is part of a reference cycle.
+    `spans` are (start, end) in the body. `texts`: those of its parts until `identify`, if it has no other parts. `text`
+    (of model turns, see `forget_text`), `may_hold_id` (whether a placeholder's id may be in it), `digest` and `chain`
+    are set by `identify`. `key` and `memo` belong to the ledger: the key of the turn's own words, and the result of its
+    look-up. `gc=False`: there are many turns, and none is part of a reference cycle.
     """
 
     side: Side
@@ -90,15 +119,27 @@ class HistoryTurn(msgspec.Struct, eq=False, gc=False):
     chain: bytes = b""
     key: bytes = b""
     memo: Any = None
+    texts: list[str] | None = None
+    may_hold_id: bool = False
     _is_text_known: bool = False
     _word_count: int = -1
 
-    def set_text(self, text: str) -> None:
-        self.text, self._is_text_known = text, True
+    def identify(self, body: bytes, before: bytes) -> None:
+        """Set text, digest and chain. `before`: the chain of the turn before it, b"" for none."""
+        if self.texts is None:
+            text, self.digest = _hash_run(body, self.spans)
+        else:
+            text, self.digest = _with_text(self.texts, xxhash.xxh3_128())
+            self.texts = None
+        if self.side == "model":
+            self.text, self._is_text_known = text, True
+            self.may_hold_id = may_hold_id(text)
+        self.chain = chain_key(before, self.side, self.digest)
 
     def forget_text(self) -> None:
         """Keep the text only if it may hold a placeholder: most of a long chat's memory would be texts."""
-        if self.text and ID_START not in self.text:
+        self.texts = None
+        if not self.may_hold_id:
             self.text, self._is_text_known = "", False
 
     def full_text(self, body: bytes) -> str:
@@ -146,32 +187,37 @@ class History:
 
     @classmethod
     def of(
-        cls, array: bytes | memoryview, spans: Sequence[tuple[int, int]], known: "History | None" = None
+        cls, data: bytes, spans: Sequence[tuple[int, int]], known: "History | None" = None, shift: int = 0
     ) -> "History":
-        """The history of `array`, a JSON array whose last elements are the Contents at `spans` of the body. `known`:
-        the history before these Contents. Raises Malformed if a Content has the wrong shape."""
-        try:
-            heads = _heads.decode(array)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise Malformed(str(error)) from None
+        """The history whose last Contents are at `spans` of the body. `data`: the body from position `shift` on;
+        `known`: the history before these Contents. Raises Malformed if a Content has the wrong shape."""
+        view = memoryview(data)
         turns = list(known.turns) if known else []
         holds = known.holds if known else 0
         last = turns.pop() if turns else None  # the turn may continue; the known history stays unchanged
         side: Side = last.side if last else "user"
         run = list(last.spans) if last else []
         run_holds = last.holds if last else 0
-        for head, span in zip(heads[len(heads) - len(spans) :], spans, strict=True):
-            holds |= (new := _bits_of(head))
+        run_texts: list[str] | None = None if last else []
+
+        def turn() -> HistoryTurn:
+            same = last is not None and len(last.spans) == len(run)
+            return last if last and same else HistoryTurn(side, tuple(run), run_holds, texts=run_texts)
+
+        for span in spans:
+            role, new, texts = _read(view[span[0] - shift : span[1] - shift])
+            holds |= new
             # Antigravity sends functionResponses under the role `model`.
-            of: Side = "model" if head.role == "model" and not new & RESPONSES else "user"
+            of: Side = "model" if role == "model" and not new & RESPONSES else "user"
             if run and of != side:
-                turns.append(last if last and len(last.spans) == len(run) else HistoryTurn(side, tuple(run), run_holds))
-                last, run, run_holds = None, [], 0
+                turns.append(turn())
+                last, run, run_holds, run_texts = None, [], 0, []
             side = of
             run.append(span)
             run_holds |= new
+            run_texts = None if texts is None or run_texts is None else run_texts + texts
         if run:
-            turns.append(last if last and len(last.spans) == len(run) else HistoryTurn(side, tuple(run), run_holds))
+            turns.append(turn())
         history = cls(turns, spans[-1][1] if spans else (known.end if known else 0), holds)
         if known is not None:
             same = len(known.turns)
@@ -188,12 +234,9 @@ class History:
         chain = self.turns[self.identified - 1].chain if self.identified else b""
         for turn in self.turns[self.identified :]:
             if not turn.chain:
-                text, turn.digest = _hash_run(body, turn.spans)
-                if turn.side == "model":
-                    turn.set_text(text)
-                turn.chain = chain_key(chain, turn.side, turn.digest)
+                turn.identify(body, chain)
             chain = turn.chain
-            self.text_size += len(turn.text) if ID_START in turn.text else 0
+            self.text_size += len(turn.text) if turn.may_hold_id else 0
         self.identified = len(self.turns)
 
 
@@ -202,7 +245,7 @@ def _hash_run(body: bytes, spans: Iterable[tuple[int, int]]) -> tuple[str, bytes
     pieces = [memoryview(body)[start:end] for start, end in spans]
     try:
         return visible_form(part for piece in pieces for part in as_list(_contents.decode(piece).parts))
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, Malformed):
+    except (*_UNREAD, Malformed):
         return "", xxhash.xxh3_128_digest(b"unread" + b"".join(pieces))
 
 
@@ -292,6 +335,10 @@ def visible_form(parts: Iterable[dict[str, msgspec.Raw]]) -> tuple[str, bytes]:
                     digest.update(piece)
             else:
                 digest.update(encode(canonical(decode(part[key]), named=False)))
+    return _with_text(texts, digest)
+
+
+def _with_text(texts: list[str], digest: xxhash.xxh3_128) -> tuple[str, bytes]:
     joined = "".join(texts).strip()
     digest.update(b"text")
     digest.update(joined.encode("utf-8", "surrogatepass"))

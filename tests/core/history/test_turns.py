@@ -131,6 +131,24 @@ def test_a_digest_of_decoded_parts_is_that_of_the_same_turn_in_a_body() -> None:
     assert visible_digest(parts) == digest(content("model", *parts))
 
 
+@pytest.mark.parametrize(
+    "contents",
+    [
+        [b'{"role":"model","parts":[{"text":" a "},{"text":""},{"text":"b\\u00e9\\/ "}]}'],
+        [b'{"parts":[{"text":" a "}],"role":"model"}', '{"role":"model","parts":[{"text":"bé/"}]}'.encode()],
+        [b'{"role":"model","parts":{"text":" a b\\u00e9/"}}'],
+        [b'{"role":"model","parts":[{"text":"x","text":" a "},{"text":"b\\u00e9/","thoughtSignature":"c2ln"}]}'],
+        [b'{"role":"model","parts":[{"text":null},{"text":"a b","thought":true},{"text":"a b\\u00e9/"}]}'],
+    ],
+    ids=["texts", "a run", "one part", "a signature", "others"],
+)
+def test_a_text_is_the_same_however_it_is_sent(contents: list[bytes]) -> None:
+    (turn,) = (request := parse(b'{"contents":[%b]}' % b",".join(contents))).history.turns
+    request.history.identify(request.body)
+    assert turn.full_text(request.body).replace(" ", "") == "abé/"
+    assert turn.digest == visible_digest([{"text": turn.text}])
+
+
 def test_chains_cover_every_turn_before() -> None:
     long = history([content("user", "a"), content("model", "b"), content("user", "c"), content("model", "d")]).turns
     assert long[3].chain == chain_key(chain_key(chain_key(chain_key(b"", "user", long[0].digest), "model",
