@@ -19,7 +19,7 @@ frames queue behind them.
 
 import sys
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -103,6 +103,7 @@ class LiveMachine:
         self.max_held = max_held
         self.model = ""
         self._names: dict[str, str] = {}  # the name used upstream → the toolset's name
+        self._own: Collection[str] | None = frozenset() if strips else None  # the client's; None: it may have any
         self._free: set[str] = set()  # the client's tools that the model does not wait for
         self._waiting: dict[str, _WaitingCall] = {}
         self._client_calls: set[str] = set()  # ids of the client's calls that the model waits for, beside grafted calls
@@ -136,7 +137,7 @@ class LiveMachine:
     def record_unchanged(self, frame: Frame) -> None:
         """Record that a client's frame went upstream unchanged. If it declares tools, only these are declared now."""
         if kind_of(frame)[0] in _DECLARING:
-            self._names, self.strips = {}, False
+            self._names, self._own, self.strips = {}, None, False
 
     def confirm_sent(self) -> None:
         """Record that one frame of `Outcome.send` has gone upstream."""
@@ -190,7 +191,7 @@ class LiveMachine:
             for declaration in objects(get(tool, "functionDeclarations"))
             if not self._blocks(declaration.get("behavior"))
         }
-        self._names = {used: name for name, used in plan.names.items()}
+        self._names, self._own = {used: name for name, used in plan.names.items()}, plan.own
         return None if tools == as_list(own) else tools
 
     def _record_answers(self, data: bytes) -> tuple[tuple[str, Document], ...]:
@@ -240,7 +241,7 @@ class LiveMachine:
         for place, call in enumerate(objects(get(inner, "functionCalls"))):
             used = str(call.get("name"))
             name = self._names.get(used)
-            is_own = (name is None and not self.strips) or (self.passthrough and bounds.are_full)
+            is_own = self._is_own(used) or (self.passthrough and bounds.are_full)
             if not is_own and bounds.are_exceeded:
                 self._refuse(call, used, name, captured[-1])
                 continue
@@ -266,6 +267,10 @@ class LiveMachine:
         if any(self._waiting[call.call_id].blocks for call in captured):
             self._client_calls.update(blocked)
         return with_value(document, key, with_value(inner, key_of(inner, "functionCalls"), own)), step
+
+    def _is_own(self, used: str) -> bool:
+        """Whether a called function is the client's. One that nobody declared is an unknown tool instead."""
+        return used not in self._names and (self._own is None or used in self._own)
 
     def _capture(self, call: Document, used: str, name: str | None, place: int, fault: str | None) -> CapturedCall:
         gemini_id, args = id_of(call), call.get("args")

@@ -71,7 +71,8 @@ class Exchange:
     @property
     def naming(self) -> ToolNames:
         """The names of the tools in the answer. Built on demand: few answers hold calls."""
-        return ToolNames({used: name for name, used in self.plan.names.items()}, all_grafted=self.config.strips)
+        names = {used: name for name, used in self.plan.names.items()}
+        return ToolNames(names, frozenset() if self.config.strips else self.plan.own)
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,9 @@ class HiddenCalls:
             return True
 
     def _is_hidden(self, name: Any) -> bool:
-        return self._naming.all_grafted or str(name) in self._naming.names
+        if not name and self._naming.own:
+            return False  # a further piece of a call of the client's own
+        return self._naming.toolset_name(str(name)) is not None
 
 
 def _documents(data: bytes, framing: Framing | None) -> list[Any]:

@@ -223,10 +223,23 @@ def test_the_client_sees_nothing_of_a_grafted_call() -> None:
 def test_the_client_sees_its_own_calls_and_all_other_content(spelling: str) -> None:
     calls = "functionCalls" if spelling == "toolCall" else "function_calls"
     mixed = [{"id": "f1", "name": "own"}, {"id": "f2", "name": "look", "args": {}}]
-    outcome = live(strips=False).from_server(frame({spelling: {calls: mixed}, "usageMetadata": {"a": 1}}))
+    outcome = live(strips=False, own=own_tools("own")).from_server(
+        frame({spelling: {calls: mixed}, "usageMetadata": {"a": 1}})
+    )
     assert passed(outcome) == {spelling: {calls: [{"id": "f1", "name": "own"}]}, "usageMetadata": {"a": 1}}
-    alone = live(strips=False).from_server(frame({spelling: {calls: mixed[1:]}, "usageMetadata": {"a": 1}}))
+    alone = live(strips=False, own=own_tools("own")).from_server(
+        frame({spelling: {calls: mixed[1:]}, "usageMetadata": {"a": 1}})
+    )
     assert passed(alone) == {"usageMetadata": {"a": 1}}
+
+
+@pytest.mark.parametrize("strips", [True, False])
+def test_a_function_that_nobody_declared_is_an_unknown_tool(strips: bool) -> None:
+    made = live(strips=strips, own=own_tools("own"))
+    outcome = made.from_server(call("made_up"))
+    assert passed(outcome) is None
+    assert outcome.step is not None
+    assert [one.fault for one in outcome.step.calls] == ["unknown tool: made_up"]
 
 
 @pytest.mark.parametrize(
@@ -246,7 +259,7 @@ def test_the_client_sees_its_own_calls_and_all_other_content(spelling: str) -> N
 def test_frames_without_grafted_calls_keep_their_bytes(document: Json) -> None:
     data = json.dumps(document, indent=2).encode()
     for text in (True, False):
-        assert live(strips=False).from_server(Frame(data, text)) == Outcome(data)
+        assert live(strips=False, own=own_tools("own")).from_server(Frame(data, text)) == Outcome(data)
 
 
 @pytest.mark.parametrize("data", [b"toolCall", b"{", b'["toolCall"]', b"\xff"])
@@ -305,7 +318,7 @@ def test_arguments_that_are_nested_too_deeply_are_left_out() -> None:
     for _ in range(150):
         deep = [deep]
     calls = [{"id": f"f{n}", "name": name, "args": {"a": deep}} for n, name in enumerate(("look", "own"))]
-    outcome = live(strips=False).from_server(frame({"toolCall": {"functionCalls": calls}}))
+    outcome = live(strips=False, own=own_tools("own")).from_server(frame({"toolCall": {"functionCalls": calls}}))
     assert outcome.step is not None
     assert "nested more than" in str(outcome.step.calls[0].fault)
     assert outcome.step.calls[0].args == {}
@@ -443,7 +456,7 @@ def test_the_rest_of_a_step_goes_when_the_last_open_call_is_cancelled() -> None:
 
 
 def test_the_client_gets_only_the_cancellation_of_its_own_calls() -> None:
-    made = live(strips=False)
+    made = live(strips=False, own=own_tools("own"))
     made.from_server(call("look", "own"))
     outcome = made.from_server(cancellation("f1", "f2"))
     assert passed(outcome) == {"toolCallCancellation": {"ids": ["f2"]}}

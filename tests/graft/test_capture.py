@@ -25,6 +25,7 @@ STREAM = target(Operation.STREAM, Framing.SSE)
 ARRAY = target(Operation.STREAM, Framing.ARRAY)
 ID = "turn_0000000000000001"
 PLACEHOLDER = f"Tool call completed: get_weather [{ID}]"
+OWN: Document = {"functionDeclarations": [{"name": "own"}]}
 ASKED: Document = {"contents": [user("hi")]}
 
 pytestmark = pytest.mark.usefixtures("counted_ids")
@@ -182,7 +183,7 @@ async def test_in_keep_mode_a_renamed_call_is_stored_under_the_toolsets_name(gra
 
 async def test_of_a_mixed_step_the_client_sees_only_its_own_calls(graft: Graft) -> None:
     await graft.tools(WEATHER, client_tools="keep")
-    answered = await whole(graft, answer("a", call("own", id="o"), call(id="w")))
+    answered = await whole(graft, answer("a", call("own", id="o"), call(id="w")), tools=[OWN])
     assert answered == answer("a", call("own", id="o"))
     (turn,) = await graft.turns()
     assert turn.steps[0].content == model("a", call("own", id="o"), call(id="w"))
@@ -342,11 +343,13 @@ async def test_an_error_in_a_stream_goes_on_as_it_came(graft: Graft) -> None:
 
 async def test_of_a_mixed_stream_the_client_gets_its_own_calls_and_a_finish_that_holds_a_part(graft: Graft) -> None:
     await graft.tools(WEATHER, client_tools="keep")
-    answered = await streamed(graft, [answer(call("own"), finish=None), answer(call(), usageMetadata={"n": 2})])
+    events = [answer(call("own"), finish=None), answer(call(), usageMetadata={"n": 2})]
+    answered = await streamed(graft, events, tools=[OWN])
     assert parts(answered[0]) == [call("own")]
     assert parts(answered[1]) == [{"text": "", "thought": True}]
     assert answered[1]["candidates"][0]["finishReason"] == "STOP"
-    other = await streamed(graft, [answer(call(), finish=None, usageMetadata={"n": 1}), answer(call("own"))])
+    events = [answer(call(), finish=None, usageMetadata={"n": 1}), answer(call("own"))]
+    other = await streamed(graft, events, tools=[OWN])
     assert other == [answer(call("own"), usageMetadata={"n": 1})]
 
 
@@ -363,7 +366,7 @@ async def test_usage_of_a_dropped_event_is_not_lost_and_never_older_than_what_ca
     assert [event.get("usageMetadata") for event in answered] == [{"n": 2}, None]
     mixed: list[Document] = [answer(call("own"), finish=None), answer(call(), finish=None, usageMetadata={"n": 3})]
     await graft.tools(WEATHER, client_tools="keep")
-    answered = await streamed(graft, mixed)
+    answered = await streamed(graft, mixed, tools=[OWN])
     assert answered[1]["usageMetadata"] == {"n": 3}
     assert parts(answered[1]) == [{"text": "", "thought": True}]
 
@@ -484,7 +487,7 @@ async def test_pieces_of_the_clients_own_call_pass_and_its_turn_is_known_by_the_
     await graft.tools(WEATHER, client_tools="keep")
     own = [answer(piece(name="own"), finish=None), answer(piece("$.a", numberValue=1), finish=None)]
     own.append(answer({"functionCall": {}}, finish=None))
-    answered = await streamed(graft, [*own, answer(call())])
+    answered = await streamed(graft, [*own, answer(call())], tools=[OWN])
     assert answered[:3] == own
     out = await graft.contents([user("hi"), model(call("own", args={"a": 1})), user(response("own"))])
     assert out[1] == model(call("own", args={"a": 1}), call())
@@ -833,7 +836,8 @@ async def test_with_the_pass_policy_an_answer_goes_on_and_shows_no_call(
     failing(graft, monkeypatch)
     events = [answer("a", finish=None), answer(call(), finish=None), answer("b", finish=None), answer("")]
     assert texts(await streamed(graft, events, to)) == f"ab\n\n{PLACEHOLDER}"
-    mixed = await streamed(graft, [answer(call(), finish=None), answer(call("own"), finish=None), answer("")], to)
+    events = [answer(call(), finish=None), answer(call("own"), finish=None), answer("")]
+    mixed = await streamed(graft, events, to, tools=[OWN])
     assert mixed == [answer(call("own"), finish=None), answer("")], "the client's own are its own"
     assert texts([await whole(graft, answer("a", call()))]).startswith("a\n\nTool call completed")
     assert await graft.turns() == []
@@ -914,7 +918,7 @@ async def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
         monkeypatch.setattr(reading, "new_call_id", lambda: f"call_{next(calls)}")
         await store.delete_session("default")
         await graft.tools(WEATHER, SEARCH, **policy)
-        capture = Capture(graft.grafter, await graft.exchange(ASKED, to), kind(to))
+        capture = Capture(graft.grafter, await graft.exchange(ASKED | {"tools": [OWN]}, to), kind(to))
         out = b"".join([capture.feed(chunk) for chunk in chunks]) + capture.finish()
         return out, (await graft.turns(), await graft.calls())
 

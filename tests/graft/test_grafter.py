@@ -508,8 +508,8 @@ async def test_a_turn_stands_in_a_history_only_once_unless_its_id_says_so(graft:
 async def test_of_a_regenerated_answer_the_newest_that_was_delivered_to_its_end_wins(graft: Graft) -> None:
     await graft.tools(WEATHER, client_tools="keep")
     for n in (1, 2):
-        await graft.ask([user("hi")], answer(call("own"), call(signature=f"sig{n}")))
-    cut = Capture(graft.grafter, await graft.exchange({"contents": [user("hi")]}, STREAM), EVENTS)
+        await graft.ask([user("hi")], answer(call("own"), call(signature=f"sig{n}")), tools=[OWN])
+    cut = Capture(graft.grafter, await graft.exchange({"contents": [user("hi")], "tools": [OWN]}, STREAM), EVENTS)
     cut.feed(b"data: " + encode(answer(call("own"), call(signature="sig3"))) + b"\r\n\r\n")
     out = await graft.contents([user("hi"), model(call("own")), user(response("own"))])
     assert out[1] == model(call("own"), call(signature="sig2"))

@@ -5,7 +5,7 @@ candidate it keeps the true parts (the model's), the visible parts (the client's
 """
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 from addon.core.answers.arguments import NO_LIMITS, Assembly, Bounds, Limits
@@ -22,11 +22,17 @@ _KEPT_OF_THOUGHTS = ("thoughtSignature", "functionCall", "toolCall", "toolRespon
 
 
 class ToolNames(NamedTuple):
-    """Tells grafted tools from the client's own. `names`: the name used in the request → the toolset's name.
-    `all_grafted`: any other name is an unknown tool, not one of the client's own."""
+    """Tells grafted tools from the client's own. `names`: the name used in the request → the toolset's name. `own`: the
+    functions that the client declared; None if it may have others."""
 
     names: Mapping[str, str]
-    all_grafted: bool
+    own: Collection[str] | None
+
+    def toolset_name(self, used: str) -> str | None:
+        """The toolset's name of a called tool; None for the client's own tool. A tool that nobody declared counts as
+        the toolset's: the model is told that it is unknown."""
+        name = self.names.get(used)
+        return used if name is None and self.own is not None and used not in self.own else name
 
 
 class CapturedCall(NamedTuple):
@@ -318,7 +324,7 @@ class AnswerRewriter:
             state.partial = None
             return self._capture_assembled(state, partial)
         used = str(partial.part["functionCall"].get("name", ""))
-        return self.passthrough or self._toolset_name(used) is None
+        return self.passthrough or self.naming.toolset_name(used) is None
 
     def _capture_assembled(self, state: Candidate, partial: _Partial) -> bool:
         call = {**partial.part["functionCall"], "args": partial.args.done()}
@@ -332,14 +338,10 @@ class AnswerRewriter:
             self.unfinished_calls.add(str(partial.part["functionCall"].get("name", "")))
             self._capture_assembled(state, partial)
 
-    def _toolset_name(self, used: str) -> str | None:
-        """The toolset's name of a called tool; None for the client's own tool."""
-        return self.naming.names.get(used, used if self.naming.all_grafted else None)
-
     def _capture(self, state: Candidate, part: Document, call: Document, *, is_too_long: bool = False) -> bool:
         """Record a complete call. Returns whether the client gets the call."""
         used = str(call.get("name", ""))
-        name = self._toolset_name(used)
+        name = self.naming.toolset_name(used)
         bounds = state.bounds
         if self.passthrough and bounds.are_full:
             name = None  # the client answers this call too, but its result is not needed: the call is not stored

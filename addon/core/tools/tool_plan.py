@@ -21,6 +21,10 @@ Generation = tuple[int, int] | None
 
 _GENERATION = re.compile(r"gemini-(?:live-)?(\d{1,3})(?:\.(\d{1,3}))?(?!\d)")
 _FLAG = "includeServerSideToolInvocations"
+_WITHOUT_FUNCTIONS = frozenset(
+    "functionDeclarations googleSearch googleSearchRetrieval codeExecution urlContext googleMaps fileSearch".split()
+)
+"""Kinds of tools that lead to calls of declared functions alone."""
 _MEDIA_MODEL = re.compile(r"-image\b|-tts\b|^imagen|^veo|native-audio")
 
 
@@ -42,7 +46,7 @@ class ToolPlan(NamedTuple):
     every function that the rewritten request declares. `hides_server_tools`: the proxy requests toolCall and
     toolResponse parts, and the client did not. `server_tools`: the history may hold such parts. `dropped`: tools that
     were left out because they cannot be combined, for a warning. `grafts` False: the request cannot use functions, and
-    its answer holds no calls.
+    its answer holds no calls. `own`: the functions that the client declares; None if its tools may call others.
     """
 
     tools: bytes | None
@@ -54,6 +58,7 @@ class ToolPlan(NamedTuple):
     server_tools: bool = False
     dropped: str = ""
     grafts: bool = True
+    own: Collection[str] | None = None
 
     @classmethod
     def untouched(cls) -> Self:
@@ -158,12 +163,18 @@ class Toolbox:
             hides_server_tools=flagged and not asked,
             server_tools=flagged,
             dropped=dropped,
+            own=None if any(_has_functions_of_its_own(tool) for tool in own) else frozenset(own_names),
         )
 
 
 def declared_names(tool: Document) -> list[str]:
     """The names of the functions that a Gemini Tool declares."""
     return [str(d["name"]) for d in objects(get(tool, "functionDeclarations")) if "name" in d]
+
+
+def _has_functions_of_its_own(tool: Document) -> bool:
+    """Whether the model may call functions of a tool that its declaration does not name, as with computerUse."""
+    return any(camel(key) not in _WITHOUT_FUNCTIONS and value is not None for key, value in tool.items())
 
 
 def _is_builtin(tool: Document) -> bool:

@@ -21,7 +21,7 @@ def rewriter(
 ) -> AnswerRewriter:
     turns, calls = itertools.count(), itertools.count()
     return AnswerRewriter(
-        ToolNames({"used": "f"}, strip),
+        ToolNames({"used": "f"}, frozenset() if strip else {"own"}),
         PLACEHOLDER,
         passthrough=passthrough,
         hides_server_tools=hides,
