@@ -160,11 +160,13 @@ class CallRun:
         run = asyncio.ensure_future(self._result())
         run.set_name(self.call.name)
         try:
-            await asyncio.wait({run}, timeout=_QUICK)
+            if not run.done():
+                await asyncio.wait({run}, timeout=_QUICK)
             if not run.done() and (response := await self._external_response(run)) is not None:
                 self.context.abandon(run)
                 return response
-            await asyncio.wait({run})
+            if not run.done():
+                await asyncio.wait({run})
         except asyncio.CancelledError:
             await _cancel_and_wait(run)
             raise

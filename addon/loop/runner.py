@@ -289,7 +289,7 @@ class Runner:
     async def _tools(self, calls: Iterable[CapturedCall]) -> Output:
         """Wait for the calls of the step."""
         self.step.complete.set()
-        if tasks := list(self.step.tasks.values()):
+        if tasks := [task for task in self.step.tasks.values() if not task.done()]:
             async for out in self._silence(asyncio.wait(tasks)):
                 yield out
         responses = {call.call_id: self.step.tasks[call.call_id].result() for call in calls}

@@ -23,7 +23,8 @@ async def bounded[T](call: Callable[[], Awaitable[T]], seconds: float | None, na
     task.set_name(name)
     task.add_done_callback(_retrieve_exception)
     try:
-        await asyncio.wait({task}, timeout=seconds)
+        if not task.done():  # an event loop may run a task at once
+            await asyncio.wait({task}, timeout=seconds)
     except asyncio.CancelledError:
         await _end(task)
         raise
