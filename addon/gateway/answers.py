@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from addon.core.answers.answer import Candidate
+from addon.core.answers.answer import FILLER, Candidate
 from addon.core.framing.documents import Document, get, objects, parts_of
 from addon.core.framing.replies import text_answer
 
@@ -16,28 +16,37 @@ def is_final(document: Document) -> bool:
     return any(get(one, "finishReason") is not None for one in candidates if not one.get("index"))
 
 
+_UNFILTERED = ("STOP", "MAX_TOKENS")
+
+
 class AnswerCollector:
-    """Takes all response documents of an answer. `finished`: the last one has come."""
+    """Takes all response documents of an answer. `finished`: the last one has come. `may_be_empty`: it ended for no
+    reason that lies in what it, or the prompt, says, so the turn is one even if it has no part."""
 
     def __init__(self) -> None:
         self.finished = False
+        self.may_be_empty = False
         self.documents: list[Document] = []
         self._candidate = Candidate(0, "")
+        self._has_filler = False
 
     def take(self, document: Document) -> None:
         self.documents.append(document)
         self.finished = self.finished or is_final(document)
         for candidate in objects(document.get("candidates")):
-            if candidate.get("index") not in (None, 0):
+            if candidate.get("index"):
                 continue
+            self.may_be_empty = self.may_be_empty or get(candidate, "finishReason") in _UNFILTERED
             content = candidate.get("content")
             for part in parts_of(content) if isinstance(content, dict) else ():
                 self._candidate.add_true(part)
+                self._has_filler = self._has_filler or part == FILLER
 
     @property
     def content(self) -> Document | None:
-        """The model's Content; None if the answer has no part that a history can contain."""
-        parts = self._candidate.true_parts
+        """The model's Content; None if the answer has no part that a history can contain. A filler stays if it is all,
+        because it may stand for calls that the caller does not see."""
+        parts = self._candidate.true_parts or ([FILLER] if self._has_filler else [])
         return {"role": "model", "parts": parts} if parts else None
 
 

@@ -139,7 +139,7 @@ class GeminiRoutes(FrontDoor):
                         yield document
                 if parsed.stream and not collector.finished:
                     raise TurnFailed(502, NO_FINISH)
-                if collector.content is not None:
+                if collector.content is not None or collector.may_be_empty:
                     await keep(collector.content, merge_documents(collector.documents))
                 for document in last:
                     yield document
@@ -172,6 +172,6 @@ def _paired(conversation: Conversation, parsed: GeminiRequest) -> Paired:
     except MissingResponses as error:
         calls = [get(part, "functionCall") for part in error.parts]
         named = ", ".join(
-            f"{call.get('name')} ({call['id']})" if call.get("id") else call.get("name") for call in calls
+            f"{call.get('name')} ({call['id']})" if call.get("id") else str(call.get("name")) for call in calls
         )
         raise Problem(400, f"input: open calls need functionResponse parts first: {named}", field="input") from None

@@ -303,7 +303,7 @@ class ResponsesRoutes(FrontDoor):
     async def _keep(self, turn: _Turn) -> None:
         translator, parsed, conversation = turn.translator, turn.parsed, turn.conversation
         content = translator.content
-        if translator.status == "failed" or (content is None and not turn.owed):
+        if translator.status == "failed" or (content is None and not turn.owed and translator.is_filtered):
             return
         answer = translator.document()
         document: Document | None = None

@@ -7,6 +7,7 @@ import pytest
 from addon.core.framing.documents import Document
 from addon.fake_gemini.server import StrictGemini
 from tests.gateway.conftest import MODEL, House
+from tests.loop.conftest import says
 
 WEATHER: Document = {
     "functionDeclarations": [
@@ -164,3 +165,14 @@ async def test_sessions_do_not_share_conversations(home: House, gemini: StrictGe
     await home.ask("/v1/gemini", {**asked, "input": "one"}, x_graft_session="a")
     await home.ask("/v1/gemini", {**asked, "input": "two"}, x_graft_session="b")
     assert len(gemini.requests[1]["body"]["contents"]) == 1
+
+
+@pytest.mark.parametrize("reason", ["STOP", "MAX_TOKENS"])
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_answer_without_content_can_be_continued(house: House, stream: bool, reason: str) -> None:
+    empty = {"candidates": [{"finishReason": reason, "index": 0}]}
+    upstream = house.upstream([empty], [says("a", finish="STOP")])
+    silent = (await house.gemini_stream("one"))[-1] if stream else await house.gemini("one")
+    answered = await house.gemini("two", previousResponseId=silent["responseId"])
+    assert text(answered) == "a"
+    assert "one" in str(upstream.bodies[-1]["contents"])

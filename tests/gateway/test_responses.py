@@ -229,3 +229,17 @@ async def test_a_grafted_tool_is_run_beside_the_client_s_own(home: House, gemini
     assert text(last).count('get_news returned {"result": "rain"}.') == 2
     assert text(await home.respond("What is 1+1?", conversation="c")) == "1 + 1 = 2."
     assert (gemini.refused, gemini.dummy_signatures) == ([], 0)
+
+
+@pytest.mark.parametrize("reason", ["STOP", "MAX_TOKENS"])
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_answer_without_content_can_be_continued(house: House, stream: bool, reason: str) -> None:
+    empty = {"candidates": [{"finishReason": reason, "index": 0}]}
+    upstream = house.upstream([empty], [says("a", finish="STOP")])
+    if stream:
+        silent = (await house.respond_stream("one"))[-1]["response"]
+    else:
+        silent = await house.respond("one")
+    assert silent["output"] == []
+    assert text(await house.respond("two", previous_response_id=silent["id"])) == "a"
+    assert "one" in str(upstream.bodies[-1]["contents"])

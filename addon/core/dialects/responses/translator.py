@@ -7,7 +7,7 @@ number of upstream requests. The result does not depend on how the answer was cu
 from collections.abc import Callable, Mapping
 from typing import Literal
 
-from addon.core.answers.answer import Candidate
+from addon.core.answers.answer import FILLER, Candidate
 from addon.core.answers.arguments import NO_LIMITS, Assembly
 from addon.core.dialects.responses.errors import message_of
 from addon.core.dialects.responses.output import Items
@@ -67,6 +67,7 @@ class Translator:
         self._reason: str | None = None
         self._usage: Document = {}
         self._candidate = Candidate(0, "")
+        self._has_filler = False
         self._partial: tuple[Document, Assembly] | None = None  # a call that arrives in pieces, and its args so far
         self._finish: str | None = None
         self._finish_message: str | None = None
@@ -78,8 +79,15 @@ class Translator:
 
     @property
     def content(self) -> Document | None:
-        """The model's Content for the history, with signatures, without thoughts. None if it is empty."""
-        return {"role": "model", "parts": parts} if (parts := self._candidate.true_parts) else None
+        """The model's Content for the history, with signatures, without thoughts. None if it is empty. A filler stays
+        if it is all, because it may stand for calls that the caller does not see."""
+        parts = self._candidate.true_parts or ([FILLER] if self._has_filler else [])
+        return {"role": "model", "parts": parts} if parts else None
+
+    @property
+    def is_filtered(self) -> bool:
+        """Whether the answer was ended for what it, or the prompt, says: asked again, it would be again."""
+        return self._reason == "content_filter"
 
     def start(self) -> list[Event]:
         for kind in ("response.created", "response.in_progress"):
@@ -157,6 +165,7 @@ class Translator:
                 self._take_call(part, call)
                 continue
             self._candidate.add_true(part)
+            self._has_filler = self._has_filler or part == FILLER
             if isinstance(text := part.get("text"), str):
                 self._take_text(text, thought=bool(part.get("thought")))
             else:
