@@ -177,7 +177,8 @@ class Rounds:
         for part in parts:
             call = part.get("functionCall")
             if isinstance(call, dict):
-                part = {**part, "functionCall": {**call, "name": names.get(call.get("name", ""), call.get("name", ""))}}
+                used = str(call.get("name", ""))
+                part = {**part, "functionCall": {**call, "name": names.get(used, used)}}
             named.append(part)
         return named
 

@@ -9,12 +9,14 @@ import httpx2
 import pytest
 
 from addon.core.framing.documents import Document
+from addon.core.history.calls import responses_in
 from addon.fake_gemini.server import StrictGemini
 from store.base import Store
 from store.models import Toolset
 from tests.control.conftest import Exchange
 from tests.gateway.conftest import MODEL, House, Scripted, until
 from tests.gateway.test_gemini import WEATHER, answer, calls, text
+from tests.loop.calling import returns
 from tests.loop.conftest import call, google_error, says, streamed
 
 
@@ -373,3 +375,36 @@ async def test_what_the_client_has_of_a_stream_that_is_not_grafted_is_noted(hous
         assert "default" not in ledgers
         await exchange.leave()
     await until(lambda: "default" in ledgers and bool(ledgers["default"].plain))
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("door", ["gemini", "responses"])
+async def test_a_turn_that_ends_without_a_word_keeps_its_calls(house: House, door: str, stream: bool) -> None:
+    house.proxy.tools.add("look", returns({"ok": 1}))
+    await house.open()
+    empty = says(finish="STOP")
+    upstream = house.upstream([says(call("look"), finish="STOP")], [empty], [says("a", finish="STOP")])
+    if door == "gemini":
+        silent = (await house.gemini_stream("one"))[-1] if stream else await house.gemini("one")
+        await house.gemini("two", previousResponseId=silent["responseId"])
+    else:
+        ended = (await house.respond_stream("one"))[-1]["response"] if stream else await house.respond("one")
+        await house.respond("two", previous_response_id=ended["id"])
+    assert [one["response"] for one in responses_in(upstream.bodies[-1]["contents"])] == [{"ok": 1}]
+
+
+@pytest.mark.parametrize("name", [["own"], {}, 1, None], ids=repr)
+@pytest.mark.parametrize("door", ["gemini", "responses"])
+async def test_a_call_whose_name_is_no_text_is_no_error_of_the_proxy_s(house: House, door: str, name: Any) -> None:
+    house.proxy.tools.add("look", returns({"ok": 1}))
+    await house.open()
+    odd: Document = {"functionCall": {"name": name, "args": {}}}
+    rounds = [[says("a", call("look"), finish="STOP")], [says("b", odd, finish="STOP")]]
+    house.upstream(*rounds, *[[says("c", finish="STOP")]] * 3)
+    own = (
+        [{"type": "function", "name": "own"}] if door == "responses" else [{"functionDeclarations": [{"name": "own"}]}]
+    )
+    body: Document = {"model": MODEL, "tools": own, "conversation": "c"}
+    for given in ("one", "two"):
+        answered = await house.post(f"/v1/{door}", {**body, "input": given})
+        assert answered.status_code in (200, 400, 502), answered.text

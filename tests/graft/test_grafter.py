@@ -889,3 +889,11 @@ async def test_a_mistake_while_a_sessions_tools_are_read_is_a_failure_of_the_gra
     monkeypatch.setattr("addon.graft.session_config.Toolbox", mistaken)
     with pytest.raises(GraftFailed, match="the session's tools could not be read: ZeroDivisionError"):
         await graft.grafter.session_config("default")
+
+
+@pytest.mark.parametrize("name", [["x"], {"x": 1}, 1, None], ids=repr)
+async def test_a_call_whose_name_is_no_text_is_no_error_of_the_proxy_s(graft: Graft, name: Any) -> None:
+    await graft.tools(WEATHER)
+    made, answered = {"functionCall": {"name": name}}, {"functionResponse": {"name": name, "response": {}}}
+    outcome = await graft.request({"contents": [user("a"), model(made), user(answered)]})
+    assert isinstance(outcome, Forward)

@@ -174,8 +174,8 @@ class _Writer:
         if not self.out or self.index + 1 >= len(self.turns):
             return False
         answered = self.turns[self.index + 1].contents(self.body)
-        calls = [get(call, "name") for call in calls_in(turn.contents(self.body))]
-        answers = [get(answer, "name") for answer in responses_in(answered)]
+        calls = [str(get(call, "name")) for call in calls_in(turn.contents(self.body))]
+        answers = [str(get(answer, "name")) for answer in responses_in(answered)]
         return responses_lead(answered) and calls == answers and all(name in self.rules.plan.declared for name in calls)
 
     def _joined_turn(self, turn: HistoryTurn, found: Mapping[str, TrueTurn], fresh: dict[str, TrueTurn]) -> None:
