@@ -11,13 +11,14 @@ import time
 from collections.abc import Sequence
 
 from tests.fuzz.control import fuzzed_control
+from tests.fuzz.doors import Doors
 from tests.fuzz.findings import FREEZE, watched
 from tests.fuzz.live import Live
 from tests.fuzz.loops import Loops
 from tests.fuzz.shapes import Failure
 from tests.fuzz.targets import Answers, Requests, Target
 
-FED: dict[str, type[Target]] = {"answers": Answers, "requests": Requests, "loops": Loops, "live": Live}
+FED: dict[str, type[Target]] = {"answers": Answers, "requests": Requests, "loops": Loops, "live": Live, "doors": Doors}
 TARGETS = (*FED, "control")
 
 

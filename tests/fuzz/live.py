@@ -9,7 +9,7 @@ from addon.core.live_frames import Frame
 from addon.graft.grafter import GraftFailed
 from addon.loop.live import LiveSession
 from addon.surfaces.base import Framing, Operation, Target
-from store.models import Policy, Toolset
+from store.models import Policy
 from tests.fuzz.mutations import altered, misplaced, mutated
 from tests.fuzz.shapes import HIDDEN, Failure, check_hidden
 from tests.loop.conftest import Proxy
@@ -79,7 +79,6 @@ class Live:
     async def _declare(self) -> None:
         for session in ("strip", "keep"):
             await self.proxy.store.put_policy(session, Policy(client_tools=session))
-            await self.proxy.store.put_toolset(session, Toolset(declarations=[]))
 
     async def forget(self) -> None:
         for session in ("strip", "keep"):

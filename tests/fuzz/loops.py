@@ -58,6 +58,7 @@ class Loops:
     def __init__(self) -> None:
         self.proxy = Proxy(max_rounds=_ROUNDS)
         self.proxy.tools.add(HIDDEN, _tool)
+        self._session = ""
         self._patch = pytest.MonkeyPatch()
 
     async def open(self) -> None:
@@ -65,7 +66,7 @@ class Loops:
         await self.proxy.open()
 
     async def forget(self) -> None:
-        await self.proxy.store.delete_session("default")
+        pass  # each try has a session of its own, and deletes it
 
     async def close(self) -> None:
         await self.proxy.close()
@@ -73,7 +74,7 @@ class Loops:
 
     async def run(self, rng: random.Random) -> bytes:
         shape = rng.choice(SHAPES)
-        upstream = Rounds(shape, rng)
+        upstream, self._session = Rounds(shape, rng), f"s{rng.randrange(1 << 40)}"
         body = _asked(shape, f"question {rng.random()}")
         async with httpx2.AsyncClient(transport=Wire(upstream)) as client, asyncio.timeout(10):
             forward = await self._forward(shape, body)
@@ -102,11 +103,11 @@ class Loops:
             raise Failure(f"a loop was answered {status}: {out[-400:]!r}")
         if status == 200 and shape.kind in ("gemini", "wrapped", "chat"):
             await self._check_next(shape, body, out)
-        await self.forget()
+        await self.proxy.store.delete_session(self._session)
         return b"".join(upstream.bodies)
 
     async def _forward(self, shape: Shape, body: Document) -> Forward:
-        config = await self.proxy.grafter.session_config("default")
+        config = await self.proxy.grafter.session_config(self._session)
         assert config is not None
         url = f"{_URL}{shape.path}"
         outcome = await self.proxy.grafter.request(shape.target, config, encode(body), asker="key:k", url=url)
@@ -116,10 +117,10 @@ class Loops:
 
     async def _check_next(self, shape: Shape, body: Document, out: bytes) -> None:
         """The client continues with the answer as it has read it: its calls and their results go upstream."""
-        content, turns = _content(shape, out), (await self.proxy.store.turns("default")).items
+        content, turns = _content(shape, out), (await self.proxy.store.turns(self._session)).items
         if content is None or len(turns) != 1 or _text(content["parts"]) != _text(turns[0].visible):
             return
-        calls = (await self.proxy.store.calls()).items
+        calls = (await self.proxy.store.calls(session=self._session)).items
         forward = await self._forward(shape, _continued(shape, body, content))
         # calls of tools that the request does not declare go as text
         sent = sum(map(forward.body.count, (b'"functionResponse"', b'"tool_call_id"', b" returned {")))

@@ -64,15 +64,15 @@ SHAPES = (
 )
 
 
-def answer_of(shape: Shape, rng: random.Random, *, calls: bool = True) -> list[Document | bytes]:
+def answer_of(shape: Shape, rng: random.Random, *, calls: bool = True, text: str = "a ") -> list[Document | bytes]:
     """The documents of a good answer: text, calls, an end."""
     names = [HIDDEN] * rng.choice((1, 1, 1, 2)) + ["own"] * rng.choice((0, 0, 0, 1)) if calls else []
     if shape.kind == "chat":
-        return _chat_answer(shape, names)
+        return _chat_answer(shape, names, text)
     if shape.kind == "interaction":
-        return _interaction_answer(shape, names, f"v1_{rng.randrange(1 << 40)}")
+        return _interaction_answer(shape, names, f"v1_{rng.randrange(1 << 40)}", text)
     args = {"a": rng.choice((1, "x", None, [1.5, {"b": True}]))}
-    parts: list[Document] = [{"text": "a "}]
+    parts: list[Document] = [{"text": text}]
     for number, name in enumerate(names):
         part: Document = {"functionCall": {"id": f"c{number}", "name": name, "args": args}}
         parts.append(part if number else {**part, "thoughtSignature": "c2ln"})
@@ -88,13 +88,13 @@ def answer_of(shape: Shape, rng: random.Random, *, calls: bool = True) -> list[D
     return found
 
 
-def _chat_answer(shape: Shape, names: list[str]) -> list[Document | bytes]:
+def _chat_answer(shape: Shape, names: list[str], text: str) -> list[Document | bytes]:
     function = {"arguments": '{"a": 1}'}
     called = [
         {"index": number, "id": f"c{number}", "type": "function", "function": {"name": name, **function}}
         for number, name in enumerate(names)
     ]
-    message: Document = {"role": "assistant", "content": "a ", **({"tool_calls": called} if called else {})}
+    message: Document = {"role": "assistant", "content": text, **({"tool_calls": called} if called else {})}
     head, reason = {"id": "x", "created": 1, "model": MODEL}, "tool_calls" if called else "stop"
     if shape.framing is Framing.JSON:
         return [
@@ -114,8 +114,8 @@ def _chat_answer(shape: Shape, names: list[str]) -> list[Document | bytes]:
     return [*chunks, {**chunk, "choices": [{"index": 0, "delta": {}, "finish_reason": reason}]}, b"[DONE]"]
 
 
-def _interaction_answer(shape: Shape, names: list[str], name: str) -> list[Document | bytes]:
-    text: Document = {"type": "model_output", "content": [{"type": "text", "text": "a "}]}
+def _interaction_answer(shape: Shape, names: list[str], name: str, words: str) -> list[Document | bytes]:
+    text: Document = {"type": "model_output", "content": [{"type": "text", "text": words}]}
     steps = [
         {"type": "function_call", "id": f"c{n}", "name": one, "arguments": {"a": 1}} for n, one in enumerate(names)
     ]
@@ -125,7 +125,7 @@ def _interaction_answer(shape: Shape, names: list[str], name: str) -> list[Docum
     events: list[Document] = [
         {"event_type": "interaction.created", "interaction": {**ended, "status": "in_progress"}},
         {"event_type": "step.start", "index": 0, "step": {"type": "model_output"}},
-        {"event_type": "step.delta", "index": 0, "delta": {"type": "text", "text": "a "}},
+        {"event_type": "step.delta", "index": 0, "delta": {"type": "text", "text": words}},
         {"event_type": "step.stop", "index": 0},
     ]
     for index, step in enumerate(steps, 1):

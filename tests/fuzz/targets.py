@@ -34,9 +34,9 @@ class Target(Protocol):
     async def close(self) -> None: ...
 
 
-def wrong_answer(shape: Shape, rng: random.Random, *, calls: bool = True) -> bytes:
+def wrong_answer(shape: Shape, rng: random.Random, *, calls: bool = True, text: str = "a ") -> bytes:
     """An answer with something wrong in its documents, in its bytes, or in both."""
-    documents, kind = answer_of(shape, rng, calls=calls), rng.random()
+    documents, kind = answer_of(shape, rng, calls=calls, text=text), rng.random()
     if kind < 0.4:
         documents = misplaced(documents, rng)
     if 0.3 < kind < 0.5:
