@@ -28,7 +28,7 @@ class AnswerCollector:
         self.may_be_empty = False
         self.documents: list[Document] = []
         self._candidate = Candidate(0, "")
-        self._has_filler = False
+        self._has_parts = False
 
     def take(self, document: Document) -> None:
         self.documents.append(document)
@@ -40,13 +40,13 @@ class AnswerCollector:
             content = candidate.get("content")
             for part in parts_of(content) if isinstance(content, dict) else ():
                 self._candidate.add_true(part)
-                self._has_filler = self._has_filler or part == FILLER
+                self._has_parts = True
 
     @property
     def content(self) -> Document | None:
-        """The model's Content; None if the answer has no part that a history can contain. A filler stays if it is all,
-        because it may stand for calls that the caller does not see."""
-        parts = self._candidate.true_parts or ([FILLER] if self._has_filler else [])
+        """The model's Content; None if the answer has no part that a history can contain. If all parts are thoughts, a
+        filler stands for them: the turn may have calls that the caller does not see."""
+        parts = self._candidate.true_parts or ([FILLER] if self._has_parts and self.may_be_empty else [])
         return {"role": "model", "parts": parts} if parts else None
 
 

@@ -21,6 +21,7 @@ _FILTERED = frozenset(
     "IMAGE_RECITATION".split()
 )
 _ENDED = frozenset(("STOP", "FINISH_REASON_UNSPECIFIED"))
+_UNFILTERED = ("STOP", "MAX_TOKENS")
 _ERROR_CODES = {400: "invalid_prompt", 429: "rate_limit_exceeded"}
 ENDS = {
     "completed": "response.completed",
@@ -67,7 +68,7 @@ class Translator:
         self._reason: str | None = None
         self._usage: Document = {}
         self._candidate = Candidate(0, "")
-        self._has_filler = False
+        self._has_parts = False
         self._partial: tuple[Document, Assembly] | None = None  # a call that arrives in pieces, and its args so far
         self._finish: str | None = None
         self._finish_message: str | None = None
@@ -79,9 +80,9 @@ class Translator:
 
     @property
     def content(self) -> Document | None:
-        """The model's Content for the history, with signatures, without thoughts. None if it is empty. A filler stays
-        if it is all, because it may stand for calls that the caller does not see."""
-        parts = self._candidate.true_parts or ([FILLER] if self._has_filler else [])
+        """The model's Content for the history, with signatures, without thoughts. None if it is empty. If all parts are
+        thoughts, a filler stands for them: the turn may have calls that the caller does not see."""
+        parts = self._candidate.true_parts or ([FILLER] if self._has_parts and self._finish in _UNFILTERED else [])
         return {"role": "model", "parts": parts} if parts else None
 
     @property
@@ -165,7 +166,7 @@ class Translator:
                 self._take_call(part, call)
                 continue
             self._candidate.add_true(part)
-            self._has_filler = self._has_filler or part == FILLER
+            self._has_parts = True
             if isinstance(text := part.get("text"), str):
                 self._take_text(text, thought=bool(part.get("thought")))
             else:
