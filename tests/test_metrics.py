@@ -6,7 +6,7 @@ import pytest
 from addon.metrics import Metrics
 
 
-def test_what_was_counted_is_on_the_page() -> None:
+def test_the_page_shows_all_counts() -> None:
     metrics = Metrics()
     metrics.count_request("developer", "generateContent")
     metrics.count_request("developer", "generateContent")
@@ -63,7 +63,7 @@ def _tasks(metrics: Metrics) -> float:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells it")
 @pytest.mark.parametrize("name", ["process_resident_memory_bytes", "process_open_fds", "process_cpu_seconds_total"])
-def test_what_the_process_takes_is_on_the_page(name: str) -> None:
+def test_the_page_shows_the_resources_of_the_process(name: str) -> None:
     value = Metrics().registry.get_sample_value(name)
     assert value is not None
     assert value > 0

@@ -50,7 +50,7 @@ def test_a_secret_of_both_stays_the_proxy_s_own() -> None:
     assert masked(secrets, "gateway-key") == ["gateway-key"]
 
 
-def test_what_is_known_already_builds_nothing_again() -> None:
+def test_known_secrets_rebuild_nothing() -> None:
     secrets = OwnSecrets()
     secrets.learn(["gateway-key"])
     secrets.learn_of_executor(["executor-1x"])

@@ -60,7 +60,7 @@ def test_the_versions_are_those_that_are_installed_and_pinned(components: dict[s
         assert one["purl"] == f"pkg:pypi/{name}@{one['version']}"
 
 
-def test_who_needs_whom_is_told_and_all_are_needed_by_the_project(text: str, components: dict[str, Any]) -> None:
+def test_the_dependencies_are_listed_and_all_belong_to_the_project(text: str, components: dict[str, Any]) -> None:
     document = json.loads(text)
     needs = {one["ref"]: one.get("dependsOn", []) for one in document["dependencies"]}
     project = document["metadata"]["component"]

@@ -289,7 +289,7 @@ def test_a_set_up_that_was_killed_never_counts_and_leaves_no_lock(made: Checkout
     ("what", "says"),
     [("FAKE_PIP_FAILS", "No matching distribution"), ("FAKE_VENV_FAILS", "ensurepip is not available")],
 )
-def test_what_failed_is_shown_and_tried_again_by_the_next_start(checkout: Checkout, what: str, says: str) -> None:
+def test_a_failed_set_up_is_shown_and_tried_again_by_the_next_start(checkout: Checkout, what: str, says: str) -> None:
     checkout.extra[what] = "yes"
     out, err = checkout.run(status=1)
     assert out == []
@@ -431,7 +431,7 @@ def test_the_checks_run_without_the_tests(made: Checkout) -> None:
     assert steps_of(err) == steps
 
 
-def test_what_takes_longer_runs_where_it_is_asked_for(made: Checkout) -> None:
+def test_long_tests_run_if_they_are_asked_for(made: Checkout) -> None:
     _, err = made.run("--long", script="run_tests.sh")
     steps = [step.split() for step in steps_of(err)]
     modules = ["tests.simulation", "tests.fuzz", "tests.soak", "tests.crash", "tests.crash"]

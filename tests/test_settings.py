@@ -74,7 +74,7 @@ SECRET = "s3cr3t"
 @pytest.mark.parametrize(
     "option", ["upstream", "redirect", "redirect_host", "allow_origins", "allow_hosts", "control", "store"]
 )
-def test_what_is_refused_is_shown_without_its_password(option: str, url: str) -> None:
+def test_a_refused_url_is_shown_without_its_password(option: str, url: str) -> None:
     choices: dict[str, dict[str, Any]] = {
         "upstream": {"graft_upstream": url},
         "redirect": {"graft_redirect": [f"gemini.example={url}"]},
@@ -97,7 +97,7 @@ def test_what_is_refused_is_shown_without_its_password(option: str, url: str) ->
 
 
 @pytest.mark.parametrize("value", ["{names} done [{turn_id}", "two words", "a@b"])
-def test_what_is_refused_is_shown(value: str) -> None:
+def test_a_refused_value_is_shown(value: str) -> None:
     assert redacted(value).endswith(f"{value[-3:]}'") or "@" in value
 
 

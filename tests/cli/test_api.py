@@ -86,14 +86,14 @@ def test_this_machine_s_token_is_not_sent_to_another(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("url", ["127.0.0.1:8741", "ftp://x", "http://", "http://x:99999", "http://[::1"])
-def test_what_is_no_url_is_a_wrong_option(cli: Cli, url: str) -> None:
+def test_an_invalid_url_is_a_wrong_option(cli: Cli, url: str) -> None:
     stderr = cli("calls", "--url", url, status=2).stderr
     assert "--url" in stderr
 
 
 @pytest.mark.parametrize("session", ["a/b", "", "x" * 65, "å"])
 @pytest.mark.parametrize("command", [["calls"], ["tools", "show"], ["env"], ["token"]], ids=" ".join)
-def test_what_is_no_session_name_is_a_wrong_option(cli: Cli, command: list[str], session: str) -> None:
+def test_an_invalid_session_name_is_a_wrong_option(cli: Cli, command: list[str], session: str) -> None:
     assert "--session" in cli(*command, "--session", session, status=2).stderr
 
 

@@ -55,7 +55,7 @@ def test_in_a_pipe_a_call_is_one_line_that_is_not_cut(cli: Cli, proxy: Proxy) ->
     assert "word " * 200 in cli("calls").stdout.splitlines()[1]
 
 
-def test_what_a_model_says_cannot_drive_the_terminal(cli: Cli, proxy: Proxy) -> None:
+def test_a_model_s_text_cannot_control_the_terminal(cli: Cli, proxy: Proxy) -> None:
     proxy.capture("call_1", name="a\x1b[2Jb", text="\x9b31m [red]x[/red]")
     output = cli("calls").stdout
     assert "\x1b" not in output

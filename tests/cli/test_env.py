@@ -119,7 +119,7 @@ def test_each_shell_is_given_the_same_token_until_it_is_revoked(cli: Cli, proxy:
     assert (state / "ask-tokens.json").stat().st_mode & 0o077 == 0
 
 
-def test_who_has_a_token_that_makes_none_hands_out_that_one(
+def test_a_token_that_cannot_make_tokens_is_handed_out_itself(
     cli: Cli, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = cli("token", "new", "--scope", "ask").stdout.strip()

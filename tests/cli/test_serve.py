@@ -73,7 +73,7 @@ def test_mitmproxy_takes_the_place_of_the_command(environment: dict[str, str], c
 
 
 @pytest.mark.e2e
-def test_what_is_wrong_with_the_interface_ends_it_with_a_sentence(environment: dict[str, str]) -> None:
+def test_a_wrong_interface_ends_it_with_a_sentence(environment: dict[str, str]) -> None:
     command = [sys.executable, "-P", "-m", "addon", "serve"]
     done = subprocess.run(command, env=environment | {"TOOLGRAFT_UI": "vim"}, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (

@@ -33,7 +33,7 @@ def test_tools_are_set_from(cli: Cli, proxy: Proxy, tmp_path: Path, document: An
     assert [d["name"] for d in session.toolset.declarations] == ["get_weather"]
 
 
-def test_what_show_prints_as_json_can_be_set_again(cli: Cli, proxy: Proxy) -> None:
+def test_the_json_of_show_can_be_set_again(cli: Cli, proxy: Proxy) -> None:
     document = {"tools": [WEATHER, {"googleSearch": {}}], "tool_choice": "required"}
     cli("tools", "set", "-", "--session", "a", stdin=json.dumps(document))
     output = cli("tools", "show", "--session", "a", "--json").stdout

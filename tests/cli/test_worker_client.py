@@ -282,7 +282,7 @@ def test_a_tool_of_the_proxy_s_own_is_not_replaced() -> None:
         with_tools({"tools": [], "shared": [{"name": "f"}]}, [{"name": "f", "executor": {"type": "worker"}}])
 
 
-async def test_what_the_proxy_refuses_ends_the_worker_in_its_words(bench: Bench) -> None:
+async def test_a_refusal_of_the_proxy_ends_the_worker_in_its_words(bench: Bench) -> None:
     source = Functions(f=echo)
     source.rules["f"] = Rules(after=("nobody",))
     served = Served(worker_of(bench.client, source), asyncio.Queue())
@@ -369,7 +369,7 @@ async def test_a_call_that_takes_longer_than_its_tool_may_is_ended(bench: Bench)
         (2, False, False, 3),
     ],
 )
-async def test_what_may_be_tried_again_is_tried_as_often_as_the_tool_says(
+async def test_a_retryable_call_is_tried_as_often_as_the_tool_says(
     bench: Bench, retries: int | None, idempotent: bool, sent: bool, tries: int
 ) -> None:
     tried = 0
@@ -600,7 +600,7 @@ async def test_a_worker_that_is_stopped_finishes_what_it_runs_and_takes_no_more(
 
 @pytest.mark.parametrize("hurry", [True, False])
 @pytest.mark.parametrize("rules", [Rules(idempotent=True), Rules(redeliver=True)])
-async def test_what_does_not_finish_and_may_run_twice_is_given_back(
+async def test_an_unfinished_call_that_may_run_twice_is_given_back(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, hurry: bool, rules: Rules
 ) -> None:
     monkeypatch.setattr(worker_client, "GRACE", 60.0 if hurry else 0.05)
@@ -617,7 +617,7 @@ async def test_what_does_not_finish_and_may_run_twice_is_given_back(
         assert (await bench.final("c1")).worker == "w2"
 
 
-async def test_what_does_not_finish_and_may_not_run_twice_is_answered(bench: Bench) -> None:
+async def test_an_unfinished_call_that_must_not_run_twice_is_answered(bench: Bench) -> None:
     async with serve(bench, Functions(f=for_ever)) as served:
         await bench.capture("c1")
         await served.until("claimed")

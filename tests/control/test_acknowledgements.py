@@ -93,7 +93,7 @@ async def test_a_claim_of_what_may_run_twice_waits_for_no_disk(
 
 
 @pytest.mark.parametrize(("method", "path", "body", "written"), ACKNOWLEDGED)
-async def test_what_is_not_safe_is_not_acknowledged(
+async def test_a_write_that_is_not_on_disk_is_not_acknowledged(
     client: httpx2.AsyncClient,
     store: Store,
     filled: None,

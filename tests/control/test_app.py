@@ -134,7 +134,7 @@ async def test_the_page_is_made_of_nothing_that_is_not_served_here(client: httpx
 
 
 @pytest.mark.parametrize("path", ["/", "/v1", "/v1/calls/", "/v1/sessions/a/b", "/redoc"])
-async def test_what_is_not_there_is_a_problem(client: httpx2.AsyncClient, path: str) -> None:
+async def test_an_unknown_path_is_a_problem(client: httpx2.AsyncClient, path: str) -> None:
     answer = await client.get(path)
     assert answer.status_code == 404
     assert answer.headers["content-type"] == "application/problem+json"

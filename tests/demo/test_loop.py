@@ -121,7 +121,7 @@ def broken(question: StreamedQuestion) -> list[str]:
     return [sentence for sentence, holds in checks(question) if not holds]
 
 
-def test_what_went_well_holds() -> None:
+def test_the_checks_pass_for_a_correct_run() -> None:
     assert broken(Good()) == []
 
 
@@ -140,7 +140,7 @@ def test_what_went_well_holds() -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_what_did_not_go_well_is_found(change: dict[str, Any], sentence: str) -> None:
+def test_the_checks_find_a_wrong_run(change: dict[str, Any], sentence: str) -> None:
     question = Good()
     vars(question).update(change)
     found = broken(question)
@@ -175,7 +175,7 @@ def test_bars_are_on_one_scale() -> None:
     assert [row.rstrip().endswith(end) for row, end in zip(rows, ("0.00-1.00", "1.00-2.00"), strict=True)] == [True] * 2
 
 
-def test_what_was_rewritten_is_marked_a_line_each() -> None:
+def test_rewritten_parts_are_marked_line_by_line() -> None:
     sent = {"contents": [{"role": "user", "parts": [{"text": "hi"}]}, {"role": "model", "parts": [{"text": "done"}]}]}
     got = {"contents": [sent["contents"][0], {"role": "model", "parts": [CALLS[0]]}]}
     assert rendered(80, Rewritten(sent, got)) == [

@@ -92,7 +92,7 @@ def test_without_mitmdump_it_says_so(monkeypatch: pytest.MonkeyPatch, capsys: py
 
 
 @pytest.mark.e2e
-def test_what_the_proxy_said_is_told_where_it_does_not_start(
+def test_the_proxy_s_output_is_shown_if_it_does_not_start(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("addon.demo.stage.shutil.which", lambda *_, **__: "/bin/echo")
@@ -162,7 +162,7 @@ EXCHANGE = Exchange(
 )
 
 
-def test_what_the_proxy_took_out_and_put_in_is_marked_in_the_panes() -> None:
+def test_removed_and_added_parts_are_marked_in_the_panes() -> None:
     sent, got = EXCHANGE.client_sent, EXCHANGE.gemini_got
     assert list(request_rows(sent, got, "-")) == [
         ("-", "tool", "own()"),

@@ -326,7 +326,7 @@ def strict_house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", ["early", "late"])
-def test_where_nothing_streams_a_response_hook_edits_every_answer(strict_house: House, kind: str, name: str) -> None:
+def test_a_response_hook_edits_every_answer_if_nothing_streams(strict_house: House, kind: str, name: str) -> None:
     got = strict_house.ask(kind, f"gemini-{name}-whole")
     assert got.status == 200
     assert got.text.count(name[:4].upper()) == all_said(kind)

@@ -86,7 +86,7 @@ def test_a_tool_that_swallows_its_cancellation_has_its_time_and_no_more(
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_whoever_waits_for_the_model_when_the_process_ends_is_told_so(
+def test_clients_that_wait_for_the_model_are_told_that_the_process_ends(
     stream: bool, canned: Canned, start: Callable[..., Proxy]
 ) -> None:
     """A loop and both front doors."""
@@ -151,7 +151,7 @@ def test_requests_in_flight_finish_before_the_end(stream: bool, canned: Canned, 
 
 
 @pytest.mark.parametrize("second", [False, True])
-def test_what_does_not_finish_in_time_or_by_the_second_signal_is_told_so(
+def test_unfinished_requests_are_told_that_the_process_ends(
     second: bool, canned: Canned, start: Callable[..., Proxy]
 ) -> None:
     canned.says = [threading.Event()]
@@ -177,7 +177,7 @@ def placeholders(proxy: Proxy) -> None:
 
 
 @pytest.mark.parametrize("beginning", [[], [b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n[{"]])
-def test_whoever_waits_without_a_loop_is_told_in_the_form_of_the_api(
+def test_clients_without_a_loop_are_told_in_the_form_of_the_api(
     beginning: list[bytes], canned: Canned, start: Callable[..., Proxy]
 ) -> None:
     canned.says = [*beginning, threading.Event()]
@@ -244,7 +244,7 @@ def test_a_placeholder_s_stream_that_has_begun_ends_with_an_error(canned: Canned
     assert "Traceback" not in proxy.log
 
 
-def test_whoever_waits_for_a_result_when_the_process_ends_is_told_so(
+def test_clients_that_wait_for_a_result_are_told_that_the_process_ends(
     gemini: Gemini, start: Callable[..., Proxy]
 ) -> None:
     proxy = start(gemini.url, drain_timeout="0.2")
@@ -264,7 +264,7 @@ def test_whoever_waits_for_a_result_when_the_process_ends_is_told_so(
 
 
 @pytest.mark.parametrize("door", ["proxy", "/v1/gemini", "/v1/responses"])
-def test_whoever_asks_while_the_process_ends_is_refused_and_nothing_of_it_goes_upstream(
+def test_new_requests_are_refused_while_the_process_ends_and_nothing_goes_upstream(
     door: str, gemini: Gemini, start: Callable[..., Proxy], tmp_path: Path
 ) -> None:
     """A tool that does not let itself be ended keeps the process meanwhile."""

@@ -219,7 +219,7 @@ def test_a_call_keeps_the_name_that_it_was_made_under(proxy: Proxy, session: Ses
     assert gemini.errors == []
 
 
-def test_what_the_model_makes_up_is_an_error_for_it_alone(looper: Proxy, bare: Session, gemini: Gemini) -> None:
+def test_an_invented_call_is_an_error_for_the_model_alone(looper: Proxy, bare: Session, gemini: Gemini) -> None:
     chat = at(looper, bare, "stream")
     assert "unknown tool: nobody" in chat.say("call nobody {}")
     assert chat.calls == []

@@ -202,7 +202,7 @@ def test_long_results_that_are_not_ascii_arrive_whole(
     assert response["functionResponses"][0]["response"] == {"result": "語" * 30_001}
 
 
-def test_what_else_the_service_says_reaches_the_client(
+def test_other_messages_of_the_service_reach_the_client(
     connect: Connect, living: Proxy, session: Session, gemini: Gemini, tmp_path: Path
 ) -> None:
     with connect(living, session, tmp_path, config={"sessionResumption": {}}) as chat:
@@ -225,7 +225,7 @@ def test_a_client_that_leaves_ends_what_runs(
     assert sent(gemini, "toolResponse") == []
 
 
-def test_what_is_said_for_live_alone_reaches_no_other_surface(living: Proxy, session: Session, gemini: Gemini) -> None:
+def test_settings_for_live_reach_no_other_surface(living: Proxy, session: Session, gemini: Gemini) -> None:
     session.tools([{"name": "own", "behavior": "NON_BLOCKING", "scheduling": "SILENT"}])
     assert "own" in ask(living, session, "call own {}")
     assert gemini.errors == []

@@ -148,9 +148,7 @@ def test_a_handshake_that_the_service_refuses_is_the_clients_to_see(proxy: Proxy
     assert b"API_KEY_INVALID" in (refused.value.response.body or b"")
 
 
-def test_what_the_service_closes_a_connection_for_reaches_the_client(
-    proxy: Proxy, session: Session, gemini: Gemini
-) -> None:
+def test_the_service_s_reason_for_closing_reaches_the_client(proxy: Proxy, session: Session, gemini: Gemini) -> None:
     with opened(proxy, session) as made:
         made.send(words(CALL))
         pending(session)

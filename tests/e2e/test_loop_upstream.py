@@ -129,7 +129,7 @@ def test_a_stream_that_breaks_after_it_was_shown_is_not_tried_again(looper: Prox
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_what_the_first_round_says_is_what_the_client_gets(method: str, looper: Proxy, canned: Canned) -> None:
+def test_the_client_gets_the_first_round_s_refusal_unchanged(method: str, looper: Proxy, canned: Canned) -> None:
     session = new_session(looper, tools=False)
     canned.says = BUSY
     url = f"{looper.urls[1]}/@{session.name}{PATH}:{method}"
@@ -141,7 +141,7 @@ def test_what_the_first_round_says_is_what_the_client_gets(method: str, looper: 
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize(("says", "status", "body"), [(NO_CONTENT, 204, b""), (MOVED, 302, b"moved")])
-def test_what_is_neither_an_answer_nor_an_error_is_the_client_s_in_the_first_round(
+def test_a_status_that_is_neither_answer_nor_error_reaches_the_client_in_the_first_round(
     says: bytes, status: int, body: bytes, method: str, looper: Proxy, canned: Canned
 ) -> None:
     session = new_session(looper, tools=False)
@@ -188,9 +188,7 @@ def test_a_connection_that_breaks_in_the_middle_of_an_event_ends_the_stream_with
     assert last["error"]["code"] == 503
 
 
-def test_what_the_upstream_sets_for_one_caller_is_not_sent_with_the_next_ones_request(
-    looper: Proxy, canned: Canned
-) -> None:
+def test_cookies_for_one_caller_are_not_sent_with_the_next_caller_s_request(looper: Proxy, canned: Canned) -> None:
     body = json.dumps(TELLS[1]).encode()
     canned.says = [answer(body, "200 OK", "application/json", "Set-Cookie: id=of-the-first; Path=/")]
     for _ in range(2):

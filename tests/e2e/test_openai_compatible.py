@@ -282,7 +282,7 @@ def test_calls_that_are_passed_through_are_the_client_s_to_answer(
 
 
 @KINDS
-def test_what_is_pending_blocks_at_no_cost(proxy: Proxy, session: Session, gemini: Gemini, kind: str) -> None:
+def test_pending_calls_block_at_no_cost(proxy: Proxy, session: Session, gemini: Gemini, kind: str) -> None:
     session.policy(on_pending="block")
     chat = Chat(kind, by_reverse(proxy, session))
     placeholder = chat.say('call get_weather {"city": "Oslo"}')
@@ -294,7 +294,7 @@ def test_what_is_pending_blocks_at_no_cost(proxy: Proxy, session: Session, gemin
     assert accepted(gemini)
 
 
-def test_what_is_pending_is_waited_for(proxy: Proxy, session: Session, gemini: Gemini) -> None:
+def test_pending_calls_are_waited_for(proxy: Proxy, session: Session, gemini: Gemini) -> None:
     session.policy(on_pending="wait")
     chat = Chat("stream", by_reverse(proxy, session))
     chat.say('call get_weather {"city": "Oslo"}')
@@ -393,7 +393,7 @@ def test_several_choices_each_have_a_placeholder_of_their_own(looper: Proxy, bar
         ({}, "invalid", openai.BadRequestError, "API key not valid"),
     ],
 )
-def test_what_the_service_refuses_is_raised_as_the_client_s_own_error(
+def test_a_refusal_of_the_service_is_raised_as_the_client_s_own_error(
     looper: Proxy, bare: Session, options: Json, key: str, error: type[openai.APIStatusError], words: str, stream: bool
 ) -> None:
     with openai.OpenAI(api_key=key, max_retries=0, **by_reverse(looper, bare)) as client:

@@ -99,7 +99,7 @@ def test_a_replay_takes_the_options_that_the_proxy_was_started_with(recorded: tu
         (["{file}", "--set", "graft_delivary=loop"], "did you mean graft_delivery?"),
     ],
 )
-def test_what_cannot_be_replayed_is_named(
+def test_a_recording_that_cannot_be_replayed_is_named(
     arguments: list[str], message: str, recorded: tuple[Path, Proxy, list[Json]], tmp_path: Path
 ) -> None:
     path, proxy, _ = recorded

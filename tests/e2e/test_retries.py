@@ -245,7 +245,7 @@ def test_a_whole_answer_is_never_taken_over(looper: Proxy, marks: Path) -> None:
 
 
 @pytest.mark.parametrize("what", ["key", "session", "words"])
-def test_what_is_not_the_same_request_of_the_same_asker_begins_anew(
+def test_only_the_same_request_of_the_same_asker_continues(
     what: str, looper: Proxy, flaky: Flaky, gemini: Gemini, marks: Path
 ) -> None:
     session = new_session(looper, tools=False)

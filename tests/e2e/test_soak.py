@@ -8,6 +8,6 @@ from tests.soak.slopes import findings
 LEAKING = Path(__file__).parent / "scripts" / "leaking.py"
 
 
-def test_what_leaks_is_found(tmp_path: Path) -> None:
+def test_leaks_are_found(tmp_path: Path) -> None:
     samples = soaked(tmp_path, seconds=0, seed=1, warm_up=0, arguments=("-s", str(LEAKING)))
     assert [sentence.partition(":")[0] for sentence in findings(samples)] == ["memory", "descriptors", "tasks"]

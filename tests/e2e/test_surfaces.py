@@ -185,7 +185,7 @@ def test_cached_content_holds_the_sessions_tools_and_remembers_them(
     assert text_of(answer.json()) == f"Tool call completed: get_weather [{call['turn_id']}]"
 
 
-def test_what_is_not_a_surfaces_request_passes_untouched(client: httpx2.Client, gemini: Gemini) -> None:
+def test_a_request_to_no_surface_passes_unchanged(client: httpx2.Client, gemini: Gemini) -> None:
     host = "https://generativelanguage.googleapis.com"
     found = client.get(f"{host}/v1beta/models/{THREE}", headers=KEY)
     assert found.json()["name"] == f"models/{THREE}"

@@ -33,7 +33,7 @@ def test_both_spellings_and_single_objects_come_out_in_one_form() -> None:
     assert given == before
 
 
-def test_what_belongs_to_the_user_is_not_looked_into() -> None:
+def test_the_user_s_own_objects_are_not_checked() -> None:
     user_data = {"any_key": {"anyKey": None, "any_key": [1]}}
     given = {
         "contents": [

@@ -129,7 +129,7 @@ LATER: dict[str, tuple[Any, int]] = {
 
 
 @pytest.mark.parametrize(("given", "code"), LATER.values(), ids=LATER)
-def test_what_does_not_fit_closes_the_connection(given: Any, code: int) -> None:
+def test_an_invalid_message_closes_the_connection(given: Any, code: int) -> None:
     with pytest.raises(Closed) as closed:
         receive(connection(), given)
     assert closed.value.code == code

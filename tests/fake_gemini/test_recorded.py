@@ -78,7 +78,7 @@ def test_the_one_stricter_rule_refuses_few_and_nothing_else_does() -> None:
 SAME_WORDS = ("Function calling with a response mime type", "Function call is missing a thought_signature", "Unable to")
 
 
-def test_what_the_service_refused_is_refused_in_the_same_words() -> None:
+def test_recorded_refusals_are_repeated_in_the_same_words() -> None:
     count = 0
     for exchange, route, model, body in requests(400):
         message = json.loads(exchange["response_body"])["error"]["message"]

@@ -23,7 +23,7 @@ def test_there_are_recordings() -> None:
 
 @pytest.mark.parametrize("path", RECORDINGS, ids=[path.stem for path in RECORDINGS])
 @pytest.mark.parametrize("size", [1, 64, 100_000])
-async def test_what_goes_upstream_is_what_was_recorded(path: Path, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_recorded_requests_go_upstream(path: Path, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     recorded = flows_of(path)
     made_up = itertools.chain(turn_ids(recorded), (f"turn_{n:016x}" for n in itertools.count()))
     monkeypatch.setattr("addon.graft.journal.new_turn_id", lambda: next(made_up))

@@ -67,7 +67,7 @@ async def test_a_deletion_is_safe_when_it_is_acknowledged(home: House, gemini: S
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("path", ["/v1/gemini", "/v1/responses"])
 @pytest.mark.parametrize("begun", [False, True], ids=["new", "begun"])
-async def test_what_was_refused_is_not_in_the_conversation(
+async def test_a_refused_turn_is_not_in_the_conversation(
     house: House, monkeypatch: pytest.MonkeyPatch, begun: bool, path: str, stream: bool
 ) -> None:
     async def send() -> str:

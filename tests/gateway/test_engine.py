@@ -277,7 +277,7 @@ async def test_a_call_that_waits_for_approval_in_a_door_s_loop_can_be_approved(h
         ([says("a"), httpx2.ReadError("gone")], 502, "gone"),
     ],
 )
-async def test_whatever_the_upstream_fails_with_is_said(house: House, round_: Any, status: int, message: str) -> None:
+async def test_every_failure_of_the_upstream_is_reported(house: House, round_: Any, status: int, message: str) -> None:
     house.upstream(round_)
     failed = await house.gemini("Hi", status)
     assert message in failed["error"]["message"]
@@ -286,7 +286,7 @@ async def test_whatever_the_upstream_fails_with_is_said(house: House, round_: An
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("status", [204, 302])
-async def test_what_is_neither_an_answer_nor_an_error_is_one_in_a_later_round(
+async def test_a_status_that_is_neither_answer_nor_error_is_an_error_in_a_later_round(
     house: House, status: int, stream: bool
 ) -> None:
     async def lookup() -> str:
@@ -323,7 +323,7 @@ async def test_a_key_that_no_header_holds_is_refused_and_never_shown(tmp_path: P
     await house.close()
 
 
-async def test_where_the_store_fails_nothing_is_asked(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_nothing_is_sent_upstream_if_the_store_fails(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     await house.store.close()
     failed = await house.gemini("Hi", 503, conversation="c")
     assert failed["error"]["status"] == "UNAVAILABLE"
@@ -357,7 +357,7 @@ async def test_a_mistake_in_a_turn_is_told_in_the_door_s_words_or_the_turn_goes_
 
 
 @pytest.mark.parametrize("breaks", [True, False], ids=["the upstream breaks off", "the client hangs up"])
-async def test_what_the_client_has_of_a_stream_that_is_not_grafted_is_noted(house: House, breaks: bool) -> None:
+async def test_the_client_s_part_of_an_ungrafted_stream_is_noted(house: House, breaks: bool) -> None:
     """A client that keeps its own history may go on with it."""
 
     async def nap() -> None: ...

@@ -44,7 +44,7 @@ BAD: list[tuple[Document, str]] = [
 
 
 @pytest.mark.parametrize(("document", "field"), BAD)
-async def test_what_does_not_fit_is_named(house: House, document: Document, field: str) -> None:
+async def test_a_wrong_field_is_named(house: House, document: Document, field: str) -> None:
     refused = (await house.ask("/v1/gemini", document, 400))["error"]
     assert (refused["code"], refused["status"]) == (400, "INVALID_ARGUMENT")
     assert refused["details"][0]["fieldViolations"][0]["field"] == field
@@ -52,7 +52,7 @@ async def test_what_does_not_fit_is_named(house: House, document: Document, fiel
 
 
 @pytest.mark.parametrize("content", [b"{", b"[]", b"", b'{"model": NaN}'])
-async def test_what_is_no_object_is_refused(house: House, content: bytes) -> None:
+async def test_a_body_that_is_no_object_is_refused(house: House, content: bytes) -> None:
     refused = await house.http.post("/v1/gemini", content=content, headers={"content-type": "application/json"})
     assert (refused.status_code, refused.json()["error"]["status"]) == (400, "INVALID_ARGUMENT")
 

@@ -74,7 +74,7 @@ async def test_calls_come_one_after_the_other_and_the_turn_goes_up_whole(
 
 
 @WAYS
-async def test_what_held_for_a_step_holds_until_a_request_says_otherwise(home: House, by: str) -> None:
+async def test_the_setting_of_a_step_applies_until_a_request_changes_it(home: House, by: str) -> None:
     client = Client(home, by)
     (one,) = calls(await client.ask(words(f"{THREE} then {THREE}"), tools=TOOLS, parallel_tool_calls=False))
     unsaid = await client.ask(output(one, n=0))

@@ -136,7 +136,7 @@ async def test_calls_alike_that_the_model_gave_no_ids_keep_their_own_outputs(hou
     assert len(upstream.bodies[-1]["contents"]) == 5
 
 
-async def test_what_is_said_before_everything_stays_said(home: House, gemini: StrictGemini) -> None:
+async def test_system_messages_of_earlier_requests_stay_in_force(home: House, gemini: StrictGemini) -> None:
     await home.respond([{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Hi"}], conversation="c")
     await home.respond("Hi", conversation="c", instructions="Be short.")
     instructions = [[part["text"] for part in r["body"]["systemInstruction"]["parts"]] for r in gemini.requests]
@@ -179,7 +179,9 @@ async def test_the_input_of_a_response_is_listed_as_long_as_it_is_there(home: Ho
     assert (await home.http.get(f"{path}/input_items")).status_code == 404
 
 
-async def test_what_is_not_to_be_stored_can_only_be_called_back(home: House, gemini: StrictGemini) -> None:
+async def test_an_unstored_response_can_only_be_followed_by_outputs_of_its_calls(
+    home: House, gemini: StrictGemini
+) -> None:
     made = await home.respond("the weather in Oslo", tools=TOOLS, store=False)
     assert (await home.http.get(f"/v1/responses/{made['id']}")).status_code == 404
     refused = await home.respond("x", 400, previous_response_id=made["id"])

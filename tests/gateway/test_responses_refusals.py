@@ -38,7 +38,7 @@ BAD: list[tuple[Document, str | None]] = [
 
 @pytest.mark.parametrize(("document", "param"), BAD)
 @pytest.mark.parametrize("stream", [False, True])
-async def test_what_does_not_fit_is_named(house: House, document: Document, param: str, stream: bool) -> None:
+async def test_a_wrong_field_is_named(house: House, document: Document, param: str, stream: bool) -> None:
     refused = (await house.ask("/v1/responses", {"stream": stream} | document, 400))["error"]
     assert set(refused) == {"message", "type", "param", "code"}
     assert (refused["type"], refused["param"]) == ("invalid_request_error", param)
@@ -46,7 +46,7 @@ async def test_what_does_not_fit_is_named(house: House, document: Document, para
 
 
 @pytest.mark.parametrize("content", [b"{", b"[]", b"", b'{"model": NaN}'])
-async def test_what_is_no_object_is_refused(house: House, content: bytes) -> None:
+async def test_a_body_that_is_no_object_is_refused(house: House, content: bytes) -> None:
     refused = await house.http.post("/v1/responses", content=content, headers={"content-type": "application/json"})
     assert (refused.status_code, refused.json()["error"]["type"]) == (400, "invalid_request_error")
 
@@ -141,7 +141,7 @@ async def test_one_request_of_a_conversation_at_a_time(house: House) -> None:
     ],
 )
 @pytest.mark.parametrize("stream", [False, True])
-async def test_what_cannot_be_kept_was_not_answered(
+async def test_an_answer_that_cannot_be_stored_is_an_error(
     house: House, monkeypatch: pytest.MonkeyPatch, error: Exception, status: int, code: str | None, stream: bool
 ) -> None:
     async def add_response(*_: Any, **__: Any) -> None:

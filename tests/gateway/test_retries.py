@@ -192,7 +192,7 @@ async def test_the_same_request_beside_one_whose_answer_is_on_its_way_is_a_reque
 
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("what", ["words", "key", "session", "door", "token"])
-async def test_what_is_not_the_same_request_of_the_same_asker_gets_no_answer_of_another(
+async def test_only_the_same_request_of_the_same_asker_gets_the_earlier_answer(
     sender: House, monkeypatch: pytest.MonkeyPatch, path: str, what: str
 ) -> None:
     rounds(sender, stream=False, times=2)
@@ -334,7 +334,7 @@ async def test_an_answer_whose_proxy_died_while_it_was_flushed_to_disk_is_given_
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("path", PATHS)
-async def test_of_an_answer_that_the_disk_did_not_take_the_retry_asks_for_the_last_round_again(
+async def test_a_retry_after_a_failed_flush_requests_the_last_round_again(
     sender: House, monkeypatch: pytest.MonkeyPatch, path: str, stream: bool
 ) -> None:
     """What was refused is not in the conversation any more, and its tools have run."""

@@ -136,7 +136,7 @@ async def test_an_answer_without_calls_is_the_same_object(graft: Graft) -> None:
 
 
 @pytest.mark.parametrize("body", [b'{"candidates"', b'["text"]', b"<html>", b'{"error":{"functionCall":1}}', b""])
-async def test_what_is_not_understood_goes_on_as_it_came(graft: Graft, body: bytes) -> None:
+async def test_bytes_that_are_not_understood_pass_unchanged(graft: Graft, body: bytes) -> None:
     await graft.tools(WEATHER)
     assert await graft.captured(await graft.exchange(ASKED), body) == body
 
@@ -181,7 +181,7 @@ async def test_in_keep_mode_a_renamed_call_is_stored_under_the_toolsets_name(gra
     assert await whole(graft, answer(call("get_weather")), tools=own) == answer(call("get_weather"))
 
 
-async def test_of_a_mixed_step_the_client_sees_only_its_own_calls(graft: Graft) -> None:
+async def test_the_client_sees_only_its_own_calls_of_a_mixed_step(graft: Graft) -> None:
     await graft.tools(WEATHER, client_tools="keep")
     answered = await whole(graft, answer("a", call("own", id="o"), call(id="w")), tools=[OWN])
     assert answered == answer("a", call("own", id="o"))
@@ -341,7 +341,7 @@ async def test_an_error_in_a_stream_goes_on_as_it_came(graft: Graft) -> None:
     assert capture.feed(after) == b'data: {"error":{}}\r\n\r\n'
 
 
-async def test_of_a_mixed_stream_the_client_gets_its_own_calls_and_a_finish_that_holds_a_part(graft: Graft) -> None:
+async def test_a_mixed_stream_gives_the_client_its_own_calls_and_a_finish_with_a_part(graft: Graft) -> None:
     await graft.tools(WEATHER, client_tools="keep")
     events = [answer(call("own"), finish=None), answer(call(), usageMetadata={"n": 2})]
     answered = await streamed(graft, events, tools=[OWN])
@@ -643,7 +643,7 @@ async def test_a_mistake_ends_a_stream_with_an_error_and_leaks_no_call(
 
 @FRAMINGS
 @pytest.mark.parametrize("policy", ["fail", "pass"])
-async def test_what_a_mistake_concerns_goes_on_as_it_came_but_never_a_call(
+async def test_after_a_mistake_the_rest_passes_unchanged_but_never_a_call(
     store: Store, monkeypatch: pytest.MonkeyPatch, to: Target, policy: str
 ) -> None:
     graft = Graft(store, on_store_error=policy)

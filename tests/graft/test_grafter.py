@@ -178,7 +178,7 @@ async def test_a_long_name_is_shortened_upstream_and_whole_everywhere_else(graft
     assert contents[2]["parts"][0]["functionResponse"]["name"] == used
 
 
-async def test_what_the_model_refuses_is_left_out_with_one_warning(
+async def test_fields_that_the_model_refuses_are_left_out_with_one_warning(
     graft: Graft, caplog: pytest.LogCaptureFixture
 ) -> None:
     await graft.tools(WEATHER, client_tools="keep")
@@ -505,7 +505,7 @@ async def test_a_turn_stands_in_a_history_only_once_unless_its_id_says_so(graft:
     assert out[5] == model(call())
 
 
-async def test_of_a_regenerated_answer_the_newest_that_was_delivered_to_its_end_wins(graft: Graft) -> None:
+async def test_the_newest_completely_delivered_of_regenerated_answers_wins(graft: Graft) -> None:
     await graft.tools(WEATHER, client_tools="keep")
     for n in (1, 2):
         await graft.ask([user("hi")], answer(call("own"), call(signature=f"sig{n}")), tools=[OWN])

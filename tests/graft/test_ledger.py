@@ -167,7 +167,7 @@ async def test_by_all_that_stands_before_it(store: Store) -> None:
 
 
 @pytest.mark.parametrize("other", [{"asker": "key:other"}, {"instruction": "Be rude."}, {"name": "other"}])
-async def test_who_asks_the_chats_name_and_the_system_instruction_stand_before_it_too(
+async def test_asker_chat_name_and_system_instruction_belong_to_the_history(
     store: Store, other: dict[str, str]
 ) -> None:
     root = {"asker": "key:one", "instruction": "Be brief.", "name": "one"}
@@ -187,7 +187,7 @@ async def test_a_chat_that_has_a_name_is_known_under_any_system_instruction(stor
     assert await found(store, [A, B, C], instruction="It is 10:00.") == {}
 
 
-async def test_of_turns_that_mean_the_same_the_newest_that_was_delivered_is_told(store: Store) -> None:
+async def test_the_newest_delivered_of_equal_turns_is_used(store: Store) -> None:
     await kept(store, 1, [A, B], args={"x": 1})
     await kept(store, 2, [A, B], args={"x": 1})
     await kept(store, 3, [A, B], args={"x": 1}, delivered=False)
@@ -273,7 +273,7 @@ async def test_short_phrases_are_no_evidence_however_many_there_are(store: Store
 
 
 @pytest.mark.parametrize("changed", [{"instruction": "It is 10:01."}, {"name": "resumed"}])
-async def test_where_the_system_instruction_or_the_name_has_changed_words_decide(
+async def test_words_decide_if_the_system_instruction_or_the_name_has_changed(
     store: Store, changed: dict[str, str]
 ) -> None:
     root = {"instruction": "It is 10:00.", "name": "one" if "name" in changed else ""}
@@ -322,7 +322,7 @@ async def test_turns_without_calls_tell_what_is_around_them(store: Store) -> Non
     assert await found(store, [user("before"), B, *chat[2:], C]) == {}, "two chats said so"
 
 
-async def test_what_was_said_next_tells_a_turn_behind_words_that_were_edited(store: Store) -> None:
+async def test_the_next_words_identify_a_turn_after_edited_words(store: Store) -> None:
     """Though many turns read as it does: with the words in between, the history of one alone is that of the next."""
     chat = [A, B, ASKED, DONE, YES, SAID_SO]
     await kept(store, 1, chat[:4])
@@ -337,7 +337,7 @@ async def test_what_was_said_next_tells_a_turn_behind_words_that_were_edited(sto
     assert await found(store, edited) == {}, "another answer to the same words had no calls"
 
 
-async def test_what_was_said_next_does_not_tell_a_turn_that_ends_another_history_as_well(store: Store) -> None:
+async def test_the_next_words_do_not_identify_a_turn_that_also_ends_another_history(store: Store) -> None:
     """A chat that was cut went on from the very words with which another had begun; then they were edited."""
     await kept(store, 1, [A, B, ASKED, DONE])
     await kept(store, 2, [ASKED, DONE])
@@ -345,7 +345,7 @@ async def test_what_was_said_next_does_not_tell_a_turn_that_ends_another_history
     assert await found(store, [user("(edited)"), DONE, YES, SAID_SO, C]) == {}
 
 
-async def test_what_was_said_next_tells_no_turn_whose_record_lacks_what_stood_before_it(store: Store) -> None:
+async def test_the_next_words_identify_no_turn_whose_record_lacks_its_history(store: Store) -> None:
     """As earlier versions wrote it: which entries end like it cannot be looked up."""
     chat = [A, B, ASKED, DONE, YES, SAID_SO]
     await kept(store, 1, chat[:4], pair=b"")
@@ -373,7 +373,7 @@ async def test_in_a_chat_with_a_name_a_neighbour_tells_the_newest_of_regenerated
     assert await found(store, cut, name="chat") == {3: [turn_id(1)], 5: [turn_id(3)]}
 
 
-async def test_what_next_tells_is_remembered_until_another_says_the_same(store: Store) -> None:
+async def test_a_proof_by_the_next_words_is_remembered_until_another_chat_has_them(store: Store) -> None:
     chat = [A, B, ASKED, DONE, YES, SAID_SO]
     await kept(store, 1, chat[:4])
     await plain(store, chat)
@@ -383,7 +383,7 @@ async def test_what_next_tells_is_remembered_until_another_says_the_same(store: 
     assert [*await hits_of(store, request)] == []
 
 
-async def test_what_a_later_turn_tells_is_forgotten_with_what_that_turn_is(store: Store) -> None:
+async def test_a_proof_by_a_later_turn_is_forgotten_with_that_turn(store: Store) -> None:
     """Not only what is stored under the turn's own words counts, but also what is stored under its witness's."""
     chat = [A, B, ASKED, DONE, YES, SAID_SO]
     await kept(store, 1, chat[:4])
@@ -500,7 +500,7 @@ async def test_marks_that_several_turns_have_tell_nothing(store: Store) -> None:
 
 
 @pytest.mark.parametrize("mark", [{"id": "1"}, {"signature": "c2ln"}])
-async def test_what_the_client_has_edited_is_its_own_whatever_it_echoes(store: Store, mark: dict[str, str]) -> None:
+async def test_an_edited_turn_is_the_client_s_own_even_if_it_echoes_marks(store: Store, mark: dict[str, str]) -> None:
     given = model(call("own", args={"n": 1}, **mark))
     await kept(store, 1, [A, model(call("own", args={"n": 1}))], true=given)
     assert await found(store, [C, given, A]) == {1: [turn_id(1)]}
@@ -539,7 +539,7 @@ async def passes(store: Store, n: int, **fields: Any) -> None:
     await kept(store, n, [A, SAID], true=SAID, delivery="passthrough", **fields)
 
 
-async def test_where_nothing_tells_two_chats_apart_no_answer_is_taken(store: Store) -> None:
+async def test_no_answer_is_used_if_two_chats_cannot_be_told_apart(store: Store) -> None:
     await passes(store, 1)
     await passes(store, 2)
     assert await went_on(store, after({"t": 1})) == []
@@ -572,7 +572,7 @@ async def test_the_same_chat_with_the_same_answers_again_is_the_newest(store: St
     assert await went_on(store, after()) == [turn_id(2)], "there is no difference"
 
 
-async def test_what_an_answer_told_is_not_remembered_for_another_answer(store: Store) -> None:
+async def test_a_finding_by_one_answer_is_not_remembered_for_another(store: Store) -> None:
     prefixes = Prefixes()
     long = user("x" * SMALLEST)
     for n in (1, 2):
@@ -587,7 +587,7 @@ async def test_what_an_answer_told_is_not_remembered_for_another_answer(store: S
     assert request.known_prefix is not None
 
 
-async def test_what_begins_a_history_is_not_looked_for(store: Store) -> None:
+async def test_the_first_turn_of_a_history_is_not_looked_up(store: Store) -> None:
     visible_turn = model(PLACEHOLDER.text(["f"], turn_id(1)))
     await kept(store, 1, [A, visible_turn])
     assert await found(store, [visible_turn, C]) == {}
@@ -665,9 +665,7 @@ class Looks:
         return looked_up
 
 
-async def test_what_was_found_is_remembered_until_a_write_concerns_it(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_finding_is_remembered_until_a_write_concerns_it(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     looks = Looks(store, monkeypatch)
     one = await kept(store, 1, [A, B])
     request = read([A, B, A, DONE, C])
@@ -690,7 +688,7 @@ async def test_what_was_found_is_remembered_until_a_write_concerns_it(
     assert looks.since() == [1], "a turn without calls"
 
 
-async def test_what_depends_on_several_turns_is_looked_at_again_with_each(
+async def test_a_finding_from_several_turns_is_checked_again_with_each(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for n in (1, 2):
@@ -726,7 +724,7 @@ async def test_writes_that_are_not_known_any_more_concern_everything(
     assert looks.since() == [1, 1]
 
 
-async def test_what_was_found_for_one_who_asks_is_not_for_another(store: Store) -> None:
+async def test_a_finding_for_one_asker_is_not_for_another(store: Store) -> None:
     one, other = {"asker": "key:one"}, {"asker": "key:other"}
     await kept(store, 1, [A, B], root=one)
     request = read([A, B, C])
@@ -737,7 +735,7 @@ async def test_what_was_found_for_one_who_asks_is_not_for_another(store: Store) 
         assert await hits_of(store, request, **one, name="a chat") == {}
 
 
-async def test_what_words_prove_is_remembered_under_any_system_instruction(
+async def test_a_proof_by_words_is_remembered_under_any_system_instruction(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks = Looks(store, monkeypatch)
@@ -818,7 +816,7 @@ async def test_an_answer_that_comes_in_between_stays(store: Store, monkeypatch: 
     assert not taken
 
 
-async def test_what_was_found_for_the_beginning_goes_on_with_it(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_findings_for_a_beginning_stay_with_it(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     chat = [user("hi"), model({"text": f"[Tool call completed: f [{turn_id(1)}]"}), user("and?")]
     await kept(store, 1, chat[:2])
     first = read(chat)

@@ -175,7 +175,7 @@ async def test_a_loop_is_the_same_whole_byte_by_byte_and_cut_anywhere(
 
 @FORMS
 @pytest.mark.parametrize("policy", ["fail", "pass"])
-async def test_what_cannot_be_stored_ends_the_answer_or_is_passed_over(graft: Graft, form: str, policy: str) -> None:
+async def test_a_failed_save_ends_the_answer_or_is_passed_over(graft: Graft, form: str, policy: str) -> None:
     await graft.tools(WEATHER)
     driven = Driven(await exchange_of(graft, TARGETS[form]))
     driven.machine._settings = Settings(on_store_error=policy)  # type: ignore[arg-type]

@@ -90,7 +90,7 @@ async def test_a_stream_is_noted_wherever_it_is_cut_up(graft: Graft, noted: Note
     assert noted.notes == [await expected(graft, {"text": "Well, no."})] * 3
 
 
-async def test_what_comes_after_a_finish_reason_is_noted_too(graft: Graft, noted: Noted) -> None:
+async def test_parts_after_a_finish_reason_are_noted_too(graft: Graft, noted: Noted) -> None:
     await graft.tools(WEATHER)
     capture = Capture(graft.grafter, await graft.exchange(ASKED, STREAM), EVENTS)
     for chunk in framed(STREAM, [answer("a"), answer("b"), answer("c", finish=None)]):

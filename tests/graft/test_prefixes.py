@@ -44,7 +44,7 @@ def test_the_longest_beginning_is_found() -> None:
     assert len(found.history.turns) == 4
 
 
-def test_what_the_user_asks_aside_does_not_push_the_chat_out() -> None:
+def test_side_questions_do_not_displace_the_chat() -> None:
     prefixes = Prefixes()
     first = asked(prefixes, body(LONG, "a"))
     for n in range(100):
@@ -93,7 +93,7 @@ def test_the_least_recently_used_go_first_and_the_size_stays_within_its_bound() 
     assert kept[1:] == chats[len(chats) - len(kept) + 1 :]
 
 
-def test_of_many_that_begin_alike_the_least_recently_used_go() -> None:
+def test_the_least_recently_used_of_many_equal_beginnings_are_dropped() -> None:
     prefixes = Prefixes()
     first = body(LONG, "a")
     asked(prefixes, first)
@@ -116,7 +116,7 @@ def test_a_very_long_chat_is_found_turn_after_turn() -> None:
     assert prefixes.size < 1000 * len(texts)
 
 
-def test_what_is_kept_of_an_image_is_small() -> None:
+def test_little_is_kept_of_an_image() -> None:
     prefixes = Prefixes(capacity=100_000)
     data = body("y" * 1_000_000, "a")
     asked(prefixes, data)

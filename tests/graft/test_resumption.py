@@ -30,7 +30,7 @@ def complete(steps: int) -> Progress:
     return Progress(steps=steps, visible=1, rounds=2, meta={"responseId": "r"})
 
 
-def test_what_is_complete_is_kept_and_the_rest_is_left() -> None:
+def test_complete_rounds_are_kept_and_the_rest_is_left_out() -> None:
     one, other = call("one"), call("other")
     found = left_by(complete(1), one, other)
     assert [step.slots[0].call_id for step in found.steps] == ["call_one"]

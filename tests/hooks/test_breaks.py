@@ -90,7 +90,7 @@ async def test_so_it_is_where_there_is_no_connection(options: dict[str, Any], tm
             assert "the model cannot be reached" in answer.json()["error"]["message"]
 
 
-async def test_what_is_no_request_to_a_surface_gets_what_mitmproxy_says(url: str, tmp_path: Path) -> None:
+async def test_a_request_to_no_surface_gets_mitmproxy_s_own_error(url: str, tmp_path: Path) -> None:
     async with Proxied(tmp_path, url) as proxied, proxied.client() as client:
         answer = await ask(proxied, "/somewhere", client)
         assert (answer.status_code, answer.headers["content-type"]) == (502, "text/html")

@@ -34,7 +34,9 @@ async def url(slow: Slow) -> AsyncIterator[str]:
 
 @pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
 @pytest.mark.parametrize("breaks", [True, False], ids=["the upstream breaks off", "the client hangs up"])
-async def test_what_the_client_has_is_noted(breaks: bool, body: Any, slow: Slow, url: str, tmp_path: Path) -> None:
+async def test_the_client_s_part_of_the_answer_is_noted(
+    breaks: bool, body: Any, slow: Slow, url: str, tmp_path: Path
+) -> None:
     slow.breaks = breaks
     async with Proxied(tmp_path, url) as proxied, asyncio.timeout(10):
         await proxied.tools("get_weather")

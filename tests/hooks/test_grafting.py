@@ -67,7 +67,7 @@ async def test_a_session_without_a_toolset_is_not_touched(headers: dict[str, str
 
 
 @pytest.mark.parametrize(("given", "after"), [("gzip", "gzip"), (None, None)])
-async def test_what_the_filter_leaves_out_is_as_if_there_were_no_toolset(
+async def test_requests_outside_the_filter_are_treated_as_without_a_toolset(
     given: str | None, after: str | None, make: Make
 ) -> None:
     hooks = make(filter="~hq x-grafted")
@@ -119,7 +119,7 @@ async def test_a_request_whose_compression_is_not_what_it_says_passes(hooks: Hoo
 
 
 @pytest.mark.parametrize("status", [201, 203, 206])
-async def test_whatever_clients_take_for_an_answer_is_one(status: int, hooks: Hooks) -> None:
+async def test_everything_that_clients_take_for_an_answer_is_captured(status: int, hooks: Hooks) -> None:
     for url, content, kind in (
         (STREAM, SSE, "text/event-stream"),
         (f"https://{GOOGLE}{PATH}", document(CALL, finishReason="STOP"), "application/json"),
@@ -239,7 +239,7 @@ async def test_events_that_vanish_are_no_empty_chunks(hooks: Hooks) -> None:
     ("status", "kind"),
     [(400, "application/json"), (503, "text/event-stream"), (404, "application/json")],
 )
-async def test_what_is_no_answer_of_a_model_is_not_looked_at(status: int, kind: str, hooks: Hooks) -> None:
+async def test_a_response_that_is_no_model_s_answer_is_not_read(status: int, kind: str, hooks: Hooks) -> None:
     flow = await hooks.ask(request(STREAM, ASKED))
     made = response(SSE, kind)
     made.status_code = status

@@ -13,7 +13,7 @@ _MUCH = b"x" * 8_000_000
 
 
 @pytest.mark.parametrize("reads", [True, False])
-async def test_what_waits_in_the_process_is_not_the_client_s_before_the_system_has_taken_it(reads: bool) -> None:
+async def test_buffered_bytes_are_not_handed_over_before_the_system_has_them(reads: bool) -> None:
     ours, theirs = socket.socketpair()
     _, writer = await asyncio.open_connection(sock=ours)
     reader, client = await asyncio.open_connection(sock=theirs)

@@ -172,7 +172,7 @@ def test_a_mitmproxy_that_is_made_in_another_way_is_noticed_at_the_start(
         importlib.reload(live)
 
 
-async def test_what_the_service_repeats_of_the_handshake_is_neither_shown_nor_stored(
+async def test_secrets_of_the_handshake_that_the_service_repeats_are_neither_shown_nor_stored(
     socket: Callable[..., Socket], hooks: Hooks
 ) -> None:
     key = "key-of-a-client-7311"

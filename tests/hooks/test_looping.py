@@ -75,7 +75,7 @@ class Noted(LoopServer):
         "not understood",
     ],
 )
-async def test_what_may_lead_to_calls_that_the_proxy_runs_goes_to_a_loop(
+async def test_requests_that_may_lead_to_calls_of_the_proxy_go_to_a_loop(
     looping: Hooks, path: str, body: bytes, policy: dict[str, str], diverted: bool
 ) -> None:
     await looping.store.put_policy("default", Policy.model_validate(policy))

@@ -262,7 +262,7 @@ def kept() -> list[object]:
 
 @pytest.mark.usefixtures("uncollected")
 @pytest.mark.parametrize("kills", [False, True], ids=["answers", "kills"])
-async def test_of_flows_that_another_addon_answers_nothing_is_kept(start: Start, model: Model, kills: bool) -> None:
+async def test_nothing_is_kept_of_flows_that_another_addon_answers(start: Start, model: Model, kills: bool) -> None:
     before = len(kept())
     proxied = await start(late=[Answers(kills=kills)])
     async with proxied.client() as client:
@@ -287,7 +287,7 @@ async def test_of_flows_that_another_addon_answers_nothing_is_kept(start: Start,
     ],
     ids=["JSON", "a stream", "an interaction that says no status"],
 )
-async def test_of_loops_that_have_ended_nothing_is_kept(start: Start, model: Model, path: str, body: Json) -> None:
+async def test_nothing_is_kept_of_loops_that_have_ended(start: Start, model: Model, path: str, body: Json) -> None:
     before = len(kept())
     proxied = await start()
     async with proxied.client() as client:
@@ -382,7 +382,7 @@ async def test_a_kept_connection_that_closes_as_it_is_used_again_is_not_seen(
     [{(1, 1): b""}, {(1, 2): b"HTTP/1.1 200 OK\r\nconte"}],
     ids=["a new connection", "a head that has begun"],
 )
-async def test_whatever_else_closes_is_an_error(
+async def test_any_other_closed_connection_is_an_error(
     start: Start, model: Model, closes: dict[tuple[int, int], bytes]
 ) -> None:
     proxied = await start()

@@ -28,7 +28,7 @@ ASKED = {"role": "user", "parts": [{"text": "weather"}]}
     "options", [{"client_tools": "keep"}, {"delivery": "passthrough"}, {"placeholder": "Ran {turn_id}"}]
 )
 @pytest.mark.parametrize("url", [VERTEX.format("v1"), VERTEX.format("v1beta1"), f"https://{GOOGLE}{PATH}"])
-async def test_what_was_sent_is_what_a_replay_with_the_same_options_sends(
+async def test_a_replay_with_the_same_options_sends_the_same_requests(
     url: str, options: dict[str, str], make: Make, tmp_path: Path
 ) -> None:
     path = tmp_path / "chat.mitm"
@@ -62,7 +62,7 @@ async def test_what_was_sent_is_what_a_replay_with_the_same_options_sends(
 
 @pytest.mark.parametrize("own", [[], ["read_file"], ["get_weather"], ["get_weather", "get_weather_g2"]])
 @pytest.mark.parametrize("builtins", [[], [{"googleSearch": {}}]])
-async def test_what_went_upstream_with_tools_that_were_kept_goes_up_the_same_again(
+async def test_a_replay_with_kept_tools_sends_the_same_requests(
     own: list[str], builtins: list[Json], tmp_path: Path
 ) -> None:
     """As mitmproxy writes it, and as later rounds of a loop are: the session's tools are in it already."""

@@ -85,7 +85,7 @@ async def test_the_user_of_a_tunnel_is_the_session_of_all_that_comes_through_it(
 
 
 @pytest.mark.parametrize("url", [f"https://{GOOGLE}/v1beta/models", "http://example.com/"])
-async def test_what_is_said_to_the_proxy_alone_is_taken_off_other_requests_too(url: str, make: Make) -> None:
+async def test_headers_for_the_proxy_are_removed_from_other_requests_too(url: str, make: Make) -> None:
     headers = {"X-Graft-Session": "ann", "Proxy-Authorization": BASIC, "x-other": "stays"}
     hooks = make()
     flow = await hooks.ask(request(url, headers=headers, method="GET"))
@@ -203,7 +203,7 @@ async def test_other_hosts_are_not_redirected(make: Make) -> None:
     assert hooks.onward(await hooks.ask(request(f"https://aiplatform.googleapis.com{VERTEX}"))) is None
 
 
-async def test_what_other_addons_made_of_a_url_decides_where_it_goes(make: Make) -> None:
+async def test_a_url_that_other_addons_changed_decides_the_destination(make: Make) -> None:
     hooks = make(redirect=[f"{GOOGLE}=http://127.0.0.1:9"])
     flow = await hooks.ask(request())
     flow.request.host = "elsewhere.example"
@@ -237,7 +237,7 @@ async def test_the_control_apis_address_is_refused(
 
 
 @pytest.mark.parametrize(("host", "refused"), [("192.0.2.7", True), ("192.0.2.8", False), ("[2001:db8::7]", True)])
-async def test_where_it_listens_everywhere_every_address_of_this_machine_is_its(
+async def test_every_address_of_this_machine_is_its_own_if_it_listens_everywhere(
     host: str, refused: bool, make: Make, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Probe(socket.socket):

@@ -102,7 +102,7 @@ async def exchanged_with(addon: object) -> tuple[Outgoing | Received, Received |
     return sent, got, watched
 
 
-async def test_what_a_flow_holds_is_what_is_sent() -> None:
+async def test_the_request_of_a_shadow_flow_is_sent() -> None:
     def edit(flow: http.HTTPFlow) -> None:
         flow.request.method = "PUT"
         flow.request.url = "http://elsewhere.test:81/p?q=1"
@@ -122,7 +122,7 @@ async def test_a_body_that_an_addon_compresses_is_sent_compressed() -> None:
     assert dict(sent.headers)[b"content-encoding"] == b"gzip"
 
 
-async def test_what_an_answer_holds_is_what_the_loop_gets() -> None:
+async def test_the_response_of_a_shadow_flow_is_what_the_loop_gets() -> None:
     def edit(flow: http.HTTPFlow) -> None:
         assert flow.response is not None
         flow.response.status_code = 201

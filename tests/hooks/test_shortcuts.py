@@ -149,7 +149,7 @@ def test_a_method_of_a_script_is_left_in_place() -> None:
     assert not shortcut.take()
 
 
-def test_what_is_not_there_is_no_shortcut() -> None:
+def test_a_missing_method_has_no_shortcut() -> None:
     for name in ("mitmproxy.none:Hook.args", "mitmproxy.hooks:Hook.none", "mitmproxy.hooks:Hook.__init__"):
         assert not Shortcut(lambda own: own, "written for this", name).take()
 

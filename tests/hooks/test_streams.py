@@ -78,7 +78,7 @@ def test_an_answer_goes_through_the_scripts_stages_and_the_addons_own(
     assert not ended_whole(flow)
 
 
-def test_what_comes_before_a_stream_is_done_when_it_begins() -> None:
+def test_work_before_a_stream_is_done_when_it_begins() -> None:
     begun: list[http.HTTPFlow] = []
     flow = flow_of()
     stream_through(flow, Marks(b"o"), begun.append)
@@ -116,7 +116,7 @@ def test_an_answer_that_has_to_come_whole_goes_through_them_whole(
 
 
 @pytest.mark.parametrize("early", [True, False])
-def test_of_a_callable_that_fails_nothing_is_shown(early: bool, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_callable_that_fails_shows_nothing(early: bool, caplog: pytest.LogCaptureFixture) -> None:
     def fails(data: bytes) -> bytes:
         raise ValueError("on purpose")
 

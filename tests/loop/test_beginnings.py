@@ -66,7 +66,7 @@ async def other_chat(proxy: Proxy, surface: str, *texts: str) -> None:
 
 @pytest.mark.parametrize("framing", STREAMS)
 @pytest.mark.parametrize("surface", SURFACES)
-async def test_what_the_client_has_of_one_round(sender: Proxy, framing: Framing, surface: str) -> None:
+async def test_beginnings_of_one_round(sender: Proxy, framing: Framing, surface: str) -> None:
     sender.upstream(Scripted(wrapped(surface, says("Done."), says(" I"), asyncio.Event())))
     await begin(sender, framing, surface, b" I")
     for text in ("Done.", "Done. I"):
@@ -78,7 +78,7 @@ async def test_what_the_client_has_of_one_round(sender: Proxy, framing: Framing,
 
 @pytest.mark.parametrize("framing", STREAMS)
 @pytest.mark.parametrize("surface", SURFACES)
-async def test_what_the_client_has_of_several_rounds(sender: Proxy, framing: Framing, surface: str) -> None:
+async def test_beginnings_of_several_rounds(sender: Proxy, framing: Framing, surface: str) -> None:
     step = wrapped(surface, says("O"), says("K. "), says(call("send"), finish="STOP"))
     sender.upstream(Scripted(step, wrapped(surface, says("Do"), says("ne."), asyncio.Event())))
     await begin(sender, framing, surface, b"ne.")

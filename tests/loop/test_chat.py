@@ -216,7 +216,7 @@ async def test_a_toolset_s_built_in_tools_are_left_out_with_a_warning(
 
 @pytest.mark.usefixtures("tools")
 @STREAMS
-async def test_what_is_no_chat_completion_is_passed_on_with_a_warning(
+async def test_a_body_that_is_no_chat_completion_passes_with_a_warning(
     proxy: Proxy, stream: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert TARGET is not None

@@ -173,7 +173,7 @@ async def test_an_error_of_a_later_round_reaches_the_client(
 @pytest.mark.parametrize(
     "body", [encode([google_error(400)]), b"<html>no", b""], ids=["Google's, in a list", "not JSON", "empty"]
 )
-async def test_whatever_an_error_looks_like_a_stream_ends_with_one_that_clients_read(
+async def test_a_stream_ends_with_a_readable_error_for_any_upstream_error(
     ready: Proxy, framing: Framing, body: bytes
 ) -> None:
     ready.upstream(Scripted(STEP, refusal(400, body)))
@@ -246,7 +246,7 @@ async def test_an_answer_whose_encoding_cannot_be_undone_is_an_error(
 
 @pytest.mark.parametrize("framing", list(Framing))
 @pytest.mark.parametrize("status", [204, 302, 304])
-async def test_what_is_neither_an_answer_nor_an_error_is_an_error_in_a_later_round(
+async def test_a_status_that_is_neither_answer_nor_error_is_an_error_in_a_later_round(
     ready: Proxy, framing: Framing, status: int
 ) -> None:
     elsewhere = {"location": "http://elsewhere.example"}
@@ -261,7 +261,9 @@ async def test_what_is_neither_an_answer_nor_an_error_is_an_error_in_a_later_rou
 
 @pytest.mark.parametrize("framing", list(Framing))
 @pytest.mark.parametrize("status", [204, 302])
-async def test_what_is_neither_is_the_client_s_in_the_first_round(ready: Proxy, framing: Framing, status: int) -> None:
+async def test_a_status_that_is_neither_answer_nor_error_reaches_the_client_in_the_first_round(
+    ready: Proxy, framing: Framing, status: int
+) -> None:
     ready.upstream(Scripted(httpx2.Response(status, content=b"")))
     runner, _ = await ready.prepare([user("x")], framing)
     head, *body = [out async for out in runner.output()]

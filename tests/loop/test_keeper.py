@@ -118,7 +118,7 @@ async def test_a_call_that_could_not_be_ended_is_ended_later(full: Proxy) -> Non
     assert [one.status for one in await full.calls()] == [Status.EXPIRED]
 
 
-async def test_what_is_left_at_the_end_is_tried_once_more(full: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unstored_answers_are_tried_once_more_at_the_end(full: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keeper, "_FIRST_PAUSE", 3600)
     failing(full, float("inf"))
     full.upstream(Scripted([says(call("send"), finish="STOP")], ANSWER))

@@ -43,7 +43,9 @@ def refusal(*delays: object, kind: str = "type.googleapis.com/google.rpc.RetryIn
     ids=str,
 )
 @pytest.mark.parametrize("status", [429, 503])
-def test_what_a_refusal_asks_for_is_waited(status: int, header: str | None, body: Any, pause: float | None) -> None:
+def test_the_pause_that_a_refusal_asks_for_is_observed(
+    status: int, header: str | None, body: Any, pause: float | None
+) -> None:
     headers = [(b"content-type", b"x")] + ([] if header is None else [(b"Retry-After", header.encode())])
     raw = body if isinstance(body, bytes) else encode(body)
     for attempt in (1, 2):

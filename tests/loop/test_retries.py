@@ -402,7 +402,7 @@ async def unread(proxy: Proxy, framing: Framing) -> Runner:
 
 @pytest.mark.parametrize("framing", list(Framing))
 @pytest.mark.parametrize("dies", [False, True], ids=["connection", "proxy"])
-async def test_of_a_complete_answer_that_was_not_handed_over_the_last_round_is_asked_for_again(
+async def test_the_last_round_of_an_undelivered_complete_answer_is_requested_again(
     sender: Proxy, framing: Framing, dies: bool
 ) -> None:
     upstream = sender.upstream(Scripted(STEP, ANSWER, ANSWER, STEP, ANSWER))

@@ -127,7 +127,7 @@ async def test_a_client_sees_the_last_prompt_and_all_output_and_the_usage_of_eac
 
 
 @pytest.mark.parametrize(("framing", "surface"), FORMS)
-async def test_where_calls_are_for_others_to_answer_a_placeholder_stands_for_them_and_nothing_runs(
+async def test_calls_that_others_answer_become_a_placeholder_and_nothing_runs(
     proxy: Proxy, gemini: StrictGemini, framing: Framing, surface: str
 ) -> None:
     proxy.tools.add("weather", weather)
@@ -287,7 +287,7 @@ async def test_several_candidates_that_nobody_asked_for_end_the_loop(
 
 
 @pytest.mark.parametrize("framing", list(Framing))
-async def test_of_too_many_calls_in_a_step_some_run_and_the_model_is_told_of_the_others(framing: Framing) -> None:
+async def test_some_of_too_many_calls_run_and_the_model_is_told_of_the_others(framing: Framing) -> None:
     proxy = Proxy(max_calls=3)
     proxy.tools.add("weather", weather)
     await proxy.open()

@@ -86,7 +86,7 @@ async def test_the_order_of_arguments_does_not_matter(proxy: Proxy) -> None:
 
 
 @pytest.mark.parametrize("change", ["replaced", "set anew", "deleted"])
-async def test_what_is_kept_goes_with_the_tools_that_it_came_from(proxy: Proxy, change: str) -> None:
+async def test_cached_results_are_dropped_with_their_tools(proxy: Proxy, change: str) -> None:
     proxy.tools.add("kept", returns(1), cache_ttl=1000)
     await proxy.open()
     other = {"name": "other", "description": "d"}
@@ -103,7 +103,7 @@ async def test_what_is_kept_goes_with_the_tools_that_it_came_from(proxy: Proxy, 
     assert proxy.tools.begun == ["kept", "kept"]
 
 
-async def test_what_is_kept_goes_with_a_session_for_which_nothing_was_set(proxy: Proxy) -> None:
+async def test_cached_results_are_dropped_with_a_session_without_settings(proxy: Proxy) -> None:
     proxy.tools.add("kept", returns(1), cache_ttl=1000)
     await proxy.open()
     for runs in (1, 2):
@@ -171,7 +171,7 @@ async def test_results_are_kept_for_as_long_as_the_rules_say(proxy: Proxy, monke
     assert [one.status for one in await proxy.calls()][:4] == [Status.DONE] * 4, "each call is recorded"
 
 
-async def test_what_is_kept_has_a_bound(proxy: Proxy) -> None:
+async def test_the_cache_of_results_is_bounded(proxy: Proxy) -> None:
     proxy.tools.add("kept", returns("x" * 1_000_000), cache_ttl=1000)
     await proxy.open()
     for n in range(70):

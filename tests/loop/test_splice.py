@@ -34,7 +34,7 @@ ANSWER = [says("done", finish="STOP", responseId="r2", usageMetadata=THEN)]
 
 
 @pytest.mark.parametrize("framing", [Framing.SSE, Framing.ARRAY])
-async def test_what_comes_before_the_first_call_passes_byte_for_byte(ready: Proxy, framing: Framing) -> None:
+async def test_events_before_the_first_call_pass_byte_for_byte(ready: Proxy, framing: Framing) -> None:
     first, odd = says("Let me "), b'{ "candidates": [ {"content": {"parts":[{"text": "see. "}], "role":"model"}} ] }'
     raw = sse_event(odd) if framing is Framing.SSE else b"\n,\r\n" + odd
     ready.upstream(Scripted([first, raw, says(call("lookup"), finish="STOP")], ANSWER))
@@ -62,7 +62,7 @@ async def test_an_answer_in_json_without_calls_is_the_bytes_that_upstream_sent(r
 
 @pytest.mark.parametrize("framing", list(Framing))
 @pytest.mark.parametrize("body", [b"<html>", b'{"error": {"code": 400}}', b'"text"'])
-async def test_what_is_no_answer_passes_as_it_came(ready: Proxy, framing: Framing, body: bytes) -> None:
+async def test_a_response_that_is_no_answer_passes_unchanged(ready: Proxy, framing: Framing, body: bytes) -> None:
     raw = {Framing.JSON: body, Framing.SSE: b"data: " + body + b"\r\n\r\n", Framing.ARRAY: b"[" + body}[framing]
     ready.upstream(Scripted([raw]))
     played = await ready.ask("x", framing=framing)
@@ -143,7 +143,7 @@ async def test_text_reaches_the_client_while_the_stream_goes_on(ready: Proxy) ->
 
 
 @pytest.mark.parametrize("framing", list(Framing))
-async def test_where_nothing_is_said_of_usage_the_client_is_told_nothing_of_it(ready: Proxy, framing: Framing) -> None:
+async def test_the_client_gets_no_usage_if_the_upstream_sends_none(ready: Proxy, framing: Framing) -> None:
     ready.upstream(Scripted([says("Wait. ", call("lookup"), finish="STOP")], [says("done", finish="STOP")]))
     played = await ready.ask("x", framing=framing)
     assert played.text == "Wait. done"
@@ -238,7 +238,7 @@ OWN = [{"functionDeclarations": [{"name": "own", "description": "d"}]}]
 
 
 @pytest.mark.parametrize("framing", list(Framing))
-async def test_of_a_mixed_step_the_client_sees_its_own_calls_and_the_others_run(proxy: Proxy, framing: Framing) -> None:
+async def test_in_a_mixed_step_the_client_sees_its_own_calls_and_the_others_run(proxy: Proxy, framing: Framing) -> None:
     free = asyncio.Event()
 
     async def slow() -> str:

@@ -17,7 +17,7 @@ def test_the_slope_is_that_of_the_line_that_fits_best(points: list[tuple[float, 
 
 
 @pytest.mark.parametrize("points", [[], [(1, 1)], [(2, 1), (2, 5)]])
-def test_what_has_no_slope_is_refused(points: list[tuple[float, float]]) -> None:
+def test_samples_without_a_slope_are_refused(points: list[tuple[float, float]]) -> None:
     with pytest.raises(ValueError, match="no slope"):
         least_squares(points)
 
@@ -27,7 +27,7 @@ def samples(memory: float = 0, descriptors: float = 0, tasks: float = 0) -> list
     return [Sample(n * 500, 1e8 + memory * n / 2, 30 + descriptors * n / 2, 13 + tasks * n / 2) for n in range(6)]
 
 
-def test_what_stays_within_its_limits_is_no_finding() -> None:
+def test_growth_within_the_limits_is_no_finding() -> None:
     assert findings(samples()) == []
     assert findings(samples(memory=3 * 2**20, descriptors=4, tasks=4)) == []
 
@@ -40,7 +40,7 @@ def test_what_stays_within_its_limits_is_no_finding() -> None:
         ({"tasks": 1000}, "tasks: 1000.0 tasks more per 1000 requests, and more than 5 are a leak"),
     ],
 )
-def test_what_grows_is_told_in_a_sentence(grown: dict[str, float], sentence: str) -> None:
+def test_growth_is_reported_in_a_sentence(grown: dict[str, float], sentence: str) -> None:
     assert findings(samples(**grown)) == [sentence]
 
 

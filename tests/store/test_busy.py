@@ -124,7 +124,7 @@ async def test_a_claim_that_waits_is_one_claim(store: SqliteStore) -> None:
     assert [call is None for call in claimed].count(False) == 1
 
 
-async def test_what_is_held_for_good_is_unavailable(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_database_that_stays_locked_is_unavailable(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_patience, "PATIENCE", 0.05)
     with another_program(store.path):
         for write in (store.ping(), store.put_policy("one", Policy()), save(store, "t1")):
@@ -157,9 +157,7 @@ async def test_after_one_wait_in_vain_nobody_waits_until_something_could_be_writ
         await store.put_policy("one", Policy())
 
 
-async def test_those_that_wait_at_the_same_time_give_up_together(
-    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_concurrent_waiters_give_up_together(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
     with another_program(store.path):
         first, second = (asyncio.ensure_future(store.put_policy(name, Policy())) for name in ("one", "two"))
         for _ in range(20):
@@ -172,7 +170,7 @@ async def test_those_that_wait_at_the_same_time_give_up_together(
     assert [type(outcome) for outcome in outcomes] == [StoreBusy] * 3
 
 
-async def test_where_nothing_can_be_awaited_a_write_fails_at_once(store: SqliteStore) -> None:
+async def test_a_write_that_cannot_wait_fails_at_once(store: SqliteStore) -> None:
     with another_program(store.path):
         with pytest.raises(StoreBusy, match="locked"):
             run_now(store.put_policy("one", Policy()))

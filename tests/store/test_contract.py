@@ -41,7 +41,7 @@ async def test_closing_twice_is_fine_and_a_closed_store_is_unavailable(store: St
             await attempt
 
 
-async def test_what_is_older_than_the_ttl_expires_and_the_rest_stays(store: Store, clock: Clock) -> None:
+async def test_records_older_than_the_ttl_expire_and_the_rest_stay(store: Store, clock: Clock) -> None:
     now = clock.now
     cached = CachedTools(session="one", cached_content="cachedContents/1", names={}, created_at=now)
     await store.put_toolset("one", Toolset())

@@ -48,7 +48,7 @@ async def test_an_answer_is_taken_once_and_again_once_it_has_broken_off_again(st
         assert [await try_take(store), await try_take(store)] == ["r1", None]
 
 
-async def test_of_two_that_ask_at_once_one_takes_the_answer(store: Store) -> None:
+async def test_one_of_two_concurrent_callers_takes_the_answer(store: Store) -> None:
     await answered(store)
     await store.mark_not_handed_over("one", "r1")
     found = await asyncio.gather(*(try_take(store, proxy=f"p{number}") for number in range(4)))

@@ -198,7 +198,7 @@ async def test_a_call_cannot_be_answered_through_another_session(store: Store) -
     assert (await store.answer("one", "c-t1", result=1))[1] is True
 
 
-async def test_of_two_that_answer_at_once_one_wins(store: Store) -> None:
+async def test_one_of_two_concurrent_answers_wins(store: Store) -> None:
     await save(store, "t1")
     outcomes = await asyncio.gather(
         *(store.answer("one", "c-t1", result=number) for number in range(3)), return_exceptions=True

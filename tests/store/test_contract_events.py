@@ -78,7 +78,7 @@ async def test_an_event_id_holds_the_epoch_of_the_store(store: Store) -> None:
 
 
 @pytest.mark.parametrize("cursor", ["", "x", "-1", "1.5", "event1", "9" * 30, "²", "abc-", "abc-x", "-1-1"])
-async def test_what_is_no_event_id_is_refused(store: Store, cursor: str) -> None:
+async def test_an_invalid_event_id_is_refused(store: Store, cursor: str) -> None:
     with pytest.raises(BadCursor):
         await store.events(after=cursor)
 
@@ -86,7 +86,7 @@ async def test_what_is_no_event_id_is_refused(store: Store, cursor: str) -> None
 # --- waiting --------------------------------------------------------------------------------------------------
 
 
-async def test_who_waits_for_a_call_gets_it_as_soon_as_it_is_another(store: Store, clock: Clock) -> None:
+async def test_a_waiter_for_a_call_gets_it_as_soon_as_it_changes(store: Store, clock: Clock) -> None:
     call = await save(store, "t1", call=WORKERS)
     other = await save(store, "t2", call=WORKERS)
     async with asyncio.timeout(SOON):
@@ -138,7 +138,7 @@ async def test_a_waiter_is_not_woken_by_what_happens_to_others(store: Store, mon
         task.cancel()
 
 
-async def test_who_waits_for_a_call_that_goes_is_told_so(store: Store, clock: Clock) -> None:
+async def test_a_waiter_for_a_deleted_call_is_told_so(store: Store, clock: Clock) -> None:
     async with asyncio.timeout(SOON):
         for end in (lambda: store.delete_session("one"), store.expire):
             call = await save(store, "t1", created_at=clock.now)
@@ -152,7 +152,7 @@ async def test_who_waits_for_a_call_that_goes_is_told_so(store: Store, clock: Cl
         await store.wait_call(call, 0)
 
 
-async def test_who_waits_to_claim_is_woken_when_a_call_can_be_claimed(store: Store) -> None:
+async def test_a_waiting_claimer_is_woken_by_a_claimable_call(store: Store) -> None:
     async def changes(change: Callable[[], Coroutine[Any, Any, Any]]) -> bool:
         waiting = asyncio.ensure_future(store.wait_claimable("one", WEATHER, 60))
         await turns_of_the_loop()
@@ -174,7 +174,7 @@ async def test_who_waits_to_claim_is_woken_when_a_call_can_be_claimed(store: Sto
         assert await changes(lambda: store.put_toolset("one", Toolset()))
 
 
-async def test_who_waits_to_claim_is_woken_when_a_lease_runs_out(store: Store) -> None:
+async def test_a_waiting_claimer_is_woken_by_the_end_of_a_lease(store: Store) -> None:
     store.clock = store.uptime = asyncio.get_running_loop().time
     await save(store, "t1", call=WORKERS)
     await store.claim("one", WEATHER, lease=0.05, worker="w")
@@ -184,7 +184,7 @@ async def test_who_waits_to_claim_is_woken_when_a_lease_runs_out(store: Store) -
         assert await store.wait_claimable("one", WEATHER, 0.01) is False, "its lease is longer than the time"
 
 
-async def test_who_follows_gets_the_events_of_its_session_as_they_happen(store: Store) -> None:
+async def test_a_follower_gets_the_events_of_its_session_as_they_happen(store: Store) -> None:
     start = await store.last_event_id()
     async with asyncio.timeout(SOON), asyncio.TaskGroup() as group:
         any_session = [group.create_task(store.follow(None, start, 60)) for _ in range(3)]

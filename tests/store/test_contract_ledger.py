@@ -34,7 +34,7 @@ async def test_a_turn_comes_back_as_it_was_saved(store: Store) -> None:
     assert (await store.turns("one")).items == [turn]
 
 
-async def test_what_a_caller_does_to_its_documents_afterwards_changes_nothing_here(store: Store) -> None:
+async def test_later_changes_of_a_caller_s_documents_change_nothing_in_the_store(store: Store) -> None:
     args = {"city": ["Oslo"]}
     toolset = Toolset(declarations=[{"name": "f"}])
     call = a_call(args=args)
@@ -97,7 +97,7 @@ async def test_a_call_of_another_turn_or_session_is_refused_and_nothing_is_writt
     assert await store.events(after=None) == []
 
 
-async def test_what_json_cannot_hold_is_refused_and_nothing_is_written(store: Store) -> None:
+async def test_a_value_that_json_cannot_hold_is_refused_and_nothing_is_written(store: Store) -> None:
     good, bad = a_call("c1"), a_call("c2", args={"text": "\ud800"})
     with pytest.raises(ValueError, match="surrogates"):
         await store.save_turn(a_turn("t1", "one", good, bad), [good, bad], [b"key"])
@@ -147,7 +147,7 @@ async def test_look_up_takes_a_whole_history_at_once(store: Store) -> None:
     assert found.calls.keys() == {"c-t0", "c-t17", "c-t8999"}
 
 
-async def test_of_equal_keys_the_delivered_turns_come_first_and_then_the_newest(store: Store) -> None:
+async def test_delivered_turns_of_equal_keys_come_first_and_then_the_newest(store: Store) -> None:
     for turn_id, delivered in {"t1": True, "t2": False, "t3": True, "t4": False}.items():
         await save(store, turn_id, keys=[b"key"], delivered=delivered, created_at=1e6 - int(turn_id[1]))
     assert (await store.look_up("one", keys=[b"key"])).by_key == {b"key": ["t3", "t1", "t4", "t2"]}
@@ -155,7 +155,7 @@ async def test_of_equal_keys_the_delivered_turns_come_first_and_then_the_newest(
     assert (await store.look_up("one", keys=[b"key"])).by_key == {b"key": ["t3", "t2", "t1", "t4"]}
 
 
-async def test_of_very_many_equal_keys_the_best_are_given(store: Store) -> None:
+async def test_the_best_of_very_many_equal_keys_are_given(store: Store) -> None:
     for number in range(MATCHES + 4):
         await save(store, f"t{number}", keys=[b"key"], delivered=number == 0)
     found = await store.look_up("one", keys=[b"key"])
@@ -187,7 +187,7 @@ async def test_binding_leaves_out_the_turns_that_it_cannot_be(store: Store) -> N
     assert await store.bind("one", b"user", [b"b"]) == "t3"
 
 
-async def test_of_two_that_bind_at_once_one_gets_the_turn(store: Store) -> None:
+async def test_one_of_two_concurrent_binders_gets_the_turn(store: Store) -> None:
     await save(store, "t1", user_key=b"user")
     got = await asyncio.gather(*(store.bind("one", b"user", [b"key%d" % n]) for n in range(3)))
     assert sorted(got, key=str) == [None, None, "t1"]
@@ -336,7 +336,7 @@ async def test_keys_are_known_for_as_long_again_when_their_turns_have_expired(st
     assert not await store.delete_session("one"), "nothing is left"
 
 
-async def test_what_writes_concern_is_told(store: Store) -> None:
+async def test_changes_name_the_turns_and_keys_of_writes(store: Store) -> None:
     if store.revision("one") is None:
         pytest.skip("other processes write as well")
 

@@ -95,7 +95,7 @@ async def test_a_call_is_found_by_its_id_and_known_in_its_session_alone(store: S
 # --- workers that are lost ------------------------------------------------------------------------------------
 
 
-async def test_what_is_left_of_a_lease_is_told_in_seconds(store: Store, clock: Clock) -> None:
+async def test_the_rest_of_a_lease_is_given_in_seconds(store: Store, clock: Clock) -> None:
     await born(store, "t1", released=True)
     assert await store.lease_left("one", "c-t1") is None
     await claim(store, lease=30.0)

@@ -70,7 +70,7 @@ async def test_a_response_comes_back_as_it_was_added(store: Store) -> None:
     assert await store.response("one", "r2") == bare, "nothing in them is not none"
 
 
-async def test_what_a_caller_does_to_its_documents_afterwards_changes_nothing_here(store: Store) -> None:
+async def test_later_changes_of_a_caller_s_documents_change_nothing_in_the_store(store: Store) -> None:
     content, document, part, tools = {"parts": [{"text": "a"}]}, {"id": "r1"}, a_part(), {"a": 1}
     response = a_response(contents=[content], document=document, calls={"c": part}, tools=tools)
     before = response.model_copy(deep=True)
@@ -109,7 +109,7 @@ async def test_an_id_that_is_taken_is_refused_and_nothing_is_changed(store: Stor
     assert await store.given_calls("one", ["c"]) == {}
 
 
-async def test_what_json_cannot_hold_is_refused_and_nothing_is_written(store: Store) -> None:
+async def test_a_value_that_json_cannot_hold_is_refused_and_nothing_is_written(store: Store) -> None:
     bad = {"text": "\ud800"}
     for response in (a_response(document=bad), a_response(tools=bad), a_response(calls={"c": bad})):
         with pytest.raises(ValueError, match="surrogates"):
@@ -208,7 +208,7 @@ async def test_a_conversation_that_is_gone_is_not_made_anew_by_who_goes_on_with_
         await store.add_response(a_response("r2", "r1", conversation="chat"), head="r1")
 
 
-async def test_of_two_that_move_a_conversation_on_at_once_one_does(store: Store) -> None:
+async def test_one_of_two_concurrent_writers_moves_the_conversation(store: Store) -> None:
     await chat(store, "r1", name="chat")
     both = [store.add_response(a_response(f"r{n}", "r1", conversation="chat"), head="r1") for n in (2, 3)]
     outcomes = await asyncio.gather(*both, return_exceptions=True)
@@ -228,7 +228,7 @@ async def test_a_conversation_may_begin_in_the_middle_of_another(store: Store) -
     [a_response("r2", "r1"), a_response("r2", None, conversation="chat"), a_response("r2", "r0", conversation="chat")],
     ids=["no conversation", "follows none", "follows another"],
 )
-async def test_who_moves_a_conversation_on_follows_its_head(store: Store, response: Response) -> None:
+async def test_a_response_that_moves_a_conversation_follows_its_head(store: Store, response: Response) -> None:
     await chat(store, "r0", "r1", name="chat")
     with pytest.raises(ValueError, match="moves no conversation on from r1"):
         await store.add_response(response, head="r1")
@@ -288,7 +288,7 @@ async def test_a_response_that_nothing_needs_is_deleted_with_its_calls(store: St
     assert await there(store, "r1") == "r1"
 
 
-async def test_what_others_follow_loses_its_document_and_keeps_its_place(store: Store) -> None:
+async def test_a_deleted_response_that_others_follow_keeps_its_place(store: Store) -> None:
     await chat(store, "r1", "r2", "r3")
     await store.delete_response("one", "r2")
     assert await there(store, "r1", "r2", "r3") == "r1 (r2) r3"
@@ -309,7 +309,7 @@ async def test_with_the_last_that_follows_go_those_that_were_kept_for_it(store: 
     assert await there(store, "r1") == ""
 
 
-async def test_what_another_branch_needs_is_kept(store: Store) -> None:
+async def test_responses_that_another_branch_needs_are_kept(store: Store) -> None:
     await chat(store, "r1", "r2", "r3")
     await store.add_response(a_response("r4", "r2"))
     for response_id in ("r1", "r2", "r3"):
@@ -356,7 +356,7 @@ async def test_a_response_that_was_added_can_be_taken_back(store: Store, documen
         await store.response("one", "r1")
 
 
-async def test_what_follows_a_response_that_is_taken_back_keeps_its_history(store: Store) -> None:
+async def test_responses_after_a_withdrawn_one_keep_their_history(store: Store) -> None:
     more: Any = {"session": "one", "created_at": store.clock()}
     await store.add_response(Response(response_id="r1", conversation="chat", **more))
     await store.add_response(Response(response_id="r2", previous="r1", conversation="fork", document={}, **more))
@@ -505,7 +505,7 @@ async def outcome(store: Store, clock: Clock, step: tuple[Any, ...]) -> list[obj
 
 @settings(max_examples=50, deadline=None)
 @given(steps=STEPS)
-def test_whatever_is_done_every_backend_says_the_same(
+def test_all_backends_give_the_same_results_for_any_operations(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[Any, ...]]
 ) -> None:
     folder: Path = tmp_path_factory.mktemp("alike")

@@ -58,14 +58,14 @@ async def test_an_answer_is_taken_over_once_and_again_once_it_has_broken_off_aga
         assert [await try_take(store), await try_take(store)] == ["t1", None]
 
 
-async def test_of_two_that_are_sent_again_at_once_one_takes_over(store: Store) -> None:
+async def test_one_of_two_concurrent_retries_takes_over(store: Store) -> None:
     await answering(store)
     await store.mark_broken_off("one", "t1")
     found = await asyncio.gather(*(try_take(store, proxy=f"p{number}") for number in range(4)))
     assert sorted(found, key=str) == [None, None, None, "t1"]
 
 
-async def test_what_is_still_being_made_is_not_taken_over(store: Store) -> None:
+async def test_an_answer_in_progress_is_not_taken_over(store: Store) -> None:
     await answering(store)
     assert await try_take(store) is None
 
@@ -99,7 +99,7 @@ async def test_a_turn_that_is_delivered_is_told_before_a_newer_one_that_is_not(s
     assert (await store.look_up("one", keys=[b"said"])).by_key[b"said"] == ["t1", "t2"]
 
 
-async def test_what_is_gone_is_not_delivered(store: Store) -> None:
+async def test_a_deleted_turn_is_not_delivered(store: Store) -> None:
     await answering(store)
     assert await store.mark_delivered("two", "t1") is False
     await store.delete_session("one")
@@ -132,7 +132,7 @@ async def test_another_request_takes_nothing_over(store: Store, session: str, ke
     assert await try_take(store, session=session, key=key) is None
 
 
-async def test_what_never_was_or_broke_off_before_does_not_break_off(store: Store, clock: Clock) -> None:
+async def test_an_unknown_turn_and_one_that_broke_off_before_do_not_break_off(store: Store, clock: Clock) -> None:
     assert await store.mark_broken_off("one", "t1") is False
     await answering(store)
     assert await store.mark_broken_off("two", "t1") is False
@@ -250,7 +250,7 @@ async def test_the_revision_changes_as_an_answer_breaks_off_and_is_taken_over(st
         assert len(set(revisions)) == 3
 
 
-async def test_what_is_gone_is_not_taken_over(store: Store, clock: Clock) -> None:
+async def test_a_deleted_turn_is_not_taken_over(store: Store, clock: Clock) -> None:
     for end in ("delete", "expire"):
         await answering(store, created_at=clock.now)
         await store.mark_broken_off("one", "t1")

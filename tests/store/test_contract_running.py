@@ -61,7 +61,7 @@ async def test_a_claim_takes_the_oldest_pending_call_of_the_tools_and_leases_it(
     assert await claim(store, session="none") is None
 
 
-async def test_of_claimers_at_once_each_call_goes_to_one(store: Store) -> None:
+async def test_each_call_goes_to_one_of_several_concurrent_claimers(store: Store) -> None:
     for number in range(3):
         await save(store, f"t{number}")
     found = await asyncio.gather(*(claim(store, f"w{number}") for number in range(5)))
@@ -267,7 +267,7 @@ async def test_a_denied_call_is_final_and_says_so(store: Store, reason: str, err
     assert await claim(store) is None
 
 
-async def test_what_does_not_wait_for_a_decision_takes_none(store: Store) -> None:
+async def test_a_call_that_waits_for_no_decision_accepts_none(store: Store) -> None:
     await save(store, "never")
     await save(store, "expired")
     await store.ask_approval("one", "c-expired", loop_id="loop")
@@ -280,7 +280,7 @@ async def test_what_does_not_wait_for_a_decision_takes_none(store: Store) -> Non
         await store.ask_approval("one", "c-expired", loop_id="loop")
 
 
-async def test_of_two_that_decide_at_once_one_wins(store: Store) -> None:
+async def test_one_of_two_concurrent_decisions_wins(store: Store) -> None:
     await save(store, "t1")
     await store.ask_approval("one", "c-t1", loop_id="loop")
     outcomes = await asyncio.gather(
@@ -336,7 +336,7 @@ async def test_settling_is_denying_or_expiring(store: Store, status: Status) -> 
     assert await store.call("one", "c-t1") == call
 
 
-async def test_what_runs_calls_asks_for_calls_that_are_there(store: Store) -> None:
+async def test_methods_that_run_calls_refuse_unknown_calls(store: Store) -> None:
     for attempt in (
         store.renew("one", "c1", "w1", 1.0),
         store.start("one", "c1", loop_id="loop"),

@@ -68,7 +68,7 @@ async def test_a_snapshot_holds_the_revision_of_the_ledger(store: Store) -> None
     assert snapshot.revision != 0
 
 
-async def test_what_is_written_to_a_version_is_written_to_no_other(store: Store) -> None:
+async def test_a_write_to_one_version_changes_no_other(store: Store) -> None:
     with pytest.raises(VersionChanged) as changed:
         await store.put_policy("one", Policy(), if_version=3)
     assert changed.value.current == 0
@@ -90,7 +90,7 @@ async def test_what_is_written_to_a_version_is_written_to_no_other(store: Store)
     assert await store.delete_session("one", if_version=0) is False
 
 
-async def test_of_two_that_write_to_one_version_one_does(store: Store) -> None:
+async def test_one_of_two_writers_of_a_version_wins(store: Store) -> None:
     session = await store.put_policy("one", Policy())
     outcomes = await asyncio.gather(
         *(store.put_policy("one", Policy(max_rounds=n), if_version=session.version) for n in (1, 2, 3)),

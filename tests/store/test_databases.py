@@ -104,7 +104,7 @@ async def test_calls_that_are_open_get_an_owner(store: SqliteStore) -> None:
     assert await store.lease_left("work", "call_of_worker") == 0, "its worker was lost"
 
 
-async def test_what_was_left_by_loops_that_are_gone_is_settled(store: SqliteStore) -> None:
+async def test_calls_of_loops_that_are_gone_are_settled(store: SqliteStore) -> None:
     settled = {call.call_id: call.status for call in await store.settle_lost()}
     assert settled == dict.fromkeys(
         ["call_pending", "call_waiting", "call_approved", "call_of_loop", "call_of_worker", "call_live"], Status.EXPIRED

@@ -102,7 +102,7 @@ async def test_all_that_wait_share_a_flush(store: SqliteStore, disk: Disk) -> No
     assert disk.begun <= 2
 
 
-async def test_who_gives_up_waiting_ends_the_flush_for_nobody_else(store: SqliteStore, disk: Disk) -> None:
+async def test_a_waiter_that_gives_up_ends_the_flush_for_nobody_else(store: SqliteStore, disk: Disk) -> None:
     await store.put_policy("one", Policy())
     disk.free.clear()
     impatient, patient = (asyncio.ensure_future(store.sync()) for _ in range(2))
@@ -144,7 +144,7 @@ async def test_a_disk_that_fails_is_told_to_all_that_wait_and_from_then_on(store
     await store.sync()
 
 
-async def test_what_was_there_when_the_store_was_opened_is_safe(store: SqliteStore, disk: Disk) -> None:
+async def test_records_from_before_the_opening_are_on_disk(store: SqliteStore, disk: Disk) -> None:
     await store.put_policy("one", Policy())
     await store.close()
     await store.open()

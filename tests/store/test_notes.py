@@ -134,7 +134,7 @@ async def test_many_notes_are_written_at_once(store: SqliteStore) -> None:
     assert written(store) == MANY
 
 
-async def test_whatever_is_written_takes_the_notes_along(store: SqliteStore) -> None:
+async def test_every_write_takes_the_notes_along(store: SqliteStore) -> None:
     await store.save_plain("one", [b"key"])
     await store.put_policy("two", Policy())
     assert (written(store), waiting_bytes(store)) == (1, 0)

@@ -453,7 +453,7 @@ def start(path: Path, mode: str) -> subprocess.Popen[str]:
     return process
 
 
-async def test_what_was_acknowledged_survives_a_kill(path: Path) -> None:
+async def test_acknowledged_writes_survive_a_kill(path: Path) -> None:
     with start(path, "write") as process:
         assert process.stdout
         acknowledged = [int(process.stdout.readline()) for _ in range(300)]
@@ -540,7 +540,7 @@ async def test_a_reader_needs_a_database_and_makes_none(tmp_path: Path, path: Pa
 # --- while it runs --------------------------------------------------------------------------------------------
 
 
-async def test_what_sqlite_raises_is_unavailable_and_the_transaction_is_undone(store: SqliteStore, path: Path) -> None:
+async def test_an_error_of_sqlite_is_unavailable_and_undoes_the_transaction(store: SqliteStore, path: Path) -> None:
     await fill(store)
     last = await store.last_event_id()
     # A trigger stands for a disk that is full in the middle of a transaction.

@@ -433,7 +433,7 @@ def test_a_call_without_an_end_is_complete_when_the_interaction_is() -> None:
 
 
 @pytest.mark.parametrize("hidden", [True, False])
-def test_such_a_call_of_the_client_goes_out_before_the_end(hidden: bool) -> None:
+def test_an_incomplete_call_of_the_client_goes_out_before_the_end(hidden: bool) -> None:
     speaks = wire(stream=True)
     *begun, _ = call(0, OWN)
     through(speaks, [created(), *begun])

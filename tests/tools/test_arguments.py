@@ -72,7 +72,7 @@ def test_a_schema_that_has_changed_is_read_anew() -> None:
     assert check(schema, {}) == []
 
 
-def test_what_is_wrong_with_a_schema_is_said_with_its_place() -> None:
+def test_an_error_in_a_schema_is_reported_with_its_place() -> None:
     assert schema_problem(json.dumps(SCHEMA)) is None
     problem = schema_problem('{"properties": {"a": {"type": "strnig"}}}')
     assert problem is not None

@@ -51,7 +51,7 @@ async def ended(call: Stubborn) -> None:
             await asyncio.sleep(0)
 
 
-async def test_what_a_call_returns_or_raises_is_the_caller_s() -> None:
+async def test_the_caller_gets_the_call_s_result_or_error() -> None:
     async def answers() -> int:
         return 3
 
@@ -65,7 +65,7 @@ async def test_what_a_call_returns_or_raises_is_the_caller_s() -> None:
 
 
 @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt("3")])
-async def test_what_would_end_the_event_loop_is_an_error_of_the_tool(error: BaseException) -> None:
+async def test_an_exit_that_would_end_the_event_loop_is_an_error_of_the_tool(error: BaseException) -> None:
     async def exits() -> None:
         raise error
 

@@ -30,7 +30,7 @@ async def test_a_function_runs_beside_the_loop_in_a_daemon_thread(pool: DaemonPo
     assert thread.daemon
 
 
-async def test_what_it_raises_is_raised(pool: DaemonPool) -> None:
+async def test_the_function_s_error_is_raised(pool: DaemonPool) -> None:
     with pytest.raises(ZeroDivisionError):
         await pool.run(lambda: 1 / 0)
     with pytest.raises(RuntimeError, match="StopIteration"):
@@ -38,7 +38,7 @@ async def test_what_it_raises_is_raised(pool: DaemonPool) -> None:
 
 
 @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt("3"), GeneratorExit("3")])
-async def test_what_would_end_the_event_loop_is_raised_as_a_tool_error(pool: DaemonPool, error: BaseException) -> None:
+async def test_an_exit_that_would_end_the_event_loop_is_a_tool_error(pool: DaemonPool, error: BaseException) -> None:
     def fails() -> None:
         raise error
 

@@ -132,7 +132,7 @@ async def test_an_answer_is_json_or_text(server: Server, executor: HttpExecutor,
         *("broken gzip", "too large", "too large when unpacked", "redirect", "redirect nowhere"),
     ],
 )
-async def test_of_a_failure_the_origin_and_the_status_are_told_and_nothing_that_may_be_secret(
+async def test_a_failure_names_origin_and_status_and_nothing_that_may_be_secret(
     server: Server, executor: HttpExecutor, response: bytes | None, words: str, retryable: bool
 ) -> None:
     server.answers = [response]

@@ -146,7 +146,7 @@ async def odd() -> AsyncIterator[Odd]:
 
 @pytest.mark.parametrize("everything", [False, True])
 @pytest.mark.parametrize("bad", BAD)
-async def test_of_a_server_over_http_the_origin_and_the_status_are_told(
+async def test_errors_of_a_server_over_http_name_origin_and_status(
     odd: Odd, bad: str, everything: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     url = f"http://user:secret@127.0.0.1:{odd.port}/secret?key=secret"
@@ -197,7 +197,7 @@ async def test_a_schema_that_cannot_be_read_leaves_its_tool_out(
     assert ("the tool 't' is left out: inputSchema: properties.a." in caplog.text) is not is_usable
 
 
-async def test_what_a_server_may_say_is_bounded(odd: Odd, caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_messages_of_a_server_are_bounded(odd: Odd, caplog: pytest.LogCaptureFixture) -> None:
     schema = {"type": "object"}
     odd.tools = [{"name": f"t{n}", "inputSchema": schema} for n in range(30)]
     odd.tools[3]["description"] = "x" * 3000

@@ -25,7 +25,7 @@ async def test_lines_and_last_words_come() -> None:
     assert await lines_of(script) == ["one", " two \ufffd", "the end"]
 
 
-async def test_what_is_too_much_is_left_out() -> None:
+async def test_too_many_lines_are_left_out() -> None:
     lines = await lines_of("import sys; sys.stderr.write('x\\n' * 30000 + 'y' * 100000)")
     assert len(lines) < 5000
     assert any(line.endswith("more lines)") for line in lines)

@@ -109,7 +109,7 @@ def test_a_tool_that_cannot_be_used_is_left_out_with_its_field(bad: mcp_types.To
         (None, "number 1", "Input should be a valid dictionary or instance of Tool"),
     ],
 )
-def test_what_is_no_tool_is_taken_out_of_a_listing(entry: Any, name: str, why: str) -> None:
+def test_invalid_tools_are_removed_from_a_listing(entry: Any, name: str, why: str) -> None:
     reported: list[tuple[str, str]] = []
     fine = {"name": "fine", "inputSchema": {"type": "object"}}
     result = {"tools": [fine, entry, {**fine, "more": 1}], "nextCursor": "c"}
@@ -129,7 +129,7 @@ def test_the_sdk_is_not_shown_what_results_have_to_fit() -> None:
 
 
 @pytest.mark.parametrize("result", [{"content": []}, {"tools": "all"}, {"tools": []}, None, 3])
-def test_what_is_no_listing_is_left_alone(result: Any) -> None:
+def test_a_result_that_is_no_listing_is_unchanged(result: Any) -> None:
     before = copy.deepcopy(result)
     drop_invalid_tools(result, lambda *_: pytest.fail("nothing is left out"))
     assert result == before

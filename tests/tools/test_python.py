@@ -124,7 +124,7 @@ FAILING = '''
         ("cancelled", "was cancelled from within", False),
     ],
 )
-async def test_whatever_a_function_raises_is_an_error_for_the_model(
+async def test_every_exception_of_a_function_is_an_error_for_the_model(
     tools_file: Write, name: str, kind: str, words: str, retryable: bool
 ) -> None:
     async with PythonSource(tools_file(FAILING)) as source:
@@ -142,9 +142,7 @@ async def test_any_exception_is_retryable_where_retries_are_asked_for(tools_file
     assert raised.value.retryable
 
 
-async def test_where_it_was_raised_is_logged_for_the_author(
-    tools_file: Write, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_the_traceback_is_logged_for_the_author(tools_file: Write, caplog: pytest.LogCaptureFixture) -> None:
     path = tools_file(FAILING)
     async with PythonSource(path) as source:
         with caplog.at_level(logging.WARNING), pytest.raises(ToolError):

@@ -30,7 +30,7 @@ class Read:
             self.under_way -= 1
 
 
-async def test_what_is_asked_for_while_the_list_is_read_is_read_once_more() -> None:
+async def test_a_request_during_a_read_leads_to_one_more_read() -> None:
     read = Read()
     refresher = Refresher(read, "tools")
     for _ in range(3):
@@ -71,7 +71,7 @@ async def test_a_reading_that_fails_is_a_warning_and_the_next_one_is_made(caplog
     assert [record.getMessage() for record in caplog.records] == ["the tools of x stay unchanged: no list"]
 
 
-async def test_who_reads_it_otherwise_is_not_disturbed() -> None:
+async def test_other_readers_are_not_disturbed() -> None:
     read = Read()
     refresher = Refresher(read, "tools")
     async with refresher.lock:

@@ -86,7 +86,7 @@ async def test_patterns_are_those_of_json_schema(checks: SchemaChecks, pattern: 
 
 
 @pytest.mark.parametrize("value", [{"a": 10**5000}, {"a": object()}])
-async def test_what_cannot_be_written_is_not_checked_and_does_not_fit(checks: SchemaChecks, value: Any) -> None:
+async def test_a_value_that_cannot_be_encoded_does_not_fit(checks: SchemaChecks, value: Any) -> None:
     assert "cannot be checked" in (await checks.problems({}, value))[0]
 
 

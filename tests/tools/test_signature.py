@@ -109,7 +109,7 @@ def test_descriptions_come_from_the_docstring_in_any_style(function: Callable[..
     }
 
 
-def test_what_a_field_says_of_itself_stands() -> None:
+def test_a_field_s_own_description_is_kept() -> None:
     def function(a: Annotated[int, Field(ge=1, description="own")], b: int = Field(3, le=9)) -> None:
         """Do.
 
@@ -309,7 +309,7 @@ def renamed() -> None:
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )
-def test_what_cannot_be_a_tool_is_named_with_file_line_function_and_parameter(
+def test_a_function_that_cannot_be_a_tool_is_named_with_file_line_and_parameter(
     function: Callable[..., Any], words: str
 ) -> None:
     with pytest.raises(SourceError) as raised:

@@ -42,7 +42,7 @@ JSON = {"Content-Type": "application/json"}
         ("PATCH", JSON, b"", 400, None),
     ],
 )
-async def test_what_must_not_come_in_is_refused_with_a_problem(
+async def test_forbidden_requests_are_refused_with_a_problem(
     client: httpx2.AsyncClient,
     method: str,
     headers: dict[str, str],
@@ -80,7 +80,7 @@ async def test_a_refusal_for_want_of_a_token_says_how_to_give_one(client: httpx2
         {"Authorization": "bearer a-token-for-tests"},
     ],
 )
-async def test_what_may_come_in_does(client: httpx2.AsyncClient, headers: dict[str, str]) -> None:
+async def test_permitted_requests_come_in(client: httpx2.AsyncClient, headers: dict[str, str]) -> None:
     assert (await client.get(PATH, headers=headers)).status_code == 200
 
 

@@ -141,7 +141,7 @@ async def test_an_answer_that_does_not_fit_changes_nothing(
 
 
 @pytest.mark.parametrize("body", [b'{"result": NaN}', b'{"result": 1e999}', b'{"result": "\\ud800"}', b"\xff", b"["])
-async def test_what_is_no_json_is_refused(client: httpx2.AsyncClient, capture: Any, body: bytes) -> None:
+async def test_a_body_that_is_no_json_is_refused(client: httpx2.AsyncClient, capture: Any, body: bytes) -> None:
     await capture("c1")
     answer = await client.post(f"{CALL}/result", content=body, headers={"Content-Type": "application/json"})
     assert answer.status_code == 400

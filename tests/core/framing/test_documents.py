@@ -88,19 +88,19 @@ def test_members_of_an_object_inside_a_body() -> None:
         b"[" * 100_000,
     ],
 )
-def test_what_is_no_object_or_names_a_key_twice_is_malformed(data: bytes) -> None:
+def test_a_value_that_is_no_object_or_repeats_a_key_is_malformed(data: bytes) -> None:
     with pytest.raises(Malformed):
         members(data)
 
 
 @pytest.mark.parametrize("data", [b"", b"{}", b"[1", b"[1,]"])
-def test_what_is_no_array_is_malformed(data: bytes) -> None:
+def test_a_value_that_is_no_array_is_malformed(data: bytes) -> None:
     with pytest.raises(Malformed):
         elements(data, 0, len(data))
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"nope", b"1e999", b"[" * 100_000])
-def test_what_is_no_json_is_malformed(data: bytes) -> None:
+def test_invalid_json_is_malformed(data: bytes) -> None:
     with pytest.raises(Malformed):
         decode(data)
 

@@ -247,7 +247,7 @@ def test_the_toolsets_built_ins_join_the_clients_functions_and_are_hidden() -> N
         ({}, "gemini-imagery", False),
     ],
 )
-def test_what_excludes_functions(config: Any, model: str, cannot: bool) -> None:
+def test_requests_that_exclude_functions(config: Any, model: str, cannot: bool) -> None:
     assert cannot_use_functions(None if config is None else encode(config), model) is cannot
 
 
