@@ -142,7 +142,7 @@ class Grafter:
                 outcome.exchange.proxy_id = self.owners.proxy_id
             return outcome
         except Malformed as error:
-            self.warn(f"a {target.surface} {target.operation} request was passed on as it came: {error}")
+            self.warn(f"a {target.surface} {target.operation} request was passed on unchanged: {error}")
             return Forward(body)
         except StoreUnavailable as error:
             return self.failure_outcome(target, body, error)

@@ -426,7 +426,7 @@ class AnswerMachine:
         answer = self.reading.answer
         if answer is not None:
             for name in answer.unfinished_calls:
-                yield Warn(f"{_CUT_SHORT} {name}: those that came were taken")
+                yield Warn(f"{_CUT_SHORT} {name}: the received part was used")
             if answer.continuation_token is not None:
                 yield self._paused(answer, answer.continuation_token)
         yield from self._ended(outcome)

@@ -28,7 +28,7 @@ async def record(grafter: Grafter, machine: AnswerMachine, effect: Effect) -> li
                 grafter.warn(text)
             case Mistake(error, passed=True):
                 grafter.metrics.error("graft")
-                grafter.warn(f"an answer was passed on as it came: {type(error).__name__}: {error}")
+                grafter.warn(f"an answer was passed on unchanged: {type(error).__name__}: {error}")
             case Mistake(error):
                 grafter.failed(error)
     except StoreUnavailable as error:

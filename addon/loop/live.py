@@ -79,7 +79,7 @@ class LiveSession:
         try:
             return self._apply(self._live.from_client(frame))
         except Malformed as error:
-            self.grafter.warn(f"a Live frame was passed on as it came: {error}")
+            self.grafter.warn(f"a Live frame was passed on unchanged: {error}")
             self._live.record_unchanged(frame)
             return frame.data
         except TooMuchHeld:
@@ -174,7 +174,7 @@ class LiveSession:
 
     async def _refuse(self, live_step: LiveStep) -> None:
         """The model calls tools repeatedly without answering: run no more calls until its next turn."""
-        error = f"called {live_step.number} times in one turn without an answer: answer with what there is"
+        error = f"called {live_step.number} times in one turn without an answer: answer with the results so far"
         for call in live_step.calls:
             await self._store_answer(call.call_id, error=error)
             self._send_response(call.call_id, response_of(None, error))

@@ -159,7 +159,7 @@ async def test_check_names_what_is_wrong(store: SqliteStore) -> None:
 
 @pytest.mark.parametrize("words", [b"Oslo", b"get_weather", b"x" * 500, b"turn.created"])
 @pytest.mark.parametrize("count", [1, 4])
-async def test_what_can_be_read_is_recovered(
+async def test_readable_records_are_recovered(
     store: SqliteStore, tmp_path: Path, words: bytes, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(care, "_MAX_NUMBER", 4096)  # tried if the last number is unknown
@@ -203,7 +203,7 @@ async def test_numbers_that_were_given_are_not_given_again(store: SqliteStore) -
     assert (await store.put_toolset("one", None)).version > max(version, number)
 
 
-async def test_what_the_log_holds_is_recovered_and_the_log_goes_aside(store: SqliteStore, tmp_path: Path) -> None:
+async def test_records_in_the_log_are_recovered_and_the_log_is_moved_aside(store: SqliteStore, tmp_path: Path) -> None:
     await fill(store)
     (tmp_path / "copy").mkdir()
     copy = tmp_path / "copy" / "graft.db"
@@ -224,7 +224,7 @@ async def test_a_store_in_use_is_not_recovered(store: SqliteStore) -> None:
         care.recover(store.path)
 
 
-async def test_what_is_no_database_any_more_is_left_alone(store: SqliteStore, tmp_path: Path) -> None:
+async def test_a_file_that_is_no_longer_a_database_is_left_alone(store: SqliteStore, tmp_path: Path) -> None:
     await fill(store, 1)
     await store.close()
     store.path.write_bytes(b"\0" * 4096)

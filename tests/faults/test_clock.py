@@ -189,7 +189,7 @@ async def test_a_restart_within_the_hour_is_no_step(make: Callable[[str], Store]
         machine.ahead += 50 * 60
 
 
-async def test_what_was_written_by_a_clock_that_was_behind_does_not_expire_for_it(
+async def test_records_from_a_clock_that_was_behind_do_not_expire_early(
     make: Callable[[str], Store], machine: Machine
 ) -> None:
     store = make("sqlite")

@@ -61,7 +61,7 @@ async def test_a_file_that_goes_while_it_is_used_is_noticed_and_nothing_more_is_
 
 
 @pytest.mark.parametrize("method", ["sync", "hold"])
-async def test_what_is_acknowledged_and_the_upkeep_notice_it_too(store: SqliteStore, path: Path, method: str) -> None:
+async def test_acknowledgements_and_the_upkeep_notice_it_too(store: SqliteStore, path: Path, method: str) -> None:
     os.unlink(path)
     with pytest.raises(StoreUnavailable, match="was deleted or replaced"):
         await (store.sync() if method == "sync" else store.hold("p", 1.0))

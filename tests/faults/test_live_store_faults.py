@@ -101,7 +101,7 @@ async def hooks_of(store: FaultyStore, folder: Path, policy: str) -> AsyncIterat
 
 
 @pytest.mark.parametrize("policy", ["fail", "pass"])
-async def test_what_the_model_of_a_live_connection_was_told_is_stored_wherever_the_store_fails(
+async def test_answers_in_a_live_connection_are_stored_wherever_the_store_fails(
     policy: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.DEBUG, "toolgraft")  # what was said before is told there alone

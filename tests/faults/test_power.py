@@ -80,7 +80,7 @@ async def test_results_at_the_same_time_share_a_flush(proxy: Proxy) -> None:
 
 
 @pytest.mark.parametrize("proxy", ["process"], indirect=True)
-async def test_what_survives_the_process_alone_is_not_flushed(proxy: Proxy) -> None:
+async def test_files_that_need_to_survive_only_the_process_are_not_flushed(proxy: Proxy) -> None:
     assert {await proxy.answer(number) for number in range(COUNT)} == {0}
 
 
@@ -137,7 +137,7 @@ async def test_lines_of_the_audit_log_share_a_flush(
     assert len(log.path.read_bytes().splitlines()) == COUNT
 
 
-async def test_what_cannot_be_flushed_to_the_audit_log_is_not_done(
+async def test_an_action_whose_audit_line_cannot_be_flushed_is_not_done(
     proxy: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = AuditLog(proxy, tmp_path, monkeypatch)
@@ -154,7 +154,7 @@ async def test_what_cannot_be_flushed_to_the_audit_log_is_not_done(
     assert log.order[-1] == "done"
 
 
-async def test_whoever_leaves_before_the_line_is_safe_has_done_nothing(
+async def test_a_caller_that_leaves_before_the_line_is_flushed_has_done_nothing(
     proxy: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log, begun, may_end = AuditLog(proxy, tmp_path, monkeypatch), asyncio.Event(), threading.Event()

@@ -103,7 +103,9 @@ async def test_an_optional_field_that_does_not_fit_is_as_if_it_was_never_set(sto
 
 
 @pytest.mark.parametrize("field", ["approval", "owner", "released", "status", "redeliver"])
-async def test_what_decides_whether_a_call_runs_is_not_guessed(store: SqliteStore, path: Path, field: str) -> None:
+async def test_fields_that_decide_whether_a_call_runs_are_not_guessed(
+    store: SqliteStore, path: Path, field: str
+) -> None:
     change(path, "call", lambda record: {**record, field: "perhaps"}, "call_id = 'c-t1'")
     await store.open()
     with pytest.raises(UnknownCall, match="cannot be read"):

@@ -238,7 +238,7 @@ async def test_an_addon_that_cannot_be_imported_ends_the_start(load: Load, monke
     assert error.getMessage().startswith("toolgraft cannot be loaded: ImportError: No module named 'msgspec'. Start it")
 
 
-def test_what_serve_leaves_open_is_as_the_configuration_file_says(tmp_path: Path) -> None:
+def test_options_that_serve_does_not_set_follow_the_configuration_file(tmp_path: Path) -> None:
     """As mitmproxy's `main` does it: what `--set` gives, then config.yaml, then flags."""
     (tmp_path / "config.yaml").write_text('mode: ["regular@9000"]\nlisten_host: 0.0.0.0\n')
     options = Options()

@@ -39,7 +39,7 @@ def check_told(contents: list[Document], *, times: int = 1, ran: bool = True) ->
     ("policy", "faults"), [("fail", [NO_SPACE, BUSY, UNFORESEEN, SLOW]), ("pass", [NO_SPACE, UNFORESEEN])]
 )
 @pytest.mark.parametrize("kind", KINDS)
-async def test_what_was_answered_is_in_the_next_turn_wherever_the_store_fails(
+async def test_every_answer_is_in_the_next_turn_wherever_the_store_fails(
     kind: type[Chat], policy: str, faults: list[Fault], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG, "toolgraft")  # what was said before is told there alone

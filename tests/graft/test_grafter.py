@@ -429,7 +429,7 @@ async def test_bytes_that_are_not_understood_go_on_untouched_with_one_warning(
         assert isinstance(outcome, Forward)
         assert outcome.body is body
         assert outcome.exchange is None
-    assert sum("passed on as it came" in record.message for record in caplog.records) == 1
+    assert sum("passed on unchanged" in record.message for record in caplog.records) == 1
 
 
 # --- the ledger --------------------------------------------------------------------------------------------------

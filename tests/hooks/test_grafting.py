@@ -108,7 +108,7 @@ async def test_a_body_that_is_no_object_passes_with_one_warning(
         flow = await hooks.ask(request(body=body))
         assert flow.request.content == body
         assert await hooks.answer(flow, response(b"fine")) == b"fine"
-    assert len([record for record in caplog.records if "passed on as it came" in record.getMessage()]) == 1
+    assert len([record for record in caplog.records if "passed on unchanged" in record.getMessage()]) == 1
 
 
 async def test_a_request_whose_compression_is_not_what_it_says_passes(hooks: Hooks) -> None:

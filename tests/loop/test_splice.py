@@ -329,7 +329,7 @@ async def test_an_answer_that_cannot_be_taken_in_passes_as_it_came(
     odd = [says("done", finish="STOP", continuationToken="makes it looked at")]
     ready.upstream(Scripted(odd))
     assert (await ready.ask("x", framing=framing)).documents == odd
-    assert "passed on as it came: TypeError" in caplog.text
+    assert "passed on unchanged: TypeError" in caplog.text
 
 
 @pytest.mark.parametrize("framing", list(Framing))

@@ -85,7 +85,7 @@ async def test_idle_connections_give_way_to_new_ones(connections: Connections, p
                 await reader.read()
 
 
-async def test_where_none_is_idle_a_new_one_is_refused(connections: Connections) -> None:
+async def test_a_new_connection_is_refused_if_none_is_idle(connections: Connections) -> None:
     polls = [await connections.open(POLL) for _ in range(8)]
     assert await status(await connections.open(ASK)) == b"503"
     assert not any(poll.at_eof() for poll in polls)
@@ -296,7 +296,7 @@ async def test_an_idle_client_of_the_proxy_gives_way_to_a_new_one(state: str, tm
         assert not any(reader.at_eof() for reader in busy)
 
 
-async def test_where_no_client_of_the_proxy_is_idle_a_new_one_is_closed(tmp_path: Path) -> None:
+async def test_a_new_client_of_the_proxy_is_closed_if_none_is_idle(tmp_path: Path) -> None:
     async with clients_of(tmp_path, max_connections="8") as clients:
         busy = [await clients.open(state) for state in IN_USE * 2]
         new = await clients.open("nothing", refused=True)
@@ -313,7 +313,7 @@ def connections_of(proxied: Proxied) -> ProxyConnections:
     return next(part for part in proxied.addon.parts if isinstance(part, ProxyConnections))
 
 
-async def test_where_descriptors_have_run_out_there_is_one_warning(
+async def test_there_is_one_warning_if_descriptors_have_run_out(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     loop = asyncio.get_running_loop()

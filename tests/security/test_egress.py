@@ -119,7 +119,7 @@ async def test_a_list_of_hosts_leaves_out_all_others(endpoint: Endpoint) -> None
     assert endpoint.count == 1
 
 
-async def test_what_answers_at_a_second_address_is_called_there(
+async def test_an_endpoint_that_answers_at_its_second_address_is_called_there(
     monkeypatch: pytest.MonkeyPatch, endpoint: Endpoint
 ) -> None:
     resolves(monkeypatch, ["127.0.0.2", "127.0.0.1"])

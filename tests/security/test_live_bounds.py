@@ -152,7 +152,7 @@ async def test_another_websocket_is_not_held_to_it(proxied: Proxied, service: Se
 
 @pytest.mark.parametrize("proxied", ["tools"], indirect=True)
 @pytest.mark.parametrize("message", [AUDIO, '{"realtimeInput": {}}'], ids=["long", "many"])
-async def test_what_is_held_back_while_the_model_waits_is_bounded(
+async def test_the_input_held_back_while_the_model_waits_is_bounded(
     proxied: Proxied, service: Service, message: str
 ) -> None:
     service.says = [CALL]
@@ -167,7 +167,7 @@ async def test_what_is_held_back_while_the_model_waits_is_bounded(
     assert "graft_max_event" in reason
 
 
-async def test_of_the_messages_of_a_long_connection_the_newest_are_kept(
+async def test_the_newest_messages_of_a_long_connection_are_kept(
     proxied: Proxied, service: Service, watcher: Seen
 ) -> None:
     async with await opened(proxied) as client:

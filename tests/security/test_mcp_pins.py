@@ -127,7 +127,7 @@ async def test_a_tool_that_its_server_calls_destructive_asks_for_approval(server
             assert {tool.name for tool in await source.list_tools() if tool.rules.approval} == approved, rules
 
 
-def test_what_is_accepted_is_what_was_looked_at(tmp_path: Path) -> None:
+def test_exactly_the_shown_version_is_accepted(tmp_path: Path) -> None:
     pins = Pins(tmp_path / "pins.json", write_file)
     key = pins.add("files")
     assert pins.add("files") == "files#2"
@@ -149,7 +149,7 @@ def test_a_file_of_pins_that_cannot_be_read_stops_the_start(tmp_path: Path, text
         Pins(path, write_file)
 
 
-async def test_what_cannot_be_kept_is_not_accepted(tmp_path: Path) -> None:
+async def test_a_pin_that_cannot_be_stored_is_not_accepted(tmp_path: Path) -> None:
     def full(path: Path, text: str) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 

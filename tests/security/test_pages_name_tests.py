@@ -75,5 +75,5 @@ def test_every_attacker_has_a_table() -> None:
         ("tests/security/test_gone.py::test_every_attacker_has_a_table", False),
     ],
 )
-def test_what_is_gone_is_noticed(named: str, there: bool) -> None:
+def test_a_missing_test_is_noticed(named: str, there: bool) -> None:
     assert is_there(named) is there

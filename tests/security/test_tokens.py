@@ -165,7 +165,7 @@ async def test_each_operation_keeps_a_token_for_one_session_to_it(
     assert (await store.session("other"), await store.last_event_id()) == (before, last), "nothing was changed"
 
 
-async def test_where_a_request_names_no_session_the_token_s_is_meant(client: Client, capture: Capture) -> None:
+async def test_a_request_without_a_session_means_the_token_s(client: Client, capture: Capture) -> None:
     for session in ("mine", "other", "default"):
         await capture(f"call_{session}", session=session)
     token = bearer(await make(client, "read", session="mine"))
@@ -186,7 +186,7 @@ async def test_a_revoked_token_is_nobody_s_from_the_next_request_on(client: Clie
 
 
 @pytest.mark.parametrize("path", ["/v1/events", "/v1/calls"])
-async def test_what_waits_with_a_token_ends_when_it_is_revoked(
+async def test_requests_that_wait_with_a_revoked_token_end(
     path: str, app: ControlApp, client: Client, exchange: Callable[..., Exchange]
 ) -> None:
     made = await make(client, "read")
@@ -214,9 +214,7 @@ async def test_a_claim_of_a_token_that_is_revoked_gets_no_call(
     assert (await store.find_call("call_1")).status == "pending"
 
 
-async def test_what_is_made_and_revoked_elsewhere_counts_at_once(
-    client: Client, store: Store, settings: Settings
-) -> None:
+async def test_tokens_made_or_revoked_elsewhere_count_at_once(client: Client, store: Store, settings: Settings) -> None:
     other = create_app(store=store, settings=settings, token="other", metrics=Metrics(), version="1")
     transport = httpx2.ASGITransport(other)
     async with httpx2.AsyncClient(transport=transport, base_url=ADDRESS) as there:
@@ -227,7 +225,7 @@ async def test_what_is_made_and_revoked_elsewhere_counts_at_once(
 
 
 @pytest.mark.parametrize("change", [lambda t: t[:-1], lambda t: t + "x", lambda t: "tg_" + t, lambda t: t.upper()])
-async def test_what_is_like_a_token_is_none(change: Any, client: Client) -> None:
+async def test_a_string_that_resembles_a_token_is_none(change: Any, client: Client) -> None:
     made = await make(client, "admin")
     answer = await client.get("/v1/sessions", headers={"Authorization": f"Bearer {change(made['token'])}"})
     assert answer.status_code == 401
@@ -429,9 +427,7 @@ async def test_the_audit_log_says_which_token_did_what(client: Client, capture: 
     assert (settings.state / "audit.jsonl").stat().st_mode & 0o077 == 0
 
 
-async def test_what_was_refused_after_all_is_in_the_audit_log_too(
-    client: Client, capture: Capture, settings: Settings
-) -> None:
+async def test_a_later_refusal_is_in_the_audit_log_too(client: Client, capture: Capture, settings: Settings) -> None:
     await capture("call_1")
     assert (await client.post("/v1/calls/call_1/approve")).status_code == 409
     begun, refused = (json.loads(line) for line in (settings.state / "audit.jsonl").read_text().splitlines())
@@ -440,7 +436,7 @@ async def test_what_was_refused_after_all_is_in_the_audit_log_too(
 
 
 @pytest.mark.parametrize("kind", ["folder", "link"])
-async def test_what_cannot_be_logged_is_not_done(
+async def test_an_action_that_cannot_be_logged_is_not_done(
     kind: str, client: Client, capture: Capture, store: Store, settings: Settings
 ) -> None:
     await capture("call_1", approval="waiting", released=False)

@@ -51,7 +51,7 @@ async def test_a_session_belongs_to_its_user_unless_it_is_shared(
     assert hooks.route(flow) is None
 
 
-async def test_who_signed_in_is_the_user_whatever_the_tunnel_or_a_header_says(make: Make) -> None:
+async def test_the_user_who_signed_in_counts_whatever_a_tunnel_or_header_says(make: Make) -> None:
     hooks = make()
     proxy_headers = {"proxy-authorization": "Basic Ym9iOng="}  # bob:x
     tunnel = request(f"https://{GOOGLE}/", headers=proxy_headers, method="CONNECT")
@@ -66,7 +66,7 @@ async def test_who_signed_in_is_the_user_whatever_the_tunnel_or_a_header_says(ma
         assert "proxy-authorization" not in flow.request.headers
 
 
-async def test_where_nobody_signs_in_sessions_are_whoever_s_names_them(make: Make) -> None:
+async def test_without_sign_in_a_session_is_open_to_everyone_who_names_it(make: Make) -> None:
     hooks = make(session_access=["team=carol"])
     flow = await hooks.ask(request(headers={"x-graft-session": "team"}))
     assert hooks.route(flow) == ("developer", "team")
