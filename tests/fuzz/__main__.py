@@ -1,6 +1,6 @@
 """Feeds the proxy wrong bytes, and says what it did that it must never do: an error that nobody foresaw, a call of a
-grafted tool shown to a client, an answer that its own OpenAPI document does not know, an event loop held up for more
-than a tenth of a second."""
+grafted tool shown to a client, a turn that lacks what was answered before it, an answer that its own OpenAPI document
+does not know, an event loop held up for more than a tenth of a second."""
 
 import argparse
 import asyncio
