@@ -228,6 +228,22 @@ async def test_an_answer_is_the_client_s_when_the_operating_system_has_taken_it_
     assert begun(sender) == (2 if whole else 1)
 
 
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("path", PATHS)
+async def test_the_turn_of_a_stored_response_is_delivered_before_the_client_has_its_end(
+    sender: House, path: str, stream: bool
+) -> None:
+    """The conversation holds the turn, so a proxy that dies now leaves nothing to be continued."""
+    rounds(sender, stream=stream)
+    delivered: list[bool] = []
+
+    async def look() -> None:
+        delivered.extend(turn.delivered for turn in (await sender.store.turns("default")).items)
+
+    await Line(sender, look).post(path, asked(stream, "chat"))
+    assert delivered == [True]
+
+
 @pytest.mark.parametrize("path", PATHS)
 async def test_a_kept_answer_is_given_when_it_is_on_disk(
     sender: House, monkeypatch: pytest.MonkeyPatch, path: str

@@ -136,6 +136,8 @@ async def test_by_the_id_before_everything_else(store: Store) -> None:
     await kept(store, 1, [A, visible_turn])
     await kept(store, 2, [C, B])
     assert await found(store, [A, visible_turn, C]) == {1: [turn_id(2)]}
+    signed = model({**visible_turn["parts"][0], "thoughtSignature": "b3Ro"})
+    assert await found(store, [A, signed, C]) == {1: [turn_id(2)]}, "whatever else the client sends"
 
 
 async def test_a_record_that_lacks_a_call_is_told_with_it(store: Store) -> None:
@@ -292,6 +294,7 @@ async def test_after_an_edit_a_turn_is_known_by_its_own_words(store: Store) -> N
     assert await found(store, [*edited, SAID_SO, C]) == {3: [turn_id(1)]}
     assert await found(store, [*edited, DONE, C]) == {}
     assert await found(store, [*edited, SAID_SO, C, SAID_SO, C]) == {}, "it was said once"
+    assert await found(store, [A, B, ASKED, SAID_SO, C, SAID_SO, C]) == {3: [turn_id(1)]}, "and there"
     await plain(store, [MOVED, SAID_SO])
     assert await found(store, [*edited, SAID_SO, C]) == {}
     assert await missed(store, [*edited, SAID_SO, C]) == {SAID_SO["parts"][0]["text"]: Miss.PLAIN}
@@ -351,6 +354,27 @@ async def test_the_next_words_identify_no_turn_whose_record_lacks_its_history(st
     await kept(store, 1, chat[:4], pair=b"")
     await plain(store, chat)
     assert await found(store, [A, B, user("(edited)"), *chat[3:], C]) == {}
+
+
+async def test_what_was_said_next_tells_such_a_turn_if_the_question_before_it_has_not_changed(store: Store) -> None:
+    chat = [A, B, ASKED, DONE, YES, SAID_SO]
+    await kept(store, 1, chat[:4], pair=b"")
+    await plain(store, chat)
+    edited = [user("(edited)"), *chat[1:], C]
+    assert await found(store, edited) == {3: [turn_id(1)]}
+    await plain(store, [C, B, ASKED, DONE])
+    assert await found(store, edited) == {}, "another answer to the same question had no calls"
+
+
+async def test_a_turn_without_calls_behind_a_known_one_is_no_other_chat_s_whatever_follows_it(store: Store) -> None:
+    chat, other = [A, B, ASKED, SAID_SO, user("no"), DONE], [C, B, YES, DONE, *WEATHER]
+    await kept(store, 1, chat[:4])
+    await kept(store, 2, other[:4])
+    await plain(store, other)
+    mixed = [user("before"), B, *chat[2:], *WEATHER, C]
+    assert await found(store, mixed) == {3: [turn_id(1)], 5: [turn_id(2)]}
+    await plain(store, chat)
+    assert await found(store, mixed) == {3: [turn_id(1)]}
 
 
 async def test_a_turn_that_the_client_sends_twice_is_an_entry_once(store: Store) -> None:
@@ -443,6 +467,20 @@ async def test_a_turn_that_means_the_same_twice_in_one_chat_still_tells_what_fol
     assert set(await found(store, [*WEATHER, YES, DONE, C])) == {1, 3}
 
 
+async def test_what_follows_a_turn_is_forgotten_when_that_turn_means_two_things(store: Store) -> None:
+    """Also if the turn itself was remembered, and what follows it found later."""
+    await kept(store, 1, [*BOB, *WEATHER], args={"city": "Oslo"})
+    await kept(store, 2, [*BOB, *WEATHER], args={"city": "Oslo"})
+    await kept(store, 3, [*BOB, *WEATHER, YES, DONE], args={"to": "Bob"})
+    edited = [user("(edited)"), BOB[1], *WEATHER, YES]
+    first = read(edited)
+    assert [*await hits_of(store, first)] == [3]
+    second = parse(encode({"contents": [*edited, DONE, C]}), (), first.prefix())
+    assert [*await hits_of(store, second)] == [3, 5]
+    await store.answer("default", "call_1", result={"sky": "rain"})
+    assert [*await hits_of(store, second)] == [*await hits_of(store, read([*edited, DONE, C]))] == []
+
+
 async def test_a_placeholder_tells_what_is_around_it(store: Store) -> None:
     visible_turn = model(PLACEHOLDER.text(["f"], turn_id(1)))
     await kept(store, 1, [A, visible_turn])
@@ -497,6 +535,17 @@ async def test_marks_that_several_turns_have_tell_nothing(store: Store) -> None:
     keys = keys_of(store)
     await store.save_plain("default", [keys.mark(*mark) for mark in marks_of([model(call(signature="b3Ro"))])])
     assert await found(store, [A, model(call("own", signature="b3Ro")), C]) == {}
+
+
+@pytest.mark.parametrize("mark", [{"id": "call_0"}, {"signature": "c2ln"}])
+async def test_of_turns_with_the_same_history_a_mark_that_others_have_too_tells_which_it_is(
+    store: Store, mark: dict[str, str]
+) -> None:
+    visible = model(call("own"))
+    for n, (asked, marked) in enumerate(((A, mark), (A, {}), (C, mark)), 1):
+        true = model(call("own", **marked), call("f", args={"n": n}))
+        await kept(store, n, [asked, visible], true=true)
+    assert await found(store, [A, model(call("own", **mark)), C]) == {1: [turn_id(1)]}
 
 
 @pytest.mark.parametrize("mark", [{"id": "1"}, {"signature": "c2ln"}])
