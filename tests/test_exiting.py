@@ -1,4 +1,4 @@
-"""When a process is ended by force: while tasks or threads keep it, and not otherwise."""
+"""A process is ended by force only while tasks or threads keep it alive."""
 
 import asyncio
 import os

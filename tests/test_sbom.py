@@ -1,4 +1,4 @@
-"""scripts/sbom.py: what it lists is what the proxy needs, and a validator of CycloneDX takes it."""
+"""scripts/sbom.py lists the packages that the proxy needs, and a validator of CycloneDX accepts the list."""
 
 import json
 import re

@@ -1,7 +1,4 @@
-"""run_proxy.sh and run_tests.sh in a copy of the checkout, with interpreters, pip and uv that only pretend.
-
-The fakes are shell scripts; what they were told is in `Checkout.log`. Nothing is downloaded.
-"""
+"""run_proxy.sh and run_tests.sh in a copy of the checkout, with fake interpreters, pip and uv."""
 
 import json
 import os

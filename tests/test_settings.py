@@ -1,4 +1,4 @@
-"""The options: what fits, and what is refused in words."""
+"""The options: accepted values, and messages for refused ones."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The benchmarks run. What they measure is no matter for tests."""
+"""The benchmarks run. Their figures do not matter here."""
 
 import itertools
 import json

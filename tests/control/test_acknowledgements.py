@@ -1,4 +1,4 @@
-"""What the control API has acknowledged is on disk: its answer comes after a `sync` that began after the last write."""
+"""Every acknowledgement of the control API is on disk: it follows a `sync` that began after the last write."""
 
 from typing import Any
 

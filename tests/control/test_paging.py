@@ -1,4 +1,4 @@
-"""How a page is put together."""
+"""How a page is filled."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

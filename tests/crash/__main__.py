@@ -1,4 +1,4 @@
-"""Kill the proxy and its workers at random moments, and compare what is there with what was promised:
+"""Kill the proxy and its workers at random moments, and compare the result with the promises:
 `python -m tests.crash --kills 200 --seed 1`."""
 
 import argparse

@@ -1,6 +1,6 @@
-"""Who uses the proxy while it is killed: an actor plays until the proxy is gone, and recovers when it is back.
+"""The users of a proxy that is killed: an actor plays until the proxy is gone, and recovers when it is back.
 
-What an actor was told is what it holds the proxy to.
+The answers that an actor received are promises, which it checks afterwards.
 """
 
 import abc

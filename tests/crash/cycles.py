@@ -1,5 +1,5 @@
-"""One kill after the other: the actors play, something is killed at a random moment, and all is compared when the proxy
-is back."""
+"""One kill after the other: the actors play, something is killed at a random moment, and everything is checked when the
+proxy is back."""
 
 import threading
 import time

@@ -1,4 +1,4 @@
-"""Chats in other languages than Gemini's: chat completions, and Interactions, whose history the service keeps."""
+"""Chats in other formats than Gemini's: chat completions, and Interactions, whose history the service keeps."""
 
 import json
 from collections.abc import Sequence

@@ -1,9 +1,9 @@
-"""A power failure, simulated: of SQLite's log the disk keeps what was flushed, and of what was written after that some
-blocks and not others.
+"""A simulated power failure: the disk keeps the flushed part of SQLite's log, and only some blocks of what was written
+later.
 
-`watch` runs in the proxy, and copies each file that is flushed, as it was when that began. `cut` runs after the proxy
-was killed, and leaves the log as the disk would have it. The log is only appended to meanwhile: the proxy moves none of
-it into the database before it has grown to megabytes, and `cut` moves all of it.
+`watch` runs in the proxy, and copies each file as it is at the beginning of its flush. `cut` runs after the proxy was
+killed, and leaves the log as the disk would have it. Meanwhile the log is only appended to: the proxy moves none of it
+into the database before it has grown to megabytes, and `cut` moves all of it.
 """
 
 import os

@@ -1,5 +1,4 @@
-"""The processes of the crash harness: a strict local Gemini, a proxy, workers, an HTTP endpoint; and how they are
-killed and started again."""
+"""The processes of the crash harness: a strict local Gemini, a proxy, workers, an HTTP endpoint."""
 
 import json
 import os

@@ -1,8 +1,7 @@
-"""What tools did: each run of a tool appends a line to one file before its work, and another one after it.
+"""The runs of tools: each run appends a line to one file before its work, and another one after it.
 
-A line is written by one `write` to a file opened for appending, so a process that is killed leaves whole lines. Every
-call that the model makes carries a `mark` of its own among its arguments: a request that is repeated makes calls with
-the same marks.
+A line is written by one `write` to a file opened for appending, so a killed process leaves whole lines. Every call of
+the model has a `mark` of its own among its arguments; a repeated request makes calls with the same marks.
 """
 
 import asyncio

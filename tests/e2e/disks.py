@@ -1,5 +1,4 @@
-"""Disks of a test's own: small, and full or read-only when the test says so. Where nothing may be mounted, the test is
-skipped."""
+"""Small disks for a test, which become full or read-only on demand. The test is skipped if mounting is not allowed."""
 
 import subprocess
 from collections.abc import Iterator

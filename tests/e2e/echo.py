@@ -1,5 +1,5 @@
-"""A server that writes down what it is sent. As a model it calls `lookup` once in each conversation that asks for it,
-and always says `hush`."""
+"""A server that records its requests. As a model it calls `lookup` once in each conversation that asks for it, and
+always says `hush`."""
 
 import itertools
 import json

@@ -1,4 +1,4 @@
-"""A program in a terminal of its own, driven by what it shows and what is typed."""
+"""A program in a terminal of its own: tests read its screen and type."""
 
 import contextlib
 import fcntl

@@ -1,5 +1,5 @@
-"""Other addons of mitmproxy's, and scripts, around every kind of request: what a flow holds after its hooks is what
-goes upstream, and what the client gets."""
+"""Other addons and scripts around every kind of request: the content of a flow after its hooks goes upstream, and to
+the client."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""Compressed requests: whatever is rewritten goes upstream as what its headers say it is."""
+"""Compressed requests: a rewritten request goes upstream in the encoding that its headers name."""
 
 import gzip
 import json

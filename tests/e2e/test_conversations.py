@@ -1,5 +1,5 @@
-"""A conversation of three user turns with two placeholder steps, by every published client: what a chat sends next
-is checked on the strict server."""
+"""A conversation of three user turns with two placeholder steps, by every published client. The strict server checks
+the next requests."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor

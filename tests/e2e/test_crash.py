@@ -1,4 +1,4 @@
-"""Kills at random moments, with and without a power failure; `python -m tests.crash` does as many as it is told to."""
+"""Kills at random moments, with and without a power failure; `python -m tests.crash` does any number of them."""
 
 import secrets
 from pathlib import Path

@@ -1,5 +1,6 @@
-"""A disk that is full, or that becomes read-only, under a proxy that runs, and one that is read-only when it starts.
-What is not acknowledged is an error in the form of its API; what was acknowledged is there when the disk is well."""
+"""A disk that becomes full or read-only under a running proxy, and one that is read-only at the start. Without an
+acknowledgement there is an error in the form of the API; every acknowledged write is there when the disk works again.
+"""
 
 import json
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""A request of a front door that is sent again: by clients whose proxy died, that hung up, or that had their answer."""
+"""Repeated requests to a front door: by clients whose proxy died, that hung up, or that had their answer."""
 
 import json
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""The front doors of a real mitmdump, and the published openai client before them, unmodified."""
+"""The front doors of a real mitmdump, used by the published openai client, unmodified."""
 
 import asyncio
 import json

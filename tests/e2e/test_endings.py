@@ -1,4 +1,4 @@
-"""The end of the process while tools run that do not let themselves be ended."""
+"""The end of the process while tools run that resist their cancellation."""
 
 import json
 import os

@@ -1,5 +1,5 @@
 """Recorded chats of the published client as the upstream of a real mitmdump (`--server-replay`): the client gets its
-visible turns, and nobody is asked."""
+visible turns, and no request leaves the machine."""
 
 import json
 import ssl

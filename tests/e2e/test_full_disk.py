@@ -1,4 +1,4 @@
-"""A disk that is full in the middle of a loop: an answer is whole only if its calls are in the next request."""
+"""A disk that becomes full in the middle of a loop: an answer is complete only if its calls are in the next request."""
 
 import json
 from collections.abc import Callable

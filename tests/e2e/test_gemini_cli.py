@@ -1,5 +1,5 @@
-"""The published gemini-cli, unmodified, whose questions are answered by loops: it takes the usage of an answer for the
-size of its context, and compresses its history, or stops, where that grows too large."""
+"""The published gemini-cli, unmodified, whose questions are answered by loops. It takes the usage of an answer for the
+size of its context, and compresses its history or stops if the context grows too large."""
 
 import json
 import subprocess

@@ -1,5 +1,5 @@
-"""Live sessions of the published clients with grafted tools, against the strict server: what it would close a
-connection for, it closes it for here."""
+"""Live sessions of the published clients with grafted tools, against the strict server, which closes a connection for
+the same mistakes as the service."""
 
 import os
 import signal

@@ -1,5 +1,5 @@
-"""A chat with tools that the proxy runs, by every published client: it sees plain answers, the strict server sees the
-true turns."""
+"""A chat with tools that the proxy runs, by every published client: the client sees plain answers, the strict server
+the true turns."""
 
 import json
 import subprocess

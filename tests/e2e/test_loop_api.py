@@ -1,4 +1,4 @@
-"""How calls are run, as set through the control API: HTTP executors, and tools that wait for a human's word."""
+"""Rules of calls that are set through the control API: HTTP executors, and tools that wait for an approval."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""A later round of a loop that is refused for now comes back when the upstream says so, and no sooner."""
+"""A later round of a loop that is refused temporarily is repeated when the upstream says so, and not earlier."""
 
 import json
 from collections.abc import Callable

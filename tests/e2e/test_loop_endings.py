@@ -1,5 +1,5 @@
-"""How a loop ends when something fails around it: an upstream that closes connections that it kept, breaks off after
-its last words, or says something else than Gemini."""
+"""The end of a loop if something fails around it: an upstream that closes reused connections, breaks off after its last
+words, or does not speak Gemini."""
 
 import json
 import socket

@@ -1,4 +1,4 @@
-"""Tools that cannot be used end the start: with status 1, and a message that names the file, and the line or field."""
+"""Unusable tools end the start, with status 1 and a message that names the file, and the line or field."""
 
 import json
 import sys

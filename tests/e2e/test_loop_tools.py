@@ -1,4 +1,4 @@
-"""What runs the calls: a Python file, MCP servers over stdio and HTTP, HTTP endpoints; and what becomes of bad ones."""
+"""The kinds of executors: a Python file, MCP servers over stdio and HTTP, HTTP endpoints; and their failures."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""An upstream that fails in a loop: tried again where that is safe, and else an error in the form of the answer."""
+"""An upstream that fails in a loop: its request is retried if that is safe, otherwise the answer becomes an error."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""The published `openai` client's chat completions, unmodified: it sees answers, the strict server the true turns."""
+"""Chat completions by the published `openai` client, unmodified: it sees answers, the strict server the true turns."""
 
 import asyncio
 import json

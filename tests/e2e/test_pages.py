@@ -1,4 +1,4 @@
-"""Web pages are kept out: a foreign Origin, a cross-site request, a Host of someone else's; nothing goes upstream."""
+"""Web pages are refused: a foreign Origin, a cross-site request, a foreign Host; nothing goes upstream."""
 
 import socket
 

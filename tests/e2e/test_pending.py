@@ -1,4 +1,4 @@
-"""What becomes of a request whose last step has no results yet: `pass`, `wait` and `block`; clients that hang up."""
+"""Requests whose last step has no results yet: `pass`, `wait` and `block`; clients that hang up."""
 
 import base64
 import json

@@ -1,5 +1,5 @@
-"""A request that is sent again after its answer broke off goes on where the first one was: tools that have run do not
-run again. By google-genai with its own retries, and by programs that ask again."""
+"""A repeated request continues the answer that broke off, and finished tools do not run again. By google-genai with its
+own retries, and by programs that repeat their requests."""
 
 import json
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""The soak finds what leaks; `python -m tests.soak` runs it for as long as it is told to."""
+"""The soak test finds leaks; `python -m tests.soak` runs it for any time."""
 
 from pathlib import Path
 

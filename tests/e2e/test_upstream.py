@@ -1,4 +1,4 @@
-"""What upstream says reaches the client as it is: errors, compressed answers, streams that break, and everything in
+"""Upstream answers reach the client unchanged: errors, compressed answers, streams that break, and everything in
 sessions without a toolset."""
 
 import gzip

@@ -1,5 +1,5 @@
-"""A request of a front door that is sent again before its client has the answer gets the one that is kept, and its
-tools do not run again; a client that has its answer asks anew."""
+"""A repeated request to a front door gets the stored answer if its client did not have it, and its tools do not run
+again; a client that has its answer starts a new request."""
 
 import asyncio
 import itertools

@@ -1,6 +1,6 @@
-"""Every recorded exchange with the service goes through the graft, as far as it is a surface's, and in Gemini's form.
+"""Every recorded exchange of a surface goes through the graft, and in Gemini's form.
 
-The recordings lie beside the checkout, or where TOOLGRAFT_RECORDED says.
+The recordings lie beside the checkout, or in the folder that TOOLGRAFT_RECORDED names.
 """
 
 import asyncio

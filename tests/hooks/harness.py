@@ -1,6 +1,6 @@
 """The addon as mitmproxy holds it, without a proxy: made-up flows go through its hooks in mitmproxy's order.
 
-The only place of the tests that knows mitmproxy's own helpers for tests, which promise no stable interface.
+The only module of the tests that uses mitmproxy's own test helpers, which promise no stable interface.
 """
 
 from collections.abc import Callable, Iterable, Mapping

@@ -1,6 +1,6 @@
 """mitmproxy itself in the test's event loop, with its own addons and the addon: real connections, no process.
 
-Like `harness` it uses what mitmproxy promises no one.
+Like `harness`, it uses interfaces that mitmproxy does not promise to keep.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""A chunked body is what it was, in fewer pieces."""
+"""A chunked body keeps its content, in fewer pieces."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""The way out of the front doors: whose flows they are, and through which proxy they go."""
+"""The front doors' connection to the model: who owns the flows, and which proxy they use."""
 
 from collections.abc import Callable
 

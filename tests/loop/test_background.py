@@ -1,4 +1,4 @@
-"""Calls of workers in steps that the client was given as a placeholder: what holds in a loop holds for them."""
+"""Workers' calls in steps that became a placeholder: the rules of a loop apply to them too."""
 
 import asyncio
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""A client that has the beginning of a loop's answer may go on with it: no call of another chat's is put in there."""
+"""A client that has the beginning of a loop's answer may continue with it: it never gets calls of another chat."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""Streams of every surface whose later round says nothing, or ends within a call."""
+"""Streams of every surface whose later round is empty, or ends within a call."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""Loops that do not come to their end: the upstream fails, the client hangs up, the store does not answer."""
+"""Loops that do not finish: the upstream fails, the client hangs up, the store does not answer."""
 
 import asyncio
 import gc

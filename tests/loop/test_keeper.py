@@ -1,4 +1,4 @@
-"""A store that fails just as the answer of a call is to be kept: what a client is told is in its next turn."""
+"""A store that fails when the answer of a call is stored: every answer to the client is in its next turn."""
 
 import asyncio
 from typing import Any

@@ -1,4 +1,4 @@
-"""Answers that the service gives in pieces: a loop asks for the rest itself, and what a client asks for goes on."""
+"""Answers that the service sends in pieces: a loop requests the rest itself, and a client's own continuation works."""
 
 from typing import Any
 

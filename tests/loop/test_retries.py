@@ -1,4 +1,4 @@
-"""A request that is sent again: it goes on where its answer broke off, and no tool runs twice for it."""
+"""A repeated request continues the answer that broke off, and no tool runs twice for it."""
 
 import asyncio
 from collections.abc import Sequence

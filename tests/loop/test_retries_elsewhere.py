@@ -1,4 +1,4 @@
-"""Requests of other languages than Gemini's, and of the front doors, that are sent again."""
+"""Repeated requests in other formats than Gemini's, and at the front doors."""
 
 import asyncio
 import json

@@ -1,5 +1,5 @@
-"""Requests in the middle of a chat that cannot use functions, before the strict local Gemini: what is known of the
-chat's tools is told as text."""
+"""Requests in the middle of a chat that cannot use functions, before the strict local Gemini: known calls and results
+become text."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Streams of a loop event by event: what passes as it came, what is held back, and when calls begin."""
+"""Streams of a loop event by event: which events pass unchanged or are held back, and when calls begin."""
 
 import asyncio
 import dataclasses

@@ -1,4 +1,4 @@
-"""The state folder is its user's alone: what somebody else left in it, or could, is not taken for the user's own."""
+"""The state folder belongs to its user alone: files that others left there, or could have left, are refused."""
 
 import os
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What a token may do, where, and what the audit log says of it."""
+"""The rights of a token, and its lines in the audit log."""
 
 import asyncio
 import json

@@ -1,7 +1,7 @@
-"""Uses a proxy in every way that clients do, for so long, and says whether its memory, descriptors or tasks grow with
-what it has served: `python -m tests.soak --seconds 3600`.
+"""Uses a proxy in every way that clients do, for some time, and checks whether memory, descriptors or tasks grow with
+the number of requests: `python -m tests.soak --seconds 3600`.
 
-The exit status is 1 where one of them grows by more than fits.
+The exit status is 1 if one of them grows more than its limit.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""What a process takes, sampled while it works, and whether it takes more the more it has done."""
+"""Samples the resources of a process at work, and checks whether they grow with the work done."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What clients do to a proxy for hours, some of it well, some of it wrong: each kind is one short visit."""
+"""The traffic of clients over hours, correct and incorrect: each kind is one short visit."""
 
 import asyncio
 import contextlib

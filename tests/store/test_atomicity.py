@@ -1,8 +1,8 @@
-"""A write happens whole or not at all: it is cut short before each of its statements, in two ways.
+"""A write happens completely or not at all: it is interrupted before each of its statements, in two ways.
 
-The statement fails, as on a disk that is full, and the store goes on: nothing of the write is there, neither in the
-file nor in what the store remembers. Or the process ends there: what it leaves on disk is opened, and holds the state
-before the write, or, once it was committed, all of it.
+Either the statement fails, as on a full disk, and the store goes on: nothing of the write is in the file or in the
+store's memory. Or the process ends there: the file then holds the state before the write or, once it was committed, the
+complete write.
 """
 
 import contextlib

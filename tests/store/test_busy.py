@@ -1,4 +1,4 @@
-"""Another program holds the database: the event loop goes on meanwhile, and what was asked for happens afterwards."""
+"""Another program locks the database: the event loop goes on meanwhile, and the work is done afterwards."""
 
 import asyncio
 import subprocess

@@ -1,6 +1,6 @@
-"""Databases of earlier versions, as the code of their time wrote them, are brought up to date with all they hold.
+"""Databases of earlier versions, as their code wrote them, are migrated without loss.
 
-A file under `databases` is SQL: the tables, their rows, and the pragmas that say whose it is.
+A file under `databases` is SQL: the tables, their rows, and the pragmas that identify it.
 """
 
 import contextlib

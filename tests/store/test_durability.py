@@ -1,6 +1,6 @@
-"""What `sync` promises: it returns after an fsync of the log that began after the writes before it were committed.
+"""The promise of `sync`: it returns after an fsync of the log that began after the earlier writes were committed.
 
-That a power failure loses nothing more cannot be tried here; that the kernel was asked in the right order can.
+A power failure cannot be tested here, but the order of the requests to the kernel can.
 """
 
 import asyncio

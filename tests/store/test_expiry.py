@@ -1,4 +1,4 @@
-"""Old records go in batches: what is deleted at a time is what everybody else waits for."""
+"""Old records are deleted in batches, because everybody else waits for each batch."""
 
 import itertools
 

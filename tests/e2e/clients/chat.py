@@ -1,5 +1,5 @@
-"""A chat of google-genai, as a program would have it. Options, then messages, as JSON lines on stdin; ends on an
-empty line. Answers on stdout: {"text": …, "history": […]}, and "error" where there is no answer."""
+"""A chat of google-genai, as a program would run it. Reads options, then messages, as JSON lines from stdin, and ends
+at an empty line. Writes answers to stdout: {"text": …, "history": […]}, or "error" if there is no answer."""
 
 import asyncio
 import json

@@ -1,5 +1,5 @@
-"""A Live session of google-genai, as a program would have it. Options, then what to send, as JSON lines on stdin; ends
-on an empty line. What comes is on stdout, one message a line: {"got": …}."""
+"""A Live session of google-genai, as a program would run it. Reads options, then messages, as JSON lines from stdin,
+and ends at an empty line. Writes each received message to stdout as a line: {"got": …}."""
 
 import asyncio
 import json

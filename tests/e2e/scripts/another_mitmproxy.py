@@ -1,4 +1,4 @@
-"""Makes this mitmproxy one that does not have what toolgraft needs of it."""
+"""Turns this mitmproxy into one that lacks something that toolgraft needs."""
 
 from mitmproxy.proxy.layers.http import HttpStream
 

@@ -1,4 +1,4 @@
-"""A script of a user's: what it does, it does to the models whose names ask for it."""
+"""A user's script, which acts on the models whose names ask for it."""
 
 from mitmproxy import http
 

@@ -1,5 +1,5 @@
-"""Holds complete answers of loops back before their first byte: until FILE.open is there, or for ever (the proxy is
-killed then), as the header `x-hold: FILE` or `x-kill: FILE` says. FILE tells that one is held."""
+"""Holds complete answers of loops back before their first byte: until FILE.open exists (header `x-hold: FILE`), or for
+ever, and then the proxy is killed (`x-kill: FILE`). FILE shows that an answer is held."""
 
 import asyncio
 import json

@@ -1,5 +1,5 @@
-"""Kills the proxy when a front door has kept a response and its client has nothing of it yet: once the file that is
-named by KILLS is there, which goes with it."""
+"""Kills the proxy when a front door has stored a response and its client has nothing of it yet, if the file named by
+KILLS exists; the file is deleted first."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""A script that keeps, of each request, some memory, a descriptor and a task."""
+"""A script that keeps some memory, a descriptor and a task for each request."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""A script that writes down all that it can see, in every hook: a line of JSON each, to the file that RECORDS names."""
+"""A script that records what it can see in every hook, as JSON lines in the file that RECORDS names."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Tools for Live connections: one that the model waits for, one that it does not, one that never ends."""
+"""Tools for Live connections: one that the model waits for, one that it does not wait for, one that never ends."""
 
 import asyncio
 from pathlib import Path

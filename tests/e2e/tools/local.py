@@ -1,4 +1,5 @@
-"""Tools for the tests: good ones, and every kind of bad one. Those that hang say so in the file that they are given."""
+"""Tools for the tests: good ones, and every kind of bad one. Hanging tools report their start in the file that they are
+given."""
 
 import asyncio
 import resource
