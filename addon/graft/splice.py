@@ -6,6 +6,7 @@ from addon.core.answers.answer import FILLER
 from addon.core.answers.usage import Usage
 from addon.core.framing.documents import Document, as_list, content_of, objects, parts_of
 
+_EMPTY: tuple[Document, ...] = ({}, {"text": ""})  # what `Parts` leaves out
 _ORDINARY = (None, "STOP", 1, "MAX_TOKENS", 2)
 
 
@@ -84,7 +85,7 @@ class Splice:
         candidates = [dict(one) for one in objects(response.get("candidates"))]
         if candidates and (before or parts is not None):
             content = content_of(candidates[0]) or {"role": "model"}
-            own = [part for part in (parts_of(content) if parts is None else parts) if any(part.values())]
+            own = [part for part in (parts_of(content) if parts is None else parts) if part not in _EMPTY]
             candidates[0]["content"] = {**content, "parts": [*before, *own] or [FILLER]}
         return {**response, "candidates": candidates}
 

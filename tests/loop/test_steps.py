@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from addon.core.framing.documents import decode
+from addon.core.framing.documents import Document, decode
 from addon.core.history.calls import responses_in
 from addon.surfaces.base import Framing
 from addon.tools.base import ToolError
@@ -63,11 +63,14 @@ async def test_a_failure_does_not_keep_those_that_follow_from_running(proxy: Pro
     assert await responses(proxy, call("first"), call("second")) == [{"error": "no"}, {"result": 2}]
 
 
-@pytest.mark.parametrize("odd", [3, "a", []], ids=repr)
-async def test_a_part_whose_call_is_no_object_takes_no_result_from_the_next_request(proxy: Proxy, odd: object) -> None:
+@pytest.mark.parametrize(
+    "last",
+    [{"text": "b", "functionCall": 3}, {"text": "b", "functionCall": "a"}, {"text": "b", "functionCall": []}, {"n": 0}],
+    ids=str,
+)
+async def test_an_odd_part_takes_no_result_from_the_next_request(proxy: Proxy, last: Document) -> None:
     proxy.tools.add("look", returns({"ok": 1}))
     await proxy.open()
-    last = {"text": "b", "functionCall": odd}
     proxy.upstream(Scripted([says("a", call("look"), finish="STOP")], [says(last, finish="STOP")]))
     played = await proxy.ask("hi")
     history = [user("hi"), {"role": "model", "parts": played.parts}, user("more")]
