@@ -5,7 +5,7 @@ method is kept if its source, or that of what it calls, is not the one that the 
 
 import asyncio
 from asyncio import StreamReader, StreamWriter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import fields
 from functools import lru_cache
 from http import HTTPStatus
@@ -15,7 +15,10 @@ from typing import Any, NamedTuple, get_args
 
 from mitmproxy.hooks import Hook
 from mitmproxy.http import Headers, MessageData, RequestData, ResponseData
-from mitmproxy.proxy.layers.http import HttpStream
+from mitmproxy.proxy import commands
+from mitmproxy.proxy.layers.http import HttpEvent, HttpStream
+from mitmproxy.proxy.layers.http._events import ResponseData as ResponseBody
+from mitmproxy.proxy.layers.http._http1 import Http1Server
 from mitmproxy.proxy.server import ConnectionHandler, ConnectionIO
 
 from addon.hooks.written_for import source_hash
@@ -127,6 +130,30 @@ def _is_drained(io: ConnectionIO) -> bool:
     return not transport.get_write_buffer_size() and not transport.is_closing()
 
 
+def sends_data(send_any: Method) -> Method:
+    """Looks at a response's headers only once to know whether its body is chunked."""
+
+    def send(self: Http1Server, event: HttpEvent) -> Generator[commands.Command, Any]:
+        response = self.response
+        if type(event) is not ResponseBody or response is None or event.stream_id != self.stream_id:
+            yield from send_any(self, event)
+            return
+        fields = response.headers.fields
+        known, is_chunked = vars(self).get(_CHUNKED, (None, False))
+        if known is not fields:
+            is_chunked = "chunked" in response.headers.get("transfer-encoding", "").lower()
+            vars(self)[_CHUNKED] = fields, is_chunked
+        data = b"%x\r\n%s\r\n" % (len(event.data), event.data) if is_chunked else event.data
+        if data:
+            yield commands.SendData(self.conn, data)
+
+    return send
+
+
+_CHUNKED = "_toolgraft_chunked"
+"""The attribute of a connection that holds the headers last sent, and whether they say that the body is chunked."""
+
+
 def gives_options(copied: Method) -> Method:
     """Does not copy immutable values."""
     immutable = frozenset({str, int, bool, type(None)})
@@ -177,6 +204,7 @@ SHORTCUTS = (
         "mitmproxy.utils.strutils:always_bytes",
     ),
     Shortcut(drains_writers, "6b57434604561e3e", "mitmproxy.proxy.server:ConnectionHandler.drain_writers"),
+    Shortcut(sends_data, "cc218a1337c0f5cf", "mitmproxy.proxy.layers.http._http1:Http1Server.send"),
     Shortcut(
         gives_options,
         "1553daf3b118b3b3",
