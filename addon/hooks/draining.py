@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from mitmproxy import ctx, http
+from mitmproxy.proxy.events import MessageInjected
+from mitmproxy.proxy.layers.http._events import ErrorCode, ResponseProtocolError
 
 from addon.core.framing import replies
 from addon.core.framing.documents import encode
@@ -23,6 +25,15 @@ _POLL_INTERVAL = 0.02
 
 _FAREWELL = 1.0
 """Seconds in which clients are sent the error that the proxy ends."""
+
+
+class _Interruption(ResponseProtocolError, MessageInjected[str]):
+    """Tells the HTTP stream of a flow that there will be no answer. mitmproxy routes only injected messages to the
+    stream of a flow; over HTTP/2 it cannot."""
+
+    def __init__(self, flow: http.HTTPFlow) -> None:
+        super().__init__(0, replies.PROXY_ENDING, ErrorCode.GENERIC_SERVER_ERROR)
+        self.flow = flow
 
 
 class InFlight:
@@ -46,13 +57,15 @@ class InFlight:
         return len(self._flows)
 
     async def cut_off(self, others: FlowState[bool]) -> None:
-        """End the requests whose answers the upstream still owes, and return once their clients were told. Flows in
-        `others` are answered by the proxy itself."""
+        """End the requests whose answers the upstream still owes, or which are still arriving, and return once their
+        clients were told. Flows in `others` are answered by the proxy itself."""
         self.is_over = True
         left = [one for one in self._flows.values() if one[0] not in others]
         for flow, target in left:
             is_cut_off[flow] = True
             error_response[flow] = partial(_cut_off, target)
+            if flow.request.timestamp_end is None:
+                _interrupt(flow, target)
         for client in {flow.client_conn for flow, _ in left}:
             handler = ctx.master.addons.get("proxyserver").connections.get(client.id)
             for connection, transport in list(handler.transports.items()) if handler is not None else ():
@@ -64,6 +77,16 @@ class InFlight:
                     await asyncio.sleep(_POLL_INTERVAL)
 
 
+def _interrupt(flow: http.HTTPFlow, target: Target) -> None:
+    """Answer a request that is still arriving. HTTP/1 allows that; over HTTP/2 its connection is closed at the end."""
+    if flow.request.is_http2 or flow.request.is_http3:
+        logger.warning("ending: a request was still being sent over HTTP/2, and its connection is closed")
+        return
+    error_response[flow] = partial(_cut_off, target, closes=True)
+    with contextlib.suppress(ValueError):  # its connection has just closed
+        ctx.master.addons.get("proxyserver").inject_event(_Interruption(flow))
+
+
 def unavailable(target: Target | None) -> http.Response:
     """The refusal of a request because the proxy ends, in the form of its surface."""
     error = replies.error(503, "UNAVAILABLE", f"toolgraft: {replies.PROXY_ENDING}")
@@ -71,8 +94,11 @@ def unavailable(target: Target | None) -> http.Response:
     return http.Response.make(503, body, {"content-type": replies.content_type("json")})
 
 
-def _cut_off(target: Target, _: str) -> http.Response:
-    return unavailable(target)
+def _cut_off(target: Target, _: str, *, closes: bool = False) -> http.Response:
+    response = unavailable(target)
+    if closes:
+        response.headers["connection"] = "close"
+    return response
 
 
 async def drain(timeout: float, in_flight: Callable[[], int]) -> None:
