@@ -64,6 +64,6 @@ async def render_page[T](fetch: Fetch[T], query: PageQuery, show: Callable[[T], 
         cursor = page.next_cursor
         if cursor is None or len(items) >= query.limit or size >= PAGE_BYTES:
             return RenderedPage(items, cursor)
-        portion = min(2 * portion, _PORTION)
+        portion = max(1, min(_PORTION, _TURN_BYTES * len(rendered) // max(1, grown)))
         if grown >= _TURN_BYTES:
             await asyncio.sleep(0)

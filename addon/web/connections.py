@@ -23,6 +23,37 @@ class Bounds:
     seconds: float = 10.0
 
 
+class _AnswerTransport:
+    """The transport of one answer. uvicorn writes head and body one after the other: here they are one write, if the
+    body comes at once."""
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport = transport
+        self._loop = loop
+        self._has_begun = False
+        self._head = b""
+
+    def write(self, data: bytes) -> None:
+        if not self._has_begun:
+            self._has_begun, self._head = True, data
+            self._loop.call_soon(self._write_head)
+            return
+        data, self._head = self._head + data, b""
+        self._transport.write(data)
+
+    def close(self) -> None:
+        self._write_head()
+        self._transport.close()
+
+    def is_closing(self) -> bool:
+        return self._transport.is_closing()
+
+    def _write_head(self) -> None:
+        if self._head:
+            head, self._head = self._head, b""
+            self._transport.write(head)
+
+
 class BoundedProtocol(HttpToolsProtocol):
     """If there are too many connections, the longest idle one is closed for the new one. If none is idle, the new one
     is refused."""
@@ -78,10 +109,10 @@ class BoundedProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing():
             return
-        if self._clock is None and self.is_idle:  # between two requests
-            self._watch()
         before = self._head
         super().data_received(data)
+        if self._clock is None and (self._head is not None or self.is_idle):  # a head has begun, or something else
+            self._watch()
         if before is not None and self._head is not None:
             self._head += len(data)
             if self._head > self._bounds.head:
@@ -91,15 +122,19 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_message_begin()
         self.scope["flushed"] = self.flushed  # type: ignore[typeddict-unknown-key]
         self._head = 0
-        self._watch()
+        self._unwatch()
 
     def on_headers_complete(self) -> None:
         self._unwatch()
         self._head = None
         if len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers) > self._bounds.head:
             self._too_large()
-        if not self.transport.is_closing():
-            super().on_headers_complete()
+        if self.transport.is_closing():
+            return
+        before = self.cycle
+        super().on_headers_complete()
+        if self.cycle is not before:
+            self.cycle.transport = _AnswerTransport(self.transport, self.loop)  # type: ignore[assignment]
 
     def on_body(self, body: bytes) -> None:
         if not self.transport.is_closing():

@@ -39,15 +39,23 @@ async def test_a_page_of_large_items_ends_early_and_the_next_one_goes_on(
     assert ids == made
 
 
-async def test_others_have_their_turn_while_a_page_is_put_together() -> None:
+@pytest.mark.parametrize(
+    ("size", "expected"),
+    [
+        (100, [0, 1, 17]),
+        (10_000, [0, 1, 7, 13, 19]),
+        (100_000, [turn for at in range(20) for turn in (at, -1)][:-1]),
+    ],
+)
+async def test_others_have_their_turn_while_a_page_is_put_together(size: int, expected: list[int]) -> None:
     turns: list[int] = []
 
     async def fetch(*, limit: int, cursor: str | None) -> Page[Any]:
         at = int(cursor or 0)
         turns.append(at)
         asyncio.get_running_loop().call_soon(turns.append, -1)
-        return Page(items=["x" * 100_000] * limit, next_cursor=str(at + limit))
+        return Page(items=["x" * size] * limit, next_cursor=str(at + limit))
 
     page = await render_page(fetch, PageQuery(limit=20, cursor=None))
     assert len(page.items) == 20
-    assert turns == [0, -1, 1, -1, 3, -1, 7, -1, 15]
+    assert turns == expected

@@ -2,11 +2,13 @@ import asyncio
 import contextlib
 import signal
 import socket
+from asyncio.selector_events import _SelectorSocketTransport  # type: ignore[attr-defined]
 from collections.abc import AsyncIterator
 from typing import Any, cast
 
 import httpx2
 import pytest
+from starlette.types import Receive, Scope, Send
 
 from addon.control.app import ControlApp
 from addon.web.server import ControlServer, bind, url_of
@@ -69,6 +71,47 @@ async def test_it_serves_and_then_gives_the_port_back(app: ControlApp) -> None:
         await server.stop()
     host, port = server.url.removeprefix("http://").split(":")
     bind(host, int(port)).close()
+
+
+class SlowBody:
+    """An application that sends the body of `/slow` when it may."""
+
+    def __init__(self) -> None:
+        self.body_may_come = asyncio.Event()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"4")]})
+        if scope["path"] == "/slow":
+            await self.body_may_come.wait()
+        await send({"type": "http.response.body", "body": b"body"})
+
+    def stop(self) -> None:
+        self.body_may_come.set()
+
+
+async def test_an_answer_is_one_write_and_a_head_does_not_wait_for_its_body(monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[bytes] = []
+    write = _SelectorSocketTransport.write
+
+    def writes(self: _SelectorSocketTransport, data: bytes) -> None:
+        if bytes(data).startswith((b"HTTP/1.1 200", b"body")):
+            written.append(bytes(data))
+        write(self, data)
+
+    monkeypatch.setattr(_SelectorSocketTransport, "write", writes)
+    app = SlowBody()
+    server = ControlServer(app, bind("127.0.0.1", 0))
+    await server.start()
+    async with asyncio.timeout(10):
+        async with httpx2.AsyncClient(base_url=server.url) as client:
+            assert (await client.get("/")).text == "body"
+            assert len(written) == 1
+            async with client.stream("GET", "/slow") as answer:
+                assert answer.status_code == 200
+                app.body_may_come.set()
+                assert await answer.aread() == b"body"
+            assert (await client.head("/")).headers["content-length"] == "4"
+        await server.stop()
 
 
 async def test_signals_stay_the_programs_own(app: ControlApp) -> None:
