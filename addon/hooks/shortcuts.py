@@ -16,7 +16,8 @@ from typing import Any, NamedTuple, get_args
 from mitmproxy.hooks import Hook
 from mitmproxy.http import Headers, MessageData, RequestData, ResponseData
 from mitmproxy.proxy import commands
-from mitmproxy.proxy.layers.http import HttpEvent, HttpStream
+from mitmproxy.proxy.layers.http import HttpStream
+from mitmproxy.proxy.layers.http._base import HttpEvent
 from mitmproxy.proxy.layers.http._events import ResponseData as ResponseBody
 from mitmproxy.proxy.layers.http._http1 import Http1Server
 from mitmproxy.proxy.server import ConnectionHandler, ConnectionIO
