@@ -16,6 +16,7 @@ from tests.crash import runs
 from tests.crash.actors import Actor, Asker, listed
 from tests.crash.chats import Approver, ByHand, Door, Looped
 from tests.crash.dialects import Completions, Interactions
+from tests.crash.live import LiveChat
 from tests.crash.rig import WORKER_SESSION, Rig, together
 from tests.crash.writer import Writer
 
@@ -72,6 +73,7 @@ class Cast:
             Looped(rig, "worker, approval", ["remote_approved"], "json", WORKER_SESSION),
             Completions(rig, "chat completions", ["coroutine", "plain"]),
             Interactions(rig, "Interactions", ["plain", "coroutine"]),
+            LiveChat(rig, "Live", ["coroutine", "plain", "stdio"]),
         ]
 
 

@@ -9,8 +9,10 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import httpx2
+from websockets import WebSocketException
 
 from tests.e2e.proxies import DECLARATIONS, MODEL_PATH, Proxy, model, sse, text_of, user
+from tests.lives import Live
 
 Json = dict[str, Any]
 
@@ -39,12 +41,14 @@ class Traffic:
             self.loop_array,
             self.completions,
             self.interactions,
+            self.live,
             self.gemini_door,
             self.responses_door,
             self.control,
             self.hang_up,
             self.hang_up_early,
             self.leave_events,
+            self.leave_live,
             self.failing_tools,
             self.refused,
             self.unreachable,
@@ -133,6 +137,14 @@ class Traffic:
         more = {"model": MODEL, "input": "What is 1+1?", "previous_interaction_id": first["id"], "stream": True}
         await self.send(client, "POST", url, json=more, headers=KEY)
 
+    async def live(self, client: httpx2.AsyncClient) -> None:
+        self.requests += 1
+        async with Live.open(f"{self.proxy.url}/@{self.session()}") as live:
+            for words, part in ((_ROUNDS, "hour returned"), ("What is 1+1?", "2")):
+                await live.say(words)
+                answer = await live.turn()
+                assert part in answer, answer
+
     async def gemini_door(self, client: httpx2.AsyncClient) -> None:
         await self._converse(client, "/v1/gemini")
 
@@ -181,6 +193,15 @@ class Traffic:
         url = f"{self.proxy.control.url}/v1/events"
         async with client.stream("GET", url, params={"session": self.session()}, headers=headers) as answer:
             assert answer.status_code == 200
+
+    async def leave_live(self, client: httpx2.AsyncClient) -> None:
+        """While a tool runs."""
+        self.requests += 1
+        with contextlib.suppress(WebSocketException):
+            async with Live.open(f"{self.proxy.url}/@{self.session()}") as live:
+                await live.say('say Wait. call pause {"seconds": 0.05, "label": "x"} then call hour {}')
+                await live.read()
+                live.leave()
 
     async def failing_tools(self, client: httpx2.AsyncClient) -> None:
         words = 'call broken {"message": "no"} and call endless {} and call weather {"town": 1} then call hour {}'

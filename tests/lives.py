@@ -1,0 +1,58 @@
+"""A client of the Live API with nothing but a WebSocket, for the soak and the kills."""
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, Self
+
+from websockets.asyncio.client import ClientConnection, connect
+
+Json = dict[str, Any]
+
+MODEL = "models/gemini-live-2.5-flash-preview"
+PATH = "/ws/google.ai.generativelanguage.v1beta.GenerativeService.BidiGenerateContent"
+
+
+class Live:
+    """An open connection, set up. Raises websockets.WebSocketException where the connection breaks."""
+
+    def __init__(self, connection: ClientConnection) -> None:
+        self.connection = connection
+
+    @classmethod
+    @asynccontextmanager
+    async def open(cls, url: str) -> AsyncIterator[Self]:
+        """`url`: of a reverse proxy, with the session. Nothing is compressed: mitmproxy leaves compressors of a quarter
+        of a megabyte each to the garbage collector, which would be taken for a leak until it comes."""
+        address = f"{url.replace('http', 'ws', 1)}{PATH}?key=a-secret-key"
+        async with connect(address, proxy=None, compression=None) as connection:
+            live = cls(connection)
+            await live.send({"setup": {"model": MODEL}})
+            assert "setupComplete" in await live.read()
+            yield live
+
+    async def send(self, message: Json) -> None:
+        await self.connection.send(json.dumps(message))
+
+    async def read(self) -> Json:
+        message: Json = json.loads(await self.connection.recv())
+        return message
+
+    async def say(self, words: str) -> None:
+        turn = {"role": "user", "parts": [{"text": words}]}
+        await self.send({"clientContent": {"turns": [turn], "turnComplete": True}})
+
+    async def turn(self) -> str:
+        """The text of the model's next turn. No call may come before its end."""
+        text = ""
+        while True:
+            message = await self.read()
+            assert not {"toolCall", "toolCallCancellation"} & set(message), message
+            content = message.get("serverContent", {})
+            text += "".join(part.get("text", "") for part in content.get("modelTurn", {}).get("parts", []))
+            if content.get("turnComplete"):
+                return text
+
+    def leave(self) -> None:
+        """Without a word."""
+        self.connection.transport.abort()
