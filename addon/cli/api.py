@@ -16,7 +16,7 @@ from addon.web.token import load_token, read_address
 DEFAULT_URL = "http://127.0.0.1:8741"
 
 
-class Event(NamedTuple):
+class ServerEvent(NamedTuple):
     type: str
     data: Any
 
@@ -100,7 +100,7 @@ class Api:
             if cursor is None:
                 return
 
-    def events(self, **query: str | None) -> Generator[Event | None]:
+    def events(self, **query: str | None) -> Generator[ServerEvent | None]:
         """The events from now on. The first item is None: from then on no event is missed. The end of the stream ends
         the command."""
         try:
@@ -171,7 +171,7 @@ def _without_none(query: dict[str, str | None]) -> dict[str, str]:
     return {name: value for name, value in query.items() if value is not None}
 
 
-def _decode(lines: Iterator[str]) -> Iterator[Event]:
+def _decode(lines: Iterator[str]) -> Iterator[ServerEvent]:
     """The events of the control API's own SSE: one `event:` and one `data:` line each."""
     kind = ""
     for line in lines:
@@ -179,4 +179,4 @@ def _decode(lines: Iterator[str]) -> Iterator[Event]:
         if field == "event":
             kind = value
         elif field == "data":
-            yield Event(kind, json.loads(value))
+            yield ServerEvent(kind, json.loads(value))

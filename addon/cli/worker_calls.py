@@ -17,7 +17,7 @@ _STOPPED = "the worker was stopped while it ran this call: the call may have run
 _ERROR = b'{"error":'
 
 
-class Source(Protocol):
+class CallSource(Protocol):
     """Lists tools with `declaration` and `rules` (once), and runs calls. Exceptions of `call` are for the model."""
 
     async def list_tools(self) -> Sequence[Any]: ...
@@ -31,7 +31,7 @@ class WorkerCall:
         self,
         call: Document,
         rules: Any,
-        source: Source,
+        source: CallSource,
         api: ControlClient,
         *,
         worker: str,

@@ -12,7 +12,7 @@ from typing import Any
 import httpx2
 
 from addon.cli.control_client import ControlClient, Refused, Unreachable
-from addon.cli.worker_calls import FIRST_DELAY, MAX_DELAY, Source, WorkerCall
+from addon.cli.worker_calls import FIRST_DELAY, MAX_DELAY, CallSource, WorkerCall
 from addon.core.framing.documents import Document
 
 WAIT = 30.0  # seconds that a claim waits for a call
@@ -35,7 +35,7 @@ class Worker:
 
     def __init__(
         self,
-        source: Source,
+        source: CallSource,
         client: httpx2.AsyncClient,
         *,
         session: str,

@@ -13,8 +13,8 @@ A `LiveMachine` is fed the frames of both sides and the answers of calls, and re
 From Gemini 3.8 on, a model waits only for functions declared BLOCKING. It accepts input meanwhile and cancels the call
 then, so nothing is held. Older models wait for every function that is not declared NON_BLOCKING.
 
-A frame in `Outcome.send` reaches the service later. Until `confirm_sent` was called for each of them, the client's new
-frames queue behind them.
+A frame in `LiveActions.send` reaches the service later. Until `confirm_sent` was called for each of them, the client's
+new frames queue behind them.
 """
 
 import sys
@@ -41,8 +41,8 @@ from addon.core.live_frames import (
     BLOCKING,
     NON_BLOCKING,
     Frame,
+    LiveActions,
     LiveStep,
-    Outcome,
     ToolBehavior,
     TooMuchHeld,
     behavior_of,
@@ -116,23 +116,23 @@ class LiveMachine:
 
     # --- the client's frames ----------------------------------------------------------------------------------
 
-    def from_client(self, frame: Frame) -> Outcome:
+    def from_client(self, frame: Frame) -> LiveActions:
         """Raises TooMuchHeld."""
         kind, frame = kind_of(frame)
         if kind in _DECLARING:
             frame = Frame(self._declare_tools(frame.data), frame.text)
         elif kind == "toolResponse":
-            return Outcome(frame.data, results=self._record_answers(frame.data), send=self._release_held())
+            return LiveActions(frame.data, results=self._record_answers(frame.data), send=self._release_held())
         if self._held_frames or (kind == "realtimeInput" and self.is_blocked):
             self._held_frames.append(frame)
             self._held_bytes += len(frame.data) + _FRAME_COST
             if self._held_bytes > self.max_held:
                 raise TooMuchHeld(f"the model waits for a call, and more than {self.max_held} bytes wait for the model")
-            return Outcome()
+            return LiveActions()
         if self._unsent:
             self._unsent += 1
-            return Outcome(send=(frame,))
-        return Outcome(frame.data)
+            return LiveActions(send=(frame,))
+        return LiveActions(frame.data)
 
     def record_unchanged(self, frame: Frame) -> None:
         """Record that a client's frame went upstream unchanged. If it declares tools, only these are declared now."""
@@ -140,7 +140,7 @@ class LiveMachine:
             self._names, self._own, self.strips = {}, None, False
 
     def confirm_sent(self) -> None:
-        """Record that one frame of `Outcome.send` has gone upstream."""
+        """Record that one frame of `LiveActions.send` has gone upstream."""
         self._unsent -= 1
 
     @property
@@ -207,15 +207,15 @@ class LiveMachine:
 
     # --- the service's frames ---------------------------------------------------------------------------------
 
-    def from_server(self, frame: Frame) -> Outcome:
+    def from_server(self, frame: Frame) -> LiveActions:
         """Raises Malformed for a frame that may hold a call but cannot be decoded, or holds one where none belongs."""
         data = frame.data
         if not is_relevant(data):
-            return Outcome(data)
+            return LiveActions(data)
         document = decode(data)
         if not isinstance(document, dict):
             self._check(document)
-            return Outcome(data)
+            return LiveActions(data)
         if get(member_of(document, "serverContent")[1], "turnComplete"):
             self._before_turn = self._steps
             self._client_calls.clear()  # the model no longer waits for the client's answers
@@ -223,7 +223,7 @@ class LiveMachine:
         visible, cancelled = self._cancel(visible)
         self._check(visible)
         forward = data if visible is document else encode(visible) if visible else None
-        return Outcome(forward, self._take_ready() + self._release_held(), step, cancelled)
+        return LiveActions(forward, self._take_ready() + self._release_held(), step, cancelled)
 
     def _check(self, visible: Any) -> None:
         """Raise Malformed if the client would see a grafted call, wherever it stands."""
@@ -322,14 +322,14 @@ class LiveMachine:
         """Whether the call still needs an answer."""
         return call_id in self._waiting
 
-    def answer(self, call_id: str, response: Document) -> Outcome:
+    def answer(self, call_id: str, response: Document) -> LiveActions:
         """Give a call its answer, a functionResponse's `response`. Ignored if the call was cancelled meanwhile."""
         if (one := self._waiting.get(call_id)) is None:
-            return Outcome()
+            return LiveActions()
         one.response = response
-        return Outcome(send=self._take_ready() + self._release_held())
+        return LiveActions(send=self._take_ready() + self._release_held())
 
-    def close(self) -> Outcome:
+    def close(self) -> LiveActions:
         """The connection has closed: cancel all open calls and drop the held frames."""
         open_calls = (
             *(call_id for call_id, one in self._waiting.items() if one.is_stored),
@@ -339,7 +339,7 @@ class LiveMachine:
         self._client_answers.clear()
         self._client_calls.clear()
         self._clear_held()
-        return Outcome(cancel=open_calls)
+        return LiveActions(cancel=open_calls)
 
     def _take_ready(self) -> tuple[Frame, ...]:
         """The answers that can go upstream now."""

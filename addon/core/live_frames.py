@@ -47,7 +47,7 @@ def is_relevant(data: bytes) -> bool:
     return _RELEVANT.search(data) is not None or any(escape in data for escape in _ESCAPES)
 
 
-class Outcome(NamedTuple):
+class LiveActions(NamedTuple):
     """The actions to take. `forward`: the data to pass on in place of the fed frame, None for nothing. `send`: frames
     to send upstream after it. `step`: the calls to run. `cancel`: ids of calls that nobody waits for any longer.
     `results`: the client's answers to calls that were passed through to it, by call id."""

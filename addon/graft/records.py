@@ -16,7 +16,7 @@ from addon.surfaces.base import Target
 from store.models import Call, Slot, Status, Step, Turn
 
 
-class Source(Protocol):
+class RecordSource(Protocol):
     """Where calls come from."""
 
     @property
@@ -106,7 +106,7 @@ def turn_of(
     )
 
 
-def live_turn_of(source: Source, turn_id: str, called: LiveStep, *, now: float) -> Turn:
+def live_turn_of(source: RecordSource, turn_id: str, called: LiveStep, *, now: float) -> Turn:
     """The entry of a Live API toolCall. The service keeps the history, so the entry is never looked up."""
     slots = [Slot(name=slot.name, call_id=slot.call_id) for slot in called.slots]
     return Turn(
@@ -122,7 +122,9 @@ def live_turn_of(source: Source, turn_id: str, called: LiveStep, *, now: float) 
     )
 
 
-def call_of(source: Source, turn_id: str, call: CapturedCall, birth: Birth, *, now: float, number: int = 0) -> Call:
+def call_of(
+    source: RecordSource, turn_id: str, call: CapturedCall, birth: Birth, *, now: float, number: int = 0
+) -> Call:
     """`number`: the round of the call."""
     return Call(
         call_id=call.call_id,

@@ -10,15 +10,13 @@ until the garbage collector runs and hold the frames of all callers with their v
 import copy
 import functools
 import time
-from collections.abc import Iterable
 
 from mitmproxy import http
 from mitmproxy.net.http import status_codes, url
 
 from addon.core.framing.encoding import BadEncoding, decompressor
 from addon.core.history.asker import asker_of
-
-Fields = Iterable[tuple[bytes, bytes]]
+from addon.core.security.credentials import Fields
 
 _REQUEST = http.Request.make("POST", "http://localhost/")
 _REQUEST.headers.clear()

@@ -12,7 +12,7 @@ from addon.core.answers.arguments import Limits
 from addon.core.framing.documents import Document, Malformed
 from addon.core.history.calls import response_of
 from addon.core.live import LiveMachine
-from addon.core.live_frames import Frame, LiveStep, Outcome, ToolBehavior, TooMuchHeld
+from addon.core.live_frames import Frame, LiveActions, LiveStep, ToolBehavior, TooMuchHeld
 from addon.graft.exchange import STORE_FAILED
 from addon.graft.grafter import Grafter, GraftFailed
 from addon.graft.owners import Birth
@@ -112,7 +112,7 @@ class LiveSession:
         while self._tasks:
             await asyncio.wait(self._tasks)
 
-    def _apply(self, outcome: Outcome) -> bytes | None:
+    def _apply(self, outcome: LiveActions) -> bytes | None:
         for frame in outcome.send:
             self._send(frame)
         if outcome.step is not None:

@@ -33,7 +33,7 @@ _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 _EXPANDED = ("command", "args", "env", "cwd", "url", "httpUrl", "headers")
 _MAX_ERRORS = 5
 
-Prefix = Annotated[str, StringConstraints(pattern=r"^([A-Za-z_][A-Za-z0-9_.:-]*)?$", max_length=MAX_NAME - 1)]
+NamePrefix = Annotated[str, StringConstraints(pattern=r"^([A-Za-z_][A-Za-z0-9_.:-]*)?$", max_length=MAX_NAME - 1)]
 
 
 class Selection(BaseModel):
@@ -57,7 +57,7 @@ class Server(BaseModel):
     cwd: str | None = None
     url: HttpUrl | None = Field(default=None, validation_alias=AliasChoices("url", "httpUrl"))
     headers: Headers = Field(default_factory=dict)
-    prefix: Prefix = ""
+    prefix: NamePrefix = ""
     tools: Selection = Selection()
     timeout: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     rules: dict[str, RunRules] = Field(default_factory=dict)

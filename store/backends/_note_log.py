@@ -20,7 +20,7 @@ _LENGTH, _DIGEST = 4, 8
 note of another store is read."""
 
 
-class Note(NamedTuple):
+class PendingNote(NamedTuple):
     """The arguments of `Store.save_plain`. `noted`: the time, in hours."""
 
     session: str
@@ -37,7 +37,7 @@ class NoteLog:
     def __init__(self, path: Path, secret: bytes) -> None:
         """Read the notes of a killed process, if any. Raises OSError."""
         self.path = path
-        self.notes: list[Note] = []
+        self.notes: list[PendingNote] = []
         self._chains: dict[str, dict[bytes, bytes]] = {}
         self._keyed_digest = hashlib.blake2b(key=secret, digest_size=_DIGEST)
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
@@ -48,7 +48,7 @@ class NoteLog:
             os.close(self._file)
             raise
 
-    def add(self, note: Note) -> None:
+    def add(self, note: PendingNote) -> None:
         """Append a note. Raises OSError, and has not added the note then."""
         encoded = _encode(note)
         record = len(encoded).to_bytes(_LENGTH) + self._digest(encoded) + encoded
@@ -77,7 +77,7 @@ class NoteLog:
             if not self.notes:
                 self.path.unlink()
 
-    def _remember(self, note: Note) -> None:
+    def _remember(self, note: PendingNote) -> None:
         self.notes.append(note)
         chains = self._chains.setdefault(note.session, {})
         first, *others = note.keys
@@ -93,7 +93,7 @@ class NoteLog:
             end = body + int.from_bytes(data[start : start + _LENGTH])
             if end > len(data) or end == body or data[start + _LENGTH : body] != self._digest(data[body:end]):
                 return start
-            self._remember(Note(*_decode(data[body:end])))
+            self._remember(PendingNote(*_decode(data[body:end])))
             start = end
 
     def _digest(self, encoded: bytes) -> bytes:

@@ -8,7 +8,7 @@ empty, as a mark of that.
 import sqlite3
 from collections.abc import Iterator, Sequence
 
-from store.backends._note_log import Note
+from store.backends._note_log import PendingNote
 
 HEAD = 6
 """The number of bytes that the keys of one turn have in common."""
@@ -26,7 +26,7 @@ LOOK_UP = (
 _NOTE = "INSERT INTO plain_key VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET noted = excluded.noted"
 
 
-def save(db: sqlite3.Connection, note: Note) -> None:
+def save(db: sqlite3.Connection, note: PendingNote) -> None:
     session, noted, keys, chain = note
     head = keys[0][:HEAD]
     mine = [(keys[0], chain)]

@@ -8,7 +8,7 @@ import contextlib
 import logging
 from collections.abc import Collection, Sequence
 
-from store.backends._note_log import Note
+from store.backends._note_log import PendingNote
 from store.backends._sqlite_base import SqliteBase, Transaction
 from store.base import BATCH, StoreUnavailable
 
@@ -49,7 +49,7 @@ class SqliteNoting(SqliteBase):
                 if len(log.notes) >= MAX_NOTES:
                     raise
         try:
-            log.add(Note(session, int(self.clock() // _HOUR), keys, chain))
+            log.add(PendingNote(session, int(self.clock() // _HOUR), keys, chain))
         except OSError as error:
             raise StoreUnavailable(f"store {self.path}: {error}") from error
         self._note(session, (), keys)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from addon.core.answers.arguments import NO_LIMITS, Limits
 from addon.core.framing.documents import Malformed
 from addon.core.live import LiveMachine
-from addon.core.live_frames import Frame, Outcome, ToolBehavior
+from addon.core.live_frames import Frame, LiveActions, ToolBehavior
 from addon.core.tools.tool_plan import Toolbox
 
 Json = dict[str, Any]
@@ -65,11 +65,11 @@ def cancellation(*ids: str) -> Frame:
     return frame({"toolCallCancellation": {"ids": list(ids)}})
 
 
-def passed(outcome: Outcome) -> Any:
+def passed(outcome: LiveActions) -> Any:
     return None if outcome.forward is None else json.loads(outcome.forward)
 
 
-def sent_responses(outcome: Outcome) -> list[list[Json]]:
+def sent_responses(outcome: LiveActions) -> list[list[Json]]:
     """The functionResponses of each sent frame. Every frame is a text frame."""
     assert all(one.text for one in outcome.send)
     return [json.loads(one.data)["toolResponse"]["functionResponses"] for one in outcome.send]
@@ -155,7 +155,7 @@ def test_the_toolset_is_declared_beside_or_in_place_of_the_clients_own(
 )
 def test_a_frame_that_declares_no_tools_keeps_its_bytes(given: bytes) -> None:
     for text in (True, False):
-        assert live().from_client(Frame(given, text)) == Outcome(given)
+        assert live().from_client(Frame(given, text)) == LiveActions(given)
 
 
 def test_an_empty_toolset_removes_the_tools_and_keeps_a_setup_without_any() -> None:
@@ -204,7 +204,7 @@ def test_a_context_update_changes_whose_a_name_is() -> None:
     assert made.from_server(call("look")).step is not None
     made.from_client(frame({"contextUpdate": {"tools": {"tools": own_tools("look")}}}))
     own = call("look", start=2)
-    assert made.from_server(own) == Outcome(own.data)
+    assert made.from_server(own) == LiveActions(own.data)
     assert sent_responses(made.answer("c1", {})) == [[answer("f1", "look", {})]]
 
 
@@ -259,12 +259,12 @@ def test_a_function_that_nobody_declared_is_an_unknown_tool(strips: bool) -> Non
 def test_frames_without_grafted_calls_keep_their_bytes(document: Json) -> None:
     data = json.dumps(document, indent=2).encode()
     for text in (True, False):
-        assert live(strips=False, own=own_tools("own")).from_server(Frame(data, text)) == Outcome(data)
+        assert live(strips=False, own=own_tools("own")).from_server(Frame(data, text)) == LiveActions(data)
 
 
 @pytest.mark.parametrize("data", [b"toolCall", b"{", b'["toolCall"]', b"\xff"])
 def test_an_unknown_frame_keeps_its_bytes(data: bytes) -> None:
-    assert live().from_server(Frame(data)) == Outcome(data)
+    assert live().from_server(Frame(data)) == LiveActions(data)
 
 
 @pytest.mark.parametrize("key", ["toolCall", "tool_call", "tool\\u0043all", "\\u0074oolCall"])
@@ -342,7 +342,7 @@ def test_calls_beyond_the_limit_are_answered_and_not_stored(manner: ToolBehavior
     assert sorted(a["id"] for a in answers) == [f"f{n}" for n in range(1, 7)]
     assert [a["id"] for a in answers if "error" not in a["response"]] == ["f1", "f2"]
     assert len(sent) == (1 if manner.behavior is None else 4)
-    assert made.close() == Outcome()
+    assert made.close() == LiveActions()
 
 
 def test_a_cancelled_call_beyond_the_limit_has_no_record_to_end() -> None:
@@ -399,7 +399,7 @@ def test_the_tool_calls_of_a_turn_of_the_models_are_counted() -> None:
 
     assert [number(), number(), number()] == [0, 1, 2]
     complete = frame({"serverContent": {"turnComplete": True}})
-    assert made.from_server(complete) == Outcome(complete.data)
+    assert made.from_server(complete) == LiveActions(complete.data)
     assert number() == 0
     made.from_server(frame({"server_content": {"turn_complete": True}}))
     made.from_server(frame({"serverContent": {"generationComplete": True}}))
@@ -412,11 +412,11 @@ def test_the_tool_calls_of_a_turn_of_the_models_are_counted() -> None:
 def test_blocking_calls_are_answered_together_and_in_call_order() -> None:
     made = live()
     made.from_server(call("look", "tell"))
-    assert made.answer("c2", {"b": 2}) == Outcome()
+    assert made.answer("c2", {"b": 2}) == LiveActions()
     assert sent_responses(made.answer("c1", {"a": 1})) == [
         [answer("f1", "look", {"a": 1}), answer("f2", "tell", {"b": 2})]
     ]
-    assert made.answer("c1", {"late": True}) == Outcome()
+    assert made.answer("c1", {"late": True}) == LiveActions()
 
 
 def test_non_blocking_calls_are_answered_one_by_one_with_their_scheduling() -> None:
@@ -443,9 +443,9 @@ def test_a_call_without_an_id_is_answered_without_one() -> None:
 def test_a_cancelled_call_is_ended_and_never_answered() -> None:
     made = live()
     made.from_server(call("look"))
-    assert made.from_server(cancellation("f1")) == Outcome(None, cancel=("c1",))
+    assert made.from_server(cancellation("f1")) == LiveActions(None, cancel=("c1",))
     assert not made.waits_for("c1")
-    assert made.answer("c1", {}) == Outcome()
+    assert made.answer("c1", {}) == LiveActions()
 
 
 def test_the_rest_of_a_step_goes_when_the_last_open_call_is_cancelled() -> None:
@@ -467,8 +467,8 @@ def test_a_connection_that_ends_leaves_nothing_behind() -> None:
     made = live()
     made.from_server(call("look", "tell"))
     made.from_client(frame(AUDIO))
-    assert made.close() == Outcome(cancel=("c1", "c2"))
-    assert made.answer("c1", {}) == Outcome()
+    assert made.close() == LiveActions(cancel=("c1", "c2"))
+    assert made.answer("c1", {}) == LiveActions()
 
 
 # --- held frames ----------------------------------------------------------------------------------------------
@@ -479,7 +479,7 @@ def test_input_waits_while_the_model_waits_for_a_call_and_follows_its_answer_in_
     made.from_server(call("look"))
     waiting = [frame(AUDIO), Frame(b'{ "realtime_input": {"activityEnd": {}} }', text=False), frame(WORDS)]
     for one in waiting:
-        assert made.from_client(one) == Outcome()
+        assert made.from_client(one) == LiveActions()
     sent = made.answer("c1", {}).send
     assert json.loads(sent[0].data)["toolResponse"]
     assert list(sent[1:]) == waiting
@@ -489,14 +489,14 @@ def test_input_does_not_wait_for_a_call_that_the_model_does_not_wait_for() -> No
     made = live(wait=FREE)
     made.from_server(call("wait"))
     audio = frame(AUDIO)
-    assert made.from_client(audio) == Outcome(audio.data)
+    assert made.from_client(audio) == LiveActions(audio.data)
 
 
 def test_other_frames_pass_unless_held_input_precedes_them() -> None:
     made = live()
     made.from_server(call("look"))
     words = frame(WORDS)
-    assert made.from_client(words) == Outcome(words.data)
+    assert made.from_client(words) == LiveActions(words.data)
 
 
 def test_the_clients_frames_stay_behind_frames_that_are_still_being_sent() -> None:
@@ -505,10 +505,10 @@ def test_the_clients_frames_stay_behind_frames_that_are_still_being_sent() -> No
     made.from_client(frame(AUDIO))
     assert len(made.answer("c1", {}).send) == 2
     made.confirm_sent()
-    assert made.from_client(frame(WORDS)) == Outcome(send=(frame(WORDS),))
+    assert made.from_client(frame(WORDS)) == LiveActions(send=(frame(WORDS),))
     made.confirm_sent()
     made.confirm_sent()
-    assert made.from_client(frame(WORDS)) == Outcome(frame(WORDS).data)
+    assert made.from_client(frame(WORDS)) == LiveActions(frame(WORDS).data)
 
 
 def test_a_cancelled_call_releases_the_input() -> None:
@@ -523,9 +523,9 @@ def test_input_waits_for_the_clients_answer_in_a_mixed_step_and_that_answer_neve
     made.from_server(call("look", "own"))
     made.from_client(frame(AUDIO))
     assert len(made.answer("c1", {}).send) == 1
-    assert made.from_client(frame(AUDIO)) == Outcome()
+    assert made.from_client(frame(AUDIO)) == LiveActions()
     given = frame({"tool_response": {"function_responses": [{"id": "f2", "name": "own", "response": {}}]}})
-    assert made.from_client(given) == Outcome(given.data, send=(frame(AUDIO), frame(AUDIO)))
+    assert made.from_client(given) == LiveActions(given.data, send=(frame(AUDIO), frame(AUDIO)))
 
 
 def test_input_is_released_when_the_model_continues_without_the_clients_answer() -> None:
@@ -534,7 +534,7 @@ def test_input_is_released_when_the_model_continues_without_the_clients_answer()
     made.from_client(frame(AUDIO))
     made.answer("c1", {})
     complete = frame({"serverContent": {"turnComplete": True}})
-    assert made.from_server(complete) == Outcome(complete.data, send=(frame(AUDIO),))
+    assert made.from_server(complete) == LiveActions(complete.data, send=(frame(AUDIO),))
 
 
 @pytest.mark.parametrize("behavior", ["NON_BLOCKING", "non_blocking", 2])
@@ -590,7 +590,7 @@ def test_the_models_name_says_whether_an_undeclared_function_is_waited_for(model
 def test_a_model_that_takes_input_at_any_time_gets_it_at_once(manner: ToolBehavior) -> None:
     made = live(model=ASYNC, look=manner)
     made.from_server(call("look"))
-    assert made.from_client(frame(AUDIO)) == Outcome(frame(AUDIO).data)
+    assert made.from_client(frame(AUDIO)) == LiveActions(frame(AUDIO).data)
     assert len(made.answer("c1", {"a": 1}).send) == 1
 
 
@@ -608,8 +608,8 @@ def test_a_blocking_call_that_input_cancels_is_ended_and_never_answered() -> Non
     made = live(model=ASYNC, look=WAITS)
     made.from_server(call("look"))
     made.from_client(frame(AUDIO))
-    assert made.from_server(cancellation("f1")) == Outcome(None, cancel=("c1",))
-    assert made.answer("c1", {}) == Outcome()
+    assert made.from_server(cancellation("f1")) == LiveActions(None, cancel=("c1",))
+    assert made.answer("c1", {}) == LiveActions()
 
 
 @pytest.mark.parametrize("behavior", ["BLOCKING", "UNSPECIFIED", 1, 0, None])
@@ -631,9 +631,9 @@ def test_with_passthrough_the_clients_answers_are_recorded() -> None:
     assert [one.call_id for one in outcome.step.calls] == ["c1", "c2"]
     assert made.from_client(frame(AUDIO)).forward is not None
     given = frame({"toolResponse": {"functionResponses": [answer("f1", "look", {"a": 1})]}})
-    assert made.from_client(given) == Outcome(given.data, results=(("c1", {"a": 1}),))
-    assert made.from_server(cancellation("f2")) == Outcome(cancellation("f2").data, cancel=("c2",))
-    assert made.from_client(given) == Outcome(given.data)
+    assert made.from_client(given) == LiveActions(given.data, results=(("c1", {"a": 1}),))
+    assert made.from_server(cancellation("f2")) == LiveActions(cancellation("f2").data, cancel=("c2",))
+    assert made.from_client(given) == LiveActions(given.data)
 
 
 # --- any interleaving -----------------------------------------------------------------------------------------
@@ -677,7 +677,7 @@ class Service:
         if "realtimeInput" in document and not self.takes_input:
             assert not self.blocks, "the service would close the connection"
 
-    def do(self, outcome: Outcome, *, from_client: bool) -> None:
+    def do(self, outcome: LiveActions, *, from_client: bool) -> None:
         if from_client and outcome.forward is not None:
             self.leave(outcome.forward)
             self.upstream.append(json.loads(outcome.forward))

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from store.backends import _sqlite_noting
-from store.backends._note_log import Note, NoteLog
+from store.backends._note_log import NoteLog, PendingNote
 from store.backends._sqlite_noting import MANY, MAX_NOTES
 from store.backends.sqlite import SqliteStore
 from store.base import StoreUnavailable
@@ -300,9 +300,9 @@ def noted_keys(log: NoteLog) -> list[list[bytes]]:
 def test_half_a_note_or_one_of_another_store_is_not_taken_in(tmp_path: Path, damage: str) -> None:
     path, secret = tmp_path / "notes", b"s" * 32
     log = NoteLog(path, secret)
-    log.add(Note("one", 1, [b"first"], b""))
+    log.add(PendingNote("one", 1, [b"first"], b""))
     whole = path.read_bytes()
-    log.add(Note("one", 1, [b"second"], b""))
+    log.add(PendingNote("one", 1, [b"second"], b""))
     log.close()
     data = path.read_bytes()
     expected: list[list[bytes]] = [[b"first"]]
@@ -316,7 +316,7 @@ def test_half_a_note_or_one_of_another_store_is_not_taken_in(tmp_path: Path, dam
         secret, expected = b"t" * 32, []
     log = NoteLog(path, secret)
     assert noted_keys(log) == expected
-    log.add(Note("one", 1, [b"later"], b""))
+    log.add(PendingNote("one", 1, [b"later"], b""))
     log.close()
     log = NoteLog(path, secret)
     assert noted_keys(log) == [*expected, [b"later"]]
