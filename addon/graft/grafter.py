@@ -4,7 +4,6 @@ One `Grafter` serves the whole proxy. It suspends only in the store and while it
 """
 
 import asyncio
-import base64
 import functools
 import logging
 from collections import OrderedDict, deque
@@ -14,19 +13,20 @@ from typing import Literal
 import xxhash
 
 from addon.core.framing import replies
-from addon.core.framing.documents import Document, Malformed, decode, members, replace_invalid_text
+from addon.core.framing.documents import Document, Malformed, replace_invalid_text
 from addon.core.history.keys import Keys, asker_digest
 from addon.core.history.request import Request
 from addon.core.history.rewriting import rewrite
 from addon.core.history.steps import last_step
 from addon.core.history.turns import HistoryTurn
-from addon.core.tools.tool_plan import Toolbox, ToolPlan, cannot_use_functions, generation
+from addon.core.tools.tool_plan import ToolPlan, generation
 from addon.graft.evidence import Miss
 from addon.graft.exchange import STORE_FAILED, Abandoned, Exchange, Forward, Outcome, Paused, Reply
 from addon.graft.ledger import hits_of, take_answers
 from addon.graft.ledger_search import Hits
 from addon.graft.owners import ByHand, Owners
 from addon.graft.prefixes import Prefixes
+from addon.graft.request_plan import model_in, plan_of, text_in, token_bytes
 from addon.graft.session_config import SessionConfig, SessionConfigs
 from addon.graft.waiting import being_run, open_calls, until_one_changes
 from addon.graft.warner import Warner
@@ -40,7 +40,6 @@ from store.models import Call
 logger = logging.getLogger("toolgraft")
 
 _CONTINUATIONS = 128
-_STANDARD = str.maketrans("-_", "+/")
 _ANSWERED = (Operation.GENERATE, Operation.STREAM)
 type _Note = tuple[str, Sequence[bytes], bytes]
 """The arguments of `Store.save_plain`."""
@@ -198,13 +197,13 @@ class Grafter:
 
     def keep_continuation(self, session: str, token: str, paused: Paused) -> None:
         """Keep an answer until the client asks for its rest."""
-        self._continuations[session, _token_bytes(token)] = paused
+        self._continuations[session, token_bytes(token)] = paused
         if len(self._continuations) > _CONTINUATIONS:
             self._continuations.popitem(last=False)
 
     def continuation(self, session: str, token: str) -> Paused | None:
         """The answer that a continuationToken continues."""
-        return self._continuations.get((session, _token_bytes(token)))
+        return self._continuations.get((session, token_bytes(token)))
 
     # --- the request ------------------------------------------------------------------------------------------
 
@@ -215,9 +214,9 @@ class Grafter:
         path = wire.path(body)
         request = wire.read(body, self.prefixes.find(config.session, path, body) if wire.native else None)
         target = wire.target
-        model = target.model or _model_in(request)
-        cached = _text_in(request, "cachedContent")
-        plan = await self._cached_plan(config, cached) if cached else _plan(target, config, request, model)
+        model = target.model or model_in(request)
+        cached = text_in(request, "cachedContent")
+        plan = await self._cached_plan(config, cached) if cached else plan_of(target, config, request, model)
         if plan is None and wire.keeps_history:
             plan = ToolPlan.untouched()
         keys = self._keys(wire, request, asker)
@@ -229,7 +228,7 @@ class Grafter:
             return Forward(body, noted=exchange if exchange.notes else None)
         if plan.dropped:
             self.warn(f"session {config.session}, model {model}: left out {plan.dropped}")
-        token = _text_in(request, "continuationToken")
+        token = text_in(request, "continuationToken")
         outcome: Hits | Reply | Abandoned = {}
         if config.revision != 0:
             waits = target.operation in _ANSWERED and not token and (plan.rewrites or wire.keeps_history)
@@ -382,24 +381,6 @@ class Grafter:
         return Reply(200, *wire.reply(answer))
 
 
-def _plan(target: Target, config: SessionConfig, request: Request, model: str) -> ToolPlan | None:
-    """The plan for the request's tools; None if the request is to be left alone."""
-    toolbox = config.toolbox
-    if cannot_use_functions(request.value("generationConfig"), model):
-        if config.strips:
-            return ToolPlan.without_tools()
-        own = Toolbox().keep(request.value("tools"), None, generation(model))
-        return own._replace(changes=False, grafts=False)
-    if config.strips:
-        plan = toolbox.strip(generation(model), vertex=target.is_vertex)
-    else:
-        tools, own_config = request.value("tools"), request.value("toolConfig")
-        plan = toolbox.keep(tools, own_config, generation(model), vertex=target.is_vertex)
-    if target.operation is Operation.COUNT and not _counts_tools(target, request):
-        return plan._replace(changes=False)
-    return plan
-
-
 def _is_pending(config: SessionConfig, request: Request, hits: Hits) -> bool:
     """Whether the last model turn is a step that has a call without an answer."""
     last = last_step(request.history, hits, config.placeholder)
@@ -410,35 +391,3 @@ def _error_body(wire: Wire, error: ExchangeFailed) -> bytes:
     if isinstance(error, GraftFailed):
         return wire.error(replies.error(500, "INTERNAL", f"toolgraft: {error}"))
     return wire.error(replies.error(503, "UNAVAILABLE", f"toolgraft: {STORE_FAILED}"))
-
-
-def _counts_tools(target: Target, request: Request) -> bool:
-    """Whether a countTokens request has a field for tools, or can get one."""
-    return target.surface != "codeassist" or request.value("tools") is not None
-
-
-def _token_bytes(token: str) -> bytes | str:
-    """The bytes of a token: clients may send it back in base64's other alphabet."""
-    try:
-        return base64.b64decode(
-            token.translate(_STANDARD).rstrip("=") + "=" * (-len(token.rstrip("=")) % 4), validate=True
-        )
-    except ValueError:
-        return token
-
-
-def _text_in(request: Request, name: str) -> str:
-    """The value of a string member, or ""."""
-    value = request.value(name)
-    text = decode(value) if value is not None else ""
-    return text if isinstance(text, str) else ""
-
-
-def _model_in(request: Request) -> str:
-    """The model that a body names (Code Assist beside `request`, cachedContents and others inside), bare."""
-    value = request.value("model")
-    if value is None and request.start:
-        outer = next((m for m in members(request.body) if m.name == "model"), None)
-        value = request.body[outer.start : outer.end] if outer else None
-    named = decode(value) if value is not None else ""
-    return str(named).rpartition("/")[2]
