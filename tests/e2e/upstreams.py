@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Self
 
+from addon.fake_gemini.entrance import Log
 from addon.fake_gemini.reply import Shape
 from addon.fake_gemini.rules import Options
 from addon.fake_gemini.server import StrictGemini
@@ -41,18 +42,18 @@ class Gemini:
         return self._server.url
 
     def watch(self, tell: Callable[[], None]) -> None:
-        """Have `tell` called, in the server's thread, after each request."""
+        """Have `tell` called, in the server's thread, after each request until `forget`."""
         log = self._server.log
-        add = log.add
 
         def added(entry: Json, size: int) -> None:
-            add(entry, size)
+            Log.add(log, entry, size)
             tell()
 
         log.add = added  # type: ignore[method-assign]
 
     def forget(self) -> None:
         self._server.log.clear()
+        vars(self._server.log).pop("add", None)
         self._dummies = self._server.dummy_signatures
 
     @property
