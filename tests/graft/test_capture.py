@@ -943,3 +943,18 @@ async def test_a_stream_is_the_same_whole_byte_by_byte_and_cut_at_each_position(
 def test_arrays_in_these_tests_are_cut_as_the_service_cuts_them() -> None:
     items = ArrayDecoder().feed(framed(ARRAY, [answer("a"), answer("b")]))
     assert [item.data is not None for item in items] == [True, True, False]
+
+
+@pytest.mark.parametrize("last", ["STOP", None])
+@pytest.mark.parametrize("calls", [1, 2])
+async def test_a_call_behind_a_finish_reason_has_a_placeholder(graft: Graft, last: str | None, calls: int) -> None:
+    await graft.tools(WEATHER)
+    events = [answer("a", finish="STOP"), *[answer(call(args={"n": n}), finish=last) for n in range(calls)]]
+    visible = texts(await streamed(graft, events))
+    (turn,) = await graft.turns()
+    assert turn.turn_id in visible
+    assert len(await graft.calls()) == calls
+    for one in await graft.calls():
+        await graft.store.answer("default", one.call_id, result={"n": one.args["n"]})
+    contents = await graft.contents([user("a"), model(visible), user("b")])
+    assert str(contents).count("'functionResponse'") == calls

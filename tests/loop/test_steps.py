@@ -77,3 +77,20 @@ async def test_an_odd_part_takes_no_result_from_the_next_request(proxy: Proxy, l
     target, _ = proxy.target(Framing.JSON, "developer", "gemini-3-flash-preview")
     sent = await proxy.forwarded({"contents": history}, target)
     assert [one["response"] for one in responses_in(decode(sent.body)["contents"])] == [{"ok": 1}]
+
+
+@pytest.mark.parametrize("framing", [Framing.SSE, Framing.ARRAY])
+async def test_a_call_behind_a_finish_reason_is_run_and_its_result_is_in_the_next_request(
+    proxy: Proxy, framing: Framing
+) -> None:
+    proxy.tools.add("look", returns({"ok": 1}))
+    await proxy.open()
+    first = [says("a", finish="STOP"), says(call("look"), finish="STOP")]
+    upstream = proxy.upstream(Scripted(first, [says("b", finish="STOP")]))
+    played = await proxy.ask("hi", framing=framing)
+    assert played.text == "ab"
+    assert [one["response"] for one in responses_in(upstream.bodies[1]["contents"])] == [{"ok": 1}]
+    target, _ = proxy.target(framing, "developer", "gemini-3-flash-preview")
+    history = [user("hi"), {"role": "model", "parts": played.parts}, user("more")]
+    sent = await proxy.forwarded({"contents": history}, target)
+    assert [one["response"] for one in responses_in(decode(sent.body)["contents"])] == [{"ok": 1}]

@@ -71,6 +71,7 @@ class Candidate:
         self.captured: list[CapturedCall] = []
         self.hides_parts = False
         self.ended = False
+        self._calls_at_end = 0
         self.paused = False
         self.resumed_by_proxy = False
         self.answered_by_proxy = False
@@ -98,6 +99,14 @@ class Candidate:
     def current_visible_parts(self) -> list[Document]:
         """The visible parts that answer the client's current request."""
         return self._current.read()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the answer has no end, or calls behind it: some services send a finishReason with every event."""
+        return not self.ended or self.partial is not None or len(self.captured) > self._calls_at_end
+
+    def end(self) -> None:
+        self.ended, self._calls_at_end = True, len(self.captured)
 
     @property
     def is_grafted(self) -> bool:
@@ -210,7 +219,7 @@ class AnswerRewriter:
     def close(self) -> Document | None:
         """Process the clean end of a stream. Returns a last event, if a placeholder or the usage of a dropped event
         still has to be sent."""
-        open_ended = [state for state in self.candidates.values() if not state.ended and not state.paused]
+        open_ended = [state for state in self.candidates.values() if state.is_open and not state.paused]
         for state in open_ended:
             self._cut_short(state)
             state.answered_by_proxy = self.proxy_answers(state)
@@ -220,7 +229,7 @@ class AnswerRewriter:
         if not parts and "usageMetadata" not in self._carried:
             return None
         for index in parts:
-            self.candidates[index].ended = True
+            self.candidates[index].end()
         candidates: list[Document] = [
             {"content": {"parts": [part], "role": "model"}, "finishReason": reason, "index": index}
             for index, (part, reason) in parts.items()
@@ -242,10 +251,11 @@ class AnswerRewriter:
         finish = candidate.get("finishReason")
         state.paused = finish == CONTINUATION
         hides_token = self._record_token(state, candidate.get("continuationToken"), finish)
-        ends = (finish is not None or whole) and not state.paused and not state.ended
+        ends = (finish is not None or whole) and not state.paused and state.is_open
         if ends:
-            state.ended, state.finish = True, finish
+            state.finish = finish
             self._cut_short(state)
+            state.end()
             state.answered_by_proxy = self.proxy_answers(state)
         places = ends and state.wants_placeholder
         if not hides and not places and not hides_token and not (ends and state.answered_by_proxy):
