@@ -43,6 +43,7 @@ PROXYS = {
     "token": "canary-token-7319",
 }
 APIS = (":generateContent", ":streamGenerateContent", "/chat/completions", "/interactions", "BidiGenerateContent")
+GOOGLE = "generativelanguage.googleapis.com"
 WORDS = ("hello", "please fail", "please break")
 WORKED = ["own_shows", "own_raises", "made_shows", "made_raises"]
 LIVE = "/ws/google.ai.generativelanguage.v1beta.GenerativeService.BidiGenerateContent?alt=ws"
@@ -101,11 +102,10 @@ def requests() -> Iterator[tuple[str, Json]]:
             yield path, dialect.request(framing, f"{words} {dialect.name} {framing}")
 
 
-def live(proxy: Proxy, session: Session) -> Iterator[str]:
-    """What a client of a Live connection is given."""
-    url = f"{proxy.url.replace('http', 'ws')}/@{session.name}{LIVE}&$key={CLIENTS['query']}"
-    before = len(session.calls())
-    with connect(url, additional_headers=HEADERS) as connection:
+def live(base: str, session: Session, regular: str | None = None) -> Iterator[str]:
+    """What a client of a Live connection is given. `regular`: the proxy that it goes through."""
+    url, before = f"{base}{LIVE}&$key={CLIENTS['query']}", len(session.calls())
+    with connect(url, additional_headers=HEADERS, proxy=regular) as connection:
         connection.send(json.dumps({"setup": {"model": "models/gemini-live-2.5-flash-preview"}}))
         yield str(connection.recv(10))
         message = {"clientContent": {"turns": [user("hello")], "turnComplete": True}}
@@ -152,14 +152,14 @@ def test_no_canary_is_in_anything_that_is_written(proxy: Proxy, upstream: Leaky,
         for path, body in requests():
             urls = [f"{proxy.url}/@{name}{path}" for name in ("loops", "captured")]
             answers += [direct.post(url, json=body, headers=HEADERS).text for url in urls]
-            if "Content" in path:
-                through.post(f"http://generativelanguage.googleapis.com{path}", json=body, headers=HEADERS)
+            through.post(f"http://{GOOGLE}{path}", json=body, headers=HEADERS)
         for words, stream, door in itertools.product(WORDS, (False, True), ("/v1/gemini", "/v1/responses")):
             body = {"model": "gemini-3-flash", "input": f"{words} {stream}", "stream": stream}
             token = {"authorization": f"Bearer {PROXYS['token']}", "x-graft-session": "loops"}
             outputs.append(direct.post(f"{proxy.control.url}{door}", json=body, headers=token).text)
     for session in (loops, captured):
-        answers += live(proxy, session)
+        answers += live(f"{proxy.url.replace('http', 'ws')}/@{session.name}", session)
+    answers += live(f"ws://{GOOGLE}", captured, regular)
     outputs += worked(proxy)
 
     calls = [*loops.calls(), *captured.calls()]
