@@ -93,8 +93,9 @@ class HttpExecutor:
             raise SourceError(f"{place}: {first['msg'].removeprefix('Value error, ')}") from None
         own_secrets.learn_of_executor(secrets_of_executor(self._endpoint.url, self._endpoint.headers.items()))
         self._client = client
-        self._owner = frozenset(self._endpoint.headers.items()), httpx2.URL(self._endpoint.url).query
-        self.name = origin_of(httpx2.URL(self._endpoint.url))
+        self._url = httpx2.URL(self._endpoint.url)
+        self._owner = frozenset(self._endpoint.headers.items()), self._url.query
+        self.name = origin_of(self._url)
 
     async def call(self, name: str, args: Mapping[str, Any], *, call_id: str) -> Any:
         """The endpoint's answer to one call: JSON or text; None if it is empty.
@@ -105,7 +106,7 @@ class HttpExecutor:
         """
         request = self._client.build_request(
             "POST",
-            self._endpoint.url,
+            self._url,
             content=_encoded({"call_id": call_id, "name": name, "args": args}),
             headers={"accept": "application/json, text/*", **self._endpoint.headers, **_BODY},
             timeout=_TIMEOUT,
