@@ -304,6 +304,7 @@ async def test_a_client_that_hangs_up_while_its_answer_is_flushed_to_disk_gets_i
     left.set()
     async with asyncio.timeout(5):
         await asking
+    assert [turn.delivered for turn in (await sender.store.turns("default")).items] == [True], "with its response"
     retry = await sender.http.post(path, content=body, headers={"content-type": "application/json"})
     assert "ne" in retry.text
     assert retry.status_code == 200

@@ -133,6 +133,20 @@ async def test_a_call_that_a_worker_has_is_waited_for_as_long_as_its_lease_holds
     assert await responses_in(await request) == [{"ok": 1}]
 
 
+async def test_calls_that_workers_take_during_the_wait_are_all_waited_for(graft: Graft) -> None:
+    """Their leases last longer than the wait may."""
+    births = {"get_weather": WORKERS, "search": WORKERS}
+    chat, calls = await step(graft, call("get_weather"), call("search"), births=births, on_pending="wait")
+    request = asyncio.ensure_future(graft.request({"contents": chat}))
+    assert not await settled(request)
+    for one in calls:
+        await claimed(graft, one)
+    for one in calls:
+        assert not await settled(request)
+        await graft.store.answer(one.session, one.call_id, result={"name": one.name})
+    assert await responses_in(await request) == [{"name": "get_weather"}, {"name": "search"}]
+
+
 @pytest.mark.parametrize("redeliver", [True, False])
 async def test_a_worker_that_let_its_lease_run_out_is_not_waited_for(graft: Graft, redeliver: bool) -> None:
     now = [1000.0]
