@@ -21,6 +21,7 @@ from typing import Any
 from mitmproxy import ctx, exceptions, flow, hooks
 from mitmproxy.addonmanager import AddonManager, safecall, traverse
 
+from addon.hooks.heap import keep_freed_memory
 from addon.hooks.lifecycle import Lifecycle
 from addon.hooks.shortcuts import SHORTCUTS, Shortcut
 from addon.hooks.written_for import source_hash
@@ -68,6 +69,7 @@ class Dispatch:
 
     def _begin(self, manager: AddonManager) -> None:
         self._is_on = True
+        keep_freed_memory()
         if fits(manager):
             self._dispatcher = Dispatcher(manager)
         self._shortcuts = [shortcut for shortcut in SHORTCUTS if shortcut.take()]
