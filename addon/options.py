@@ -246,7 +246,8 @@ OPTIONS: tuple[Option, ...] = (
         "graft_max_headers",
         str,
         "65536",
-        "How many bytes the headers of a request to the control API may have (1024 or more).",
+        "How many bytes the headers of a request or of an answer may have, at the control API and at the proxy's ports "
+        "(1024 or more).",
     ),
     Option(
         "graft_header_timeout",

@@ -6,7 +6,8 @@ from typing import Any
 import mitmproxy.proxy.layers  # noqa: F401 - registers the hooks of flows
 from mitmproxy import hooks, http
 
-import addon.hooks.interim  # noqa: F401 - replaces methods of mitmproxy
+import addon.hooks.heads
+import addon.hooks.interim  # noqa: F401 - both replace methods of mitmproxy
 from addon.hooks.connections import Connections
 from addon.hooks.dispatch import Dispatch
 from addon.hooks.draining import InFlight

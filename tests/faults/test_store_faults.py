@@ -12,6 +12,8 @@ from tests.faults.chat_kinds import KINDS, chat_of
 from tests.faults.chats import TOOL, Chat, Interactions
 from tests.faults.faulty_store import BUSY, NO_SPACE, PLACE, SLOW, UNFORESEEN, Fault, check_log
 
+pytestmark = pytest.mark.e2e  # some two thousand chats: too long for unit tests
+
 
 async def run(chat: Chat) -> None:
     for words in (chat.question, "What is 1+1?"):
