@@ -54,9 +54,9 @@ async def test_a_request_whose_head_has_no_end_is_refused_and_others_are_not(tmp
     async with serving(whole) as url, Proxied(tmp_path, url, max_headers=str(LIMIT)) as proxied, asyncio.timeout(20):
         await proxied.tools("get_weather")
         for size, status in ((LIMIT - 500, 200), (LIMIT + 500, 431)):
-            begins, said = await ask(proxied, head(f"x-more: {'x' * size}"), *([b"\r\n\r\n", BODY] * (status == 200)))
+            begins, reply = await ask(proxied, head(f"x-more: {'x' * size}"), *([b"\r\n\r\n", BODY] * (status == 200)))
             assert begins.startswith(f"http/1.1 {status} ".encode())
-        assert said["error"] == {
+        assert reply["error"] == {
             "code": 431,
             "status": "INVALID_ARGUMENT",
             "message": f"the headers of the request have more than {LIMIT} bytes (graft_max_headers)",
@@ -69,8 +69,8 @@ async def test_a_request_whose_head_has_no_end_is_refused_and_others_are_not(tmp
 async def test_an_answer_whose_head_has_no_end_is_an_error_of_the_surface(session: str, tmp_path: Path) -> None:
     async with serving(endless) as url, Proxied(tmp_path, url, max_headers=str(LIMIT)) as proxied, asyncio.timeout(20):
         await proxied.tools("get_weather")
-        begins, said = await ask(proxied, head("", "").replace(b"POST ", f"POST {session}".encode()) + BODY)
+        begins, reply = await ask(proxied, head("", "").replace(b"POST ", f"POST {session}".encode()) + BODY)
         assert begins.startswith(b"http/1.1 502 ")
-        error = said["error"]
+        error = reply["error"]
         assert isinstance(error, dict)
         assert error["status"] == "UNAVAILABLE"
