@@ -70,7 +70,10 @@ class Doors:
         await self.house.open()
 
     async def forget(self) -> None:
-        pass  # each try has a session of its own, and deletes it
+        """Each try has a session of its own, and deletes it."""
+        outside = self.house.outside
+        for noted in (outside.watcher.exchanges, outside.sent, outside.callers):
+            noted.clear()
 
     async def close(self) -> None:
         await self.house.close()
