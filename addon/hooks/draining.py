@@ -56,6 +56,10 @@ class InFlight:
     def __len__(self) -> int:
         return len(self._flows)
 
+    @property
+    def flows(self) -> list[http.HTTPFlow]:
+        return [flow for flow, _ in self._flows.values()]
+
     async def cut_off(self, others: FlowState[bool]) -> None:
         """End the requests whose answers the upstream still owes, or which are still arriving, and return once their
         clients were told. Flows in `others` are answered by the proxy itself."""

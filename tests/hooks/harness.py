@@ -128,6 +128,9 @@ class Hooks:
         return bytes(flow.response.raw_content or b"")
 
     async def done(self) -> None:
+        """End the proxy. The clients of flows without an answer have gone: nobody is to be told."""
+        for flow in self.lifecycle.in_flight.flows:
+            flow.live = False
         await self.call("done")
 
 

@@ -169,11 +169,12 @@ async def test_requests_are_refused_while_the_process_ends(
 ) -> None:
     """mitmproxy serves until all addons have ended: without this they would go on as if there were no addon."""
     monkeypatch.setattr("addon.hooks.lifecycle.exit_with_loop", lambda left: None)
-    hooks = make()
+    hooks = make(drain_timeout="0.01")
     if grafted:
         await hooks.tools("lookup")
     begun = request(f"http://{LOCAL}{PATH}", mode="reverse:http://127.0.0.1:9")
     await hooks.call("requestheaders", begun)
+    begun.live = False
     hooks.context.master.should_exit.set()
     ending = hooks.lifecycle.done()
     assert hooks.lifecycle.done() is None
