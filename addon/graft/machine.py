@@ -376,6 +376,7 @@ class AnswerMachine:
             yield from stored
             raise BadAnswer("its answer holds nothing")
         if reading.is_cut and self._writer.streams:
+            yield from stored
             yield from self._ended("cut")
             return
         closing = reading.closing()

@@ -38,6 +38,8 @@ def _is_in_use(context: Context) -> bool:
 
 
 def _is_busy(stream: HttpStream) -> bool:
+    if _is_refused(stream):
+        return False
     if _is_tunnel(stream):
         return _is_in_use(stream.context)
     return stream.flow.live or stream.child_layer is not None
@@ -53,11 +55,16 @@ def _awaited_head(context: Context, tunnel: HttpStream | None) -> Head | None:
     last = context.layers[-1]
     if not isinstance(last, HttpLayer):
         return (tunnel, 1) if isinstance(last, (*_UNDECIDED, HttpStream)) else None
+    tunnels = []
     for stream in last.streams.values():
+        if _is_refused(stream):
+            continue
         if _is_tunnel(stream):
-            return _awaited_head(stream.context, stream)
-        if _is_busy(stream):
+            tunnels.append(_awaited_head(stream.context, stream))
+        elif _is_busy(stream):
             return None
+    if tunnels:  # several only over HTTP/2
+        return None if None in tunnels else tunnels[0]
     reading = last.connections.get(context.client)
     if isinstance(reading, Http1Server):
         return (tunnel, reading.stream_id) if reading.stream_id == 1 or reading.buf else None
@@ -65,6 +72,12 @@ def _awaited_head(context: Context, tunnel: HttpStream | None) -> Head | None:
         number, frames = reading.h2_conn.highest_inbound_stream_id, reading.h2_conn.incoming_buffer
         return (tunnel, number or 1) if not number or frames._data or frames._headers_buffer else None
     return None
+
+
+def _is_refused(stream: HttpStream) -> bool:
+    """Whether the stream is a CONNECT that got an error. mitmproxy keeps it as long as the connection."""
+    response = stream.flow.response
+    return stream.flow.request.method == "CONNECT" and response is not None and not 200 <= response.status_code < 300
 
 
 def _is_tunnel(stream: HttpStream) -> bool:

@@ -93,7 +93,7 @@ def relay_messages(layer: WebsocketLayer, event: events.Event) -> Generator[comm
     websocket.messages.append(message)
     yield WebsocketMessageHook(layer.flow)
     if (bounds := _bounds.get(layer.flow)) is not None:
-        _forget_oldest(websocket.messages, bounds)
+        _forget_oldest(websocket.messages, bounds, len(message.content) + _COST)
     if not message.dropped:
         yield layer.server_ws.send2(Fragmentizer([], message.is_text).msg(message.content, message_finished=True))
     event.sent()
@@ -106,14 +106,14 @@ def _relay_bounded(layer: WebsocketLayer, event: events.Event, bounds: _Bounds) 
         relaying = _relay(layer, piece)
         command = next(relaying, None)
         while command is not None:
-            is_message = isinstance(command, WebsocketMessageHook)
-            if is_message and len(messages[-1].content) > bounds.message and not messages[-1].injected:
+            newest = messages[-1] if isinstance(command, WebsocketMessageHook) else None
+            if newest is not None and len(newest.content) > bounds.message and not newest.injected:
                 messages.pop()
                 yield from _closed(layer, _too_long(bounds), CloseReason.MESSAGE_TOO_BIG)
                 return
             result = yield command
-            if is_message:
-                _forget_oldest(messages, bounds)
+            if newest is not None:
+                _forget_oldest(messages, bounds, len(newest.content) + _COST)
             try:
                 command = relaying.send(result)
             except StopIteration:
@@ -143,14 +143,16 @@ def _too_long(bounds: _Bounds) -> bytes:
     return b"toolgraft: a message has more than %d bytes (graft_max_event)" % bounds.message
 
 
-def _forget_oldest(messages: list[WebSocketMessage], bounds: _Bounds) -> None:
-    """mitmproxy keeps all messages until a connection ends. Of too many, the newer half is left."""
-    bounds.kept += len(messages[-1].content) + _COST
+def _forget_oldest(messages: list[WebSocketMessage], bounds: _Bounds, size: int) -> None:
+    """mitmproxy keeps all messages until a connection ends. Of too many, the newer half is left. `size`: of the newest;
+    a script may have removed some, this one too."""
+    bounds.kept += size
     if bounds.kept <= bounds.history:
         return
-    count = 0
+    sizes = [len(message.content) + _COST for message in messages]
+    bounds.kept, count = sum(sizes), 0
     while bounds.kept > bounds.history // 2 and count < len(messages) - 1:
-        bounds.kept -= len(messages[count].content) + _COST
+        bounds.kept -= sizes[count]
         count += 1
     del messages[:count]
 

@@ -23,6 +23,7 @@ from addon.hooks.lifecycle import Lifecycle
 from addon.hooks.onward import choose_destination
 from addon.hooks.redirects import redirected
 from addon.hooks.shadow_flows import ShadowFlows
+from addon.hooks.streams import is_stopped
 from addon.settings import Settings, is_loopback
 from addon.surfaces import (
     Operation,
@@ -87,6 +88,8 @@ class Routing:
             self._users[flow.client_conn] = user
 
     def requestheaders(self, flow: http.HTTPFlow) -> None:
+        if flow.is_replay:
+            is_stopped.pop(flow)  # of its first run
         runtime = self.lifecycle.runtime
         if runtime is None or flow.response is not None or flow in self.shadow_flows.flows:
             return

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from addon.web.problems import MEDIA_TYPE
 
@@ -109,9 +109,11 @@ class BoundedProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing():
             return
-        before = self._head
+        before, answered = self._head, self.server_state.total_requests
         super().data_received(data)
-        if self._clock is None and (self._head is not None or self.is_idle):  # a head has begun, or something else
+        # In mitmproxy's event loop a task begins at once, so a request may have been answered already.
+        is_over = self.is_idle and self.server_state.total_requests == answered
+        if self._clock is None and (self._head is not None or is_over):  # a head has begun, or something else
             self._watch()
         if before is not None and self._head is not None:
             self._head += len(data)
@@ -131,10 +133,11 @@ class BoundedProtocol(HttpToolsProtocol):
             self._too_large()
         if self.transport.is_closing():
             return
-        before = self.cycle
         super().on_headers_complete()
-        if self.cycle is not before:
-            self.cycle.transport = _AnswerTransport(self.transport, self.loop)  # type: ignore[assignment]
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        cycle.transport = _AnswerTransport(self.transport, self.loop)  # type: ignore[assignment]
+        super()._start_asgi_task(cycle, app)
 
     def on_body(self, body: bytes) -> None:
         if not self.transport.is_closing():

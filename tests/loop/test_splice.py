@@ -444,3 +444,14 @@ async def test_a_later_round_s_content_of_another_kind_is_no_error_of_the_proxy_
     played = await ready.ask("x", framing=framing)
     assert played.status in (200, 502)
     assert not [record for record in caplog.records if record.exc_info]
+
+
+@pytest.mark.parametrize("framing", [Framing.SSE, Framing.ARRAY])
+async def test_an_error_that_a_later_round_gives_as_one_document_reaches_the_client(
+    ready: Proxy, framing: Framing
+) -> None:
+    error = encode(google_error(500, "INTERNAL"))
+    refused = httpx2.Response(200, headers={"content-type": "application/json"}, content=error)
+    ready.upstream(Scripted([says(call("lookup"), finish="STOP")], refused))
+    played = await ready.ask("x", framing=framing)
+    assert error in played.body

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from h2.connection import H2Connection
 from h2.events import StreamEnded
+from mitmproxy import http
 
 from addon.control.app import create_app
 from addon.descriptors import connection_limits, raise_descriptor_limit
@@ -19,7 +20,7 @@ from addon.hooks.connection_state import is_in_use
 from addon.hooks.connections import Connections as ProxyConnections
 from addon.metrics import Metrics
 from addon.settings import Settings
-from addon.web.connections import Bounds
+from addon.web.connections import BoundedProtocol, Bounds
 from addon.web.server import ControlServer, bind
 from store.factory import open_url
 from tests.hooks.proxied import Proxied, serving
@@ -36,6 +37,7 @@ class Connections:
     """Raw connections to a server with few bounds."""
 
     def __init__(self, server: ControlServer) -> None:
+        self.server = server
         self.port = int(server.url.rpartition(":")[2])
         self._open: list[asyncio.StreamWriter] = []
 
@@ -89,6 +91,19 @@ async def test_a_new_connection_is_refused_if_none_is_idle(connections: Connecti
     polls = [await connections.open(POLL) for _ in range(8)]
     assert await status(await connections.open(ASK)) == b"503"
     assert not any(poll.at_eof() for poll in polls)
+
+
+async def test_an_answer_that_is_made_at_once_is_one_write_and_leaves_the_connection_idle(
+    connections: Connections,
+) -> None:
+    """In mitmproxy's event loop a task begins at once: the request is answered before its bytes are all looked at."""
+    asyncio.get_running_loop().set_task_factory(asyncio.eager_task_factory)
+    reader = await connections.open(ASK.replace(b"healthz", b"healthz/live"))
+    async with asyncio.timeout(10):
+        assert (await reader.read(9999)).endswith(b"}")  # head and body
+    (protocol,) = connections.server._server.server_state.connections
+    assert isinstance(protocol, BoundedProtocol)
+    assert protocol._clock is None
 
 
 @pytest.mark.parametrize("before", [b"", ASK], ids=["first", "later"])
@@ -157,13 +172,20 @@ async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
 
 
 CONNECT = b"CONNECT 127.0.0.1:%d HTTP/1.1\r\n\r\n"
+REFUSED = b"CONNECT refused.test:443 HTTP/1.1\r\n\r\n"
 SLOW = b"POST /slow HTTP/1.1\r\nhost: localhost\r\ncontent-length: 0\r\n\r\n"
 HELLO = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"
 UPGRADE = (
     b"GET /socket HTTP/1.1\r\nhost: localhost\r\nconnection: upgrade\r\nupgrade: websocket\r\n"
     b"sec-websocket-version: 13\r\nsec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
 )
-IN_USE = ("unanswered", "uploading", "a tunnel in use", "a WebSocket")
+IN_USE = ("unanswered", "uploading", "a tunnel in use", "a tunnel after a refused one", "a WebSocket")
+
+
+class Refuses:
+    def http_connect(self, flow: http.HTTPFlow) -> None:
+        if flow.request.host == "refused.test":
+            flow.response = http.Response.make(403)
 
 
 class Clients:
@@ -183,6 +205,7 @@ class Clients:
             "unanswered": (SLOW,),
             "uploading": (SLOW.replace(b": 0", b": 9") + b"1234",),
             "a tunnel in use": (CONNECT % silent, b"200 Connection established\r\n\r\n", b"\x00\x01"),
+            "a tunnel after a refused one": (REFUSED, b" 403 ", CONNECT % silent, b"200 Connection", b"\x00\x01"),
             "a WebSocket": (UPGRADE, b"101 Switching Protocols\r\n"),
         }
         self._open: list[asyncio.StreamWriter] = []
@@ -231,7 +254,11 @@ async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
 
 @contextlib.asynccontextmanager
 async def clients_of(folder: Path, **limits: Any) -> AsyncIterator[Clients]:
-    async with serving(upstream) as url, serving(silent) as other, Proxied(folder, url, **limits) as proxied:
+    async with (
+        serving(upstream) as url,
+        serving(silent) as other,
+        Proxied(folder, url, early=[Refuses()], **limits) as proxied,
+    ):
         clients = Clients(proxied, int(other.rpartition(":")[2]))
         try:
             yield clients
@@ -286,7 +313,7 @@ async def test_a_head_of_http_2_that_does_not_come_is_not_waited_for_either(befo
 @pytest.mark.parametrize("state", ["nothing", "half a head", "kept", "an idle tunnel"])
 async def test_an_idle_client_of_the_proxy_gives_way_to_a_new_one(state: str, tmp_path: Path) -> None:
     async with clients_of(tmp_path, max_connections="8") as clients:
-        busy = [await clients.open(one) for one in (*IN_USE, "unanswered", "unanswered")]
+        busy = [await clients.open(one) for one in (*IN_USE, "unanswered")]
         idle = await clients.open(state)
         younger = await clients.open("kept")
         await clients.open("kept")
@@ -297,14 +324,14 @@ async def test_an_idle_client_of_the_proxy_gives_way_to_a_new_one(state: str, tm
 
 
 async def test_a_new_client_of_the_proxy_is_closed_if_none_is_idle(tmp_path: Path) -> None:
-    async with clients_of(tmp_path, max_connections="8") as clients:
+    async with clients_of(tmp_path, max_connections=str(2 * len(IN_USE))) as clients:
         busy = [await clients.open(state) for state in IN_USE * 2]
         new = await clients.open("nothing", refused=True)
         async with asyncio.timeout(10):
             assert await new.read() == b""
         assert not any(reader.at_eof() for reader in busy)
         clients._open[0].close()
-        await until(lambda: len(connections_of(clients.proxied)._open) == 7)
+        await until(lambda: len(connections_of(clients.proxied)._open) == 2 * len(IN_USE) - 1)
         await clients.open("kept")
 
 

@@ -57,9 +57,14 @@ def service() -> Service:
 
 
 class Seen:
-    """A script that sees what mitmproxy keeps of a connection."""
+    """A script that sees what mitmproxy keeps of a connection. `clears`: and keeps nothing."""
 
     messages: list[WebSocketMessage]
+    clears = False
+
+    def websocket_message(self, flow: http.HTTPFlow) -> None:
+        if self.clears:
+            self.messages.clear()
 
     def websocket_start(self, flow: http.HTTPFlow) -> None:
         assert flow.websocket is not None
@@ -177,3 +182,11 @@ async def test_the_newest_messages_of_a_long_connection_are_kept(
         kept = [message.content for message in watcher.messages]
         assert kept[-1].startswith(b"39")
         assert sum(map(len, kept)) <= 4 * MOST
+
+
+async def test_a_script_that_forgets_messages_breaks_nothing(proxied: Proxied, service: Service, watcher: Seen) -> None:
+    watcher.clears = True
+    async with asyncio.timeout(20), await opened(proxied) as client:
+        for number in range(40):
+            await client.send(f"{number:02d}" + "x" * 5000)
+        await until(lambda: len(service.heard) == 40)

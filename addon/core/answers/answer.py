@@ -258,7 +258,8 @@ class AnswerRewriter:
             state.end()
             state.answered_by_proxy = self.proxy_answers(state)
         places = ends and state.wants_placeholder
-        if not hides and not places and not hides_token and not (ends and state.answered_by_proxy):
+        goes_on = state.answered_by_proxy and (ends or finish is not None)
+        if not hides and not places and not hides_token and not goes_on:
             return candidate
         if finish is not None or hides or whole:
             visible = [part for part in visible if part.get("text") != "" or part.get("thought")]

@@ -48,6 +48,16 @@ def test_an_event_that_needs_no_change_is_the_same_object() -> None:
         assert answer.feed(one) is one
 
 
+def test_an_end_behind_a_call_that_the_proxy_runs_is_not_the_client_s() -> None:
+    """Some services send a finishReason with each event."""
+    answer = rewriter()
+    answer.proxy_answers = lambda state: True
+    answer.feed(event(call(), finish="STOP"))
+    assert answer.feed(event("", finish="STOP")) is None
+    visible = answer.feed(event("more", finish="STOP"))
+    assert visible == event("more")
+
+
 def test_the_input_is_never_changed() -> None:
     answer = rewriter()
     for one in (event("a", call()), event("b"), event("", finish="STOP", usageMetadata={})):
