@@ -87,7 +87,11 @@ def _declared(config: SessionConfig, name: str) -> Binding:
 def _handler(executor: Executor | None) -> Handler:
     if executor is None:
         return Handler.NOBODY
-    return Handler.WORKERS if executor.type == "worker" else Handler.ENDPOINT
+    match executor.type:  # mypy reports a kind that is missing here
+        case "worker":
+            return Handler.WORKERS
+        case "http":
+            return Handler.ENDPOINT
 
 
 def _schema(declaration: Document) -> Document | None:
