@@ -1,4 +1,4 @@
-"""The table of the proxy's options: mitmproxy registers it, the README lists it, `Settings` parses its values.
+"""The table of the proxy's options: mitmproxy registers it, docs/options.md lists it, `Settings` parses its values.
 
 Nothing here imports mitmproxy.
 """
@@ -36,7 +36,7 @@ OPTIONS: tuple[Option, ...] = (
         "graft_on_pending",
         str,
         "pass",
-        "How to treat a request whose last step has calls without results: `pass` sends it unchanged, `wait` "
+        "How to treat a request that follows calls without results: `pass` sends it unchanged, `wait` "
         "waits for the results, `block` sends nothing and answers with the placeholder again.",
     ),
     Option("graft_pending_timeout", str, "30", "How many seconds `wait` waits (0 to 3600)."),
@@ -110,14 +110,15 @@ OPTIONS: tuple[Option, ...] = (
         "graft_retry_window",
         str,
         "60",
-        "For how many seconds after an answer broke off a repeated request continues it and keeps the results of its "
-        "tools (0 to 3600); 0: never.",
+        "If an answer breaks off and the client repeats the request within so many seconds, the answer continues, and "
+        "finished tools keep their results (0 to 3600); 0: never.",
     ),
     Option(
         "graft_keepalive",
         str,
         "10",
-        "After how many seconds of waiting for tools a stream gets an event that clients ignore (0 to 3600); 0: never.",
+        "While a stream waits, for tools or before a retry, it gets an event that clients ignore every so many seconds "
+        "(0 to 3600); 0: never.",
     ),
     Option(
         "graft_stream",
