@@ -79,6 +79,9 @@ def owed_answer(parts: list[Document], model: str, response_id: str) -> Document
 
 def calls_of(content: Document | None) -> dict[str, Document]:
     """The functionCall Parts of a Content by the model's ids. Calls without an id are left out."""
-    parts = parts_of(content) if content is not None else []
-    calls = {get(part, "functionCall").get("id"): part for part in parts if isinstance(get(part, "functionCall"), dict)}
-    return {call_id: part for call_id, part in calls.items() if isinstance(call_id, str)}
+    calls: dict[str, Document] = {}
+    for part in parts_of(content) if content is not None else ():
+        call = get(part, "functionCall")
+        if isinstance(call, dict) and isinstance(call_id := call.get("id"), str):
+            calls[call_id] = part
+    return calls
