@@ -11,13 +11,14 @@ import addon.hooks.interim  # noqa: F401 - both replace methods of mitmproxy
 from addon.hooks.connections import Connections
 from addon.hooks.dispatch import Dispatch
 from addon.hooks.draining import InFlight
+from addon.hooks.error_replies import refusal
 from addon.hooks.grafting import Grafting
 from addon.hooks.lifecycle import Lifecycle
 from addon.hooks.live import LiveHooks
 from addon.hooks.looping import Looping
 from addon.hooks.masking import Masking
 from addon.hooks.record import Recording
-from addon.hooks.routing import Routing, refusal
+from addon.hooks.routing import Routing
 from addon.hooks.shadow_flows import ShadowFlows
 from addon.hooks.stdout import Stdout
 from addon.hooks.upstream_factory import MitmUpstreamFactory

@@ -12,11 +12,11 @@ from mitmproxy.proxy.events import MessageInjected
 from mitmproxy.proxy.layers.http._events import ErrorCode, ResponseProtocolError
 
 from addon.core.framing import replies
-from addon.core.framing.documents import encode
 from addon.hooks.breaks import error_response
+from addon.hooks.error_replies import unavailable
 from addon.hooks.flow_state import FlowState
 from addon.hooks.streams import is_cut_off
-from addon.surfaces import Target, wire_of
+from addon.surfaces import Target
 
 logger = logging.getLogger("toolgraft")
 
@@ -89,13 +89,6 @@ def _interrupt(flow: http.HTTPFlow, target: Target) -> None:
     error_response[flow] = partial(_cut_off, target, closes=True)
     with contextlib.suppress(ValueError):  # its connection has just closed
         ctx.master.addons.get("proxyserver").inject_event(_Interruption(flow))
-
-
-def unavailable(target: Target | None) -> http.Response:
-    """The refusal of a request because the proxy ends, in the form of its surface."""
-    error = replies.error(503, "UNAVAILABLE", f"toolgraft: {replies.PROXY_ENDING}")
-    body = wire_of(target).error(error) if target is not None else encode(error)
-    return http.Response.make(503, body, {"content-type": replies.content_type("json")})
 
 
 def _cut_off(target: Target, _: str, *, closes: bool = False) -> http.Response:

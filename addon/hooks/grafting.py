@@ -1,6 +1,5 @@
 """The hooks around `addon.graft`: they rewrite requests, capture answers, and never raise."""
 
-import asyncio
 import logging
 import re
 from collections.abc import Awaitable
@@ -8,8 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from weakref import WeakSet
 
-from mitmproxy import connection, flowfilter, http
-from mitmproxy.connection import ConnectionState
+from mitmproxy import flowfilter, http
 
 from addon.core.framing import replies
 from addon.core.framing.encoding import decompressor
@@ -18,14 +16,15 @@ from addon.graft.exchange import Abandoned, Exchange, Reply
 from addon.graft.grafter import EXCHANGE_FAILED
 from addon.graft.session_config import SessionConfig
 from addon.hooks.breaks import error_response, has_last_words, on_break
-from addon.hooks.draining import InFlight, unavailable
+from addon.hooks.error_replies import failed, refusal, response_of, too_long, unavailable, unreachable
 from addon.hooks.flow_state import FlowState
 from addon.hooks.handover import on_handover
+from addon.hooks.hangup import Hangup
 from addon.hooks.headers import UNDECODED, asker_in, body_of, put, set_body, url_of, value
 from addon.hooks.lifecycle import Lifecycle
 from addon.hooks.looping import Looping
 from addon.hooks.model_streams import CopiedStream, GraftedStream
-from addon.hooks.routing import Route, Routing, refusal
+from addon.hooks.routing import Route, Routing
 from addon.hooks.runtime import Runtime
 from addon.hooks.secrets import redaction_of
 from addon.hooks.streams import (
@@ -37,17 +36,13 @@ from addon.hooks.streams import (
     run_later_stages,
     stream_through,
 )
-from addon.surfaces import Framing, Operation, wire_of
-from addon.surfaces.wire import Wire
+from addon.surfaces import Framing, Operation
 from store.base import StoreUnavailable
 
 logger = logging.getLogger("toolgraft")
 
 _NO_URL = re.compile("[\x00-\x20\x7f\ud800-\udfff]")
 """What HTTP forbids in a URL and mitmproxy accepts: control characters, and bytes that are not UTF-8."""
-
-_POLL_INTERVAL = 0.2
-"""Seconds between two checks that a waiting client is still connected."""
 
 
 ModelStream = GraftedStream | CopiedStream
@@ -94,7 +89,7 @@ class Grafting:
         runtime = self.lifecycle.runtime
         if route is None or runtime is None or flow.response is not None:
             return None
-        error_response[flow] = partial(_unreachable, route)
+        error_response[flow] = partial(unreachable, route.target)
         if route.target.operation is Operation.LIVE:
             return None  # the frames of a Live connection are rewritten, not its request
         return self._begin(flow, route, runtime)
@@ -152,7 +147,7 @@ class Grafting:
         if body is None:
             self._pass_unchanged(flow, grafted)
             return
-        hangup = _Hangup(flow.client_conn, self.routing.in_flight)
+        hangup = Hangup(flow.client_conn, self.routing.in_flight)
         outcome = await runtime.grafter.request(
             grafted.route.target,
             grafted.config,
@@ -199,7 +194,7 @@ class Grafting:
         if flow.response.data.content is None and flow not in self.answered_here:
             most = runtime.settings.max_answer
             packed = _encoding(flow.response) if grafted is not None else ""
-            limit(flow, most, partial(_too_long, route, most), decompressor(packed, most) if packed else None)
+            limit(flow, most, partial(too_long, route.target, most), decompressor(packed, most) if packed else None)
         if grafted is None or grafted.exchange is None:
             self._stream_untouched(flow, route, flow.response, runtime)
             return
@@ -264,7 +259,7 @@ class Grafting:
         body = body_of(flow.response, runtime.settings.max_answer)
         if body is None:
             if grafted is not None and grafted.exchange is not None and flow.response.data.content is not None:
-                flow.response = _failed(grafted.exchange.wire, UNDECODED)  # it may hold a call
+                flow.response = failed(grafted.exchange.target, UNDECODED)  # it may hold a call
             run_later_stages(flow)
             return None
         if (
@@ -347,29 +342,6 @@ class Grafting:
             flow.request.headers["accept-encoding"] = grafted.encoding
 
 
-class _Hangup:
-    """Notices that the client of a waiting request has closed its side, or that the proxy waits no longer. mitmproxy
-    reports the former to nobody while a hook runs, so the connection is polled.
-
-    A client that has closed only its sending half counts as gone too: mitmproxy then closes an HTTP/1 connection."""
-
-    def __init__(self, client: connection.Client, in_flight: InFlight) -> None:
-        self.client = client
-        self.in_flight = in_flight
-        self.waited = False
-
-    async def wait(self) -> None:
-        """Returns once the client has hung up, or the proxy ends."""
-        self.waited = True
-        while self.client.state is ConnectionState.OPEN and not self.in_flight.is_over:  # noqa: ASYNC110
-            await asyncio.sleep(_POLL_INTERVAL)
-
-    @property
-    def missed(self) -> bool:
-        """Whether the client hung up after the last check of a `wait` that was cancelled."""
-        return self.waited and self.client.state is not ConnectionState.OPEN
-
-
 def _framing(route: Route, response: http.Response) -> Framing | None:
     """How the answer is framed; None for an error, which is not rewritten. A content type that is neither JSON nor an
     event stream may be wrong, so such an answer is buffered and inspected."""
@@ -397,22 +369,3 @@ def _as_stream(flow: http.HTTPFlow) -> None:
     headers.pop("content-encoding", None)
     if headers.pop("content-length", None) is not None and not (flow.request.is_http2 or flow.request.is_http3):
         headers["transfer-encoding"] = "chunked"
-
-
-def _too_long(route: Route, most: int) -> http.Response:
-    return _failed(
-        wire_of(route.target), f"the model's answer is too long: it has more than {most} bytes (graft_max_answer)"
-    )
-
-
-def _unreachable(route: Route, words: str) -> http.Response:
-    return _failed(wire_of(route.target), f"the model cannot be reached: {words}")
-
-
-def _failed(wire: Wire, words: str) -> http.Response:
-    error = wire.error(replies.error(502, "UNAVAILABLE", f"toolgraft: {words}"))
-    return response_of(Reply(502, replies.content_type("json"), error))
-
-
-def response_of(reply: Reply) -> http.Response:
-    return http.Response.make(reply.status, reply.body, {"content-type": reply.content_type})

@@ -30,8 +30,8 @@ from addon.core.security.redaction import Redaction
 from addon.graft.exchange import Reply
 from addon.graft.grafter import EXCHANGE_FAILED, GraftFailed
 from addon.graft.session_config import SessionConfig
+from addon.hooks.error_replies import response_of
 from addon.hooks.flow_state import FlowState
-from addon.hooks.grafting import response_of
 from addon.hooks.lifecycle import Lifecycle
 from addon.hooks.routing import Route, Routing
 from addon.hooks.runtime import Runtime

@@ -12,10 +12,9 @@ from mitmproxy import connection, ctx, http
 from mitmproxy.proxy.mode_specs import ReverseMode
 from mitmproxy.proxy.server_hooks import ServerConnectionHookData
 
-from addon.core.framing import replies
-from addon.core.framing.documents import encode
 from addon.core.security.browsers import host_allowed, page_allowed
-from addon.hooks.draining import InFlight, unavailable
+from addon.hooks.draining import InFlight
+from addon.hooks.error_replies import refusal, unavailable
 from addon.hooks.flow_state import FlowState
 from addon.hooks.headers import host_of, hostport, names, set_host, value
 from addon.hooks.large_bodies import stream_large
@@ -243,15 +242,6 @@ def _user_of(flow: http.HTTPFlow, present: set[bytes]) -> str:
         return base64.b64decode(coded, validate=True).decode().partition(":")[0]
     except (binascii.Error, UnicodeDecodeError):
         return ""
-
-
-def refusal(code: int, status: str, message: str) -> http.Response:
-    """A response of the proxy in Google's error format."""
-    return http.Response.make(
-        code,
-        encode(replies.error(code, status, f"toolgraft: {message}")),
-        {"content-type": "application/json; charset=UTF-8"},
-    )
 
 
 def _bad_session(name: str, where: str) -> http.Response:

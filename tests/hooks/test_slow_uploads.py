@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from addon.hooks.compose import Toolgraft
-from addon.hooks.draining import unavailable
+from addon.hooks.error_replies import unavailable
 from addon.hooks.lifecycle import Lifecycle
 from addon.surfaces import match_path
 from tests.hooks.proxied import Proxied, serving

@@ -1,0 +1,41 @@
+"""The errors that the proxy answers itself, as mitmproxy's responses."""
+
+from mitmproxy import http
+
+from addon.core.framing import replies
+from addon.core.framing.documents import encode
+from addon.graft.exchange import Reply
+from addon.surfaces import Target, wire_of
+
+
+def response_of(reply: Reply) -> http.Response:
+    return http.Response.make(reply.status, reply.body, {"content-type": reply.content_type})
+
+
+def refusal(code: int, status: str, message: str) -> http.Response:
+    """An error in Google's format, also for requests to no surface."""
+    return _error(code, status, message, None)
+
+
+def unavailable(target: Target | None) -> http.Response:
+    """The refusal of a request because the proxy ends, in the form of its surface."""
+    return _error(503, "UNAVAILABLE", replies.PROXY_ENDING, target)
+
+
+def unreachable(target: Target, reason: str) -> http.Response:
+    return failed(target, f"the model cannot be reached: {reason}")
+
+
+def too_long(target: Target, most: int) -> http.Response:
+    return failed(target, f"the model's answer is too long: it has more than {most} bytes (graft_max_answer)")
+
+
+def failed(target: Target, message: str) -> http.Response:
+    """The upstream gave no usable answer."""
+    return _error(502, "UNAVAILABLE", message, target)
+
+
+def _error(code: int, status: str, message: str, target: Target | None) -> http.Response:
+    error = replies.error(code, status, f"toolgraft: {message}")
+    body = encode(error) if target is None else wire_of(target).error(error)
+    return response_of(Reply(code, replies.content_type("json"), body))
