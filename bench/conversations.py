@@ -29,9 +29,25 @@ _PREAMBLE = (
     "You are talking to a program for travel planning. The user's folder, the date and the open files follow. "
     "Answer in the user's language, and name your sources.\n"
 )
+_CLIENT_TOOLS = ("open_file", "change_file", "run_checks")
+_SIGNATURE = base64.b64encode(random.Random(2).randbytes(200)).decode()
 _AFTER = (
     b'],"systemInstruction":{"parts":[{"text":"Be brief, and say what you do not know."}]},'
     b'"generationConfig":{"temperature":0.7,"topP":0.95,"maxOutputTokens":8192}}'
+)
+_DECLARED = b',"tools":' + _encode(
+    [
+        {
+            "functionDeclarations": [
+                {
+                    "name": name,
+                    "description": f"The program's own tool to {name.replace('_', ' ')}.",
+                    "parameters": {"type": "OBJECT", "properties": {"text": {"type": "STRING"}}},
+                }
+                for name in _CLIENT_TOOLS
+            ]
+        }
+    ]
 )
 
 
@@ -49,16 +65,22 @@ def words(size: int, seed: int) -> str:
 @dataclass(frozen=True, slots=True)
 class Kind:
     """A kind of conversation. `template` is the JSON of its first Contents, `growth` the size of an answer and of a
-    question, in characters."""
+    question, in characters. `is_agent`: the client has tools of its own, and runs their calls."""
 
     name: str
     template: bytes
     growth: int
+    is_agent: bool = False
 
     @property
     def size(self) -> int:
         """Of the first request's body, in bytes."""
-        return len(self.template) + len(_AFTER) + len(b'{"contents":[')
+        return len(self.template) + len(self.after) + len(b'{"contents":[')
+
+    @property
+    def after(self) -> bytes:
+        """What stands behind the last of the Contents."""
+        return _AFTER[:-1] + _DECLARED + b"}" if self.is_agent else _AFTER
 
 
 def _turn(role: str, *parts: object) -> bytes:
@@ -92,6 +114,31 @@ def image_kind(name: str, size: int) -> Kind:
     return Kind(name, b",".join(contents), 300)
 
 
+def agent_kind(name: str, size: int, turns: int) -> Kind:
+    """A history of about `size` bytes in which three of four turns are the client's own calls and their responses: a
+    question, three steps, an answer, and so on. `turns` is one more than a multiple of eight."""
+    each = (size - len(_AFTER) - len(_DECLARED) - len(_PREAMBLE)) // turns - 110
+    contents = [_turn("user", {"text": _PREAMBLE + words(each, 0)})]
+    for number in range(1, turns, 2):
+        contents += _exchange(each, f"{_MARK.decode()}-{number}", number, is_step=number % 8 != 7)
+    return Kind(name, b",".join(contents), min(400, max(24, size // 50)), is_agent=True)
+
+
+def _exchange(size: int, stamp: str, seed: int, *, is_step: bool) -> tuple[bytes, bytes]:
+    """A turn of the model's and one of the client's, of about `size` characters each: an answer and the next question,
+    or a call and its response, which is the larger of the two."""
+
+    def text(size: int, seed: int) -> str:
+        return stamp + words(size, seed)[len(_MARK) :]
+
+    if not is_step:
+        return _turn("model", {"text": text(size, seed)}), _turn("user", {"text": text(size, seed + STEPS)})
+    call = {"id": stamp, "name": _CLIENT_TOOLS[seed % len(_CLIENT_TOOLS)]}
+    asked = {"functionCall": {**call, "args": {"text": text(size // 4, seed)}}, "thoughtSignature": _SIGNATURE}
+    output = {"output": text(max(16, 2 * size - size // 4 - len(_SIGNATURE)), seed + STEPS)}
+    return _turn("model", asked), _turn("user", {"functionResponse": {**call, "response": output}})
+
+
 def bodies(kind: Kind, client: int, *, cold: bool = False) -> Iterator[list[bytes]]:
     """One client's bodies, without end, each as the pieces to be written one after the other. `cold`: every request
     begins a new conversation."""
@@ -103,10 +150,10 @@ def bodies(kind: Kind, client: int, *, cold: bool = False) -> Iterator[list[byte
         grown = b""
         for k in range(1 if cold else STEPS):
             if k:
-                stamp = f"{number:07d}.{k}"
-                answer = stamp + words(kind.growth, k)[len(_MARK) :]
-                question = stamp + words(kind.growth, k + STEPS)[len(_MARK) :]
-                grown += b"," + _turn("model", {"text": answer}) + b"," + _turn("user", {"text": question})
+                is_step = kind.is_agent and k % 4 != 0
+                grown += b"".join(
+                    b"," + turn for turn in _exchange(kind.growth, f"{number:07d}.{k}", k, is_step=is_step)
+                )
             if k >= step:
-                yield [*begun, grown, _AFTER]
+                yield [*begun, grown, kind.after]
         step = 0

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.conversations import STEPS, Kind, bodies, image_kind, text_kind
+from bench.conversations import STEPS, Kind, agent_kind, bodies, image_kind, text_kind
 from bench.measure import TINY
 from bench.report import Row, at_least, at_most, markdown, plain
 from bench.seed import capture
@@ -24,6 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
     [
         "bench",
         "bench.proxy",
+        "bench.agent",
         "bench.stream",
         "bench.loop",
         "bench.doors",
@@ -57,7 +58,12 @@ async def test_the_stores_table() -> None:
 
 @pytest.mark.parametrize(
     "kind",
-    [text_kind("t", 5000, 8), text_kind("o", 5000, 9, ["[one]", "[two]"]), image_kind("i", 5000)],
+    [
+        text_kind("t", 5000, 8),
+        text_kind("o", 5000, 9, ["[one]", "[two]"]),
+        image_kind("i", 5000),
+        agent_kind("a", 20_000, 17),
+    ],
     ids=lambda k: k.name,
 )
 def test_conversations_grow_at_their_end_and_begin_anew(kind: Kind) -> None:
@@ -73,8 +79,23 @@ def test_conversations_grow_at_their_end_and_begin_anew(kind: Kind) -> None:
 
 
 def test_conversations_are_of_the_size_they_are_said_to_be() -> None:
-    for kind, size in ((text_kind("", 100_000, 41), 100_000), (image_kind("", 1_000_000), 1_000_000)):
+    for kind, size in (
+        (text_kind("", 100_000, 41), 100_000),
+        (image_kind("", 1_000_000), 1_000_000),
+        (agent_kind("", 100_000, 41), 100_000),
+    ):
         assert 0.9 * size < kind.size < 1.1 * size
+
+
+def test_three_of_four_turns_of_an_agent_are_its_calls_and_their_responses() -> None:
+    last = b"".join(list(itertools.islice(bodies(agent_kind("", 20_000, 17), 0), STEPS))[STEPS - 4])
+    parts = [content["parts"][0] for content in json.loads(last)["contents"]]
+    assert len(parts) == 17 + 2 * (STEPS - 4)
+    assert sum("text" not in part for part in parts) == 3 * (len(parts) - 1) // 4
+    calls = [part["functionCall"] for part in parts if "functionCall" in part]
+    responses = [part["functionResponse"] for part in parts if "functionResponse" in part]
+    assert [(call["id"], call["name"]) for call in calls] == [(one["id"], one["name"]) for one in responses]
+    assert len({call["id"] for call in calls}) == len(calls)
 
 
 def test_placeholders_stand_in_model_turns() -> None:
