@@ -55,7 +55,7 @@ async def table(effort: Effort) -> list[Row]:
     return [
         at_most(
             "500 control API requests a second beside it: loss of throughput",
-            8,
+            5,
             100 * (1 - pair.rate),
             "%",
             f"{pair.median(lambda r: r.grafted.rate):,.0f} : {pair.median(lambda r: r.bare.rate):,.0f} a second, "

@@ -46,10 +46,10 @@ class _Connection(asyncio.Protocol):
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
 
-    def go(self) -> None:
+    def go(self, after: float) -> None:
         self.done = asyncio.get_running_loop().create_future()
         self.running = True
-        self.send()
+        asyncio.get_running_loop().call_later(after, self.send)
 
     def send(self) -> None:
         pieces = next(self.bodies)
@@ -164,14 +164,15 @@ class Clients:
             return self._left >= len(self._connections)
         return time.perf_counter() < self._until
 
-    async def run(self, *, seconds: float = 0.0, requests: int = 0) -> Result:
-        """A round: of this many seconds, or of this many requests in all. Each client sends one at least."""
+    async def run(self, *, seconds: float = 0.0, requests: int = 0, spread: float = 0.0) -> Result:
+        """A round: of this many seconds, or of this many requests in all. Each client sends one at least. `spread`: the
+        seconds over which the clients' first requests are spread."""
         started = time.perf_counter()
         self._result = Result(0.0)
         self._until = started + seconds
         self._left = requests
-        for connection in self._connections:
-            connection.go()
+        for number, connection in enumerate(self._connections):
+            connection.go(number * spread / len(self._connections))
         async with asyncio.timeout(seconds + _CLOSE + requests / 20):
             await asyncio.gather(*(connection.done for connection in self._connections))
         self._result.seconds = time.perf_counter() - started

@@ -112,8 +112,10 @@ async def compare(
     path: str = PATH,
     cold: bool = False,
     streams: bool = False,
+    spread: float = 0.0,
 ) -> Pair:
-    """Both sides under the same load. `streams`: the answers are event streams, and latencies those of first events."""
+    """Both sides under the same load. `streams`: the answers are event streams, and latencies those of first events.
+    `spread`: seconds over which the clients of a round begin."""
     made = [
         await Clients.connect(
             side.port,
@@ -128,7 +130,12 @@ async def compare(
             await one.run(requests=2 * clients)
         a, b = made
         return await alternate(
-            effort, sides, (lambda: a.run(seconds=effort.seconds), lambda: b.run(seconds=effort.seconds))
+            effort,
+            sides,
+            (
+                lambda: a.run(seconds=effort.seconds, spread=spread),
+                lambda: b.run(seconds=effort.seconds, spread=spread),
+            ),
         )
     finally:
         for one in made:

@@ -29,7 +29,7 @@ async def table(effort: Effort) -> list[Row]:
     return [
         at_most(
             f"memory after {effort.requests:,} requests against after {before:,}",
-            10,
+            5,
             grown / 1e6,
             "MB",
             f"from {first / 1e6:.0f} MB, {calls:,} calls captured; "

@@ -25,7 +25,7 @@ async def table(effort: Effort) -> list[Row]:
         sides = (one, other)
         rows += await _untouched(effort, sides)
         other.api("PUT", "/v1/sessions/default/tools", TOOLSET)
-        for kind, target in ((TEXT_2K, 0.92), (TEXT_100K, 0.90), (IMAGE_1M, 0.90), (IMAGE_8M, 0.85), (TEXT_1M, 0.75)):
+        for kind, target in ((TEXT_2K, 1.4), (TEXT_100K, 1.3), (IMAGE_1M, 0.9), (IMAGE_8M, 1.2), (TEXT_1M, 1.0)):
             pair = await compare(effort, sides, kind)
             rows.append(at_least(f"requests a second: {kind.name}", target, pair.rate, pair.rates))
         pair = await compare(effort, sides, TEXT_2K, path=f"{PATH}?same")
@@ -33,8 +33,8 @@ async def table(effort: Effort) -> list[Row]:
         rows += await _ledger(effort, port, one)
         for kind in (TEXT_100K, TEXT_1M):
             pair = await compare(effort, sides, kind, cold=True)
-            rows.append(at_least(f"the same, every request new: {kind.name}", None, pair.rate, pair.rates))
-        for kind, limit in ((TEXT_2K, 0.10), (TEXT_100K, 0.15), (TEXT_1M, 0.5)):
+            rows.append(at_least(f"the same, every request new: {kind.name}", 0.8, pair.rate, pair.rates))
+        for kind, limit in ((TEXT_2K, 0), (TEXT_100K, 0), (TEXT_1M, 0.2)):
             pair = await compare(effort, sides, kind, clients=1)
             rows.append(at_most(f"p50 added at one client: {kind.name}", limit, pair.added, "ms", pair.latencies))
     return rows
@@ -45,8 +45,8 @@ async def _untouched(effort: Effort, sides: tuple[Side, Side]) -> list[Row]:
     other = await compare(effort, sides, TEXT_2K, path="/v2/other")
     without = await compare(effort, sides, TEXT_2K)
     return [
-        at_least("requests a second: not Gemini's, 2 KB", 0.97, other.rate, other.rates),
-        at_least("requests a second: session without a toolset, 2 KB", 0.97, without.rate, without.rates),
+        at_least("requests a second: not Gemini's, 2 KB", 1.7, other.rate, other.rates),
+        at_least("requests a second: session without a toolset, 2 KB", 1.7, without.rate, without.rates),
     ]
 
 
@@ -65,8 +65,8 @@ async def _ledger(effort: Effort, port: int, one: Side) -> list[Row]:
             if hits != 20 * requests:
                 raise RuntimeError(f"{hits} ledger hits in {requests} requests, which should have 20 each")
     return [
-        at_least(f"requests a second: {kind.name}", 0.80, pair.rate, pair.rates),
-        at_least(f"the same, every request new: {kind.name}", None, cold.rate, cold.rates),
+        at_least(f"requests a second: {kind.name}", 1.2, pair.rate, pair.rates),
+        at_least(f"the same, every request new: {kind.name}", 0.8, cold.rate, cold.rates),
     ]
 
 
