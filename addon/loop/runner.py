@@ -20,10 +20,11 @@ from addon.core.answers.answer import CapturedCall
 from addon.core.answers.usage import output_of, prompt_of
 from addon.core.framing import replies
 from addon.core.framing.documents import Document
+from addon.graft.answer_errors import BadAnswer
 from addon.graft.effects import Begin, Effect, End, Refuse, Save, Send, Show, Start, Wait
 from addon.graft.exchange import Exchange
 from addon.graft.grafter import Grafter
-from addon.graft.machine import AnswerMachine, BadAnswer
+from addon.graft.machine import AnswerMachine
 from addon.graft.shell import note_beginnings, note_broken, note_delivered, record, store_failed, take_over_answer
 from addon.loop.executors import Executors
 from addon.loop.pauses import backoff, pause_after

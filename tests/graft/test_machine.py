@@ -11,9 +11,10 @@ from addon.core.answers.answer import CapturedCall
 from addon.core.framing import sse
 from addon.core.framing.documents import Document, decode, encode
 from addon.graft import journal, reading
+from addon.graft.answer_errors import BadAnswer
 from addon.graft.effects import Begin, Effect, End, Note, Refuse, Save, Send, Show, Start, Wait
 from addon.graft.exchange import Exchange
-from addon.graft.machine import AnswerMachine, BadAnswer
+from addon.graft.machine import AnswerMachine
 from addon.graft.owners import Birth, ByHand
 from addon.graft.session_config import SessionConfig
 from addon.settings import Settings
@@ -178,7 +179,7 @@ async def test_a_loop_is_the_same_whole_byte_by_byte_and_cut_anywhere(
 async def test_a_failed_save_ends_the_answer_or_is_passed_over(graft: Graft, form: str, policy: str) -> None:
     await graft.tools(WEATHER)
     driven = Driven(await exchange_of(graft, TARGETS[form]))
-    driven.machine._settings = Settings(on_store_error=policy)  # type: ignore[arg-type]
+    driven.machine._state.settings = Settings(on_store_error=policy)  # type: ignore[arg-type]
     driven.feed(STEP if form != "json" else [answer(call())])
     instead = driven.machine.on_store_failure()
     if policy == "pass":

@@ -1,0 +1,120 @@
+"""The state of one answer in the making, which the parts of the answer machine share."""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+
+from addon.core.answers.answer import AnswerRewriter, Candidate
+from addon.core.answers.arguments import Limits
+from addon.core.framing.documents import Document
+from addon.core.history.request import Request
+from addon.graft.births import Births
+from addon.graft.effects import Effect, End, Note, Pause, Send, Start
+from addon.graft.exchange import Exchange
+from addon.graft.journal import Journal, TurnIds
+from addon.graft.owners import Owners
+from addon.graft.reading import Reading, markers_of
+from addon.graft.response_writer import ResponseWriter
+from addon.graft.rounds import Rounds
+from addon.graft.splice import Splice
+from addon.settings import Settings
+
+
+class AnswerState:
+    """`request`: what a loop sends upstream; None: the answer ends with the first upstream answer. `reading`: the
+    present upstream answer. `unfinished`: the incomplete answer that the present round continues."""
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        settings: Settings,
+        clock: Callable[[], float],
+        owners: Owners,
+        request: Request | None,
+    ) -> None:
+        self.exchange = exchange
+        self.wire = exchange.wire
+        self.settings = settings
+        self.rounds = rounds = Rounds(exchange, request, owners)
+        self.splice = Splice()
+        self.writer = ResponseWriter(self.wire, self.splice, is_loop=rounds.is_loop)
+        self.births = births = Births(owners, rounds, exchange.config)
+        self.journal = Journal(exchange, clock, births, self.splice)
+        self.turn_ids = TurnIds()
+        self.unfinished = exchange.resumes.answer if exchange.resumes is not None else None
+        if self.unfinished is not None and 0 in self.unfinished.candidates:
+            self.turn_ids.resume(self.unfinished.candidates[0].turn_id)
+        self.is_over = False
+        self._markers = markers_of(exchange, loops=rounds.runs_calls)
+        self._at_end: Sequence[Candidate] = ()  # of the present round, once the answer is over
+        self._beginnings_noted = False
+        self.reading = self._read("")
+
+    @property
+    def is_later_round(self) -> bool:
+        return self.splice.rounds > 1
+
+    def begin_round(self) -> None:
+        self.splice.begin_round()
+        self.writer.has_written = False
+
+    def send(self, body: bytes) -> list[Effect]:
+        """Begin a round with this request."""
+        self.begin_round()
+        return [Send(body, goes_on=self.unfinished is not None and self.is_later_round)]
+
+    def begin_reading(self, content_type: str) -> None:
+        self.turn_ids.begin_answer(goes_on=self.unfinished is not None)
+        self.reading = self._read(content_type)
+        self.journal.begin_answer(self.reading.candidates)
+
+    def _read(self, content_type: str) -> Reading:
+        before = self.unfinished
+        return Reading(
+            self.exchange,
+            content_type,
+            is_plain=self.splice.rounds == 1 and self.wire.native,
+            markers=self._markers,
+            note=partial(_note, self.splice, self.rounds),  # a method of this would make a circle
+            new_turn_id=self.turn_ids,
+            stored_id=self.births.stored_id,
+            goes_on=self.rounds.is_answered_here,
+            continues=self.rounds.continues,
+            before=before.resumed(anew=not self.is_later_round) if before is not None else None,
+            limits=Limits(self.settings.max_calls, self.settings.max_args),
+            max_event=self.settings.max_event,
+        )
+
+    def saves(self, *, complete: bool = False) -> Sequence[Effect]:
+        """Store news before they go out, and begin the calls that are run."""
+        journal, candidates = self.journal, self.reading.candidates
+        if not complete and not journal.has_news(candidates):
+            return ()
+        fresh = tuple(journal.fresh(candidates))
+        saves: list[Effect] = [*journal.saves(candidates, complete=complete, cut=self.reading.is_cut)]
+        return [*saves, Start(fresh)] if fresh else saves
+
+    def pause(self, answer: AnswerRewriter, token: str) -> Pause:
+        return Pause(token, self.rounds.paused(answer, self.journal.steps, self.journal.visible))
+
+    def beginnings(self) -> Iterator[Note]:
+        """The notes to make if the client does not read to the end, or gets an error there: it may continue with any
+        beginning of what it was sent. Given once, and only for streams: nobody keeps the beginning of one document."""
+        if not self.writer.streams or self._beginnings_noted:
+            return
+        self._beginnings_noted = True
+        yield from self.reading.beginnings()
+        yield from self.journal.beginnings(self._at_end if self.is_over else self.reading.candidates)
+
+    def end(self, outcome: str) -> End:
+        self.close()
+        return End(outcome)
+
+    def close(self) -> None:
+        if not self.is_over:
+            self.is_over, self._at_end = True, self.reading.candidates
+            self.reading.answer = None
+
+
+def _note(splice: Splice, rounds: Rounds, response: Document) -> None:
+    splice.note(response)
+    rounds.note(response)
