@@ -16,7 +16,7 @@ from addon.tools import ToolError
 from addon.tools.arguments import check
 from addon.tools.base import ToolSource
 from addon.tools.combined import Combined
-from addon.tools.endpoint import HttpExecutor
+from addon.tools.http_endpoint import HttpExecutor
 from addon.tools.mcp_config import read_servers
 from addon.tools.mcp_servers import load
 from addon.tools.python import PythonSource

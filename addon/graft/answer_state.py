@@ -7,15 +7,15 @@ from addon.core.answers.answer import AnswerRewriter, Candidate
 from addon.core.answers.arguments import Limits
 from addon.core.framing.documents import Document
 from addon.core.history.request import Request
-from addon.graft.births import Births
 from addon.graft.effects import Effect, End, Note, Pause, Send, Start
 from addon.graft.exchange import Exchange
+from addon.graft.initial_states import Births
+from addon.graft.joined_rounds import Splice
 from addon.graft.journal import Journal, TurnIds
 from addon.graft.owners import Owners
 from addon.graft.reading import Reading, markers_of
 from addon.graft.response_writer import ResponseWriter
 from addon.graft.rounds import Rounds
-from addon.graft.splice import Splice
 from addon.settings import Settings
 
 

@@ -7,10 +7,10 @@ from addon.core.framing.documents import Document
 from addon.core.history.turns import prefix_digests_of, visible_digest
 from addon.graft.effects import Note, Save
 from addon.graft.exchange import Exchange
+from addon.graft.joined_rounds import Splice
 from addon.graft.owners import Birth
 from addon.graft.records import call_of, keys_of, new_turn_id, plain_of, step_of, turn_of
 from addon.graft.resumption import Resumption
-from addon.graft.splice import Splice
 from store.models import Call, Progress, Step, Turn
 
 

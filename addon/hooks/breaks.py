@@ -19,8 +19,8 @@ from mitmproxy.proxy.layers.http._events import (
     ResponseProtocolError,
 )
 
+from addon.hooks.destinations import check
 from addon.hooks.flow_state import FlowState
-from addon.hooks.onward import check
 from addon.hooks.streams import is_stopped
 
 on_break = FlowState[Callable[[], None]]("on_break")

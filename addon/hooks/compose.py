@@ -8,11 +8,11 @@ from mitmproxy import hooks, http
 
 import addon.hooks.heads
 import addon.hooks.interim  # noqa: F401 - both replace methods of mitmproxy
-from addon.hooks.connections import Connections
-from addon.hooks.dispatch import Dispatch
+from addon.hooks.connection_limits import Connections
 from addon.hooks.draining import InFlight
 from addon.hooks.error_replies import refusal
 from addon.hooks.grafting import Grafting
+from addon.hooks.hook_cache import Dispatch
 from addon.hooks.lifecycle import Lifecycle
 from addon.hooks.live import LiveHooks
 from addon.hooks.looping import Looping

@@ -14,8 +14,8 @@ from mitmproxy.connection import Client
 from mitmproxy.proxy import commands
 from mitmproxy.proxy.layers.http import HttpStream
 
+from addon.hooks.destinations import check
 from addon.hooks.flow_state import FlowState
-from addon.hooks.onward import check
 
 on_handover = FlowState[Callable[[bool], None]]("on_handover")
 """Called once, with whether the client has the whole answer. Not called if the proxy ends before that is known."""

@@ -15,7 +15,7 @@ from mitmproxy.proxy.layers.http._http1 import Http1Client, Http1Server
 
 from addon.core.framing import replies
 from addon.core.framing.documents import encode
-from addon.hooks.onward import check
+from addon.hooks.destinations import check
 
 _SMALL = 1024
 """Bytes that are within every limit."""

@@ -16,7 +16,7 @@ from mitmproxy.proxy import commands, events
 from mitmproxy.proxy.layers.http import _http1
 from mitmproxy.proxy.layers.http._http1 import Http1Client
 
-from addon.hooks.onward import check
+from addon.hooks.destinations import check
 
 _INTERIM = re.compile(rb"HTTP/1\.\d 1(?!01)\d\d\b")  # 101 is an answer
 _CHUNK_END = len(b"\r\n")

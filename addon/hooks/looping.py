@@ -7,11 +7,11 @@ from mitmproxy.addons.serverplayback import ServerPlayback
 
 from addon.core.framing.documents import Malformed
 from addon.graft.exchange import Exchange
+from addon.hooks.destinations import check, choose_destination
 from addon.hooks.flow_state import FlowState
 from addon.hooks.handover import handover_failed, on_handover
 from addon.hooks.headers import body_of, host_of, set_body, url_of
 from addon.hooks.lifecycle import Lifecycle
-from addon.hooks.onward import check, choose_destination
 from addon.hooks.routing import Routing
 from addon.hooks.shadow_flows import NOT_SENT, LoopClient, Origin, ShadowFlows, netloc
 from addon.hooks.streams import comes_whole, ended_whole, is_stream, receive_whole, run_later_stages, stream_through

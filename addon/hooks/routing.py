@@ -13,13 +13,13 @@ from mitmproxy.proxy.mode_specs import ReverseMode
 from mitmproxy.proxy.server_hooks import ServerConnectionHookData
 
 from addon.core.security.browsers import host_allowed, page_allowed
+from addon.hooks.destinations import choose_destination
 from addon.hooks.draining import InFlight
 from addon.hooks.error_replies import refusal, unavailable
 from addon.hooks.flow_state import FlowState
 from addon.hooks.headers import host_of, hostport, names, set_host, value
 from addon.hooks.large_bodies import stream_large
 from addon.hooks.lifecycle import Lifecycle
-from addon.hooks.onward import choose_destination
 from addon.hooks.redirects import redirected
 from addon.hooks.shadow_flows import ShadowFlows
 from addon.hooks.streams import is_stopped

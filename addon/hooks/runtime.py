@@ -31,9 +31,9 @@ from addon.tools.schema_checks import SchemaChecks
 from addon.urls import redacted
 from addon.version import package_version
 from addon.web import tasks
-from addon.web.connections import Bounds
 from addon.web.server import ControlServer, bind, url_of
 from addon.web.token import clear_address, lock_folder, make_folder, own_token, write_address, write_file
+from addon.web.uvicorn_limits import Bounds
 from store.base import Store, StoreError, run_now
 from store.factory import open_url
 

@@ -22,7 +22,7 @@ from mitmproxy.proxy.layers.http._events import ResponseData as ResponseBody
 from mitmproxy.proxy.layers.http._http1 import Http1Server
 from mitmproxy.proxy.server import ConnectionHandler, ConnectionIO
 
-from addon.hooks.written_for import source_hash
+from addon.hooks.source_hash import source_hash
 
 Method = Callable[..., Any]
 

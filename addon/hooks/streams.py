@@ -27,9 +27,9 @@ from mitmproxy.proxy.layers.http._events import (
 
 from addon.core.framing.encoding import BadEncoding, Decompress, TooLong
 from addon.core.framing.replies import is_answer
+from addon.hooks.destinations import check
 from addon.hooks.flow_state import FlowState
 from addon.hooks.headers import names, put, value
-from addon.hooks.onward import check
 from addon.settings import Settings
 
 logger = logging.getLogger("toolgraft")

@@ -17,11 +17,11 @@ from addon.graft.exchange import STORE_FAILED
 from addon.graft.owners import Birth
 from addon.graft.session_config import SessionConfig
 from addon.loop.attempts import attempt
-from addon.loop.bindings import Binding, Handler
+from addon.loop.call_waits import CallWaits
 from addon.loop.keeper import AnswerKeeper
-from addon.loop.outside import CallWaits
 from addon.loop.shared_runs import RunKey, SharedRuns
 from addon.loop.steps import RunningStep
+from addon.loop.tool_handlers import Binding, Handler
 from addon.tools.base import ToolError, error_text
 from addon.tools.schema_checks import SchemaChecks
 from store.base import NotPending, Store, StoreError, StoreUnavailable

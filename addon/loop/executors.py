@@ -17,16 +17,16 @@ from addon.core.answers.answer import CapturedCall
 from addon.core.framing.documents import Document
 from addon.graft.owners import Birth
 from addon.graft.session_config import SessionConfig
-from addon.loop.bindings import Binding, Handler, binding_of, handler_of
 from addon.loop.call_run import CallRun, RunContext, misfit
+from addon.loop.call_waits import CallWaits
 from addon.loop.clients import no_cookies
 from addon.loop.keeper import AnswerKeeper
-from addon.loop.outside import CallWaits
 from addon.loop.shared_runs import SharedRuns
 from addon.loop.steps import RunningCall, RunningStep
+from addon.loop.tool_handlers import Binding, Handler, binding_of, handler_of
 from addon.tools.base import Tool, ToolSource
 from addon.tools.egress import Egress, EgressTransport
-from addon.tools.endpoint import HttpExecutor
+from addon.tools.http_endpoint import HttpExecutor
 from addon.tools.refresher import Refresher
 from addon.tools.schema_checks import SchemaChecks
 from store.base import Store, StoreError

@@ -19,7 +19,7 @@ from addon.core.security.credentials import credentials, secrets_in
 from addon.core.security.redaction import RedactedStream
 from addon.loop.kept_connections import Attempt
 from addon.own_secrets import own_secrets
-from addon.tools.connections import OWNER
+from addon.tools.httpcore_patches import OWNER
 
 Headers = Sequence[tuple[bytes, bytes]]
 

@@ -27,7 +27,7 @@ from pydantic import (
 from pydantic_core import ErrorDetails
 
 from addon.tools.base import MAX_NAME, RunRules, SourceError
-from addon.tools.endpoint import Headers, HttpUrl
+from addon.tools.http_endpoint import Headers, HttpUrl
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 _EXPANDED = ("command", "args", "env", "cwd", "url", "httpUrl", "headers")

@@ -19,7 +19,7 @@ from mcp_types import ToolListChangedNotification
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from addon.tools.base import SourceError, ToolError
-from addon.tools.endpoint import origin_of, status_words
+from addon.tools.http_endpoint import origin_of, status_words
 from addon.tools.mcp_config import Server
 from addon.tools.mcp_errors import describe_failure, says_only_that_it_failed
 from addon.tools.mcp_transport import streams

@@ -15,7 +15,7 @@ import uvicorn
 from starlette.types import Receive, Scope, Send
 
 from addon.web import tasks
-from addon.web.connections import BoundedProtocol, Bounds
+from addon.web.uvicorn_limits import BoundedProtocol, Bounds
 
 _BOUNDS = Bounds()
 _CHOOSE = "choose another with --set graft_control=host:port"

@@ -20,7 +20,7 @@ with warnings.catch_warnings():
     from mitmproxy.test import taddons
 
     from addon.hooks.compose import Toolgraft
-    from addon.hooks.dispatch import Dispatch
+    from addon.hooks.hook_cache import Dispatch
 from addon.cli.serve import arguments
 from addon.hooks.lifecycle import Lifecycle
 from addon.options import OPTIONS

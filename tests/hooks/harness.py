@@ -13,10 +13,10 @@ from mitmproxy.proxy.mode_specs import ProxyMode
 from mitmproxy.test import taddons, tflow
 
 from addon.hooks.compose import Toolgraft, build_addons
+from addon.hooks.destinations import choose_destination
 from addon.hooks.grafting import Grafting
 from addon.hooks.handover import on_handover
 from addon.hooks.lifecycle import Lifecycle
-from addon.hooks.onward import choose_destination
 from addon.hooks.routing import Routing
 from addon.hooks.streams import start
 from addon.loop.server import LoopAnswer
@@ -91,7 +91,7 @@ class Hooks:
             await self.call("request", flow)
         return flow
 
-    def onward(self, flow: http.HTTPFlow) -> LoopAnswer | http.Request | None:
+    def destination(self, flow: http.HTTPFlow) -> LoopAnswer | http.Request | None:
         """The destination that mitmproxy gets after a request's hooks: None to send the request as it stands."""
         choose = choose_destination.pop(flow)
         return choose(flow) if choose is not None else None

@@ -11,7 +11,7 @@ from mitmproxy import http
 
 from tests.hooks.harness import GOOGLE
 from tests.hooks.proxied import Proxied, serving
-from tests.hooks.test_onward import PATH, STREAM, TOOLS, Model, asks
+from tests.hooks.test_destinations import PATH, STREAM, TOOLS, Model, asks
 from tests.loop.conftest import until
 
 pytestmark = pytest.mark.e2e

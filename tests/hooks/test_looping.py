@@ -94,7 +94,7 @@ def runners(hooks: Hooks) -> list[Runner]:
 async def begun(hooks: Hooks, flow: http.HTTPFlow) -> http.HTTPFlow:
     """A flow whose request has come in, and is on its way."""
     await hooks.ask(flow)
-    hooks.onward(flow)
+    hooks.destination(flow)
     return flow
 
 

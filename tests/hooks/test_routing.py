@@ -196,7 +196,7 @@ async def test_a_redirect_takes_all_of_a_hosts_requests_and_no_hook_sees_it(path
     hooks = make(redirect=[f"{GOOGLE}=http://gateway.example:9912/base"])
     flow = await hooks.ask(request(f"https://{GOOGLE}{path}", headers={"x-goog-api-key": "k"}))
     before = flow.request.get_state()
-    sent = hooks.onward(flow)
+    sent = hooks.destination(flow)
     assert isinstance(sent, http.Request)
     assert (sent.scheme, sent.host, sent.port) == ("http", "gateway.example", 9912)
     assert sent.path == f"/base{path}"
@@ -209,17 +209,17 @@ async def test_a_redirect_takes_all_of_a_hosts_requests_and_no_hook_sees_it(path
 
 async def test_other_hosts_are_not_redirected(make: Make) -> None:
     hooks = make(redirect=[f"{GOOGLE}=http://127.0.0.1:9"])
-    assert hooks.onward(await hooks.ask(request(f"https://aiplatform.googleapis.com{VERTEX}"))) is None
+    assert hooks.destination(await hooks.ask(request(f"https://aiplatform.googleapis.com{VERTEX}"))) is None
 
 
 async def test_a_url_that_other_addons_changed_decides_the_destination(make: Make) -> None:
     hooks = make(redirect=[f"{GOOGLE}=http://127.0.0.1:9"])
     flow = await hooks.ask(request())
     flow.request.host = "elsewhere.example"
-    assert hooks.onward(flow) is None
+    assert hooks.destination(flow) is None
     flow = await hooks.ask(request("https://elsewhere.example/v1"))
     flow.request.host = GOOGLE
-    sent = hooks.onward(flow)
+    sent = hooks.destination(flow)
     assert isinstance(sent, http.Request)
     assert sent.url == "http://127.0.0.1:9/v1"
 

@@ -23,7 +23,7 @@ from mitmproxy.proxy.server import ConnectionHandler, ConnectionIO
 from mitmproxy.test import taddons
 
 from addon.hooks.shortcuts import SHORTCUTS, Shortcut
-from addon.hooks.written_for import source_hash
+from addon.hooks.source_hash import source_hash
 from tests.hooks.harness import Hooks
 
 MADE: dict[type[MessageData], dict[str, Any]] = {

@@ -10,7 +10,7 @@ import pytest
 
 from addon.core.framing.documents import Document
 from addon.graft.waiting import is_being_run
-from addon.loop import outside
+from addon.loop import call_waits
 from addon.loop.call_run import CallRun
 from addon.tools import schema_checks
 from store.models import Call, Executor, Status, ToolRules
@@ -267,7 +267,7 @@ async def test_a_call_of_a_worker_that_died_is_another_s_with_the_whole_time(pro
 async def test_workers_that_die_one_after_the_other_keep_nobody_waiting_for_ever(
     proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(outside, "_TAKEOVER", 0.01)
+    monkeypatch.setattr(call_waits, "_TAKEOVER", 0.01)
     await proxy.open()
     await proxy.declare(REMOTE, remote=WORKER.model_copy(update={"timeout": 0.05, "idempotent": True}))
     answers = asyncio.ensure_future(responses(proxy, call("remote", place="Oslo")))

@@ -16,12 +16,12 @@ from mitmproxy import http
 from addon.control.app import create_app
 from addon.descriptors import connection_limits, raise_descriptor_limit
 from addon.hooks.compose import Toolgraft
+from addon.hooks.connection_limits import Connections as ProxyConnections
 from addon.hooks.connection_state import is_in_use
-from addon.hooks.connections import Connections as ProxyConnections
 from addon.metrics import Metrics
 from addon.settings import Settings
-from addon.web.connections import BoundedProtocol, Bounds
 from addon.web.server import ControlServer, bind
+from addon.web.uvicorn_limits import BoundedProtocol, Bounds
 from store.factory import open_url
 from tests.hooks.proxied import Proxied, serving
 from tests.loop.conftest import until

@@ -13,7 +13,7 @@ import pytest
 from mitmproxy.certs import CertStore
 
 from addon.loop.upstream import Address, Upstream
-from addon.tools.endpoint import HttpExecutor
+from addon.tools.http_endpoint import HttpExecutor
 from tests.hooks.harness import GOOGLE
 from tests.hooks.proxied import Proxied, answer, read_message, serving
 from tests.loop.conftest import Watcher

@@ -16,8 +16,8 @@ from mitmproxy.addons.script import Script, ScriptLoader
 from mitmproxy.proxy.layers.http._hooks import HttpRequestHook, HttpResponseHook
 from mitmproxy.test import taddons, tflow
 
-from addon.hooks import dispatch
-from addon.hooks.dispatch import Dispatcher
+from addon.hooks import hook_cache
+from addon.hooks.hook_cache import Dispatcher
 from tests.e2e.processes import ROOT
 from tests.hooks.harness import Hooks
 
@@ -326,7 +326,7 @@ async def test_a_table_calls_what_mitmproxy_calls(
     scenario: Scenario, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = await lines(scenario, tmp_path, caplog, fast=False)
-    monkeypatch.setattr(dispatch, "_is_known", lambda addon: True)
+    monkeypatch.setattr(hook_cache, "_is_known", lambda addon: True)
     assert await lines(scenario, tmp_path, caplog, fast=True) == expected
 
 

@@ -15,7 +15,7 @@ from mitmproxy.connection import Server
 from mitmproxy.proxy.layers.http import HttpStream
 
 from addon.graft.exchange import Exchange
-from addon.hooks.onward import check
+from addon.hooks.destinations import check
 from addon.loop.runner import Runner
 from tests.hooks.harness import GOOGLE
 from tests.hooks.proxied import Proxied, answer, read_message, serving

@@ -17,8 +17,8 @@ from addon.core.framing.encoding import BadEncoding, TooLong, decompressor
 from addon.core.security.credentials import secrets_of_executor
 from addon.own_secrets import own_secrets
 from addon.tools.base import SourceError, ToolError
-from addon.tools.connections import OWNER
 from addon.tools.egress import EgressRefused
+from addon.tools.httpcore_patches import OWNER
 
 MAX_ANSWER = 8 * 1024 * 1024  # bytes, after decompression
 _MAX_REDIRECTS = 3

@@ -24,7 +24,7 @@ from mitmproxy.addonmanager import AddonManager, safecall, traverse
 from addon.hooks.heap import keep_freed_memory
 from addon.hooks.lifecycle import Lifecycle
 from addon.hooks.shortcuts import SHORTCUTS, Shortcut
-from addon.hooks.written_for import source_hash
+from addon.hooks.source_hash import source_hash
 
 logger = logging.getLogger("toolgraft")
 

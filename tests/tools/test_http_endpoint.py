@@ -10,7 +10,7 @@ import httpx2
 import pytest
 
 from addon.tools.base import SourceError, ToolError
-from addon.tools.endpoint import MAX_ANSWER, HttpExecutor
+from addon.tools.http_endpoint import MAX_ANSWER, HttpExecutor
 
 
 class Server:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from addon.graft.splice import Splice
+from addon.graft.joined_rounds import Splice
 
 
 def response(number: int, finish: str | None = None) -> dict[str, Any]:
