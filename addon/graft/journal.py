@@ -133,9 +133,10 @@ class Journal:
 
     def saves(self, candidates: Sequence[Candidate], *, complete: bool, cut: bool) -> Iterator[Save | Note]:
         """What to store of these candidates of the present round before their bytes go out: new calls, and a turn that
-        has ended, also one without calls. `complete`: the whole answer has ended cleanly. `cut`: it never will."""
+        has ended, also one without calls. `complete`: the whole answer has ended cleanly. `cut`: it holds an error, so
+        only a finishReason ends a turn: some clients read that one, and not the error."""
         for state in candidates:
-            ends = (state.ended or complete) and not (state.answered_by_proxy or state.paused or cut)
+            ends = (state.ended or (complete and not cut)) and not (state.answered_by_proxy or state.paused)
             stored, known = self._saved.get(state.index, (0, False))
             fresh = state.captured[stored:]
             if not fresh and (not ends or (known and not complete)):
