@@ -86,7 +86,8 @@ class ResponseWriter:
         if self._splice.rounds > 1 or not self.streams:
             return b""
         if isinstance(item, SseEvent):
-            return item.raw
+            # without its line's end, a client would read the next event as the rest of this line
+            return item.raw if item.raw.endswith((b"\r", b"\n")) else item.raw + b"\r\n\r\n"
         self._tail += item.raw  # the whole answer has one end
         return b""
 

@@ -455,3 +455,27 @@ async def test_an_error_that_a_later_round_gives_as_one_document_reaches_the_cli
     ready.upstream(Scripted([says(call("lookup"), finish="STOP")], refused))
     played = await ready.ask("x", framing=framing)
     assert error in played.body
+
+
+@pytest.mark.parametrize("framing", list(Framing))
+@pytest.mark.parametrize("delivery", ["loop", "placeholder"])
+async def test_a_whole_answer_with_an_error_beside_it_is_in_the_next_request(
+    ready: Proxy, framing: Framing, delivery: str
+) -> None:
+    await ready.policy(delivery=delivery)
+    odd, step = {"error": [{"code": 500}]}, says("Wait. ", call("lookup"), finish="STOP")
+    ready.upstream(Scripted([step], [{**ANSWER[0], **odd}]) if delivery == "loop" else Scripted([{**step, **odd}]))
+    played = await ready.ask("x", framing=framing)
+    assert played.finishes == ["STOP"]
+    chat: Document = {"contents": [user("x"), model(played.text), user("more")]}
+    (made,) = await ready.calls()
+    if not made.status.final:
+        await ready.store.answer("default", made.call_id, result={"found": 1})
+    assert b"functionResponse" in (await ready.forwarded(chat, *ready.target(framing, "developer", "m"))).body
+
+
+async def test_bytes_behind_a_round_s_last_event_do_not_hide_the_next_round_s_first(ready: Proxy) -> None:
+    ready.upstream(Scripted([says("One. ", call("lookup"), finish="STOP"), b"\x1a"], [says("two", finish="STOP")]))
+    played = await ready.ask("x", framing=Framing.SSE)
+    (line,) = (line for line in played.body.split(b"\r\n") if b'"two"' in line)
+    assert line.startswith(b"data: ")
