@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from addon.core.answers.answer import FILLER, Candidate
-from addon.core.framing.documents import Document, get, objects, parts_of
+from addon.core.framing.documents import Document, get, index_of, objects, parts_of
 from addon.core.framing.replies import text_answer
 
 
@@ -13,7 +13,7 @@ def is_final(document: Document) -> bool:
     if isinstance(feedback, dict) and get(feedback, "blockReason") is not None:
         return True
     candidates = objects(document.get("candidates"))
-    return any(get(one, "finishReason") is not None for one in candidates if not one.get("index"))
+    return any(get(one, "finishReason") is not None for one in candidates if not index_of(one))
 
 
 _UNFILTERED = ("STOP", "MAX_TOKENS")
@@ -34,7 +34,7 @@ class AnswerCollector:
         self.documents.append(document)
         self.finished = self.finished or is_final(document)
         for candidate in objects(document.get("candidates")):
-            if candidate.get("index"):
+            if index_of(candidate):
                 continue
             self.may_be_empty = self.may_be_empty or get(candidate, "finishReason") in _UNFILTERED
             content = candidate.get("content")
@@ -60,7 +60,7 @@ def merge_documents(documents: Sequence[Document]) -> Document:
     for document in documents:
         whole |= document
         for one in objects(document.get("candidates")):
-            index = one["index"] if isinstance(one.get("index"), int) else 0
+            index = index_of(one)
             candidates[index] = {**candidates.get(index, {}), **one}
             content = one.get("content")
             parts.setdefault(index, []).extend(parts_of(content) if isinstance(content, dict) else ())

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from addon.core.answers.answer import AnswerRewriter, Candidate, CapturedCall
-from addon.core.framing.documents import Document, decode, get, objects
+from addon.core.framing.documents import Document, decode, get, index_of, objects
 from addon.core.history.request import Request
 from addon.core.toolloop import WRONG_CALLS, End, Ended, Round, RunTools, Send, tool_loop
 from addon.graft.exchange import Exchange, Paused
@@ -120,7 +120,7 @@ class Rounds:
     def note(self, response: Document) -> None:
         """Read a response before its calls are taken: several candidates may come although one was asked for."""
         candidates = list(objects(response.get("candidates")))
-        if len(candidates) > 1 or any(one.get("index") for one in candidates):
+        if len(candidates) > 1 or any(map(index_of, candidates)):
             self.has_one_candidate = self.runs_calls = False
 
     def runs(self, call: CapturedCall) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 from addon.core.answers.arguments import NO_LIMITS, Assembly, Bounds, Limits
-from addon.core.framing.documents import Document, as_list, camel, content_of, get, objects, parts_of
+from addon.core.framing.documents import Document, as_list, camel, content_of, get, index_of, objects, parts_of
 from addon.core.history.parts import Parts
 from addon.core.history.placeholder import Placeholder
 from addon.core.history.steps import CallSlot
@@ -239,8 +239,7 @@ class AnswerRewriter:
         return {"candidates": candidates or [filler], **self._meta, **carried}
 
     def _candidate(self, candidate: Document, whole: bool) -> Document | None:
-        index = candidate.get("index")
-        index = index if isinstance(index, int) else 0
+        index = index_of(candidate)
         state = self.candidates.get(index)
         if state is None:
             state = self.candidates[index] = Candidate(index, self.new_turn_id(), self.limits)

@@ -171,6 +171,12 @@ def content_of(candidate: Mapping[str, Any]) -> Document:
     return content if isinstance(content, dict) else {}
 
 
+def index_of(document: Mapping[str, Any]) -> int:
+    """The index of a candidate or choice; 0 if it has none, or something else in its place."""
+    index = document.get("index")
+    return index if isinstance(index, int) else 0
+
+
 def objects(value: Any) -> Iterator[Document]:
     """The objects in a list (or the single object)."""
     return (item for item in as_list(value) if isinstance(item, dict))

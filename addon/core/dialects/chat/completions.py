@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from addon.core.dialects.chat.contents import call_part, signature_member, signature_of, tool_call
-from addon.core.framing.documents import Document, Malformed, content_of, decode, get, objects, parts_of
+from addon.core.framing.documents import Document, Malformed, content_of, decode, get, index_of, objects, parts_of
 from addon.core.framing.json_array import ArrayDecoder
 
 _REASONS = {
@@ -117,7 +117,7 @@ class Completions:
         pieces that belong to no call; None if the document stays unchanged."""
         given = {id(one.entry): one.client_entry(numbered=True) for one in self._read_parts}
         for choice in objects(self._document.get("choices")):
-            self._choices[_index(choice)].has_role = True
+            self._choices[index_of(choice)].has_role = True
         choices = [_numbered(choice, given) for choice in objects(self._document.get("choices"))]
         document, self._document, self._read_parts = self._document, {}, []
         return {**document, "choices": choices} if choices != document.get("choices", []) else None
@@ -141,7 +141,7 @@ class Completions:
         return response
 
     def _candidate(self, choice: Document) -> Document:
-        index = _index(choice)
+        index = index_of(choice)
         state = self._choices.setdefault(index, _Choice())
         whole = isinstance(choice.get("message"), dict)
         message = choice["message"] if whole else choice.get("delta")
@@ -205,12 +205,12 @@ class Completions:
         made["created"] = self._head.get("created", made["created"])
         made["id"] = visible.get("responseId") or made["id"]
         made["model"] = made["model"] or visible.get("modelVersion", "")
-        choices = {_index(one): one for one in objects((raw or {}).get("choices"))}
+        choices = {index_of(one): one for one in objects((raw or {}).get("choices"))}
         candidates = list(objects(visible.get("candidates")))
         if raw is not None and not choices and not any("finishReason" in one for one in candidates):
             candidates = []  # only usage
         field = "message" if kind == "chat.completion" else "delta"
-        made["choices"] = [self._choice(one, choices.get(_index(one), {}), field) for one in candidates]
+        made["choices"] = [self._choice(one, choices.get(index_of(one), {}), field) for one in candidates]
         usage = visible.get("usageMetadata")
         if isinstance(usage, dict) and usage:
             given = (raw or {}).get("usage")
@@ -219,7 +219,7 @@ class Completions:
         return made
 
     def _choice(self, candidate: Document, raw: Document, field: str) -> Document:
-        index = _index(candidate)
+        index = index_of(candidate)
         state = self._choices.setdefault(index, _Choice())
         before = raw.get(field)
         before = before if isinstance(before, dict) else {}
@@ -267,11 +267,6 @@ def _numbered(choice: Document, given: Mapping[int, Document | None]) -> Documen
 def _function(entry: Document) -> Document:
     function = entry.get("function")
     return function if isinstance(function, dict) else {}
-
-
-def _index(document: Document) -> int:
-    index = document.get("index")
-    return index if isinstance(index, int) else 0
 
 
 def _reason(finish: str) -> str:

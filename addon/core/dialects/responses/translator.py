@@ -12,7 +12,7 @@ from addon.core.answers.arguments import NO_LIMITS, Assembly
 from addon.core.dialects.responses.errors import message_of
 from addon.core.dialects.responses.output import Items
 from addon.core.dialects.responses.request import ResponsesRequest
-from addon.core.framing.documents import Document, as_list, camel, encode, get, objects, parts_of
+from addon.core.framing.documents import Document, as_list, camel, encode, get, index_of, objects, parts_of
 
 type Event = Document
 
@@ -107,7 +107,7 @@ class Translator:
         if isinstance(feedback := get(document, "promptFeedback"), dict):
             self._blocked = get(feedback, "blockReason") or self._blocked
         for candidate in objects(document.get("candidates")):
-            if not candidate.get("index"):
+            if not index_of(candidate):
                 self._take(candidate)
         return self._take_events()
 
