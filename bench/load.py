@@ -1,10 +1,13 @@
 """A client that costs little: HTTP/1.1 over kept connections, one request after the other on each."""
 
 import asyncio
+import socket
+import ssl
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from statistics import median
+from typing import Any
 
 _CLOSE = 60.0
 """Seconds within which a request must have its answer."""
@@ -118,12 +121,25 @@ def length_of(head: bytes) -> int:
     return int(lower[at + 17 : end if end > 0 else None])
 
 
-def head(port: int, path: str, headers: str = "", method: str = "POST") -> bytes:
-    """The head of a request, with `%d` where the body's length goes."""
-    escaped = f"{method} {path} HTTP/1.1\r\nhost: 127.0.0.1:{port}\r\n".replace("%", "%%")
+def head(port: int, path: str, headers: str = "", method: str = "POST", *, host: str = "") -> bytes:
+    """The head of a request, with `%d` where the body's length goes. `host`: the proxy itself if it is left out."""
+    escaped = f"{method} {path} HTTP/1.1\r\nhost: {host or f'127.0.0.1:{port}'}\r\n".replace("%", "%%")
     common = "user-agent: google-genai-sdk/3.4.0 gl-python/3.13\r\naccept: */*\r\naccept-encoding: gzip, deflate\r\n"
     key = "x-goog-api-key: not-a-key\r\ncontent-type: application/json\r\n"
     return (escaped + common + key + headers + "content-length: %d\r\n\r\n").encode()
+
+
+def _tunnel(port: int, to: str) -> dict[str, Any]:
+    """TLS with `to`, through a proxy that is asked for a tunnel (CONNECT): arguments of `create_connection`. What the
+    proxy's certificate says is not looked at."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    sock = socket.create_connection(("127.0.0.1", port))
+    sock.sendall(f"CONNECT {to} HTTP/1.1\r\nhost: {to}\r\n\r\n".encode())
+    answer = sock.recv(1000)
+    if not (answer.startswith(b"HTTP/1.1 200") and answer.endswith(b"\r\n\r\n")):
+        raise RuntimeError(f"the proxy opened no tunnel: {answer!r}")
+    return {"sock": sock, "ssl": context, "server_hostname": to.partition(":")[0]}
 
 
 class Clients:
@@ -139,17 +155,18 @@ class Clients:
 
     @classmethod
     async def connect(
-        cls, port: int, head: bytes, bodies: list[Iterator[list[bytes]]], *, streams: bool = False
+        cls, port: int, head: bytes, bodies: list[Iterator[list[bytes]]], *, streams: bool = False, tunnel: str = ""
     ) -> "Clients":
-        """One client for each of the sequences of bodies."""
+        """One client for each of the sequences of bodies. `tunnel`: the host and port that are reached by
+        CONNECT and TLS."""
         kind = _Stream if streams else _Connection
         loop = asyncio.get_running_loop()
         made = []
         for one in bodies:
+            where = _tunnel(port, tunnel) if tunnel else {"host": "127.0.0.1", "port": port}
             _, connection = await loop.create_connection(
-                lambda one=one: kind(head, one, lambda _, __: False),  # type: ignore[misc]
-                "127.0.0.1",
-                port,
+                lambda one=one: kind(head, one, lambda _, __: False),
+                **where,
             )
             made.append(connection)
         return cls(made)

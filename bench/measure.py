@@ -113,15 +113,18 @@ async def compare(
     cold: bool = False,
     streams: bool = False,
     spread: float = 0.0,
+    tunnel: str = "",
 ) -> Pair:
     """Both sides under the same load. `streams`: the answers are event streams, and latencies those of first events.
-    `spread`: seconds over which the clients of a round begin."""
+    `spread`: seconds over which the clients of a round begin. `tunnel`: the upstream's host and port, reached
+    by CONNECT and TLS."""
     made = [
         await Clients.connect(
             side.port,
-            head(side.port, path),
+            head(side.port, path, host=tunnel),
             [bodies(kind, n, cold=cold) for n in range(clients)],
             streams=streams,
+            tunnel=tunnel,
         )
         for side in sides
     ]

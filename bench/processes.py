@@ -22,6 +22,9 @@ ROOT = Path(__file__).resolve().parent.parent
 _CORES = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
 _TICK = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
+HOST = "generativelanguage.googleapis.com"
+"""For regular proxies; `scripts/loopback_host.py` has them find it here."""
+
 OPTIONS = ("connection_strategy=lazy", "keep_host_header=true")
 """What both proxies are given, besides `-q`: what the addon asks for."""
 
@@ -99,7 +102,7 @@ class Process:
 
 @dataclass(slots=True)
 class Side:
-    """A proxy in reverse mode. `control` is the control API's port, 0 for the bare one."""
+    """A proxy. `control` is the control API's port, 0 for the bare one."""
 
     process: Process
     control: int = 0
@@ -130,12 +133,13 @@ class Side:
 
 
 @contextlib.contextmanager
-def upstream() -> Iterator[int]:
-    """An upstream that answers at once; its port. The bench itself is moved to the upstream's core."""
+def upstream(*module: str) -> Iterator[int]:
+    """An upstream that answers at once; its port. The bench itself is moved to the upstream's core. `module`: another
+    program than the light upstream, with its arguments."""
     pin(0, proxy=False)
     port = free_port()
     with tempfile.TemporaryDirectory() as home:
-        command = [sys.executable, "-m", "addon.fake_gemini.server", "--light", "--port", str(port)]
+        command = [sys.executable, "-m", *(module or ("addon.fake_gemini.server", "--light")), "--port", str(port)]
         process = Process.start(port, command, proxy=False, home=Path(home))
         try:
             yield port
@@ -144,8 +148,13 @@ def upstream() -> Iterator[int]:
 
 
 def mitmdump(upstream: int, port: int, home: Path, options: list[str], *scripts: Path) -> Process:
+    """In reverse mode. Upstream 0: a regular proxy, for which `HOST` is this machine."""
     program = Path(sys.executable).with_name("mitmdump")
-    command = [str(program), "-q", "--mode", f"reverse:http://127.0.0.1:{upstream}@127.0.0.1:{port}"]
+    mode = f"reverse:http://127.0.0.1:{upstream}" if upstream else "regular"
+    command = [str(program), "-q", "--mode", f"{mode}@127.0.0.1:{port}"]
+    if not upstream:
+        options = ["ssl_insecure=true", *options]
+        scripts = (ROOT / "bench" / "scripts" / "loopback_host.py", *scripts)
     for option in (f"confdir={home}", *OPTIONS, *options):
         command += ["--set", option]
     for script in scripts:
@@ -158,7 +167,7 @@ def bare(upstream: int, *, streams: bool = False) -> Iterator[Side]:
     """mitmdump without the addon. `streams`: with three lines that let event streams through as they come, for
     otherwise it keeps every answer until it is whole."""
     with tempfile.TemporaryDirectory() as folder:
-        scripts = [ROOT / "bench" / "streaming.py"] if streams else []
+        scripts = [ROOT / "bench" / "scripts" / "streaming.py"] if streams else []
         process = mitmdump(upstream, free_port(), Path(folder), [], *scripts)
         try:
             yield Side(process)

@@ -1,7 +1,7 @@
 """Event streams: mitmdump with the addon against mitmdump that lets streams through as they come.
 
 Bare mitmdump keeps an answer until it is whole; the one that is compared here has three lines of script more
-(`streaming.py`). Each event is a read and a write of its own, as a model's are.
+(`scripts/streaming.py`). Each event is a read and a write of its own, as a model's are.
 """
 
 import dataclasses

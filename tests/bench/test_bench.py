@@ -25,6 +25,7 @@ ROOT = Path(__file__).resolve().parents[2]
         "bench",
         "bench.proxy",
         "bench.agent",
+        "bench.connect",
         "bench.stream",
         "bench.loop",
         "bench.doors",
@@ -42,7 +43,13 @@ def test_each_table_is_a_command(module: str) -> None:
 
 @pytest.mark.e2e
 @pytest.mark.parametrize(
-    ("module", "words"), [("bench.stream", "first byte"), ("bench.loop", "one step"), ("bench.doors", "one client")]
+    ("module", "words"),
+    [
+        ("bench.stream", "first byte"),
+        ("bench.loop", "one step"),
+        ("bench.doors", "one client"),
+        ("bench.connect", "TLS"),
+    ],
 )
 def test_a_comparison_of_two_proxies_gives_a_table(module: str, words: str) -> None:
     command = [sys.executable, "-m", module, "--tiny", "--markdown"]
