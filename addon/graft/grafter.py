@@ -234,14 +234,14 @@ class Grafter:
             waits = target.operation in _ANSWERED and not token and (plan.rewrites or wire.keeps_history)
             on_pending = config.on_pending if plan.rewrites or config.on_pending != "block" else "pass"
             outcome = await self._hits(wire, config, keys, request, model, on_pending if waits else None, hangup)
-        if wire.native:
-            self.prefixes.keep(config.session, path, request)  # with its ledger look-ups
         if isinstance(outcome, (Reply, Abandoned)):
+            self._remember(wire, config, path, request)
             return outcome
         rules = config.rules(
             plan, generation(model), keep_unanswered=True, ids=takes_ids, kept_by_service=wire.keeps_history
         )
         pieces = rewrite(request.body, request.history, outcome, rules)
+        self._remember(wire, config, path, request)
         replaced: dict[str, bytes | None] = {}
         if plan.changes:
             replaced = {"tools": plan.tools, "toolConfig": plan.tool_config}
@@ -254,6 +254,11 @@ class Grafter:
         if token:
             exchange.resumes = self.continuation(config.session, token)
         return Forward(rewritten, exchange)
+
+    def _remember(self, wire: Wire, config: SessionConfig, path: Sequence[str], request: Request) -> None:
+        """Remember the request's beginning, with its ledger look-ups, and as it was rewritten."""
+        if wire.native:
+            self.prefixes.keep(config.session, path, request)
 
     def _may_hide(self, config: SessionConfig) -> bool:
         """Whether answers of the session hide parts from their clients, or once did."""

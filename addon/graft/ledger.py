@@ -95,6 +95,23 @@ def _remembered(
     return hits, wanted, on
 
 
+def remembered_size(history: History) -> int:
+    """The approximate memory use, in bytes, of the true turns that are remembered with a history, and of what its
+    beginning was rewritten as."""
+    memo: Memo | None = history.memo
+    size = sum(true.size for here in memo.hits.values() for true in here) if memo is not None else 0
+    return size + (history.beginning.size if history.beginning is not None else 0)
+
+
+def forget(history: History) -> None:
+    """Forget these again: true turns are looked up, and the beginning is rewritten, as if they were new."""
+    history.beginning = None
+    if history.memo is not None and history.memo.hits:
+        history.memo = None
+        for turn in history.turns:
+            turn.memo = None
+
+
 async def take_answers(
     store: Store, session: str, body: bytes, history: History, hits: Hits, *, kept_by_service: bool = False
 ) -> bool:

@@ -9,6 +9,7 @@ from addon.core.framing.documents import Document, encode
 from addon.core.history.keys import Keys, asker_digest, marks_of
 from addon.core.history.placeholder import Placeholder
 from addon.core.history.request import Request, parse
+from addon.core.history.steps import TrueTurn
 from addon.core.history.turns import chain_key, visible_digest, windows
 from addon.graft import ledger
 from addon.graft.evidence import Miss, true_turn
@@ -634,6 +635,24 @@ async def test_a_finding_by_one_answer_is_not_remembered_for_another(store: Stor
         prefixes.keep("s", (), request)
         assert [true.turn_id for true in hits[1]] == [turn_id(n)]
     assert request.known_prefix is not None
+
+
+@pytest.mark.parametrize(("capacity", "is_kept"), [(100_000, True), (50_000, False)])
+async def test_true_turns_that_take_much_memory_are_looked_up_again(store: Store, capacity: int, is_kept: bool) -> None:
+    long = user("x" * SMALLEST)
+    one = await kept(store, 1, [long, B])
+    await store.answer("default", one.call_id, result={"r": "z" * 10_000})
+    prefixes = Prefixes(rewritten_capacity=capacity)
+    found: list[TrueTurn] = []
+    for text in ("a", "b", "c"):
+        body = encode({"contents": [long, B, user(text)]})
+        request = parse(body, (), prefixes.find("s", (), body))
+        found += (await hits_of(store, request))[1]
+        prefixes.keep("s", (), request)
+    assert request.known_prefix is not None
+    assert (found[0] is found[2]) is is_kept
+    assert found[0].answers == found[2].answers
+    assert (prefixes.rewritten_size > 0) is is_kept
 
 
 async def test_the_first_turn_of_a_history_is_not_looked_up(store: Store) -> None:

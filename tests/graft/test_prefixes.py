@@ -1,8 +1,12 @@
 """What is remembered of requests' beginnings, and what is forgotten first."""
 
 from addon.core.framing.documents import Document, encode
+from addon.core.history.placeholder import Placeholder
 from addon.core.history.request import Request, parse
+from addon.core.history.rewriting import RewriteRules, rewrite
+from addon.core.tools.tool_plan import ToolPlan
 from addon.graft.prefixes import SMALLEST, Prefixes
+from tests.contents import call, model, response, user
 
 
 def body(*texts: str, tail: str = "?") -> bytes:
@@ -20,6 +24,8 @@ def asked(prefixes: Prefixes, data: bytes, session: str = "s", path: tuple[str, 
 
 
 LONG = "x" * SMALLEST
+RULES = RewriteRules(ToolPlan.without_tools(), True, None, Placeholder("{names} [{turn_id}]"))
+REST = [model("Done."), user("Thanks.")]
 
 
 def test_a_chat_that_grows_is_read_on_from_where_it_was() -> None:
@@ -135,3 +141,25 @@ def test_texts_that_may_hold_a_placeholder_are_kept_and_count() -> None:
     grown = asked(prefixes, body("y turn_" * 10_000, "z" * 20_000, "?", "turn_" + "z" * 30_000, "?", "b"))
     assert grown.known_prefix is not None
     assert 30_000 < prefixes.size < 40_000
+
+
+def flattened(prefixes: Prefixes, data: bytes) -> int:
+    """Rewrite a chat with the client's own calls. Returns how many turns its beginning had, as it was written before"""
+    request = parse(data, (), prefixes.find("s", (), data))
+    known = request.history.beginning
+    rewrite(request.body, request.history, {}, RULES)
+    prefixes.keep("s", (), request)
+    return known.end if known is not None else 0
+
+
+def test_what_was_rewritten_has_a_bound_of_its_own() -> None:
+    prefixes = Prefixes(rewritten_capacity=10_000)
+    chats = [
+        encode({"contents": [user(LONG, str(n)), model(call("f")), user(response("f", {"r": "z" * 2000})), *REST]})
+        for n in range(20)
+    ]
+    for chat in chats:
+        assert flattened(prefixes, chat) == 0
+        assert 2000 < prefixes.rewritten_size <= 10_000
+    assert [prefixes.find("s", (), chat) is not None for chat in chats] == [True] * 20
+    assert flattened(prefixes, chats[-1]) == 3

@@ -4,6 +4,8 @@
 The result always keeps Gemini's order: a turn with calls comes right after a user turn or after responses, and exactly
 its responses follow, in call order, before anything else of that user turn. Turns that need no change keep their bytes.
 Rewriting a rewritten history changes nothing.
+
+A history remembers what its beginning was written as, so a longer history with the same beginning continues from there.
 """
 
 import itertools
@@ -20,6 +22,9 @@ from addon.core.tools.tool_plan import Generation, ToolPlan, is_before
 
 _MAY_CHANGE = CALLS | RESPONSES | SERVER_TOOLS
 """The parts that may have to be rewritten even in a turn that the ledger does not know."""
+
+_PIECE = 160
+"""The approximate memory use of a piece in bytes, besides its own bytes."""
 
 NO_RESULT: Document = {"error": "no result"}
 DUMMY_SIGNATURE = "skip_thought_signature_validator"
@@ -51,24 +56,41 @@ class StepFormat(NamedTuple):
     ids: bool
 
 
+class Beginning(NamedTuple):
+    """The turns before `end` as they were written, and what the turns behind them must know of that. It is valid for
+    these rules and these hits, whatever follows. `size`: its approximate memory use in bytes."""
+
+    end: int
+    rules: RewriteRules
+    hits: Mapping[int, Sequence[TrueTurn]]
+    pieces: Sequence[Piece]
+    untouched: int
+    changed: bool
+    expanded: frozenset[str]
+    size: int
+
+
 def rewrite(
     body: bytes, history: History, hits: Mapping[int, Sequence[TrueTurn]], rules: RewriteRules
 ) -> list[Piece] | None:
     """The pieces of the new `contents`; None if nothing changes. `hits`: turn index → the true turns behind it (several
-    if placeholders were joined into one turn)."""
+    if placeholders were joined into one turn). Continues from the history's `beginning`, and replaces it by a longer
+    one."""
     if not hits and not (rules.strip and history.holds & _MAY_CHANGE):
         return None
     writer = _Writer(body, history, hits, rules)
-    indices = (
-        [*hits, *(i for i, turn in enumerate(history.turns) if turn.holds & _MAY_CHANGE)] if history.holds else hits
-    )
-    position = 0
-    for index in sorted({at for i in indices for at in (i, i + 1) if at < len(history.turns)}):
-        writer.keep(position, index)
-        writer.turn(index)
-        position = index + 1
-    writer.keep(position, len(history.turns))
+    start = writer.resume(history.beginning)
+    end = max(start, _last_model_turn(history))
+    writer.write(start, end)
+    history.beginning = writer.beginning(history.beginning if start else None, end)
+    writer.write(end, len(history.turns))
     return writer.out if writer.changed else None
+
+
+def _last_model_turn(history: History) -> int:
+    """The index of the last model turn, which may continue in the next request; 0 if there is none."""
+    turns = history.turns
+    return next((index for index in range(len(turns) - 1, 0, -1) if turns[index].side == "model"), 0)
 
 
 class _Writer:
@@ -86,11 +108,51 @@ class _Writer:
         self.awaited: tuple[TrueTurn, list[Document | None]] | None = None  # calls that the next user turn answers
         self.format = StepFormat(rules.plan.names, rules.plan.server_tools, rules.model, rules.ids)
         self.depends_on_place = False
+        self.depends_on = 0  # the last turn that a turn before it was written by, besides the turn right behind it
         self.kept_step = False
         self.expanded: set[str] = set()
         self.last = last_step(history, hits, rules.placeholder)
 
+    # --- beginnings -------------------------------------------------------------------------------------------
+
+    def resume(self, known: Beginning | None) -> int:
+        """Continue from a known beginning if it is valid here. Returns the index of the next turn."""
+        if known is None or known.rules != self.rules or known.hits != self._hits_before(known.end):
+            return 0
+        self.out, self.untouched, self.changed = list(known.pieces), known.untouched, known.changed
+        self.expanded = set(known.expanded)
+        return known.end
+
+    def beginning(self, known: Beginning | None, end: int) -> Beginning | None:
+        """The beginning that ends before the model turn `end`, where all before has been written; `known`, from which
+        it was continued, if it depends on what follows."""
+        if end == (known.end if known else 0):
+            return known
+        hits = self._hits_before(end)
+        if hits is None or self.depends_on >= end:
+            return known
+        count, size = (len(known.pieces), known.size) if known else (0, 0)
+        size += sum(_PIECE + (len(piece) if isinstance(piece, bytes) else 0) for piece in self.out[count:])
+        expanded = frozenset(self.expanded)
+        return Beginning(end, self.rules, hits, tuple(self.out), self.untouched, self.changed, expanded, size)
+
+    def _hits_before(self, end: int) -> dict[int, Sequence[TrueTurn]] | None:
+        """The hits before a turn; None if one of them is written in its own way because it is the last step."""
+        hits = {index: true for index, true in self.hits.items() if index < end}
+        return None if self.last is not None and any(self.last in true for true in hits.values()) else hits
+
     # --- turns ------------------------------------------------------------------------------------------------
+
+    def write(self, first: int, end: int) -> None:
+        """Write the turns from `first` up to `end`. Neither is the user turn behind a model turn with calls."""
+        turns = self.turns
+        may_change = [at for at in range(first, end) if at in self.hits or turns[at].holds & _MAY_CHANGE]
+        position = first
+        for index in sorted({at for i in may_change for at in (i, i + 1) if at < end}):
+            self.keep(position, index)
+            self.turn(index)
+            position = index + 1
+        self.keep(position, end)
 
     def turn(self, index: int) -> None:
         self.index = index
@@ -173,10 +235,12 @@ class _Writer:
         """Whether a step of the client may stay: all calls declared, after a user turn, with its responses in order."""
         if not self.out or self.index + 1 >= len(self.turns):
             return False
-        answered = self.turns[self.index + 1].contents(self.body)
         calls = [str(get(call, "name")) for call in calls_in(turn.contents(self.body))]
+        if not all(name in self.rules.plan.declared for name in calls):
+            return False
+        answered = self.turns[self.index + 1].contents(self.body)
         answers = [str(get(answer, "name")) for answer in responses_in(answered)]
-        return responses_lead(answered) and calls == answers and all(name in self.rules.plan.declared for name in calls)
+        return responses_lead(answered) and calls == answers
 
     def _joined_turn(self, turn: HistoryTurn, found: Mapping[str, TrueTurn], fresh: dict[str, TrueTurn]) -> None:
         """Write a turn in which placeholders stand among other text: each true turn goes in place of its placeholder,
@@ -248,8 +312,13 @@ class _Writer:
         if not is_before(self.rules.model, (3, 5)):
             return True
         self.depends_on_place = True
-        later = self.turns[self.index + 1 :]
-        return not any(turn.side == "user" and has_user_content(turn.contents(self.body)) for turn in later)
+        for at in range(self.index + 1, len(self.turns)):
+            self.depends_on = max(self.depends_on, at)
+            turn = self.turns[at]
+            if turn.side == "user" and has_user_content(turn.contents(self.body)):
+                return False
+        self.depends_on = len(self.turns)
+        return True
 
     # --- steps whose calls the client answers -------------------------------------------------------------------
 

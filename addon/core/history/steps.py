@@ -1,9 +1,9 @@
 """The ledger's view of a turn: its steps, the owner of each call, and the answers so far."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from addon.core.framing.documents import Document, get, parts_of
+from addon.core.framing.documents import Document, encode, get, parts_of
 from addon.core.history.calls import calls_in, responses_in
 from addon.core.history.placeholder import Placeholder
 from addon.core.history.request import Piece
@@ -55,7 +55,7 @@ class TrueTurn:
     `written`, which caches the bytes that the turn was last written as.
     """
 
-    __slots__ = ("answers", "chain", "passthrough", "steps", "turn_id", "visible_text", "written")
+    __slots__ = ("_size", "answers", "chain", "passthrough", "steps", "turn_id", "visible_text", "written")
 
     def __init__(
         self,
@@ -74,6 +74,7 @@ class TrueTurn:
         self.passthrough = passthrough
         self.chain = chain
         self.written: tuple[object, list[Piece]] | None = None
+        self._size = 0
 
     def without_chain(self) -> "TrueTurn":
         """The same, if what stood before the turn is not certain."""
@@ -84,6 +85,14 @@ class TrueTurn:
             visible_text=self.visible_text,
             passthrough=self.passthrough,
         )
+
+    @property
+    def size(self) -> int:
+        """The approximate memory use in bytes: decoded, which takes about twice the space of the JSON, and written."""
+        if not self._size:
+            made: Sequence[Any] = self.written[1] if self.written else [encode([self.steps, self.answers])]
+            self._size = 1024 + 3 * sum(len(piece) for piece in made)
+        return self._size
 
     @property
     def is_shared(self) -> bool:

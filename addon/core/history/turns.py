@@ -165,9 +165,10 @@ class History:
 
     Results for the first turns are reused: the first `identified` turns have their hashes, `text_size` is the size of
     the texts to be kept in characters, and `memo` holds the ledger's results for the first `remembered` turns.
+    `beginning`: what the first turns were rewritten as, see `rewriting.Beginning`.
     """
 
-    __slots__ = ("end", "holds", "identified", "memo", "remembered", "text_size", "turns")
+    __slots__ = ("beginning", "end", "holds", "identified", "memo", "remembered", "text_size", "turns")
 
     def __init__(self, turns: Sequence[HistoryTurn], end: int, holds: int = 0) -> None:
         self.turns = turns
@@ -177,6 +178,7 @@ class History:
         self.text_size = 0
         self.memo: Any = None
         self.remembered = 0
+        self.beginning: Any = None
 
     def inherit(self, known: "History", turns: int) -> None:
         """Reuse the results of a known history that has the same first `turns` turns."""
@@ -184,6 +186,8 @@ class History:
         self.text_size = known.text_size
         self.memo = known.memo
         self.remembered = min(known.remembered, turns)
+        if known.beginning is not None and known.beginning.end <= turns:
+            self.beginning = known.beginning
 
     @classmethod
     def of(

@@ -1,7 +1,7 @@
 """Rewriting of histories: an example for each rule, and properties over realistic chats."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import pytest
@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from addon.core.framing.documents import Document, decode, encode
 from addon.core.history.placeholder import Placeholder
-from addon.core.history.request import assemble, parse
+from addon.core.history.request import Prefix, Request, assemble, parse
 from addon.core.history.rewriting import DUMMY_SIGNATURE, NO_RESULT, RewriteRules, rewrite
 from addon.core.history.steps import CallSlot, TrueStep, TrueTurn
-from addon.core.history.turns import visible_digest
+from addon.core.history.turns import HistoryTurn, visible_digest
 from addon.core.tools.tool_plan import Generation, ToolPlan
 from tests.contents import call, model, response, user
 
@@ -498,13 +498,17 @@ class Chat:
         return found
 
     def rewritten(self, body: bytes) -> bytes:
-        request = parse(body)
+        return self.read(body)[0]
+
+    def read(self, body: bytes, known: Prefix | None = None) -> tuple[bytes, Request]:
+        """The body rewritten, and the request as it was read from a known beginning."""
+        request = parse(body, (), known)
         request.history.identify(body)
         own = () if self.strip else ("own",)
         by = rules(self.model, strip=self.strip, own=own)
         if not self.functions:
             by = without_functions(strip=self.strip, own=own)
-        return assemble(request, {}, rewrite(body, request.history, self.hits(request.history), by))
+        return assemble(request, {}, rewrite(body, request.history, self.hits(request.history), by)), request
 
 
 texts = st.sampled_from(["hi", "So?", "Well, well.", "Ünïcode\nlines", "  spaced  "])
@@ -639,3 +643,74 @@ def test_every_expanded_step_occurs_once_with_its_signature(chat: Chat) -> None:
             assert len(same) <= 1
             if same and "thoughtSignature" in part:
                 assert same[0]["thoughtSignature"] == part["thoughtSignature"]
+
+
+@settings(max_examples=150, deadline=None)
+@given(chats(), st.data())
+def test_a_history_that_grows_is_written_as_if_all_of_it_were_new(chat: Chat, data: st.DataObject) -> None:
+    known: list[Prefix] = []
+    for end in range(1, len(chat.turns) + 1):
+        now = replace(chat, turns=chat.turns[:end])
+        change = data.draw(st.sampled_from(["nothing", "nothing", "answers", "model", "functions", "question"]))
+        if change == "answers":  # other records of the same turns
+            chat.by_id |= {name: answered(true) for name, true in chat.by_id.items()}
+        elif change == "model":
+            now.model = (3, 0)
+        elif change == "functions":
+            now.functions = not now.functions
+        elif change == "question":
+            now.turns[-1] = [user("another question")]
+        body = body_of(now)
+        for prefix in known:
+            if prefix.is_start_of(body):
+                assert now.read(body, prefix)[0] == now.rewritten(body)
+        found = now.read(body, next((one for one in reversed(known) if one.is_start_of(body)), None))[1].prefix()
+        known += [found] if found is not None else []
+
+
+def answered(true: TrueTurn) -> TrueTurn:
+    answers = {call_id: answer or {"late": True} for call_id, answer in true.answers.items()}
+    return TrueTurn(true.turn_id, true.steps, answers, visible_text=true.visible_text, passthrough=true.passthrough)
+
+
+def test_what_a_turn_became_does_not_last_if_later_turns_can_change_it() -> None:
+    pending, unsigned = true_turn(1, call("search"), answers=[None]), true_turn(2, call("search"))
+    by_id = {true.turn_id: true for true in (pending, unsigned)}
+    own, answer = call("own", "c2ln"), user(response("own"))
+    is_last_step = [visible_turn(pending), user("And?"), visible_turn(pending), user("So?")]
+    is_in_current_turn = [model(unsigned.visible_text, own), answer, model(own), answer]
+    for turns in (is_last_step, is_in_current_turn):
+        chat = Chat(False, (3, 0), by_id=by_id, turns=[[user("Find it.")], *([turn] for turn in turns)])
+        before, request = chat.read(body_of(chat))
+        known = request.prefix()
+        chat.turns += [[model("Done.")], [user("Thanks.")]]
+        body = body_of(chat)
+        assert known is not None
+        assert known.is_start_of(body)
+        after = chat.read(body, known)[0]
+        assert after == chat.rewritten(body)
+        assert decode(after)["contents"][1:3] != decode(before)["contents"][1:3], "it did depend on them"
+
+
+def test_what_a_turn_became_is_not_worked_out_for_the_next_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    decoded: list[Document] = []
+    contents = HistoryTurn.contents
+
+    def noted(turn: HistoryTurn, body: bytes) -> list[Document]:
+        decoded.extend(contents(turn, body))
+        return contents(turn, body)
+
+    monkeypatch.setattr(HistoryTurn, "contents", noted)
+    true = true_turn(1, call("search"))
+    chat = Chat(True, (2, 5), by_id={true.turn_id: true}, turns=[[user("Find it.")], [visible_turn(true)]])
+    known: Prefix | None = None
+    for n in range(4):
+        new = [user(f"{n}?"), model(call("own", args={"n": n})), user(response("own")), model(f"{n}."), user("So?")]
+        chat.turns += [[content] for content in new]
+        decoded.clear()
+        rewritten_body, request = chat.read(body_of(chat), known)
+        assert decoded
+        assert all(content in new for content in decoded)
+        assert rewritten_body == chat.rewritten(body_of(chat))
+        known = request.prefix()
+        chat.turns.pop()
