@@ -109,7 +109,7 @@ async def test_a_loop_begins_with_what_the_flow_holds_when_every_addon_has_seen_
     flow.request.headers["x-more"] = "1"
     flow.request.headers["host"] = "elsewhere.example"
     flow.request.content = grafted.replace(b'"hi"', b'"changed"')
-    looping.onward(flow)
+    looping.destination(flow)
     (runner,) = runners(looping)
     assert runner.address.url == "http://gateway.example:81/p"
     sent = {name.lower(): value for name, value in runner.address.headers}
@@ -138,7 +138,7 @@ async def test_a_compressed_request_goes_upstream_without_its_compression(loopin
     await looping.ask(flow)
     assert flow.request.headers["content-encoding"] == encoding
     assert b"lookup" in (flow.request.content or b"")
-    looping.onward(flow)
+    looping.destination(flow)
     (runner,) = runners(looping)
     assert b"lookup" in runner.request.body
     assert b"content-encoding" not in {name.lower() for name, _ in runner.address.headers}
@@ -149,7 +149,7 @@ async def test_a_compressed_request_goes_upstream_without_its_compression(loopin
 async def test_a_body_that_is_no_request_any_more_is_sent_as_it_is(looping: Hooks) -> None:
     flow = await looping.ask(request(f"https://{GOOGLE}{PATH}", BODY))
     flow.request.content = b"no JSON"
-    assert looping.onward(flow) is None
+    assert looping.destination(flow) is None
     assert not runners(looping)
     assert flow.request.content == b"no JSON"
 
