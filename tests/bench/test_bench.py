@@ -10,8 +10,9 @@ import pytest
 
 from bench.conversations import STEPS, Kind, agent_kind, bodies, image_kind, text_kind
 from bench.measure import TINY
+from bench.memory import chats_in_turn
 from bench.report import Row, at_least, at_most, markdown, plain
-from bench.seed import capture
+from bench.seed import Captured, capture
 from bench.store import quantile, table
 from store.factory import open_url
 
@@ -109,6 +110,16 @@ def test_placeholders_stand_in_model_turns() -> None:
     body = b"".join(next(bodies(text_kind("", 9000, 20, ["[one]", "[two]"]), 0)))
     texts = [c["parts"][0]["text"] for c in json.loads(body)["contents"] if c["role"] == "model"]
     assert [text for text in texts if text in ("[one]", "[two]")] == ["[one]", "[two]"]
+
+
+def test_chats_go_on_in_turn() -> None:
+    sent = [b"".join(pieces) for pieces in chats_in_turn([Captured("", f"[{n}]") for n in range(6)])]
+    contents = [json.loads(body)["contents"] for body in sent]
+    for number, history in enumerate(contents[:3]):
+        texts = [content["parts"][0]["text"] for content in history]
+        assert [text for text in texts if text.startswith("[")] == [f"[{2 * number}]", f"[{2 * number + 1}]"]
+    for earlier, later in zip(contents, contents[3:], strict=False):
+        assert later[: len(earlier)] == earlier
 
 
 async def test_calls_are_captured_as_the_addon_does() -> None:
