@@ -278,7 +278,7 @@ class Response(Record):
     `tools`: what is kept of its tools, in the door's own form. `calls`: for each call id that the client was given,
     the functionCall Part as the model said it. `document`: what can be retrieved; None: it was deleted, or never to
     be retrieved, and is kept for what others need of it: their history, a conversation's place, its calls. `turns`: the
-    ids of the turns of the ledger that it holds.
+    ids of the turns of the ledger that it holds, `turn_id` the one whose answer is the last of the Contents.
     """
 
     response_id: str
@@ -290,6 +290,7 @@ class Response(Record):
     calls: dict[str, Document] = {}
     document: Document | None = None
     turns: list[str] = []
+    turn_id: str = ""
     created_at: float
 
 

@@ -32,12 +32,14 @@ class ConversationSettings(NamedTuple):
 
 class Conversation(NamedTuple):
     """`name`: None for a request that continues from a response by its id. `previous`: the id of the last response.
-    `contents`: the history so far. `calls`: the calls of the last model turn, by the ids that the client knows."""
+    `contents`: the history so far. `turn_ids`: for each of its model Contents the ledger's turn, "" if there is none,
+    or none is known. `calls`: the calls of the last model turn, by the ids that the client knows."""
 
     session: str
     name: str | None = None
     previous: str | None = None
     contents: Sequence[Document] = ()
+    turn_ids: Sequence[str] = ()
     calls: Mapping[str, Document] = {}
     settings: ConversationSettings = ConversationSettings()
 
@@ -93,8 +95,10 @@ class Conversations:
         if previous is not None and last.document is None:
             raise _not_found(previous)
         contents = [content for one in responses for content in one.contents]
+        turn_ids = [turn_id for one in responses for turn_id in _turn_ids(one)]
         spoke = next((one for one in reversed(responses) if any(c.get("role") == "model" for c in one.contents)), last)
-        return Conversation(session, name, head, contents, spoke.calls, ConversationSettings(**(last.tools or {})))
+        settings = ConversationSettings(**(last.tools or {}))
+        return Conversation(session, name, head, contents, turn_ids, spoke.calls, settings)
 
     async def add(
         self,
@@ -102,13 +106,15 @@ class Conversations:
         response_id: str,
         contents: Sequence[Document],
         *,
+        turn_id: str,
         settings: ConversationSettings,
         calls: dict[str, Document],
         document: Document | None,
         answer: Document,
         handover: Handover,
     ) -> None:
-        """Append a response to the conversation. `answer`: what the client receives. Raises Problem (409),
+        """Append a response to the conversation. `turn_id`: the ledger's turn of the last of the Contents.
+        `answer`: what the client receives. Raises Problem (409),
         StoreUnavailable."""
         response = Response(
             response_id=response_id,
@@ -120,6 +126,7 @@ class Conversations:
             calls=calls,
             document=document,
             turns=handover.turns,
+            turn_id=turn_id,
             created_at=self.store.clock(),
         )
         head = conversation.previous if conversation.name is not None else None
@@ -143,6 +150,12 @@ class Conversations:
             await handover.settle(whole=False)
             raise
         await handover.mark_durable()
+
+
+def _turn_ids(response: Response) -> list[str]:
+    """For each model Content of a response the ledger's turn: its answer's, which is the last of them."""
+    count = sum(content.get("role") == "model" for content in response.contents)
+    return [*[""] * (count - 1), response.turn_id] if count else []
 
 
 def _not_found(response_id: str) -> Problem:

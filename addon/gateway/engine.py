@@ -3,7 +3,7 @@
 import dataclasses
 import logging
 import re
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import aclosing, asynccontextmanager
 
 import httpx2
@@ -44,13 +44,23 @@ class Engine:
 
     @asynccontextmanager
     async def answer(
-        self, caller: Caller, model: str, request: Document, handover: Handover, *, stream: bool
+        self,
+        caller: Caller,
+        model: str,
+        request: Document,
+        handover: Handover,
+        *,
+        turn_ids: Sequence[str],
+        stream: bool,
     ) -> AsyncGenerator[AsyncGenerator[Document]]:
-        """The GenerateContentResponses of an answer: one, or those of a stream as they arrive. If the block is left
+        """`turn_ids`: the ledger's turns that the first model Contents of the request are known to be, else "".
+
+        The GenerateContentResponses of an answer: one, or those of a stream as they arrive. If the block is left
         early, for example because the client hangs up, the turn is cancelled. If it is left with an error, the answer
         counts as not delivered. Raises TurnFailed, StoreUnavailable."""
         try:
-            async with aclosing(self._output(caller, model, request, handover, stream=stream)) as output:
+            sent = self._output(caller, model, request, handover, turn_ids=turn_ids, stream=stream)
+            async with aclosing(sent) as output:
                 async with aclosing(_documents(output)) as documents:
                     yield documents
         except BaseException:
@@ -66,19 +76,31 @@ class Engine:
         return Handover(store, caller.session, keys.request(sent), grafter.owners.proxy_id, settings.retry_window)
 
     async def _output(
-        self, caller: Caller, model: str, request: Document, handover: Handover, *, stream: bool
+        self,
+        caller: Caller,
+        model: str,
+        request: Document,
+        handover: Handover,
+        *,
+        turn_ids: Sequence[str],
+        stream: bool,
     ) -> Output:
-        grafter, body = (
-            self._grafter(),
-            encode({**request, "contents": with_dummy_signatures(request["contents"], model)}),
-        )
+        grafter, contents = self._grafter(), with_dummy_signatures(request["contents"], model)
+        body = encode({**request, "contents": contents})
         target = _target(model, stream=stream)
         try:
             config = await _session_config(grafter, caller.session)
         except GraftFailed as error:
             raise TurnFailed(500, f"toolgraft: {error}") from error
         address = _address(grafter, target, model, caller.key)
-        outcome = await grafter.request(target, config, body, asker=asker_of_key(caller.key), url=address.url)
+        outcome = await grafter.request(
+            target,
+            config,
+            body,
+            asker=asker_of_key(caller.key),
+            url=address.url,
+            turn_ids=_by_place(contents, turn_ids),
+        )
         if not isinstance(outcome, Forward):
             for out in _own_answer(outcome):
                 yield out
@@ -110,6 +132,12 @@ async def _session_config(grafter: Grafter, session: str) -> SessionConfig:
     if config is None:
         config = grafter.session_configs.build(session, await grafter.store.snapshot(session), None)
     return dataclasses.replace(config, client_tools="keep", flattens=True)
+
+
+def _by_place(contents: Sequence[Document], turn_ids: Sequence[str]) -> dict[int, str]:
+    """The ids of the model Contents that have one, by their places among all Contents."""
+    places = (place for place, content in enumerate(contents) if content.get("role") == "model")
+    return {place: turn_id for place, turn_id in zip(places, turn_ids, strict=False) if turn_id}
 
 
 def _target(model: str, *, stream: bool) -> Target:

@@ -113,6 +113,7 @@ class GeminiRoutes(FrontDoor):
                     conversation,
                     response_id,
                     contents,
+                    turn_id="" if content is None else handover.turn_id,
                     settings=settings,
                     calls=calls_of(content),
                     document=document,
@@ -129,7 +130,9 @@ class GeminiRoutes(FrontDoor):
             if settings.tools is not None:
                 request["tools"] = settings.tools
             collector, last = AnswerCollector(), list[Document]()
-            async with self.engine.answer(caller, parsed.model, request, handover, stream=parsed.stream) as documents:
+            async with self.engine.answer(
+                caller, parsed.model, request, handover, turn_ids=conversation.turn_ids, stream=parsed.stream
+            ) as documents:
                 async for document in documents:
                     document = {**document, "responseId": response_id}
                     collector.take(document)

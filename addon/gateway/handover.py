@@ -52,6 +52,11 @@ class Handover:
         """The ledger turns of the answer."""
         return [turn_id for runner in self.runners for turn_id in runner.turns]
 
+    @property
+    def turn_id(self) -> str:
+        """The id of the answer's turn in the ledger, if it has one, else ""."""
+        return next((runner.first_turn for runner in self.runners if runner.first_turn), "")
+
     def undelivered(self, answer: Document) -> UndeliveredAnswer | None:
         """The record that is stored with the response until the client has the answer."""
         return None if self._proxy_id is None else UndeliveredAnswer(self._key, self._proxy_id, answer)

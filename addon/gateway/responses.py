@@ -225,7 +225,12 @@ class ResponsesRoutes(FrontDoor):
                     yield [*turn.translator.repeat_calls(turn.owed), *await self._end(turn)]
                     return
                 async with self.engine.answer(
-                    caller, parsed.model, turn.request, handover, stream=parsed.stream
+                    caller,
+                    parsed.model,
+                    turn.request,
+                    handover,
+                    turn_ids=conversation.turn_ids,
+                    stream=parsed.stream,
                 ) as documents:
                     async for document in documents:
                         finished = finished or is_final(document)
@@ -321,6 +326,7 @@ class ResponsesRoutes(FrontDoor):
             conversation,
             answer["id"],
             contents,
+            turn_id="" if content is None else turn.handover.turn_id,
             settings=turn.settings,
             calls=calls,
             document=document,

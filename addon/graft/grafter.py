@@ -7,7 +7,8 @@ import asyncio
 import functools
 import logging
 from collections import OrderedDict, deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Literal
 
 import xxhash
@@ -123,19 +124,20 @@ class Grafter:
         url: str = "",
         takes_ids: bool = True,
         hangup: Hangup = _never,
+        turn_ids: Mapping[int, str] = MappingProxyType({}),
     ) -> Outcome:
         """Decide what becomes of a request. Never raises: a request that cannot be understood passes untouched, and if
         the store or the graft fails, the settings say what happens. `asker`: who asks, as in `history.asker`, or a
         digest of that; only the digest is kept. `url`: the client's URL. `takes_ids`: whether this version of the API
-        knows ids of calls."""
+        knows ids of calls. `turn_ids`: the ledger's turns that Contents are known to be, by the Contents' places."""
         self.metrics.count_request(target.surface, target.operation)
         try:
             try:
-                outcome = await self._request(target, config, body, asker, takes_ids, hangup)
+                outcome = await self._request(target, config, body, asker, takes_ids, hangup, turn_ids)
             except Malformed:
                 if (good := replace_invalid_text(body)) == body:
                     raise
-                outcome = await self._request(target, config, good, asker, takes_ids, hangup)
+                outcome = await self._request(target, config, good, asker, takes_ids, hangup, turn_ids)
             if isinstance(outcome, Forward) and outcome.exchange is not None and target.operation in _ANSWERED:
                 outcome.exchange.sent = url, body
                 outcome.exchange.proxy_id = self.owners.proxy_id
@@ -208,7 +210,14 @@ class Grafter:
     # --- the request ------------------------------------------------------------------------------------------
 
     async def _request(
-        self, target: Target, config: SessionConfig, body: bytes, asker: str | bytes, takes_ids: bool, hangup: Hangup
+        self,
+        target: Target,
+        config: SessionConfig,
+        body: bytes,
+        asker: str | bytes,
+        takes_ids: bool,
+        hangup: Hangup,
+        turn_ids: Mapping[int, str],
     ) -> Outcome:
         wire = wire_of(target)
         path = wire.path(body)
@@ -233,7 +242,9 @@ class Grafter:
         if config.revision != 0:
             waits = target.operation in _ANSWERED and not token and (plan.rewrites or wire.keeps_history)
             on_pending = config.on_pending if plan.rewrites or config.on_pending != "block" else "pass"
-            outcome = await self._hits(wire, config, keys, request, model, on_pending if waits else None, hangup)
+            known = request.history.by_turn(turn_ids)
+            waits_for = on_pending if waits else None
+            outcome = await self._hits(wire, config, keys, request, known, model, waits_for, hangup)
         if isinstance(outcome, (Reply, Abandoned)):
             self._remember(wire, config, path, request)
             return outcome
@@ -279,16 +290,17 @@ class Grafter:
         config: SessionConfig,
         keys: Keys,
         request: Request,
+        turn_ids: Mapping[int, str],
         model: str,
         on_pending: OnPending | None,
         hangup: Hangup,
     ) -> Hits | Reply | Abandoned:
         """The true turns of the history. `on_pending`: what to do if the last turn has calls without results; None: do
         not wait, not even for running calls."""
-        hits = await self._look_up(config, keys, request, config.revision)
+        hits = await self._look_up(config, keys, request, turn_ids, config.revision)
 
         async def look_up() -> Hits:
-            return await self._look_up(config, keys, request, self.store.revision(config.session))
+            return await self._look_up(config, keys, request, turn_ids, self.store.revision(config.session))
 
         by_service = wire.keeps_history
         if hits and await take_answers(
@@ -314,11 +326,26 @@ class Grafter:
         instruction = xxhash.xxh3_128_digest(wire.instruction(request))
         return Keys(secret, asker, name, instruction) if name else self._unnamed(secret, asker, "", instruction)
 
-    async def _look_up(self, config: SessionConfig, keys: Keys, request: Request, revision: int | None) -> Hits:
+    async def _look_up(
+        self,
+        config: SessionConfig,
+        keys: Keys,
+        request: Request,
+        turn_ids: Mapping[int, str],
+        revision: int | None,
+    ) -> Hits:
         """`revision`: the oldest revision of the ledger that will do."""
         missed = functools.partial(self._missed, config, keys)
         return await hits_of(
-            self.store, config.session, revision, keys, request.body, request.history, config.placeholder, missed
+            self.store,
+            config.session,
+            revision,
+            keys,
+            request.body,
+            request.history,
+            config.placeholder,
+            missed,
+            turn_ids,
         )
 
     def _missed(self, config: SessionConfig, keys: Keys, turn: HistoryTurn, miss: Miss) -> None:

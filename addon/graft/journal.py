@@ -62,8 +62,8 @@ class Journal:
         self._noted: dict[int, bytes] = {}
         self._turns: dict[str, Turn] = {}
         """The turns as last stored, by id."""
-        self.complete: dict[str, None] = {}
-        """The ids of the turns that have ended cleanly."""
+        self.complete: dict[str, int] = {}
+        """The turns that have ended cleanly: id → index of the candidate."""
         self._ended: set[str] = set()
         """The ids of the turns that can be found by their visible parts."""
         self._past: list[Candidate] = []
@@ -146,7 +146,7 @@ class Journal:
                 before = self._turns.get(state.turn_id)
                 save = self._save(state, fresh, ended=ends)
                 if ends and complete:
-                    self.complete[state.turn_id] = None
+                    self.complete[state.turn_id] = state.index
                 if fresh or not known or save.turn != before:
                     yield save
             elif self.exchange.notes:

@@ -1,6 +1,7 @@
 """Looks up the model turns of a history in the ledger, and remembers the findings until a write concerns them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from addon.core.history.keys import Keys
@@ -12,16 +13,20 @@ from addon.graft.ledger_search import Hits, Known, Search
 from store.base import AlreadyAnswered, Store, UnknownCall
 from store.models import LedgerChanges
 
+_NONE: Mapping[int, str] = MappingProxyType({})
+
 Missed = Callable[[HistoryTurn, Miss], None]
 """Called with each turn that was not found although the session knows its words."""
 
 
 class Memo(NamedTuple):
     """What was found for the first turns of a history under a root when the ledger was at `revision`. `on`: all that
-    this depends on, and maybe more, as the histories that continue this one share it."""
+    this depends on, and maybe more, as the histories that continue this one share it. `turn_ids`: those that the client
+    gave for these turns."""
 
     revision: int
     root: bytes
+    turn_ids: Mapping[int, str]
     hits: Hits
     on: LedgerChanges
 
@@ -35,14 +40,16 @@ async def hits_of(
     history: History,
     placeholder: Placeholder,
     missed: Missed = lambda turn, miss: None,
+    turn_ids: Mapping[int, str] = _NONE,
 ) -> Hits:
-    """The true turns of a history's model turns, by index. `revision`: the ledger's. Raises StoreUnavailable."""
+    """The true turns of a history's model turns, by index. `revision`: the ledger's. `turn_ids`: the ids of turns for
+    which whoever keeps the history knows them. Raises StoreUnavailable."""
     if revision == 0 or not history.turns:
         return {}
     history.identify(body)
-    hits, wanted, on = _remembered(store, session, keys, history, revision)
+    hits, wanted, on = _remembered(store, session, keys, history, revision, turn_ids)
     if wanted:
-        search = Search(store, session, keys, body, history.turns, placeholder, hits)
+        search = Search(store, session, keys, body, history.turns, placeholder, hits, turn_ids)
         await search.run(wanted)
         remembered = search.remember(wanted)
         for index, miss in search.misses.items():
@@ -53,7 +60,7 @@ async def hits_of(
     if revision is not None:
         for turn in history.turns[history.remembered if on.keys else 1 : remembered]:  # `on` has the others already
             _depend(on, turn)
-        history.memo, history.remembered = Memo(revision, keys.root, hits, on), remembered
+        history.memo, history.remembered = Memo(revision, keys.root, turn_ids, hits, on), remembered
     return dict(hits)
 
 
@@ -66,7 +73,7 @@ def _depend(on: LedgerChanges, turn: HistoryTurn) -> None:
 
 
 def _remembered(
-    store: Store, session: str, keys: Keys, history: History, revision: int | None
+    store: Store, session: str, keys: Keys, history: History, revision: int | None, turn_ids: Mapping[int, str]
 ) -> tuple[Hits, list[int], LedgerChanges]:
     """Returns the known model turns of a history, the indices to look up, and the known turns' dependencies if they
     were computed. A model turn at the start of a history is never looked up."""
@@ -77,7 +84,8 @@ def _remembered(
     touched: LedgerChanges | None = None
     if memo is not None and revision is not None:
         touched = store.changes(session, memo.revision) if memo.revision != revision else LedgerChanges()
-        if memo.root == keys.root and touched is not None and touched.is_disjoint(memo.on):
+        is_same = memo.root == keys.root and _up_to(history, memo.turn_ids) == _up_to(history, turn_ids)
+        if is_same and touched is not None and touched.is_disjoint(memo.on):
             hits = {index: true for index, true in memo.hits.items() if index < history.remembered}
             start, on = max(1, history.remembered), memo.on
     wanted: list[int] = []
@@ -86,7 +94,8 @@ def _remembered(
         if turn.side != "model":
             continue
         known: Known | None = turn.memo if index < history.remembered else None
-        if known is None or touched is None or known.under not in (keys.chat, keys.root):
+        under = (turn_ids[index].encode(),) if index in turn_ids else (keys.chat, keys.root)
+        if known is None or touched is None or known.under not in under:
             wanted.append(index)
         elif not known.holds(turn, touched):
             wanted.append(index)
@@ -110,6 +119,11 @@ def forget(history: History) -> None:
         history.memo = None
         for turn in history.turns:
             turn.memo = None
+
+
+def _up_to(history: History, turn_ids: Mapping[int, str]) -> dict[int, str]:
+    """The ids of the turns that are remembered."""
+    return {index: turn_id for index, turn_id in turn_ids.items() if index < history.remembered}
 
 
 async def take_answers(

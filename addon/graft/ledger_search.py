@@ -4,7 +4,7 @@
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from addon.core.history.keys import Keys, marks_of
@@ -29,7 +29,7 @@ _LINES = 3
 
 class Known(NamedTuple):
     """What a turn stands for under a root or chat, and the turns and keys (besides its own words' key) that this
-    depends on."""
+    depends on. For a turn that the client names, `under` is its id."""
 
     under: bytes
     true: tuple[TrueTurn, ...]
@@ -64,7 +64,8 @@ class _Asked(NamedTuple):
 
 
 class Search:
-    """One search of the ledger for the unknown turns of a history. `hits`: the known ones."""
+    """One search of the ledger for the unknown turns of a history. `hits`: the known ones. `turn_ids`: the ids of those
+    that whoever keeps the history knows."""
 
     def __init__(
         self,
@@ -75,6 +76,7 @@ class Search:
         turns: Sequence[HistoryTurn],
         placeholder: Placeholder,
         hits: Hits,
+        turn_ids: Mapping[int, str],
     ) -> None:
         self.store = store
         self.session = session
@@ -83,6 +85,7 @@ class Search:
         self.turns = turns
         self.placeholder = placeholder
         self.hits = hits
+        self.turn_ids = turn_ids
         self.misses: dict[int, Miss] = {}
         self.found = LedgerMatches()
         self._asked: set[bytes] = set()
@@ -123,7 +126,9 @@ class Search:
         for index in wanted:
             turn = self.turns[index]
             turn.key = keys.own(turn.digest)
-            if turn.may_hold_id and (placeholders := self.placeholder.find(turn.text)):
+            if index in self.turn_ids:
+                ids[index] = [self.turn_ids[index]]
+            elif turn.may_hold_id and (placeholders := self.placeholder.find(turn.text)):
                 ids[index] = [turn_id for _, _, turn_id in placeholders]
             marks: dict[tuple[str, bytes], bytes] = {}
             if turn.holds & (SIGNATURES | CALLS):
@@ -143,7 +148,11 @@ class Search:
             if not verdict.true and place.marks:
                 verdict = evidence.by_marks(place, self.found)
             if verdict.true:
-                self._settle(index, verdict, keys.chat, turn_ids=named)
+                under = keys.chat
+                if index in self.turn_ids and verdict.true[0].turn_id == self.turn_ids[index]:
+                    # A request with the same bytes may name another turn here, so its neighbours learn nothing.
+                    under, verdict = named[0].encode(), Verdict((verdict.true[0].without_chain(),))
+                self._settle(index, verdict, under, turn_ids=named)
                 continue
             if self.placeholder.is_bare(self.turns[index].full_text(body)):
                 self._bare.append(index)

@@ -177,6 +177,11 @@ class AnswerMachine:
         """The ids of the turns that have ended cleanly."""
         return list(self._state.journal.complete)
 
+    @property
+    def first_turn(self) -> str:
+        """The id of the first candidate's turn, if it has ended cleanly, else ""."""
+        return next((turn_id for turn_id, index in self._state.journal.complete.items() if index == 0), "")
+
     def close(self) -> None:
         """End the answer: nobody waits for it any longer."""
         self._state.close()

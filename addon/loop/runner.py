@@ -152,6 +152,11 @@ class Runner:
         """The ids of the turns that ended cleanly."""
         return self.machine.complete
 
+    @property
+    def first_turn(self) -> str:
+        """The id of the first candidate's turn, if it ended cleanly, else ""."""
+        return self.machine.first_turn
+
     async def settle_handover(self, whole: bool = True) -> None:
         """Note that the client has the whole answer, or never will. An answer that broke off was noted before."""
         if self._ended:

@@ -42,7 +42,7 @@ class _Model:
         self.bodies.append(request.content)
         number, rng = len(self.bodies), random.Random(f"{self._seed} {len(self.bodies)}")
         shape: Shape = _STREAMED if b"alt=sse" in request.url.query else _WHOLE
-        text = f"Words {rng.random()} nobody else ever says in answer {number}, so they prove their turn. "
+        text = rng.choice(("Done. ", f"Words {rng.random()} nobody else ever says in answer {number}. "))
         calls = number < self._calls_end and not self.is_good
         if number <= _ROUNDS + 1 and not self.is_good and rng.random() < 0.4:
             data = wrong_answer(shape, rng, calls=calls, text=text)
@@ -62,7 +62,6 @@ class Doors:
         self.house = House(state=Path(self._folder.name), max_rounds=_ROUNDS)
         self.house.proxy.tools.add(HIDDEN, _tool)
         self._session = ""
-        self._instructions: Document = {}
         self._patch = pytest.MonkeyPatch()
 
     async def open(self) -> None:
@@ -84,9 +83,6 @@ class Doors:
         path, marker = rng.choice(("/v1/gemini", "/v1/responses")), f"marker-{rng.randrange(1 << 40)}"
         model, self._session = _Model(rng), f"s{rng.randrange(1 << 40)}"
         data = _request(path, marker, rng)
-        # the proof of a short turn needs the same instructions
-        instructions = "systemInstruction" if path == "/v1/gemini" else "instructions"
-        self._instructions = {instructions: "be short"} if b'"be short"' in data else {}
         async with httpx2.AsyncClient(transport=Wire(model)) as client:
             self.house.proxy.client = client
             answer = await self._post(path, data, model)
@@ -115,7 +111,7 @@ class Doors:
         """The caller continues: the question and what was called for it go upstream again."""
         calls = (await self.house.store.calls(session=self._session)).items
         before = len(model.bodies)
-        data = encode({**_continued(path, last), **self._instructions})
+        data = encode(_continued(path, last))
         answer = await self._post(path, data, model)
         if answer.status_code != 200 or len(model.bodies) == before:
             raise Failure(f"{path}: after {last} a good turn was answered {answer.status_code}: {answer.content!r}")

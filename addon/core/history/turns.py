@@ -8,7 +8,7 @@ parts. It excludes thoughts, empty parts, ids and signatures, which clients lose
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -227,6 +227,16 @@ class History:
             same = len(known.turns)
             history.inherit(known, same if same and turns[same - 1] is known.turns[-1] else max(0, same - 1))
         return history
+
+    def by_turn[T](self, given: Mapping[int, T]) -> dict[int, T]:
+        """What is given for single Contents, by their places, for the model turns that are just one of these."""
+        found: dict[int, T] = {}
+        place = 0
+        for index, turn in enumerate(self.turns if given else ()):
+            if turn.side == "model" and len(turn.spans) == 1 and place in given:
+                found[index] = given[place]
+            place += len(turn.spans)
+        return found
 
     def identify(self, body: bytes) -> None:
         """Set text, digest and chain of every turn that lacks them. `body`: the body that the history belongs to.
