@@ -14,7 +14,7 @@ from statistics import median
 
 from addon.core.answers.answer import CapturedCall
 from addon.graft.grafter import Grafter
-from addon.graft.owners import Birth
+from addon.graft.owners import InitialState
 from addon.graft.session_config import SessionConfig
 from addon.loop.executors import Executors
 from addon.loop.steps import RunningStep
@@ -77,7 +77,7 @@ async def _calls(
         call = await _captured(executors, name, number)
         step = RunningStep()
         begun = time.perf_counter()
-        executors.start(config, call, Birth(begins=True), step, asyncio.Semaphore(config.parallel), "bench")
+        executors.start(config, call, InitialState(begins=True), step, asyncio.Semaphore(config.parallel), "bench")
         answer = await step.tasks[call.call_id]
         taken.append(1000 * (time.perf_counter() - begun))
         if "error" in answer:

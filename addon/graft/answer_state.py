@@ -9,8 +9,8 @@ from addon.core.framing.documents import Document
 from addon.core.history.request import Request
 from addon.graft.effects import Effect, End, Note, Pause, Send, Start
 from addon.graft.exchange import Exchange
-from addon.graft.initial_states import Births
-from addon.graft.joined_rounds import Splice
+from addon.graft.initial_states import InitialStates
+from addon.graft.joined_rounds import JoinedRounds
 from addon.graft.journal import Journal, TurnIds
 from addon.graft.owners import Owners
 from addon.graft.reading import Reading, markers_of
@@ -35,10 +35,10 @@ class AnswerState:
         self.wire = exchange.wire
         self.settings = settings
         self.rounds = rounds = Rounds(exchange, request, owners)
-        self.splice = Splice()
-        self.writer = ResponseWriter(self.wire, self.splice, is_loop=rounds.is_loop)
-        self.births = births = Births(owners, rounds, exchange.config)
-        self.journal = Journal(exchange, clock, births, self.splice)
+        self.joined = JoinedRounds()
+        self.writer = ResponseWriter(self.wire, self.joined, is_loop=rounds.is_loop)
+        self.initial_states = initial_states = InitialStates(owners, rounds, exchange.config)
+        self.journal = Journal(exchange, clock, initial_states, self.joined)
         self.turn_ids = TurnIds()
         self.unfinished = exchange.resumes.answer if exchange.resumes is not None else None
         if self.unfinished is not None and 0 in self.unfinished.candidates:
@@ -51,10 +51,10 @@ class AnswerState:
 
     @property
     def is_later_round(self) -> bool:
-        return self.splice.rounds > 1
+        return self.joined.rounds > 1
 
     def begin_round(self) -> None:
-        self.splice.begin_round()
+        self.joined.begin_round()
         self.writer.has_written = False
 
     def send(self, body: bytes) -> list[Effect]:
@@ -72,11 +72,11 @@ class AnswerState:
         return Reading(
             self.exchange,
             content_type,
-            is_plain=self.splice.rounds == 1 and self.wire.native,
+            is_plain=self.joined.rounds == 1 and self.wire.native,
             markers=self._markers,
-            note=partial(_note, self.splice, self.rounds),  # a method of this would make a circle
+            note=partial(_note, self.joined, self.rounds),  # a method of this would make a circle
             new_turn_id=self.turn_ids,
-            stored_id=self.births.stored_id,
+            stored_id=self.initial_states.stored_id,
             goes_on=self.rounds.is_answered_here,
             continues=self.rounds.continues,
             before=before.resumed(anew=not self.is_later_round) if before is not None else None,
@@ -115,6 +115,6 @@ class AnswerState:
             self.reading.answer = None
 
 
-def _note(splice: Splice, rounds: Rounds, response: Document) -> None:
-    splice.note(response)
+def _note(joined: JoinedRounds, rounds: Rounds, response: Document) -> None:
+    joined.note(response)
     rounds.note(response)

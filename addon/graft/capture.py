@@ -128,8 +128,8 @@ class Capture:
             if not self._ended:
                 run_now(note_broken(self.grafter, self.machine))
             return
-        for call, birth in effect.calls:
-            self._background.start(call, birth)
+        for call, initial_state in effect.calls:
+            self._background.start(call, initial_state)
 
     def _resume(self) -> None:
         """Take over the calls of a broken-off answer to the same request, instead of beginning them again."""

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from addon.core.answers.answer import CapturedCall
 from addon.graft.exchange import Paused
-from addon.graft.owners import Birth
+from addon.graft.owners import InitialState
 from store.models import Call, Turn
 
 
@@ -55,10 +55,10 @@ class Pause(NamedTuple):
 
 
 class Start(NamedTuple):
-    """These calls are complete and stored. Begin each call whose Birth says so, while the answer goes on; some wait for
-    others of these."""
+    """These calls are complete and stored. Begin each call whose InitialState says so, while the answer goes on; some
+    wait for others of these."""
 
-    calls: tuple[tuple[CapturedCall, Birth], ...]
+    calls: tuple[tuple[CapturedCall, InitialState], ...]
 
 
 class Wait(NamedTuple):

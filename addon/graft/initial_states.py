@@ -2,13 +2,13 @@
 
 from addon.core.answers.answer import CapturedCall
 from addon.core.framing.documents import Document
-from addon.graft.owners import Birth, Owners
+from addon.graft.owners import InitialState, Owners
 from addon.graft.resumption import Resumption
 from addon.graft.rounds import Rounds
 from addon.graft.session_config import SessionConfig
 
 
-class Births:
+class InitialStates:
     """The state of each call when it is stored. A call identical to a call of a broken-off answer does not run: it gets
     that call's answer, or is that very call if the answer is given by hand."""
 
@@ -29,16 +29,16 @@ class Births:
         self._taken.add(earlier.call_id)
         return earlier.call_id
 
-    def __call__(self, call: CapturedCall) -> Birth:
+    def __call__(self, call: CapturedCall) -> InitialState:
         if not self._rounds.has_one_candidate:
-            return Birth(error=call.fault)
-        birth = self._owners.birth(self._config, call, runs=self._rounds.runs(call))
-        if self.resumption is None or not birth.begins or birth.error is not None:
-            return birth
+            return InitialState(error=call.fault)
+        initial_state = self._owners.initial_state(self._config, call, runs=self._rounds.runs(call))
+        if self.resumption is None or not initial_state.begins or initial_state.error is not None:
+            return initial_state
         if call.call_id in self._taken:  # it now has an executor
-            return birth._replace(repeats=call.call_id, approval=False)
+            return initial_state._replace(repeats=call.call_id, approval=False)
         earlier = self.resumption.identical(call.name, call.args, self._taken)
         if earlier is None:
-            return birth
+            return initial_state
         self._taken.add(earlier.call_id)
-        return birth._replace(repeats=earlier.call_id, approval=False)
+        return initial_state._replace(repeats=earlier.call_id, approval=False)

@@ -10,7 +10,7 @@ _EMPTY: tuple[Document, ...] = ({}, {"text": ""})  # what `Parts` leaves out
 _ORDINARY = (None, "STOP", 1, "MAX_TOKENS", 2)
 
 
-class Splice:
+class JoinedRounds:
     """Makes one answer of the documents of several rounds: one responseId, and the usage that the client gets."""
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class Splice:
             if self._response_id is None and isinstance(response["responseId"], str):
                 self._response_id = response["responseId"]
 
-    def joined(self, response: Document) -> Document:
+    def part_of_answer(self, response: Document) -> Document:
         """A response document of a later round as part of the whole answer."""
         if self.rounds == 1:
             return response
@@ -81,7 +81,7 @@ class Splice:
         response = self.made([], "STOP") if last is None else last
         if self.rounds == 1:
             return response
-        response = self.filled(self.joined(response))
+        response = self.filled(self.part_of_answer(response))
         candidates = [dict(one) for one in objects(response.get("candidates"))]
         if candidates and (before or parts is not None):
             content = content_of(candidates[0]) or {"role": "model"}
@@ -99,7 +99,7 @@ class Splice:
         candidate: Document = {"content": {"parts": list(parts) or [FILLER], "role": "model"}, "index": 0}
         if finish is not None:
             candidate["finishReason"] = finish
-        return self.joined({"candidates": [candidate], **self._meta})
+        return self.part_of_answer({"candidates": [candidate], **self._meta})
 
 
 def is_empty(candidate: Document) -> bool:

@@ -7,8 +7,8 @@ from addon.core.framing.documents import Document
 from addon.core.history.turns import prefix_digests_of, visible_digest
 from addon.graft.effects import Note, Save
 from addon.graft.exchange import Exchange
-from addon.graft.joined_rounds import Splice
-from addon.graft.owners import Birth
+from addon.graft.joined_rounds import JoinedRounds
+from addon.graft.owners import InitialState
 from addon.graft.records import call_of, keys_of, new_turn_id, plain_of, step_of, turn_of
 from addon.graft.resumption import Resumption
 from store.models import Call, Progress, Step, Turn
@@ -38,25 +38,25 @@ class TurnIds:
 
 class Journal:
     """`steps` and `visible`: the result of the rounds before the present one. `current_visible`: the parts of it that
-    the client has in answer to its present request. `clock` gives the store's time, `birth` a call's state when it is
-    stored. `splice` holds usage and metadata of all rounds."""
+    the client has in answer to its present request. `clock` gives the store's time, `initial_state` a call's state
+    when it is stored. `joined` holds usage and metadata of all rounds."""
 
     def __init__(
         self,
         exchange: Exchange,
         clock: Callable[[], float],
-        birth: Callable[[CapturedCall], Birth],
-        splice: Splice,
+        initial_state: Callable[[CapturedCall], InitialState],
+        joined: JoinedRounds,
     ) -> None:
         self.exchange = exchange
         self.clock = clock
-        self._birth = birth
-        self._births: dict[str, Birth] = {}
+        self._initial_state = initial_state
+        self._initial_states: dict[str, InitialState] = {}
         before = exchange.resumes
         self.steps: list[Step] = [*before.steps] if before is not None else []
         self.visible: list[Document] = [*before.visible] if before is not None else []
         self.current_visible: list[Document] = []
-        self.splice = splice
+        self.joined = joined
         self._saved: dict[int, tuple[int, bool]] = {}
         """By candidate of the present round: the number of calls stored, and whether the turn was stored as ended."""
         self._noted: dict[int, bytes] = {}
@@ -77,18 +77,18 @@ class Journal:
         """The ids of the turns that the client may not have completely: all of them until delivery is known."""
         return list(dict.fromkeys([*([self._taken_over] if self._taken_over else []), *self._turns]))
 
-    def resume(self, resumption: Resumption) -> list[tuple[CapturedCall, Birth]]:
+    def resume(self, resumption: Resumption) -> list[tuple[CapturedCall, InitialState]]:
         """Continue the turn of an answer that broke off. Returns its calls."""
         self._turn_id = resumption.turn_id
         self._taken_over = resumption.turn_id
         self.steps, self.visible = list(resumption.steps), list(resumption.visible)
         self._resumed = list(resumption.visible)
         self.current_visible = list(resumption.visible)
-        calls: list[tuple[CapturedCall, Birth]] = []
+        calls: list[tuple[CapturedCall, InitialState]] = []
         for call, anew in resumption.calls:
-            birth = self._birth(call) if anew else Birth(begins=True, repeats=call.call_id)
-            self._births[call.call_id] = birth
-            calls.append((call, birth))
+            initial_state = self._initial_state(call) if anew else InitialState(begins=True, repeats=call.call_id)
+            self._initial_states[call.call_id] = initial_state
+            calls.append((call, initial_state))
         return calls
 
     def progress(self, anew: Sequence[CapturedCall] = ()) -> Save:
@@ -120,16 +120,16 @@ class Journal:
                 return True
         return False
 
-    def fresh(self, candidates: Sequence[Candidate]) -> list[tuple[CapturedCall, Birth]]:
+    def fresh(self, candidates: Sequence[Candidate]) -> list[tuple[CapturedCall, InitialState]]:
         """The calls that are not stored yet, each with its state when it is stored."""
         calls = [call for one in candidates for call in one.captured[self._saved.get(one.index, (0, False))[0] :]]
-        return [(call, self._birth_of(call)) for call in calls]
+        return [(call, self._initial_state_of(call)) for call in calls]
 
-    def _birth_of(self, call: CapturedCall) -> Birth:
-        birth = self._births.get(call.call_id)
-        if birth is None:
-            birth = self._births[call.call_id] = self._birth(call)
-        return birth
+    def _initial_state_of(self, call: CapturedCall) -> InitialState:
+        initial_state = self._initial_states.get(call.call_id)
+        if initial_state is None:
+            initial_state = self._initial_states[call.call_id] = self._initial_state(call)
+        return initial_state
 
     def saves(self, candidates: Sequence[Candidate], *, complete: bool, cut: bool) -> Iterator[Save | Note]:
         """What to store of these candidates of the present round before their bytes go out: new calls, and a turn that
@@ -194,16 +194,16 @@ class Journal:
 
     def _turn(self, turn_id: str, visible: Sequence[Document], steps: Sequence[Step]) -> Turn:
         """The turn to store. It is not delivered before the client has all of it: until then a retry continues it."""
-        usage, before = self.splice.usage.rounds, self._turns.get(turn_id)
+        usage, before = self.joined.usage.rounds, self._turns.get(turn_id)
         now = self.clock() if before is None else before.created_at
         used = [one for one in usage if one]
         turn = turn_of(self.exchange, turn_id, visible, steps, delivered=False, now=now, usage=used)
         if self.steps:
             rounds = len(usage) - (len(steps) > len(self.steps))
-            progress = Progress(steps=len(self.steps), visible=len(self.visible), rounds=rounds, meta=self.splice.meta)
+            progress = Progress(steps=len(self.steps), visible=len(self.visible), rounds=rounds, meta=self.joined.meta)
             turn = turn.model_copy(update={"progress": progress})
         self._turns[turn_id] = turn
         return turn
 
     def _call(self, turn_id: str, call: CapturedCall, number: int) -> Call:
-        return call_of(self.exchange, turn_id, call, self._birth_of(call), now=self.clock(), number=number)
+        return call_of(self.exchange, turn_id, call, self._initial_state_of(call), now=self.clock(), number=number)

@@ -69,12 +69,12 @@ class AnswerMachine:
 
     @property
     def rounds(self) -> int:
-        return self._state.splice.rounds
+        return self._state.joined.rounds
 
     @property
     def usage(self) -> Sequence[Document]:
         """The usage of each round, as far as read."""
-        return self._state.splice.usage.rounds
+        return self._state.joined.usage.rounds
 
     def start(self) -> list[Effect]:
         """The first request of a loop."""
@@ -83,17 +83,17 @@ class AnswerMachine:
     def resume(self, resumption: Resumption) -> list[Effect]:
         """Call this instead of `start`, or before `begin`: the answer continues one that broke off."""
         state = self._state
-        state.births.resumption = resumption
+        state.initial_states.resumption = resumption
         if len(resumption.steps) > len(state.journal.steps):
             state.unfinished = None  # it is complete
         state.turn_ids.resume(resumption.turn_id)
         calls = state.journal.resume(resumption)
         if not state.rounds.is_loop or not resumption.steps:
             return self.start() if state.rounds.is_loop else []
-        state.splice.resume(resumption.usage, resumption.meta)
+        state.joined.resume(resumption.usage, resumption.meta)
         state.wire.resume(resumption.rounds, resumption.visible)
         effects: list[Effect] = []
-        if anew := [call for call, birth in calls if birth.repeats is None]:
+        if anew := [call for call, initial_state in calls if initial_state.repeats is None]:
             effects.append(state.journal.progress(anew))
         effects += self._writer.resume(self.exchange.target.framing, resumption.visible)
         return [*effects, Start(tuple(calls)), Wait(tuple(call for call, _ in calls))]
@@ -147,7 +147,7 @@ class AnswerMachine:
     def take_responses(self, responses: Mapping[str, Document]) -> Iterator[Effect]:
         """Take the responses, by call id, of the calls that were waited for."""
         state = self._state
-        resumption = state.births.resumption
+        resumption = state.initial_states.resumption
         if resumption is None or state.rounds.number:
             return self._done(lambda: state.send(state.rounds.after_tools(responses)))
         return self._done(lambda: state.send(state.rounds.resumed(resumption, responses)))

@@ -11,7 +11,7 @@ from addon.graft.session_config import SessionConfig
 from store.models import Owner
 
 
-class Birth(NamedTuple):
+class InitialState(NamedTuple):
     """The state of a call when it is stored.
 
     `error`: why the call fails at once. `proxy_id`: the proxy that waits for the call. `begins`: the proxy begins the
@@ -35,7 +35,7 @@ class Birth(NamedTuple):
 class Background(Protocol):
     """The calls of a step that go on without a loop."""
 
-    def start(self, call: CapturedCall, birth: Birth) -> None:
+    def start(self, call: CapturedCall, initial_state: InitialState) -> None:
         """Also called for a call that does not begin: others may have to come after it."""
         ...
 
@@ -54,7 +54,7 @@ class Owners(Protocol):
         """Whether the proxy or a worker runs calls of this name, so that nobody has to answer them by hand."""
         ...
 
-    def birth(self, config: SessionConfig, call: CapturedCall, *, runs: bool) -> Birth:
+    def initial_state(self, config: SessionConfig, call: CapturedCall, *, runs: bool) -> InitialState:
         """`runs`: a loop or a Live connection has the call run and waits for it."""
         ...
 
@@ -70,8 +70,8 @@ class Owners(Protocol):
 
 
 class _Nothing:
-    def start(self, call: CapturedCall, birth: Birth) -> None:
-        assert not birth.begins
+    def start(self, call: CapturedCall, initial_state: InitialState) -> None:
+        assert not initial_state.begins
 
     def complete(self) -> None:
         return None
@@ -85,8 +85,8 @@ class ByHand:
     def can_run(self, config: SessionConfig, name: str) -> bool:
         return False
 
-    def birth(self, config: SessionConfig, call: CapturedCall, *, runs: bool) -> Birth:
-        return Birth(error=call.fault)
+    def initial_state(self, config: SessionConfig, call: CapturedCall, *, runs: bool) -> InitialState:
+        return InitialState(error=call.fault)
 
     def may_run_twice(self, config: SessionConfig, name: str) -> bool:
         return False

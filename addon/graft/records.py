@@ -10,7 +10,7 @@ from addon.core.history.keys import marks_of
 from addon.core.history.turns import WINDOWS, HistoryTurn, chain_key, visible_digest, windows
 from addon.core.live_frames import LiveStep
 from addon.graft.exchange import Exchange
-from addon.graft.owners import Birth
+from addon.graft.owners import InitialState
 from addon.graft.session_config import SessionConfig
 from addon.surfaces.base import Target
 from store.models import Call, Slot, Status, Step, Turn
@@ -123,7 +123,7 @@ def live_turn_of(source: RecordSource, turn_id: str, called: LiveStep, *, now: f
 
 
 def call_of(
-    source: RecordSource, turn_id: str, call: CapturedCall, birth: Birth, *, now: float, number: int = 0
+    source: RecordSource, turn_id: str, call: CapturedCall, initial_state: InitialState, *, now: float, number: int = 0
 ) -> Call:
     """`number`: the round of the call."""
     return Call(
@@ -131,12 +131,12 @@ def call_of(
         session=source.config.session,
         name=call.name,
         args=call.args,
-        status=Status.PENDING if birth.error is None else Status.FAILED,
-        error=birth.error,
-        owner=birth.owner,
-        redeliver=birth.redeliver,
-        proxy_id=birth.proxy_id,
-        approval="waiting" if birth.approval else None,
+        status=Status.PENDING if initial_state.error is None else Status.FAILED,
+        error=initial_state.error,
+        owner=initial_state.owner,
+        redeliver=initial_state.redeliver,
+        proxy_id=initial_state.proxy_id,
+        approval="waiting" if initial_state.approval else None,
         turn_id=turn_id,
         gemini_id=call.gemini_id,
         model=source.model,

@@ -1,6 +1,6 @@
 """Writes the client's answer: one stream or one document, made of all rounds of an answer.
 
-Bytes and documents in, bytes and effects out. The Wire knows the form of an event, and the Splice what the documents of
+Bytes and documents in, bytes and effects out. The Wire knows the form of an event, and JoinedRounds what the documents of
 several rounds have in common; this class knows how far the client's answer has come.
 """
 
@@ -12,7 +12,7 @@ from addon.core.framing.json_array import CLOSE, OPEN
 from addon.core.framing.sse import SseEvent
 from addon.graft.decoding import Item
 from addon.graft.effects import Begin, Effect, Refuse, Show
-from addon.graft.joined_rounds import Splice, is_empty
+from addon.graft.joined_rounds import JoinedRounds, is_empty
 from addon.graft.reading import Reading
 from addon.surfaces.base import Framing
 from addon.surfaces.wire import Wire
@@ -26,13 +26,13 @@ class ResponseWriter:
     client's answer is a stream, and has begun. `has_written`: the client was sent something of the present round.
     `has_written_end`: the last event by which the client's turn ends was sent, or is sent next."""
 
-    def __init__(self, wire: Wire, splice: Splice, *, is_loop: bool) -> None:
+    def __init__(self, wire: Wire, joined: JoinedRounds, *, is_loop: bool) -> None:
         self.framing: Framing | None = None
         self.streams = False
         self.has_written = False
         self.has_written_end = False
         self._wire = wire
-        self._splice = splice
+        self._joined = joined
         self._is_loop = is_loop
         self._tail = b""  # the bytes behind the upstream's array
         self._last: tuple[object, Document | None] | bytes = b""  # an unstreamed answer: its bytes, or decoded
@@ -50,7 +50,7 @@ class ResponseWriter:
         """Begin an answer with the parts that the client has already been sent of one that broke off."""
         if framing is Framing.JSON:
             return []
-        return [*self.frame(framing), Show(self._wire.event(self._splice.made(visible)))]
+        return [*self.frame(framing), Show(self._wire.event(self._joined.made(visible)))]
 
     # --- events -----------------------------------------------------------------------------------------------
 
@@ -72,18 +72,18 @@ class ResponseWriter:
     ) -> bytes:
         """The event of a stream by which the client gets `visible`, its view of the upstream's `response`."""
         self.has_written_end = reading.has_ended
-        is_later = self._splice.rounds > 1
+        is_later = self._joined.rounds > 1
         if visible is None or (is_later and not reading.has_responses):
             return b""
         if is_later or (self._is_loop and reading.hides):
             if reading.goes_on and all(is_empty(one) for one in objects(visible.get("candidates"))):
                 return b""
-            visible = self._splice.filled(self._splice.joined(visible))
+            visible = self._joined.filled(self._joined.part_of_answer(visible))
         return self.passthrough(item, document) if visible is response else self._wire.event(visible, document)
 
     def between(self, item: Item) -> bytes:
         """Bytes that are no event: blank lines, the end of an array, or an event that was cut off."""
-        if self._splice.rounds > 1 or not self.streams:
+        if self._joined.rounds > 1 or not self.streams:
             return b""
         if isinstance(item, SseEvent):
             # without its line's end, a client would read the next event as the rest of this line
@@ -93,24 +93,24 @@ class ResponseWriter:
 
     def closing(self, response: Document) -> bytes:
         """The event for what remains to be sent at the clean end of a stream."""
-        return self._wire.event(self._splice.filled(self._splice.joined(response)))
+        return self._wire.event(self._joined.filled(self._joined.part_of_answer(response)))
 
     def keepalive(self) -> bytes:
         """An event that clients ignore; b"" if the answer is not a stream."""
-        return self._wire.event(self._splice.made([])) if self.streams else b""
+        return self._wire.event(self._joined.made([])) if self.streams else b""
 
     # --- documents --------------------------------------------------------------------------------------------
 
     def keep(self, data: bytes, document: Document, response: Document, visible: Document | None) -> None:
         """Keep a document of an answer that is not streamed: it is written when the answer ends."""
-        self._last = data if visible is response and self._splice.rounds == 1 else (document, visible)
+        self._last = data if visible is response and self._joined.rounds == 1 else (document, visible)
 
     # --- the end ----------------------------------------------------------------------------------------------
 
     def end(self, reading: Reading) -> bytes:
         """The bytes behind the last event; of an array that did not change, the upstream's own."""
         tail, sent = self._tail.lstrip(), self._wire.events_sent > 0
-        if self.framing is Framing.ARRAY and self._splice.rounds == 1:
+        if self.framing is Framing.ARRAY and self._joined.rounds == 1:
             if tail.startswith(CLOSE if sent else OPEN) or reading.answer is None:
                 return self._tail
         return self._wire.end()
@@ -121,7 +121,7 @@ class ResponseWriter:
         if isinstance(self._last, bytes):
             return self._last
         raw, response = self._last
-        merged = self._splice.merged(response, before, parts)
+        merged = self._joined.merged(response, before, parts)
         return self._wire.whole_body(merged, raw if isinstance(raw, dict) and response is not None else None)
 
     def fail(self, code: int, status: str, words: str) -> Effect:

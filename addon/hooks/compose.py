@@ -12,7 +12,7 @@ from addon.hooks.connection_limits import Connections
 from addon.hooks.draining import InFlight
 from addon.hooks.error_replies import refusal
 from addon.hooks.grafting import Grafting
-from addon.hooks.hook_cache import Dispatch
+from addon.hooks.hook_cache import Speedups
 from addon.hooks.lifecycle import Lifecycle
 from addon.hooks.live import LiveHooks
 from addon.hooks.looping import Looping
@@ -116,4 +116,4 @@ def build_addons() -> list[object]:
     live_hooks = LiveHooks(lifecycle, routing)
     recording = Recording(lifecycle, routing, grafting, shadow_flows)
     first = [Stdout(), lifecycle, Connections(lifecycle), Masking(), pool, upstream_factory]
-    return [Toolgraft([*first, looping, routing, grafting, live_hooks, recording, in_flight, Dispatch(lifecycle)])]
+    return [Toolgraft([*first, looping, routing, grafting, live_hooks, recording, in_flight, Speedups(lifecycle)])]

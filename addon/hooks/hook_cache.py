@@ -49,7 +49,7 @@ def fits(manager: AddonManager) -> bool:
     return known and type(manager) is AddonManager and not Dispatcher.METHODS & vars(manager).keys()
 
 
-class Dispatch:
+class Speedups:
     """Installs the dispatcher and the shortcuts in this mitmproxy while `graft_fast` is on. Runs last."""
 
     def __init__(self, lifecycle: Lifecycle) -> None:

@@ -14,7 +14,7 @@ from addon.core.answers.answer import CapturedCall
 from addon.core.framing.documents import Document
 from addon.core.history.calls import args_key, response_of
 from addon.graft.exchange import STORE_FAILED
-from addon.graft.owners import Birth
+from addon.graft.owners import InitialState
 from addon.graft.session_config import SessionConfig
 from addon.loop.attempts import attempt
 from addon.loop.call_waits import CallWaits
@@ -60,7 +60,7 @@ class CallRun:
         context: RunContext,
         config: SessionConfig,
         call: CapturedCall,
-        birth: Birth,
+        initial_state: InitialState,
         binding: Binding,
         step: RunningStep,
         limit: asyncio.Semaphore,
@@ -71,7 +71,7 @@ class CallRun:
         self.config = config
         self.session = config.session
         self.call = call
-        self.birth = birth
+        self.initial = initial_state
         self.binding = binding
         self.rules = binding.rules
         self.step = step
@@ -86,15 +86,15 @@ class CallRun:
         """The functionResponse's `response`."""
         call = self.call
         try:
-            if self.birth.error is not None:
-                return response_of(None, self.birth.error)
-            if self.birth.repeats is not None:
-                return await self._answer_of(self.birth.repeats)
-            if self.birth.unchecked and self.binding.schema is not None:
+            if self.initial.error is not None:
+                return response_of(None, self.initial.error)
+            if self.initial.repeats is not None:
+                return await self._answer_of(self.initial.repeats)
+            if self.initial.unchecked and self.binding.schema is not None:
                 if problems := await self.context.checks.problems(self.binding.schema, call.args, self.timeout):
                     return await self._store_answer(error=misfit(problems))
             await self.step.wait_turn(call.call_id)
-            if self.birth.approval and (denial := await self._denial()) is not None:
+            if self.initial.approval and (denial := await self._denial()) is not None:
                 return denial
             if self.binding.handler is Handler.NOBODY:
                 return await self._manual_answer()
@@ -132,14 +132,14 @@ class CallRun:
     @property
     def _claim_timeout(self) -> float:
         """Seconds within which a worker has to claim the call."""
-        return math.inf if self.birth.detached else self.seconds
+        return math.inf if self.initial.detached else self.seconds
 
     async def outlives_its_loop(self) -> bool:
         """Whether the call continues when its loop ends: it may be running and must not run twice, or it is detached
         and belongs to the workers."""
-        if self.birth.detached:
+        if self.initial.detached:
             return True
-        if self.birth.repeats == self.call.call_id:
+        if self.initial.repeats == self.call.call_id:
             return True  # it is run elsewhere
         if self.rules.idempotent:
             return False
@@ -232,7 +232,7 @@ class CallRun:
         """Release this call to workers, and wait for the result."""
         self._has_worker = True
         with contextlib.suppress(NotPending):  # already answered
-            await self.store.release(self.session, self.call.call_id, detached=self.birth.detached)
+            await self.store.release(self.session, self.call.call_id, detached=self.initial.detached)
         answered = await self.context.waits.workers_answer(
             self.session, self.call.call_id, self.seconds, claim_timeout=self._claim_timeout
         )

@@ -15,7 +15,7 @@ import httpx2
 
 from addon.core.answers.answer import CapturedCall
 from addon.core.framing.documents import Document
-from addon.graft.owners import Birth
+from addon.graft.owners import InitialState
 from addon.graft.session_config import SessionConfig
 from addon.loop.call_run import CallRun, RunContext, misfit
 from addon.loop.call_waits import CallWaits
@@ -122,22 +122,22 @@ class Executors:
     def binding(self, config: SessionConfig, name: str) -> Binding:
         return binding_of(config, self.tools, name)
 
-    def birth(self, config: SessionConfig, call: CapturedCall, *, runs: bool) -> Birth:
+    def initial_state(self, config: SessionConfig, call: CapturedCall, *, runs: bool) -> InitialState:
         """The initial state of a call: checked, with its owner. `runs`: a loop or a Live connection runs the call and
         waits for it; otherwise it is begun only if workers run it. A call passed through to the client belongs to the
         client alone."""
         if call.fault is not None:
-            return Birth(error=call.fault, begins=runs)
+            return InitialState(error=call.fault, begins=runs)
         if config.delivery == "passthrough" and not runs:
-            return Birth()  # the client runs it
+            return InitialState()  # the client runs it
         binding = self.binding(config, call.name)
         problems = [] if binding.schema is None else self._checks.quick_problems(binding.schema, call.args)
         if problems:
-            return Birth(error=misfit(problems), begins=runs)
+            return InitialState(error=misfit(problems), begins=runs)
         rules = binding.rules
         if not runs and binding.handler is not Handler.WORKERS:
-            return Birth(approval=rules.approval, unchecked=problems is None)
-        return Birth(
+            return InitialState(approval=rules.approval, unchecked=problems is None)
+        return InitialState(
             _OWNERS[binding.handler],
             approval=rules.approval,
             redeliver=rules.idempotent or rules.redeliver,
@@ -159,7 +159,7 @@ class Executors:
         self,
         config: SessionConfig,
         call: CapturedCall,
-        birth: Birth,
+        initial_state: InitialState,
         step: RunningStep,
         limit: asyncio.Semaphore,
         loop_id: str,
@@ -168,14 +168,14 @@ class Executors:
         call without a handler waits for its answer by hand. A call that does not begin gets no task: calls that must
         wait for it ask the store."""
         binding = self.binding(config, call.name)
-        if not birth.begins:
+        if not initial_state.begins:
             step.add_external(
                 call.call_id, call.name, partial(self._context.waits.answer, config.session, call.call_id)
             )
-            if birth.unchecked:
+            if initial_state.unchecked:
                 self._track(asyncio.ensure_future(self._check(config, call, binding)))
             return
-        run = CallRun(self._context, config, call, birth, binding, step, limit, loop_id)
+        run = CallRun(self._context, config, call, initial_state, binding, step, limit, loop_id)
         self._track(step.add(call.call_id, call.name, binding.rules.after, run))
 
     def background(self, config: SessionConfig) -> "BackgroundStep":
@@ -252,8 +252,8 @@ class BackgroundStep:
         self._limit = asyncio.Semaphore(config.parallel)
         self._loop_id = secrets.token_hex(8)
 
-    def start(self, call: CapturedCall, birth: Birth) -> None:
-        self._executors.start(self._config, call, birth, self._step, self._limit, self._loop_id)
+    def start(self, call: CapturedCall, initial_state: InitialState) -> None:
+        self._executors.start(self._config, call, initial_state, self._step, self._limit, self._loop_id)
 
     def complete(self) -> None:
         """No more calls can come."""

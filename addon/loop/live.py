@@ -15,7 +15,7 @@ from addon.core.live import LiveMachine
 from addon.core.live_frames import Frame, LiveActions, LiveStep, ToolBehavior, TooMuchHeld
 from addon.graft.exchange import STORE_FAILED
 from addon.graft.grafter import Grafter, GraftFailed
-from addon.graft.owners import Birth
+from addon.graft.owners import InitialState
 from addon.graft.records import call_of, live_turn_of, new_call_id, new_turn_id
 from addon.graft.session_config import SessionConfig
 from addon.loop.executors import Executors
@@ -144,9 +144,9 @@ class LiveSession:
         try:
             turn = live_turn_of(self, turn_id, live_step, now=now)
             passthrough = self.config.delivery == "passthrough"
-            births = {call.call_id: self._birth(call) for call in live_step.calls}
+            initial_states = {call.call_id: self._initial_state(call) for call in live_step.calls}
             calls = [
-                call_of(self, turn_id, call, births[call.call_id], now=now, number=live_step.number)
+                call_of(self, turn_id, call, initial_states[call.call_id], now=now, number=live_step.number)
                 for call in live_step.calls
             ]
             await self.store.save_turn(turn, calls, [])
@@ -165,12 +165,12 @@ class LiveSession:
             if passthrough or not self._live.waits_for(call.call_id):  # cancelled while it was being stored
                 continue
             self._steps[call.call_id] = step
-            self.executors.start(self.config, call, births[call.call_id], step, self._limit, self.loop_id)
+            self.executors.start(self.config, call, initial_states[call.call_id], step, self._limit, self.loop_id)
             step.tasks[call.call_id].add_done_callback(partial(self._call_ended, call.call_id))
         step.complete.set()
 
-    def _birth(self, call: CapturedCall) -> Birth:
-        return self.executors.birth(self.config, call, runs=self.config.delivery != "passthrough")
+    def _initial_state(self, call: CapturedCall) -> InitialState:
+        return self.executors.initial_state(self.config, call, runs=self.config.delivery != "passthrough")
 
     async def _refuse(self, live_step: LiveStep) -> None:
         """The model calls tools repeatedly without answering: run no more calls until its next turn."""

@@ -192,8 +192,8 @@ class Runner:
                     yield Head(status, _OWN_HEADERS if own else _end_to_end(self._headers))
                     yield body
                 case Start(calls):
-                    for call, birth in calls:
-                        self.executors.start(self.config, call, birth, self.step, self.limit, self.loop_id)
+                    for call, initial_state in calls:
+                        self.executors.start(self.config, call, initial_state, self.step, self.limit, self.loop_id)
                 case Send() | Wait():
                     self._next = effect
                 case End(outcome):

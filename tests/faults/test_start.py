@@ -20,7 +20,7 @@ with warnings.catch_warnings():
     from mitmproxy.test import taddons
 
     from addon.hooks.compose import Toolgraft
-    from addon.hooks.hook_cache import Dispatch
+    from addon.hooks.hook_cache import Speedups
 from addon.cli.serve import arguments
 from addon.hooks.lifecycle import Lifecycle
 from addon.options import OPTIONS
@@ -117,7 +117,7 @@ class Started:
     async def close(self) -> None:
         self.servers.cancel()
         if isinstance(self.addon, Toolgraft):
-            next(part for part in self.addon.parts if isinstance(part, Dispatch)).done()
+            next(part for part in self.addon.parts if isinstance(part, Speedups)).done()
             ending = self.lifecycle.done()
             if ending is not None:
                 await ending

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from addon.graft.joined_rounds import Splice
+from addon.graft.joined_rounds import JoinedRounds
 
 
 def response(number: int, finish: str | None = None) -> dict[str, Any]:
@@ -17,15 +17,15 @@ def response(number: int, finish: str | None = None) -> dict[str, Any]:
 
 
 def test_later_rounds_go_under_the_first_one_s_id_with_the_last_prompt_and_the_output_of_all() -> None:
-    splice = Splice()
-    splice.begin_round()
+    joined = JoinedRounds()
+    joined.begin_round()
     first = response(5)
-    splice.note(first)
-    assert splice.joined(first) is first, "the first round is as it came"
-    splice.begin_round()
+    joined.note(first)
+    assert joined.part_of_answer(first) is first, "the first round is as it came"
+    joined.begin_round()
     second = response(7, "STOP")
-    splice.note(second)
-    assert splice.joined(second) | {"candidates": None} == {
+    joined.note(second)
+    assert joined.part_of_answer(second) | {"candidates": None} == {
         "candidates": None,
         "usageMetadata": {"promptTokenCount": 7, "candidatesTokenCount": 4, "totalTokenCount": 11},
         "responseId": "r5",

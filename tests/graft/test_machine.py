@@ -15,7 +15,7 @@ from addon.graft.answer_errors import BadAnswer
 from addon.graft.effects import Begin, Effect, End, Note, Refuse, Save, Send, Show, Start, Wait
 from addon.graft.exchange import Exchange
 from addon.graft.machine import AnswerMachine
-from addon.graft.owners import Birth, ByHand
+from addon.graft.owners import ByHand, InitialState
 from addon.graft.session_config import SessionConfig
 from addon.settings import Settings
 from addon.surfaces.base import Framing, Operation, Target
@@ -39,8 +39,8 @@ class Runs(ByHand):
     def can_run(self, config: SessionConfig, name: str) -> bool:
         return True
 
-    def birth(self, config: SessionConfig, call: CapturedCall, *, runs: bool) -> Birth:
-        return Birth(error=call.fault, begins=runs)
+    def initial_state(self, config: SessionConfig, call: CapturedCall, *, runs: bool) -> InitialState:
+        return InitialState(error=call.fault, begins=runs)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from addon.core.dialects.interactions.contents import kept_history, mark_part
 from addon.core.framing.documents import Document
 from addon.core.history.keys import marks_of
 from addon.core.history.steps import CallSlot
-from addon.graft.owners import Birth, ByHand
+from addon.graft.owners import ByHand, InitialState
 from addon.graft.records import call_of, keys_of, step_of, turn_of
 from addon.surfaces import match_path
 from store.backends._sqlite_notes import HEAD, OTHER, OWN
@@ -52,15 +52,15 @@ async def test_a_call_knows_its_place_and_one_of_an_unknown_tool_has_failed_alre
     exchange = await graft.exchange({"contents": [user("x")]})
     known = CapturedCall("call_1", "get_weather", {"a": 1}, "g1", 2)
     record = call_of(
-        exchange, "turn_1", known, Birth("loop", approval=True, redeliver=True, proxy_id="p"), now=5.0, number=3
+        exchange, "turn_1", known, InitialState("loop", approval=True, redeliver=True, proxy_id="p"), now=5.0, number=3
     )
     assert (record.status, record.error, record.gemini_id) == (Status.PENDING, None, "g1")
     assert (record.round, record.index, record.args, record.turn_id) == (3, 2, {"a": 1}, "turn_1")
     assert (record.owner, record.approval, record.redeliver, record.proxy_id) == ("loop", "waiting", True, "p")
     assert not record.released
     nonsense = known._replace(name="nonsense", fault="unknown tool: nonsense")
-    birth = ByHand().birth(exchange.config, nonsense, runs=False)
-    unknown = call_of(exchange, "turn_1", nonsense, birth, now=5.0)
+    initial_state = ByHand().initial_state(exchange.config, nonsense, runs=False)
+    unknown = call_of(exchange, "turn_1", nonsense, initial_state, now=5.0)
     assert (unknown.status, unknown.error, unknown.round) == (Status.FAILED, "unknown tool: nonsense", 0)
 
 

@@ -9,7 +9,7 @@ import pytest
 from addon.core.answers.answer import CapturedCall
 from addon.core.framing.documents import Document, decode
 from addon.graft.exchange import Abandoned, Forward, Outcome, Reply
-from addon.graft.owners import Birth, ByHand
+from addon.graft.owners import ByHand, InitialState
 from addon.graft.session_config import SessionConfig
 from addon.surfaces.base import Operation
 from store.backends.memory import MemoryStore
@@ -19,21 +19,21 @@ from tests.graft.conftest import SEARCH, WEATHER, Graft, answer, target
 
 
 class Owned(ByHand):
-    """Calls of these tools have this birth."""
+    """Calls of these tools have this initial state."""
 
-    def __init__(self, after: Mapping[str, Collection[str]] | None = None, /, **births: Birth) -> None:
-        self.births = births
+    def __init__(self, after: Mapping[str, Collection[str]] | None = None, /, **initial_states: InitialState) -> None:
+        self.initial_states = initial_states
         self.after = after or {}
 
-    def birth(self, config: SessionConfig, call: CapturedCall, *, runs: bool) -> Birth:
-        return self.births.get(call.name, Birth())
+    def initial_state(self, config: SessionConfig, call: CapturedCall, *, runs: bool) -> InitialState:
+        return self.initial_states.get(call.name, InitialState())
 
     def comes_after(self, config: SessionConfig, name: str) -> Collection[str]:
         return self.after.get(name, ())
 
 
-LOOP = Birth("loop", proxy_id="p")
-WORKERS = Birth("workers", detached=True)
+LOOP = InitialState("loop", proxy_id="p")
+WORKERS = InitialState("workers", detached=True)
 
 
 @pytest.fixture
@@ -45,10 +45,10 @@ async def graft() -> Graft:
 
 
 async def step(
-    graft: Graft, *calls: Document, births: dict[str, Birth] | None = None, **policy: Any
+    graft: Graft, *calls: Document, initial_states: dict[str, InitialState] | None = None, **policy: Any
 ) -> tuple[list[Document], list[Call]]:
     """A chat whose last model turn is a step of these calls."""
-    graft.grafter.owners = Owned(**(births or {}))
+    graft.grafter.owners = Owned(**(initial_states or {}))
     await graft.tools(WEATHER, SEARCH, **policy)
     visible_turn = await graft.ask([user("x")], answer(*calls))
     return [user("x"), visible_turn, user("go on")], await graft.calls()
@@ -81,7 +81,7 @@ async def test_a_call_that_a_proxy_runs_is_waited_for(graft: Graft, on_pending: 
         graft,
         call("get_weather"),
         call("search"),
-        births={"get_weather": LOOP},
+        initial_states={"get_weather": LOOP},
         on_pending=on_pending,
         pending_timeout=0,
     )
@@ -98,7 +98,7 @@ async def test_a_call_that_a_proxy_runs_is_waited_for(graft: Graft, on_pending: 
 
 
 async def test_a_call_of_a_proxy_that_dies_is_waited_for_no_more(graft: Graft) -> None:
-    chat, (one,) = await step(graft, call("get_weather"), births={"get_weather": LOOP})
+    chat, (one,) = await step(graft, call("get_weather"), initial_states={"get_weather": LOOP})
     await graft.store.start(one.session, one.call_id, loop_id="l")
     request = asyncio.ensure_future(graft.request({"contents": chat}))
     assert not await settled(request)
@@ -108,8 +108,8 @@ async def test_a_call_of_a_proxy_that_dies_is_waited_for_no_more(graft: Graft) -
 
 
 async def test_a_call_that_waits_for_an_approval_is_waited_for_no_more(graft: Graft) -> None:
-    birth = LOOP._replace(approval=True)
-    chat, (one,) = await step(graft, call("get_weather"), births={"get_weather": birth})
+    initial_state = LOOP._replace(approval=True)
+    chat, (one,) = await step(graft, call("get_weather"), initial_states={"get_weather": initial_state})
     assert await responses_in(await graft.request({"contents": chat})) == []
     await graft.store.decide(one.session, one.call_id, True)
     request = asyncio.ensure_future(graft.request({"contents": chat}))
@@ -119,13 +119,13 @@ async def test_a_call_that_waits_for_an_approval_is_waited_for_no_more(graft: Gr
 
 
 async def test_a_call_that_no_worker_has_taken_is_waited_for_as_the_settings_say(graft: Graft) -> None:
-    chat, (one,) = await step(graft, call("get_weather"), births={"get_weather": WORKERS})
+    chat, (one,) = await step(graft, call("get_weather"), initial_states={"get_weather": WORKERS})
     await graft.store.release(one.session, one.call_id, detached=True)
     assert await responses_in(await graft.request({"contents": chat})) == []
 
 
 async def test_a_call_that_a_worker_has_is_waited_for_as_long_as_its_lease_holds(graft: Graft) -> None:
-    chat, (one,) = await step(graft, call("get_weather"), births={"get_weather": WORKERS})
+    chat, (one,) = await step(graft, call("get_weather"), initial_states={"get_weather": WORKERS})
     await claimed(graft, one)
     request = asyncio.ensure_future(graft.request({"contents": chat}))
     assert not await settled(request)
@@ -135,8 +135,9 @@ async def test_a_call_that_a_worker_has_is_waited_for_as_long_as_its_lease_holds
 
 async def test_calls_that_workers_take_during_the_wait_are_all_waited_for(graft: Graft) -> None:
     """Their leases last longer than the wait may."""
-    births = {"get_weather": WORKERS, "search": WORKERS}
-    chat, calls = await step(graft, call("get_weather"), call("search"), births=births, on_pending="wait")
+    initial_states = {"get_weather": WORKERS, "search": WORKERS}
+    both = call("get_weather"), call("search")
+    chat, calls = await step(graft, *both, initial_states=initial_states, on_pending="wait")
     request = asyncio.ensure_future(graft.request({"contents": chat}))
     assert not await settled(request)
     for one in calls:
@@ -151,8 +152,8 @@ async def test_calls_that_workers_take_during_the_wait_are_all_waited_for(graft:
 async def test_a_worker_that_let_its_lease_run_out_is_not_waited_for(graft: Graft, redeliver: bool) -> None:
     now = [1000.0]
     graft.store.clock = graft.store.uptime = lambda: now[0]
-    birth = WORKERS._replace(redeliver=redeliver)
-    chat, (one,) = await step(graft, call("get_weather"), births={"get_weather": birth})
+    initial_state = WORKERS._replace(redeliver=redeliver)
+    chat, (one,) = await step(graft, call("get_weather"), initial_states={"get_weather": initial_state})
     await claimed(graft, one)
     now[0] = 1030.0
     await graft.store.renew(one.session, one.call_id, "w", 60)
@@ -166,7 +167,7 @@ async def test_a_worker_that_let_its_lease_run_out_is_not_waited_for(graft: Graf
 
 
 async def test_the_end_of_a_lease_ends_the_wait(graft: Graft) -> None:
-    chat, (one,) = await step(graft, call("get_weather"), births={"get_weather": WORKERS})
+    chat, (one,) = await step(graft, call("get_weather"), initial_states={"get_weather": WORKERS})
     await claimed(graft, one, lease=0.05)
     async with asyncio.timeout(5):
         (response,) = await responses_in(await graft.request({"contents": chat}))
@@ -179,7 +180,7 @@ async def test_calls_that_wait_for_an_answer_by_hand_are_not_waited_for(graft: G
 
 
 async def test_a_call_whose_turn_comes_after_one_that_nobody_runs_is_not_waited_for(graft: Graft) -> None:
-    chat, (by_hand, one) = await step(graft, call("get_weather"), call("search"), births={"search": LOOP})
+    chat, (by_hand, one) = await step(graft, call("get_weather"), call("search"), initial_states={"search": LOOP})
     graft.grafter.owners = Owned({"search": ["get_weather"]}, search=LOOP)
     assert await responses_in(await graft.request({"contents": chat})) == []
     await graft.store.answer(by_hand.session, by_hand.call_id, result={"ok": 1})
@@ -190,13 +191,13 @@ async def test_a_call_whose_turn_comes_after_one_that_nobody_runs_is_not_waited_
 
 
 async def test_counting_tokens_waits_for_nothing(graft: Graft) -> None:
-    chat, _ = await step(graft, call("get_weather"), births={"get_weather": LOOP})
+    chat, _ = await step(graft, call("get_weather"), initial_states={"get_weather": LOOP})
     outcome = await graft.request({"contents": chat}, target(Operation.COUNT))
     assert isinstance(outcome, Forward)
 
 
 async def test_a_client_that_hangs_up_ends_the_wait(graft: Graft) -> None:
-    chat, _ = await step(graft, call("get_weather"), births={"get_weather": LOOP})
+    chat, _ = await step(graft, call("get_weather"), initial_states={"get_weather": LOOP})
 
     async def gone() -> None:
         return None
