@@ -1,7 +1,7 @@
 """Writes the client's answer: one stream or one document, made of all rounds of an answer.
 
-Bytes and documents in, bytes and effects out. The Wire knows the form of an event, and JoinedRounds what the documents of
-several rounds have in common; this class knows how far the client's answer has come.
+Bytes and documents in, bytes and effects out. The Wire knows the form of an event, and JoinedRounds what the documents
+of several rounds have in common; this class knows how far the client's answer has come.
 """
 
 from collections.abc import Iterable, Sequence
