@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 from statistics import median
 
-from bench import calls
+from bench import calls, own_loop
 from bench.calls import TOOLS
 from bench.conversations import bodies
 from bench.load import Clients, Result, head
@@ -36,6 +36,7 @@ async def table(effort: Effort) -> list[Row]:
             rows.append(await _parallel(effort, other))
             rows.append(await _start(effort, other))
             rows.append(await _throughput(effort, one, other))
+            rows.append(await own_loop.row(effort, port, other))
             _check(other)
         with grafted(port, None, option) as other:
             rows.append(await _memory(effort, other))
@@ -45,7 +46,7 @@ async def table(effort: Effort) -> list[Row]:
 
 def _check(other: Side) -> None:
     """That the tools were run. Raises RuntimeError."""
-    for name in ("noop", "nap", "started"):
+    for name in ("noop", "nap", "started", "short_nap", "other_nap"):
         ran = other.api("GET", f"/v1/calls?session=default&name={name}&limit=100")["items"]
         if not ran or any(call["status"] != "done" for call in ran):
             raise RuntimeError(f"calls of {name} were not run: {ran[:1]}")

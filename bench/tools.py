@@ -20,6 +20,18 @@ async def nap(sent: float = 0) -> dict[str, bool]:
     return {"ok": True}
 
 
+async def short_nap(sent: float = 0) -> dict[str, bool]:
+    """Take 100 ms."""
+    await asyncio.sleep(0.1)
+    return {"ok": True}
+
+
+async def other_nap(sent: float = 0) -> dict[str, bool]:
+    """Take 100 ms as well."""
+    await asyncio.sleep(0.1)
+    return {"ok": True}
+
+
 def started(sent: float) -> dict[str, float]:
     """Tell how many seconds the call took to get here."""
     return {"seconds": time.monotonic() - sent}

@@ -20,6 +20,7 @@ import re
 import socket
 import time
 from collections.abc import Iterator, Sequence
+from urllib.parse import unquote
 
 _SIGNATURE = "c2lnbmVk" * 40
 _ANSWER = {
@@ -79,7 +80,7 @@ _CHUNKED = re.compile(rb"\r\ntransfer-encoding:\s*chunked", re.IGNORECASE)
 _EVENTS = re.compile(rb"[?&]events=(\d+)")
 _EVENTS_IN_BODY = re.compile(rb"(\d+) events")
 _DELAY = re.compile(rb"[?&]delay=([\d.]+)")
-_LOOP = re.compile(rb"[?&]loop=([\w,]+)")
+_LOOP = re.compile(rb"[?&]loop=((?:\w|,|%2C)+)")
 _FIRST = re.compile(rb"[?&]first=([\d.]+)")
 
 
@@ -126,7 +127,7 @@ class Light(asyncio.Protocol):
             return
         line = head.partition(b"\r\n")[0]
         match = _LOOP.search(line)
-        names = match[1].decode().split(",") if match and b'"functionResponse"' not in self.buffer else []
+        names = unquote(match[1].decode()).split(",") if match and b'"functionResponse"' not in self.buffer else []
         same = _SAME.search(line) is not None
         if b"alt=sse" in line:
             match = _EVENTS.search(line) or _EVENTS_IN_BODY.search(self.buffer, end)

@@ -40,6 +40,7 @@ async def parts_of_documents(query: str, body: dict[str, Any]) -> list[list[dict
     ("query", "first", "second"),
     [
         ("loop=a,b", [["a", "b"]], [["text"]]),
+        ("loop=a%2Cb", [["a", "b"]], [["text"]]),
         ("alt=sse&events=3&first=0.001&loop=a", [["text"], ["a"], ["text"]], [["text"]] * 3),
         ("alt=sse&events=2", [["text"]] * 2, [["text"]] * 2),
         ("call=a", [["a"]], [["a"]]),
