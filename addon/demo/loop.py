@@ -1,30 +1,27 @@
 """The demo of the loop: one streamed question, for which tools of a Python file and an MCP server run.
 
-Like `story`, `play` yields beats: the events as they happen, and then the checks of the answer.
+Like `story`, `play` yields beats: what happened during the question, and then the checks of the answer.
 """
 
 import asyncio
-import contextlib
 import json
 import sys
 import time
 from collections.abc import AsyncGenerator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import addon
 from addon.demo.stage import DemoFailed, Json, Plan, Stage
 from addon.demo.story import (
     STREAM,
     Beat,
-    Chart,
     Chat,
     Control,
     Moment,
-    Rewritten,
     Scene,
-    Span,
     check_that,
+    is_strict,
     parts,
     parts_with,
     results,
@@ -49,25 +46,19 @@ QUESTION = (
 NEXT = "./run_proxy.sh --set graft_tools=examples/weather.py, and examples/README.md."
 TOOLS = ["get_coordinates", "get_weather", "travel_find_flights", "travel_get_sights"]
 _LATE = 5.0  # seconds for the last event
-_SETTLED = 0.05  # seconds after which no earlier event can still arrive
 
 
 def plan() -> Plan:
     """The plan for the stage. Raises DemoFailed if the examples are not in the project's folder."""
     if missing := [name for name in FILES if not (ROOT / name).is_file()]:
         raise DemoFailed(f"{missing[0]} is not in {ROOT}: the examples are missing from this installation")
-    python_file, mcp_file = FILES
-    return Plan(
-        shape=Shape(each=True, pieces=2, delay=0.1),
-        options=(f"graft_tools={python_file}", f"graft_mcp={mcp_file}"),
-        environment={"TOOLGRAFT_PYTHON": sys.executable},
-        cwd=ROOT,
-    )
+    options = [f"{option}={name}" for option, name in zip(("graft_tools", "graft_mcp"), FILES, strict=True)]
+    return Plan(Shape(each=True, pieces=2, delay=0.1), options, {"TOOLGRAFT_PYTHON": sys.executable}, ROOT)
 
 
 async def play(stage: Stage) -> AsyncGenerator[Beat]:
     """Yield the whole story. Raises DemoFailed."""
-    chat = Chat(stage)
+    chat, question = Chat(stage), StreamedQuestion()
 
     yield Scene("Tools that run", "The proxy was started with two options, and runs these tools itself.")
     yield Control(f"graft_tools={FILES[0]}", "get_coordinates, get_weather")
@@ -78,33 +69,103 @@ async def play(stage: Stage) -> AsyncGenerator[Beat]:
         "The client asks once. The local Gemini calls what the question names: three tools at once, then two. "
         "On the left: seconds since the client asked.",
     )
-    question = StreamedQuestion(stage)
-    async with contextlib.aclosing(question.moments(chat.request(QUESTION))) as moments:
-        async for moment in moments:
-            yield moment
-    chat.keep(question.saw)
-
-    yield Scene("In parallel", "The requests to Gemini and the tools' runs.")
-    yield Chart([*question.rounds, *question.spans])
+    await question.ask(stage, chat.request(QUESTION))
+    for moment in sorted(question.moments):
+        yield moment
     for sentence, holds in checks(question):
         yield check_that(sentence, holds)
+    chat.keep(question.saw)
 
     yield Scene("The chat goes on", "The client has seen only text. Gemini gets the real calls and results instead.")
     second = await chat.say("Please repeat the results.", stream=True)
-    yield Rewritten(second.client_sent, second.gemini_got)
+    yield second
     yield check_that(
         "Gemini got its own five calls back, with signatures and ids",
         parts_with("functionCall", second.gemini_got) == parts_with("functionCall", *question.answered),
     )
     yield check_that("Gemini got the five results after the calls", len(results(second.gemini_got)) == 5)
-    gemini = stage.gemini
-    yield check_that(
-        "the local Gemini, as strict as the real one, refused nothing and saw no dummy signature",
-        not gemini.refused and not gemini.dummy_signatures,
-    )
+    yield is_strict(stage)
 
 
-def checks(question: "StreamedQuestion") -> list[tuple[str, bool]]:
+class Span(NamedTuple):
+    """A period, in seconds after the client asked."""
+
+    start: float
+    end: float
+
+
+class StreamedQuestion:
+    """One streamed question: `saw` has the client's events, `answered` Gemini's, `requests` the requests to Gemini,
+    `rounds` the period of each request, and `spans` those of the tools' runs, in call order."""
+
+    def __init__(self) -> None:
+        self.saw: list[Json] = []
+        self.answered: list[Json] = []
+        self.requests: list[Json] = []
+        self.rounds: list[Span] = []
+        self.spans: list[Span] = []
+        self.first_text = float("inf")
+        self.moments: list[Moment] = []
+        self._began = 0.0
+
+    async def ask(self, stage: Stage, request: Json) -> None:
+        """Send the request, and collect everything that happened once the answer is complete. Raises DemoFailed."""
+        self._began = time.time()
+        self._add("client", "asks, and streams")
+        async for line in stage.stream(STREAM, request):
+            if line.startswith("data: "):
+                self.saw.append(json.loads(line.removeprefix("data: ")))
+                if words := text(self.saw[-1:]):
+                    self._add("client", f"sees: {words}")
+                    self.first_text = min(self.first_text, self.moments[-1].at)
+        self._add("client", "has the whole answer")
+        self.requests = [request["body"] for request in stage.gemini.requests]
+        for number, pieces in enumerate(stage.recorder.answers, 1):
+            times = [at for at, _ in pieces]
+            self.rounds.append(Span(times[0] - self._began, times[-1] - self._began))
+            self._add("Gemini", f"gets request {number}", times[0])
+            for at, piece in pieces[1:]:
+                self.answered.append(json.loads(piece.decode().removeprefix("data: ")))
+                for part in parts_with("functionCall", self.answered[-1]):
+                    self._add("Gemini", f"calls {short_call(part['functionCall'])}", at)
+        await self._add_runs(stage)
+
+    async def _add_runs(self, stage: Stage) -> None:
+        """Read the events until the turn is delivered: all events of its calls come before."""
+        kind = ""
+        starts: dict[str, float] = {}
+        try:
+            async with asyncio.timeout(_LATE):
+                async for line in stage.events():
+                    name, _, value = line.partition(": ")
+                    kind = value if name == "event" else kind
+                    if name != "data":
+                        continue
+                    record = json.loads(value)
+                    if kind == "turn.updated" and record["delivered"]:
+                        break
+                    if kind.startswith("call."):
+                        self._add_run(record, starts)
+        except TimeoutError:
+            raise DemoFailed(f"the control API's events were not complete after {_LATE:g} seconds") from None
+
+    def _add_run(self, call: Json, starts: dict[str, float]) -> None:
+        call_id: str = call["call_id"]
+        at: float = call["updated_at"]
+        if call["status"] == "running":
+            starts[call_id] = at
+            self._add("tool", f"{short_call(call)} starts", at)
+        elif call["status"] != "pending":
+            self.spans.append(Span(starts.get(call_id, at) - self._began, at - self._began))
+            self.spans.sort()  # they start in the order of the calls
+            outcome = call["error"] if call["error"] is not None else json.dumps(call["result"], ensure_ascii=False)
+            self._add("tool", f"{short_call(call)} ends: {outcome}", at)
+
+    def _add(self, who: str, what: str, at: float | None = None) -> None:
+        self.moments.append(Moment(round((time.time() if at is None else at) - self._began, 3), who, what))
+
+
+def checks(question: StreamedQuestion) -> list[tuple[str, bool]]:
     """The checks of the streamed answer: each sentence, and whether it is true."""
     spans, rounds, saw = question.spans, question.rounds, question.saw
     if len(spans) != 5 or len(rounds) != 3:
@@ -117,10 +178,11 @@ def checks(question: "StreamedQuestion") -> list[tuple[str, bool]]:
         part["functionResponse"]["name"] for part in parts_with("functionResponse", question.requests[-1])
     ]
     finishes = [c["finishReason"] for event in saw for c in event.get("candidates", []) if "finishReason" in c]
+    ids = {event["responseId"] for event in saw}
     return [
         ("Gemini got the tools of both sources, but not open_page", sorted(tool_names(question.requests[0])) == TOOLS),
         ("the client saw no call", not any("functionCall" in part for part in parts(*saw))),
-        ("the client saw one answer: one responseId, one STOP", len(ids(saw)) == 1 and finishes == ["STOP"]),
+        ("the client saw one answer: one responseId, one STOP", len(ids) == 1 and finishes == ["STOP"]),
         ("the client read the first text before any tool ended", question.first_text < min(span.end for span in spans)),
         ("the first tool ran while Gemini was still calling the others", first[0].start < rounds[0].end),
         (
@@ -132,134 +194,6 @@ def checks(question: "StreamedQuestion") -> list[tuple[str, bool]]:
     ]
 
 
-class StreamedQuestion:
-    """One streamed question, observed at the client, at Gemini, and in the control API's events.
-
-    Afterwards, `saw` has the client's events, `answered` Gemini's events, `requests` the requests to Gemini, `rounds` a
-    span for each request, and `spans` the tools' runs in call order.
-    """
-
-    def __init__(self, stage: Stage) -> None:
-        self.saw: list[Json] = []
-        self.answered: list[Json] = []
-        self.requests: list[Json] = []
-        self.rounds: list[Span] = []
-        self.first_text = float("inf")
-        self._stage = stage
-        self._runs: dict[str, dict[str, Any]] = {}
-        self._queue: asyncio.PriorityQueue[tuple[float, int, Moment | None]] = asyncio.PriorityQueue()
-        self._count = 0
-        self._began = 0.0
-        self._listening = asyncio.Event()
-
-    @property
-    def spans(self) -> list[Span]:
-        return [Span(run["name"], run["start"], run["end"]) for run in self._runs.values() if "end" in run]
-
-    async def moments(self, request: Json) -> AsyncGenerator[Moment]:
-        """Send the request, and yield events as they happen. Raises DemoFailed."""
-        asking = asyncio.ensure_future(self._ask(request))
-        try:
-            while (entry := await self._queue.get())[2] is not None:
-                if (delay := entry[0] + _SETTLED - self._now()) > 0:
-                    self._queue.put_nowait(entry)
-                    await asyncio.sleep(delay)
-                else:
-                    yield entry[2]
-            await asking
-        finally:
-            asking.cancel()
-            await asyncio.wait({asking})
-
-    async def _ask(self, request: Json) -> None:
-        following = asyncio.ensure_future(self._follow())
-        try:
-            await asyncio.wait(
-                {following, asyncio.ensure_future(self._listening.wait())}, return_when="FIRST_COMPLETED"
-            )
-            self._stage.listen(self._on_gemini)
-            self._began = time.time()
-            self._add("client", "asks, and streams")
-            async for line in self._stage.stream(STREAM, request):
-                if line.startswith("data: "):
-                    self._on_client_event(json.loads(line.removeprefix("data: ")))
-            self._add("client", "has the whole answer")
-            async with asyncio.timeout(_LATE):
-                await following
-        except TimeoutError:
-            raise DemoFailed(f"the control API's events were not complete after {_LATE:g} seconds") from None
-        finally:
-            self._stage.listen(None)
-            following.cancel()
-            self._queue.put_nowait((float("inf"), 0, None))
-
-    def _add(self, who: str, what: str, at: float | None = None) -> None:
-        at = self._now() if at is None else at
-        self._count += 1
-        self._queue.put_nowait((at, self._count, Moment(round(at, 3), who, what)))
-
-    def _now(self) -> float:
-        return time.time() - self._began
-
-    # --- the client ---------------------------------------------------------------------------------------------------
-
-    def _on_client_event(self, event: Json) -> None:
-        self.saw.append(event)
-        if words := text([event]):
-            self.first_text = min(self.first_text, self._now())
-            self._add("client", f"sees: {words}")
-
-    # --- Gemini -------------------------------------------------------------------------------------------------------
-
-    def _on_gemini(self, piece: bytes | None) -> None:
-        if piece is None:
-            self._add("Gemini", f"gets request {len(self.rounds) + 1}")
-            self.rounds.append(Span(f"Gemini, request {len(self.rounds) + 1}", self._now(), self._now()))
-            return
-        current = self.rounds[-1]
-        self.rounds[-1] = Span(current.name, current.start, self._now())
-        document = json.loads(piece.decode().removeprefix("data: "))
-        if len(self.requests) < len(self.rounds):
-            self.requests.append(self._stage.upstream)
-        self.answered.append(document)
-        for part in parts_with("functionCall", document):
-            self._add("Gemini", f"calls {short_call(part['functionCall'])}")
-
-    # --- the tools ----------------------------------------------------------------------------------------------------
-
-    async def _follow(self) -> None:
-        """Follow the events until the turn is delivered: all events of its calls come before."""
-        kind = ""
-        async for line in self._stage.follow():
-            self._listening.set()
-            name, _, value = line.partition(": ")
-            if name == "event":
-                kind = value
-            elif name == "data":
-                record = json.loads(value)
-                if kind.startswith("call."):
-                    self._on_call(record)
-                elif kind == "turn.updated" and record["delivered"]:
-                    return
-        raise DemoFailed("the events of the control API ended")
-
-    def _on_call(self, call: Json) -> None:
-        run = self._runs.setdefault(call["call_id"], {"name": short_call(call)})
-        at = max(0.0, call["updated_at"] - self._began)
-        if call["status"] == "running":
-            run["start"] = at
-            self._add("tool", f"{run['name']} starts", at)
-        elif call["status"] != "pending":
-            run["end"] = at
-            run.setdefault("start", at)
-            outcome = call["error"] if call["error"] is not None else json.dumps(call["result"], ensure_ascii=False)
-            self._add("tool", f"{run['name']} ends: {outcome}", at)
-
-
-def short_call(call: Json) -> str:
+def short_call(call: dict[str, Any]) -> str:
     """A short form of a call: `get_weather(59.91, 10.75)`."""
     return f"{call['name']}({', '.join(map(str, call['args'].values()))})"
-
-
-def ids(events: list[Json]) -> set[str]:
-    return {event["responseId"] for event in events}

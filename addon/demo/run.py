@@ -5,14 +5,13 @@ import contextlib
 import json
 import signal
 import sys
-from collections.abc import AsyncGenerator
 from typing import Literal
 
+import httpx2
 from rich.console import Console
 
 from addon.demo import loop, story
-from addon.demo.stage import DemoFailed, Plan, Stage, set_stage
-from addon.demo.story import Beat, document_of
+from addon.demo.stage import DemoFailed, Plan, set_stage
 from addon.demo.view import View
 
 Part = Literal["chat", "loop"]
@@ -26,9 +25,9 @@ def run(part: Part = "chat", *, session: str = "default", as_json: bool = False)
     """
     try:
         asyncio.run(_perform(part, session, as_json))
-    except (DemoFailed, OSError) as failed:
-        notes = getattr(failed, "__notes__", [])
-        print("\n".join([f"toolgraft: the demo failed: {failed}", *notes]), file=sys.stderr)
+    except (DemoFailed, OSError, httpx2.HTTPError) as error:
+        reason = str(error) or type(error).__name__
+        print("\n".join([f"toolgraft: the demo failed: {reason}", *getattr(error, "__notes__", [])]), file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
@@ -44,18 +43,15 @@ async def _perform(part: Part, session: str, as_json: bool) -> None:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, task.cancel)
     view = View(Console(highlight=False, markup=False, emoji=False))
-    plan = loop.plan() if part == "loop" else Plan()
-    async with set_stage(session, plan) as stage, contextlib.aclosing(_play(part, stage)) as beats:
+    chapter = loop if part == "loop" else story
+    async with set_stage(session, loop.plan() if part == "loop" else Plan()) as stage:
         if not as_json:
             view.opening(stage)
-        async for beat in beats:
-            if as_json:
-                print(json.dumps(document_of(beat), ensure_ascii=False), flush=True)
-            else:
-                view.show(beat)
+        async with contextlib.aclosing(chapter.play(stage)) as beats:
+            async for beat in beats:
+                if as_json:
+                    print(json.dumps(story.document_of(beat), ensure_ascii=False), flush=True)
+                else:
+                    view.show(beat)
     if not as_json:
-        view.closing(loop.NEXT if part == "loop" else story.NEXT)
-
-
-def _play(part: Part, stage: Stage) -> AsyncGenerator[Beat]:
-    return loop.play(stage) if part == "loop" else story.play(stage)
+        view.closing(chapter.NEXT)

@@ -12,8 +12,8 @@ import secrets
 import shutil
 import sys
 import tempfile
-from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+import time
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,8 @@ Json = dict[str, Any]
 
 _START = 30.0
 _STOP = 5.0
-_KEPT_LINES = 12
+_POLL_INTERVAL = 0.02
+_SHOWN_LINES = 12
 _KEY = {"x-goog-api-key": "any key will do"}
 
 
@@ -39,63 +40,62 @@ class DemoFailed(Exception):
 
 
 class Recorder(App):
-    """The strict server's application, which also records the body of its latest answer.
+    """The strict server's application, which also records its answers: pieces with their times. The first, empty one
+    has the request's time."""
 
-    `on_piece`, if set, is called with None for each request, and with each piece of its answer.
-    """
-
-    body = b""
-    on_piece: Callable[[bytes | None], None] | None = None
+    def __init__(self, gemini: StrictGemini, shape: Shape | None = None) -> None:
+        super().__init__(gemini.service, shape or Shape(), gemini.log)
+        self.answers: list[list[tuple[float, bytes]]] = []
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self.body = b""
-        if self.on_piece:
-            self.on_piece(None)
+        pieces = [(time.time(), b"")]
+        self.answers.append(pieces)
 
         async def record(message: Message) -> None:
-            piece = message.get("body", b"")
-            self.body += piece
-            if self.on_piece and piece:
-                self.on_piece(piece)
+            if piece := message.get("body"):
+                pieces.append((time.time(), piece))
             await send(message)
 
         await super().__call__(scope, receive, record)
 
 
 class Stage:
-    """`proxy`: the reverse proxy's URL. `control`: the control API's URL. `session`: the client's session."""
+    """`proxy`: the reverse proxy's URL. `control`: the control API's URL. `session`: the client's session. Methods
+    raise DemoFailed for an error answer."""
 
     def __init__(
         self, gemini: StrictGemini, recorder: Recorder, *, proxy: str, control: str, token: str, session: str
     ) -> None:
         self.gemini = gemini
+        self.recorder = recorder
         self.proxy = proxy
         self.control = control
         self.session = session
-        self._recorder = recorder
-        # ignore proxies of the environment
-        self._http = httpx2.AsyncClient(timeout=10, trust_env=False)
         self._bearer = {"Authorization": f"Bearer {token}"}
+        # ignore proxies of the environment
+        self._http = httpx2.AsyncClient(timeout=10, trust_env=False, event_hooks={"response": [_check]})
 
     async def ask(self, path: str, document: Json) -> str:
-        """Send a request through the proxy. Returns the answer's body at the client. Raises DemoFailed."""
-        return (await self._send("POST", self._at_proxy(path), document, _KEY)).text
+        """Send a request through the proxy. Returns the answer's body at the client."""
+        return (await self._http.post(self._at_proxy(path), json=document, headers=_KEY)).text
 
-    def stream(self, path: str, document: Json) -> AsyncIterator[str]:
-        """Send a request through the proxy. Yields the answer's lines at the client. Raises DemoFailed."""
-        return self._lines("POST", self._at_proxy(path), document, _KEY)
+    async def stream(self, path: str, document: Json) -> AsyncIterator[str]:
+        """Send a request through the proxy. Yields the answer's lines at the client."""
+        async with self._http.stream("POST", self._at_proxy(path), json=document, headers=_KEY) as answer:
+            async for line in answer.aiter_lines():
+                yield line
 
-    def follow(self) -> AsyncIterator[str]:
-        """The lines of the control API's events. From the first line on, no event is missed."""
-        return self._lines("GET", f"{self.control}/v1/events?session={self.session}", None, self._bearer)
-
-    def listen(self, on_piece: Callable[[bytes | None], None] | None) -> None:
-        """Set `Recorder.on_piece`."""
-        self._recorder.on_piece = on_piece
+    async def events(self) -> AsyncIterator[str]:
+        """The lines of the session's events in the control API, from the first on."""
+        url = f"{self.control}/v1/events?session={self.session}&after=0"
+        async with self._http.stream("GET", url, headers=self._bearer) as answer:
+            async for line in answer.aiter_lines():
+                yield line
 
     async def call_control(self, method: str, path: str, document: Any = None) -> Any:
-        """Call the control API and return its answer. Raises DemoFailed."""
-        return (await self._send(method, self.control + path, document, self._bearer)).json()
+        """Call the control API and return its answer."""
+        body = {} if document is None else {"json": document}
+        return (await self._http.request(method, self.control + path, headers=self._bearer, **body)).json()
 
     @property
     def upstream(self) -> Json:
@@ -108,7 +108,7 @@ class Stage:
     @property
     def answered(self) -> str:
         """The body of Gemini's latest answer, as Gemini sent it."""
-        body = self._recorder.body
+        body = b"".join(piece for _, piece in self.recorder.answers[-1])
         return (gzip.decompress(body) if body.startswith(b"\x1f\x8b") else body).decode()
 
     async def close(self) -> None:
@@ -117,34 +117,10 @@ class Stage:
     def _at_proxy(self, path: str) -> str:
         return f"{self.proxy}{'' if self.session == 'default' else f'/@{self.session}'}{path}"
 
-    async def _send(self, method: str, url: str, document: Any, headers: dict[str, str]) -> httpx2.Response:
-        body = {} if document is None else {"json": document}
-        try:
-            answer = await self._http.request(method, url, headers=headers, **body)
-        except httpx2.HTTPError as error:
-            raise _broken(method, url, error) from error
-        _check(answer)
-        return answer
 
-    async def _lines(self, method: str, url: str, document: Any, headers: dict[str, str]) -> AsyncIterator[str]:
-        body = {} if document is None else {"json": document}
-        try:
-            async with self._http.stream(method, url, headers=headers, **body) as answer:
-                if answer.is_error:
-                    await answer.aread()
-                _check(answer)
-                async for line in answer.aiter_lines():
-                    yield line
-        except httpx2.HTTPError as error:
-            raise _broken(method, url, error) from error
-
-
-def _broken(method: str, url: str, error: httpx2.HTTPError) -> DemoFailed:
-    return DemoFailed(f"{method} {url}: {str(error) or type(error).__name__}")
-
-
-def _check(answer: httpx2.Response) -> None:
+async def _check(answer: httpx2.Response) -> None:
     if answer.is_error:
+        await answer.aread()
         request = f"{answer.request.method} {answer.request.url}"
         raise DemoFailed(f"{request} was answered {answer.status_code}: {answer.text[:1000]}")
 
@@ -164,16 +140,14 @@ class Plan:
 async def set_stage(session: str, plan: Plan) -> AsyncIterator[Stage]:
     """Set up the stage. Raises DemoFailed if mitmdump does not start."""
     gemini = StrictGemini()
-    gemini.app = recorder = Recorder(gemini.service, plan.shape, gemini.log)
+    gemini.app = recorder = Recorder(gemini, plan.shape)
     token = secrets.token_urlsafe(16)
     with tempfile.TemporaryDirectory(prefix="toolgraft-demo-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         async with gemini, _mitmdump(gemini.url, folder, token, plan):
-            listening = json.loads((folder / "proxy.json").read_text())
+            proxy = json.loads((folder / "proxy.json").read_text())["reverse"][0]
             control = (folder / "control.url").read_text().strip()
-            stage = Stage(
-                gemini, recorder, proxy=listening["reverse"][0], control=control, token=token, session=session
-            )
+            stage = Stage(gemini, recorder, proxy=proxy, control=control, token=token, session=session)
             try:
                 yield stage
             finally:
@@ -188,65 +162,59 @@ async def _mitmdump(upstream: str, folder: Path, token: str, plan: Plan) -> Asyn
     home = Path(addon.__path__[0])
     defaults = ["graft_control=127.0.0.1:0", f"graft_state={folder}", f"confdir={folder}", "flow_detail=0"]
     paths = [str(home.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
-    process = await asyncio.create_subprocess_exec(
-        program,
-        *("-s", str(home / "entry.py")),
-        *("--mode", f"reverse:{upstream}@127.0.0.1:0"),
-        *(word for option in [*defaults, *plan.options] for word in ("--set", option)),
-        # in the environment, because the process list shows arguments
-        env=os.environ
-        | {"TOOLGRAFT_TOKEN": token, "PYTHONUNBUFFERED": "1", "PYTHONPATH": os.pathsep.join(paths)}
-        | plan.environment,
-        cwd=plan.cwd,
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-        start_new_session=True,  # so that Ctrl-C reaches only the demo, which ends it
-    )
-    output_lines: deque[str] = deque(maxlen=_KEPT_LINES)
-    reading: asyncio.Task[None] | None = None
+    log = folder / "mitmdump.log"
+    with log.open("wb") as output:
+        process = await asyncio.create_subprocess_exec(
+            program,
+            *("-s", str(home / "entry.py")),
+            *("--mode", f"reverse:{upstream}@127.0.0.1:0"),
+            *(word for option in [*defaults, *plan.options] for word in ("--set", option)),
+            # in the environment, because the process list shows arguments
+            env=os.environ
+            | {"TOOLGRAFT_TOKEN": token, "PYTHONUNBUFFERED": "1", "PYTHONPATH": os.pathsep.join(paths)}
+            | plan.environment,
+            cwd=plan.cwd,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=output,
+            stderr=asyncio.subprocess.STDOUT,
+            start_new_session=True,  # so that Ctrl-C reaches only the demo, which ends it
+        )
     try:
-        assert process.stdout is not None
-        await _until_up(process.stdout, output_lines)
-        reading = asyncio.get_running_loop().create_task(_read(process.stdout, output_lines))
+        await _until_up(process, log)
         yield
-    except DemoFailed as error:
-        error.add_note("mitmdump said:\n" + "\n".join(f"  {line}" for line in output_lines))
+    except (DemoFailed, httpx2.HTTPError) as error:
+        lines = log.read_text(errors="replace").splitlines()[-_SHOWN_LINES:]
+        error.add_note("mitmdump said:\n" + "\n".join(f"  {line}" for line in lines))
         raise
     finally:
         await _end(process)
-        if reading is not None:
-            await reading
 
 
-async def _until_up(output: asyncio.StreamReader, output_lines: deque[str]) -> None:
+async def _until_up(process: asyncio.subprocess.Process, log: Path) -> None:
     """Wait for the addon's log line that every port is open. The files with its addresses exist by then."""
     try:
         async with asyncio.timeout(_START):
-            async for line in output:
-                output_lines.append(line.decode(errors="replace").rstrip())
-                if output_lines[-1].endswith("toolgraft is up."):
-                    return
+            while not _is_up(log):
+                if process.returncode is not None:
+                    raise DemoFailed("the proxy did not start")
+                await asyncio.sleep(_POLL_INTERVAL)
     except TimeoutError:
         raise DemoFailed(f"the proxy was not up after {_START:.0f} seconds") from None
-    raise DemoFailed("the proxy did not start")
 
 
-async def _read(output: asyncio.StreamReader, output_lines: deque[str]) -> None:
-    async for line in output:
-        output_lines.append(line.decode(errors="replace").rstrip())
+def _is_up(log: Path) -> bool:
+    return "toolgraft is up." in log.read_text(errors="replace")
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
     """Terminate the process, and kill it after a timeout."""
-    with contextlib.suppress(ProcessLookupError):
-        process.terminate()
-        try:
-            async with asyncio.timeout(_STOP):
-                await process.wait()
-        except TimeoutError:
-            pass
-        finally:
-            if process.returncode is None:
-                process.kill()
-                await process.wait()
+    if process.returncode is not None:
+        return
+    process.terminate()
+    try:
+        async with asyncio.timeout(_STOP):
+            await process.wait()
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()

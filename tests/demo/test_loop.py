@@ -1,11 +1,11 @@
 """The demo of the loop as a user runs it; that its checks can fail; and the order of its events."""
 
 import io
+import itertools
 import json
 import signal
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,8 @@ import pytest
 from rich.console import Console
 
 from addon.demo import loop, run
-from addon.demo.loop import StreamedQuestion, checks, short_call
-from addon.demo.story import Chart, Moment, Rewritten, Span, document_of
+from addon.demo.loop import Span, StreamedQuestion, checks, short_call
+from addon.demo.story import Moment, document_of
 from addon.demo.view import View
 
 ROOT = Path(__file__).parents[2]
@@ -50,7 +50,7 @@ def check_pictures(pictures: str) -> None:
         'tool   get_weather(59.91, 10.75) ends: {"sky": "snow", "celsius": -3}',
         "Gemini gets request 3",
         "checked: the first three ran side by side",
-        '+ user  result of get_weather {"sky": "sunny", "celsius": 31}',
+        "+ user  result of get_weather",
         "All checks passed.",
         "Next: ./run_proxy.sh --set graft_tools=examples/weather.py",
     ):
@@ -62,9 +62,6 @@ def check_documents(beats: list[dict[str, Any]]) -> None:
     times = [moment["at"] for moment in moments]
     assert times == sorted(times), "moments come in the order of their happening"
     assert {moment["who"] for moment in moments} == {"client", "Gemini", "tool"}
-    (chart,) = [beat["chart"] for beat in beats if "chart" in beat]
-    assert len(chart["spans"]) == 8
-    assert all(span["start"] < span["end"] for span in chart["spans"])
 
 
 @pytest.mark.e2e
@@ -72,7 +69,7 @@ def test_a_signal_ends_it_and_all_that_it_started(environment: dict[str, str]) -
     with subprocess.Popen(COMMAND, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as demo:
         assert demo.stdout is not None
         assert demo.stderr is not None
-        assert any("starts" in line for line in demo.stdout), "a tool runs"
+        assert any("One question" in line for line in demo.stdout), "the tools are about to run"
         demo.send_signal(signal.SIGTERM)
         demo.stdout.read()
         assert demo.stderr.read() == ""
@@ -101,6 +98,10 @@ RESPONSES = [{"functionResponse": {"name": name, "response": {}}} for name in NA
 DECLARED = [{"functionDeclarations": [{"name": name} for name in loop.TOOLS]}]
 
 
+def spans(*times: float) -> list[Span]:
+    return [Span(*period) for period in itertools.batched(times, 2, strict=True)]
+
+
 class Good(StreamedQuestion):
     """The observations of a successful loop."""
 
@@ -108,13 +109,9 @@ class Good(StreamedQuestion):
         self.saw = [event({"text": "first"}), event({"text": "-3 and 31"}, finish="STOP")]
         self.answered = [event(*CALLS)]
         self.requests = [{"tools": DECLARED}, {}, {"contents": [{"parts": RESPONSES}]}]
-        self.rounds = [Span("1", 0.0, 0.3), Span("2", 0.7, 0.8), Span("3", 1.2, 1.3)]
+        self.rounds = [Span(0.0, 0.3), Span(0.7, 0.8), Span(1.2, 1.3)]
         self.first_text = 0.1
-        self.runs = [(0.1, 0.6), (0.2, 0.5), (0.3, 0.6), (0.8, 1.0), (0.8, 1.0)]
-
-    @property
-    def spans(self) -> list[Span]:
-        return [Span(name, *run) for name, run in zip(NAMES, self.runs, strict=True)]
+        self.spans = spans(0.1, 0.6, 0.2, 0.5, 0.3, 0.6, 0.8, 1.0, 0.8, 1.0)
 
 
 def broken(question: StreamedQuestion) -> list[str]:
@@ -132,8 +129,8 @@ def test_the_checks_pass_for_a_correct_run() -> None:
         ({"saw": [event(CALLS[0], {"text": "-3 and 31"}, finish="STOP")]}, "the client saw no call"),
         ({"saw": [event({"text": "-3, 31"}, response=r, finish="STOP") for r in "ab"]}, "the client saw one answer"),
         ({"first_text": 0.55}, "the client read the first text"),
-        ({"rounds": [Span("1", 0, 0.05), Span("2", 1, 2), Span("3", 2, 3)]}, "the first tool ran while"),
-        ({"runs": [(0.1, 0.2), (0.2, 0.3), (0.3, 0.4), (0.8, 1.0), (0.8, 1.0)]}, "the first three ran side by side"),
+        ({"rounds": [Span(0, 0.05), Span(1, 2), Span(2, 3)]}, "the first tool ran while"),
+        ({"spans": spans(0.1, 0.2, 0.2, 0.3, 0.3, 0.4, 0.8, 1.0, 0.8, 1.0)}, "the first three ran side by side"),
         ({"requests": [{"tools": DECLARED}, {}, {"contents": [{"parts": RESPONSES[::-1]}]}]}, "Gemini got the results"),
         ({"saw": [event({"text": "no idea"}, finish="STOP")]}, "the answer uses the results"),
         ({"rounds": []}, "5 calls and 3 requests to Gemini (there were 5 and 0)"),
@@ -162,30 +159,10 @@ def rendered(width: int, *beats: Any) -> list[str]:
 def test_a_moment_is_one_line_however_long_it_is() -> None:
     moment = Moment(1.5, "client", "sees: one\ntwo")
     assert rendered(80, moment) == [" 1.500 client sees: one two"]
-    (line,) = rendered(40, replace(moment, what="x" * 100))
+    (line,) = rendered(40, moment._replace(what="x" * 100))
     assert len(line) == 40
     assert line.endswith("x…")
     assert document_of(moment) == {"moment": {"at": 1.5, "who": "client", "what": "sees: one\ntwo"}}
-
-
-def test_bars_are_on_one_scale() -> None:
-    rows = rendered(80, Chart([Span("a", 0, 1), Span("b", 1, 2)]))
-    first, second = (row.index("=") for row in rows)
-    assert second - first == round(27 / 2)
-    assert [row.rstrip().endswith(end) for row, end in zip(rows, ("0.00-1.00", "1.00-2.00"), strict=True)] == [True] * 2
-
-
-def test_rewritten_parts_are_marked_line_by_line() -> None:
-    sent = {"contents": [{"role": "user", "parts": [{"text": "hi"}]}, {"role": "model", "parts": [{"text": "done"}]}]}
-    got = {"contents": [sent["contents"][0], {"role": "model", "parts": [CALLS[0]]}]}
-    assert rendered(80, Rewritten(sent, got)) == [
-        "the client sent",
-        "    user  hi",
-        "  - model done",
-        "Gemini got",
-        "    user  hi",
-        "  + model call travel_find_flights {}",
-    ]
 
 
 def test_a_call_in_a_few_words() -> None:

@@ -16,7 +16,6 @@ from addon.demo import run
 from addon.demo.stage import DemoFailed, Recorder, Stage
 from addon.demo.story import Exchange, Held, check_that, documents, play
 from addon.demo.view import View, answer_rows, request_rows
-from addon.fake_gemini.reply import Shape
 from addon.fake_gemini.server import StrictGemini
 
 ROOT = Path(__file__).parents[2]
@@ -104,7 +103,7 @@ def test_the_proxy_s_output_is_shown_if_it_does_not_start(
 async def test_without_a_proxy_between_the_story_does_not_hold() -> None:
     """The checks can fail: a client that uses Gemini directly fails the first one."""
     gemini = StrictGemini()
-    gemini.app = recorder = Recorder(gemini.service, Shape(), gemini.log)
+    gemini.app = recorder = Recorder(gemini)
     async with gemini:
         stage = _NoControl(gemini, recorder, proxy=gemini.url, control="", token="", session="default")
         story = play(stage)
@@ -123,7 +122,7 @@ class _NoControl(Stage):
 async def test_a_refusal_is_told_with_what_gemini_said() -> None:
     gemini = StrictGemini()
     async with gemini:
-        recorder = Recorder(gemini.service, Shape(), gemini.log)
+        recorder = Recorder(gemini)
         stage = Stage(gemini, recorder, proxy=gemini.url, control="", token="", session="default")
         with pytest.raises(DemoFailed, match=r"(?s)was answered 400: .*contents is not specified"):
             await stage.ask("/v1beta/models/gemini-3-flash:generateContent", {"contents": []})
