@@ -5,6 +5,7 @@ No I/O. A call with an answer keeps it, and a running call is waited for. A call
 if it has not begun or may run twice; otherwise the model is told that it may have run.
 """
 
+import copy
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -89,4 +90,5 @@ def _runs_anew(call: Call, may_run_twice: Callable[[str], bool]) -> bool:
 
 
 def _captured(call: Call, call_id: str) -> CapturedCall:
-    return CapturedCall(call_id, call.name, call.args, call.gemini_id, call.index)
+    args = copy.deepcopy(call.args)  # the tool that runs the call may change them, and records never change
+    return CapturedCall(call_id, call.name, args, call.gemini_id, call.index)

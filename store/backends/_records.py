@@ -5,6 +5,7 @@ count as never set, except for essential ones, such as whether a call is run, or
 unreadable: it is left out and logged once, and does not hide other records.
 """
 
+import functools
 import logging
 from collections.abc import Iterable, Iterator
 
@@ -30,6 +31,12 @@ _STRICT: dict[type[Record], set[str]] = {
 _MAX_LOGGED = 1000
 """The number of unreadable records that are logged."""
 
+_SMALL = 4096
+"""The size of records that are remembered, in characters."""
+
+_REMEMBERED = 256
+"""The number of small records that are remembered: a chat, or a list, is read more than once."""
+
 _logged: set[int] = set()
 
 
@@ -41,12 +48,19 @@ def versioned(text: str) -> str:
 def read[R: Record](model: type[R], text: str, *, log: bool = True) -> R | None:
     """The record; None if it is unreadable. `log`: whether to log that."""
     try:
-        return model.model_validate_json(text, extra="ignore")
+        return (_read_small if len(text) <= _SMALL else _read)(model, text)
     except ValidationError as error:
         record = _leniently(model, text, error)
         if record is None and log:
             _log(model, text, error)
         return record
+
+
+def _read[R: Record](model: type[R], text: str) -> R:
+    return model.model_validate_json(text, extra="ignore")
+
+
+_read_small = functools.lru_cache(_REMEMBERED)(_read)
 
 
 def read_all[R: Record](model: type[R], texts: Iterable[str]) -> Iterator[R]:

@@ -8,7 +8,7 @@ from store.backends import _records as records
 from store.backends import _rules as rules
 from store.backends import _sqlite_notes as notes
 from store.backends import _states as states
-from store.backends._sqlite_base import Rows, Transaction, batches
+from store.backends._sqlite_base import Transaction, batches
 from store.backends._sqlite_noting import SqliteNoting
 from store.backends._sqlite_retries import note_request
 from store.base import MATCHES
@@ -96,21 +96,20 @@ class SqliteLedger(SqliteNoting):
                         turns_by_key[key].pop()
                         found.crowded.add(key)
         self._add_latest(session, keys, found.plain)
-        rows: Rows = []
+        texts: dict[int, str] = {}  # of turns; many are found by their keys and by their ids
         for marks, seqs in batches(set(itertools.chain(*turns_by_key.values()))):
-            rows += self._rows(f"SELECT seq, record FROM turn WHERE seq IN ({marks})", *seqs)
+            texts.update(self._rows(f"SELECT seq, record FROM turn WHERE seq IN ({marks})", *seqs))
         for marks, ids in batches(turn_ids):
-            rows += self._rows(
-                f"SELECT seq, record FROM turn WHERE session = ? AND turn_id IN ({marks})", session, *ids
-            )
-        turns = {seq: turn for seq, record in rows if (turn := records.read(Turn, record)) is not None}
+            statement = f"SELECT seq, record FROM turn WHERE session = ? AND turn_id IN ({marks})"
+            texts.update(self._rows(statement, session, *ids))
+        turns = {seq: turn for seq, record in texts.items() if (turn := records.read(Turn, record)) is not None}
         for key, best in turns_by_key.items():
             if ids := [turns[seq].turn_id for seq in best if seq in turns]:
                 found.by_key[key] = ids
         found.turns = {turn.turn_id: turn for turn in turns.values()}
         for marks, seqs in batches(turns):
-            texts = self._rows(f"SELECT record FROM call WHERE turn IN ({marks}) ORDER BY seq", *seqs)
-            found.calls.update((call.call_id, call) for call in records.read_all(Call, (text for (text,) in texts)))
+            rows = self._rows(f"SELECT record FROM call WHERE turn IN ({marks}) ORDER BY seq", *seqs)
+            found.calls.update((call.call_id, call) for call in records.read_all(Call, (text for (text,) in rows)))
         return found
 
     async def bind(

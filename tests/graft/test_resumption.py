@@ -40,6 +40,13 @@ def test_complete_rounds_are_kept_and_the_rest_is_left_out() -> None:
     assert found.left == (other,)
 
 
+def test_a_tool_that_changes_its_arguments_does_not_change_the_record() -> None:
+    known = call("twice", Status.EXPIRED, args={"list": [1]})
+    (one,) = left_by(complete(1), known).calls
+    one.call.args["list"].append(2)
+    assert known.args == {"list": [1]}
+
+
 @pytest.mark.parametrize(
     ("known", "anew"),
     [
