@@ -10,20 +10,22 @@ import json
 import logging
 import os
 import secrets
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from addon.web import tasks
 from addon.web.access import Access
 from addon.web.problems import Problem
 from addon.web.token import flush_names, make_folder
 from store import disk
+from store.disk import DiskThread
 
 logger = logging.getLogger("toolgraft")
 
+FILE = "audit.jsonl"
 _FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
 _encode = json.JSONEncoder().encode  # in ASCII: no name can forge a line
 
@@ -33,12 +35,8 @@ class Audit:
 
     def __init__(self, state: Path, *, durable: bool) -> None:
         self._state = state
-        self._path = state / "audit.jsonl"
         self._durable = durable
-        self._lines: list[bytes] = []
-        self._writer: asyncio.Task[OSError | None] | None = None
-        """Writes the waiting lines."""
-        self._write_lock = asyncio.Lock()
+        self._writer = DiskThread("toolgraft-audit", partial(_append, state, durable=True))
 
     @asynccontextmanager
     async def action(self, caller: Access, name: str, **details: Any) -> AsyncGenerator[None]:
@@ -47,58 +45,51 @@ class Audit:
         begun = False
         try:
             if error := await self._write(_line(entry_id, caller, name, details)):
-                logger.error("%s: cannot be written: %s", self._path, error.strerror or error)
+                logger.error("%s: cannot be written: %s", self._state / FILE, error.strerror or error)
                 raise Problem(503, "the audit log cannot be written, so the action was not done; nothing was changed")
             begun = True
             yield
         except BaseException as error:
             if begun or isinstance(error, asyncio.CancelledError):
                 with suppress(OSError):  # the first line is already in the log
-                    self._append(_line(entry_id, caller, name, {"refused": type(error).__name__}))
+                    _append(self._state, [_line(entry_id, caller, name, {"refused": type(error).__name__})])
             raise
 
     async def _write(self, line: bytes) -> OSError | None:
         """Append a line. Returns the error, if any."""
-        if not self._durable:
-            try:
-                self._append(line)
-            except OSError as error:
-                return error
-            return None
-        self._lines.append(line)
-        if self._writer is None:
-            self._writer = tasks.spawn(self._write_lines(), name="audit log")
-        return await asyncio.shield(self._writer)
-
-    async def _write_lines(self) -> OSError | None:
-        async with self._write_lock:  # lines that arrive meanwhile are written together
-            lines, self._lines, self._writer = b"".join(self._lines), [], None
-            try:
-                await asyncio.to_thread(self._append, lines, True)
-            except OSError as error:
-                return error
+        try:
+            if self._durable:
+                await self._writer.add(line)
+            else:
+                _append(self._state, [line])
+        except OSError as error:
+            return error
         return None
 
-    def _append(self, lines: bytes, durable: bool = False) -> None:
-        descriptor = self._open()
-        try:
-            is_new = os.fstat(descriptor).st_size == 0
-            if os.write(descriptor, lines) < len(lines):
-                raise OSError("the disk is full")
-            if durable:
-                disk.flush(descriptor)
-                if is_new:
-                    flush_names(self._state)
-        finally:
-            os.close(descriptor)
 
-    def _open(self) -> int:
-        """Opened for each write, because somebody may have moved the file away."""
-        try:
-            return os.open(self._path, _FLAGS, 0o600)
-        except FileNotFoundError:
-            make_folder(self._state)
-            return os.open(self._path, _FLAGS, 0o600)
+def _append(state: Path, lines: Sequence[bytes], durable: bool = False) -> None:
+    descriptor = _open(state)
+    try:
+        is_new = os.fstat(descriptor).st_size == 0
+        text = b"".join(lines)
+        if os.write(descriptor, text) < len(text):
+            raise OSError("the disk is full")
+        if durable:
+            disk.flush(descriptor)
+            if is_new:
+                flush_names(state)
+    finally:
+        os.close(descriptor)
+
+
+def _open(state: Path) -> int:
+    """Opened for each write, because somebody may have moved the file away."""
+    path = state / FILE
+    try:
+        return os.open(path, _FLAGS, 0o600)
+    except FileNotFoundError:
+        make_folder(state)
+        return os.open(path, _FLAGS, 0o600)
 
 
 def _line(entry_id: str, access: Access, action: str, details: dict[str, Any]) -> bytes:

@@ -4,10 +4,8 @@ Commits do not wait for the disk (`synchronous` is NORMAL): an fsync takes milli
 Callers await `sync` before they acknowledge a write, and concurrent callers share one fsync.
 """
 
-import asyncio
 import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from store import disk
@@ -20,41 +18,39 @@ class Syncs:
     def __init__(self, log: Path, written: Callable[[], int]) -> None:
         self._log = log
         self._written = written
-        self._safe = written()
+        self._safe = written()  # from here on, only the thread changes these three
         self._file: int | None = None
-        self._flushing: asyncio.Future[None] | None = None
         self._failure: OSError | None = None
-        self._thread = ThreadPoolExecutor(1, "toolgraft-sync")
+        self._thread = disk.DiskThread("toolgraft-sync", self._flush)
 
     async def sync(self) -> None:
         """Return once all earlier writes are safe. Raises NotDurable."""
         target = self._written()
-        while self._safe < target:
-            if self._failure is not None:
-                raise NotDurable(f"{self._log}: {self._failure}") from self._failure
-            # A running flush may have begun before the write: then another one is needed.
-            if self._flushing is None:
-                self._flushing = asyncio.ensure_future(self._flush())
-            await asyncio.shield(self._flushing)
-
-    async def _flush(self) -> None:
-        written = self._written()
+        if self._safe >= target:
+            return
         try:
-            await asyncio.get_running_loop().run_in_executor(self._thread, self._flush_log)
-            self._safe = written
+            await self._thread.add(target)
         except OSError as error:
-            # The kernel may have dropped the data that it could not write: a later successful fsync proves nothing.
-            self._failure = error
-        finally:
-            self._flushing = None
+            raise NotDurable(f"{self._log}: {error}") from error
 
-    def _flush_log(self) -> None:
-        if self._file is None:
-            self._file = os.open(self._log, os.O_RDONLY | os.O_CLOEXEC)
-        disk.flush(self._file)
+    def _flush(self, targets: list[int]) -> None:
+        """Make these writes safe, which are in the log."""
+        if self._failure is not None:
+            # The kernel may have dropped the data that it could not write: a later successful fsync proves nothing.
+            raise self._failure
+        if self._safe >= max(targets):
+            return
+        try:
+            if self._file is None:
+                self._file = os.open(self._log, os.O_RDONLY | os.O_CLOEXEC)
+            disk.flush(self._file)
+        except OSError as error:
+            self._failure = error
+            raise
+        self._safe = max(targets)
 
     def close(self) -> None:
-        self._thread.shutdown()
+        self._thread.close()
         if self._file is not None:
             os.close(self._file)
             self._file = None
