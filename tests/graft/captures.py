@@ -1,0 +1,118 @@
+"""Answers of the upstream, captured whole or as a stream."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from addon.core.framing import sse
+from addon.core.framing.documents import Document, decode, encode
+from addon.graft.capture import Capture
+from addon.surfaces.base import Framing, Operation, Target
+from tests.contents import user
+from tests.graft.conftest import EVENTS, JSON, Graft, answer, target
+
+STREAM = target(Operation.STREAM, Framing.SSE)
+
+
+ARRAY = target(Operation.STREAM, Framing.ARRAY)
+
+
+ID = "turn_0000000000000001"
+
+
+PLACEHOLDER = f"Tool call completed: get_weather [{ID}]"
+
+
+OWN: Document = {"functionDeclarations": [{"name": "own"}]}
+
+
+ASKED: Document = {"contents": [user("hi")]}
+
+
+def kind(to: Target) -> str:
+    return EVENTS if to.framing is Framing.SSE else JSON
+
+
+def framed(to: Target, events: Sequence[Document]) -> bytes:
+    wrapped = [{"response": event, "traceId": "t"} if to.response_path else event for event in events]
+    if to.framing is Framing.SSE:
+        return b"".join(sse.encode(encode(event)) for event in wrapped)
+    return b"[" + b"\n,\r\n".join(encode(event) for event in wrapped) + b"\n]"
+
+
+def read(to: Target, data: bytes) -> list[Document]:
+    """A strict client's reading of a stream: every byte of it belongs to an event or a good array."""
+    if to.framing is Framing.ARRAY:
+        events = decode(data)
+    else:
+        assert data == b"" or data.endswith(b"\r\n\r\n")
+        chunks = data.split(b"\r\n\r\n")[:-1]
+        assert all(chunk.startswith(b"data: {") for chunk in chunks)
+        events = [decode(chunk.removeprefix(b"data: ")) for chunk in chunks]
+    return [event["response"] for event in events] if to.response_path else list(events)
+
+
+async def stream(graft: Graft, events: Sequence[Document], to: Target = STREAM, body: Document = ASKED) -> bytes:
+    capture = Capture(graft.grafter, await graft.exchange(body, to), kind(to))
+    out = capture.feed(framed(to, events)) + capture.finish()
+    capture.settle_handover(True)
+    return out
+
+
+async def streamed(graft: Graft, events: Sequence[Document], to: Target = STREAM, **body: Any) -> list[Document]:
+    answered = read(to, await stream(graft, events, to, {**ASKED, **body}))
+    for event in answered:
+        for candidate in event.get("candidates", ()):
+            assert event in events or candidate["content"]["parts"], "a made event without a part"
+            assert all(part for part in candidate.get("content", {}).get("parts", ())), "an empty part"
+    return answered
+
+
+async def whole(graft: Graft, says: Document, to: Target | None = None, **body: Any) -> Document:
+    exchange = await graft.exchange({**ASKED, **body}, to)
+    answered = decode(await graft.captured(exchange, encode(says)))
+    assert isinstance(answered, dict)
+    return answered
+
+
+def parts(event: Document, at: int = 0) -> list[Document]:
+    found = event["candidates"][at]["content"]["parts"]
+    assert isinstance(found, list)
+    return found
+
+
+def texts(events: Sequence[Document]) -> str:
+    return "".join(
+        part.get("text", "")
+        for event in events
+        for candidate in event.get("candidates", ())
+        for part in candidate.get("content", {}).get("parts", ())
+        if not part.get("thought")
+    )
+
+
+FRAMINGS = pytest.mark.parametrize("to", [STREAM, ARRAY], ids=["sse", "array"])
+
+
+def piece(path: str | None = None, goes_on: bool = True, name: str | None = None, **value: Any) -> Document:
+    pieces = {"partialArgs": [{"jsonPath": path, **value}]} if path else {}
+    fields: Document = {**({"name": name} if name else {}), **pieces, **({"willContinue": True} if goes_on else {})}
+    return {"functionCall": fields}
+
+
+PIECES = [
+    piece(name="get_weather"),
+    piece("$.city", stringValue="Os", willContinue=True),
+    piece("$.city", stringValue="lo"),
+    piece("$.days[0].n", numberValue=1),
+    piece("$.days[1].n", numberValue=2.5),
+    piece("$['odd key']", boolValue=True),
+    piece("$.none", nullValue="NULL_VALUE"),
+]
+
+
+def paused(*model_parts: Any, token: str = "t1") -> Document:
+    says = answer(*model_parts, finish="CONTINUATION")
+    says["candidates"][0]["continuationToken"] = token
+    return says
