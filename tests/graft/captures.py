@@ -13,20 +13,10 @@ from tests.contents import user
 from tests.graft.conftest import EVENTS, JSON, Graft, answer, target
 
 STREAM = target(Operation.STREAM, Framing.SSE)
-
-
 ARRAY = target(Operation.STREAM, Framing.ARRAY)
-
-
 ID = "turn_0000000000000001"
-
-
 PLACEHOLDER = f"Tool call completed: get_weather [{ID}]"
-
-
 OWN: Document = {"functionDeclarations": [{"name": "own"}]}
-
-
 ASKED: Document = {"contents": [user("hi")]}
 
 

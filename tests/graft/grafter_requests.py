@@ -8,11 +8,7 @@ from tests.contents import call, user
 from tests.graft.conftest import WEATHER, Graft, answer, target
 
 STREAM = target(Operation.STREAM, Framing.SSE)
-
-
 OWN: Document = {"functionDeclarations": [{"name": "own"}]}
-
-
 SOON = 5.0
 
 
