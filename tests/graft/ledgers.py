@@ -1,0 +1,136 @@
+"""Chats in the ledger, and what is found of a history."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from addon.core.framing.documents import Document, encode
+from addon.core.history.keys import Keys, asker_digest, marks_of
+from addon.core.history.placeholder import Placeholder
+from addon.core.history.request import Request, parse
+from addon.core.history.turns import chain_key, visible_digest, windows
+from addon.graft import ledger
+from addon.graft.evidence import Miss
+from addon.graft.ledger_search import Hits
+from store.base import Store
+from store.models import Call, Slot, Step, Turn
+from tests.contents import call, model, user
+
+PLACEHOLDER = Placeholder("Tool call completed: {names} [{turn_id}]")
+
+
+def turn_id(n: int) -> str:
+    return f"turn_{n:016x}"
+
+
+def digest(content: Document) -> bytes:
+    return visible_digest(content["parts"])
+
+
+def keys_of(store: Store, *, asker: str = "", name: str = "", instruction: str = "") -> Keys:
+    return Keys(store.secret, asker_digest(store.secret, asker), name, instruction.encode())
+
+
+def made(keys: Keys, history: Sequence[Document], marked: Document | None = None) -> tuple[bytes, list[bytes]]:
+    """Chain and keys of the last turn of a history of single Contents."""
+    chain = b""
+    for content in history:
+        chain = chain_key(chain, content["role"], digest(content))
+    own = keys.own(digest(history[-1]))
+    sent = windows([digest(content) for content in history[:-1]], digest(history[-1]))
+    marks = [keys.mark(*mark) for mark in marks_of([marked or history[-1]])]
+    windowed = [keys.window(own, window) for window in sent]
+    return chain, [own, keys.history(own, chain), keys.whole(own, chain), *windowed, *marks]
+
+
+async def kept(
+    store: Store,
+    n: int,
+    history: Sequence[Document],
+    *,
+    session: str = "default",
+    true: Document | None = None,
+    args: Any = None,
+    root: dict[str, str] | None = None,
+    **fields: Any,
+) -> Call:
+    """An entry of one call for the last turn of the history; `root` is what `keys_of` takes."""
+    keys = keys_of(store, **root or {})
+    chain, found_by = made(keys, history, true)
+    one = Call(
+        call_id=f"call_{n}",
+        session=session,
+        name="f",
+        args=args or {"n": n},
+        turn_id=turn_id(n),
+        created_at=1e6,
+        updated_at=1e6,
+    )
+    known = {
+        "visible": (true if true and digest(true) == digest(history[-1]) else history[-1])["parts"],
+        "delivered": True,
+        "user_key": keys.user(digest(history[-2])),
+        "chain": keys.mask_chain(turn_id(n).encode(), chain),
+        "pair": keys.window(keys.own(digest(history[-1])), windows([digest(history[-2])], digest(history[-1]))[0]),
+    }
+    turn = Turn(
+        turn_id=turn_id(n),
+        session=session,
+        steps=[Step(content=true or model(call("f", args=one.args)), slots=[Slot(name="f", call_id=one.call_id)])],
+        created_at=1e6,
+        **{**known, **fields},
+    )
+    await store.save_turn(turn, [one], found_by)
+    return one
+
+
+async def plain(store: Store, history: Sequence[Document], **root: str) -> None:
+    """A turn without calls, for the last turn of the history."""
+    keys = keys_of(store, **root)
+    chain, found_by = made(keys, history)
+    await store.save_plain("default", found_by, keys.mask_chain(found_by[0], chain))
+
+
+def read(contents: Sequence[Document]) -> Request:
+    return parse(encode({"contents": list(contents)}))
+
+
+async def hits_of(store: Store, request: Request, session: str = "default", **root: str) -> Hits:
+    keys = keys_of(store, **root)
+    revision = store.revision(session)
+    return await ledger.hits_of(store, session, revision, keys, request.body, request.history, PLACEHOLDER)
+
+
+async def missed(store: Store, contents: Sequence[Document], **root: str) -> dict[str, Miss]:
+    """Why each turn that was missed was, by its text."""
+    request, misses = read(contents), dict[str, Miss]()
+    keys = keys_of(store, **root)
+    await ledger.hits_of(
+        store,
+        "default",
+        store.revision("default"),
+        keys,
+        request.body,
+        request.history,
+        PLACEHOLDER,
+        lambda turn, miss: misses.update({turn.text: miss}),
+    )
+    return misses
+
+
+async def found(
+    store: Store, contents: Sequence[Document], session: str = "default", **root: str
+) -> dict[int, list[str]]:
+    hits = await hits_of(store, read(contents), session, **root)
+    return {index: [true.turn_id for true in true_turns] for index, true_turns in hits.items()}
+
+
+A, B, C = user("a"), model("b"), user("c")
+
+
+ASKED = user("Please send the invoice for March to Anna, and keep a copy of it.")
+SAID_SO = model("I have sent the invoice for March to Anna, and kept a copy.")
+MOVED = user("Could you move the meeting on the budget to Friday afternoon?")
+DONE, YES = model("Done."), user("yes")
+
+
+SAID = model(call("f"))
