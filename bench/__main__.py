@@ -1,10 +1,16 @@
-"""All the tables: `python -m bench`; with `--quick` a first look."""
+"""The tables: `python -m bench`; with `--quick` a first look, with `--all` those too that take long preparation."""
 
 import sys
+from types import ModuleType
 
-from bench import agent, connect, control, doors, loop, memory, proxy, store, stream
-from bench.measure import main
+from bench import agent, connect, control, doors, large_store, loop, memory, proxy, store, stream
+from bench.measure import Table, main
+
+
+def _named(*modules: ModuleType) -> list[tuple[str, Table]]:
+    return [(module.__name__.removeprefix("bench."), module.table) for module in modules]
+
 
 if __name__ == "__main__":
-    modules = (proxy, agent, connect, stream, loop, doors, store, control, memory)
-    sys.exit(main(__doc__, [(module.__name__.removeprefix("bench."), module.table) for module in modules]))
+    short = _named(proxy, agent, connect, stream, loop, doors, store, control, memory)
+    sys.exit(main(__doc__, short, longer=_named(large_store)))

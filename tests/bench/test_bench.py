@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from bench.conversations import STEPS, Kind, agent_kind, bodies, image_kind, text_kind
+from bench.large_store import fill
 from bench.measure import TINY
 from bench.memory import chats_in_turn
 from bench.report import Row, at_least, at_most, markdown, plain
-from bench.seed import Captured, capture
+from bench.seed import Captured, capture, default_store
 from bench.store import quantile, table
 from store.factory import open_url
 
@@ -33,6 +34,7 @@ ROOT = Path(__file__).resolve().parents[2]
         "bench.store",
         "bench.control",
         "bench.memory",
+        "bench.large_store",
     ],
 )
 def test_each_table_is_a_command(module: str) -> None:
@@ -129,6 +131,23 @@ async def test_calls_are_captured_as_the_addon_does() -> None:
     for one in captured:
         assert (await store.find_call(one.call_id)).status == "done"
         assert "turn_" in one.text
+
+
+async def test_a_store_is_filled_with_readable_copies(tmp_path: Path) -> None:
+    store = default_store(tmp_path)
+    await store.open()
+    await capture(store, "s", 2, answered=True)
+    await store.close()
+    fill(tmp_path / "state" / "toolgraft.db", 5)
+    await store.open()
+    calls = (await store.calls(session="s", limit=20)).items
+    turn_ids = [call.turn_id for call in calls]
+    found = await store.look_up("s", turn_ids=turn_ids)
+    await store.close()
+    assert len(set(turn_ids)) == len({call.call_id for call in calls}) == 7
+    assert {call.turn_id: call.call_id for call in calls} == {
+        turn_id: turn.steps[0].slots[0].call_id for turn_id, turn in found.turns.items()
+    }
 
 
 def test_rows_say_whether_the_target_is_reached() -> None:
