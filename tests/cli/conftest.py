@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Coroutine, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from addon.web.server import ControlServer, bind
 from addon.web.token import load_token, write_address, write_file
 from store.backends.memory import MemoryStore
 from store.models import Call, Step, Turn
+from tests.cli.worker_bench import Bench
 
 
 class Proxy:
@@ -113,3 +114,13 @@ class Cli:
 @pytest.fixture
 def cli() -> Cli:
     return Cli()
+
+
+@pytest.fixture
+async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
+    store = MemoryStore()
+    await store.open()
+    bench = Bench(store, tmp_path)
+    yield bench
+    await bench.client.aclose()
+    await store.close()
