@@ -29,6 +29,7 @@ from addon.graft.owners import ByHand, Owners
 from addon.graft.prefixes import Prefixes
 from addon.graft.request_plan import model_in, plan_of, text_in, token_bytes
 from addon.graft.session_config import SessionConfig, SessionConfigs
+from addon.graft.true_turns import TrueTurns
 from addon.graft.waiting import being_run, open_calls, until_one_changes
 from addon.graft.warner import Warner
 from addon.metrics import Metrics
@@ -99,6 +100,7 @@ class Grafter:
         self.metrics = metrics
         self.session_configs = SessionConfigs(store, settings, shared)
         self.prefixes = Prefixes()
+        self.true_turns = TrueTurns(store)
         self._continuations: OrderedDict[tuple[str, bytes | str], Paused] = OrderedDict()
         self._unnamed = functools.lru_cache(_ASKERS)(Keys)
         self._warner = Warner()
@@ -149,6 +151,7 @@ class Grafter:
             return self.failure_outcome(target, body, error)
         except Exception as error:
             self.prefixes = Prefixes()  # a faulty cached beginning must not fail every request of its chat
+            self.true_turns = TrueTurns(self.store)
             return self.failure_outcome(target, body, self.failed(error, "a request could not be rewritten"))
 
     def failure_outcome(self, target: Target, body: bytes, error: ExchangeFailed) -> Outcome:
@@ -335,7 +338,6 @@ class Grafter:
         revision: int | None,
     ) -> Hits:
         """`revision`: the oldest revision of the ledger that will do."""
-        missed = functools.partial(self._missed, config, keys)
         return await hits_of(
             self.store,
             config.session,
@@ -344,8 +346,9 @@ class Grafter:
             request.body,
             request.history,
             config.placeholder,
-            missed,
+            functools.partial(self._missed, config, keys),
             turn_ids,
+            self.true_turns,
         )
 
     def _missed(self, config: SessionConfig, keys: Keys, turn: HistoryTurn, miss: Miss) -> None:

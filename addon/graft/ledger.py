@@ -10,6 +10,7 @@ from addon.core.history.steps import given_answers
 from addon.core.history.turns import History, HistoryTurn
 from addon.graft.evidence import Miss
 from addon.graft.ledger_search import Hits, Known, Search
+from addon.graft.true_turns import TrueTurns
 from store.base import AlreadyAnswered, Store, UnknownCall
 from store.models import LedgerChanges
 
@@ -41,15 +42,17 @@ async def hits_of(
     placeholder: Placeholder,
     missed: Missed = lambda turn, miss: None,
     turn_ids: Mapping[int, str] = _NONE,
+    true_turns: TrueTurns | None = None,
 ) -> Hits:
     """The true turns of a history's model turns, by index. `revision`: the ledger's. `turn_ids`: the ids of turns for
-    which whoever keeps the history knows them. Raises StoreUnavailable."""
+    which whoever keeps the history knows them. `true_turns`: those known by their ids. Raises StoreUnavailable."""
     if revision == 0 or not history.turns:
         return {}
     history.identify(body)
     hits, wanted, on = _remembered(store, session, keys, history, revision, turn_ids)
     if wanted:
-        search = Search(store, session, keys, body, history.turns, placeholder, hits, turn_ids)
+        by_id = true_turns or TrueTurns(store)
+        search = Search(store, session, keys, body, history.turns, placeholder, hits, turn_ids, by_id, revision)
         await search.run(wanted)
         remembered = search.remember(wanted)
         for index, miss in search.misses.items():

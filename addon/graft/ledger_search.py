@@ -13,6 +13,7 @@ from addon.core.history.steps import TrueTurn
 from addon.core.history.turns import CALLS, SIGNATURES, WINDOWS, HistoryTurn, chain_key, windows
 from addon.graft import evidence
 from addon.graft.evidence import Miss, Place, Verdict, true_turns
+from addon.graft.true_turns import TrueTurns
 from store.base import Store
 from store.models import LedgerChanges, LedgerMatches
 from store.models import Turn as Entry
@@ -65,7 +66,7 @@ class _Asked(NamedTuple):
 
 class Search:
     """One search of the ledger for the unknown turns of a history. `hits`: the known ones. `turn_ids`: the ids of those
-    that whoever keeps the history knows."""
+    that whoever keeps the history knows. `revision`: the ledger's."""
 
     def __init__(
         self,
@@ -77,6 +78,8 @@ class Search:
         placeholder: Placeholder,
         hits: Hits,
         turn_ids: Mapping[int, str],
+        true_turns: TrueTurns,
+        revision: int | None,
     ) -> None:
         self.store = store
         self.session = session
@@ -86,6 +89,8 @@ class Search:
         self.placeholder = placeholder
         self.hits = hits
         self.turn_ids = turn_ids
+        self.true_turns = true_turns
+        self.revision = revision
         self.misses: dict[int, Miss] = {}
         self.found = LedgerMatches()
         self._asked: set[bytes] = set()
@@ -135,16 +140,10 @@ class Search:
                 marks = {mark: keys.mark(*mark) for mark in marks_of(turn.contents(body))}
                 asked += marks.values()
             self._places[index] = Place(body, self.turns, index, marks)
-        self.found = await self.store.look_up(
-            self.session,
-            turn_ids=[turn_id for turn_ids in ids.values() for turn_id in turn_ids],
-            keys=asked,
-            known=[self.turns[index].key for index in wanted],
-        )
-        self._asked.update(asked)
+        by_id = await self._look_up([one for named in ids.values() for one in named], asked, wanted)
         for index in wanted:
             place, named = self._places[index], ids.get(index, [])
-            verdict = Verdict(true_turns(named, self.found))
+            verdict = Verdict(tuple(by_id[one] for one in dict.fromkeys(named) if one in by_id))
             if not verdict.true and place.marks:
                 verdict = evidence.by_marks(place, self.found)
             if verdict.true:
@@ -161,6 +160,20 @@ class Search:
                 self._open.append(index)
             elif named or place.marks:
                 self._settle(index, verdict, keys.chat, turn_ids=named)
+
+    async def _look_up(
+        self, turn_ids: Sequence[str], asked: Sequence[bytes], wanted: Sequence[int]
+    ) -> dict[str, TrueTurn]:
+        """Find the entries with these ids and keys, and which turns' words are known. Returns the true turns by id."""
+        named = self.true_turns.find(self.session, self.revision, turn_ids)
+        unknown = [turn_id for turn_id in dict.fromkeys(turn_ids) if turn_id not in named]
+        known = [self.turns[index].key for index in wanted]
+        self.found = await self.store.look_up(self.session, turn_ids=unknown, keys=asked, known=known)
+        self._asked.update(asked)
+        for true in true_turns(unknown, self.found):
+            named[true.turn_id] = true
+            self.true_turns.keep(self.session, self.revision, true)
+        return named
 
     # --- proof by the turns before it -----------------------------------------------------------------------------
 
@@ -408,7 +421,8 @@ class Search:
         """Record the verdict on a turn."""
         place, found = self._places[index], self.found
         if verdict.true:
-            verdict = verdict._replace(true=self._with_certain_chain(verdict))
+            if verdict.alike:
+                verdict = verdict._replace(true=self._with_certain_chain(verdict))
             self.hits[index] = verdict.true
         if verdict.miss is not None:
             self.misses[index] = verdict.miss
@@ -416,10 +430,10 @@ class Search:
             self.misses.pop(index, None)
         if not verdict.lasts:
             self._unsure.append(index)
-        keys = [*keys, *place.marks.values()]
-        ids = {turn_id for key in keys for turn_id in found.by_key.get(key, ())}
-        ids.update(turn_ids, (true.turn_id for true in verdict.true))
-        self._known[index] = Known(under, verdict.true, frozenset(ids), frozenset(keys))
+        on = frozenset([*keys, *place.marks.values()])
+        ids = {turn_id for key in on for turn_id in found.by_key.get(key, ())}
+        ids.update(turn_ids, [true.turn_id for true in verdict.true])
+        self._known[index] = Known(under, verdict.true, frozenset(ids), on)
 
 
 def _both(verdict: Verdict, other: Verdict) -> Verdict:

@@ -70,10 +70,9 @@ class SqliteLedger(SqliteNoting):
         known: Collection[bytes] = (),
         matches: int = MATCHES,
     ) -> LedgerMatches:
-        found = LedgerMatches()
-        for marks, asked in batches(known):
-            statement = f"SELECT DISTINCT key FROM turn_key WHERE session = ? AND key IN ({marks})"
-            found.known.update(key for (key,) in self._rows(statement, session, *asked))
+        found = LedgerMatches(known=self._known(session, known))
+        if not keys and not turn_ids:
+            return found  # as for nearly every request
         turns_by_key: dict[bytes, list[int]] = {}
         for _, asked in batches(keys):
             for key, best, own, packed in self._rows(
@@ -110,6 +109,14 @@ class SqliteLedger(SqliteNoting):
         for marks, seqs in batches(turns):
             rows = self._rows(f"SELECT record FROM call WHERE turn IN ({marks}) ORDER BY seq", *seqs)
             found.calls.update((call.call_id, call) for call in records.read_all(Call, (text for (text,) in rows)))
+        return found
+
+    def _known(self, session: str, keys: Collection[bytes]) -> set[bytes]:
+        """Those of the keys that any turn with calls has."""
+        found: set[bytes] = set()
+        for marks, asked in batches(keys):
+            statement = f"SELECT DISTINCT key FROM turn_key WHERE session = ? AND key IN ({marks})"
+            found.update(key for (key,) in self._rows(statement, session, *asked))
         return found
 
     async def bind(

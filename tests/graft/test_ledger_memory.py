@@ -7,7 +7,9 @@ import pytest
 from addon.core.framing.documents import encode
 from addon.core.history.request import parse
 from addon.core.history.steps import TrueTurn
+from addon.graft import ledger
 from addon.graft.prefixes import SMALLEST, Prefixes
+from addon.graft.true_turns import TrueTurns
 from store.base import Store
 from tests.contents import model, response, user
 from tests.graft.ledgers import (
@@ -24,6 +26,7 @@ from tests.graft.ledgers import (
     found,
     hits_of,
     kept,
+    keys_of,
     plain,
     read,
     turn_id,
@@ -118,6 +121,45 @@ async def test_a_finding_from_several_turns_is_checked_again_with_each(
     await store.answer("default", "call_2", result={"r": 1})
     assert list(await hits_of(store, request)) == [1]
     assert looks.since() == [1, 1, 1]
+
+
+async def test_a_turn_is_known_by_its_id_in_other_histories_too_until_a_write_concerns_it(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = TrueTurns(store, capacity=40_000)
+    visible_turn, other = (model(PLACEHOLDER.text(["f"], turn_id(n))) for n in (1, 2))
+    one = await kept(store, 1, [A, visible_turn])
+    await kept(store, 1, [A, visible_turn], session="other")
+    look_up, asked = store.look_up, list[str]()
+
+    async def noted(session: str, **wanted: Any) -> Any:
+        asked.extend(wanted.get("turn_ids", ()))
+        return await look_up(session, **wanted)
+
+    monkeypatch.setattr(store, "look_up", noted)
+
+    async def found_after(text: str, session: str = "default") -> list[TrueTurn]:
+        asked.clear()
+        request, keys, revision = read([user(text), visible_turn, C]), keys_of(store), store.revision(session)
+        hits = await ledger.hits_of(
+            store, session, revision, keys, request.body, request.history, PLACEHOLDER, true_turns=known
+        )
+        return list(hits.get(1, ()))
+
+    (first,) = await found_after("one chat")
+    assert asked == [turn_id(1)]
+    assert await found_after("another chat") == [first]
+    await kept(store, 2, [A, other])
+    await plain(store, [A, SAID_SO])
+    assert await found_after("a third one") == [first]
+    assert asked == [], "no write concerned it"
+    assert (await found_after("a third one", "other"))[0] is not first
+    await store.answer("default", one.call_id, result={"r": "z" * 10_000})
+    (answered,) = await found_after("one chat")
+    assert answered.answers == {one.call_id: {"r": "z" * 10_000}}
+    assert await found_after("another chat") != [answered], "it takes too much memory"
+    await store.delete_session("default")
+    assert await found_after("one chat") == []
 
 
 async def test_an_id_that_is_not_known_yet_is_looked_for_again(store: Store) -> None:

@@ -85,13 +85,15 @@ def as_text(content: Document, *, calls: bool = True, server: bool = True) -> Do
     """A Content with its calls and responses as text, so that it is valid without declared tools. Remaining responses
     go first, because no text may precede them. Text of responses gets the role `user`, whatever role the client used:
     it is no answer of the model. The same object if nothing changes."""
+    parts = parts_of(content)
     kinds = (_OWN if calls else ()) + (_SERVER if server else ())
-    if all(get(part, kind) is None for part in parts_of(content) for kind in kinds):
+    if all(get(part, kind) is None for part in parts for kind in kinds):
         return content
-    parts = [_flat_part(part, calls=calls, server=server) for part in parts_of(content)]
-    parts.sort(key=lambda part: get(part, "functionResponse") is None)
+    flat = [_flat_part(part, calls=calls, server=server) for part in parts]
+    if len(flat) > 1:
+        flat.sort(key=lambda part: get(part, "functionResponse") is None)
     role = {"role": "user"} if calls and responses_in([content]) else {}
-    return {**content, **role, "parts": parts}
+    return {**content, **role, "parts": flat}
 
 
 def _flat_part(part: Document, *, calls: bool, server: bool) -> Document:

@@ -41,6 +41,7 @@ class Placeholder:
         # With the number of lines of each form: it is matched against the last lines of a text, not searched for.
         lines = [before.count("\n") + behind.count("\n") + 1, wordless.count("\n") + 1]
         self._bare = [(count, re.compile(rf"[ \t]*+{form}")) for count, form in zip(lines, forms, strict=False) if form]
+        self._in_bare = before.rstrip(" :-")  # in each of the forms
 
     def text(self, names: Sequence[str], turn_id: str) -> str:
         return self.template.replace("{names}", ", ".join(names)).replace("{turn_id}", turn_id)
@@ -70,6 +71,8 @@ class Placeholder:
 
     def is_bare(self, text: str) -> bool:
         """Whether the (trimmed) text is a bare placeholder, or ends with one on a separate line."""
+        if self._in_bare not in text:  # true of nearly every text
+            return False
         return any(form.fullmatch(text, _last_lines(text, count)) for count, form in self._bare) and not self.find(text)
 
     def _start(self, text: str, floor: int, end: int) -> int | None:

@@ -207,7 +207,7 @@ class _Writer:
         if not any(step.slots for step in true.steps) and not self.rules.plan.server_tools:
             return True  # only parts were hidden that this request may not hold
         if self.rules.only_known:
-            stands = not true.is_shared or self.rules.strip or self._is_whole_step(turn)
+            stands = not true.is_shared or self.rules.strip or self._is_whole_step(turn.contents(self.body))
             return bool(true.pending) and stands
         return (
             self.rules.keep_unanswered
@@ -223,19 +223,21 @@ class _Writer:
     def _own_turn(self, turn: HistoryTurn) -> None:
         """Write a turn that the ledger does not know: unchanged, or in strip mode with undeclared calls as text."""
         calls = bool(turn.holds & CALLS)
-        flat_calls = self.rules.strip and calls and not self._is_whole_step(turn)
+        contents = turn.contents(self.body) if self.rules.strip and turn.holds & (CALLS | SERVER_TOOLS) else []
+        flat_calls = self.rules.strip and calls and not self._is_whole_step(contents)
         flat_server = self.rules.strip and bool(turn.holds & SERVER_TOOLS) and not self.rules.plan.server_tools
         self.kept_step = calls and not flat_calls
         if flat_calls or flat_server:
-            self._write([as_text(c, calls=flat_calls, server=flat_server) for c in turn.contents(self.body)])
+            self._write([as_text(content, calls=flat_calls, server=flat_server) for content in contents])
         else:
             self.keep(self.index, self.index + 1)
 
-    def _is_whole_step(self, turn: HistoryTurn) -> bool:
-        """Whether a step of the client may stay: all calls declared, after a user turn, with its responses in order."""
+    def _is_whole_step(self, contents: Sequence[Document]) -> bool:
+        """Whether a step of the client may stay: all calls declared, after a user turn, with its responses in order.
+        `contents`: the model turn."""
         if not self.out or self.index + 1 >= len(self.turns):
             return False
-        calls = [str(get(call, "name")) for call in calls_in(turn.contents(self.body))]
+        calls = [str(get(call, "name")) for call in calls_in(contents)]
         if not all(name in self.rules.plan.declared for name in calls):
             return False
         answered = self.turns[self.index + 1].contents(self.body)
@@ -251,9 +253,10 @@ class _Writer:
                 self._write([{"role": "model", "parts": [{"text": text}]}])
             if true is not None and fresh.pop(true.turn_id, None) is not None:
                 self.out += self._true_pieces(true)
-        parts = [part for content in turn.contents(self.body) for part in parts_of(content)]
+        contents = turn.contents(self.body)
+        parts = [part for content in contents for part in parts_of(content)]
         if calls := [part for part in parts if isinstance(get(part, "functionCall"), dict)]:
-            self.kept_step = not self.rules.strip or self._is_whole_step(turn)
+            self.kept_step = not self.rules.strip or self._is_whole_step(contents)
             step: Document = {"role": "model", "parts": calls}
             self._write([step if self.kept_step else as_text(step)])
 

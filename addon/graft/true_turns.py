@@ -1,0 +1,52 @@
+"""A cache of true turns by their ids, for histories that are not known from their beginning on.
+
+Such is the history of a client that edits or cuts what lies behind, and of each copy of a chat. A true turn is the same
+for all of them, and valid until a write concerns it.
+"""
+
+from collections.abc import Iterable
+
+from cachetools import LRUCache
+
+from addon.core.history.steps import TrueTurn
+from store.base import Store
+from store.models import LedgerChanges
+
+type _Entry = tuple[int, TrueTurn]
+"""The ledger's revision at which the turn was valid, and the turn."""
+
+
+class TrueTurns:
+    """`capacity`: in bytes; the least recently used turns are dropped."""
+
+    def __init__(self, store: Store, capacity: int = 1024 * 1024) -> None:
+        self.store = store
+        self._turns: LRUCache[tuple[str, str], _Entry] = LRUCache(capacity, getsizeof=_size)
+
+    def find(self, session: str, revision: int | None, turn_ids: Iterable[str]) -> dict[str, TrueTurn]:
+        """The turns of these ids that are known. `revision`: the oldest revision of the ledger that will do; None: only
+        the store knows."""
+        found: dict[str, TrueTurn] = {}
+        changes: dict[int, LedgerChanges | None] = {}
+        for turn_id in turn_ids if revision is not None else ():
+            known = self._turns.get((session, turn_id))
+            if known is None:
+                continue
+            since, true = known
+            if since != revision:
+                if since not in changes:
+                    changes[since] = self.store.changes(session, since)
+                if (touched := changes[since]) is None or turn_id in touched.turn_ids:
+                    continue
+                self.keep(session, revision, true)
+            found[turn_id] = true
+        return found
+
+    def keep(self, session: str, revision: int | None, true: TrueTurn) -> None:
+        """Remember a turn. `revision`: the ledger's, before the turn was looked up."""
+        if revision is not None and true.size <= self._turns.maxsize // 2:
+            self._turns[session, true.turn_id] = revision, true
+
+
+def _size(entry: _Entry) -> int:
+    return entry[1].size
