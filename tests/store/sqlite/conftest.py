@@ -1,0 +1,102 @@
+"""SQLite stores in files."""
+
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from store.backends.sqlite import SqliteStore
+from store.base import StoreUnusable, run_now
+from store.models import Call, Policy, Turn
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "graft.db"
+
+
+@pytest.fixture
+async def store(path: Path) -> AsyncIterator[SqliteStore]:
+    store = SqliteStore(path)
+    await store.open()
+    yield store
+    await store.close()
+
+
+async def fill(store: SqliteStore, turn_id: str = "t1", text: str = "") -> None:
+    call = Call(
+        call_id=f"c-{turn_id}",
+        session="one",
+        name="f",
+        args={"a": text},
+        owner="workers",
+        released=True,
+        turn_id=turn_id,
+        created_at=1,
+        updated_at=1,
+    )
+    turn = Turn(turn_id=turn_id, session="one", visible=[], steps=[], user_key=b"\xff", created_at=2**40)
+    await store.save_turn(turn, [call], [turn_id.encode()])
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """All files except the lock."""
+    return {file.name: file.read_bytes() for file in folder.iterdir() if file.suffix != ".lock"}
+
+
+async def refused(path: Path, *words: str, read_only: bool = False) -> None:
+    store = SqliteStore(path, read_only=read_only)
+    with pytest.raises(StoreUnusable) as error:
+        await store.open()
+    for word in (str(path), *words):
+        assert word in str(error.value)
+    await store.close()
+
+
+def whole(path: Path) -> None:
+    store = SqliteStore(path)
+    run_now(store.open())
+    run_now(store.put_policy("one", Policy()))
+    run_now(store.close())
+
+
+WRITER = """
+import itertools, sys
+from store.backends.sqlite import SqliteStore
+from store.base import run_now
+from store.models import Call, Policy, Response, Turn
+
+store = SqliteStore(sys.argv[1])
+run_now(store.open())
+run_now(store.put_policy("one", Policy()))
+print("open", flush=True)
+for number in itertools.count() if sys.argv[2] == "write" else ():
+    turn = Turn(turn_id=f"t{number}", session="one", visible=[], steps=[], created_at=2**40)
+    call = Call(call_id=f"c{number}", session="one", name="f", args={"n": number, "pad": "x" * 5000},
+                turn_id=turn.turn_id, created_at=1, updated_at=1)
+    run_now(store.save_turn(turn, [call], [b"%d" % number]))
+    run_now(store.answer(call.session, call.call_id, result=number))
+    previous = f"r{number - 1}" if number else None
+    run_now(store.add_response(Response(response_id=f"r{number}", session="one", conversation="chat",
+        previous=previous, calls={f"call_{number}": {"n": number}}, document={}, created_at=1), head=previous))
+    print(number, flush=True)
+sys.stdin.read()
+"""
+
+
+def start(path: Path, mode: str) -> subprocess.Popen[str]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(path), mode],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert process.stdout
+    assert process.stdout.readline() == "open\n"
+    return process
