@@ -100,7 +100,7 @@ class Looping:
         streams = exchange.target.framing is not Framing.JSON
         origin = Origin(exchange.config.session, start.client)
         loop_client = LoopClient(flow.client_conn, origin, streams, flow.server_conn.via)
-        upstream = Upstream(self.pool.client_for, self.shadow_flows.of(loop_client))
+        upstream = Upstream(self.pool.client_for, self.shadow_flows.of(loop_client), self.pool.direct_for)
         try:
             runner = Runner(runtime.grafter, runtime.executors, upstream, exchange, address, body)
         except Malformed as error:

@@ -38,4 +38,4 @@ class MitmUpstreamFactory:
         # a front door always keeps its caller's tools: the metadata tells this to a replay of a -w file too
         metadata = (("session", caller.session), ("client_tools", "keep"))
         loop_client = LoopClient(client, Origin(caller.session, sent), streams, self._via, metadata)
-        return Upstream(self.pool.client_for, self.shadow_flows.of(loop_client))
+        return Upstream(self.pool.client_for, self.shadow_flows.of(loop_client), self.pool.direct_for)

@@ -1,4 +1,4 @@
-"""The pooled HTTP clients for the proxy's own requests to models, made with mitmproxy's options for connections."""
+"""The pooled connections for the proxy's own requests to models, made with mitmproxy's options for connections."""
 
 import asyncio
 import os
@@ -10,6 +10,7 @@ import httpx2
 from mitmproxy import ctx
 
 from addon.loop.clients import no_cookies
+from addon.loop.direct import Direct
 from addon.loop.upstream import Outgoing
 
 _OPTIONS = frozenset(
@@ -24,6 +25,9 @@ _OPTIONS = frozenset(
 )
 """mitmproxy's options that shape a connection."""
 
+_METHODS = frozenset({"GET", "POST", "PUT", "PATCH", "DELETE"})
+"""The methods whose answers have a body like any other's."""
+
 _MOST_HOSTS = 1024
 """The number of hosts whose certificate is cached. It is bounded because clients choose the regions in host names."""
 
@@ -31,8 +35,9 @@ _MOST_HOSTS = 1024
 class UpstreamPool:
     def __init__(self) -> None:
         self._clients: dict[tuple[str, str], httpx2.AsyncClient] = {}
+        self._direct: dict[str, Direct] = {}
         self._certificates: dict[str, str] = {}
-        self._retired: list[httpx2.AsyncClient] = []  # may still have requests in flight
+        self._retired: list[httpx2.AsyncClient | Direct] = []  # may still have requests in flight
 
     def configure(self, updated: set[str]) -> None:
         if updated & _OPTIONS:
@@ -42,12 +47,23 @@ class UpstreamPool:
         """Call this after the loops have ended: to a loop a request cut off here looks like a failing upstream."""
         self._retire()
         retired, self._retired = self._retired, []
-        await asyncio.gather(*(client.aclose() for client in retired))
+        await asyncio.gather(*(one.aclose() for one in retired))
 
     def _retire(self) -> None:
-        self._retired += self._clients.values()
+        self._retired += [*self._clients.values(), *self._direct.values()]
         self._clients.clear()
+        self._direct.clear()
         self._certificates.clear()
+
+    def direct_for(self, request: Outgoing) -> Direct | None:
+        """The connections for a request without an upstream proxy."""
+        if request.proxy or request.method not in _METHODS or not request.url.startswith(("https:", "http:")):
+            return None
+        certificate = self._certificate_for(_host_of(request.url))
+        direct = self._direct.get(certificate)
+        if direct is None:
+            direct = self._direct[certificate] = Direct(_trust(certificate), http2=ctx.options.http2)
+        return direct
 
     def client_for(self, request: Outgoing) -> httpx2.AsyncClient:
         """The client for the request's host and upstream proxy."""

@@ -17,6 +17,7 @@ import httpx2
 from addon.core.framing.encoding import BadEncoding, Decompress, TooLong, decompressor
 from addon.core.security.credentials import credentials, secrets_in
 from addon.core.security.redaction import RedactedStream
+from addon.loop.direct import Direct, Reply
 from addon.loop.kept_connections import Attempt
 from addon.own_secrets import own_secrets
 from addon.tools.httpcore_patches import OWNER
@@ -87,11 +88,18 @@ class AnswerTooLong(httpx2.DecodingError):
 
 
 class Upstream:
-    """`client` returns the HTTP client for a request, with the right proxies and certificates."""
+    """`client` returns the HTTP client for a request, with the right proxies and certificates. `direct` returns the
+    connections of those that may go without it, or None."""
 
-    def __init__(self, client: Callable[[Outgoing], httpx2.AsyncClient], watcher: Watcher) -> None:
+    def __init__(
+        self,
+        client: Callable[[Outgoing], httpx2.AsyncClient],
+        watcher: Watcher,
+        direct: Callable[[Outgoing], Direct | None] = lambda outgoing: None,
+    ) -> None:
         self.client = client
         self.watcher = watcher
+        self.direct = direct
 
     @contextlib.asynccontextmanager
     async def send(
@@ -128,20 +136,27 @@ class Upstream:
     async def _receive(
         self, outgoing: Outgoing, exchange: UpstreamExchange, max_bytes: int
     ) -> AsyncIterator["UpstreamAnswer"]:
-        response = await self._response(outgoing)
+        reply = await self._reply(outgoing)
         try:
-            received = await exchange.receive_head(response.status_code, response.headers.raw)
+            received = await exchange.receive_head(reply.status, reply.headers)
             secrets = own_secrets.combined_with(secrets_in(outgoing.url, outgoing.headers))
-            chunks = _redacted(_body_of(response, max_bytes), RedactedStream(secrets))
+            chunks = _redacted(_body_of(reply, max_bytes), RedactedStream(secrets))
             if received is None:
                 received = await exchange.receive_body(b"".join([chunk async for chunk in chunks]))
             yield UpstreamAnswer(received, chunks, exchange)
         finally:
-            await response.aclose()
+            await reply.aclose()
 
-    async def _response(self, outgoing: Outgoing) -> httpx2.Response:
-        client = self.client(outgoing)
+    async def _reply(self, outgoing: Outgoing) -> "Reply | _ClientReply":
         owner = credentials(outgoing.url, outgoing.headers)
+        if (direct := self.direct(outgoing)) is not None:
+            method, url, headers, body, _ = outgoing
+            if (reply := await direct.send(method, url, headers, body, owner)) is not None:
+                return reply
+        return _ClientReply(await self._response(outgoing, owner))
+
+    async def _response(self, outgoing: Outgoing, owner: tuple[bytes, ...]) -> httpx2.Response:
+        client = self.client(outgoing)
         for may_retry in (True, False):
             attempt = Attempt()
             request = client.build_request(
@@ -159,6 +174,16 @@ class Upstream:
                 if not (may_retry and attempt.hit_closing_connection):
                     raise
         raise AssertionError("unreachable: the second try returns or raises")
+
+
+class _ClientReply:
+    """As `Reply`, of an HTTP client."""
+
+    def __init__(self, response: httpx2.Response) -> None:
+        self.status = response.status_code
+        self.headers: Headers = response.headers.raw
+        self.chunks = response.aiter_raw
+        self.aclose = response.aclose
 
 
 class UpstreamAnswer:
@@ -187,19 +212,20 @@ class UpstreamAnswer:
         return b"".join([chunk async for chunk in self.chunks()])
 
 
-def _body_of(response: httpx2.Response, max_bytes: int) -> AsyncIterator[bytes]:
+def _body_of(reply: "Reply | _ClientReply", max_bytes: int) -> AsyncIterator[bytes]:
     """The decompressed body. httpx2 knows fewer encodings, and passes unknown ones on. Raises httpx2.DecodingError; for
     an unknown encoding at once."""
-    encoding = response.headers.get("content-encoding", "")
+    values = [value for name, value in reply.headers if name.lower() == b"content-encoding"]
+    encoding = b", ".join(values).decode("latin-1")
     decompress = decompressor(encoding, max_bytes)
     if decompress is None:
         raise httpx2.DecodingError(f"its content encoding {encoding[:60]!r} is not known; identity was asked for")
-    return _decompressed(response, decompress)
+    return _decompressed(reply, decompress)
 
 
-async def _decompressed(response: httpx2.Response, decompress: Decompress) -> AsyncIterator[bytes]:
+async def _decompressed(reply: "Reply | _ClientReply", decompress: Decompress) -> AsyncIterator[bytes]:
     try:
-        async for chunk in response.aiter_raw():
+        async for chunk in reply.chunks():
             if chunk and (plain := decompress(chunk)):
                 yield plain
         if plain := decompress(b""):

@@ -12,6 +12,7 @@ import httpx2
 import pytest
 from mitmproxy.certs import CertStore
 
+from addon.loop.direct import Direct
 from addon.loop.upstream import Address, Upstream
 from addon.tools.http_endpoint import HttpExecutor
 from tests.hooks.harness import GOOGLE
@@ -63,9 +64,8 @@ class Surplus:
             writer.close()
 
 
-async def ask(client: httpx2.AsyncClient, url: str, key: str, name: bytes = b"x-goog-api-key") -> str:
+async def ask(upstream: Upstream, url: str, key: str, name: bytes = b"x-goog-api-key") -> str:
     """One request of a loop's, to its end."""
-    upstream = Upstream(lambda outgoing: client, Watcher())
     address = Address("POST", url, ((name, key.encode()), (b"content-type", b"application/json")))
     async with upstream.send(address, b"{}") as got:
         body = await got.body()
@@ -79,32 +79,39 @@ async def client() -> AsyncIterator[httpx2.AsyncClient]:
         yield client
 
 
-async def test_a_connection_with_bytes_left_over_is_closed(client: httpx2.AsyncClient) -> None:
+@pytest.fixture(params=["direct", "httpx2"])
+async def upstream(request: pytest.FixtureRequest, client: httpx2.AsyncClient) -> AsyncIterator[Upstream]:
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    direct = Direct(context, http2=True)
+    yield Upstream(lambda _: client, Watcher(), lambda _: direct if request.param == "direct" else None)
+    await direct.aclose()
+
+
+async def test_a_connection_with_bytes_left_over_is_closed(upstream: Upstream) -> None:
     server = Surplus()
     async with serving(server) as url:
-        assert [await ask(client, url, "alice") for _ in range(3)] == ["for alice"] * 3
+        assert [await ask(upstream, url, "alice") for _ in range(3)] == ["for alice"] * 3
     assert len(server.connections) == 3
 
 
-async def test_a_connection_with_bytes_left_over_is_closed_below_tls(
-    client: httpx2.AsyncClient, tmp_path: Path
-) -> None:
+async def test_a_connection_with_bytes_left_over_is_closed_below_tls(upstream: Upstream, tmp_path: Path) -> None:
     """Where the surplus is a record of its own, which nobody has decrypted."""
     CertStore.create_store(tmp_path, "test", 2048)
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(tmp_path / "test-ca.pem")
     server = Surplus()
     async with serving(server, context) as url:
-        assert [await ask(client, url, "alice") for _ in range(3)] == ["for alice"] * 3
+        assert [await ask(upstream, url, "alice") for _ in range(3)] == ["for alice"] * 3
     assert len(server.connections) == 3
 
 
 @pytest.mark.parametrize("name", [b"x-goog-api-key", b"X-Vault-Token"])
-async def test_connections_are_kept_for_the_same_credentials_alone(client: httpx2.AsyncClient, name: bytes) -> None:
+async def test_connections_are_kept_for_the_same_credentials_alone(upstream: Upstream, name: bytes) -> None:
     server = Surplus(surplus=False)
     async with serving(server) as url:
         for key in ("alice", "bob", "alice", "bob", "carol"):
-            assert await ask(client, url, key, name) == f"for {key}"
+            assert await ask(upstream, url, key, name) == f"for {key}"
     assert server.connections == [["alice", "alice"], ["bob", "bob"], ["carol"]]
 
 
