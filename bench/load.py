@@ -52,7 +52,13 @@ class _Connection(asyncio.Protocol):
     def go(self, after: float) -> None:
         self.done = asyncio.get_running_loop().create_future()
         self.running = True
-        asyncio.get_running_loop().call_later(after, self.send)
+        asyncio.get_running_loop().call_later(after, self.begin)
+
+    def begin(self) -> None:
+        if self.transport.is_closing():
+            self.fail(RuntimeError("the proxy closed the connection between two rounds"))
+        else:
+            self.send()
 
     def send(self) -> None:
         pieces = next(self.bodies)

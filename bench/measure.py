@@ -118,19 +118,14 @@ async def compare(
     """Both sides under the same load. `streams`: the answers are event streams, and latencies those of first events.
     `spread`: seconds over which the clients of a round begin. `tunnel`: the upstream's host and port, reached
     by CONNECT and TLS."""
-    made = [
-        await Clients.connect(
-            side.port,
-            head(side.port, path, host=tunnel),
-            [bodies(kind, n, cold=cold) for n in range(clients)],
-            streams=streams,
-            tunnel=tunnel,
-        )
-        for side in sides
-    ]
+    made: list[Clients] = []
     try:
-        for one in made:  # connections, and for each client the beginning of its first conversation
-            await one.run(requests=2 * clients)
+        for side in sides:
+            begun = [bodies(kind, n, cold=cold) for n in range(clients)]
+            request = head(side.port, path, host=tunnel)
+            made.append(await Clients.connect(side.port, request, begun, streams=streams, tunnel=tunnel))
+            # the beginning of each client's first conversation; at once, since no proxy waits long for a request
+            await made[-1].run(requests=2 * clients)
         a, b = made
         return await alternate(
             effort,

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Self
@@ -55,19 +55,29 @@ class Process:
     log: IO[bytes]
 
     @classmethod
-    def start(cls, port: int, command: list[str], *, proxy: bool, home: Path) -> Self:
-        """Returns once the port is open. Raises RuntimeError with what was printed where it ends before."""
+    def start(
+        cls,
+        port: int,
+        command: list[str],
+        *,
+        proxy: bool,
+        home: Path,
+        patience: float = 30,
+        environ: Mapping[str, str] | None = None,
+    ) -> Self:
+        """Returns once the port is open. Raises RuntimeError with what was printed if it ends before, or does not open
+        the port within `patience` seconds."""
         log = tempfile.TemporaryFile(dir=home)
-        environment = {**os.environ, "PYTHONPATH": str(ROOT), "TOOLGRAFT_HOME": str(home / "state")}
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "TOOLGRAFT_HOME": str(home / "state"), **(environ or {})}
         popen = subprocess.Popen(command, stdout=log, stderr=log, cwd=ROOT, env=environment)
         pin(popen.pid, proxy=proxy)
         self = cls(port, popen, log)
-        self.wait_for(port)
+        self.wait_for(port, patience)
         return self
 
-    def wait_for(self, port: int) -> None:
+    def wait_for(self, port: int, patience: float = 30) -> None:
         """Until the port is open."""
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + patience
         while True:
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
                 return

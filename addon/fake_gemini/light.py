@@ -2,7 +2,7 @@
 
 Unary requests get one text answer. No two text answers have the same words, since each has a number, in a stream in its
 last event; with ``?same`` all have. ``alt=sse`` gives N events, one write each: N from ``?events=N`` or from
-"N events" in the body, else 10; ``?delay=S`` puts S seconds between them.
+"N events" in the body, else 10; ``?delay=S``, or "N events, M ms apart" in the body, puts time between them.
 With ``?call=NAME``, unary requests get a call of that function instead. HTTP/1.1 with Content-Length or chunks.
 
 With ``?loop=NAME,NAME``, requests get calls of these functions until their body contains a functionResponse. In a
@@ -78,7 +78,7 @@ _CALL = re.compile(rb"[?&]call=(\w+)")
 _LENGTH = re.compile(rb"\r\ncontent-length:\s*(\d+)", re.IGNORECASE)
 _CHUNKED = re.compile(rb"\r\ntransfer-encoding:\s*chunked", re.IGNORECASE)
 _EVENTS = re.compile(rb"[?&]events=(\d+)")
-_EVENTS_IN_BODY = re.compile(rb"(\d+) events")
+_EVENTS_IN_BODY = re.compile(rb"(\d+) events(?:, (\d+) ms apart)?")
 _DELAY = re.compile(rb"[?&]delay=([\d.]+)")
 _LOOP = re.compile(rb"[?&]loop=((?:\w|,|%2C)+)")
 _FIRST = re.compile(rb"[?&]first=([\d.]+)")
@@ -130,10 +130,12 @@ class Light(asyncio.Protocol):
         names = unquote(match[1].decode()).split(",") if match and b'"functionResponse"' not in self.buffer else []
         same = _SAME.search(line) is not None
         if b"alt=sse" in line:
-            match = _EVENTS.search(line) or _EVENTS_IN_BODY.search(self.buffer, end)
+            asked = _EVENTS_IN_BODY.search(self.buffer, end)
+            match = _EVENTS.search(line) or asked
             events = _events(int(match[1]) if match else 10, names, same=same)
-            delay, first = _DELAY.search(line), _FIRST.search(line)
-            self._stream(events, float(delay[1]) if delay else 0.0, float(first[1]) if first and names else 0.0)
+            apart, first = _DELAY.search(line), _FIRST.search(line)
+            delay = float(apart[1]) if apart else int(asked[2]) / 1000 if asked and asked[2] else 0.0
+            self._stream(events, delay, float(first[1]) if first and names else 0.0)
         elif names:
             self.transport.write(_unary(*_calls(names)))
         else:

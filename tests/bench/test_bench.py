@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from bench import litellm
 from bench.conversations import STEPS, Kind, agent_kind, bodies, image_kind, text_kind
 from bench.large_store import fill
 from bench.measure import TINY
@@ -35,6 +36,7 @@ ROOT = Path(__file__).resolve().parents[2]
         "bench.control",
         "bench.memory",
         "bench.large_store",
+        "bench.litellm",
     ],
 )
 def test_each_table_is_a_command(module: str) -> None:
@@ -148,6 +150,16 @@ async def test_a_store_is_filled_with_readable_copies(tmp_path: Path) -> None:
     assert {call.turn_id: call.call_id for call in calls} == {
         turn_id: turn.steps[0].slots[0].call_id for turn_id, turn in found.turns.items()
     }
+
+
+async def test_litellm_is_left_out_where_it_cannot_be_installed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    (row,) = await litellm.table(TINY)
+    assert row.ok is None
+    assert row.detail.startswith("it could not be installed: ")
 
 
 def test_rows_say_whether_the_target_is_reached() -> None:

@@ -53,6 +53,12 @@ async def test_calls_are_asked_for_until_there_are_results(
     assert await parts(query, RESULT) == second
 
 
+@pytest.mark.parametrize("words", ["3 events", "3 events, 1 ms apart"])
+async def test_the_body_may_say_how_many_events_a_stream_has(words: str) -> None:
+    body = {"contents": [{"role": "user", "parts": [{"text": f"Answer in {words}."}]}]}
+    assert await parts("alt=sse", body) == [["text"]] * 3
+
+
 @pytest.mark.parametrize("query", ["", "alt=sse&events=2"])
 async def test_no_two_answers_say_the_same_unless_they_are_asked_to(query: str) -> None:
     one, other = [await parts_of_documents(query, {"contents": []}) for _ in range(2)]
