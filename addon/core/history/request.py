@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 import xxhash
 
-from addon.core.framing.documents import Malformed, Member, elements, members
+from addon.core.framing.documents import Malformed, Member, members
+from addon.core.history.contents import contents_at, contents_in, object_in
 from addon.core.history.turns import History
 
 _LAST = 64
@@ -97,6 +98,8 @@ def parse(body: bytes, path: Sequence[str] = (), known: Prefix | None = None) ->
     if known is not None:
         return _resume(body, path, known)
     start, end, outer_names = _descend(body, path)
+    if (usual := object_in(body, start, end)) is not None:
+        return Request(body, start, end, outer_names, tuple(usual[0]), History.of(*usual[1:]))
     found = members(body, start, end)
     history = History((), 0)
     for member in found:
@@ -127,27 +130,32 @@ def _descend(
 def _history(body: bytes, contents: Member) -> History:
     first = body[contents.start]
     if first == ord("{"):
-        return History.of(body, [(contents.start, contents.end)])
+        span = contents.start, contents.end
+        return History.of([span], contents_at(body, [span]))
     if first != ord("["):
         return History((), 0)
-    return History.of(body, elements(body, contents.start, contents.end))
+    return History.of(*contents_in(body, contents.start, contents.end))
 
 
 def _resume(body: bytes, path: Sequence[str], known: Prefix) -> Request:
     """Read only the bytes after the known prefix. They continue the `contents` array after an element, so an artificial
     opening in front of them makes them a document of their own."""
-    opening = b"".join(b'{"%s":' % name.encode() for name in path) + b'{"contents":[{}'
+    opening = b"".join(b'{"%s":' % name.encode() for name in path) + b'{"contents":[{"parts":[]}'
     tail = opening + body[known.end :]
     shift = known.end - len(opening)
     start, end, _ = _descend(tail, path, known.outer_names)
-    contents, *rest = members(tail, start, end)
-    spans = [(a + shift, b + shift) for a, b in elements(tail, contents.start, contents.end)[1:]]
+    read = object_in(tail, start, end)
+    if read is None:
+        members(tail, start, end)  # raises, with what is wrong
+        raise Malformed("an object names a key twice")
+    (array, *rest), spans, contents = read
+    spans = [(a + shift, b + shift) for a, b in spans[1:]]
     *before, array_member = known.before
-    found = [*before, Member(*array_member[:3], contents.end + shift)]
+    found = [*before, Member(*array_member[:3], array.end + shift)]
     found += [Member(name, key + shift, begin + shift, stop + shift) for name, key, begin, stop in rest]
     if len({m.name for m in found}) != len(found):
         raise Malformed("an object names a key twice")
-    history = History.of(tail, spans, known.history, shift)
+    history = History.of(spans, contents[1:], known.history)
     return Request(body, known.start, end + shift, known.outer_names, tuple(found), history, known)
 
 

@@ -14,105 +14,55 @@ from typing import Any, Literal
 import msgspec
 import xxhash
 
-from addon.core.framing.documents import Document, Malformed, as_list, camel, decode, encode, get, parts_of
+from addon.core.framing.documents import Document, Malformed, camel, decode, encode, get, parts_of
+from addon.core.history.contents import UNREAD, Content, Part, Span, TextContent, content_at
 from addon.core.history.placeholder import may_hold_id
 
 Side = Literal["user", "model"]
 
-_ABSENT = msgspec.Raw(b"null")
-
-
-class _PartHead(msgspec.Struct, gc=False):
-    call: msgspec.Raw = msgspec.field(default=_ABSENT, name="functionCall")
-    call_: msgspec.Raw = msgspec.field(default=_ABSENT, name="function_call")
-    response: msgspec.Raw = msgspec.field(default=_ABSENT, name="functionResponse")
-    response_: msgspec.Raw = msgspec.field(default=_ABSENT, name="function_response")
-    server: msgspec.Raw = msgspec.field(default=_ABSENT, name="toolCall")
-    server_: msgspec.Raw = msgspec.field(default=_ABSENT, name="tool_call")
-    served: msgspec.Raw = msgspec.field(default=_ABSENT, name="toolResponse")
-    served_: msgspec.Raw = msgspec.field(default=_ABSENT, name="tool_response")
-    signature: msgspec.Raw = msgspec.field(default=_ABSENT, name="thoughtSignature")
-    signature_: msgspec.Raw = msgspec.field(default=_ABSENT, name="thought_signature")
-
-
-class _Head(msgspec.Struct, gc=False):
-    role: str | None = None
-    parts: list[_PartHead] | _PartHead | None = None
-
-
-class _Text(msgspec.Struct, gc=False, forbid_unknown_fields=True):
-    text: str
-
-
-class _TextContent(msgspec.Struct, gc=False):
-    """The usual Content, whose parts are texts and nothing else: it is read once, for its head and its texts."""
-
-    parts: list[_Text]
-    role: str | None = None
-
-
-class _RawContent(msgspec.Struct, gc=False):
-    parts: list[dict[str, msgspec.Raw]] | dict[str, msgspec.Raw] | None = None
-
-
-_raw_object = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_raw_parts = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
-_read_head = msgspec.json.Decoder(_Head).decode
-_read_texts = msgspec.json.Decoder(_TextContent).decode
-_contents = msgspec.json.Decoder(_RawContent)
-_UNREAD = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-_NULL = bytes(_ABSENT)
-
 CALLS, RESPONSES, SERVER_TOOLS, SIGNATURES = 1, 2, 4, 8
 """Bits for the parts in a Content: functionCall, functionResponse, toolCall or toolResponse, thoughtSignature."""
 
+_BITS = {
+    "functionCall": CALLS,
+    "function_call": CALLS,
+    "functionResponse": RESPONSES,
+    "function_response": RESPONSES,
+    "toolCall": SERVER_TOOLS,
+    "tool_call": SERVER_TOOLS,
+    "toolResponse": SERVER_TOOLS,
+    "tool_response": SERVER_TOOLS,
+    "thoughtSignature": SIGNATURES,
+    "thought_signature": SIGNATURES,
+}
+_NULL = msgspec.Raw(b"null")
+_TRUE = msgspec.Raw(b"true")
 
-_PLAIN = _PartHead()
+_raw_object = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_raw_parts = msgspec.json.Decoder(list[Part])
 
 
-def _bits_of(head: _Head) -> int:
+def _bits_of(parts: Sequence[Part]) -> int:
     holds = 0
-    for part in as_list(head.parts):
-        if part == _PLAIN:
-            continue
-        for bit, raws in (
-            (CALLS, (part.call, part.call_)),
-            (RESPONSES, (part.response, part.response_)),
-            (SERVER_TOOLS, (part.server, part.server_, part.served, part.served_)),
-            (SIGNATURES, (part.signature, part.signature_)),
-        ):
-            for raw in raws:
-                if raw is not _ABSENT and bytes(raw) != _NULL:
-                    holds |= bit
+    for part in parts:
+        for key in part.keys() & _BITS.keys():
+            if part[key] != _NULL:
+                holds |= _BITS[key]
     return holds
-
-
-def _read(content: memoryview) -> tuple[str | None, int, list[str] | None]:
-    """The role of a Content, the bits of its parts, and its texts if it has nothing else."""
-    try:
-        read = _read_texts(content)
-    except _UNREAD:
-        pass
-    else:
-        return read.role, 0, [part.text for part in read.parts]
-    try:
-        head = _read_head(content)
-    except _UNREAD as error:
-        raise Malformed(str(error)) from None
-    return head.role, _bits_of(head), None
 
 
 class HistoryTurn(msgspec.Struct, eq=False, gc=False):
     """A run of consecutive Contents of one side.
 
-    `spans` are (start, end) in the body. `texts`: those of its parts until `identify`, if it has no other parts. `text`
-    (of model turns, see `forget_text`), `may_hold_id` (whether a placeholder's id may be in it), `digest` and `chain`
-    are set by `identify`. `key` and `memo` belong to the ledger: the key of the turn's own words, and the result of its
-    look-up. `gc=False`: there are many turns, and none is part of a reference cycle.
+    `spans` are (start, end) in the body. Until `identify`, there are its `texts` if it has no other parts, or its raw
+    `parts` if it is one Content. `text` (of model turns, see `forget_text`), `may_hold_id` (whether a placeholder's id
+    may be in it), `digest` and `chain` are set by `identify`. `key` and `memo` belong to the ledger: the key of the
+    turn's own words, and the result of its look-up. `gc=False`: there are many turns, and none is part of a reference
+    cycle.
     """
 
     side: Side
-    spans: tuple[tuple[int, int], ...]
+    spans: tuple[Span, ...]
     holds: int
     text: str = ""
     digest: bytes = b""
@@ -120,6 +70,7 @@ class HistoryTurn(msgspec.Struct, eq=False, gc=False):
     key: bytes = b""
     memo: Any = None
     texts: list[str] | None = None
+    parts: list[Part] | None = None
     may_hold_id: bool = False
     _is_text_known: bool = False
     _word_count: int = -1
@@ -127,10 +78,11 @@ class HistoryTurn(msgspec.Struct, eq=False, gc=False):
     def identify(self, body: bytes, before: bytes) -> None:
         """Set text, digest and chain. `before`: the chain of the turn before it, b"" for none."""
         if self.texts is None:
-            text, self.digest = _hash_run(body, self.spans)
+            text, self.digest = _hash_run(body, self.spans, self.parts)
         else:
-            text, self.digest = _with_text(self.texts, xxhash.xxh3_128())
-            self.texts = None
+            text = "".join(self.texts).strip()
+            self.digest = xxhash.xxh3_128_digest(b"text" + text.encode("utf-8", "surrogatepass"))
+        self.texts = self.parts = None
         if self.side == "model":
             self.text, self._is_text_known = text, True
             self.may_hold_id = may_hold_id(text)
@@ -138,7 +90,7 @@ class HistoryTurn(msgspec.Struct, eq=False, gc=False):
 
     def forget_text(self) -> None:
         """Keep the text only if it may hold a placeholder: most of a long chat's memory would be texts."""
-        self.texts = None
+        self.texts = self.parts = None
         if not self.may_hold_id:
             self.text, self._is_text_known = "", False
 
@@ -191,11 +143,9 @@ class History:
 
     @classmethod
     def of(
-        cls, data: bytes, spans: Sequence[tuple[int, int]], known: "History | None" = None, shift: int = 0
+        cls, spans: Sequence[Span], contents: Sequence[Content | TextContent], known: "History | None" = None
     ) -> "History":
-        """The history whose last Contents are at `spans` of the body. `data`: the body from position `shift` on;
-        `known`: the history before these Contents. Raises Malformed if a Content has the wrong shape."""
-        view = memoryview(data)
+        """The history whose last Contents are these, at `spans` of the body. `known`: the history before them."""
         turns = list(known.turns) if known else []
         holds = known.holds if known else 0
         last = turns.pop() if turns else None  # the turn may continue; the known history stays unchanged
@@ -203,23 +153,30 @@ class History:
         run = list(last.spans) if last else []
         run_holds = last.holds if last else 0
         run_texts: list[str] | None = None if last else []
+        parts: list[Part] | None = None
 
         def turn() -> HistoryTurn:
-            same = last is not None and len(last.spans) == len(run)
-            return last if last and same else HistoryTurn(side, tuple(run), run_holds, texts=run_texts)
+            if last and len(last.spans) == len(run):
+                return last
+            return HistoryTurn(side, tuple(run), run_holds, texts=run_texts, parts=parts if len(run) == 1 else None)
 
-        for span in spans:
-            role, new, texts = _read(view[span[0] - shift : span[1] - shift])
+        for content, span in zip(contents, spans, strict=True):
+            others = None if isinstance(content, TextContent) else content.each()
+            new = 0 if others is None else _bits_of(others)
             holds |= new
             # Antigravity sends functionResponses under the role `model`.
-            of: Side = "model" if role == "model" and not new & RESPONSES else "user"
+            of: Side = "model" if content.role == "model" and not new & RESPONSES else "user"
             if run and of != side:
                 turns.append(turn())
                 last, run, run_holds, run_texts = None, [], 0, []
             side = of
             run.append(span)
             run_holds |= new
-            run_texts = None if texts is None or run_texts is None else run_texts + texts
+            parts = others
+            if isinstance(content, TextContent) and run_texts is not None:
+                run_texts += [part.text for part in content.parts]
+            else:
+                run_texts = None
         if run:
             turns.append(turn())
         history = cls(turns, spans[-1][1] if spans else (known.end if known else 0), holds)
@@ -254,13 +211,16 @@ class History:
         self.identified = len(self.turns)
 
 
-def _hash_run(body: bytes, spans: Iterable[tuple[int, int]]) -> tuple[str, bytes]:
-    """The text and the digest of a run. A run that cannot be decoded is hashed by its bytes and equals no other."""
-    pieces = [memoryview(body)[start:end] for start, end in spans]
+def _hash_run(body: bytes, spans: Sequence[Span], parts: list[Part] | None = None) -> tuple[str, bytes]:
+    """The text and the digest of a run. `parts`: its parts, if they are known. A run that cannot be decoded is hashed
+    by its bytes and equals no other."""
     try:
-        return visible_form(part for piece in pieces for part in as_list(_contents.decode(piece).parts))
-    except (*_UNREAD, Malformed):
-        return "", xxhash.xxh3_128_digest(b"unread" + b"".join(pieces))
+        if parts is None:
+            view = memoryview(body)
+            parts = [part for start, end in spans for part in content_at(view[start:end]).each()]
+        return visible_form(parts)
+    except (*UNREAD, Malformed):
+        return "", xxhash.xxh3_128_digest(b"unread" + b"".join(body[start:end] for start, end in spans))
 
 
 def chain_key(before: bytes, side: Side, digest: bytes) -> bytes:
@@ -296,7 +256,7 @@ _LONGEST_PREFIX = 2**16
 """The maximum size of a beginning in bytes: parts may be large."""
 
 
-def prefix_digests(parts: Sequence[dict[str, msgspec.Raw]]) -> list[bytes]:
+def prefix_digests(parts: Sequence[Part]) -> list[bytes]:
     """The digests of turns that hold the first of these parts, the first two, and so on; the last digest is that of all
     parts. Each digest once."""
     visible = [raw for raw in parts if bytes(raw.get("thought", b"")) != b"true"]
@@ -321,7 +281,7 @@ _EXACT, _LARGEST = 2**53, 2**1000
 _NOT_HASHED = frozenset({"text", "thought", "thoughtSignature", "functionCall", "functionResponse"})
 
 
-def visible_form(parts: Iterable[dict[str, msgspec.Raw]]) -> tuple[str, bytes]:
+def visible_form(parts: Iterable[Part]) -> tuple[str, bytes]:
     """The joined and trimmed text of a turn, and the hash of its visible form."""
     texts: list[str] = []
     digest = xxhash.xxh3_128()
@@ -329,8 +289,8 @@ def visible_form(parts: Iterable[dict[str, msgspec.Raw]]) -> tuple[str, bytes]:
         if len(raw) == 1 and "text" in raw and isinstance(value := decode(raw["text"]), str):
             texts.append(value)  # the usual part
             continue
-        part = {camel(key): value for key, value in raw.items() if bytes(value) != _NULL} if raw else raw
-        if "thought" in part and bytes(part["thought"]) == b"true":
+        part = {camel(key): value for key, value in raw.items() if value != _NULL} if raw else raw
+        if part.get("thought") == _TRUE:
             continue
         if (text := part.get("text")) is not None:
             value = decode(text)
@@ -383,23 +343,35 @@ def count_words(parts: Iterable[Document]) -> int:
     return sum(1 if word[0] < _UNSPACED else (len(word) + 1) // 2 for word in words)
 
 
+_PLAIN_BLOB = re.compile(rb'{(?:"mimeType":("[^"\\]*"),)?"data":"')
+_PLAIN_BLOB_END = re.compile(rb'"(?:,"mimeType":("[^"\\]*"))?}')
+_UNUSUAL = (b"\\", b"-", b"_")
+
+
 def _blob(raw: msgspec.Raw) -> "list[bytes | memoryview]":
     """The identity of inline data, in pieces: clients may send base64 back in the URL-safe alphabet, and without
     padding. Any other value is identified by its bytes."""
+    sent = bytes(raw)
+    if (start := _PLAIN_BLOB.match(sent)) is not None:
+        end = _PLAIN_BLOB_END.fullmatch(sent, sent.find(b'"', start.end()))
+        if end is not None and all(sent.find(sign, start.end(), end.start()) < 0 for sign in _UNUSUAL):
+            return [end[1] or start[1] or b"", _unpadded(sent, start.end() - 1, end.start() + 1)]
     try:
-        blob = {camel(key): bytes(value) for key, value in _raw_object.decode(raw).items()}
+        blob = {camel(key): bytes(value) for key, value in _raw_object.decode(sent).items()}
     except msgspec.ValidationError:
-        return [bytes(raw)]
+        return [sent]
     data = blob.get("data", b'""')
     for sign, other, usual in ((b"\\", b"\\/", b"/"), (b"-", b"-", b"+"), (b"_", b"_", b"/")):
         if sign in data:  # one byte is looked for much faster than two
             data = data.replace(other, usual)
-    last = data[-16:]
-    if left := last.rstrip(b'="'):  # without a copy
-        data_key = memoryview(data)[: len(data) - len(last) + len(left)]
-    else:
-        data_key = memoryview(data.rstrip(b'="'))
-    return [blob.get("mimeType", b"").replace(b"\\/", b"/"), data_key]
+    return [blob.get("mimeType", b"").replace(b"\\/", b"/"), _unpadded(data, 0, len(data))]
+
+
+def _unpadded(data: bytes, start: int, end: int) -> memoryview:
+    """What is left of `data[start:end]` without the quotes and the padding at its end, without a copy."""
+    while end > start and data[end - 1] in b'="':
+        end -= 1
+    return memoryview(data)[start:end]
 
 
 def canonical(value: Any, *, named: bool = True) -> Any:

@@ -1,13 +1,15 @@
 """Turns as runs of Contents, and the hashes of their visible form."""
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
+import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from addon.core.framing.documents import Document, Malformed, encode
+from addon.core.framing.documents import Document, Malformed, decode, encode, replace_invalid_text
 from addon.core.history.request import parse
 from addon.core.history.turns import (
     CALLS,
@@ -147,6 +149,60 @@ def test_a_text_is_the_same_however_it_is_sent(contents: list[bytes]) -> None:
     request.history.identify(request.body)
     assert turn.full_text(request.body).replace(" ", "") == "abé/"
     assert turn.digest == visible_digest([{"text": turn.text}])
+
+
+def _escaped(character: str, way: str) -> str:
+    short = {'"': '\\"', "\\": "\\\\", "/": "\\/", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
+    if way == "short" and character in short:
+        return short[character]
+    if way == "plain" and character >= " " and character not in '"\\' and not "\ud800" <= character <= "\udfff":
+        return character
+    return json.dumps(character)[1:-1] if character in '"\\' or character > "~" else f"\\u{ord(character):04x}"
+
+
+CHARACTERS = st.one_of(st.characters(), st.sampled_from('"\\/u \n\t\0\x1f\x85\xa0é—\u3000\U0001f600\ud83d\ude00'))
+STRINGS = st.lists(st.tuples(CHARACTERS, st.sampled_from(["plain", "short", "hex"])), max_size=12).map(
+    lambda pairs: '"' + "".join(_escaped(*pair) for pair in pairs) + '"'
+)
+
+
+@given(st.lists(STRINGS, max_size=3), st.booleans())
+def test_the_digest_of_texts_is_that_of_their_trimmed_utf_8(strings: list[str], with_others: bool) -> None:
+    """The keys in users' databases are made of this form."""
+    parts = [f'{{"text":{string}}}' for string in strings]
+    parts += ['{"text":"x","thought":true}'] if with_others else []
+    body = replace_invalid_text(b'{"contents":[{"role":"model","parts":[%b]}]}' % ",".join(parts).encode())
+    whole = "".join(decode(string.encode()) for string in strings).strip()
+    (turn,) = (request := parse(body)).history.turns
+    request.history.identify(body)
+    assert turn.text == turn.full_text(body) == whole
+    assert turn.digest == xxhash.xxh3_128_digest(b"text" + whole.encode())
+
+
+BASE64 = st.text("AZaz09+/", max_size=24)
+
+
+@given(BASE64, st.sampled_from(["", "=", "=="]), st.sampled_from(["image/png", "", None]), st.integers(0, 6))
+def test_the_digest_of_inline_data_is_that_of_its_base64(data: str, padding: str, kind: str | None, way: int) -> None:
+    """The keys in users' databases are made of this form, too."""
+    plain = {} if kind is None else {"mimeType": kind}
+    blob = {**plain, "data": data + padding}
+    url_safe = {**blob, "data": data.translate(str.maketrans("+/", "-_"))}
+    spelled = {"data": data} if kind is None else {"data": data, "mime_type": kind}
+    sent = [
+        json.dumps(blob, separators=(",", ":")),
+        json.dumps(blob),
+        json.dumps({"data": data, **plain}, separators=(",", ":")),
+        json.dumps(blob, separators=(",", ":")).replace("/", "\\/"),
+        json.dumps(url_safe, separators=(",", ":")),
+        json.dumps(spelled, separators=(",", ":")),
+        json.dumps({**blob, "displayName": "x"}, separators=(",", ":")),
+    ][way]
+    identity = (b"" if kind is None else json.dumps(kind).encode()) + (b'"%b' % data.encode() if data else b"")
+    body = b'{"contents":[{"role":"model","parts":[{"inlineData":%b}]}]}' % sent.encode()
+    (turn,) = (request := parse(body)).history.turns
+    request.history.identify(body)
+    assert turn.digest == xxhash.xxh3_128_digest(b"inlineData" + identity + b"text")
 
 
 def test_chains_cover_every_turn_before() -> None:

@@ -1,0 +1,128 @@
+"""Reads the Contents of a history: their positions, roles and parts, in few passes over the bytes."""
+
+import re
+from collections.abc import Sequence
+
+import msgspec
+
+from addon.core.framing.documents import Malformed, Member, as_list, elements, members
+
+Part = dict[str, msgspec.Raw]
+Span = tuple[int, int]
+
+UNREAD = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What the decoders raise."""
+
+
+class _Text(msgspec.Struct, gc=False, forbid_unknown_fields=True):
+    text: str
+
+
+class TextContent(msgspec.Struct, gc=False):
+    """The usual Content, whose parts are texts and nothing else."""
+
+    parts: list[_Text]
+    role: str | None = None
+
+
+class Content(msgspec.Struct, gc=False):
+    """Any Content. Proto JSON accepts one part for a list."""
+
+    role: str | None = None
+    parts: list[Part] | Part | None = None
+
+    def each(self) -> list[Part]:
+        """The parts as a list."""
+        return as_list(self.parts)
+
+
+class _Object(msgspec.Struct, gc=False):
+    contents: list[msgspec.Raw]
+
+
+class _TextObject(msgspec.Struct, gc=False):
+    contents: list[TextContent]
+
+
+_read_object = msgspec.json.Decoder(_Object).decode
+_read_all_texts = msgspec.json.Decoder(_TextObject).decode
+_read_texts = msgspec.json.Decoder(TextContent).decode
+_read_content = msgspec.json.Decoder(Content).decode
+
+_OPENING = re.compile(rb'[ \t\r\n]*{[ \t\r\n]*("contents"[ \t\r\n]*:[ \t\r\n]*)\[')
+_BETWEEN = re.compile(rb"[ \t\r\n]*,?[ \t\r\n]*")
+_FIRST = b'{"contents":[]'
+
+
+def content_at(data: bytes | memoryview) -> Content:
+    """One Content of any kind. Raises Malformed."""
+    try:
+        return _read_content(data)
+    except UNREAD as error:
+        raise Malformed(str(error)) from None
+
+
+def contents_at(data: bytes, spans: Sequence[Span]) -> list[Content | TextContent]:
+    """The Contents at these spans. Raises Malformed."""
+    view = memoryview(data)
+    found: list[Content | TextContent] = []
+    for start, end in spans:
+        piece = view[start:end]
+        try:
+            found.append(_read_texts(piece))
+        except UNREAD:
+            found.append(content_at(piece))
+    return found
+
+
+def contents_in(data: bytes, start: int, end: int) -> tuple[list[Span], list[Content | TextContent]]:
+    """The Contents of the array in `data[start:end]`, with their spans. Raises Malformed."""
+    spans = elements(data, start, end)
+    return spans, contents_at(data, spans)
+
+
+def object_in(
+    data: bytes, start: int, end: int
+) -> tuple[list[Member], list[Span], Sequence[Content | TextContent]] | None:
+    """The members of the object in `data[start:end]` and its Contents, with their spans. None if it does not begin with
+    an array of Contents: read it in another way. Raises Malformed."""
+    opening = _OPENING.match(data, start, end)
+    if opening is None:
+        return None
+    piece = memoryview(data)[start:end]
+    try:
+        raw = _read_object(piece).contents
+    except UNREAD:
+        return None
+    spans = _spans(data, opening.end(), raw)
+    if spans is None:
+        return None
+    close = _BETWEEN.match(data, spans[-1][1] if spans else opening.end()).end()  # type: ignore[union-attr]
+    if not data.startswith(b"]", close):
+        return None
+    others = members(_FIRST + data[close + 1 : end])[1:]
+    shift = close + 1 - len(_FIRST)
+    array = Member("contents", opening.start(1), opening.end(1), close + 1)
+    found = [array, *(Member(m.name, m.key + shift, m.start + shift, m.end + shift) for m in others)]
+    try:
+        return found, spans, _read_all_texts(piece).contents
+    except UNREAD:
+        return found, spans, contents_at(data, spans)
+
+
+def _spans(data: bytes, at: int, values: Sequence[msgspec.Raw]) -> list[Span] | None:
+    """The spans of these elements of an array that begins at `at`. None if they are those of another array: of two
+    members with one name a decoder reads the last."""
+    spans: list[Span] = []
+    view = memoryview(data)
+    for value in values:
+        if data.startswith(b",{", at):
+            at += 1
+        else:
+            at = _BETWEEN.match(data, at).end()  # type: ignore[union-attr]
+        stop = at + len(value)
+        if msgspec.Raw(view[at:stop]) != value:
+            return None
+        spans.append((at, stop))
+        at = stop
+    return spans
