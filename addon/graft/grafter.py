@@ -19,15 +19,14 @@ from addon.core.history.keys import Keys, asker_digest
 from addon.core.history.request import Request
 from addon.core.history.rewriting import rewrite
 from addon.core.history.steps import last_step
-from addon.core.history.turns import HistoryTurn
 from addon.core.tools.tool_plan import ToolPlan, generation
-from addon.graft.evidence import Miss
 from addon.graft.exchange import STORE_FAILED, Abandoned, Exchange, Forward, Outcome, Paused, Reply
 from addon.graft.ledger import hits_of, take_answers
-from addon.graft.ledger_search import Hits
+from addon.graft.missed_turns import MissedTurns
 from addon.graft.owners import ByHand, Owners
 from addon.graft.prefixes import Prefixes
 from addon.graft.request_plan import model_in, plan_of, text_in, token_bytes
+from addon.graft.search_state import Hits
 from addon.graft.session_config import SessionConfig, SessionConfigs
 from addon.graft.true_turns import TrueTurns
 from addon.graft.waiting import being_run, open_calls, until_one_changes
@@ -52,16 +51,6 @@ _ASKERS = 256
 _NOTES = 1024
 """The most turns without calls that wait for a failed store."""
 
-_MISSES = 4096
-"""The most missed turns that are remembered, so that each is logged once."""
-
-_MISSED = {
-    Miss.AMBIGUOUS: "turns of the session that read the same mean different things",
-    Miss.PLAIN: "a turn without calls reads the same",
-    Miss.MARKS: "its ids or signatures are not those of the turn that reads the same",
-    Miss.ANSWERS: "its answers do not tell which of the turns that read the same it is",
-    Miss.CONTEXT: "what stands before it has changed, and its words alone may be a coincidence",
-}
 OnPending = Literal["pass", "wait", "block"]
 LookUp = Callable[[], Awaitable[Hits]]
 Hangup = Callable[[], Awaitable[object]]
@@ -105,7 +94,7 @@ class Grafter:
         self._unnamed = functools.lru_cache(_ASKERS)(Keys)
         self._warner = Warner()
         self._notes: deque[_Note] = deque()
-        self._misses: OrderedDict[tuple[str, bytes], None] = OrderedDict()
+        self._missed_turns = MissedTurns(metrics)
 
     async def session_config(self, session: str) -> SessionConfig | None:
         """The session's configuration; None if its traffic is not to be touched. Raises EXCHANGE_FAILED."""
@@ -346,21 +335,10 @@ class Grafter:
             request.body,
             request.history,
             config.placeholder,
-            functools.partial(self._missed, config, keys),
+            functools.partial(self._missed_turns.report, config.session, keys),
             turn_ids,
             self.true_turns,
         )
-
-    def _missed(self, config: SessionConfig, keys: Keys, turn: HistoryTurn, miss: Miss) -> None:
-        """Count and log a turn that was not found although its words are known: once, however often it is sent."""
-        key = config.session, keys.history(turn.key, turn.chain)
-        if key in self._misses:
-            return
-        self._misses[key] = None
-        if len(self._misses) > _MISSES:
-            self._misses.popitem(last=False)
-        self.metrics.ledger_miss(miss)
-        logger.info("session %s: a model turn stays as the client has it: %s", config.session, _MISSED[miss])
 
     async def _wait_for_running(
         self, config: SessionConfig, look_up: LookUp, request: Request, hits: Hits, hangup: Hangup

@@ -9,7 +9,8 @@ from addon.core.history.placeholder import Placeholder
 from addon.core.history.steps import given_answers
 from addon.core.history.turns import History, HistoryTurn
 from addon.graft.evidence import Miss
-from addon.graft.ledger_search import Hits, Known, Search
+from addon.graft.ledger_search import Search
+from addon.graft.search_state import Hits, Known
 from addon.graft.true_turns import TrueTurns
 from store.base import AlreadyAnswered, Store, UnknownCall
 from store.models import LedgerChanges

@@ -1,0 +1,40 @@
+"""Counts and logs the model turns that were not found although the session knows their words."""
+
+import logging
+from collections import OrderedDict
+
+from addon.core.history.keys import Keys
+from addon.core.history.turns import HistoryTurn
+from addon.graft.evidence import Miss
+from addon.metrics import Metrics
+
+logger = logging.getLogger("toolgraft")
+
+_REMEMBERED = 4096
+"""The most missed turns that are remembered, so that each is logged once."""
+
+_REASONS = {
+    Miss.AMBIGUOUS: "turns of the session that read the same mean different things",
+    Miss.PLAIN: "a turn without calls reads the same",
+    Miss.MARKS: "its ids or signatures are not those of the turn that reads the same",
+    Miss.ANSWERS: "its answers do not tell which of the turns that read the same it is",
+    Miss.CONTEXT: "what stands before it has changed, and its words alone may be a coincidence",
+}
+
+
+class MissedTurns:
+    """Each turn is counted and logged once, however often it is sent."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+        self._reported: OrderedDict[tuple[str, bytes], None] = OrderedDict()
+
+    def report(self, session: str, keys: Keys, turn: HistoryTurn, miss: Miss) -> None:
+        key = session, keys.history(turn.key, turn.chain)
+        if key in self._reported:
+            return
+        self._reported[key] = None
+        if len(self._reported) > _REMEMBERED:
+            self._reported.popitem(last=False)
+        self._metrics.ledger_miss(miss)
+        logger.info("session %s: a model turn stays as the client has it: %s", session, _REASONS[miss])

@@ -1,0 +1,158 @@
+"""What one search of the ledger has found so far, and its questions to the store."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from addon.core.history.keys import Keys
+from addon.core.history.placeholder import Placeholder
+from addon.core.history.steps import TrueTurn
+from addon.core.history.turns import HistoryTurn
+from addon.graft.evidence import Miss, Place, Verdict
+from addon.graft.true_turns import TrueTurns
+from store.base import Store
+from store.models import LedgerChanges, LedgerMatches
+
+Hits = dict[int, tuple[TrueTurn, ...]]
+"""True turns by the index of their turn in the history."""
+
+
+class Known(NamedTuple):
+    """What a turn stands for under a root or chat, and the turns and keys (besides its own words' key) that this
+    depends on. For a turn that the client names, `under` is its id."""
+
+    under: bytes
+    true: tuple[TrueTurn, ...]
+    turn_ids: frozenset[str] = frozenset()
+    keys: frozenset[bytes] = frozenset()
+
+    def holds(self, turn: HistoryTurn, touched: LedgerChanges) -> bool:
+        return (
+            turn.key not in touched.keys
+            and self.turn_ids.isdisjoint(touched.turn_ids)
+            and self.keys.isdisjoint(touched.keys)
+        )
+
+
+class Asked(NamedTuple):
+    """The keys of a turn that is known by its words. `windows`: the key with all turns before it that the client still
+    sends, and the key with the one turn before it. `own`: of its own words, b"" if they are too few to prove
+    anything."""
+
+    history: bytes
+    whole: bytes
+    windows: tuple[bytes, bytes]
+    own: bytes
+
+    @property
+    def all(self) -> list[bytes]:
+        return [key for key in (self.history, self.whole, *self.windows, self.own) if key]
+
+    @property
+    def window(self) -> bytes:
+        return self.windows[0]
+
+
+class SearchState:
+    """The unknown turns of a history, and what is found of them. `hits`: the known turns. `turn_ids`: the ids of those
+    that whoever keeps the history knows. `revision`: the ledger's. `open`: the turns that are not found yet, although
+    their words are known. `bare`: those that are bare placeholders."""
+
+    def __init__(
+        self,
+        store: Store,
+        session: str,
+        keys: Keys,
+        body: bytes,
+        turns: Sequence[HistoryTurn],
+        placeholder: Placeholder,
+        hits: Hits,
+        turn_ids: Mapping[int, str],
+        true_turns: TrueTurns,
+        revision: int | None,
+    ) -> None:
+        self.store = store
+        self.session = session
+        self.keys = keys
+        self.body = body
+        self.turns = turns
+        self.placeholder = placeholder
+        self.hits = hits
+        self.turn_ids = turn_ids
+        self.true_turns = true_turns
+        self.revision = revision
+        self.misses: dict[int, Miss] = {}
+        self.found = LedgerMatches()
+        self.asked: set[bytes] = set()
+        self.known: dict[int, Known] = {}
+        self.unsure: list[int] = []
+        self.places: dict[int, Place] = {}
+        self.open: list[int] = []
+        self.bare: list[int] = []
+        self.asked_for: dict[int, Asked] = {}
+
+    def remember(self, wanted: Sequence[int]) -> int:
+        """Store the findings in the turns. Returns how many turns from the beginning are now known."""
+        nothing = Known(self.keys.chat, ())
+        unsure = set(self.unsure)
+        for index in wanted:
+            self.turns[index].memo = None if index in unsure else self.known.get(index, nothing)
+        return min(unsure, default=len(self.turns))
+
+    def used_ids(self) -> set[str]:
+        return {true.turn_id for here in self.hits.values() for true in here}
+
+    async def ask(self, asked: Sequence[bytes]) -> None:
+        fresh = [key for key in dict.fromkeys(asked) if key not in self.asked]
+        if not fresh:
+            return
+        self.asked.update(fresh)
+        more = await self.store.look_up(self.session, keys=fresh)
+        self.found.by_key |= more.by_key
+        self.found.turns |= more.turns
+        self.found.calls |= more.calls
+        self.found.crowded |= more.crowded
+        self.found.plain |= more.plain
+
+    def _with_certain_chain(self, verdict: Verdict) -> tuple[TrueTurn, ...]:
+        """The true turns of a verdict. The chain of an entry tells what stood before the turn in this chat only if all
+        entries that fit have the same one: the others may be this chat's."""
+        true = verdict.true
+        if len(true) != 1 or not true[0].chain:
+            return true
+        entries = [self.found.turns[turn_id] for turn_id in {true[0].turn_id, *verdict.alike}]
+        chains = {
+            self.keys.mask_chain(entry.turn_id.encode(), entry.chain) if entry.chain and not entry.bound else b""
+            for entry in entries
+        }
+        return true if len(chains) == 1 else (true[0].without_chain(),)
+
+    def settle(
+        self,
+        index: int,
+        verdict: Verdict,
+        under: bytes,
+        *,
+        turn_ids: Sequence[str] = (),
+        keys: Sequence[bytes] = (),
+    ) -> None:
+        """Record the verdict on a turn."""
+        place, found = self.places[index], self.found
+        if verdict.true:
+            if verdict.alike:
+                verdict = verdict._replace(true=self._with_certain_chain(verdict))
+            self.hits[index] = verdict.true
+        if verdict.miss is not None:
+            self.misses[index] = verdict.miss
+        else:
+            self.misses.pop(index, None)
+        if not verdict.lasts:
+            self.unsure.append(index)
+        on = frozenset([*keys, *place.marks.values()])
+        ids = {turn_id for key in on for turn_id in found.by_key.get(key, ())}
+        ids.update(turn_ids, [true.turn_id for true in verdict.true])
+        self.known[index] = Known(under, verdict.true, frozenset(ids), on)
+
+
+def both(verdict: Verdict, other: Verdict) -> Verdict:
+    """A verdict whose entries must mean the same as those of another one."""
+    return verdict._replace(alike=(*verdict.alike, *other.alike)) if other.true else other
