@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import httpx2
 import pytest
 
-from addon.core.framing.documents import Document, encode
+from addon.core.framing.documents import Document, decode, encode, replace_invalid_text
 from addon.graft.exchange import Forward
 from addon.loop import pauses
 from addon.loop.runner import Head, Runner
@@ -22,6 +22,8 @@ from tests.loop.conftest import Proxy, Watcher, Wire
 
 _ROUNDS = 3
 _URL = "http://gemini.test"
+_NAMED = ("interaction.created", "interaction.completed")
+"""The events that name an interaction."""
 _HEADERS = [(b"content-type", b"application/json")]
 
 
@@ -35,6 +37,7 @@ class Rounds:
     def __init__(self, shape: Shape, rng: random.Random) -> None:
         self.shape = shape
         self.bodies: list[bytes] = []
+        self.answers: list[bytes] = []  # with good characters only
         self._seed = rng.random()
         self._calls_end = rng.choice((1, 2, 2, 3, 9))
 
@@ -46,6 +49,8 @@ class Rounds:
             data = wrong_answer(self.shape, rng, calls=calls)
         else:
             data = body_of(self.shape, answer_of(self.shape, rng, calls=calls))
+
+        self.answers.append(replace_invalid_text(data))
 
         async def body() -> AsyncIterator[bytes]:
             for piece in pieces(data, rng):
@@ -101,7 +106,9 @@ class Loops:
         check_hidden(out, shape.kind)
         if status not in (200, 502, 503):
             raise Failure(f"a loop was answered {status}: {out[-400:]!r}")
-        if status == 200 and shape.kind in ("gemini", "wrapped", "chat"):
+        if status == 200 and shape.kind == "interaction":
+            await self._check_next_interaction(shape, body, out, upstream)
+        elif status == 200:
             await self._check_next(shape, body, out)
         await self.proxy.store.delete_session(self._session)
         return b"".join(upstream.bodies)
@@ -118,7 +125,7 @@ class Loops:
     async def _check_next(self, shape: Shape, body: Document, out: bytes) -> None:
         """The client continues with the answer as it has read it: its calls and their results go upstream."""
         content, turns = _content(shape, out), (await self.proxy.store.turns(self._session)).items
-        if content is None or len(turns) != 1 or _text(content["parts"]) != _text(turns[0].visible):
+        if content is None or len(turns) != 1:
             return
         calls = (await self.proxy.store.calls(session=self._session)).items
         forward = await self._forward(shape, _continued(shape, body, content))
@@ -126,6 +133,20 @@ class Loops:
         sent = sum(map(forward.body.count, (b'"functionResponse"', b'"tool_call_id"', b" returned {")))
         if sent < sum(call.status in (Status.DONE, Status.FAILED) for call in calls):
             raise Failure(f"of {len(calls)} calls the next request has {sent}: {out!r} then {forward.body!r}")
+
+    async def _check_next_interaction(self, shape: Shape, body: Document, out: bytes, upstream: Rounds) -> None:
+        """The client names the interaction: the service, which has it, gets the results that it was not given yet."""
+        if (read := _interaction(shape, out)) is None or len((await self.proxy.store.turns(self._session)).items) != 1:
+            return
+        names, own = read
+        calls = (await self.proxy.store.calls(session=self._session)).items
+        for name in names:
+            words = {"type": "user_input", "content": [{"type": "text", "text": "more"}]}
+            more = {**body, "previous_interaction_id": name, "input": [*own, words]}
+            forward = await self._forward(shape, more)
+            sent = _results_known(forward.body, upstream)
+            if sent < sum(call.status in (Status.DONE, Status.FAILED) for call in calls) + len(own):
+                raise Failure(f"of {len(calls)} calls the service knows {sent} results: {out!r} then {forward.body!r}")
 
 
 def _asked(shape: Shape, text: str) -> Document:
@@ -167,6 +188,40 @@ def _content(shape: Shape, out: bytes) -> Document | None:
         return {"role": "model", "parts": parts} if ended and _text(parts) else None
     except (LookupError, TypeError, ValueError, AttributeError):
         return None
+
+
+def _interaction(shape: Shape, out: bytes) -> tuple[set[str], list[Document]] | None:
+    """The names of an interaction that the client may continue, and its results for the calls that it was shown. None
+    if the answer has no end."""
+    events = [line.removeprefix(b"data:") for line in out.splitlines() if line.startswith(b"data: {")]
+    try:
+        documents = [json.loads(one) for one in (events if shape.framing is Framing.SSE else [out])]
+        if shape.framing is Framing.SSE:
+            found = [one["interaction"] for one in documents if one["event_type"] in _NAMED]
+            steps = [one["step"] for one in documents if one["event_type"] == "step.start"]
+            if documents[-1]["event_type"] != "interaction.completed":
+                return None
+        else:
+            found, steps = documents, documents[0]["steps"]
+        calls = [one for one in steps if one["type"] == "function_call"]
+        if found[-1]["status"] not in ("completed", "requires_action"):
+            return None
+        names = {name for one in found if isinstance(name := one["id"], str) and name}
+        return names, [{"type": "function_result", "call_id": one["id"], "result": {}} for one in calls]
+    except (LookupError, TypeError, ValueError, AttributeError):
+        return None
+
+
+def _results_known(body: bytes, upstream: Rounds) -> int:
+    """How many results a request and the interactions before it hold."""
+    results, name = body.count(b'"function_result"'), decode(body).get("previous_interaction_id")
+    while name:
+        number = next((n for n, one in enumerate(upstream.answers) if encode(name) in one), None)
+        if number is None:
+            break
+        before = upstream.bodies[number]
+        results, name = results + before.count(b'"function_result"'), decode(before).get("previous_interaction_id")
+    return results
 
 
 def _text(parts: list[Document]) -> str | None:
