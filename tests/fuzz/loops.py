@@ -214,14 +214,14 @@ def _interaction(shape: Shape, out: bytes) -> tuple[set[str], list[Document]] | 
 
 def _results_known(body: bytes, upstream: Rounds) -> int:
     """How many results a request and the interactions before it hold."""
-    results, name = body.count(b'"function_result"'), decode(body).get("previous_interaction_id")
-    while name:
-        number = next((n for n, one in enumerate(upstream.answers) if encode(name) in one), None)
-        if number is None:
-            break
-        before = upstream.bodies[number]
-        results, name = results + before.count(b'"function_result"'), decode(before).get("previous_interaction_id")
-    return results
+    results, rounds = 0, list(zip(upstream.bodies, upstream.answers, strict=True))
+    while True:
+        results, name = results + body.count(b'"function_result"'), decode(body).get("previous_interaction_id")
+        while name and rounds and encode(name) not in rounds[-1][1]:
+            rounds.pop()
+        if not name or not rounds:
+            return results
+        body, _ = rounds.pop()
 
 
 def _text(parts: list[Document]) -> str | None:
