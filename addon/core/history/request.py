@@ -17,7 +17,7 @@ from addon.core.history.turns import History
 _LAST = 64
 
 Piece = tuple[int, int] | bytes
-"""A piece of a rewritten `contents` array: a span of unchanged Contents in the body, or the JSON of one new Content."""
+"""A piece of a rewritten `contents` array: a span of unchanged Contents in the body, or the JSON of new Contents."""
 
 
 class Prefix(NamedTuple):
@@ -84,10 +84,11 @@ class Request(NamedTuple):
             return known
         hasher = xxhash.xxh3_128() if known is None else known.hasher.copy()
         hasher.update(memoryview(self.body)[known.end if known else 0 : end])
-        holds = functools.reduce(lambda bits, turn: bits | turn.holds, turns, 0) if self.history.holds else 0
+        new = turns[len(known.history.turns) - 1 if known else 0 :]  # the last one may have continued
+        holds = functools.reduce(lambda bits, turn: bits | turn.holds, new, known.history.holds if known else 0)
         history = History(turns, end, holds)
         history.inherit(self.history, len(turns))
-        for turn in turns[len(known.history.turns) - 1 if known else 0 :]:  # the last one may have continued
+        for turn in new:
             turn.forget_text()
         tail = self.body[max(0, end - _LAST) : end]
         return Prefix(hasher, hasher.digest(), tail, end, self.start, self.outer_names, self.members[: at + 1], history)

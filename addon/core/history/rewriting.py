@@ -9,7 +9,7 @@ A history remembers what its beginning was written as, so a longer history with 
 """
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from addon.core.framing.documents import Document, encode, get, parts_of
@@ -87,6 +87,21 @@ def rewrite(
     return writer.out if writer.changed else None
 
 
+def _joined(pieces: Sequence[Piece]) -> Iterator[Piece]:
+    """The same with fewer pieces: new Contents that follow each other are one."""
+    run: list[bytes] = []
+    for piece in pieces:
+        if isinstance(piece, bytes):
+            run.append(piece)
+            continue
+        if run:
+            yield b",".join(run)
+            run = []
+        yield piece
+    if run:
+        yield b",".join(run)
+
+
 def _last_model_turn(history: History) -> int:
     """The index of the last model turn, which may continue in the next request; 0 if there is none."""
     turns = history.turns
@@ -132,9 +147,10 @@ class _Writer:
         if hits is None or self.depends_on >= end:
             return known
         count, size = (len(known.pieces), known.size) if known else (0, 0)
-        size += sum(_PIECE + (len(piece) if isinstance(piece, bytes) else 0) for piece in self.out[count:])
+        pieces = [*self.out[:count], *_joined(self.out[count:])]  # the last known one may have become longer
+        size += sum(_PIECE + (len(piece) if isinstance(piece, bytes) else 0) for piece in pieces[count:])
         expanded = frozenset(self.expanded)
-        return Beginning(end, self.rules, hits, tuple(self.out), self.untouched, self.changed, expanded, size)
+        return Beginning(end, self.rules, hits, pieces, self.untouched, self.changed, expanded, size)
 
     def _hits_before(self, end: int) -> dict[int, Sequence[TrueTurn]] | None:
         """The hits before a turn; None if one of them is written in its own way because it is the last step."""
