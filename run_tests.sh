@@ -1,6 +1,6 @@
 #!/bin/sh
 # Everything that must hold: lint, format, types, architecture, tests; stops at the first that fails.
-# --checks: without the tests. --long: what takes longer instead: simulations, fuzzing, a soak, kills and power failures.
+# --checks: without the tests. --long: what takes longer instead: simulations, fuzzing, examples, a soak, kills, power failures.
 # With other arguments it runs pytest alone, and they go to it: ./run_tests.sh tests/core -k sse
 set -eu
 root=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd -P)
@@ -30,6 +30,7 @@ if [ "${1-}" = --long ]; then
     step bounded 600 python -m tests.simulation --chats 300
     # Always the same seed, and on a fast machine no further: no change fails by a chance that has nothing to do with it.
     step bounded 600 python -m tests.fuzz --seconds 60 --seed 1 --max-tries 20000
+    step bounded 900 python -m pytest -m "hypothesis and not e2e" --ignore tests/e2e --hypothesis-profile long --hypothesis-seed 1
     step bounded 400 python -m tests.soak --seconds 60 --quiet
     step bounded 1500 python -m tests.crash --kills 60 --quiet
     step bounded 800 python -m tests.crash --kills 20 --power --quiet

@@ -6,6 +6,11 @@ import shutil
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("quick", max_examples=40, deadline=None, database=None)
+settings.register_profile("long", max_examples=500, deadline=None, database=None)
+settings.load_profile("quick")
 
 MEMORY_DISK = Path("/dev/shm")
 ROOM = 2 * 1024**3

@@ -5,7 +5,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from addon.core.live_frames import Frame, LiveActions
@@ -110,7 +110,6 @@ class Service:
 
 
 @pytest.mark.parametrize("model", [SETUP["setup"]["model"], ASYNC])
-@settings(max_examples=200, deadline=None)
 @given(steps=STEPS)
 def test_however_frames_and_answers_come_nothing_is_lost_reordered_leaked_or_answered_twice(
     model: str,
@@ -146,7 +145,6 @@ DOCUMENTS = st.recursive(
 )
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.lists(st.tuples(st.booleans(), DOCUMENTS), max_size=6))
 def test_no_document_is_too_odd(documents: list[tuple[bool, Any]]) -> None:
     made = live(strips=False)

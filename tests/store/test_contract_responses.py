@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from store.base import ConversationMoved, Store, StoreError, StoreUnavailable, UnknownResponse, run_now
@@ -503,7 +503,6 @@ async def outcome(store: Store, clock: Clock, step: tuple[Any, ...]) -> list[obj
     return observed
 
 
-@settings(max_examples=50, deadline=None)
 @given(steps=STEPS)
 def test_all_backends_give_the_same_results_for_any_operations(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[Any, ...]]

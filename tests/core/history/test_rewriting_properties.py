@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from addon.core.framing.documents import Document, decode, encode
@@ -146,26 +146,22 @@ def check_order(contents: Sequence[Document]) -> None:
             assert all("functionResponse" in part for part in first), "text before a functionResponse"
 
 
-@settings(max_examples=150, deadline=None)
 @given(chats())
 def test_the_result_keeps_geminis_order(chat: Chat) -> None:
     check_order(decode(chat.rewritten(body_of(chat)))["contents"])
 
 
-@settings(max_examples=150, deadline=None)
 @given(chats())
 def test_rewriting_twice_is_the_same_as_once(chat: Chat) -> None:
     once = chat.rewritten(body_of(chat))
     assert decode(chat.rewritten(once)) == decode(once)
 
 
-@settings(max_examples=60, deadline=None)
 @given(chats())
 def test_the_same_history_gives_the_same_bytes_every_time(chat: Chat) -> None:
     assert chat.rewritten(body_of(chat)) == chat.rewritten(body_of(chat))
 
 
-@settings(max_examples=60, deadline=None)
 @given(chats())
 def test_turns_that_need_no_change_keep_their_bytes(chat: Chat) -> None:
     body = body_of(chat)
@@ -178,7 +174,6 @@ def test_turns_that_need_no_change_keep_their_bytes(chat: Chat) -> None:
             assert body[turn.spans[0][0] : turn.spans[-1][1]] in out
 
 
-@settings(max_examples=60, deadline=None)
 @given(chats())
 def test_every_expanded_step_occurs_once_with_its_signature(chat: Chat) -> None:
     contents = decode(chat.rewritten(body_of(chat)))["contents"]
@@ -191,7 +186,6 @@ def test_every_expanded_step_occurs_once_with_its_signature(chat: Chat) -> None:
                 assert same[0]["thoughtSignature"] == part["thoughtSignature"]
 
 
-@settings(max_examples=150, deadline=None)
 @given(chats(), st.data())
 def test_a_history_that_grows_is_written_as_if_all_of_it_were_new(chat: Chat, data: st.DataObject) -> None:
     known: list[Prefix] = []

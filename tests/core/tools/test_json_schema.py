@@ -7,7 +7,7 @@ import itertools
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from addon.core.tools.json_schema import fit_schema
@@ -196,7 +196,6 @@ _json: st.SearchStrategy[Any] = st.recursive(
 )
 
 
-@settings(max_examples=50)
 @given(st.dictionaries(st.sampled_from(["$ref", "$defs", "properties", "required", "anyOf", "items"]), _json))
 def test_no_document_breaks_it(schema: dict[str, Any]) -> None:
     before = copy.deepcopy(schema)

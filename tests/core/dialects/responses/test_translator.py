@@ -6,7 +6,7 @@ import copy
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from addon.core.dialects.responses import Translator, function_tools, read_request, sse
@@ -388,7 +388,6 @@ PARTS = st.lists(
 )
 
 
-@settings(max_examples=60)
 @given(parts=PARTS, shows=st.booleans(), data=st.data())
 def test_however_an_answer_is_cut_into_events_the_response_is_the_same(
     parts: list[dict[str, Any]], shows: bool, data: st.DataObject
