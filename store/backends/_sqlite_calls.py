@@ -8,7 +8,8 @@ from store.backends import _records as records
 from store.backends import _rules as rules
 from store.backends import _states as states
 from store.backends._clocks import Now
-from store.backends._sqlite_base import SqliteBase, Transaction, marks_for
+from store.backends._sqlite_base import SqliteBase
+from store.backends._sqlite_transaction import Transaction, marks_for
 from store.base import UnknownCall
 from store.models import Call, Page, Status
 

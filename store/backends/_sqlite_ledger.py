@@ -8,9 +8,9 @@ from store.backends import _records as records
 from store.backends import _rules as rules
 from store.backends import _sqlite_notes as notes
 from store.backends import _states as states
-from store.backends._sqlite_base import Transaction, batches
 from store.backends._sqlite_noting import SqliteNoting
 from store.backends._sqlite_retries import note_request
+from store.backends._sqlite_transaction import Transaction, batches
 from store.base import MATCHES
 from store.models import Call, LedgerChanges, LedgerMatches, Page, Turn
 

@@ -9,7 +9,8 @@ import logging
 from collections.abc import Collection, Sequence
 
 from store.backends._note_log import PendingNote
-from store.backends._sqlite_base import SqliteBase, Transaction
+from store.backends._sqlite_base import SqliteBase
+from store.backends._sqlite_transaction import Transaction
 from store.base import BATCH, StoreUnavailable
 
 logger = logging.getLogger(__name__)

@@ -7,8 +7,8 @@ import pydantic_core
 from store.backends import _records as records
 from store.backends import _rules as rules
 from store.backends import _states as states
-from store.backends._sqlite_base import Transaction
 from store.backends._sqlite_calls import SqliteCalls, put_call
+from store.backends._sqlite_transaction import Transaction
 from store.models import Call, Document, Turn
 
 BY_KEY = """

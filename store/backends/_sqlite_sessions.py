@@ -4,7 +4,8 @@ from typing import Any
 
 from store.backends import _records as records
 from store.backends import _rules as rules
-from store.backends._sqlite_base import SqliteBase, Transaction
+from store.backends._sqlite_base import SqliteBase
+from store.backends._sqlite_transaction import Transaction
 from store.base import StoreUnavailable
 from store.models import CachedTools, Page, Policy, Session, Snapshot, Toolset
 

@@ -10,11 +10,11 @@ import pydantic_core
 
 from store.backends import _rules as rules
 from store.backends._patience import all_patient
-from store.backends._sqlite_base import Transaction, marks_for, note_time
 from store.backends._sqlite_ledger import SqliteLedger
 from store.backends._sqlite_responses import SqliteResponses
 from store.backends._sqlite_retries import SqliteRetries
 from store.backends._sqlite_sessions import SqliteSessions
+from store.backends._sqlite_transaction import Transaction, marks_for, note_time
 from store.base import BATCH, Store
 from store.models import Document, Event
 

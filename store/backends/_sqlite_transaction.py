@@ -1,0 +1,134 @@
+"""Transactions of the SQLite backend, which write events and notes along."""
+
+import contextlib
+import itertools
+import sqlite3
+from collections.abc import Collection, Iterator
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from store.backends import _sqlite_notes as notes
+from store.backends import _sqlite_schema as schema
+from store.backends._clocks import ClockNote, Now
+from store.backends._note_log import NoteLog
+from store.models import Call
+
+if TYPE_CHECKING:
+    from store.backends._sqlite_base import SqliteBase
+
+PAGES = 4
+"""About the number of pages that a small write adds to the log."""
+
+
+class Transaction:
+    """An atomic write, with its events, and with the notes that are not in the database yet: they are visible in the
+    transaction, and no later write survives without them. Waiters are woken after the commit.
+
+    Raises StoreUnavailable or StoreBusy for errors of SQLite. A `return` inside commits, any exception rolls back.
+    """
+
+    __slots__ = (
+        "_ledger_writes",
+        "_store",
+        "_with_notes",
+        "_written_notes",
+        "calls",
+        "changed",
+        "db",
+        "events",
+        "now",
+        "size",
+    )
+
+    def __init__(self, store: "SqliteBase", *, with_notes: bool = True) -> None:
+        store._check_writable()
+        self._store = store
+        self._with_notes = with_notes
+        self._written_notes: NoteLog | None = None
+        self.db = store._connection
+        self.now = store.clock()
+        self.events: list[tuple[int, str, str, str, float]] = []
+        self.size = 0  # bytes of large records that are not in events
+        self.calls: list[Call] = []  # the written calls
+        self.changed: list[str] = []  # sessions with deleted calls or changed tools
+        self._ledger_writes: list[tuple[str, Collection[str], Collection[bytes]]] = []
+
+    @property
+    def times(self) -> Now:
+        return Now(self.now, self._store._clocks.steady())
+
+    def record(self, session: str, kind: str, data: str) -> None:
+        """An event of this transaction; `data` is JSON."""
+        number = self._store._last_event + len(self.events) + 1
+        self.events.append((number, session, kind, data, self.now))
+
+    def touch(self, session: str, turn_ids: Collection[str], keys: Collection[bytes] = ()) -> None:
+        """The transaction concerns these turns and keys of the session's ledger."""
+        self._ledger_writes.append((session, turn_ids, keys))
+
+    def __enter__(self) -> Self:
+        if self._store._checkpoints:
+            self._store._checkpoints.begins()
+        self._begin()
+        if self._with_notes and (log := self._store._notes) and log.notes:
+            try:
+                self.write_notes(log)
+            except sqlite3.Error:  # notes are retried on their own, and must not prevent other writes
+                self._written_notes = None
+                self._roll_back()
+                self._begin()
+        return self
+
+    def write_notes(self, log: NoteLog) -> None:
+        """Write all notes that are not in the database yet."""
+        self._written_notes = log
+        for note in log.notes:
+            notes.save(self.db, note)
+        self.size += len(log.notes) * PAGES * schema.PAGE_SIZE
+
+    def _begin(self) -> None:
+        try:
+            self.db.execute("BEGIN IMMEDIATE")
+        except sqlite3.Error as error:
+            self._store._fail(error)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            self._roll_back()
+            if isinstance(error, sqlite3.Error):
+                self._store._fail(error)
+            return
+        try:
+            if self.events:
+                self.db.executemany("INSERT INTO event VALUES (?, ?, ?, ?, ?)", self.events)
+            self.db.execute("COMMIT")
+        except sqlite3.Error as failure:
+            self._roll_back()
+            self._store._fail(failure)
+        if self._written_notes:
+            self._written_notes.clear()
+        for session, turn_ids, keys in self._ledger_writes:
+            self._store._note(session, turn_ids, keys)
+        self._store._after_commit(self)
+
+    def _roll_back(self) -> None:
+        with contextlib.suppress(sqlite3.Error):  # SQLite may have rolled back already
+            self.db.execute("ROLLBACK")
+
+
+def note_time(tx: Transaction, note: ClockNote) -> None:
+    tx.db.execute("INSERT OR REPLACE INTO meta VALUES ('clock', ?)", (note.text(),))
+
+
+def marks_for(values: Collection[str]) -> str:
+    return ",".join("?" * len(values))
+
+
+def batches[T](values: Collection[T]) -> Iterator[tuple[str, list[T]]]:
+    """Values for `IN (marks)`, in batches of a size that SQLite allows. Each batch is padded to a power of two with its
+    last value: few different statements stay prepared."""
+    for batch in itertools.batched(values, 4096, strict=False):
+        size = 1 << (len(batch) - 1).bit_length()
+        yield ",".join("?" * size), [*batch, *[batch[-1]] * (size - len(batch))]
