@@ -40,7 +40,7 @@ def set_tools(
 
 @app.command("show")
 def show_tools(session: options.Session = "default", url: options.Url = None, as_json: options.Json = False) -> None:
-    """Show the session's tools, including those of the proxy's tool files and MCP servers."""
+    """Show the session's tools, including those of the proxy's tools files and MCP servers."""
     from addon.cli.api import Api
 
     with Api(url) as api:
@@ -55,7 +55,7 @@ def show_tools(session: options.Session = "default", url: options.Url = None, as
 
 @app.command("clear")
 def clear_tools(session: options.Session = "default", url: options.Url = None, as_json: options.Json = False) -> None:
-    """Remove the session's own tools. Those of the proxy's tool files and MCP servers stay."""
+    """Remove the session's own tools. Those of the proxy's tools files and MCP servers stay."""
     from addon.cli.api import Api
 
     with Api(url) as api:

@@ -10,7 +10,7 @@ from addon.hooks.runtime import Runtime
 
 
 def addresses(servers: Iterable[Any]) -> dict[str, Any]:
-    """The URLs of the open regular and reverse ports, as clients on this machine write them."""
+    """The URLs of the open regular and reverse proxies, as clients on this machine write them."""
     found: dict[str, list[str]] = {"regular": [], "reverse": []}
     for server in servers:
         kind = {RegularMode: "regular", ReverseMode: "reverse"}.get(type(server.mode))

@@ -98,7 +98,7 @@ class Routing:
             choose_destination[flow] = self.redirected_request
         mode = flow.client_conn.proxy_mode
         prefixed: str | None = None
-        claimed: str | None = None  # the Host that a client of a reverse port sent
+        claimed: str | None = None  # the Host that a client of the reverse proxy sent
         if isinstance(mode, ReverseMode):
             prefixed = _remove_prefix(request)
             target = match_path(request.method, request.path)
@@ -138,7 +138,7 @@ class Routing:
     def _refusal_reason(
         self, request: http.Request, target: Target | None, claimed: str | None, present: set[bytes], settings: Settings
     ) -> str | None:
-        """Why the request is refused, or None. A reverse port guards every path of its server: that server receives a
+        """Why the request is refused, or None. A reverse proxy guards every path of its server: that server receives a
         Host other than the client's, and cannot guard itself."""
         if claimed is not None:
             if not host_allowed(claimed, settings.allow_hosts):

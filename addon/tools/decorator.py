@@ -1,4 +1,4 @@
-"""The decorator `@tool`, for functions of tool files. They import it, so nothing heavy is imported here."""
+"""The decorator `@tool`, for functions of tools files. They import it, so nothing heavy is imported here."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Shared by tests of tool sources: bounded waiting, a source of fixed tools, and tool files."""
+"""Shared by tests of tool sources: bounded waiting, a source of fixed tools, and tools files."""
 
 import asyncio
 import textwrap
