@@ -29,7 +29,9 @@ pytestmark = pytest.mark.filterwarnings("ignore::pyparsing.warnings.PyparsingDep
 ROOT = Path(__file__).parents[2]
 ENTRY = ROOT / "addon" / "entry.py"
 
-NUMBERS = ("", " ", "x", "-1", "1e999", "nan", "inf", "-inf", "1,5", "0x10", "1" * 5000)
+NUMBERS = ("", "x", "-1", "1e999", "nan")
+ODD_NUMBERS = (*NUMBERS, " ", "inf", "-inf", "1,5", "0x10", "1" * 5000)
+"""For one option of each kind of number."""
 WORDS = ("", "x", "AUTO", "on off", "1", "\x00", "ä")
 PATHS = ("", "\x00", "/nonexistent/\x1b[31m", "/dev/null/x")
 WRONG: dict[str, tuple[str, ...]] = {
@@ -37,12 +39,12 @@ WRONG: dict[str, tuple[str, ...]] = {
     "client_tools": WORDS,
     "delivery": WORDS,
     "on_pending": WORDS,
-    "pending_timeout": (*NUMBERS, "3601"),
+    "pending_timeout": (*ODD_NUMBERS, "3601"),
     "placeholder": ("", "done", "{turn_id}", "{turn_id}{turn_id} done", "{names} done", "{x} {turn_id}", "{turn_id"),
     "tools": PATHS,
     "mcp": PATHS,
     "mcp_pin": WORDS,
-    "max_rounds": (*NUMBERS, "0", "101", "1.5"),
+    "max_rounds": (*ODD_NUMBERS, "0", "101", "1.5"),
     "parallel": (*NUMBERS, "0", "65", "1.5"),
     "max_calls": (*NUMBERS, "0", "10001"),
     "max_args": (*NUMBERS, "1023"),
@@ -77,7 +79,7 @@ WRONG: dict[str, tuple[str, ...]] = {
     "max_connections": (*NUMBERS, "0", "7", "8.5"),
     "max_headers": (*NUMBERS, "1023", "64K"),
     "header_timeout": (*NUMBERS, "0", "3601"),
-    "max_body": (*NUMBERS, "1023"),
+    "max_body": (*ODD_NUMBERS, "1023"),
     "record": ("/", "/nonexistent/x", "\x00", "x" * 300),
 }  # fmt: skip
 
@@ -177,7 +179,7 @@ async def test_an_option_that_is_given_twice_is_refused_and_its_values_are_not_s
 
 @pytest.mark.parametrize("name", NAMES)
 async def test_structures_in_the_configuration_file_are_refused(name: str, load: Load) -> None:
-    for value in ({"a": 1}, [["a"]], [{"a": "b"}], [None]):
+    for value in ({"a": 1}, [["a"]], [{"a": "b"}], [None]) if name in ("session", "redirect") else ([{"a": "b"}],):
         assert f"graft_{name}" in await load(**{f"graft_{name}": value}).sentence()
 
 

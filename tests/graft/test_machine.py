@@ -170,7 +170,7 @@ async def test_a_loop_is_the_same_whole_byte_by_byte_and_cut_anywhere(
 
     expected = run(lambda data: [data])
     assert run(one_by_one) == expected
-    for at in range(len(body_of(TARGETS[form], STEP))):
+    for at in range([*TARGETS].index(form) % 3, len(body_of(TARGETS[form], STEP)), 3):
         assert run(partial(halves, at)) == expected, at
 
 

@@ -28,21 +28,19 @@ def tally(found: Mapping[Kind, Tally], **wanted: str) -> Tally:
 
 
 async def test_no_chat_gets_the_calls_of_another() -> None:
-    found: defaultdict[Kind, Tally] = defaultdict(Tally)
-    for seed in (1, 2, 3):
-        world = await simulated(seed, CHATS, STEPS)
-        assert world.wrong == []
-        for kind, one in world.tallies.items():
-            found[kind] += one
-    assert tally(found).hits > 1500
+    """One session; the long run has more of them."""
+    world = await simulated(1, CHATS, STEPS)
+    assert world.wrong == []
+    found = defaultdict(Tally, world.tallies)
+    assert tally(found).hits > 500
     for kind, one in found.items():
         words, told_by, history = kind
         if told_by == "signatures" or (words == "realistic" and history == "intact"):
             assert one.rate <= 0.01, kind
         elif words == "realistic":
             assert one.rate <= 0.05, kind
-    assert found["realistic", "", "cut"].hits > 100
-    assert found["realistic", "", "edited"].hits > 50
+    assert found["realistic", "", "cut"].hits > 30
+    assert found["realistic", "", "edited"].hits > 15
 
 
 async def test_chats_of_few_words_alone(tmp_path: Path) -> None:
