@@ -39,7 +39,6 @@ _CHOOSY = {"x-graft-session", "If-Match", "If-None-Match"}
 _QUIET = hypothesis.settings(
     database=None,
     deadline=None,
-    max_examples=100,
     phases=[hypothesis.Phase.generate],
     suppress_health_check=list(hypothesis.HealthCheck),
     print_blob=False,
@@ -214,7 +213,7 @@ def fuzzed_control(seed: int, seconds: float = 0, tries: int = 0) -> tuple[int, 
                 runner.run(target.seed())
 
                 @hypothesis.seed(f"{seed} {number}")
-                @hypothesis.settings(_QUIET)
+                @hypothesis.settings(_QUIET, max_examples=tries or 100)
                 @hypothesis.given(cases, st.integers(0, 2**32))
                 def round_of_tries(case: Case[Any], choices: int) -> None:
                     runner.run(target.run(case, random.Random(choices)))
