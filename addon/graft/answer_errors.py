@@ -54,6 +54,7 @@ class AnswerErrors:
         neither case does the client get an unknown call: its turn is not found again, and nothing else is lost. A
         service that keeps the answer would refuse all that follows it, because nobody could answer its calls."""
         state = self._state
+        state.has_unsaved = True
         state.journal.forget_ended()
         has_calls = bool(state.journal.steps) or any(one.captured for one in state.reading.candidates)
         if state.settings.on_store_error == "pass" and not (has_calls and state.wire.keeps_answer):

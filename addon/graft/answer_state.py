@@ -21,7 +21,8 @@ from addon.settings import Settings
 
 class AnswerState:
     """`request`: what a loop sends upstream; None: the answer ends with the first upstream answer. `reading`: the
-    present upstream answer. `unfinished`: the incomplete answer that the present round continues."""
+    present upstream answer. `unfinished`: the incomplete answer that the present round continues. `has_unsaved`: the
+    store failed to take something of the answer."""
 
     def __init__(
         self,
@@ -30,6 +31,7 @@ class AnswerState:
         clock: Callable[[], float],
         owners: Owners,
         request: Request | None,
+        loop_id: str | None,
     ) -> None:
         self.exchange = exchange
         self.wire = exchange.wire
@@ -37,13 +39,14 @@ class AnswerState:
         self.rounds = rounds = Rounds(exchange, request, owners)
         self.joined = JoinedRounds()
         self.writer = ResponseWriter(self.wire, self.joined, is_loop=rounds.is_loop)
-        self.initial_states = initial_states = InitialStates(owners, rounds, exchange.config)
+        self.initial_states = initial_states = InitialStates(owners, rounds, exchange.config, loop_id)
         self.journal = Journal(exchange, clock, initial_states, self.joined)
         self.turn_ids = TurnIds()
         self.unfinished = exchange.resumes.answer if exchange.resumes is not None else None
         if self.unfinished is not None and 0 in self.unfinished.candidates:
             self.turn_ids.resume(self.unfinished.candidates[0].turn_id)
         self.is_over = False
+        self.has_unsaved = False
         self._markers = markers_of(exchange, loops=rounds.runs_calls)
         self._at_end: Sequence[Candidate] = ()  # of the present round, once the answer is over
         self._beginnings_noted = False

@@ -29,7 +29,7 @@ from addon.surfaces.base import Framing
 
 class AnswerMachine:
     """`request`: what a loop sends upstream; None: the answer ends with the first upstream answer. `owners`: who runs
-    each call. `clock`: the store's."""
+    each call. `clock`: the store's. `loop_id`: the loop that begins the calls, if any."""
 
     def __init__(
         self,
@@ -38,9 +38,10 @@ class AnswerMachine:
         clock: Callable[[], float],
         owners: Owners,
         request: Request | None = None,
+        loop_id: str | None = None,
     ) -> None:
         self.exchange = exchange
-        self._state = state = AnswerState(exchange, settings, clock, owners, request)
+        self._state = state = AnswerState(exchange, settings, clock, owners, request, loop_id)
         self._writer = state.writer
         self._errors = AnswerErrors(state)
         self._events = AnswerEvents(state, self._errors)
@@ -54,6 +55,11 @@ class AnswerMachine:
     def reading(self) -> Reading:
         """The present upstream answer."""
         return self._state.reading
+
+    @property
+    def has_unsaved(self) -> bool:
+        """Whether the store failed to take something of the answer."""
+        return self._state.has_unsaved
 
     @property
     def framing(self) -> Framing | None:
@@ -147,6 +153,7 @@ class AnswerMachine:
     def take_responses(self, responses: Mapping[str, Document]) -> Iterator[Effect]:
         """Take the responses, by call id, of the calls that were waited for."""
         state = self._state
+        state.initial_states.begin_step()
         resumption = state.initial_states.resumption
         if resumption is None or state.rounds.number:
             return self._done(lambda: state.send(state.rounds.after_tools(responses)))

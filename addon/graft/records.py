@@ -131,12 +131,13 @@ def call_of(
         session=source.config.session,
         name=call.name,
         args=call.args,
-        status=Status.PENDING if initial_state.error is None else Status.FAILED,
+        status=_status(initial_state),
         error=initial_state.error,
         owner=initial_state.owner,
         redeliver=initial_state.redeliver,
         proxy_id=initial_state.proxy_id,
         approval="waiting" if initial_state.approval else None,
+        loop_id=initial_state.loop_id,
         turn_id=turn_id,
         gemini_id=call.gemini_id,
         model=source.model,
@@ -146,6 +147,12 @@ def call_of(
         created_at=now,
         updated_at=now,
     )
+
+
+def _status(initial_state: InitialState) -> Status:
+    if initial_state.error is not None:
+        return Status.FAILED
+    return Status.PENDING if initial_state.loop_id is None else Status.RUNNING
 
 
 def _turns(exchange: Exchange) -> Sequence[HistoryTurn]:

@@ -152,10 +152,11 @@ class CallRun:
     async def _run(self) -> Document:
         """Run the call. An answer by hand abandons the run."""
         if self.binding.handler is not Handler.WORKERS:
-            try:
-                await self.store.start(self.session, self.call.call_id, loop_id=self.loop_id)
-            except NotPending:  # already answered
-                return await self._manual_answer()
+            if self.initial.loop_id is None:
+                try:
+                    await self.store.start(self.session, self.call.call_id, loop_id=self.loop_id)
+                except NotPending:  # already answered
+                    return await self._manual_answer()
             self._has_begun = True
         run = asyncio.ensure_future(self._result())
         run.set_name(self.call.name)

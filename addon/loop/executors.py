@@ -46,6 +46,9 @@ _OWNERS: dict[Handler, Owner] = {
 }
 
 
+_RUN_HERE = (Handler.SOURCE, Handler.ENDPOINT)
+
+
 class Executors:
     """Runs calls with the proxy's tool sources and with the executors of a session's toolset. Opened with `open`.
 
@@ -145,6 +148,7 @@ class Executors:
             begins=True,
             detached=not runs,
             unchecked=problems is None,
+            at_once=binding.handler in _RUN_HERE and problems is not None and not (rules.approval or rules.after),
         )
 
     def may_run_twice(self, config: SessionConfig, name: str) -> bool:

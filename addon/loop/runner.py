@@ -25,6 +25,7 @@ from addon.graft.effects import Begin, Effect, End, Refuse, Save, Send, Show, St
 from addon.graft.exchange import Exchange
 from addon.graft.grafter import Grafter
 from addon.graft.machine import AnswerMachine
+from addon.graft.owners import InitialState
 from addon.graft.shell import note_beginnings, note_broken, note_delivered, record, store_failed, take_over_answer
 from addon.loop.executors import Executors
 from addon.loop.pauses import backoff, pause_after
@@ -76,6 +77,7 @@ class Runner:
             grafter.store.clock,
             executors,
             self.request,
+            self.loop_id,
         )
         self.limit = asyncio.Semaphore(self.config.parallel)
         self.step = RunningStep()
@@ -192,8 +194,7 @@ class Runner:
                     yield Head(status, _OWN_HEADERS if own else _end_to_end(self._headers))
                     yield body
                 case Start(calls):
-                    for call, initial_state in calls:
-                        self.executors.start(self.config, call, initial_state, self.step, self.limit, self.loop_id)
+                    self._start(calls)
                 case Send() | Wait():
                     self._next = effect
                 case End(outcome):
@@ -205,6 +206,12 @@ class Runner:
                         async for out in self._perform(instead):
                             yield out
                         return
+
+    def _start(self, calls: Iterable[tuple[CapturedCall, InitialState]]) -> None:
+        for call, initial_state in calls:
+            if self.machine.has_unsaved:  # the call may have no record
+                initial_state = initial_state._replace(loop_id=None)
+            self.executors.start(self.config, call, initial_state, self.step, self.limit, self.loop_id)
 
     async def _record(self, effect: Effect) -> list[Effect] | None:
         """As `record`. The last save of a turn waits until the results of its calls are stored."""
