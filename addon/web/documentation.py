@@ -48,7 +48,8 @@ _POLICY = "default-src 'self'; img-src 'self' data:; base-uri 'none'; form-actio
 
 def describe(routes: list[DirectRoute], version: str) -> dict[str, Any]:
     """The OpenAPI document of the routes."""
-    document = get_openapi(title="toolgraft", version=version, description=_DESCRIPTION, routes=routes)
+    described = [route.described() for route in routes]
+    document = get_openapi(title="toolgraft", version=version, description=_DESCRIPTION, routes=described)
     for operations in document["paths"].values():
         for operation in operations.values():
             add_refusals(operation)

@@ -14,6 +14,7 @@ import inspect
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Annotated, Any, get_args
 from urllib.parse import parse_qsl
 
@@ -23,6 +24,7 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from addon.core.framing.documents import Document
@@ -87,8 +89,14 @@ def reply(value: Any, status: int = 200) -> Response:
 
 
 class DirectRoute(APIRoute):
+    """`described`: makes FastAPI's route, for the OpenAPI document. FastAPI takes much longer to make it than is needed
+    to serve it, and few starts of the proxy are asked for the document."""
+
     def __init__(self, path: str, endpoint: Callable[..., Any], **kwargs: Any) -> None:
-        super().__init__(path, endpoint, **kwargs)
+        Route.__init__(self, path, endpoint)
+        self.methods = set(kwargs.get("methods") or ["GET"])
+        self.openapi_extra = kwargs.get("openapi_extra")
+        self.described = partial(APIRoute, path, endpoint, **kwargs)
         is_open = (self.openapi_extra or {}).get("security") == []
         self.app = _direct(endpoint, set(self.param_convertors), None if is_open else needs_of(endpoint))
 
