@@ -18,8 +18,6 @@ class Call(NamedTuple):
 
 
 class Answered(NamedTuple):
-    """An answer of the upstream's."""
-
     body: bytes
     kind: str
 
@@ -29,6 +27,10 @@ class Outcome(NamedTuple):
 
     how: str
     text: str = ""
+
+
+def ended(status: int, text: str, *, is_whole: bool) -> Outcome:
+    return Outcome("whole" if is_whole and status == 200 else f"{status}, without an end", text)
 
 
 def is_later_round(body: bytes) -> bool:
@@ -90,8 +92,7 @@ class Dialect:
         parts = [part for one in candidates for part in one["content"]["parts"]]
         assert not any("functionCall" in part or "function_call" in part for part in parts), parts
         text = "".join(part.get("text", "") for part in parts)
-        is_whole = status == 200 and sum("finishReason" in one for one in candidates) == 1
-        return Outcome("whole" if is_whole else f"{status}, without an end", text)
+        return ended(status, text, is_whole=sum("finishReason" in one for one in candidates) == 1)
 
     def unwrapped(self, document: Json) -> Json:
         return document
@@ -141,17 +142,21 @@ class CodeAssist(Dialect):
         return b'{"response":%b}' % document
 
 
-class Completions(Dialect):
+class OnePath(Dialect):
+    """A language with one path: a field of the request says whether the answer is a stream."""
+
+    def speaks(self, path: str) -> bool:
+        return path == self.paths["JSON"]
+
+    def framing(self, path: str, body: bytes) -> str:
+        return "SSE" if json.loads(body).get("stream") else "JSON"
+
+
+class Completions(OnePath):
     name = "chat completions"
     key = b'"tool_calls"'
     keys: ClassVar[Mapping[str, bytes]] = {"escaped": rb'"tool\u005fcalls"'}
     paths: ClassVar[Mapping[str, str]] = dict.fromkeys(("JSON", "SSE"), "/v1beta/openai/chat/completions")
-
-    def speaks(self, path: str) -> bool:
-        return path.endswith("/chat/completions")
-
-    def framing(self, path: str, body: bytes) -> str:
-        return "SSE" if json.loads(body).get("stream") else "JSON"
 
     def request(self, framing: str, words: str = "hi") -> Json:
         return {"model": MODEL, "messages": [{"role": "user", "content": words}], "stream": framing == "SSE"}
@@ -165,8 +170,7 @@ class Completions(Dialect):
         messages = [one.get("message") or one.get("delta") or {} for one in choices]
         assert not any(one.get("tool_calls") for one in messages), messages
         text = "".join(one.get("content") or "" for one in messages)
-        is_whole = status == 200 and sum(bool(one.get("finish_reason")) for one in choices) == 1
-        return Outcome("whole" if is_whole else f"{status}, without an end", text)
+        return ended(status, text, is_whole=sum(bool(one.get("finish_reason")) for one in choices) == 1)
 
     def answer(self, framing: str, what: str | Call) -> Answered:
         if isinstance(what, str):
@@ -185,17 +189,11 @@ class Completions(Dialect):
         return Answered(document, "application/json")
 
 
-class Interactions(Dialect):
+class Interactions(OnePath):
     name = "Interactions"
     key = b'"function_call"'
     keys: ClassVar[Mapping[str, bytes]] = {"escaped": rb'"function\u005fcall"'}
     paths: ClassVar[Mapping[str, str]] = dict.fromkeys(("JSON", "SSE"), "/v1beta/interactions")
-
-    def speaks(self, path: str) -> bool:
-        return path.endswith("/interactions")
-
-    def framing(self, path: str, body: bytes) -> str:
-        return "SSE" if json.loads(body).get("stream") else "JSON"
 
     def request(self, framing: str, words: str = "hi") -> Json:
         return {"model": MODEL, "input": words, "stream": framing == "SSE"}
@@ -215,7 +213,7 @@ class Interactions(Dialect):
             texts = [one["text"] for step in steps for one in step.get("content", [])]
             is_whole = last["status"] == "completed"
         assert not any(step["type"] == "function_call" for step in steps), steps
-        return Outcome("whole" if is_whole and status == 200 else f"{status}, without an end", "".join(texts))
+        return ended(status, "".join(texts), is_whole=is_whole)
 
     def answer(self, framing: str, what: str | Call) -> Answered:
         is_text = isinstance(what, str)
@@ -271,7 +269,7 @@ class ResponsesDoor(GeminiDoor):
         items = response["output"]
         assert not any(one["type"] == "function_call" for one in items), items
         text = "".join(part["text"] for one in items for part in one.get("content", []))
-        return Outcome("whole" if response["status"] == "completed" else f"{status}, without an end", text)
+        return ended(status, text, is_whole=response["status"] == "completed")
 
 
 GEMINI, CODE_ASSIST, COMPLETIONS, INTERACTIONS = SURFACES = (Dialect(), CodeAssist(), Completions(), Interactions())

@@ -18,7 +18,7 @@ from store.models import Policy
 from tests.faults.dialects import COMPLETIONS, DOORS, GEMINI, INTERACTIONS, Call, Dialect, dialect_of, is_later_round
 from tests.hooks import conftest  # noqa: F401 - mitmproxy's own warnings are kept out of it there
 from tests.hooks.harness import GOOGLE
-from tests.hooks.proxied import Proxied, answer, read_message
+from tests.hooks.proxied import Proxied, answer, closing, requests
 from tests.loop.conftest import until
 
 pytestmark = pytest.mark.e2e
@@ -103,7 +103,7 @@ class Upstream:
         return f"http://127.0.0.1:{self.port}"
 
     async def open(self) -> None:
-        self.server = await asyncio.start_server(self, "127.0.0.1", self.port)
+        self.server = await asyncio.start_server(closing(self), "127.0.0.1", self.port)
         self.port = self.server.sockets[0].getsockname()[1]
 
     async def close(self) -> None:
@@ -112,40 +112,32 @@ class Upstream:
         await self.server.wait_closed()
 
     async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            while True:
-                head, body = await read_message(reader)
-                if not head:
-                    return
-                path = head.split(b" ", 2)[1].decode()
-                dialect = dialect_of(path)
-                framing = dialect.framing(path, body)
-                if self.later and not is_later_round(body):
-                    if self.leaves:
-                        self.server.close()
-                    writer.write(answer(*dialect.answer(framing, Call("lookup"))))
-                    await writer.drain()
-                    if self.leaves:
-                        return
-                    continue
-                played = dialect.answer(framing, "done")
-                play = self.play(*played) if self.play is not None else Play(answer(*played), "keep")
-                writer.write(play.sent)
+        async for head, body in requests(reader):
+            path = head.split(b" ", 2)[1].decode()
+            dialect = dialect_of(path)
+            framing = dialect.framing(path, body)
+            if self.later and not is_later_round(body):
+                if self.leaves:
+                    self.server.close()
+                writer.write(answer(*dialect.answer(framing, Call("lookup"))))
                 await writer.drain()
-                if play.end == "stall":
-                    self.stalled += 1
-                    await reader.read()
-                    self.left += 1
-                if play.end == "reset":
-                    own: socket.socket = writer.get_extra_info("socket")
-                    own.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-                    writer.transport.abort()
-                if play.end != "keep":
+                if self.leaves:
                     return
-        except ConnectionError:
-            pass
-        finally:
-            writer.close()
+                continue
+            played = dialect.answer(framing, "done")
+            play = self.play(*played) if self.play is not None else Play(answer(*played), "keep")
+            writer.write(play.sent)
+            await writer.drain()
+            if play.end == "stall":
+                self.stalled += 1
+                await reader.read()
+                self.left += 1
+            if play.end == "reset":
+                own: socket.socket = writer.get_extra_info("socket")
+                own.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                writer.transport.abort()
+            if play.end != "keep":
+                return
 
 
 async def outcome(client: httpx2.AsyncClient, base: str, dialect: Dialect, framing: str, session: str = "") -> str:

@@ -4,6 +4,7 @@ Like `harness`, it uses interfaces that mitmproxy does not promise to keep.
 """
 
 import asyncio
+import contextlib
 import ssl
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -113,14 +114,38 @@ class Proxied:
 
 @asynccontextmanager
 async def serving(handler: Handler, tls: ssl.SSLContext | None = None) -> AsyncIterator[str]:
-    """A server of raw bytes; its URL."""
-    server = await asyncio.start_server(handler, "127.0.0.1", 0, ssl=tls)
+    """A server of raw bytes; its URL. A connection is closed when its handler ends."""
+    server = await asyncio.start_server(closing(handler), "127.0.0.1", 0, ssl=tls)
     try:
         yield f"http{'s' if tls else ''}://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     finally:
         server.close()
         server.abort_clients()
         await server.wait_closed()
+
+
+def closing(handler: Handler) -> Handler:
+    """The handler, which may end because the other side is gone; then the connection is closed."""
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+                await handler(reader, writer)
+        finally:
+            writer.close()
+
+    return handle
+
+
+async def requests(reader: asyncio.StreamReader) -> AsyncIterator[tuple[bytes, bytes]]:
+    """The head and the body of each request on a connection."""
+    while (message := await read_message(reader))[0]:
+        yield message
+
+
+def chunk(data: bytes) -> bytes:
+    """A piece of a chunked body; the last one is empty."""
+    return b"%x\r\n%b\r\n" % (len(data), data)
 
 
 async def read_message(reader: asyncio.StreamReader) -> tuple[bytes, bytes]:

@@ -34,7 +34,6 @@ class Breaking:
         await read_message(reader)
         writer.write(self.written)
         await writer.drain()
-        writer.close()
 
 
 @pytest.fixture

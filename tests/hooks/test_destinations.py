@@ -18,7 +18,7 @@ from addon.graft.exchange import Exchange
 from addon.hooks.destinations import check
 from addon.loop.runner import Runner
 from tests.hooks.harness import GOOGLE
-from tests.hooks.proxied import Proxied, answer, read_message, serving
+from tests.hooks.proxied import Proxied, answer, requests, serving
 from tests.loop.conftest import until
 
 pytestmark = pytest.mark.e2e
@@ -59,23 +59,17 @@ class Model:
 
     async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._connections += 1
-        connection, requests = self._connections, 0
-        try:
-            while True:
-                head, body = await read_message(reader)
-                if not head:
-                    return
-                requests += 1
-                if (scripted := self.closes.get((connection, requests))) is not None:
-                    writer.write(scripted)
-                    await writer.drain()
-                    return
-                asked = json.loads(body or b"{}")
-                self.heard.append((connection, head, asked))
-                writer.write(self.answer(head, asked))
+        connection, number = self._connections, 0
+        async for head, body in requests(reader):
+            number += 1
+            if (scripted := self.closes.get((connection, number))) is not None:
+                writer.write(scripted)
                 await writer.drain()
-        finally:
-            writer.close()
+                return
+            asked = json.loads(body or b"{}")
+            self.heard.append((connection, head, asked))
+            writer.write(self.answer(head, asked))
+            await writer.drain()
 
     def answer(self, head: bytes, asked: Json) -> bytes:
         last = (asked.get("contents") or [{"parts": [{}]}])[-1]["parts"][0]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.hooks.proxied import Proxied, answer, read_message, serving
+from tests.hooks.proxied import Proxied, answer, read_message, requests, serving
 
 pytestmark = pytest.mark.e2e
 
@@ -17,20 +17,16 @@ ANSWER = b'{"candidates": [{"content": {"role": "model", "parts": [{"text": "Hi.
 
 
 async def whole(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    while any(await read_message(reader)):
+    async for _ in requests(reader):
         writer.write(answer(ANSWER))
-    writer.close()
 
 
 async def endless(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     await read_message(reader)
     writer.write(b"HTTP/1.1 200 OK\r\n")
-    try:
-        while True:
-            writer.write(b"x-more: 1\r\n")
-            await writer.drain()
-    except ConnectionError:
-        writer.close()
+    while True:
+        writer.write(b"x-more: 1\r\n")
+        await writer.drain()
 
 
 async def ask(proxied: Proxied, *pieces: bytes) -> tuple[bytes, dict[str, object]]:

@@ -10,7 +10,7 @@ import pytest
 from mitmproxy import http
 
 from addon.hooks.large_bodies import LARGE
-from tests.hooks.proxied import Proxied, serving
+from tests.hooks.proxied import Proxied, chunk, serving
 
 pytestmark = pytest.mark.e2e
 
@@ -30,31 +30,26 @@ class Files:
         self.go.set()
 
     async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            head = await reader.readuntil(b"\r\n\r\n")
-            length = [line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")]
-            left = int(length[0][15:]) if length else None if b"chunked" in head else 0
-            while left != 0:
-                data = await reader.read(65536) if left is not None else await reader.readuntil(b"\r\n")
-                self.received += len(data)
-                if left is not None:
-                    left -= len(data)
-                elif data == b"0\r\n":
-                    await reader.readexactly(2)
-                    break
-            size = b"transfer-encoding: chunked" if self.chunked else b"content-length: %d" % self.size
-            writer.write(b"HTTP/1.1 200 OK\r\n" + size + b"\r\n\r\n")
-            for _ in range(2):
-                half = b"y" * (self.size // 2)
-                writer.write(b"%x\r\n%b\r\n" % (len(half), half) if self.chunked else half)
-                await writer.drain()
-                await self.go.wait()
-            writer.write(b"0\r\n\r\n" if self.chunked else b"")
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = [line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")]
+        left = int(length[0][15:]) if length else None if b"chunked" in head else 0
+        while left != 0:
+            data = await reader.read(65536) if left is not None else await reader.readuntil(b"\r\n")
+            self.received += len(data)
+            if left is not None:
+                left -= len(data)
+            elif data == b"0\r\n":
+                await reader.readexactly(2)
+                break
+        size = b"transfer-encoding: chunked" if self.chunked else b"content-length: %d" % self.size
+        writer.write(b"HTTP/1.1 200 OK\r\n" + size + b"\r\n\r\n")
+        half = b"y" * (self.size // 2)
+        for _ in range(2):
+            writer.write(chunk(half) if self.chunked else half)
             await writer.drain()
-        except (asyncio.IncompleteReadError, ConnectionError):
-            pass
-        finally:
-            writer.close()
+            await self.go.wait()
+        writer.write(chunk(b"") if self.chunked else b"")
+        await writer.drain()
 
 
 class Script:

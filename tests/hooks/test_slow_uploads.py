@@ -26,7 +26,6 @@ PATHS = (
 
 async def never(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     await reader.read()
-    writer.close()
 
 
 async def uploading(

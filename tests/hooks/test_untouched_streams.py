@@ -10,7 +10,7 @@ import httpx2
 import pytest
 from mitmproxy import http, io
 
-from tests.hooks.proxied import Proxied, read_message, serving
+from tests.hooks.proxied import Proxied, chunk, read_message, serving
 
 pytestmark = pytest.mark.e2e
 
@@ -34,23 +34,19 @@ class Slow:
         self.breaks = False
 
     async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            await read_message(reader)
-            writer.write(
-                b"HTTP/1.1 200 OK\r\ncontent-type: %b\r\n%btransfer-encoding: chunked\r\n\r\n"
-                % (self.kind, self.headers)
-            )
-            for number, piece in enumerate(self.pieces):
-                if number == 1:
-                    await self.go.wait()
-                    if self.breaks:
-                        return
-                writer.write(b"%x\r\n%b\r\n" % (len(piece), piece))
-                await writer.drain()
-            writer.write(b"0\r\n\r\n")
+        await read_message(reader)
+        writer.write(
+            b"HTTP/1.1 200 OK\r\ncontent-type: %b\r\n%btransfer-encoding: chunked\r\n\r\n" % (self.kind, self.headers)
+        )
+        for number, piece in enumerate(self.pieces):
+            if number == 1:
+                await self.go.wait()
+                if self.breaks:
+                    return
+            writer.write(chunk(piece))
             await writer.drain()
-        finally:
-            writer.close()
+        writer.write(chunk(b""))
+        await writer.drain()
 
 
 @pytest.fixture

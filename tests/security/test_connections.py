@@ -237,19 +237,16 @@ class Clients:
 
 
 async def upstream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
-        while head := await reader.readuntil(b"\r\n\r\n"):
-            if b"upgrade" in head:
-                switching = b"HTTP/1.1 101 Switching Protocols\r\nupgrade: websocket\r\nconnection: upgrade\r\n"
-                writer.write(switching + b"sec-websocket-accept: ICX+Yqv66kxgM0FcWaLWlFLwTAI=\r\n\r\n")
-            elif head.startswith(b"GET"):
-                writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
-    writer.close()
+    while head := await reader.readuntil(b"\r\n\r\n"):
+        if b"upgrade" in head:
+            switching = b"HTTP/1.1 101 Switching Protocols\r\nupgrade: websocket\r\nconnection: upgrade\r\n"
+            writer.write(switching + b"sec-websocket-accept: ICX+Yqv66kxgM0FcWaLWlFLwTAI=\r\n\r\n")
+        elif head.startswith(b"GET"):
+            writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
 
 
 async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     await reader.read()
-    writer.close()
 
 
 @contextlib.asynccontextmanager

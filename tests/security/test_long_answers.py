@@ -14,7 +14,7 @@ import pytest
 import zstandard
 from mitmproxy import http
 
-from tests.hooks.proxied import Proxied, read_message, serving
+from tests.hooks.proxied import Proxied, chunk, read_message, serving
 from tests.loop.conftest import until
 
 pytestmark = pytest.mark.e2e
@@ -63,18 +63,15 @@ class Flood:
             await read_message(reader)
             writer.write(b"HTTP/1.1 %b\r\n%btransfer-encoding: chunked\r\n\r\n" % (self.status, self.head))
             while True:
-                writer.write(b"%x\r\n%b\r\n" % (len(self.piece), self.piece))
+                writer.write(chunk(self.piece))
                 await writer.drain()
                 if self.ends:
-                    writer.write(b"0\r\n\r\n")
+                    writer.write(chunk(b""))
                     await writer.drain()
                     await reader.read()
                     return
-        except ConnectionError:
-            pass
         finally:
             self.over.set()
-            writer.close()
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from addon.loop.direct import Direct
 from addon.loop.upstream import Address, Upstream
 from addon.tools.http_endpoint import HttpExecutor
 from tests.hooks.harness import GOOGLE
-from tests.hooks.proxied import Proxied, answer, read_message, serving
+from tests.hooks.proxied import Proxied, answer, requests, serving
 from tests.loop.conftest import Watcher
 
 pytestmark = pytest.mark.e2e
@@ -48,20 +48,14 @@ class Surplus:
     async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         asked: list[str] = []
         self.connections.append(asked)
-        try:
-            while True:
-                head, _ = await read_message(reader)
-                if not head:
-                    return
-                lines = head.decode().split("\r\n")
-                who = next((line.partition(": ")[2] for line in lines if line.lower().startswith(NAMES)), "")
-                asked.append(who)
-                writer.write(response(f"for {who}"))
-                if self.surplus:
-                    writer.write(response(f"surplus of {who}"))
-                await writer.drain()
-        finally:
-            writer.close()
+        async for head, _ in requests(reader):
+            lines = head.decode().split("\r\n")
+            who = next((line.partition(": ")[2] for line in lines if line.lower().startswith(NAMES)), "")
+            asked.append(who)
+            writer.write(response(f"for {who}"))
+            if self.surplus:
+                writer.write(response(f"surplus of {who}"))
+            await writer.drain()
 
 
 async def ask(upstream: Upstream, url: str, key: str, name: bytes = b"x-goog-api-key") -> str:

@@ -15,7 +15,7 @@ from tests.faults.dialects import COMPLETIONS, DIALECTS, GEMINI, INTERACTIONS, A
 from tests.hooks import conftest  # noqa: F401 - mitmproxy's own warnings are kept out of it there
 from tests.hooks.conftest import make  # noqa: F401
 from tests.hooks.harness import GOOGLE, Hooks
-from tests.hooks.proxied import Proxied, answer, read_message, serving
+from tests.hooks.proxied import Proxied, answer, requests, serving
 from tests.hooks.test_live import SETUP, Socket
 from tests.security.test_undecodable_answers import ARGS
 
@@ -99,14 +99,9 @@ class Upstream:
         self.saying, self.later, self.heard = saying, later, []
 
     async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            while (message := await read_message(reader))[0]:
-                writer.write(answer(*self.answer(*message)))
-                await writer.drain()
-        except ConnectionError:
-            pass
-        finally:
-            writer.close()
+        async for message in requests(reader):
+            writer.write(answer(*self.answer(*message)))
+            await writer.drain()
 
     def answer(self, head: bytes, body: bytes) -> Answered:
         assert self.saying is not None
