@@ -25,7 +25,6 @@ from addon.cli.serve import arguments
 from addon.hooks.lifecycle import Lifecycle
 from addon.options import OPTIONS
 
-pytestmark = pytest.mark.filterwarnings("ignore::pyparsing.warnings.PyparsingDeprecationWarning")
 ROOT = Path(__file__).parents[2]
 ENTRY = ROOT / "addon" / "entry.py"
 

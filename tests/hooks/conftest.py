@@ -2,7 +2,6 @@
 
 import warnings
 from collections.abc import AsyncIterator, Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,14 +9,6 @@ import pytest
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # mitmproxy's filters call pyparsing by its old names
     from tests.hooks.harness import Hooks
-
-FOLDER = Path(__file__).parent
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if FOLDER in item.path.parents:
-            item.add_marker(pytest.mark.filterwarnings("ignore::pyparsing.warnings.PyparsingDeprecationWarning"))
 
 
 @pytest.fixture
