@@ -2,12 +2,13 @@
 
 import itertools
 import sqlite3
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from store.backends import _records as records
 from store.backends import _rules as rules
 from store.backends import _sqlite_notes as notes
 from store.backends import _states as states
+from store.backends._sqlite_base import Rows
 from store.backends._sqlite_noting import SqliteNoting
 from store.backends._sqlite_retries import note_request
 from store.backends._sqlite_transaction import Transaction, batches
@@ -95,13 +96,13 @@ class SqliteLedger(SqliteNoting):
                         turns_by_key[key].pop()
                         found.crowded.add(key)
         self._add_latest(session, keys, found.plain)
-        texts: dict[int, str] = {}  # of turns; many are found by their keys and by their ids
+        turns: dict[int, Turn] = {}
         for marks, seqs in batches(set(itertools.chain(*turns_by_key.values()))):
-            texts.update(self._rows(f"SELECT seq, record FROM turn WHERE seq IN ({marks})", *seqs))
-        for marks, ids in batches(turn_ids):
+            turns.update(_readable(self._rows(f"SELECT seq, record FROM turn WHERE seq IN ({marks})", *seqs)))
+        missing = set(turn_ids).difference([turn.turn_id for turn in turns.values()])
+        for marks, ids in batches(missing):
             statement = f"SELECT seq, record FROM turn WHERE session = ? AND turn_id IN ({marks})"
-            texts.update(self._rows(statement, session, *ids))
-        turns = {seq: turn for seq, record in texts.items() if (turn := records.read(Turn, record)) is not None}
+            turns.update(_readable(self._rows(statement, session, *ids)))
         for key, best in turns_by_key.items():
             if ids := [turns[seq].turn_id for seq in best if seq in turns]:
                 found.by_key[key] = ids
@@ -168,6 +169,10 @@ class SqliteLedger(SqliteNoting):
             limit + 1,
         )
         return rules.page_of([(seq, records.read(Turn, record)) for seq, record in rows], "turn", limit)
+
+
+def _readable(rows: Rows) -> Iterator[tuple[int, Turn]]:
+    return ((seq, turn) for seq, record in rows if (turn := records.read(Turn, record)) is not None)
 
 
 def _add_keys(db: sqlite3.Connection, turn: Turn, seq: int | None, keys: Sequence[bytes]) -> None:
