@@ -19,19 +19,22 @@ QUIET = 0.2
 
 LIMIT = 64 << 20
 """Bytes of log after which a checkpoint no longer waits. SQLite restarts the log only if a write finds it completely
-moved, which continuous load prevents: then the writer has to wait once. Long readers prevent it as well, and are not
-waited for. The file is truncated to this size when the log restarts."""
+moved. Under load that takes some tries; if they fail, the writer has to wait once. Long readers prevent it as well, and
+are not waited for. The file is truncated to this size when the log restarts."""
 
+TRIES = 20
+"""The number of times that the rest of a long log is moved beside the writer, before the writer has to wait."""
 
 WAIT = 0.02
 """Seconds for which a checkpoint waits for the writer and then, with the writer blocked, for readers. Longer readers
 are not waited for, and the log grows."""
 
 
-def move(db: sqlite3.Connection, mode: str) -> bool:
-    """One checkpoint; False if it had to wait for too long. Raises sqlite3.Error."""
-    ((is_busy, _, _),) = db.execute(f"PRAGMA wal_checkpoint({mode})").fetchall()
-    return not is_busy
+def move(db: sqlite3.Connection, mode: str) -> tuple[bool, int]:
+    """One checkpoint. Returns whether it did not have to wait for too long, and the pages in the log when it began.
+    Raises sqlite3.Error."""
+    ((is_busy, size, _),) = db.execute(f"PRAGMA wal_checkpoint({mode})").fetchall()
+    return not is_busy, size
 
 
 class Checkpoints:
@@ -94,14 +97,23 @@ class Checkpoints:
         is_long = written - self._moved >= LIMIT
         self._moved = written
         try:
-            self._move(db, "PASSIVE")
-            # now little remains to be moved while the writer waits
-            if is_long and self._is_written_again() and not self._move(db, "RESTART"):
+            _, size = self._move(db, "PASSIVE")
+            if is_long and not self._restart(db, size):
                 self._moved = written - LIMIT + STEP  # tried again soon
         except sqlite3.Error as error:
             logger.warning("store %s: the log could not be moved into the database: %s", self._path, error)
 
-    def _move(self, db: sqlite3.Connection, mode: str) -> bool:
+    def _restart(self, db: sqlite3.Connection, size: int) -> bool:
+        """Move what was written meanwhile, until the log restarts. Returns whether that succeeded."""
+        for _ in range(TRIES):
+            if not self._is_written_again():
+                return True
+            # Begun right after a commit, this often ends before the next one, which then restarts the log.
+            if self._move(db, "PASSIVE")[1] < size:
+                return True
+        return not self._is_written_again() or self._move(db, "RESTART")[0]
+
+    def _move(self, db: sqlite3.Connection, mode: str) -> tuple[bool, int]:
         try:
             return move(db, mode)
         finally:

@@ -3,6 +3,7 @@
 # ruff: noqa: ASYNC110, ASYNC240
 
 import asyncio
+import contextlib
 import itertools
 import sqlite3
 import stat
@@ -219,6 +220,12 @@ async def test_one_large_response_is_reason_enough_to_move_the_log(path: Path, m
     await store.close()
 
 
+def generation(path: Path) -> bytes:
+    """Another after each restart of the log."""
+    with path.with_name(path.name + "-wal").open("rb") as log:
+        return log.read(24)[12:]
+
+
 async def test_a_log_is_used_again_from_its_start_while_writing_goes_on(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -228,18 +235,47 @@ async def test_a_log_is_used_again_from_its_start_while_writing_goes_on(
     store = SqliteStore(path)
     await store.open()
     await fill(store)
-
-    def generation() -> bytes:
-        with path.with_name(path.name + "-wal").open("rb") as log:
-            return log.read(24)[12:]
-
-    first = generation()
+    first = generation(path)
     async with asyncio.timeout(20):
         for number in itertools.count():
             await fill(store, f"t{number}", "x" * 1000)
-            if generation() != first:
+            if generation(path) != first:
                 break
             await asyncio.sleep(0)
+    await store.close()
+
+
+async def test_a_writer_that_pauses_now_and_then_waits_for_no_restart_of_the_log(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_checkpoints, "STEP", 1 << 16)
+    monkeypatch.setattr(_checkpoints, "QUIET", 0.05)
+    monkeypatch.setattr(_checkpoints, "LIMIT", 1 << 18)
+    move = _checkpoints.move
+    modes: list[str] = []
+
+    def noted(db: sqlite3.Connection, mode: str) -> tuple[bool, int]:
+        try:
+            return move(db, mode)
+        finally:
+            modes.append(mode)
+
+    monkeypatch.setattr(_checkpoints, "move", noted)
+    store = SqliteStore(path)
+    await store.open()
+    await fill(store)
+    first = generation(path)
+    async with asyncio.timeout(20):
+        for number in itertools.count():
+            known = len(modes)
+            await fill(store, f"t{number}", "x" * 1000)
+            if generation(path) != first:
+                break
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(0.1 if modes else 0):
+                    while len(modes) == known:
+                        await asyncio.sleep(0.001)
+    assert set(modes) == {"PASSIVE"}
     await store.close()
 
 
