@@ -20,7 +20,6 @@ async def parts(query: str, body: dict[str, Any]) -> list[list[str]]:
 
 
 async def parts_of_documents(query: str, body: dict[str, Any]) -> list[list[dict[str, Any]]]:
-    """The parts of each document of an answer."""
     server = await asyncio.get_running_loop().create_server(Light, "127.0.0.1", 0)
     async with server, asyncio.timeout(10):
         reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())

@@ -146,7 +146,6 @@ def _flat(parts: Sequence[Sequence[Document]]) -> list[Document]:
 
 
 def _parts(exchange: Exchange, documents: Sequence[bytes]) -> list[list[Document]]:
-    """Of each document."""
     parts: list[list[Document]] = []
     for data in documents:
         document = decode(data)

@@ -9,7 +9,7 @@ from store.base import Store, run_now
 from store.factory import open_url
 from store.models import Document, UndeliveredAnswer
 from tests.store.conftest import TTL, URLS, Clock
-from tests.store.test_contract_responses import a_response
+from tests.store.response_records import a_response
 
 KEY = b"the request"
 HOUR = 3600.0
