@@ -45,16 +45,25 @@ def test_each_of_them_is_in_their_readme() -> None:
 # --- a Python file ------------------------------------------------------------------------------------------------
 
 
-async def test_the_weather_of_a_place_comes_from_its_coordinates() -> None:
-    async with PythonSource(EXAMPLES / "weather.py") as weather:
+@pytest.fixture
+def without_pauses(tmp_path: Path) -> Path:
+    text = (EXAMPLES / "weather.py").read_text()
+    assert "PAUSE = 0.5" in text
+    path = tmp_path / "weather.py"
+    path.write_text(text.replace("PAUSE = 0.5", "PAUSE = 0"))
+    return path
+
+
+async def test_the_weather_of_a_place_comes_from_its_coordinates(without_pauses: Path) -> None:
+    async with PythonSource(without_pauses) as weather:
         assert [tool.name for tool in await weather.list_tools()] == ["get_coordinates", "get_weather"]
         oslo = await run(weather, "get_coordinates", place="Oslo")
         assert await run(weather, "get_weather", **oslo) == {"sky": "snow", "celsius": -3}
         assert await run(weather, "get_weather", **oslo, unit="fahrenheit") == {"sky": "snow", "fahrenheit": 26.6}
 
 
-async def test_a_place_that_is_not_known_is_told_to_the_model() -> None:
-    async with PythonSource(EXAMPLES / "weather.py") as weather:
+async def test_a_place_that_is_not_known_is_told_to_the_model(without_pauses: Path) -> None:
+    async with PythonSource(without_pauses) as weather:
         with pytest.raises(ToolError, match="Atlantis is unknown; known places: cairo, london"):
             await run(weather, "get_coordinates", place="Atlantis")
         with pytest.raises(ToolError, match="no weather station"):
