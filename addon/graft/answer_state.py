@@ -66,7 +66,6 @@ class AnswerState:
         return [Send(body, goes_on=self.unfinished is not None and self.is_later_round)]
 
     def begin_reading(self, content_type: str) -> None:
-        self.turn_ids.begin_answer(goes_on=self.unfinished is not None)
         self.reading = self._read(content_type)
         self.journal.begin_answer(self.reading.candidates)
 

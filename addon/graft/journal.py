@@ -15,23 +15,19 @@ from store.models import Call, Progress, Step, Turn
 
 
 class TurnIds:
-    """The ids of one answer's turns. All its rounds are one turn of the client; each further candidate is another."""
+    """The ids of one answer's turns. The first candidates of all its rounds are one turn of the client; each further
+    candidate is another."""
 
     def __init__(self) -> None:
         self._first = ""
-        self._given = False
-
-    def begin_answer(self, *, goes_on: bool) -> None:
-        """`goes_on`: the first turn already has its id."""
-        self._given = goes_on
 
     def resume(self, turn_id: str) -> None:
         self._first = turn_id
 
-    def __call__(self) -> str:
-        if self._given:
+    def __call__(self, index: int) -> str:
+        """The id of a candidate's turn."""
+        if index:
             return new_turn_id()
-        self._given = True
         self._first = self._first or new_turn_id()
         return self._first
 

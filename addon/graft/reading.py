@@ -57,7 +57,7 @@ class Reading:
         is_plain: bool,
         markers: tuple[bytes, ...],
         note: Callable[[Document], None],
-        new_turn_id: Callable[[], str],
+        new_turn_id: Callable[[int], str],
         stored_id: Callable[[str, Document], str | None],
         goes_on: Callable[[Candidate], bool],
         continues: Callable[[str], bool],

@@ -479,3 +479,14 @@ async def test_bytes_behind_a_round_s_last_event_do_not_hide_the_next_round_s_fi
     played = await ready.ask("x", framing=Framing.SSE)
     (line,) = (line for line in played.body.split(b"\r\n") if b'"two"' in line)
     assert line.startswith(b"data: ")
+
+
+async def test_a_later_round_s_other_candidate_does_not_take_the_turn_of_the_first(ready: Proxy) -> None:
+    other = says("another")
+    other["candidates"][0]["index"] = 2
+    ready.upstream(Scripted([says(call("lookup"), finish="STOP")], [other, says(call("lookup"), finish="STOP")]))
+    played = await ready.ask("x", framing=Framing.SSE)
+    text = "".join(part["text"] for part in played.parts if part["text"] != "another")
+    chat: Document = {"contents": [user("x"), model(text), user("more")]}
+    body = (await ready.forwarded(chat, *ready.target(Framing.SSE, "developer", "m"))).body
+    assert b'"functionResponse":{"name":"lookup","response":{"result":"found"}}' in body

@@ -154,13 +154,14 @@ class AnswerRewriter:
         *,
         passthrough: bool,
         hides_server_tools: bool,
-        new_turn_id: Callable[[], str],
+        new_turn_id: Callable[[int], str],
         call_id: Callable[[str, Document], str],
         limits: Limits = NO_LIMITS,
         proxy_answers: Callable[[Candidate], bool] = lambda candidate: False,
         proxy_resumes: Callable[[str], bool] = lambda token: False,
     ) -> None:
-        """`call_id` returns the id for a call with this name and these arguments.
+        """`new_turn_id` returns a turn's id by its candidate's index. `call_id` returns the id for a call with this
+        name and these arguments.
 
         `proxy_answers` is asked when a candidate's finishReason has arrived, or its stream ended without one. If true,
         the client sees neither a finishReason nor a placeholder. `proxy_resumes` is asked when a continuationToken has
@@ -242,7 +243,7 @@ class AnswerRewriter:
         index = index_of(candidate)
         state = self.candidates.get(index)
         if state is None:
-            state = self.candidates[index] = Candidate(index, self.new_turn_id(), self.limits)
+            state = self.candidates[index] = Candidate(index, self.new_turn_id(index), self.limits)
         content = content_of(candidate)
         parts = parts_of(content)
         visible = [part for part in parts if self._record_part(state, part)]

@@ -25,7 +25,7 @@ def rewriter(
         PLACEHOLDER,
         passthrough=passthrough,
         hides_server_tools=hides,
-        new_turn_id=lambda: f"turn_{next(turns):016x}",
+        new_turn_id=lambda _: f"turn_{next(turns):016x}",
         call_id=lambda name, args: f"call_{next(calls)}",
         limits=limits,
     )
