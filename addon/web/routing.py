@@ -96,6 +96,7 @@ class DirectRoute(APIRoute):
         Route.__init__(self, path, endpoint)
         self.methods = set(kwargs.get("methods") or ["GET"])
         self.openapi_extra = kwargs.get("openapi_extra")
+        self.summary = kwargs.get("summary")
         self.described = partial(APIRoute, path, endpoint, **kwargs)
         is_open = (self.openapi_extra or {}).get("security") == []
         self.app = _direct(endpoint, set(self.param_convertors), None if is_open else needs_of(endpoint))
