@@ -14,7 +14,7 @@ from pkgutil import resolve_name
 from typing import Any, NamedTuple, get_args
 
 from mitmproxy.hooks import Hook
-from mitmproxy.http import Headers, MessageData, RequestData, ResponseData
+from mitmproxy.http import Headers, HTTPFlow, MessageData, RequestData, ResponseData
 from mitmproxy.proxy import commands
 from mitmproxy.proxy.layers.http import HttpStream
 from mitmproxy.proxy.layers.http._base import HttpEvent
@@ -180,6 +180,26 @@ def frees_streams(flow_done: Method) -> Method:
     return done
 
 
+def serves_apps(should_serve: Method) -> Method:
+    """Compares the port first, since the host is read from the request's header: one app is mitmproxy's own, at port
+    80."""
+
+    def serves(self: Any, flow: HTTPFlow) -> bool:
+        return self.port in (None, flow.request.port) and should_serve(self, flow)
+
+    return serves
+
+
+def maps_to_files(request_any: Method) -> Method:
+    """Does not read the URL if nothing is mapped."""
+
+    def request(self: Any, flow: HTTPFlow) -> None:
+        if self.replacements:
+            request_any(self, flow)
+
+    return request
+
+
 def _take_apart(stream: HttpStream) -> None:
     stream.context.layers.remove(stream)
     del stream.flow, stream.client_state, stream.server_state
@@ -204,6 +224,8 @@ SHORTCUTS = (
         *(_HTTP + name for name in ("Headers._kconv", "_native", "_always_bytes")),
         "mitmproxy.utils.strutils:always_bytes",
     ),
+    Shortcut(serves_apps, "4f7a8f8411d51f35", "mitmproxy.addons.asgiapp:ASGIApp.should_serve"),
+    Shortcut(maps_to_files, "4c6bf038aa472f3e", "mitmproxy.addons.maplocal:MapLocal.request"),
     Shortcut(drains_writers, "6b57434604561e3e", "mitmproxy.proxy.server:ConnectionHandler.drain_writers"),
     Shortcut(sends_data, "cc218a1337c0f5cf", "mitmproxy.proxy.layers.http._http1:Http1Server.send"),
     Shortcut(

@@ -44,8 +44,8 @@ class Server(NamedTuple):
 type Key = tuple[Server, Hashable]
 
 
-class Reply:
-    """The answer to a request: its head, and its body as it arrives."""
+class Reply(AsyncIterator[bytes]):
+    """The answer to a request: its head, and its body as it arrives. Reading it raises httpx2.RequestError."""
 
     def __init__(self, pool: "Direct", key: Key, connection: Connection) -> None:
         self.status = connection.status
@@ -54,10 +54,13 @@ class Reply:
         self._key = key
         self._connection: Connection | None = connection
 
-    async def chunks(self) -> AsyncIterator[bytes]:
-        """Raises httpx2.RequestError."""
-        while self._connection is not None and (chunk := await self._connection.chunk()):
-            yield chunk
+    def chunks(self) -> "Reply":
+        return self
+
+    async def __anext__(self) -> bytes:
+        if self._connection is None or not (chunk := await self._connection.chunk()):
+            raise StopAsyncIteration
+        return chunk
 
     async def aclose(self) -> None:
         connection, self._connection = self._connection, None
@@ -111,7 +114,7 @@ class Direct:
     def release(self, key: Key, connection: Connection) -> None:
         """The answer was taken, or is not wanted any longer."""
         self._places.release()
-        if self._is_closed or not connection.can_be_reused():
+        if self._is_closed or not connection.can_be_kept():
             connection.close()
             return
         self._idle[connection] = key, asyncio.get_running_loop().call_later(IDLE, self._close_idle, connection)

@@ -52,12 +52,12 @@ class Connection(asyncio.Protocol):
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
+        self._input = select.poll()
         self._parser: HttpResponseParser | None = None  # of the present answer
         self._waiter: asyncio.Future[None] | None = None
         self._error: httpx2.TransportError | None = None
         self._is_blocked = False  # the server takes nothing
         self._is_paused = False  # nothing is read
-        self.is_closed = False
         self._begin()
 
     def _begin(self) -> None:
@@ -98,20 +98,18 @@ class Connection(asyncio.Protocol):
         secured: ssl.SSLObject | None = self._transport.get_extra_info("ssl_object")
         return secured.selected_alpn_protocol() if secured else None
 
-    def can_be_reused(self) -> bool:
-        """Whether the answer is complete, and nothing follows it: neither bytes nor the end of the connection."""
+    def can_be_kept(self) -> bool:
+        """Whether the answer is complete, and nothing is known to follow it."""
         return (
             self.is_complete
             and self._keeps_alive
             and not self._transport.is_closing()
             and not self._transport.get_write_buffer_size()
-            and not self._has_input()
         )
 
-    def _has_input(self) -> bool:
-        found = select.poll()
-        found.register(self._transport.get_extra_info("socket"), select.POLLIN)
-        return bool(found.poll(0))
+    def can_be_reused(self) -> bool:
+        """As `can_be_kept`, and nothing has arrived since: neither bytes nor the end of the connection."""
+        return self.can_be_kept() and not self._input.poll(0)
 
     def close(self) -> None:
         self._parser = None  # they refer to each other
@@ -139,6 +137,7 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
+        self._input.register(transport.get_extra_info("socket"), select.POLLIN)
 
     def data_received(self, data: bytes) -> None:
         if self._parser is None:  # nobody asked
@@ -168,7 +167,6 @@ class Connection(asyncio.Protocol):
             self.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.is_closed = True
         if self.status and self._ends_with_connection and exc is None and self._error is None:
             self.is_complete = True
         if not self.is_complete and self._error is None:

@@ -9,7 +9,7 @@ until then the same request, sent again, gets the rest of it.
 import asyncio
 import logging
 import secrets
-from collections.abc import AsyncGenerator, Coroutine, Iterable, Iterator
+from collections.abc import AsyncGenerator, Iterable, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
@@ -274,7 +274,7 @@ class Runner:
                         yield out
                     return
                 pause = backoff(attempt)
-            async for out in self._silence(asyncio.sleep(pause)):
+            async for out in self._pause(pause):
                 yield out
 
     async def _answered(self, answer: UpstreamAnswer) -> Output:
@@ -303,21 +303,27 @@ class Runner:
         """Wait for the calls of the step."""
         self.step.complete.set()
         if tasks := [task for task in self.step.tasks.values() if not task.done()]:
-            async for out in self._silence(asyncio.wait(tasks)):
+            async for out in self._silence(tasks):
                 yield out
         responses = {call.call_id: self.step.tasks[call.call_id].result() for call in calls}
         async for out in self._perform(self.machine.take_responses(responses)):
             yield out
 
-    async def _silence(self, awaited: Coroutine[Any, Any, object]) -> Output:
-        """Wait, and keep a silent stream alive."""
-        waiting = asyncio.ensure_future(awaited)
+    async def _pause(self, seconds: float) -> Output:
+        waiting = asyncio.ensure_future(asyncio.sleep(seconds))
         try:
-            while not (await asyncio.wait({waiting}, timeout=self.grafter.settings.keepalive or None))[0]:
-                if event := self.machine.keepalive():
-                    yield event
+            async for out in self._silence([waiting]):
+                yield out
         finally:
             waiting.cancel()
+
+    async def _silence(self, tasks: Iterable[asyncio.Task[Any]]) -> Output:
+        """Wait for all of these, and keep a silent stream alive."""
+        running = set(tasks)
+        while running:
+            _, running = await asyncio.wait(running, timeout=self.grafter.settings.keepalive or None)
+            if running and (event := self.machine.keepalive()):
+                yield event
 
 
 def _upstream_failure(error: Exception) -> tuple[int, str, str]:

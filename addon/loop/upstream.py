@@ -140,7 +140,7 @@ class Upstream:
         try:
             received = await exchange.receive_head(reply.status, reply.headers)
             secrets = own_secrets.combined_with(secrets_in(outgoing.url, outgoing.headers))
-            chunks = _redacted(_body_of(reply, max_bytes), RedactedStream(secrets))
+            chunks = _body_of(reply, max_bytes, RedactedStream(secrets))
             if received is None:
                 received = await exchange.receive_body(b"".join([chunk async for chunk in chunks]))
             yield UpstreamAnswer(received, chunks, exchange)
@@ -212,37 +212,31 @@ class UpstreamAnswer:
         return b"".join([chunk async for chunk in self.chunks()])
 
 
-def _body_of(reply: "Reply | _ClientReply", max_bytes: int) -> AsyncIterator[bytes]:
-    """The decompressed body. httpx2 knows fewer encodings, and passes unknown ones on. Raises httpx2.DecodingError; for
+def _body_of(reply: "Reply | _ClientReply", max_bytes: int, redacted: RedactedStream) -> AsyncIterator[bytes]:
+    """The decompressed body without the request's credentials: an error may repeat the key, and is shown and stored.
+    httpx2 knows fewer encodings, and passes unknown ones on. Raises httpx2.DecodingError; for
     an unknown encoding at once."""
     values = [value for name, value in reply.headers if name.lower() == b"content-encoding"]
     encoding = b", ".join(values).decode("latin-1")
     decompress = decompressor(encoding, max_bytes)
     if decompress is None:
         raise httpx2.DecodingError(f"its content encoding {encoding[:60]!r} is not known; identity was asked for")
-    return _decompressed(reply, decompress)
+    return _decompressed(reply, decompress, redacted)
 
 
-async def _decompressed(reply: "Reply | _ClientReply", decompress: Decompress) -> AsyncIterator[bytes]:
+async def _decompressed(
+    reply: "Reply | _ClientReply", decompress: Decompress, redacted: RedactedStream
+) -> AsyncIterator[bytes]:
     try:
         async for chunk in reply.chunks():
-            if chunk and (plain := decompress(chunk)):
-                yield plain
-        if plain := decompress(b""):
-            yield plain
+            if chunk and (plain := decompress(chunk)) and (data := redacted.feed(plain)):
+                yield data
+        if data := redacted.feed(decompress(b"")) + redacted.flush():
+            yield data
     except TooLong as error:
         raise AnswerTooLong(f"the model's answer is too long: {error} (graft_max_answer)") from None
     except BadEncoding as error:
         raise httpx2.DecodingError(str(error)) from None
-
-
-async def _redacted(plain: AsyncIterator[bytes], stream: RedactedStream) -> AsyncIterator[bytes]:
-    """The body without the request's credentials: an error may repeat the key, and is shown and stored."""
-    async for chunk in plain:
-        if data := stream.feed(chunk):
-            yield data
-    if data := stream.flush():
-        yield data
 
 
 @lru_cache(maxsize=256)

@@ -5,12 +5,15 @@ import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import fields
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import mitmproxy.proxy.layers  # noqa: F401 - makes the hooks of flows known
 import pytest
 from mitmproxy import hooks, http
+from mitmproxy.addons.asgiapp import ASGIApp
+from mitmproxy.addons.maplocal import MapLocal
 from mitmproxy.connection import Client
 from mitmproxy.hooks import Hook
 from mitmproxy.http import Headers, MessageData, RequestData, ResponseData
@@ -20,7 +23,7 @@ from mitmproxy.proxy.context import Context
 from mitmproxy.proxy.layers.http._events import ResponseData as ResponseBody
 from mitmproxy.proxy.layers.http._http1 import Http1Server
 from mitmproxy.proxy.server import ConnectionHandler, ConnectionIO
-from mitmproxy.test import taddons
+from mitmproxy.test import taddons, tflow
 
 from addon.hooks.shortcuts import SHORTCUTS, Shortcut
 from addon.hooks.source_hash import source_hash
@@ -216,6 +219,32 @@ def test_options_are_what_they_were() -> None:
             options.update(given=["one"], text="a")
             options.given.append("two")
             assert (options.given, options.text) == (["one"], "a")
+
+
+@pytest.mark.parametrize("short", [False, True])
+@pytest.mark.parametrize("port", [80, 8080, None])
+def test_an_app_is_served_at_its_host_and_port(short: bool, port: int | None) -> None:
+    app = ASGIApp(None, "app.test", port)
+    with taken() if short else nullcontext():
+        for url in ("http://app.test/", "http://app.test:8080/", "http://other.test/"):
+            flow = tflow.tflow(req=http.Request.make("GET", url))
+            assert app.should_serve(flow) is (
+                flow.request.pretty_host == "app.test" and port in (None, flow.request.port)
+            )
+            flow.response = http.Response.make()
+            assert not app.should_serve(flow)
+
+
+@pytest.mark.parametrize("short", [False, True])
+def test_requests_are_mapped_to_files(short: bool, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mapped")
+    mapping = MapLocal()
+    with taken() if short else nullcontext(), taddons.context(mapping) as context:
+        for mapped in ([], [f"|there|{tmp_path / 'file'}"]):
+            context.options.update(map_local=mapped)
+            flow = tflow.tflow(req=http.Request.make("GET", "http://a.test/there"))
+            mapping.request(flow)
+            assert (flow.response.content if flow.response else None) == (b"mapped" if mapped else None)
 
 
 class Wire:
