@@ -8,6 +8,7 @@ contain no secrets, and the number of series is bounded.
 import asyncio
 from collections import Counter
 from collections.abc import Iterator
+from functools import cached_property
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -29,9 +30,6 @@ class Metrics(Collector):
         self._tokens: Counter[str] = Counter()
         self._ledger_hits = 0
         self.misses: Counter[str] = Counter()
-        self.registry = CollectorRegistry()
-        self.registry.register(self)
-        ProcessCollector(registry=self.registry)
 
     def count_request(self, surface: str, operation: str) -> None:
         """Count a client's request to a surface."""
@@ -70,6 +68,14 @@ class Metrics(Collector):
     def render(self) -> bytes:
         """The page, in Prometheus' text format (`CONTENT_TYPE`)."""
         return generate_latest(self.registry)
+
+    @cached_property
+    def registry(self) -> CollectorRegistry:
+        """What the page is made from, once it is asked for."""
+        registry = CollectorRegistry()
+        registry.register(self)
+        ProcessCollector(registry=registry)
+        return registry
 
     def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
         requests = CounterMetricFamily(
