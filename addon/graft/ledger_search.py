@@ -4,10 +4,9 @@
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from addon.core.history.keys import marks_of
-from addon.core.history.steps import TrueTurn
 from addon.core.history.turns import CALLS, SIGNATURES, WINDOWS, windows
 from addon.graft import evidence
 from addon.graft.evidence import Miss, Place, Verdict, true_turns
@@ -49,10 +48,10 @@ class Search(SearchState):
                 marks = {mark: keys.mark(*mark) for mark in marks_of(turn.contents(body))}
                 asked += marks.values()
             self.places[index] = Place(body, self.turns, index, marks)
-        by_id = await self._look_up([one for named in ids.values() for one in named], asked, wanted)
+        verdicts = await self._look_up(ids, asked, wanted)
         for index in wanted:
             place, named = self.places[index], ids.get(index, [])
-            verdict = Verdict(tuple(by_id[one] for one in dict.fromkeys(named) if one in by_id))
+            verdict = verdicts.get(index, evidence.NOTHING)
             if not verdict.true and place.marks:
                 verdict = evidence.by_marks(place, self.found)
             if verdict.true:
@@ -71,18 +70,23 @@ class Search(SearchState):
                 self.settle(index, verdict, keys.chat, turn_ids=named)
 
     async def _look_up(
-        self, turn_ids: Sequence[str], asked: Sequence[bytes], wanted: Sequence[int]
-    ) -> dict[str, TrueTurn]:
-        """Find the entries with these ids and keys, and which turns' words are known. Returns the true turns by id."""
-        named = self.true_turns.find(self.session, self.revision, turn_ids)
-        unknown = [turn_id for turn_id in dict.fromkeys(turn_ids) if turn_id not in named]
+        self, ids: Mapping[int, Sequence[str]], asked: Sequence[bytes], wanted: Sequence[int]
+    ) -> dict[int, Verdict]:
+        """Find the entries with these ids and keys, and which turns' words are known. Returns what the turns with ids
+        are."""
+        turn_ids = dict.fromkeys(one for named in ids.values() for one in named)
+        by_id = self.true_turns.find(self.session, self.revision, turn_ids)
+        unknown = [turn_id for turn_id in turn_ids if turn_id not in by_id]
         known = [self.turns[index].key for index in wanted]
         self.found = await self.store.look_up(self.session, turn_ids=unknown, keys=asked, known=known)
         self.asked.update(asked)
         for true in true_turns(unknown, self.found):
-            named[true.turn_id] = true
+            by_id[true.turn_id] = true
             self.true_turns.keep(self.session, self.revision, true)
-        return named
+        return {
+            index: Verdict(tuple(by_id[one] for one in dict.fromkeys(named) if one in by_id))
+            for index, named in ids.items()
+        }
 
     # --- proof by the turns before it -----------------------------------------------------------------------------
 

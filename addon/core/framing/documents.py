@@ -27,6 +27,7 @@ _ESCAPE = re.compile(
 _CLOSE = re.compile(rb"[ \t\r\n]*}[ \t\r\n]*")
 
 _SPACE = 0x20
+_LONGEST_CACHED = 128
 
 _object_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _array_decoder = msgspec.json.Decoder(list[msgspec.Raw])
@@ -47,10 +48,19 @@ class Member(NamedTuple):
     end: int
 
 
-@lru_cache(maxsize=4096)
 def camel(name: str) -> str:
-    """`tool_config` → `toolConfig`; camelCase stays. Cached, because the same few names repeat."""
-    return _WORD_START.sub(lambda m: m.group(1).upper(), name) if "_" in name else name
+    """`tool_config` → `toolConfig`; camelCase stays."""
+    if "_" not in name:
+        return name
+    return _cached_camel(name) if len(name) <= _LONGEST_CACHED else _camel(name)
+
+
+def _camel(name: str) -> str:
+    return _WORD_START.sub(lambda m: m.group(1).upper(), name)
+
+
+_cached_camel = lru_cache(maxsize=4096)(_camel)
+"""The same few names repeat. Long ones are not kept: clients choose them."""
 
 
 def decode(data: bytes | memoryview) -> Any:

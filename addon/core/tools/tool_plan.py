@@ -25,6 +25,7 @@ _WITHOUT_FUNCTIONS = frozenset(
     "functionDeclarations googleSearch googleSearchRetrieval codeExecution urlContext googleMaps fileSearch".split()
 )
 """Kinds of tools that lead to calls of declared functions alone."""
+_LARGEST_CACHED = 16_384
 _MEDIA_MODEL = re.compile(r"-image\b|-tts\b|^imagen|^veo|native-audio")
 
 
@@ -82,10 +83,13 @@ class ToolPlan(NamedTuple):
         return self.grafts and bool(self.names or self.hides_server_tools)
 
 
-@lru_cache(maxsize=64)
 def cannot_use_functions(generation_config: bytes | None, model: str) -> bool:
-    """Whether a request asks for output that excludes functions: structured output, images or audio. Cached, because
-    clients repeat their configuration."""
+    """Whether a request asks for output that excludes functions: structured output, images or audio."""
+    is_small = len(generation_config or b"") <= _LARGEST_CACHED
+    return (_cached_cannot_use_functions if is_small else _cannot_use_functions)(generation_config, model)
+
+
+def _cannot_use_functions(generation_config: bytes | None, model: str) -> bool:
     if _MEDIA_MODEL.search(model):
         return True
     if generation_config is None:
@@ -99,6 +103,10 @@ def cannot_use_functions(generation_config: bytes | None, model: str) -> bool:
     return any(
         str(m).upper() not in ("TEXT", "MODALITY_UNSPECIFIED") for m in as_list(config.get("responseModalities"))
     )
+
+
+_cached_cannot_use_functions = lru_cache(maxsize=64)(_cannot_use_functions)
+"""Clients repeat their configuration. A large one is read again."""
 
 
 class Toolbox:

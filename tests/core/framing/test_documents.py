@@ -1,6 +1,7 @@
 """The positions of members and elements in the bytes, and keys in either spelling."""
 
 import json
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -157,3 +158,13 @@ def test_invalid_json_stays_invalid_whatever_its_texts_are(data: bytes) -> None:
 def test_valid_texts_stay_unchanged(text: str) -> None:
     for data in (json.dumps(text).encode(), encode(text)):
         assert replace_invalid_text(data) == data
+
+
+def test_long_keys_of_clients_are_not_kept() -> None:
+    tracemalloc.start()
+    try:
+        for number in range(40):
+            assert camel(f"a_key{number}" + "x" * 50_000).startswith("aKey")
+        assert tracemalloc.get_traced_memory()[0] < 200_000
+    finally:
+        tracemalloc.stop()

@@ -1,5 +1,6 @@
 """The declarations, the toolConfig and the tool names of a request."""
 
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -249,6 +250,16 @@ def test_the_toolsets_built_ins_join_the_clients_functions_and_are_hidden() -> N
 )
 def test_requests_that_exclude_functions(config: Any, model: str, cannot: bool) -> None:
     assert cannot_use_functions(None if config is None else encode(config), model) is cannot
+
+
+def test_large_configurations_of_clients_are_not_kept() -> None:
+    tracemalloc.start()
+    try:
+        for number in range(40):
+            assert cannot_use_functions(encode({"responseSchema": {"description": "x" * 50_000}, "seed": number}), "")
+        assert tracemalloc.get_traced_memory()[0] < 200_000
+    finally:
+        tracemalloc.stop()
 
 
 def test_the_names_that_a_tool_declares_in_either_spelling() -> None:
