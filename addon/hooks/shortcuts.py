@@ -5,7 +5,7 @@ method is kept if its source, or that of what it calls, is not the one that the 
 
 import asyncio
 from asyncio import StreamReader, StreamWriter
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Awaitable, Callable, Generator, Iterator
 from dataclasses import fields
 from functools import lru_cache
 from http import HTTPStatus
@@ -13,6 +13,7 @@ from operator import attrgetter, contains
 from pkgutil import resolve_name
 from typing import Any, NamedTuple, get_args
 
+from mitmproxy.connection import Connection
 from mitmproxy.hooks import Hook
 from mitmproxy.http import Headers, HTTPFlow, MessageData, RequestData, ResponseData
 from mitmproxy.proxy import commands
@@ -155,6 +156,25 @@ _CHUNKED = "_toolgraft_chunked"
 """The attribute of a connection that holds the headers last sent, and whether they say that the body is chunked."""
 
 
+def reads_more(handle: Method) -> Method:
+    """Reads all that has arrived, up to 1 MB: mitmproxy takes 64 KB at a time, and each piece costs about the same."""
+
+    async def handle_connection(self: ConnectionHandler, connection: Connection) -> None:
+        reader = self.transports[connection].reader
+        if type(reader) is StreamReader:
+
+            def read(n: int = -1) -> Awaitable[bytes]:
+                return StreamReader.read(reader, max(n, _READ_AT_ONCE) if n > 0 else n)
+
+            vars(reader)["read"] = read
+        await handle(self, connection)
+
+    return handle_connection
+
+
+_READ_AT_ONCE = 1024 * 1024
+
+
 def gives_options(copied: Method) -> Method:
     """Does not copy immutable values."""
     immutable = frozenset({str, int, bool, type(None)})
@@ -226,6 +246,7 @@ SHORTCUTS = (
     ),
     Shortcut(serves_apps, "4f7a8f8411d51f35", "mitmproxy.addons.asgiapp:ASGIApp.should_serve"),
     Shortcut(maps_to_files, "4c6bf038aa472f3e", "mitmproxy.addons.maplocal:MapLocal.request"),
+    Shortcut(reads_more, "95c3f93e9824e527", "mitmproxy.proxy.server:ConnectionHandler.handle_connection"),
     Shortcut(drains_writers, "6b57434604561e3e", "mitmproxy.proxy.server:ConnectionHandler.drain_writers"),
     Shortcut(sends_data, "cc218a1337c0f5cf", "mitmproxy.proxy.layers.http._http1:Http1Server.send"),
     Shortcut(

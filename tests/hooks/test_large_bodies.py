@@ -34,15 +34,16 @@ class Files:
         length = [line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")]
         left = int(length[0][15:]) if length else None if b"chunked" in head else 0
         while left != 0:
-            data = await reader.read(65536) if left is not None else await reader.readuntil(b"\r\n")
-            self.received += len(data)
-            if left is not None:
-                left -= len(data)
-            elif data == b"0\r\n":
-                await reader.readexactly(2)
-                break
-        size = b"transfer-encoding: chunked" if self.chunked else b"content-length: %d" % self.size
-        writer.write(b"HTTP/1.1 200 OK\r\n" + size + b"\r\n\r\n")
+            if left is None:
+                size = int(await reader.readuntil(b"\r\n"), 16)
+                await reader.readexactly(size + 2)
+                left = None if size else 0
+            else:
+                size = len(await reader.read(65536))
+                left -= size
+            self.received += size
+        framing = b"transfer-encoding: chunked" if self.chunked else b"content-length: %d" % self.size
+        writer.write(b"HTTP/1.1 200 OK\r\n" + framing + b"\r\n\r\n")
         half = b"y" * (self.size // 2)
         for _ in range(2):
             writer.write(chunk(half) if self.chunked else half)

@@ -2,24 +2,27 @@
 
 import asyncio
 import socket
+from asyncio import StreamReader
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import fields
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import AsyncMock
 
 import mitmproxy.proxy.layers  # noqa: F401 - makes the hooks of flows known
 import pytest
 from mitmproxy import hooks, http
 from mitmproxy.addons.asgiapp import ASGIApp
 from mitmproxy.addons.maplocal import MapLocal
-from mitmproxy.connection import Client
+from mitmproxy.connection import Client, ConnectionState
 from mitmproxy.hooks import Hook
 from mitmproxy.http import Headers, MessageData, RequestData, ResponseData
 from mitmproxy.options import Options
 from mitmproxy.proxy.commands import Command, SendData
 from mitmproxy.proxy.context import Context
+from mitmproxy.proxy.events import DataReceived, Event
 from mitmproxy.proxy.layers.http._events import ResponseData as ResponseBody
 from mitmproxy.proxy.layers.http._http1 import Http1Server
 from mitmproxy.proxy.server import ConnectionHandler, ConnectionIO
@@ -315,6 +318,39 @@ async def test_the_handler_of_a_lost_connection_is_cancelled(short: bool, closed
                 await drain(wire.io)
                 await asyncio.sleep(0)
     await wire.close()
+
+
+class Reading(ConnectionHandler):
+    """A connection from which this reader reads. `pieces`: what is handled."""
+
+    def __init__(self, reader: StreamReader) -> None:
+        self.client = Client(peername=("127.0.0.1", 1), sockname=("127.0.0.1", 2), state=ConnectionState.OPEN)
+        super().__init__(Context(self.client, Options()))
+        self.transports[self.client] = ConnectionIO(reader=reader, writer=AsyncMock(close=lambda: None))
+        self.pieces: list[bytes] = []
+
+    async def handle_hook(self, hook: object) -> None: ...
+
+    async def server_event(self, event: Event) -> None:
+        if isinstance(event, DataReceived):
+            self.pieces.append(event.data)
+        else:
+            self.client.state = ConnectionState.CLOSED
+
+
+async def test_what_has_arrived_is_handled_as_one_piece() -> None:
+    data = bytes(300_000)
+    counts = []
+    for short in (False, True):
+        with taken() if short else nullcontext():
+            reader = StreamReader()
+            reader.feed_data(data)
+            reader.feed_eof()
+            connection = Reading(reader)
+            await connection.handle_connection(connection.client)
+            assert b"".join(connection.pieces) == data
+            counts.append(len(connection.pieces))
+    assert counts == [5, 1]
 
 
 def sent(headers: Sequence[Headers], data: Sequence[bytes], stream_id: int = 1) -> list[bytes]:

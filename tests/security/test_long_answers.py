@@ -136,7 +136,8 @@ async def test_an_answer_without_an_end_is_an_error_and_is_not_read_on(
 @pytest.mark.parametrize("form", ["events", "array"])
 async def test_an_event_without_an_end_is_an_error(proxied: Proxied, flood: Flood, form: str) -> None:
     flood.head = b"content-type: %b\r\n" % URLS[form][1]
-    flood.piece = b'data: {"x": "' + b"x" * 5000 if form == "events" else b'[{"x": "' + b"x" * 5000
+    flood.piece = b'data: {"x": "' + b"x" * 30_000 if form == "events" else b'[{"x": "' + b"x" * 30_000
+    flood.ends = True  # far below the limit of an answer
     _, body = await asked(proxied, form)
     assert b'"code":502' in body
     assert b"graft_max_event" in body
@@ -296,7 +297,8 @@ async def test_an_upstream_that_is_stopped_breaks_off_without_an_error(
             await until(lambda: not flow.server_conn.connected)
 
     flood.head = b"content-type: %b\r\n" % URLS[form][1]
-    flood.piece = b'data: {"x": "' + b"x" * 5000 if form == "events" else b'[{"x": "' + b"x" * 5000
+    flood.piece = b'data: {"x": "' + b"x" * 30_000 if form == "events" else b'[{"x": "' + b"x" * 30_000
+    flood.ends = True  # far below the limit of an answer
     async with serving(flood) as url, Proxied(tmp_path, url, late=[Slow()], max_answer=str(MOST)) as proxied:
         await proxied.tools("get_weather")
         _, body = await asked(proxied, form)
