@@ -127,6 +127,14 @@ async def test_a_line_of_the_audit_log_is_safe_before_what_it_tells_of_is_done(
     assert log.order == ["1 lines safe", "folder safe", "done", "2 lines safe", "done"]
 
 
+async def test_each_action_has_its_line_also_where_tasks_begin_at_once(proxy: Proxy, tmp_path: Path) -> None:
+    """As in mitmproxy's event loop: a task may have run to its first wait when the name for it is assigned."""
+    asyncio.get_running_loop().set_task_factory(asyncio.eager_task_factory)
+    for number in range(3):
+        await change(proxy, number)
+        assert len((tmp_path / "audit.jsonl").read_bytes().splitlines()) == number + 1
+
+
 async def test_lines_of_the_audit_log_share_a_flush(
     proxy: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
