@@ -13,6 +13,9 @@ from operator import attrgetter, contains
 from pkgutil import resolve_name
 from typing import Any, NamedTuple, get_args
 
+import h11
+from h11._readers import ContentLengthReader
+from h11._receivebuffer import ReceiveBuffer
 from mitmproxy.connection import Connection
 from mitmproxy.hooks import Hook
 from mitmproxy.http import Headers, HTTPFlow, MessageData, RequestData, ResponseData
@@ -175,6 +178,21 @@ def reads_more(handle: Method) -> Method:
 _READ_AT_ONCE = 1024 * 1024
 
 
+def takes_bodies(read: Method) -> Method:
+    """Copies what has arrived of a body once, not three times."""
+
+    def take(self: ContentLengthReader, buffer: ReceiveBuffer) -> Any:
+        size = len(buffer)
+        if not 0 < size <= self._remaining:
+            return read(self, buffer)
+        self._remaining -= size
+        data = bytes(buffer)
+        ReceiveBuffer.__init__(buffer)
+        return h11.Data(data)
+
+    return take
+
+
 def gives_options(copied: Method) -> Method:
     """Does not copy immutable values."""
     immutable = frozenset({str, int, bool, type(None)})
@@ -247,6 +265,13 @@ SHORTCUTS = (
     Shortcut(serves_apps, "4f7a8f8411d51f35", "mitmproxy.addons.asgiapp:ASGIApp.should_serve"),
     Shortcut(maps_to_files, "4c6bf038aa472f3e", "mitmproxy.addons.maplocal:MapLocal.request"),
     Shortcut(reads_more, "95c3f93e9824e527", "mitmproxy.proxy.server:ConnectionHandler.handle_connection"),
+    Shortcut(
+        takes_bodies,
+        "6ed35d7b6375ee10",
+        "h11._readers:ContentLengthReader.__call__",
+        "h11._readers:ContentLengthReader.__init__",
+        *(f"h11._receivebuffer:ReceiveBuffer.{name}" for name in ("__init__", "__len__", "__bytes__", "_extract")),
+    ),
     Shortcut(drains_writers, "6b57434604561e3e", "mitmproxy.proxy.server:ConnectionHandler.drain_writers"),
     Shortcut(sends_data, "cc218a1337c0f5cf", "mitmproxy.proxy.layers.http._http1:Http1Server.send"),
     Shortcut(

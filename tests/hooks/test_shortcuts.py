@@ -11,8 +11,11 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import AsyncMock
 
+import h11
 import mitmproxy.proxy.layers  # noqa: F401 - makes the hooks of flows known
 import pytest
+from h11._readers import ContentLengthReader
+from h11._receivebuffer import ReceiveBuffer
 from mitmproxy import hooks, http
 from mitmproxy.addons.asgiapp import ASGIApp
 from mitmproxy.addons.maplocal import MapLocal
@@ -351,6 +354,28 @@ async def test_what_has_arrived_is_handled_as_one_piece() -> None:
             assert b"".join(connection.pieces) == data
             counts.append(len(connection.pieces))
     assert counts == [5, 1]
+
+
+@pytest.mark.parametrize("short", [False, True])
+def test_a_body_ends_where_its_length_says(short: bool) -> None:
+    with taken() if short else nullcontext():
+        reader, buffer = ContentLengthReader(10), ReceiveBuffer()
+        found: list[object] = []
+        for piece in (b"", b"abc", b"", b"defg", b"hijGET / HTTP/1.1\r\n\r\n"):
+            buffer += piece
+            event = reader(buffer)
+            found.append(bytes(event.data) if isinstance(event, h11.Data) else event)
+            assert bool(buffer) is piece.endswith(b"\n")
+        assert found == [None, b"abc", None, b"defg", b"hij"]
+        assert isinstance(reader(buffer), h11.EndOfMessage)
+        lines = buffer.maybe_extract_lines()
+        assert lines is not None
+        assert bytes(lines[0]) == b"GET / HTTP/1.1"
+        cut, rest = ContentLengthReader(5), ReceiveBuffer()
+        rest += b"abc"
+        cut(rest)
+        with pytest.raises(h11.RemoteProtocolError, match="received 3 bytes, expected 5"):
+            cut.read_eof()
 
 
 def sent(headers: Sequence[Headers], data: Sequence[bytes], stream_id: int = 1) -> list[bytes]:
