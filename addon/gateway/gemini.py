@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
-from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -21,7 +20,7 @@ from addon.gateway.handover import Handover
 from addon.gateway.streaming import Stream, answer_while_connected, ending_problem
 from addon.gateway.upstream_factory import Caller
 from addon.web.access import needs
-from addon.web.describe import answers, body_example, group
+from addon.web.describe import Group, answers, body_example
 from addon.web.problems import Problem
 from addon.web.routing import ApiContext, ApiDep
 
@@ -63,8 +62,8 @@ _ANSWER = {
 
 
 class GeminiRoutes(FrontDoor):
-    def router(self) -> APIRouter:
-        router = group("front doors")
+    def router(self) -> Group:
+        router = Group("front doors")
 
         @router.post(
             PATH,

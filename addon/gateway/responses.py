@@ -6,7 +6,6 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
 
-from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -35,7 +34,7 @@ from addon.gateway.recall import stored_calls
 from addon.gateway.streaming import Stream, answer_while_connected, ending_problem
 from addon.gateway.upstream_factory import Caller
 from addon.web.access import needs
-from addon.web.describe import answers, body_example, group
+from addon.web.describe import Group, answers, body_example
 from addon.web.problems import Problem
 from addon.web.routing import ApiContext, ApiDep
 from store.base import UnknownResponse
@@ -126,8 +125,8 @@ class _NotStored(Exception):
 
 
 class ResponsesRoutes(FrontDoor):
-    def router(self) -> APIRouter:
-        router = group("front doors")
+    def router(self) -> Group:
+        router = Group("front doors")
 
         @router.post(
             PATH,

@@ -1,9 +1,8 @@
 """Additions to the OpenAPI document that handler signatures do not give: answers with examples, and refusals."""
 
 import http
+from collections.abc import Callable
 from typing import Any
-
-from fastapi import APIRouter
 
 from addon.web.problems import MEDIA_TYPE, ProblemBody
 from addon.web.routing import DirectRoute
@@ -37,9 +36,34 @@ _BODY = {
 _FITS = {422: "A field, a parameter or a tool is not valid"}
 
 
-def group(tag: str) -> APIRouter:
-    """The router of one group of routes."""
-    return APIRouter(route_class=DirectRoute, tags=[tag])
+class Group:
+    """One group of routes. Its methods decorate handlers, and take what FastAPI's take."""
+
+    def __init__(self, tag: str) -> None:
+        self.tag = tag
+        self.routes: list[DirectRoute] = []
+
+    def _add[H: Callable[..., Any]](self, method: str, path: str, described: dict[str, Any]) -> Callable[[H], H]:
+        def add(handler: H) -> H:
+            self.routes.append(DirectRoute(path, handler, methods=[method], tags=[self.tag], **described))
+            return handler
+
+        return add
+
+    def get[H: Callable[..., Any]](self, path: str, **described: Any) -> Callable[[H], H]:
+        return self._add("GET", path, described)
+
+    def post[H: Callable[..., Any]](self, path: str, **described: Any) -> Callable[[H], H]:
+        return self._add("POST", path, described)
+
+    def put[H: Callable[..., Any]](self, path: str, **described: Any) -> Callable[[H], H]:
+        return self._add("PUT", path, described)
+
+    def patch[H: Callable[..., Any]](self, path: str, **described: Any) -> Callable[[H], H]:
+        return self._add("PATCH", path, described)
+
+    def delete[H: Callable[..., Any]](self, path: str, **described: Any) -> Callable[[H], H]:
+        return self._add("DELETE", path, described)
 
 
 def answers(

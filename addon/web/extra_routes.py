@@ -10,7 +10,7 @@ from addon.web.problems import Dialect, Problem
 
 @dataclass(frozen=True, slots=True)
 class ExtraRoutes:
-    """`routes`: the routes of a `describe.group`. `dialects`: the form of refusals for paths whose callers do not know
+    """`routes`: the routes of a `describe.Group`. `dialects`: the form of refusals for paths whose callers do not know
     problem documents, and for everything below these paths."""
 
     routes: Sequence[BaseRoute] = ()

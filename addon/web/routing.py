@@ -1,8 +1,8 @@
 """Turns requests into the arguments of handlers, without FastAPI's overhead.
 
-Handlers are declared as in any FastAPI application, and FastAPI makes the OpenAPI document from their signatures. At
-run time `DirectRoute` calls them itself: FastAPI's machinery (dependency solving, exit stacks, response models) costs
-more than the handlers, and the proxy shares the event loop.
+Handlers are declared much as in a FastAPI application, and FastAPI makes the OpenAPI document from their signatures
+(`addon.web.documentation`), which alone imports it. At run time `DirectRoute` calls them itself: FastAPI's machinery
+(dependency solving, exit stacks, response models) costs more than the handlers, and the proxy shares the event loop.
 
 A parameter of a handler is one of: `ApiDep`; `CallerDep`; `Request`; a path parameter; a pydantic model `Annotated[…,
 Query()]`; one `Annotated[…, Body()]`, whose default, if any, is used for an empty body. Anything else is refused when
@@ -14,13 +14,10 @@ import inspect
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Annotated, Any, get_args
 from urllib.parse import parse_qsl
 
 import pydantic_core
-from fastapi import Depends, params
-from fastapi.routing import APIRoute
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from starlette.requests import Request
 from starlette.responses import Response
@@ -72,7 +69,7 @@ def _api_of(request: Request) -> ApiContext:
     return api
 
 
-ApiDep = Annotated[ApiContext, Depends(_api_of)]
+ApiDep = Annotated[ApiContext, _api_of]
 
 
 def _access_of(request: Request) -> Access:
@@ -80,7 +77,15 @@ def _access_of(request: Request) -> Access:
     return access
 
 
-CallerDep = Annotated[Access, Depends(_access_of)]
+CallerDep = Annotated[Access, _access_of]
+
+
+class Body:
+    """Marks the parameter that the body is read into."""
+
+
+class Query:
+    """Marks the parameter that the query is read into."""
 
 
 def reply(value: Any, status: int = 200) -> Response:
@@ -88,16 +93,15 @@ def reply(value: Any, status: int = 200) -> Response:
     return Response(pydantic_core.to_json(value), status, media_type="application/json")
 
 
-class DirectRoute(APIRoute):
-    """`described`: makes FastAPI's route, for the OpenAPI document. FastAPI takes much longer to make it than is needed
-    to serve it, and few starts of the proxy are asked for the document."""
+class DirectRoute(Route):
+    """`described`: what the OpenAPI document says of it, in FastAPI's words."""
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **kwargs: Any) -> None:
-        Route.__init__(self, path, endpoint)
+        super().__init__(path, endpoint)
         self.methods = set(kwargs.get("methods") or ["GET"])
         self.openapi_extra = kwargs.get("openapi_extra")
         self.summary = kwargs.get("summary")
-        self.described = partial(APIRoute, path, endpoint, **kwargs)
+        self.described = kwargs
         is_open = (self.openapi_extra or {}).get("security") == []
         self.app = _direct(endpoint, set(self.param_convertors), None if is_open else needs_of(endpoint))
 
@@ -196,9 +200,9 @@ def _bind(endpoint: Callable[..., Any], path_names: set[str]) -> tuple[_Binders,
             binders[name] = _access_of
         elif name in path_names:
             binders[name] = _path_binder(name, annotation)
-        elif any(isinstance(m, params.Body) for m in metadata):
+        elif any(isinstance(m, Body) for m in metadata):
             body_name, read_body = name, _body_reader(annotation, parameter.default)
-        elif any(isinstance(m, params.Query) for m in metadata):
+        elif any(isinstance(m, Query) for m in metadata):
             binders[name] = _query_binder(annotation)
         else:
             raise TypeError(f"{endpoint.__module__}.{endpoint.__name__}: {name} cannot be filled from a request")

@@ -59,7 +59,7 @@ def test_a_group_of_routes_is_one_module_and_one_line() -> None:
         router = importlib.import_module(f"addon.control.routes.{group}").router
         assert router.routes, group
         for route in router.routes:
-            assert type(route) is DirectRoute, f"{group}: make the router with describe.group"
+            assert type(route) is DirectRoute, f"{group}: make the router with describe.Group"
 
 
 async def test_the_document_has_every_operation(client: httpx2.AsyncClient) -> None:

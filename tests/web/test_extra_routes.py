@@ -10,14 +10,14 @@ from starlette.responses import JSONResponse, Response
 from addon.control.app import ControlApp, create_app
 from addon.metrics import Metrics
 from addon.settings import Settings
-from addon.web.describe import answers, group
+from addon.web.describe import Group, answers
 from addon.web.extra_routes import ExtraRoutes
 from addon.web.problems import Problem
 from addon.web.routing import ApiDep, parse, reply
 from store.base import Store
 from tests.control.conftest import ADDRESS, TOKEN
 
-router = group("parrot")
+router = Group("parrot")
 
 
 @router.post("/v1/parrot/{mood}", summary="Say it again", responses=answers({"said": 1}))

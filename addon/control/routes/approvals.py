@@ -2,7 +2,6 @@
 
 from typing import Annotated
 
-from fastapi import Body
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import Response
@@ -10,11 +9,11 @@ from starlette.responses import Response
 from addon.control import views
 from addon.control.secrets import redaction_of
 from addon.web.access import needs
-from addon.web.describe import answers, body_example, group
-from addon.web.routing import ApiDep, CallerDep, reply
+from addon.web.describe import Group, answers, body_example
+from addon.web.routing import ApiDep, Body, CallerDep, reply
 from store.models import Call
 
-router = group("approvals")
+router = Group("approvals")
 
 _NOT_NOW = "The call is not waiting for approval, was decided differently, or has expired because its waiter is gone"
 

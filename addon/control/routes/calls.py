@@ -5,7 +5,6 @@ import functools
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, Self
 
-from fastapi import Body, Query
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from starlette.requests import Request
 from starlette.responses import Response
@@ -14,13 +13,13 @@ from addon.control import views
 from addon.control.paging import PageQuery, RenderedPage, render_page
 from addon.control.secrets import redacted, redaction_of
 from addon.web.access import Access, needs
-from addon.web.describe import answers, body_example, group
+from addon.web.describe import Group, answers, body_example
 from addon.web.disconnect import DisconnectWatcher
 from addon.web.problems import storable_json
-from addon.web.routing import ApiDep, CallerDep, reply
+from addon.web.routing import ApiDep, Body, CallerDep, Query, reply
 from store.models import Call, Page, SessionName, Status
 
-router = group("calls")
+router = Group("calls")
 
 
 class CallsQuery(PageQuery):

@@ -4,19 +4,18 @@ import asyncio
 import secrets
 from typing import Annotated
 
-from fastapi import Body
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
 from addon.control import views
 from addon.web.access import Access, needs
-from addon.web.describe import answers, body_example, group, nothing
+from addon.web.describe import Group, answers, body_example, nothing
 from addon.web.disconnect import DisconnectWatcher
-from addon.web.routing import ApiContext, ApiDep, CallerDep, reply
+from addon.web.routing import ApiContext, ApiDep, Body, CallerDep, reply
 from store.models import Call, SessionName
 
-router = group("workers")
+router = Group("workers")
 
 Worker = Annotated[str, Field(min_length=1, max_length=200)]
 

@@ -5,7 +5,6 @@ import logging
 from typing import Annotated
 
 import pydantic_core
-from fastapi import Query
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import Response
@@ -13,10 +12,10 @@ from starlette.types import Receive, Scope, Send
 
 from addon.control.views import event_data
 from addon.web.access import OWNER, needs
-from addon.web.describe import answers, group
+from addon.web.describe import Group, answers
 from addon.web.disconnect import DisconnectWatcher
 from addon.web.problems import Problem
-from addon.web.routing import ApiContext, ApiDep
+from addon.web.routing import ApiContext, ApiDep, Query
 from store.base import BadCursor, CursorLost, StoreError
 from store.models import Event, SessionName
 
@@ -28,7 +27,7 @@ _RESET = b"event: store.reset\ndata: %s\n\n" % pydantic_core.to_json(
     {"detail": "the store no longer has the events after the given id: all events that it still has follow"}
 )
 
-router = group("events")
+router = Group("events")
 
 
 class EventsQuery(BaseModel):

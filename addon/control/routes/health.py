@@ -8,12 +8,12 @@ from addon import metrics
 from addon.control.views import Health
 from addon.core.framing.replies import PROXY_ENDING
 from addon.web.access import needs
-from addon.web.describe import PUBLIC, answers, group
+from addon.web.describe import PUBLIC, Group, answers
 from addon.web.problems import Problem
 from addon.web.routing import ApiDep, reply
 from store.base import StoreUnavailable
 
-router = group("health")
+router = Group("health")
 
 _log = logging.getLogger(__name__)
 

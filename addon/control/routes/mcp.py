@@ -2,16 +2,15 @@
 
 from typing import Annotated
 
-from fastapi import Body
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
 from addon.tools.mcp_pins import ChangedAgain, NotHeldBack
-from addon.web.describe import answers, body_example, group, nothing
+from addon.web.describe import Group, answers, body_example, nothing
 from addon.web.problems import Problem
-from addon.web.routing import ApiDep, CallerDep, reply
+from addon.web.routing import ApiDep, Body, CallerDep, reply
 
-router = group("mcp")
+router = Group("mcp")
 
 
 class HeldTool(BaseModel):

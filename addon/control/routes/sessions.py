@@ -2,7 +2,6 @@
 
 from typing import Annotated
 
-from fastapi import Body, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -11,11 +10,11 @@ from addon.control.paging import PageQuery, render_page
 from addon.control.versions import IF_MATCH, update_session, with_etag
 from addon.control.views import SessionView
 from addon.web.access import needs
-from addon.web.describe import answers, body_example, group, nothing
-from addon.web.routing import ApiDep, CallerDep, reply
+from addon.web.describe import Group, answers, body_example, nothing
+from addon.web.routing import ApiDep, Body, CallerDep, Query, reply
 from store.models import Page, Policy, Session, SessionName
 
-router = group("sessions")
+router = Group("sessions")
 
 
 @router.get(

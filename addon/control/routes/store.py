@@ -3,10 +3,10 @@
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
-from addon.web.describe import answers, group
+from addon.web.describe import Group, answers
 from addon.web.routing import ApiDep, reply
 
-router = group("store")
+router = Group("store")
 
 
 class Trusted(BaseModel):

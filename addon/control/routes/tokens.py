@@ -4,20 +4,19 @@ import logging
 from collections.abc import Callable
 from typing import Annotated
 
-from fastapi import Body
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
 from addon.web.access import Access, Right
-from addon.web.describe import answers, body_example, group, nothing
+from addon.web.describe import Group, answers, body_example, nothing
 from addon.web.problems import Problem
-from addon.web.routing import ApiDep, CallerDep, reply
+from addon.web.routing import ApiDep, Body, CallerDep, reply
 from addon.web.tokens import Name, Token
 from store.models import SessionName
 
 logger = logging.getLogger("toolgraft")
 
-router = group("tokens")
+router = Group("tokens")
 
 _TOKEN = {"id": "1f3a9c07", "name": "ci", "scopes": ["ask"], "session": "default", "created_at": 1790000000.0}
 

@@ -4,7 +4,6 @@ import json
 from collections.abc import Sequence
 from typing import Annotated, Any
 
-from fastapi import Body
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -15,12 +14,12 @@ from addon.core.framing.documents import Document
 from addon.core.tools.tool_forms import normalise
 from addon.graft.session_config import shared_with
 from addon.web.access import needs
-from addon.web.describe import answers, body_example, group, nothing
+from addon.web.describe import Group, answers, body_example, nothing
 from addon.web.problems import Problem, storable_json
-from addon.web.routing import ApiDep, CallerDep, reply
+from addon.web.routing import ApiDep, Body, CallerDep, reply
 from store.models import Session, SessionName, ToolRules, Toolset
 
-router = group("tools")
+router = Group("tools")
 
 _BODY = {
     "type": "object",

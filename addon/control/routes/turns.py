@@ -3,7 +3,6 @@
 import functools
 from typing import Annotated
 
-from fastapi import Query
 from pydantic import Field
 from starlette.responses import Response
 
@@ -11,11 +10,11 @@ from addon.control import views
 from addon.control.paging import PageQuery, render_page
 from addon.control.views import TurnView
 from addon.web.access import needs
-from addon.web.describe import answers, group
-from addon.web.routing import ApiDep
+from addon.web.describe import Group, answers
+from addon.web.routing import ApiDep, Query
 from store.models import Page, SessionName
 
-router = group("turns")
+router = Group("turns")
 
 
 class TurnsQuery(PageQuery):
