@@ -79,7 +79,7 @@ class CallRun:
         self.loop_id = loop_id
         self.timeout = config.tool_timeout if self.rules.timeout is None else self.rules.timeout
         self.seconds = self.timeout * (1 + (self.rules.retries or 0))
-        self._has_begun = False  # the proxy runs the call
+        self._has_begun = initial_state.loop_id is not None  # the proxy runs the call
         self._has_worker = False  # this call was released to workers, rather than an identical one
 
     async def response(self) -> Document:
@@ -152,12 +152,12 @@ class CallRun:
     async def _run(self) -> Document:
         """Run the call. An answer by hand abandons the run."""
         if self.binding.handler is not Handler.WORKERS:
-            if self.initial.loop_id is None:
+            if not self._has_begun:
                 try:
                     await self.store.start(self.session, self.call.call_id, loop_id=self.loop_id)
                 except NotPending:  # already answered
                     return await self._manual_answer()
-            self._has_begun = True
+                self._has_begun = True
         run = asyncio.ensure_future(self._result())
         run.set_name(self.call.name)
         try:

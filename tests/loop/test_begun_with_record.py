@@ -87,3 +87,24 @@ async def test_a_call_that_could_not_be_stored_does_not_run(
     assert (await proxy.ask("x")).text == "done"
     assert proxy.tools.begun == []
     assert writes.started == 1
+
+
+async def test_a_call_stored_as_running_goes_on_if_its_answer_fails_before_it_began(
+    proxy: Proxy, writes: Writes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = proxy.executors.start
+
+    def then_fail(*args: Any) -> None:
+        start(*args)
+        writes.fails = True
+
+    monkeypatch.setattr(proxy.executors, "start", then_fail)
+    pieces = [says(call("plain", "1")), says(call("plain", "2"), finish="STOP")]
+    proxy.upstream(Scripted(pieces))
+    await proxy.ask("x", framing=Framing.SSE)
+    (stored,) = await proxy.calls()
+    while not stored.status.final:
+        changed = await proxy.store.wait_call(stored, 5)
+        assert changed is not None
+        stored = changed
+    assert (stored.status, stored.result) == (Status.DONE, "found")
