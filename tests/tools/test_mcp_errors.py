@@ -147,8 +147,9 @@ async def odd() -> AsyncIterator[Odd]:
 @pytest.mark.parametrize("everything", [False, True])
 @pytest.mark.parametrize("bad", BAD)
 async def test_errors_of_a_server_over_http_name_origin_and_status(
-    odd: Odd, bad: str, everything: bool, caplog: pytest.LogCaptureFixture
+    odd: Odd, bad: str, everything: bool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("addon.tools.mcp_connection._MAX_DELAY", 0.01)
     url = f"http://user:secret@127.0.0.1:{odd.port}/secret?key=secret"
     if everything:
         odd.bad, odd.everything = bad, True
