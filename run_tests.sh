@@ -29,7 +29,7 @@ bounded() { "$venv/bin/python" -I scripts/bounded.py "$@"; }
 if [ "${1-}" = --long ]; then
     step bounded 600 python -m tests.simulation --chats 300
     # Always the same seed, and on a fast machine no further: no change fails by a chance that has nothing to do with it.
-    step bounded 600 python -m tests.fuzz --seconds 60 --seed 1 --max-tries 20000
+    step bounded 600 python -m tests.fuzz --seconds 60 --seed 1 --max-tries 40000
     step bounded 900 python -m pytest -m "hypothesis and not e2e" --ignore tests/e2e --hypothesis-profile long --hypothesis-seed 1
     step bounded 400 python -m tests.soak --seconds 60 --quiet
     step bounded 1500 python -m tests.crash --kills 60 --quiet
