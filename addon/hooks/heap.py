@@ -1,6 +1,9 @@
-"""Keeps the freed memory of large bodies in the process: fresh pages cost more than copying."""
+"""Keeps the freed memory of large bodies in the process: fresh pages cost more than copying. A process that has become
+idle gives it back."""
 
+import asyncio
 import ctypes
+import time
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
 
@@ -19,3 +22,27 @@ def keep_freed_memory() -> bool:
     except (AttributeError, OSError, TypeError):
         return False
     return bool(set_option(_M_MMAP_THRESHOLD, _LARGEST)) and bool(set_option(_M_TRIM_THRESHOLD, _KEPT))
+
+
+_IDLE_AFTER = 30.0
+"""Seconds in which an idle process has done next to nothing."""
+
+_IDLE_SHARE = 0.02
+"""The share of a core that an idle process may use, for its own upkeep."""
+
+
+async def give_back_when_idle(seconds: float = _IDLE_AFTER) -> None:
+    """Give freed memory back to the system whenever the process becomes idle, in a thread. Never returns, unless the C
+    library cannot do it."""
+    try:
+        trim = ctypes.CDLL(None).malloc_trim
+    except (AttributeError, OSError, TypeError):
+        return
+    was_busy, used = False, time.process_time()
+    while True:
+        await asyncio.sleep(seconds)
+        used, before = time.process_time(), used
+        is_busy = used - before > _IDLE_SHARE * seconds
+        if was_busy and not is_busy:
+            await asyncio.to_thread(trim, 0)
+        was_busy = is_busy

@@ -17,6 +17,7 @@ from addon.descriptors import connection_limits, raise_descriptor_limit
 from addon.gateway.mount import gateway_routes, key_of
 from addon.gateway.upstream_factory import UpstreamFactory
 from addon.graft.grafter import Grafter
+from addon.hooks.heap import give_back_when_idle
 from addon.loop.executors import Executors
 from addon.loop.live import LiveSessions
 from addon.loop.server import LoopServer
@@ -189,6 +190,7 @@ class Runtime:
         self._upkeep = [
             tasks.spawn(self._keep_lease(), name="the proxy's lease"),
             tasks.spawn(self._expire(), name="expiry of old records"),
+            tasks.spawn(give_back_when_idle(), name="freed memory"),
         ]
 
     def _share(self) -> None:
