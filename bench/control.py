@@ -27,6 +27,13 @@ _CONNECTIONS = 4
 
 async def table(effort: Effort) -> list[Row]:
     effort = effort.longer(1.5)
+    return [
+        await _loss(effort, "500 control API requests a second beside it: loss of throughput", 5),
+        await _loss(effort, "the same, nothing waits for the disk", None, "graft_durability=process"),
+    ]
+
+
+async def _loss(effort: Effort, what: str, reach: float | None, *options: str) -> Row:
     answers = int(effort.rounds * effort.seconds * RATE / 4 * 1.5) + 100
     with upstream() as port, tempfile.TemporaryDirectory() as folder:
         store = default_store(Path(folder))
@@ -34,7 +41,7 @@ async def table(effort: Effort) -> list[Row]:
         await capture(store, "default", 5, answered=False)
         calls = await capture(store, "other", answers, answered=False)
         await store.close()
-        with grafted(port, Path(folder)) as side:
+        with grafted(port, Path(folder), *options) as side:
             clients = await Clients.connect(
                 side.port, head(side.port, PATH), [bodies(TEXT_2K, n) for n in range(CLIENTS)]
             )
@@ -51,18 +58,11 @@ async def table(effort: Effort) -> list[Row]:
             pair = await alternate(effort, (side, side), (alone, together))
             clients.close()
             beside.close()
-    rate = beside.sent / beside.seconds
-    return [
-        at_most(
-            "500 control API requests a second beside it: loss of throughput",
-            5,
-            100 * (1 - pair.rate),
-            "%",
-            f"{pair.median(lambda r: r.grafted.rate):,.0f} : {pair.median(lambda r: r.bare.rate):,.0f} a second, "
-            f"beside {rate:.0f}",
-            digits=1,
-        )
-    ]
+    detail = (
+        f"{pair.median(lambda r: r.grafted.rate):,.0f} : {pair.median(lambda r: r.bare.rate):,.0f} a second, "
+        f"beside {beside.sent / beside.seconds:.0f}"
+    )
+    return at_most(what, reach, 100 * (1 - pair.rate), "%", detail, digits=1)
 
 
 class Beside:
