@@ -60,11 +60,11 @@ async def test_freed_memory_is_given_back_once_after_work(monkeypatch: pytest.Mo
 def test_glibc_gives_freed_memory_back() -> None:
     assert keep_freed_memory()
     bodies = [b"x" * (4 * 1024 * 1024 + number) for number in range(24)]
-    held = resident()
+    before = resident()
     bodies.clear()
-    assert resident() > held - 16 * 1024
+    assert resident() > before - 16 * 1024
     ctypes.CDLL(None).malloc_trim(0)
-    assert resident() < held - 64 * 1024
+    assert resident() < before - 64 * 1024
 
 
 def resident() -> int:
