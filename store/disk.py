@@ -33,10 +33,11 @@ class DiskThread[T]:
         self._is_due = False  # or worked on
         self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
+        self._is_closed = False
         weakref.finalize(self, self._jobs.put, None)
 
     async def add(self, item: T) -> None:
-        """Return when `work` has returned. Raises what `work` raises."""
+        """Return when `work` has returned. Raises what `work` raises, and OSError if there can be no thread."""
         loop = asyncio.get_running_loop()
         waiter = loop.create_future()
         self._next.append((item, waiter))
@@ -46,7 +47,8 @@ class DiskThread[T]:
         await waiter
 
     def close(self) -> None:
-        """End the thread, and wait for it."""
+        """End the thread, and wait for it. What was added and is not begun fails."""
+        self._is_closed = True
         if self._thread is not None:
             self._jobs.put(None)
             self._thread.join()
@@ -54,10 +56,23 @@ class DiskThread[T]:
 
     def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
         batch, self._next = self._next, []
-        if self._thread is None:
-            self._thread = threading.Thread(target=_run, args=(self._jobs,), name=self._name, daemon=True)
-            self._thread.start()
+        try:
+            self._start()
+        except OSError as error:
+            self._finish(batch, error, loop)
+            return
         self._jobs.put(lambda: self._do(batch, loop))
+
+    def _start(self) -> None:
+        if self._is_closed:
+            raise OSError(f"the thread {self._name} has ended")
+        if self._thread is None:
+            thread = threading.Thread(target=_run, args=(self._jobs,), name=self._name, daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:  # there are too many
+                raise OSError(str(error)) from error
+            self._thread = thread
 
     def _do(self, batch: list[tuple[T, asyncio.Future[None]]], loop: asyncio.AbstractEventLoop) -> None:
         error: Exception | None = None

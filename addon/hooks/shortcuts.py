@@ -170,7 +170,10 @@ def reads_more(handle: Method) -> Method:
                 return StreamReader.read(reader, max(n, _READ_AT_ONCE) if n > 0 else n)
 
             vars(reader)["read"] = read
-        await handle(self, connection)
+        try:
+            await handle(self, connection)
+        finally:
+            vars(reader).pop("read", None)  # it refers to the reader
 
     return handle_connection
 

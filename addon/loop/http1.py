@@ -26,6 +26,10 @@ _MAX_BUFFER = 256 * 1024
 _MAX_COPY = 64 * 1024
 """Bytes of a body up to which it is cheaper to send it in one piece with the head."""
 
+_PIECE = 256 * 1024
+"""Bytes of a larger body that are sent at a time. TLS encrypts all that it is given at once, while the event loop
+waits, and tells only between two pieces that the server takes nothing."""
+
 _TOKEN = re.compile(rb"[-!#$%&'*+.^_`|~0-9A-Za-z]+")
 _WITH_BODY = ("POST", "PUT", "PATCH")
 
@@ -67,6 +71,7 @@ class Connection(asyncio.Protocol):
         self._size = 0
         self._overhead = 0
         self._keeps_alive = True
+        self._is_sent = False
         self._ends_with_connection = False
 
     async def send(self, head: bytes, body: bytes) -> None:
@@ -75,11 +80,22 @@ class Connection(asyncio.Protocol):
         self._parser = HttpResponseParser(self)
         if len(body) < _MAX_COPY:
             self._transport.write(head + body)
-        else:  # not by `writelines`, which does not tell in each Python that the server takes nothing
+            self._is_sent = True
+        else:
             self._transport.write(head)
-            self._transport.write(body)
+            await self._send_body(memoryview(body))
         while not self.status:
             await self._wait()
+
+    async def _send_body(self, body: memoryview) -> None:
+        """Send a body, or the beginning of it if the answer comes first."""
+        for start in range(0, len(body), _PIECE):
+            self._transport.write(body[start : start + _PIECE])
+            while self._is_blocked and not self.status:
+                await self._wait()
+            if self.status or self._error is not None:
+                return
+        self._is_sent = True
 
     async def chunk(self) -> bytes:
         """More of the body; b"" at its end."""
@@ -99,9 +115,10 @@ class Connection(asyncio.Protocol):
         return secured.selected_alpn_protocol() if secured else None
 
     def can_be_kept(self) -> bool:
-        """Whether the answer is complete, and nothing is known to follow it."""
+        """Whether request and answer are complete, and nothing is known to follow."""
         return (
             self.is_complete
+            and self._is_sent
             and self._keeps_alive
             and not self._transport.is_closing()
             and not self._transport.get_write_buffer_size()
@@ -203,8 +220,10 @@ class Connection(asyncio.Protocol):
             return
         self._keeps_alive = self._parser.should_keep_alive()
         framing = {name.lower(): value.lower() for name, value in self.headers}
-        is_chunked = framing.get(b"transfer-encoding", b"").endswith(b"chunked")
-        self._ends_with_connection = not is_chunked and b"content-length" not in framing
+        coding = framing.get(b"transfer-encoding", b"identity")
+        if coding not in (b"chunked", b"identity"):
+            raise HttpParserError(f"its transfer coding {coding[:60]!r} is not known")
+        self._ends_with_connection = coding != b"chunked" and b"content-length" not in framing
         self.status = status
 
     def on_body(self, body: bytes) -> None:

@@ -41,7 +41,7 @@ class Changes:
         its revision was unknown."""
         if before != self._last or not before:  # a write is unknown here
             self._writes.clear()
-            self._known_from = before or revision - 1
+            self._known_from = before or revision  # a deleted session of this name may have had any older revision
         if len(self._writes) == WRITES:
             self._known_from = self._writes.popleft().revision
         self._writes.append(_Write(revision, turn_ids, keys))

@@ -31,7 +31,7 @@ from mitmproxy.proxy.layers.http._http1 import Http1Server
 from mitmproxy.proxy.server import ConnectionHandler, ConnectionIO
 from mitmproxy.test import taddons, tflow
 
-from addon.hooks.shortcuts import SHORTCUTS, Shortcut
+from addon.hooks.shortcuts import SHORTCUTS, Shortcut, reads_more
 from addon.hooks.source_hash import source_hash
 from tests.hooks.harness import Hooks
 
@@ -404,3 +404,19 @@ def test_a_body_is_chunked_as_its_headers_say(short: bool) -> None:
         assert both == [b"one", changed, b"3\r\none\r\n", changed]
         with pytest.raises(AssertionError):
             sent([Headers()], [b"one"], stream_id=3)
+
+
+async def test_a_reader_whose_connection_has_ended_does_not_refer_to_itself() -> None:
+    reader = StreamReader()
+    reader.feed_data(b"x" * 100_000)
+    sizes: list[int] = []
+
+    async def handle(self: Any, connection: str) -> None:
+        sizes.append(len(await self.transports[connection].reader.read(65_535)))
+        raise ConnectionError
+
+    handler = SimpleNamespace(transports={"client": SimpleNamespace(reader=reader)})
+    with pytest.raises(ConnectionError):
+        await reads_more(handle)(handler, "client")
+    assert sizes == [100_000]
+    assert "read" not in vars(reader)

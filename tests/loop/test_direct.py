@@ -1,6 +1,7 @@
 """Requests that go straight to their server: connections are kept for their owner alone, and answers read as sent."""
 
 import asyncio
+import contextlib
 import socket
 import ssl
 from collections.abc import AsyncIterator
@@ -166,6 +167,7 @@ FAILURES: dict[str, Script] = {
     "no HTTP": [b"hello\r\n\r\n"],
     "two lengths": [OK.replace(b"OK\r\n", b"OK\r\ncontent-length: 3\r\n")],
     "length and chunks": [CHUNKED.replace(b"OK\r\n", b"OK\r\ncontent-length: 2\r\n") + b"2\r\nhi\r\n0\r\n\r\n"],
+    "another coding": [CHUNKED.replace(b"chunked", b"gzip, chunked") + b"2\r\nhi\r\n0\r\n\r\n"],
     "another protocol": [b"HTTP/1.1 101 Switching Protocols\r\nupgrade: h2c\r\nconnection: upgrade\r\n\r\n"],
     "another protocol, unnamed": [b"HTTP/1.1 101 Switching Protocols\r\n\r\n" + OK],
     "a head without an end": [b"HTTP/1.1 200 OK\r\n", *[b"a: %s\r\n" % (b"b" * 9000)] * 40],
@@ -282,16 +284,12 @@ async def test_each_address_of_a_server_is_tried(
 
 @pytest.mark.parametrize("protocols", [["h2", "http/1.1"], ["http/1.1"], []], ids=["HTTP/2", "HTTP/1.1", "no word"])
 async def test_a_server_that_chooses_http2_gets_nothing_here(tmp_path: Path, protocols: list[str]) -> None:
-    CertStore.create_store(tmp_path, "test", 2048)
-    own = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    own.load_cert_chain(tmp_path / "test-ca.pem")
+    own, trusting = secure(tmp_path)
     if protocols:
         own.set_alpn_protocols(protocols)
     server = Server()
     serving = await asyncio.start_server(server, "127.0.0.1", ssl=own)
     url = f"https://127.0.0.1:{serving.sockets[0].getsockname()[1]}/"
-    trusting = ssl.create_default_context()
-    trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
     direct = Direct(trusting, http2=True)
     for _ in range(2):
         reply = await direct.send("POST", url, [], b"{}", "alice")
@@ -304,6 +302,58 @@ async def test_a_server_that_chooses_http2_gets_nothing_here(tmp_path: Path, pro
     distrusting = Direct(ssl.create_default_context(), http2=False)
     with pytest.raises(httpx2.ConnectError, match="certificate"):
         await ask(distrusting, url)
+    await direct.aclose()
+    serving.close()
+    serving.abort_clients()
+    await serving.wait_closed()
+
+
+def secure(folder: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    """A server's own context, and one for clients that trust any server."""
+    CertStore.create_store(folder, "test", 2048)
+    own = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    own.load_cert_chain(folder / "test-ca.pem")
+    trusting = ssl.create_default_context()
+    trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
+    return own, trusting
+
+
+LARGE = b"x" * (32 * 1024 * 1024)
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+@pytest.mark.parametrize("answer", [b"HTTP/1.1 413 No\r\ncontent-length: 0\r\n\r\n", b""], ids=["early", "never"])
+async def test_a_server_that_does_not_take_the_body(
+    tmp_path: Path, scheme: str, answer: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its early answer is read, and the connection not kept: the rest of the body still belongs on it."""
+    begun = 0
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal begun
+        begun += 1
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(answer)
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
+
+    own, trusting = secure(tmp_path)
+    serving = await asyncio.start_server(serve, "127.0.0.1", ssl=own if scheme == "https" else None)
+    url = f"{scheme}://127.0.0.1:{serving.sockets[0].getsockname()[1]}/"
+    direct = Direct(trusting, http2=False)
+    if answer:
+        for _ in range(2):
+            async with asyncio.timeout(20):
+                reply = await direct.send("POST", url, [], LARGE, "alice")
+            assert reply is not None
+            assert reply.status == 413
+            await reply.aclose()
+            assert not direct._idle
+        assert begun == 2
+    else:
+        monkeypatch.setattr(http1, "WRITE", 0.2)
+        with pytest.raises(httpx2.WriteTimeout):
+            await direct.send("POST", url, [], LARGE, "alice")
     await direct.aclose()
     serving.close()
     serving.abort_clients()

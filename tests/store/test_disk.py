@@ -50,6 +50,33 @@ async def test_an_error_is_raised_for_its_batch_alone() -> None:
     disk.close()
 
 
+async def test_a_thread_that_cannot_begin_is_an_error_and_begins_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    disk = DiskThread[int](NAME, lambda batch: None)
+    async with asyncio.timeout(SOON):
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", fails)
+            with pytest.raises(OSError, match="can't start new thread"):
+                await disk.add(1)
+        await disk.add(2)
+    disk.close()
+
+
+async def test_what_is_not_begun_when_the_thread_ends_fails() -> None:
+    batches: list[list[int]] = []
+    disk = DiskThread[int](NAME, batches.append)
+    await disk.add(1)
+    late = asyncio.ensure_future(disk.add(2))
+    await asyncio.sleep(0)
+    disk.close()
+    with pytest.raises(OSError, match="has ended"):
+        await asyncio.wait_for(late, SOON)
+    assert batches == [[1]]
+    assert not threads()
+
+
 @pytest.mark.parametrize("is_closed", [True, False])
 async def test_the_thread_ends_with_its_object(is_closed: bool) -> None:
     disk = DiskThread[int](NAME, lambda batch: None)
