@@ -228,8 +228,9 @@ async def test_a_server_that_does_nothing_is_left(
     monkeypatch.setattr(http1, "WRITE" if blocks else "READ", 0.01)
     server.scripts = [[STALLS]]
     body = b"x" * (64 * 1024 * 1024 if blocks else 1)
+    never = asyncio.Event()  # it refers to the server's connection, to which nothing else does while nothing is read
     if blocks:
-        monkeypatch.setattr(asyncio.StreamReader, "readexactly", lambda self, _: asyncio.Event().wait())
+        monkeypatch.setattr(asyncio.StreamReader, "readexactly", lambda self, _: never.wait())
     with pytest.raises(httpx2.WriteTimeout if blocks else httpx2.ReadTimeout):
         await direct.send("POST", server.url, [], body, "alice")
 
@@ -327,11 +328,10 @@ async def test_a_server_that_does_not_take_the_body(
     tmp_path: Path, scheme: str, answer: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its early answer is read, and the connection not kept: the rest of the body still belongs on it."""
-    begun = 0
+    writers: list[asyncio.StreamWriter] = []  # nothing else refers to a connection of which nothing is read
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        nonlocal begun
-        begun += 1
+        writers.append(writer)
         await reader.readuntil(b"\r\n\r\n")
         writer.write(answer)
         with contextlib.suppress(ConnectionError):
@@ -349,7 +349,7 @@ async def test_a_server_that_does_not_take_the_body(
             assert reply.status == 413
             await reply.aclose()
             assert not direct._idle
-        assert begun == 2
+        assert len(writers) == 2
     else:
         monkeypatch.setattr(http1, "WRITE", 0.2)
         with pytest.raises(httpx2.WriteTimeout):
