@@ -21,7 +21,7 @@ def test_later_rounds_go_under_the_first_one_s_id_with_the_last_prompt_and_the_o
     joined.begin_round()
     first = response(5)
     joined.note(first)
-    assert joined.part_of_answer(first) is first, "the first round is as it came"
+    assert joined.part_of_answer(first) is first, "the first round stays unchanged"
     joined.begin_round()
     second = response(7, "STOP")
     joined.note(second)

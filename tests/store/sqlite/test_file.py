@@ -8,6 +8,7 @@ import itertools
 import sqlite3
 import stat
 import threading
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -192,18 +193,24 @@ async def test_another_thread_is_told_instead_of_being_served(store: SqliteStore
         await asyncio.to_thread(run_now, store.ping())
 
 
+@contextlib.asynccontextmanager
+async def grows(path: Path) -> AsyncIterator[None]:
+    """Wait until the file is larger than before: the log was moved into it. Bounded."""
+    before = path.stat().st_size
+    async with asyncio.timeout(10):
+        yield
+        while path.stat().st_size <= before:
+            await asyncio.sleep(0.005)
+
+
 async def test_the_log_is_moved_into_the_file_beside_the_writer(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_checkpoints, "STEP", 1 << 18)
     monkeypatch.setattr(_checkpoints, "QUIET", 0.01)
     store = SqliteStore(path)
     await store.open()
-    new = path.stat().st_size
-    async with asyncio.timeout(10):
+    async with grows(path):
         for number in range(100):
             await fill(store, f"t{number}", "x" * 1000)
-        while path.stat().st_size <= new:
-            await asyncio.sleep(0.005)
-    assert path.stat().st_size > new
     await store.close()
 
 
@@ -212,11 +219,8 @@ async def test_one_large_response_is_reason_enough_to_move_the_log(path: Path, m
     monkeypatch.setattr(_checkpoints, "QUIET", 0.01)
     store = SqliteStore(path)
     await store.open()
-    new = path.stat().st_size
-    async with asyncio.timeout(10):
+    async with grows(path):
         await store.add_response(a_response(0, pad="x" * (1 << 20)))
-        while path.stat().st_size <= new:
-            await asyncio.sleep(0.005)
     await store.close()
 
 
