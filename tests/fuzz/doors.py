@@ -181,8 +181,9 @@ def _last(data: bytes, path: str) -> Document | None:
     parts = [part for content in contents for part in parts_of(content)]
     if any(not isinstance(call, dict) or "name" not in call for call in _calls(parts)):
         return None
-    # an answer that was ended for what it says, and is empty, is not kept
-    if not parts and not {"STOP", "MAX_TOKENS"} & {str(one.get("finishReason")) for one in candidates}:
+    # an answer that was ended for what it says, and has nothing for a history, is not kept
+    is_empty = all(part in ({}, {"text": ""}) or part.get("thought") for part in parts)
+    if is_empty and not {"STOP", "MAX_TOKENS"} & {str(one.get("finishReason")) for one in candidates}:
         return None
     return {"id": documents[-1].get("responseId"), "parts": parts}
 
