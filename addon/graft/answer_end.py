@@ -12,6 +12,7 @@ from addon.graft.effects import Begin, Effect, Save, Wait, Warn
 from addon.graft.rounds import Over
 from addon.surfaces.base import Framing
 
+_CUT_OFF = "the connection to the model ended before the answer did"
 _CUT_SHORT = "an answer ended within the arguments of a call of"
 
 
@@ -24,10 +25,13 @@ class AnswerEnd:
         self._writer = state.writer
         self._journal = state.journal
 
-    def finish(self) -> Iterator[Effect]:
+    def finish(self, *, is_certain: bool) -> Iterator[Effect]:
         """End the present upstream answer. Raises BadAnswer."""
         state, reading = self._state, self._state.reading
         yield from self._events.items(reading.decoder.flush())
+        if not is_certain and not state.is_over and not reading.is_cut and reading.lacks_end:
+            yield from self._errors.fail(502, "UNAVAILABLE", _CUT_OFF)
+            return
         if not state.is_over and self._writer.streams and (unfinished := self._wire.unfinished_response()) is not None:
             yield from self._unfinished(unfinished)
         stored: list[Effect] = []

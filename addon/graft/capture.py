@@ -27,15 +27,23 @@ _JSON = "application/json; charset=UTF-8"
 
 class Capture:
     """One answer with status 200, of this content type. `secrets`: the request's secrets, removed if the model repeats
-    them, so that they are neither stored nor sent."""
+    them, so that they are neither stored nor sent. `ends_with_connection`: no length and no last chunk tell its end, so
+    it may be cut off unnoticed."""
 
     def __init__(
-        self, grafter: Grafter, exchange: Exchange, content_type: str, secrets: Redaction = _NO_SECRETS
+        self,
+        grafter: Grafter,
+        exchange: Exchange,
+        content_type: str,
+        secrets: Redaction = _NO_SECRETS,
+        *,
+        ends_with_connection: bool = False,
     ) -> None:
         self.grafter = grafter
         self.exchange = exchange
         self.machine = AnswerMachine(exchange, grafter.settings, grafter.store.clock, grafter.owners)
         self._background = grafter.owners.background(exchange.config)
+        self._is_end_certain = not ends_with_connection
         self._ended = False  # cleanly
         self._secrets = secrets
         self._stream = RedactedStream(secrets)
@@ -54,7 +62,7 @@ class Capture:
 
     def finish(self) -> bytes:
         """End a stream cleanly. Returns the client's last bytes."""
-        return self._fed(self._stream.flush()) + self._done(self.machine.finish())
+        return self._fed(self._stream.flush()) + self._done(self.machine.finish(is_certain=self._is_end_certain))
 
     def on_hangup(self) -> None:
         """The client has hung up. Running calls go on: their answers are for a later request."""
@@ -86,7 +94,7 @@ class Capture:
         if isinstance(fed, bytes):
             out.append(fed)
             fed = ()
-        for effects in (fed, self.machine.finish()):
+        for effects in (fed, self.machine.finish(is_certain=self._is_end_certain)):
             refused = await self._perform(effects, out)
             if refused is not None:
                 return Reply(refused.status, _JSON, refused.body)

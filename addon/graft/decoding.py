@@ -33,6 +33,10 @@ class Decoder:
         if kind == _EVENTS:
             self._become(Framing.SSE)
 
+    @property
+    def is_array_over(self) -> bool:
+        return isinstance(self._cutter, ArrayDecoder) and self._cutter.is_over
+
     def feed(self, chunk: bytes) -> Sequence[Item]:
         """Raises TooLong if an event of a stream is longer than `max_event` bytes."""
         items: Sequence[Item] = ()

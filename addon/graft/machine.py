@@ -146,9 +146,10 @@ class AnswerMachine:
             self._writer.has_written = True
         return data
 
-    def finish(self) -> Iterator[Effect]:
-        """End the present answer cleanly. Raises BadAnswer."""
-        return self._done(self._end.finish)
+    def finish(self, *, is_certain: bool = True) -> Iterator[Effect]:
+        """End the present answer cleanly. `is_certain` False: it may also have been cut off, because only the end of
+        its connection has ended it. Raises BadAnswer."""
+        return self._done(partial(self._end.finish, is_certain=is_certain))
 
     def take_responses(self, responses: Mapping[str, Document]) -> Iterator[Effect]:
         """Take the responses, by call id, of the calls that were waited for."""

@@ -24,6 +24,7 @@ _MARKERS = (b'"continuationToken"',)
 _LOOP_MARKERS = tuple(f'"{reason}"'.encode() for reason in sorted(WRONG_CALLS))
 _SERVER_MARKERS = (b'"toolCall"', b'"toolResponse"')
 _ESCAPED_LETTER = re.compile(rb"\\u00[4-7]")  # or an underscore
+_OTHER_ENDS = (b'"promptFeedback"', b'"error"')
 _BLANK_LINES = (b"\r\n\r\n", b"\n\n")
 
 
@@ -168,6 +169,18 @@ class Reading:
         """Whether no finishReason has passed unread so far."""
         return self.is_plain and not self._finished
 
+    @property
+    def lacks_end(self) -> bool:
+        """Whether nothing in the answer says that it is whole: it is JSON that is cut off, or a stream without a
+        finishReason. An error has none, nor has the refusal of a prompt."""
+        if self.framing is Framing.JSON:
+            return not _is_json(bytes(self.decoder.body))
+        if self.decoder.is_array_over:
+            return False
+        if self.is_plain:
+            return self.is_unfinished and not any(end in piece for piece in self._unread for end in _OTHER_ENDS)
+        return not all(state.ended or state.paused for state in self.candidates)
+
     def beginnings(self) -> Sequence[Note]:
         """The notes to make if the client may have kept any beginning of what passed unread."""
         if self._note_reader is None or not self.is_plain:
@@ -231,6 +244,14 @@ class Reading:
                 continue
             if response is not None:
                 yield response
+
+
+def _is_json(data: bytes) -> bool:
+    try:
+        decode(data)
+    except Malformed:
+        return False
+    return True
 
 
 def _has_content(response: Document) -> bool:

@@ -20,7 +20,7 @@ from addon.hooks.error_replies import failed, refusal, response_of, too_long, un
 from addon.hooks.flow_state import FlowState
 from addon.hooks.handover import on_handover
 from addon.hooks.hangup import Hangup
-from addon.hooks.headers import UNDECODED, asker_in, body_of, put, set_body, url_of, value
+from addon.hooks.headers import UNDECODED, asker_in, body_of, ends_with_connection, put, set_body, url_of, value
 from addon.hooks.lifecycle import Lifecycle
 from addon.hooks.looping import Looping
 from addon.hooks.model_streams import CopiedStream, GraftedStream
@@ -50,13 +50,15 @@ ModelStream = GraftedStream | CopiedStream
 
 @dataclass(slots=True)
 class _GraftedRequest:
-    """A request in flight, of a session that has a toolset. `encoding`: the client's Accept-Encoding."""
+    """A request in flight, of a session that has a toolset. `encoding`: the client's Accept-Encoding.
+    `ends_with_connection`: as `Capture` has it."""
 
     route: Route
     config: SessionConfig
     encoding: str | None
     exchange: Exchange | None = None
     capture: Capture | None = None
+    ends_with_connection: bool = False
 
 
 @dataclass(slots=True)
@@ -198,6 +200,7 @@ class Grafting:
         if grafted is None or grafted.exchange is None:
             self._stream_untouched(flow, route, flow.response, runtime)
             return
+        grafted.ends_with_connection = ends_with_connection(flow)
         framing = _framing(grafted.route, flow.response)
         if framing is None:
             del self._requests[flow]
@@ -207,7 +210,7 @@ class Grafting:
             return
         if framing is Framing.JSON:
             return  # replayed: the whole body is present already
-        grafted.capture = Capture(runtime.grafter, grafted.exchange, _content_type(flow.response), redaction_of(flow))
+        grafted.capture = _capture_of(flow, flow.response, grafted, grafted.exchange, runtime)
         on_handover[flow] = grafted.capture.settle_handover
         if flow.response.data.content is not None:
             return
@@ -265,14 +268,12 @@ class Grafting:
         if (
             grafted is None
             or grafted.exchange is None
-            or (grafted.capture is None and not concerns(grafted.exchange, body))
+            or not (grafted.capture or grafted.ends_with_connection or concerns(grafted.exchange, body))
         ):
             run_later_stages(flow)
             is_answer = noted.notes and flow.response.status_code == 200
             return note_answer(runtime.grafter, noted, _content_type(flow.response), body) if is_answer else None
-        capture = grafted.capture or Capture(
-            runtime.grafter, grafted.exchange, _content_type(flow.response), redaction_of(flow)
-        )
+        capture = grafted.capture or _capture_of(flow, flow.response, grafted, grafted.exchange, runtime)
         on_handover[flow] = capture.settle_handover
         return self._capture(flow, flow.response, grafted, runtime, capture, body)
 
@@ -340,6 +341,18 @@ class Grafting:
             flow.request.headers.pop("accept-encoding", None)
         else:
             flow.request.headers["accept-encoding"] = grafted.encoding
+
+
+def _capture_of(
+    flow: http.HTTPFlow, response: http.Response, grafted: _GraftedRequest, exchange: Exchange, runtime: Runtime
+) -> Capture:
+    return Capture(
+        runtime.grafter,
+        exchange,
+        _content_type(response),
+        redaction_of(flow),
+        ends_with_connection=grafted.ends_with_connection,
+    )
 
 
 def _framing(route: Route, response: http.Response) -> Framing | None:

@@ -117,6 +117,18 @@ def set_body(message: http.Message, body: bytes) -> None:
         put(message.headers, b"content-length", b"%d" % len(body))
 
 
+def ends_with_connection(flow: http.HTTPFlow) -> bool:
+    """Whether only the end of the upstream's connection ends its answer. mitmproxy does not tell how a connection has
+    ended: also one that was cut counts as closed."""
+    response = flow.response
+    if response is None or response.data.content is not None or response.is_http2 or response.is_http3:
+        return False
+    coding = value(response.headers, b"transfer-encoding")
+    if coding is not None:
+        return not coding.rstrip().lower().endswith("chunked")
+    return b"content-length" not in names(response.headers)
+
+
 def asker_in(request: http.Request) -> str:
     """The asker (`core.history.asker`), from the request's headers and URL. It may be a secret."""
     return asker_of(request.path, lambda name: value(request.headers, name.encode()))

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import ssl
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,11 @@ from typing import Any
 import httpx2
 import pytest
 from mitmproxy import http
+from mitmproxy.certs import CertStore
 
 from tests.e2e.processes import free_port
 from tests.hooks.proxied import Proxied, read_message, serving
-from tests.hooks.test_untouched_streams import ASKED
+from tests.hooks.test_untouched_streams import ASKED, EVENTS, FIRST
 
 pytestmark = pytest.mark.e2e
 
@@ -24,16 +26,22 @@ COUNT = "/v1beta/models/gemini-3-flash:countTokens"
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 1000\r\n\r\n"
 
 
+JSON = b"application/json"
+
+
 class Breaking:
     """Reads a request, writes this, and breaks off."""
 
     def __init__(self) -> None:
         self.written = b""
+        self.aborts = False
 
     async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_message(reader)
         writer.write(self.written)
         await writer.drain()
+        if self.aborts:
+            writer.transport.abort()  # of TLS, without close_notify
 
 
 @pytest.fixture
@@ -45,6 +53,14 @@ def breaking() -> Breaking:
 async def url(breaking: Breaking) -> AsyncIterator[str]:
     async with serving(breaking) as url:
         yield url
+
+
+def own_context(folder: Path) -> ssl.SSLContext:
+    """A server's, with a certificate of its own."""
+    CertStore.create_store(folder, "test", 2048)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(folder / "test-ca.pem")
+    return context
 
 
 async def ask(proxied: Proxied, path: str, client: httpx2.AsyncClient) -> httpx2.Response:
@@ -152,3 +168,31 @@ async def test_a_stream_that_has_begun_gets_no_second_head(
     assert received.count(b"HTTP/1.1") == 1
     assert b'data: {"a": 1}' in received
     assert not received.endswith(b"0\r\n\r\n"), "the client has to know that this was not all"
+
+
+@pytest.mark.parametrize("ends", ["closed", "aborted", "aborted within TLS"])
+async def test_an_answer_without_a_length_is_not_whole_because_its_connection_has_ended(
+    ends: str, breaking: Breaking, tmp_path: Path
+) -> None:
+    breaking.aborts = ends != "closed"
+    first = b'{"candidates": [{"content": {"role": "model", "parts": [{"functionCall": {"name": "get_weather"}}]}}]}'
+    cases = [
+        (f"{STREAM}?alt=sse", EVENTS, b"data: %b\r\n\r\n" % first),
+        (f"{STREAM}?alt=sse", EVENTS, FIRST),
+        (STREAM, JSON, b"[%b" % first),
+        (GENERATE, JSON, b'{"candidates": ['),
+    ]
+    tls = own_context(tmp_path) if ends == "aborted within TLS" else None
+    async with (
+        serving(breaking, tls) as url,
+        Proxied(tmp_path, url, mitm={"ssl_insecure": True}, delivery="placeholder") as proxied,
+        proxied.client() as client,
+        asyncio.timeout(10),
+    ):
+        await proxied.tools("get_weather")
+        for path, kind, body in cases:
+            breaking.written = b"HTTP/1.1 200 OK\r\ncontent-type: %b\r\n\r\n%b" % (kind, body)
+            answer = await ask(proxied, path, client)
+            assert "the connection to the model ended before the answer did" in answer.text
+            assert "Tool call completed" not in answer.text
+            assert answer.status_code == (200 if STREAM in path else 502)

@@ -55,6 +55,11 @@ class ArrayDecoder:
         """How many bytes of an incomplete element have arrived."""
         return len(self._pending)
 
+    @property
+    def is_over(self) -> bool:
+        """Whether the array's end has arrived, or something that is no element of one."""
+        return self._over
+
     def feed(self, chunk: bytes) -> list[ArrayItem]:
         self._pending += chunk
         items: list[ArrayItem] = []
