@@ -12,6 +12,8 @@ from collections.abc import Sequence
 import httpx2
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
+from addon.tools.httpcore_patches import ended_by_server
+
 Headers = Sequence[tuple[bytes, bytes]]
 
 READ, WRITE = 600.0, 60.0
@@ -49,6 +51,7 @@ class Connection(asyncio.Protocol):
     """`status` is 0 until the head of the present answer is there. `has_received`: any bytes of that answer."""
 
     _transport: asyncio.Transport
+    _tls: ssl.SSLObject | None
     status: int
     headers: list[tuple[bytes, bytes]]
     is_complete: bool
@@ -111,8 +114,7 @@ class Connection(asyncio.Protocol):
     @property
     def protocol(self) -> str | None:
         """What the server chose, if anything."""
-        secured: ssl.SSLObject | None = self._transport.get_extra_info("ssl_object")
-        return secured.selected_alpn_protocol() if secured else None
+        return self._tls.selected_alpn_protocol() if self._tls else None
 
     def can_be_kept(self) -> bool:
         """Whether request and answer are complete, and nothing is known to follow."""
@@ -154,6 +156,7 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
+        self._tls = transport.get_extra_info("ssl_object")
         self._input.register(transport.get_extra_info("socket"), select.POLLIN)
 
     def data_received(self, data: bytes) -> None:
@@ -183,9 +186,11 @@ class Connection(asyncio.Protocol):
             self._error = self._error or httpx2.RemoteProtocolError(why)
             self.close()
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        if self.status and self._ends_with_connection and exc is None and self._error is None:
+    def eof_received(self) -> None:
+        if self.status and self._ends_with_connection and self._error is None and ended_by_server(self._tls):
             self.is_complete = True
+
+    def connection_lost(self, exc: Exception | None) -> None:
         if not self.is_complete and self._error is None:
             ended = "in the middle of an answer" if self.has_received else "without an answer"
             why = f"the server closed the connection {ended}"

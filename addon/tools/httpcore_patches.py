@@ -4,10 +4,13 @@ If an upstream sends more bytes than its answer has, they would become the begin
 connection. Therefore a connection with surplus bytes is closed. Surplus that arrives too late to be noticed reaches
 only the same owner: a connection is reused only for the same credentials.
 
-httpcore2 has no option for either, so two of its methods are replaced here, for all clients of the process. If they are
-missing, importing this module fails and the proxy does not start. A third one is replaced because it is slow: with each
-request the pool asks each idle connection whether it is readable, and for that all that is known of its socket was
-gathered.
+An answer without a length ends with its connection. Below TLS anyone on the way can end that, so such an answer is
+whole only if the server ended it within TLS.
+
+httpcore2 has no option for any of this, so three of its methods are replaced here, for all clients of the process. If
+they are missing, importing this module fails and the proxy does not start. A fourth one is replaced because it is slow:
+with each request the pool asks each idle connection whether it is readable, and for that all that is known of its
+socket was gathered.
 """
 
 import ssl
@@ -16,6 +19,7 @@ from importlib.metadata import version
 from typing import Any
 
 import anyio.abc
+import h11
 import httpcore2
 from httpcore2._async.http11 import AsyncHTTP11Connection
 from httpcore2._backends.anyio import AnyIOStream
@@ -28,6 +32,7 @@ OWNER = "toolgraft_owner"
 def _check() -> None:
     for owner, name in (
         (AsyncHTTP11Connection, "_response_closed"),
+        (AsyncHTTP11Connection, "_receive_event"),
         (httpcore2.URL, "origin"),
         (AnyIOStream, "get_extra_info"),
     ):
@@ -37,6 +42,7 @@ def _check() -> None:
 
 _check()
 _response_closed = AsyncHTTP11Connection._response_closed
+_receive_event = AsyncHTTP11Connection._receive_event
 _handle = httpcore2.AsyncConnectionPool.handle_async_request
 _get_extra_info = AnyIOStream.get_extra_info
 
@@ -47,6 +53,15 @@ async def response_closed(self: AsyncHTTP11Connection) -> None:
         await self.aclose()
     else:
         await _response_closed(self)
+
+
+async def receive_event(self: AsyncHTTP11Connection, timeout: float | None = None) -> h11.Event | type[h11.PAUSED]:
+    """httpcore2's method, except that an answer that ends with its connection must have been ended by the server."""
+    event = await _receive_event(self, timeout)
+    ends_with_connection = isinstance(event, h11.EndOfMessage) and self._h11_state.trailing_data[1]
+    if ends_with_connection and not ended_by_server(self._network_stream.get_extra_info("ssl_object")):
+        raise httpcore2.RemoteProtocolError("the server closed the connection in the middle of an answer")
+    return event
 
 
 async def handle_async_request(self: httpcore2.AsyncConnectionPool, request: httpcore2.Request) -> httpcore2.Response:
@@ -66,8 +81,21 @@ def get_extra_info(self: AnyIOStream, info: str) -> Any:
 
 
 AsyncHTTP11Connection._response_closed = response_closed  # type: ignore[method-assign]
+AsyncHTTP11Connection._receive_event = receive_event  # type: ignore[method-assign]
 httpcore2.AsyncConnectionPool.handle_async_request = handle_async_request  # type: ignore[method-assign]
 AnyIOStream.get_extra_info = get_extra_info  # type: ignore[method-assign]
+
+
+def ended_by_server(tls: ssl.SSLObject | None) -> bool:
+    """Whether a connection that has ended was ended by the server, as far as can be known."""
+    if tls is None:
+        return True
+    try:
+        return not tls.read(1)
+    except ssl.SSLZeroReturnError:
+        return True
+    except ssl.SSLError:
+        return False
 
 
 def _has_surplus(connection: AsyncHTTP11Connection) -> bool:

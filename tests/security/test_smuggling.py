@@ -10,7 +10,6 @@ from typing import Any
 
 import httpx2
 import pytest
-from mitmproxy.certs import CertStore
 
 from addon.loop.direct import Direct
 from addon.loop.upstream import Address, Upstream
@@ -18,6 +17,7 @@ from addon.tools.http_endpoint import HttpExecutor
 from tests.hooks.harness import GOOGLE
 from tests.hooks.proxied import Proxied, answer, requests, serving
 from tests.loop.conftest import Watcher
+from tests.loop.test_direct import secure
 
 pytestmark = pytest.mark.e2e
 
@@ -91,13 +91,34 @@ async def test_a_connection_with_bytes_left_over_is_closed(upstream: Upstream) -
 
 async def test_a_connection_with_bytes_left_over_is_closed_below_tls(upstream: Upstream, tmp_path: Path) -> None:
     """Where the surplus is a record of its own, which nobody has decrypted."""
-    CertStore.create_store(tmp_path, "test", 2048)
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(tmp_path / "test-ca.pem")
+    context, _ = secure(tmp_path)
     server = Surplus()
     async with serving(server, context) as url:
         assert [await ask(upstream, url, "alice") for _ in range(3)] == ["for alice"] * 3
     assert len(server.connections) == 3
+
+
+@pytest.mark.parametrize("ending", ["plain", "secured", "cut"])
+async def test_an_answer_without_a_length_that_is_cut_below_tls_is_not_whole(
+    upstream: Upstream, tmp_path: Path, ending: str
+) -> None:
+    """Anyone on the way can end a connection; that the server ended it is said within TLS."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await anext(requests(reader))
+        writer.write(response("whole").replace(b"content-length", b"x-length"))
+        await writer.drain()
+        if ending == "cut":
+            writer.transport.abort()
+
+    own, _ = secure(tmp_path)
+    async with serving(serve, None if ending == "plain" else own) as url:
+        asking = ask(upstream, url, "alice")
+        if ending == "cut":
+            with pytest.raises(httpx2.RemoteProtocolError, match="in the middle of an answer"):
+                await asking
+        else:
+            assert await asking == "whole"
 
 
 @pytest.mark.parametrize("name", [b"x-goog-api-key", b"X-Vault-Token"])
