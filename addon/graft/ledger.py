@@ -1,6 +1,6 @@
 """Looks up the model turns of a history in the ledger, and remembers the findings until a write concerns them."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -62,16 +62,15 @@ async def hits_of(
         remembered = len(history.turns)
     hits = {index: true for index, true in hits.items() if true}
     if revision is not None:
-        for turn in history.turns[history.remembered if on.keys else 1 : remembered]:  # `on` has the others already
-            _depend(on, turn)
+        _depend(on, history.turns[history.remembered if on.keys else 1 : remembered])  # `on` has the others already
         history.memo, history.remembered = Memo(revision, keys.root, turn_ids, hits, on), remembered
     return dict(hits)
 
 
-def _depend(on: LedgerChanges, turn: HistoryTurn) -> None:
-    known: Known | None = turn.memo
-    if known is not None:
-        on.keys.add(turn.key)
+def _depend(on: LedgerChanges, turns: Sequence[HistoryTurn]) -> None:
+    looked_up = [turn for turn in turns if turn.memo is not None]
+    on.keys.update([turn.key for turn in looked_up])
+    for known in {id(turn.memo): turn.memo for turn in looked_up}.values():  # most turns share one
         on.keys.update(known.keys)
         on.turn_ids.update(known.turn_ids)
 

@@ -33,51 +33,54 @@ class Search(SearchState):
     async def _by_marks(self, wanted: Sequence[int]) -> None:
         """Find turns by placeholder ids, and by the marks that clients echo. Unfound turns whose words are known stay
         `open`."""
-        body, keys = self.body, self.keys
+        body, keys, turns, placeholder = self.body, self.keys, self.turns, self.placeholder
         ids: dict[int, list[str]] = {}
-        asked: list[bytes] = []
         for index in wanted:
-            turn = self.turns[index]
+            turn = turns[index]
             turn.key = keys.own(turn.digest)
             if index in self.turn_ids:
                 ids[index] = [self.turn_ids[index]]
-            elif turn.may_hold_id and (placeholders := self.placeholder.find(turn.text)):
+            elif turn.may_hold_id and (placeholders := placeholder.find(turn.text)):
                 ids[index] = [turn_id for _, _, turn_id in placeholders]
-            marks: dict[tuple[str, bytes], bytes] = {}
             if turn.holds & (SIGNATURES | CALLS):
-                marks = {mark: keys.mark(*mark) for mark in marks_of(turn.contents(body))}
-                asked += marks.values()
-            self.places[index] = Place(body, self.turns, index, marks)
-        verdicts = await self._look_up(ids, asked, wanted)
+                self.marks[index] = {mark: keys.mark(*mark) for mark in marks_of(turn.contents(body))}
+        verdicts = await self._look_up(ids, wanted)
+        known = self.found.known
         for index in wanted:
-            place, named = self.places[index], ids.get(index, [])
-            verdict = verdicts.get(index, evidence.NOTHING)
-            if not verdict.true and place.marks:
-                verdict = evidence.by_marks(place, self.found)
-            if verdict.true:
-                under = keys.chat
-                if index in self.turn_ids and verdict.true[0].turn_id == self.turn_ids[index]:
-                    # A request with the same bytes may name another turn here, so its neighbours learn nothing.
-                    under, verdict = named[0].encode(), Verdict((verdict.true[0].without_chain(),))
-                self.settle(index, verdict, under, turn_ids=named)
+            turn = turns[index]
+            is_marked = index in ids or index in self.marks
+            if is_marked and self._by_own_marks(index, verdicts.get(index, evidence.NOTHING), ids.get(index, [])):
                 continue
-            if self.placeholder.is_bare(self.turns[index].full_text(body)):
+            if placeholder.is_bare(turn.full_text(body)):
                 self.bare.append(index)
                 self.open.append(index)
-            elif self.turns[index].key in self.found.known:
+            elif turn.key in known:
                 self.open.append(index)
-            elif named or place.marks:
-                self.settle(index, verdict, keys.chat, turn_ids=named)
+            elif is_marked:
+                self.settle(index, evidence.NOTHING, keys.chat, turn_ids=ids.get(index, []))
 
-    async def _look_up(
-        self, ids: Mapping[int, Sequence[str]], asked: Sequence[bytes], wanted: Sequence[int]
-    ) -> dict[int, Verdict]:
-        """Find the entries with these ids and keys, and which turns' words are known. Returns what the turns with ids
-        are."""
+    def _by_own_marks(self, index: int, verdict: Verdict, named: Sequence[str]) -> bool:
+        """Whether a turn is known by ids, with this verdict, or by its marks."""
+        place, under = self.place(index), self.keys.chat
+        if not verdict.true and place.marks:
+            verdict = evidence.by_marks(place, self.found)
+        if not verdict.true:
+            return False
+        if index in self.turn_ids and verdict.true[0].turn_id == self.turn_ids[index]:
+            # A request with the same bytes may name another turn here, so its neighbours learn nothing.
+            under, verdict = named[0].encode(), Verdict((verdict.true[0].without_chain(),))
+        self.settle(index, verdict, under, turn_ids=named)
+        return True
+
+    async def _look_up(self, ids: Mapping[int, Sequence[str]], wanted: Sequence[int]) -> dict[int, Verdict]:
+        """Find the entries with these ids and with the turns' marks, and which turns' words are known. Returns what the
+        turns with ids are."""
         turn_ids = dict.fromkeys(one for named in ids.values() for one in named)
         by_id = self.true_turns.find(self.session, self.revision, turn_ids)
         unknown = [turn_id for turn_id in turn_ids if turn_id not in by_id]
-        known = [self.turns[index].key for index in wanted]
+        named = {index for index, mine in ids.items() if any(one in by_id for one in mine)}
+        known = [self.turns[index].key for index in wanted if index not in named]
+        asked = [key for marks in self.marks.values() for key in marks.values()]
         self.found = await self.store.look_up(self.session, turn_ids=unknown, keys=asked, known=known)
         self.asked.update(asked)
         for true in true_turns(unknown, self.found):
@@ -98,14 +101,14 @@ class Search(SearchState):
         unproved: list[int] = []
         unclear: list[int] = []
         for index, mine in asked.items():
-            proof = self._by_all_before(self.places[index], mine)
+            proof = self._by_all_before(self.place(index), mine)
             if proof is None:
                 unproved.append(index)
                 continue
             self.settle(index, proof, self.keys.root, keys=mine.all)
             if proof.miss is Miss.AMBIGUOUS:
                 unclear.append(index)
-        claims = {index: self._by_words(self.places[index], asked[index]) for index in unproved}
+        claims = {index: self._by_words(self.place(index), asked[index]) for index in unproved}
         claimed = Counter(true.turn_id for claim in claims.values() for true in claim.true)
         used = self.used_ids()
         self.open = unclear

@@ -26,7 +26,6 @@ class Neighbours:
         self._hits = state.hits
         self._found = state.found
         self._known = state.known
-        self._places = state.places
         self._open = state.open
 
     async def run(self) -> None:
@@ -50,7 +49,7 @@ class Neighbours:
     def _by_neighbour(self, index: int, key: bytes, doubt: bytes) -> Verdict:
         """What a turn is by a key derived from another turn. Entries under the key `doubt` fit as well, so they must
         mean the same."""
-        place = self._places[index]
+        place = self._state.place(index)
         verdict = evidence.by_key(place, key, self._found, named=self._keys.is_named)
         if any(true.turn_id in self._state.used_ids() for true in verdict.true):
             return evidence.NOTHING
@@ -95,7 +94,7 @@ class Neighbours:
     def _plain_turns(self) -> Iterator[HistoryTurn]:
         """Turns that hide nothing and may be known by their own words."""
         for index, turn in enumerate(self._turns):
-            if turn.side == "model" and index and index not in self._hits and index not in self._places:
+            if turn.side == "model" and index and index not in self._hits:
                 turn.key = self._keys.own(turn.digest)
             if turn.key and turn.key not in self._found.known and turn.word_count(self._body) >= evidence.ENOUGH_ALONE:
                 yield turn

@@ -54,8 +54,9 @@ class Asked(NamedTuple):
 
 class SearchState:
     """The unknown turns of a history, and what is found of them. `hits`: the known turns. `turn_ids`: the ids of those
-    that whoever keeps the history knows. `revision`: the ledger's. `open`: the turns that are not found yet, although
-    their words are known. `bare`: those that are bare placeholders."""
+    that whoever keeps the history knows. `revision`: the ledger's. `marks`: the keys of the model's marks, of turns
+    that may have some. `open`: the turns that are not found yet, although their words are known. `bare`: those that are
+    bare placeholders."""
 
     def __init__(
         self,
@@ -85,7 +86,7 @@ class SearchState:
         self.asked: set[bytes] = set()
         self.known: dict[int, Known] = {}
         self.unsure: list[int] = []
-        self.places: dict[int, Place] = {}
+        self.marks: dict[int, dict[tuple[str, bytes], bytes]] = {}
         self.open: list[int] = []
         self.bare: list[int] = []
         self.asked_for: dict[int, Asked] = {}
@@ -97,6 +98,9 @@ class SearchState:
         for index in wanted:
             self.turns[index].memo = None if index in unsure else self.known.get(index, nothing)
         return min(unsure, default=len(self.turns))
+
+    def place(self, index: int) -> Place:
+        return Place(self.body, self.turns, index, self.marks.get(index, {}))
 
     def used_ids(self) -> set[str]:
         return {true.turn_id for here in self.hits.values() for true in here}
@@ -136,7 +140,7 @@ class SearchState:
         keys: Sequence[bytes] = (),
     ) -> None:
         """Record the verdict on a turn."""
-        place, found = self.places[index], self.found
+        found, marks = self.found, self.marks.get(index, {})
         if verdict.true:
             if verdict.alike:
                 verdict = verdict._replace(true=self._with_certain_chain(verdict))
@@ -147,7 +151,7 @@ class SearchState:
             self.misses.pop(index, None)
         if not verdict.lasts:
             self.unsure.append(index)
-        on = frozenset([*keys, *place.marks.values()])
+        on = frozenset([*keys, *marks.values()])
         ids = {turn_id for key in on for turn_id in found.by_key.get(key, ())}
         ids.update(turn_ids, [true.turn_id for true in verdict.true])
         self.known[index] = Known(under, verdict.true, frozenset(ids), on)

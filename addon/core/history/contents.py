@@ -14,14 +14,14 @@ UNREAD = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What the decoders raise."""
 
 
-class _Text(msgspec.Struct, gc=False, forbid_unknown_fields=True):
+class Text(msgspec.Struct, gc=False, forbid_unknown_fields=True):
     text: str
 
 
 class TextContent(msgspec.Struct, gc=False):
     """The usual Content, whose parts are texts and nothing else."""
 
-    parts: list[_Text]
+    parts: list[Text]
     role: str | None = None
 
 
@@ -113,7 +113,14 @@ def object_in(
 def _spans(data: bytes, at: int, values: Sequence[msgspec.Raw]) -> list[Span] | None:
     """The spans of these elements of an array that begins at `at`. None if they are those of another array: of two
     members with one name a decoder reads the last."""
-    spans: list[Span] = []
+    begin, spans = at, list[Span]()
+    for value in values:
+        stop = at + len(value)
+        spans.append((at, stop))
+        at = stop + 1
+    if data.startswith(b",".join(values), begin):  # compact JSON
+        return spans
+    at, spans = begin, []
     view = memoryview(data)
     for value in values:
         if data.startswith(b",{", at):

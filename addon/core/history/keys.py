@@ -48,7 +48,9 @@ class Keys:
 
     def own(self, digest: bytes) -> bytes:
         """The key of a turn's own words, from their digest. The other keys take it as `own`."""
-        return _with(self._own, digest)
+        own = self._own.copy()
+        own.update(digest)
+        return own.digest()
 
     def history(self, own: bytes, chain: bytes) -> bytes:
         """The key of a turn with everything before it, the system instruction and the chat's name included."""

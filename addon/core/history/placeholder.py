@@ -42,6 +42,7 @@ class Placeholder:
         lines = [before.count("\n") + behind.count("\n") + 1, wordless.count("\n") + 1]
         self._bare = [(count, re.compile(rf"[ \t]*+{form}")) for count, form in zip(lines, forms, strict=False) if form]
         self._in_bare = before.rstrip(" :-")  # in each of the forms
+        self._most_lines = max(lines)
 
     def text(self, names: Sequence[str], turn_id: str) -> str:
         return self.template.replace("{names}", ", ".join(names)).replace("{turn_id}", turn_id)
@@ -71,7 +72,8 @@ class Placeholder:
 
     def is_bare(self, text: str) -> bool:
         """Whether the (trimmed) text is a bare placeholder, or ends with one on a separate line."""
-        if self._in_bare not in text:  # true of nearly every text
+        start = text.rfind("\n") if self._most_lines == 1 else _last_lines(text, self._most_lines)
+        if text.find(self._in_bare, max(start, 0)) < 0:  # nearly every text
             return False
         return any(form.fullmatch(text, _last_lines(text, count)) for count, form in self._bare) and not self.find(text)
 

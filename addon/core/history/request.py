@@ -5,6 +5,7 @@
 """
 
 import functools
+import operator
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
@@ -85,11 +86,12 @@ class Request(NamedTuple):
         hasher = xxhash.xxh3_128() if known is None else known.hasher.copy()
         hasher.update(memoryview(self.body)[known.end if known else 0 : end])
         new = turns[len(known.history.turns) - 1 if known else 0 :]  # the last one may have continued
-        holds = functools.reduce(lambda bits, turn: bits | turn.holds, new, known.history.holds if known else 0)
+        holds = functools.reduce(operator.or_, [turn.holds for turn in new], known.history.holds if known else 0)
         history = History(turns, end, holds)
         history.inherit(self.history, len(turns))
         for turn in new:
-            turn.forget_text()
+            if turn.side == "model" or turn.texts is not None or turn.parts is not None:
+                turn.forget_text()
         tail = self.body[max(0, end - _LAST) : end]
         return Prefix(hasher, hasher.digest(), tail, end, self.start, self.outer_names, self.members[: at + 1], history)
 

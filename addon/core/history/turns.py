@@ -7,6 +7,8 @@ The visible form of a turn is its text, joined over the run and trimmed, its cal
 parts. It excludes thoughts, empty parts, ids and signatures, which clients lose or change.
 """
 
+import functools
+import operator
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
@@ -15,10 +17,11 @@ import msgspec
 import xxhash
 
 from addon.core.framing.documents import Document, Malformed, camel, decode, encode, get, parts_of
-from addon.core.history.contents import UNREAD, Content, Part, Span, TextContent, content_at
+from addon.core.history.contents import UNREAD, Content, Part, Span, Text, TextContent, content_at
 from addon.core.history.placeholder import may_hold_id
 
 Side = Literal["user", "model"]
+_SIDES: Mapping[Side, bytes] = {"user": b"user", "model": b"model"}
 
 CALLS, RESPONSES, SERVER_TOOLS, SIGNATURES = 1, 2, 4, 8
 """Bits for the parts in a Content: functionCall, functionResponse, toolCall or toolResponse, thoughtSignature."""
@@ -69,7 +72,7 @@ class HistoryTurn(msgspec.Struct, eq=False, gc=False):
     chain: bytes = b""
     key: bytes = b""
     memo: Any = None
-    texts: list[str] | None = None
+    texts: Sequence[Text] | None = None
     parts: list[Part] | None = None
     may_hold_id: bool = False
     _is_text_known: bool = False
@@ -77,16 +80,19 @@ class HistoryTurn(msgspec.Struct, eq=False, gc=False):
 
     def identify(self, body: bytes, before: bytes) -> None:
         """Set text, digest and chain. `before`: the chain of the turn before it, b"" for none."""
-        if self.texts is None:
-            text, self.digest = _hash_run(body, self.spans, self.parts)
+        if (texts := self.texts) is None:
+            text, digest = _hash_run(body, self.spans, self.parts)
+            self.parts = None
         else:
-            text = "".join(self.texts).strip()
-            self.digest = xxhash.xxh3_128_digest(b"text" + text.encode("utf-8", "surrogatepass"))
-        self.texts = self.parts = None
-        if self.side == "model":
+            text = (texts[0].text if len(texts) == 1 else "".join([one.text for one in texts])).strip()
+            digest = xxhash.xxh3_128_digest(b"text" + text.encode())
+            self.texts = None
+        self.digest = digest
+        if (side := self.side) == "model":
             self.text, self._is_text_known = text, True
-            self.may_hold_id = may_hold_id(text)
-        self.chain = chain_key(before, self.side, self.digest)
+            if "_" in text:
+                self.may_hold_id = may_hold_id(text)
+        self.chain = xxhash.xxh3_128_digest(b"chain" + before + _SIDES[side] + digest)  # `chain_key`, for speed
 
     def forget_text(self) -> None:
         """Keep the text only if it may hold a placeholder: most of a long chat's memory would be texts."""
@@ -148,37 +154,22 @@ class History:
         """The history whose last Contents are these, at `spans` of the body. `known`: the history before them."""
         turns = list(known.turns) if known else []
         holds = known.holds if known else 0
-        last = turns.pop() if turns else None  # the turn may continue; the known history stays unchanged
-        side: Side = last.side if last else "user"
-        run = list(last.spans) if last else []
-        run_holds = last.holds if last else 0
-        run_texts: list[str] | None = None if last else []
-        parts: list[Part] | None = None
-
-        def turn() -> HistoryTurn:
-            if last and len(last.spans) == len(run):
-                return last
-            return HistoryTurn(side, tuple(run), run_holds, texts=run_texts, parts=parts if len(run) == 1 else None)
-
+        run = turns[-1:]  # the pieces of the last turn; a known one may continue, and stays unchanged itself
         for content, span in zip(contents, spans, strict=True):
-            others = None if isinstance(content, TextContent) else content.each()
-            new = 0 if others is None else _bits_of(others)
-            holds |= new
-            # Antigravity sends functionResponses under the role `model`.
-            of: Side = "model" if content.role == "model" and not new & RESPONSES else "user"
-            if run and of != side:
-                turns.append(turn())
-                last, run, run_holds, run_texts = None, [], 0, []
-            side = of
-            run.append(span)
-            run_holds |= new
-            parts = others
-            if isinstance(content, TextContent) and run_texts is not None:
-                run_texts += [part.text for part in content.parts]
+            if isinstance(content, TextContent):
+                piece = HistoryTurn("model" if content.role == "model" else "user", (span,), 0, texts=content.parts)
             else:
-                run_texts = None
-        if run:
-            turns.append(turn())
+                piece = _other_piece(content, span)
+                holds |= piece.holds
+            if run and run[0].side == piece.side:
+                run.append(piece)
+                continue
+            if len(run) > 1:
+                turns[-1] = _joined(run)
+            run = [piece]
+            turns.append(piece)
+        if len(run) > 1:
+            turns[-1] = _joined(run)
         history = cls(turns, spans[-1][1] if spans else (known.end if known else 0), holds)
         if known is not None:
             same = len(known.turns)
@@ -207,8 +198,25 @@ class History:
             if not turn.chain:
                 turn.identify(body, chain)
             chain = turn.chain
-            self.text_size += len(turn.text) if turn.may_hold_id else 0
+            if turn.may_hold_id:
+                self.text_size += len(turn.text)
         self.identified = len(self.turns)
+
+
+def _other_piece(content: Content, span: Span) -> HistoryTurn:
+    """A Content with other parts than texts, as a turn of its own."""
+    parts = content.each()
+    holds = _bits_of(parts)
+    # Antigravity sends functionResponses under the role `model`.
+    is_model = content.role == "model" and not holds & RESPONSES
+    return HistoryTurn("model" if is_model else "user", (span,), holds, parts=parts)
+
+
+def _joined(run: Sequence[HistoryTurn]) -> HistoryTurn:
+    """The turn of which these are the pieces."""
+    texts = None if any(one.texts is None for one in run) else [text for one in run for text in one.texts or ()]
+    spans = tuple([span for one in run for span in one.spans])
+    return HistoryTurn(run[0].side, spans, functools.reduce(operator.or_, [one.holds for one in run]), texts=texts)
 
 
 def _hash_run(body: bytes, spans: Sequence[Span], parts: list[Part] | None = None) -> tuple[str, bytes]:
@@ -225,7 +233,7 @@ def _hash_run(body: bytes, spans: Sequence[Span], parts: list[Part] | None = Non
 
 def chain_key(before: bytes, side: Side, digest: bytes) -> bytes:
     """The hash of a turn with everything before it. `before`: the chain of the turn before it, b"" for none."""
-    return xxhash.xxh3_128_digest(b"chain" + before + side.encode() + digest)
+    return xxhash.xxh3_128_digest(b"chain" + before + _SIDES[side] + digest)
 
 
 WINDOWS = 6
