@@ -23,8 +23,9 @@ from mitmproxy.addonmanager import AddonManager, safecall, traverse
 
 from addon.hooks.heap import keep_freed_memory
 from addon.hooks.lifecycle import Lifecycle
-from addon.hooks.shortcuts import SHORTCUTS, Shortcut
+from addon.hooks.shortcuts import SHORTCUTS, Shortcut, take_all
 from addon.hooks.source_hash import source_hash
+from addon.hooks.stream_shortcuts import STREAM_SHORTCUTS
 
 logger = logging.getLogger("toolgraft")
 
@@ -38,6 +39,8 @@ _KNOWN = (
     *("AddonManager.add", "AddonManager.clear"),
 )
 WRITTEN_FOR = "bada7e535a579aba"
+
+ALL_SHORTCUTS = (*SHORTCUTS, *STREAM_SHORTCUTS)
 
 _OWN = __name__.rpartition(".")[0]
 _ENTRY = Path(__file__).resolve().parent.parent / "entry.py"
@@ -72,8 +75,8 @@ class Speedups:
         keep_freed_memory()
         if fits(manager):
             self._dispatcher = Dispatcher(manager)
-        self._shortcuts = [shortcut for shortcut in SHORTCUTS if shortcut.take()]
-        skipped = [shortcut.name for shortcut in SHORTCUTS if shortcut not in self._shortcuts]
+        self._shortcuts = take_all(ALL_SHORTCUTS)
+        skipped = [shortcut.name for shortcut in ALL_SHORTCUTS if shortcut not in self._shortcuts]
         if self._dispatcher is None:
             skipped.insert(0, "mitmproxy.addonmanager:AddonManager.trigger_event")
         if skipped:

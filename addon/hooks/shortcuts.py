@@ -5,7 +5,7 @@ method is kept if its source, or that of what it calls, is not the one that the 
 
 import asyncio
 from asyncio import StreamReader, StreamWriter
-from collections.abc import Awaitable, Callable, Generator, Iterator
+from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator
 from dataclasses import fields
 from functools import lru_cache
 from http import HTTPStatus
@@ -43,24 +43,44 @@ class Shortcut:
         self._users = 0
         self._original: Method | None = None
         self._replacement: Method | None = None
+        self._is_inherited = False
 
     def take(self) -> bool:
         """Replace the method. Returns False if it is kept."""
+        if not self.fits():
+            return False
+        self.replace()
+        return True
+
+    def fits(self) -> bool:
+        return self._users > 0 or source_hash(self.name, *self._called) == self._written_for
+
+    def replace(self) -> None:
         if not self._users:
-            if source_hash(self.name, *self._called) != self._written_for:
-                return False
             owner, _, name = self.name.rpartition(".")
             self._original = resolve_name(self.name)
+            self._is_inherited = name not in vars(resolve_name(owner))
             self._replacement = self._shorter(self._original)
             setattr(resolve_name(owner), name, self._replacement)
         self._users += 1
-        return True
 
     def release(self) -> None:
         self._users -= 1
         owner, _, name = self.name.rpartition(".")
-        if not self._users and resolve_name(self.name) is self._replacement:  # a script may have replaced it
+        if self._users or resolve_name(self.name) is not self._replacement:  # a script may have replaced it
+            return
+        if self._is_inherited:
+            delattr(resolve_name(owner), name)
+        else:
             setattr(resolve_name(owner), name, self._original)
+
+
+def take_all(shortcuts: Iterable[Shortcut]) -> list[Shortcut]:
+    """Take those that fit. All are compared first: what one replaces may be called by what another replaces."""
+    fitting = [shortcut for shortcut in shortcuts if shortcut.fits()]
+    for shortcut in fitting:
+        shortcut.replace()
+    return fitting
 
 
 class _Fields(NamedTuple):
@@ -143,16 +163,21 @@ def sends_data(send_any: Method) -> Method:
         if type(event) is not ResponseBody or response is None or event.stream_id != self.stream_id:
             yield from send_any(self, event)
             return
-        fields = response.headers.fields
-        known, is_chunked = vars(self).get(_CHUNKED, (None, False))
-        if known is not fields:
-            is_chunked = "chunked" in response.headers.get("transfer-encoding", "").lower()
-            vars(self)[_CHUNKED] = fields, is_chunked
-        data = b"%x\r\n%s\r\n" % (len(event.data), event.data) if is_chunked else event.data
-        if data:
+        if data := framed(self, event.data):
             yield commands.SendData(self.conn, data)
 
     return send
+
+
+def framed(server: Http1Server, data: bytes) -> bytes:
+    """Part of a body as its response's headers say that it is sent."""
+    assert server.response is not None
+    headers = server.response.headers
+    known, is_chunked = vars(server).get(_CHUNKED, (None, False))
+    if known is not headers.fields:
+        is_chunked = "chunked" in headers.get("transfer-encoding", "").lower()
+        vars(server)[_CHUNKED] = headers.fields, is_chunked
+    return b"%x\r\n%b\r\n" % (len(data), data) if is_chunked else data
 
 
 _CHUNKED = "_toolgraft_chunked"

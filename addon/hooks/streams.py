@@ -256,11 +256,27 @@ HttpStream.start_response_stream = start_response_stream  # type: ignore[method-
 def _stream_until_over(self: HttpStream, event: Event) -> Generator[commands.Command, Any]:
     """A state of mitmproxy's layer: like its streaming state, but the client's answer may end before the upstream's."""
     yield from self.state_stream_response_body(event)
-    if not isinstance(event, ResponseData) or not _is_over[self.flow]():
-        return
+    if isinstance(event, ResponseData) and _is_over[self.flow]():
+        yield from _end(self)
+
+
+def _end(self: HttpStream, _: Event | None = None) -> Generator[commands.Command, Any]:
+    """A state of mitmproxy's layer: whatever comes, the client's answer ends."""
     yield _stop_upstream(self)
     yield from self.state_stream_response_body(ResponseEndOfMessage(self.stream_id))
     self.server_state = self.state_errored
+
+
+STREAMING = frozenset({HttpStream.state_stream_response_body, _stream_until_over})
+"""The states in which each piece of an answer passes through the stage, and what comes out goes to the client."""
+
+
+def ends_next(stream: HttpStream) -> bool:
+    """Whether the answer of a stream that has passed a piece on is over. If so, any next event ends it."""
+    if stream.flow not in _is_over or not _is_over[stream.flow]():
+        return False
+    stream.server_state = MethodType(_end, stream)
+    return True
 
 
 def _stop_upstream(stream: HttpStream) -> SendHttp:

@@ -15,11 +15,14 @@ WHOLE = b"".join(b"%x\r\n%b\r\n" % (len(event), event) for event in EVENTS)
 BODIES = {
     "whole": WHOLE + b"0\r\n\r\n",
     "followed": WHOLE + b"0\r\n\r\nHTTP/1.1 200 OK\r\n",
+    "odd sizes": b"003\r\none\r\n00A\r\n0123456789\r\n" + b"%021x\r\none\r\n" % 3,
+    "an end among chunks": WHOLE + b"000\r\n\r\n" + WHOLE,
     "extensions": b'3;a="b"\r\none\r\n0\r\n\r\n',
     "trailers": WHOLE + b"0\r\nx-sum: 1\r\n\r\n",
     "cut off": WHOLE[:-9],
     "no length": WHOLE + b"none\r\n",
     "no end": b"3\r\none!\r\n" + WHOLE,
+    "no length among chunks": b"1\r\n1\r\n" + b"+1\r\n2\r\n" + WHOLE,
     "odd end": WHOLE + b"3\r\none\n\n",
     "bad trailers": WHOLE + b"0\r\nno field\r\n\r\n",
 }

@@ -164,6 +164,19 @@ def test_a_method_of_a_script_is_left_in_place() -> None:
     assert not shortcut.take()
 
 
+class Heir(Owner):
+    pass
+
+
+def test_an_inherited_method_is_inherited_when_the_shortcut_is_gone() -> None:
+    name = f"{__name__}:Heir.method"
+    shortcut = Shortcut(lambda own: lambda self: own(self) + 1, source_hash(name), name)
+    assert shortcut.take()
+    assert (Heir().method(), "method" in vars(Heir)) == (Owner().method() + 1, True)
+    shortcut.release()
+    assert "method" not in vars(Heir)
+
+
 def test_a_missing_method_has_no_shortcut() -> None:
     for name in ("mitmproxy.none:Hook.args", "mitmproxy.hooks:Hook.none", "mitmproxy.hooks:Hook.__init__"):
         assert not Shortcut(lambda own: own, "written for this", name).take()

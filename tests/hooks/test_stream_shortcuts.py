@@ -1,0 +1,213 @@
+"""A streamed answer passes with the shortcuts as it does without them."""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from functools import partial
+from typing import Any
+
+import pytest
+from mitmproxy.addons.proxyserver import Proxyserver
+from mitmproxy.connection import Client, Connection, ConnectionState
+from mitmproxy.http import HTTPFlow
+from mitmproxy.options import Options
+from mitmproxy.proxy import commands, events, layers
+from mitmproxy.proxy.context import Context
+from mitmproxy.proxy.layer import NextLayer, NextLayerHook
+from mitmproxy.proxy.layers.http import HTTPMode, HttpStream
+from mitmproxy.proxy.layers.http._events import ResponseData
+from mitmproxy.proxy.layers.http._hooks import HttpResponseHeadersHook
+from mitmproxy.proxy.mode_specs import ProxyMode
+from mitmproxy.test import taddons
+
+from addon.hooks.hook_cache import ALL_SHORTCUTS
+from addon.hooks.shortcuts import take_all
+from addon.hooks.streams import Stage, stream_through
+from tests.hooks.proxied import chunk
+
+REQUEST = b"GET /a HTTP/1.1\r\nhost: up.test\r\n\r\n"
+CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
+LENGTH = b"HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\n"
+UNTIL_CLOSED = b"HTTP/1.1 200 OK\r\n\r\n"
+END = chunk(b"")
+
+
+@contextmanager
+def shortened() -> Iterator[None]:
+    took = take_all(ALL_SHORTCUTS)
+    try:
+        assert len(took) == len(ALL_SHORTCUTS)
+        yield
+    finally:
+        for shortcut in took:
+            shortcut.release()
+
+
+class Wire:
+    """The layers of a reverse proxy's connection. `log`: what they do, event by event."""
+
+    def __init__(self, options: Options, mode: str, stream: Callable[[HTTPFlow], None]) -> None:
+        client = Client(peername=("127.0.0.1", 1), sockname=("127.0.0.1", 2), state=ConnectionState.OPEN)
+        client.proxy_mode = ProxyMode.parse(mode)
+        self.context = Context(client, options)
+        self.top = NextLayer(self.context, ask_on_start=True)
+        self.log: list[list[object]] = []
+        self.late: list[commands.StartHook] = []
+        """The hooks whose end is still to come, if `is_late`."""
+        self.is_late = False
+        self.flow: HTTPFlow | None = None
+        self._stream = stream
+        self._layers: deque[Callable[[Context], Any]] = deque(
+            [
+                layers.modes.ReverseProxy if mode.startswith("reverse") else layers.modes.HttpProxy,
+                partial(
+                    layers.HttpLayer, mode=HTTPMode.transparent if mode.startswith("reverse") else HTTPMode.regular
+                ),
+            ]
+        )
+
+    def has(self, event: events.Event) -> None:
+        log: list[object] = []
+        self.log.append(log)
+        waiting = deque([event])
+        while waiting:
+            for command in self.top.handle_event(waiting.popleft()):
+                match command:
+                    case commands.SendData(connection=to, data=data):
+                        log.append((type(to).__name__, data))
+                    case commands.OpenConnection(connection=to):
+                        to.state = ConnectionState.OPEN
+                        self.server: Connection = to
+                        waiting.append(events.OpenConnectionCompleted(command, None))
+                    case commands.CloseConnection(connection=closed):
+                        closed.state = ConnectionState.CLOSED
+                        log.append((type(closed).__name__, "closed"))
+                    case commands.StartHook():
+                        log.append(command.name)
+                        self._run(command)
+                        if self.is_late:
+                            self.late.append(command)
+                        else:
+                            waiting.append(events.HookCompleted(command))
+                    case commands.Log():
+                        pass
+                    case _:
+                        log.append(repr(type(command)))
+
+    def _run(self, hook: commands.StartHook) -> None:
+        if isinstance(hook, NextLayerHook):
+            hook.data.layer = self._layers.popleft()(hook.data.context)
+        if isinstance(hook, HttpResponseHeadersHook):
+            self.flow = hook.flow
+            self._stream(hook.flow)
+
+    def got(self, data: bytes) -> None:
+        if self.server.connected:
+            self.has(events.DataReceived(self.server, data))
+
+
+def streamed(flow: HTTPFlow, stage: Stage | bool) -> None:
+    assert flow.response is not None
+    flow.response.stream = stage
+
+
+def over_after(count: int, flow: HTTPFlow) -> None:
+    pieces: list[bytes] = []
+
+    def stage(data: bytes) -> list[bytes]:
+        pieces.append(data)
+        return [data, b"more"] if data else [b"end"]
+
+    stream_through(flow, stage, is_over=lambda: len(pieces) >= count)
+
+
+def split(data: bytes) -> Iterable[bytes]:
+    return (data[:1], b"", data[1:])
+
+
+PIECES: dict[str, Sequence[bytes]] = {
+    "a chunk each": (CHUNKED, chunk(b"one"), chunk(b"two"), END),
+    "several chunks at once": (CHUNKED, chunk(b"one") + chunk(b"two"), chunk(b"three") + END),
+    "the head with a chunk": (CHUNKED + chunk(b"one"), chunk(b"two"), chunk(b"three"), END),
+    "cut chunks": (CHUNKED, b"3\r", b"\none\r\n3\r\nt", b"wo", b"\r\n", chunk(b"three"), b"0\r\n", b"\r\n"),
+    "odd chunks": (CHUNKED, b"003\r\none\r\n", b'3;a="b"\r\ntwo\r\n', b"0A\r\n0123456789\r\n", b"00\r\n\r\n"),
+    "no chunk": (CHUNKED, chunk(b"one"), b"none\r\n"),
+    "no end of a chunk": (CHUNKED, chunk(b"one"), b"3\r\ntwo!!", b"!"),
+    "a second answer": (CHUNKED, chunk(b"one"), END, chunk(b"two")),
+    "trailers": (CHUNKED, chunk(b"one"), b"0\r\na: b\r\n\r\n"),
+    "a length": (LENGTH, b"one", b"two"),
+    "until it is closed": (UNTIL_CLOSED, b"one", chunk(b"two")),
+}
+STREAMS: dict[str, Callable[[HTTPFlow], None]] = {
+    "as it comes": partial(streamed, stage=True),
+    "bytes": partial(streamed, stage=bytes.upper),
+    "parts": partial(streamed, stage=split),
+    "nothing": partial(streamed, stage=lambda _: []),
+    "over": partial(over_after, 2),
+    "whole": partial(streamed, stage=False),
+}
+OPTIONS: dict[str, dict[str, Any]] = {"": {}, "stored": {"store_streamed_bodies": True}}
+
+
+def passed(stream: str, pieces: Sequence[bytes], mode: str = "reverse:http://up.test", **given: Any) -> list[object]:
+    """What the layers do, twice on one connection, and then when the upstream closes."""
+    with taddons.context(Proxyserver()) as context:
+        context.options.update(connection_strategy="lazy", **given)
+        wire = Wire(context.options, mode, STREAMS[stream])
+        wire.has(events.Start())
+        request = REQUEST if mode.startswith("reverse") else REQUEST.replace(b"/a", b"http://up.test/a", 1)
+        for _ in range(2):
+            if not wire.context.client.connected:
+                break
+            wire.has(events.DataReceived(wire.context.client, request))
+            for piece in pieces:
+                wire.got(piece)
+            content = wire.flow.response.data.content if wire.flow and wire.flow.response else None
+            wire.log.append([content])
+        wire.server.state = ConnectionState.CLOSED
+        wire.has(events.ConnectionClosed(wire.server))
+        return [*wire.log]
+
+
+@pytest.mark.parametrize("stream", STREAMS)
+@pytest.mark.parametrize("pieces", PIECES.values(), ids=PIECES)
+async def test_an_answer_passes_as_it_did(stream: str, pieces: Sequence[bytes]) -> None:
+    for mode in ("reverse:http://up.test", "regular"):
+        for given in OPTIONS.values():
+            expected = passed(stream, pieces, mode, **given)
+            with shortened():
+                assert passed(stream, pieces, mode, **given) == expected
+
+
+@pytest.mark.parametrize("short", [False, True])
+async def test_a_piece_waits_for_the_hook_that_is_running(short: bool) -> None:
+    with shortened() if short else nullcontext(), taddons.context(Proxyserver()) as context:
+        wire = Wire(context.options, "reverse:http://up.test", STREAMS["as it comes"])
+        wire.has(events.Start())
+        wire.has(events.DataReceived(wire.context.client, REQUEST))
+        wire.is_late = True
+        wire.got(CHUNKED)
+        wire.got(chunk(b"one"))
+        assert wire.log[-1] == []
+        wire.is_late = False
+        wire.has(events.HookCompleted(wire.late.pop()))
+        wire.got(chunk(b"two"))
+        sent = [data for step in wire.log for kind, data in (one for one in step if isinstance(one, tuple))]
+        assert sent[1:] == [CHUNKED, chunk(b"one"), chunk(b"two")]
+
+
+async def test_a_plain_piece_takes_the_short_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    handle = HttpStream._handle_event
+    found: list[bytes] = []
+
+    def spy(self: HttpStream, event: events.Event) -> Any:
+        if isinstance(event, ResponseData):
+            found.append(event.data)
+        return handle(self, event)
+
+    with shortened():
+        monkeypatch.setattr(HttpStream, "_handle_event", spy)
+        passed("bytes", PIECES["a chunk each"])
+        assert found == []
+        passed("bytes", PIECES["a length"])
+        assert found == [b"one", b"two"] * 2
