@@ -20,6 +20,7 @@ from store.backends import _sqlite_schema as schema
 from store.backends._changes import Changes, deletions
 from store.backends._checkpoints import Checkpoints
 from store.backends._clocks import ClockNote, Clocks
+from store.backends._key_filter import BEGINNINGS, KeyFilter
 from store.backends._note_log import NoteLog
 from store.backends._sqlite_transaction import PAGES, Transaction, note_time
 from store.backends._syncs import Syncs
@@ -58,6 +59,7 @@ class SqliteBase(Waits):
         self._checkpoints: Checkpoints | None = None
         self._syncs: Syncs | None = None
         self._notes: NoteLog | None = None
+        self._key_filter: KeyFilter | None = None  # of the keys of turns with calls
         self._sessions: dict[str, Session] = {}  # all sessions, written through
         self._unreadable: set[str] = set()  # names of sessions with an unreadable record
         self._revisions: dict[str, int] = {}
@@ -109,6 +111,7 @@ class SqliteBase(Waits):
                     else:
                         self._unreadable.add(name)
                 self._settle_unreadable()
+                self._key_filter = KeyFilter(self._rows(f"{BEGINNINGS} FROM turn_key")[0][0])
                 self._syncs = Syncs(files.wal_of(self.path), self._changes)
                 self._checkpoints = Checkpoints(self.path, files.size_of_log(self.path))
         except (OSError, sqlite3.Error, ValueError, StoreUnavailable) as error:
@@ -164,7 +167,7 @@ class SqliteBase(Waits):
             self._notes.close()
         if self._lock:
             self._lock.release()
-        self._checkpoints = self._syncs = self._notes = self._db = self._lock = None
+        self._checkpoints = self._syncs = self._notes = self._key_filter = self._db = self._lock = None
         self.busy_timeout = self.locked_since = None
         self._files, self._file_error, self._damage, self._last_change = {}, "", "", 0
         self._sessions.clear()

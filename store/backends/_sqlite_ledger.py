@@ -40,7 +40,7 @@ class SqliteLedger(SqliteNoting):
                 if old and old.delivered != turn.delivered:
                     tx.db.execute("UPDATE turn_key SET delivered = ? WHERE turn = ?", (turn.delivered, seq))
                 tx.record(turn.session, "turn.updated", record)
-            _add_keys(tx.db, turn, seq, keys)
+            self._add_keys(tx.db, turn, seq, keys)
             if turn.request_key:
                 note_request(tx, seq, turn)
             for call in calls:
@@ -115,10 +115,20 @@ class SqliteLedger(SqliteNoting):
     def _known(self, session: str, keys: Collection[bytes]) -> set[bytes]:
         """Those of the keys that any turn with calls has."""
         found: set[bytes] = set()
-        for marks, asked in batches(keys):
+        for marks, asked in batches(keys if self._key_filter is None else self._key_filter.possible(keys)):
             statement = f"SELECT DISTINCT key FROM turn_key WHERE session = ? AND key IN ({marks})"
             found.update(key for (key,) in self._rows(statement, session, *asked))
         return found
+
+    def _add_keys(self, db: sqlite3.Connection, turn: Turn, seq: int | None, keys: Sequence[bytes]) -> None:
+        if not keys:
+            return
+        if self._key_filter is not None:
+            self._key_filter.add(keys)
+        db.executemany(
+            "INSERT OR IGNORE INTO turn_key VALUES (?, ?, ?, ?)",
+            [(turn.session, key, turn.delivered, seq) for key in keys],
+        )
 
     async def bind(
         self, session: str, user_key: bytes, keys: Sequence[bytes], *, exclude: Collection[str] = ()
@@ -138,7 +148,7 @@ class SqliteLedger(SqliteNoting):
             turn = turn.model_copy(update={"bound": True})
             record = turn.model_dump_json()
             tx.db.execute("UPDATE turn SET bound = 1, record = ? WHERE seq = ?", (records.versioned(record), row[0]))
-            _add_keys(tx.db, turn, row[0], keys)
+            self._add_keys(tx.db, turn, row[0], keys)
             tx.record(session, "turn.updated", record)
             tx.touch(session, [turn.turn_id], keys)
         return turn.turn_id
@@ -173,11 +183,3 @@ class SqliteLedger(SqliteNoting):
 
 def _readable(rows: Rows) -> Iterator[tuple[int, Turn]]:
     return ((seq, turn) for seq, record in rows if (turn := records.read(Turn, record)) is not None)
-
-
-def _add_keys(db: sqlite3.Connection, turn: Turn, seq: int | None, keys: Sequence[bytes]) -> None:
-    if keys:
-        db.executemany(
-            "INSERT OR IGNORE INTO turn_key VALUES (?, ?, ?, ?)",
-            [(turn.session, key, turn.delivered, seq) for key in keys],
-        )

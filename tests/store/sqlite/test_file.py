@@ -5,6 +5,7 @@
 import asyncio
 import contextlib
 import itertools
+import random
 import sqlite3
 import stat
 import threading
@@ -48,6 +49,19 @@ async def test_missing_folders_and_the_database_are_made_for_the_user_alone(tmp_
     assert modes.pop("state") == modes.pop("graft") == 0o700
     assert modes.keys() == {"graft.db", "graft.db-wal", "graft.db-shm", "graft.db-notes", "graft.db.lock"}
     assert set(modes.values()) == {0o600}
+    await store.close()
+
+
+async def test_keys_of_turns_are_known_again_after_a_restart(store: SqliteStore, path: Path) -> None:
+    keys = [b"", b"k", b"key", *(random.Random(number).randbytes(16) for number in range(300))]
+    for number, key in enumerate(keys[:200]):
+        await save(store, f"t{number}", keys=[key])
+    assert (await store.look_up("one", known=keys)).known == set(keys[:200])
+    await store.close()
+    store = SqliteStore(path)
+    await store.open()
+    await save(store, "new", keys=keys[200:250])
+    assert (await store.look_up("one", known=keys)).known == set(keys[:250])
     await store.close()
 
 
