@@ -3,12 +3,18 @@
 import gc
 import os
 import shutil
+import sys
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from hypothesis import settings
 
-settings.register_profile("quick", max_examples=40, deadline=None, database=None)
+# filelock's audit hook would run each time that pytest reads the code of a function.
+with mock.patch.object(sys, "addaudithook"):
+    import filelock  # noqa: F401
+
+settings.register_profile("quick", max_examples=25, deadline=None, database=None)
 settings.register_profile("long", max_examples=500, deadline=None, database=None)
 settings.load_profile("quick")
 
@@ -25,7 +31,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """The tests themselves are many and stay: no collection of garbage looks through them, now or later."""
+    """The tests themselves are many and stay: no collection of garbage looks through them, now or later.
+
+    Of the objects of one test, most are gone with it: collections are rare."""
     gc.enable()
-    gc.collect()
+    gc.set_threshold(50_000, 10, 10)
     gc.freeze()

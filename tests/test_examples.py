@@ -20,6 +20,7 @@ from addon.tools.http_endpoint import HttpExecutor
 from addon.tools.mcp_config import read_servers
 from addon.tools.mcp_servers import load
 from addon.tools.python import PythonSource
+from tests.plain_http import NO_TLS
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
@@ -135,7 +136,7 @@ def test_the_declaration_of_the_http_tool_is_one_that_gemini_takes() -> None:
 async def test_the_http_tool_answers_as_its_declaration_says(endpoint: str) -> None:
     executor = declared()["executor"]
     assert executor["url"].rpartition(":")[2] == "9321/run"
-    async with httpx2.AsyncClient(trust_env=False) as client:
+    async with httpx2.AsyncClient(verify=NO_TLS, trust_env=False) as client:
         tool = HttpExecutor(executor | {"url": endpoint}, client)
         args = {"amount": 100, "source": "EUR", "target": "NOK"}
         assert await tool.call("convert_currency", args, call_id="call_1") == {"amount": 1150.0, "currency": "NOK"}

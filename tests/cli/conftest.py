@@ -3,10 +3,13 @@
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Coroutine, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer import testing
+from typer.main import get_command
 from typer.testing import CliRunner, Result
 
 from addon.cli.app import app
@@ -102,6 +105,10 @@ def proxy(state: Path) -> Iterator[Proxy]:
     running.close()
 
 
+_built_once = cache(get_command)
+"""Typer would build all commands anew for each that is run."""
+
+
 class Cli:
     """`cli("calls", "--json")` runs a command in this process; stdout and stderr are separate."""
 
@@ -112,7 +119,8 @@ class Cli:
 
 
 @pytest.fixture
-def cli() -> Cli:
+def cli(monkeypatch: pytest.MonkeyPatch) -> Cli:
+    monkeypatch.setattr(testing, "_get_command", _built_once)
     return Cli()
 
 

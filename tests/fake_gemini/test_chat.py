@@ -7,6 +7,7 @@ import httpx2
 import pytest
 
 from addon.fake_gemini.server import StrictGemini
+from tests.plain_http import NO_TLS
 
 MODEL = "gemini-3-flash-preview"
 PATH = "/v1beta/openai/chat/completions"
@@ -24,7 +25,7 @@ async def server() -> AsyncIterator[StrictGemini]:
 async def ask(server: StrictGemini, *messages: Json, path: str = PATH, **more: Any) -> httpx2.Response:
     headers = {"authorization": more.pop("authorization", "Bearer k")}
     body = {"model": MODEL, "messages": messages, "tools": [TOOL], **more}
-    async with httpx2.AsyncClient(base_url=server.url, trust_env=False) as client:
+    async with httpx2.AsyncClient(verify=NO_TLS, base_url=server.url, trust_env=False) as client:
         return await client.post(path, json={k: v for k, v in body.items() if v is not None}, headers=headers)
 
 

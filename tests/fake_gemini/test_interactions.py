@@ -11,6 +11,7 @@ import httpx2
 import pytest
 
 from addon.fake_gemini.server import StrictGemini
+from tests.plain_http import NO_TLS
 
 Json = dict[str, Any]
 
@@ -27,7 +28,7 @@ PATH = "/v1beta/interactions"
 async def served() -> AsyncIterator[httpx2.AsyncClient]:
     async with (
         StrictGemini() as server,
-        httpx2.AsyncClient(base_url=server.url, headers={"x-goog-api-key": "k"}, timeout=10) as client,
+        httpx2.AsyncClient(verify=NO_TLS, base_url=server.url, headers={"x-goog-api-key": "k"}, timeout=10) as client,
     ):
         yield client
 
@@ -164,7 +165,7 @@ async def test_every_call_must_be_answered_once_and_in_order() -> None:
 
 
 async def test_without_a_key_nothing_is_served() -> None:
-    async with StrictGemini() as server, httpx2.AsyncClient(base_url=server.url) as client:
+    async with StrictGemini() as server, httpx2.AsyncClient(verify=NO_TLS, base_url=server.url) as client:
         answer = await client.post(PATH, json={"model": MODEL, "input": "hi"})
     assert answer.status_code == 403
     assert answer.json()["error"]["code"] == "permission_denied"

@@ -18,6 +18,7 @@ import pytest
 from addon.fake_gemini.reply import Shape
 from addon.fake_gemini.rules import Options
 from addon.fake_gemini.server import StrictGemini, listen
+from tests.plain_http import NO_TLS
 
 Json = dict[str, Any]
 
@@ -49,7 +50,7 @@ def body(words: str, **more: Any) -> Json:
 async def gemini(**options: Any) -> AsyncIterator[tuple[StrictGemini, httpx2.AsyncClient]]:
     async with (
         StrictGemini(**options) as server,
-        httpx2.AsyncClient(base_url=server.url, headers=KEY, timeout=10) as client,
+        httpx2.AsyncClient(verify=NO_TLS, base_url=server.url, headers=KEY, timeout=10) as client,
     ):
         yield server, client
 
@@ -162,14 +163,17 @@ async def test_errors_of_streams_take_the_form_of_the_stream() -> None:
     ],
 )
 async def test_credentials_and_models_are_checked(path: str, headers: dict[str, str], status: int, words: str) -> None:
-    async with StrictGemini() as server, httpx2.AsyncClient(base_url=server.url, headers=headers) as client:
+    async with (
+        StrictGemini() as server,
+        httpx2.AsyncClient(verify=NO_TLS, base_url=server.url, headers=headers) as client,
+    ):
         answer = await client.post(path, json=body("hello"))
         assert answer.status_code == status
         assert words in answer.json()["error"]["message"]
 
 
 async def test_a_key_may_be_in_the_query_or_a_bearer_token() -> None:
-    async with StrictGemini() as server, httpx2.AsyncClient(base_url=server.url) as client:
+    async with StrictGemini() as server, httpx2.AsyncClient(verify=NO_TLS, base_url=server.url) as client:
         path = DEVELOPER.format(THREE, "generateContent")
         assert (await client.post(f"{path}?key=k", json=body("hello"))).status_code == 200
         assert (await client.post(path, json=body("hello"), headers=BEARER)).status_code == 200
@@ -418,7 +422,7 @@ async def test_it_runs_as_a_process(light: bool) -> None:
         async with asyncio.timeout(20):
             line = (await process.stdout.readline()).decode()
         url = line.removeprefix("listening on ").strip()
-        async with httpx2.AsyncClient(base_url=url, headers=KEY, timeout=10) as client:
+        async with httpx2.AsyncClient(verify=NO_TLS, base_url=url, headers=KEY, timeout=10) as client:
             path = DEVELOPER.format(THREE, "generateContent")
             for _ in range(2):
                 assert parts((await client.post(path, json=body("hello"))).json())

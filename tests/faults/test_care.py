@@ -3,7 +3,6 @@
 import os
 import shutil
 import sqlite3
-from collections.abc import AsyncIterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -15,19 +14,6 @@ from store.backends.sqlite import SqliteStore
 from store.base import CursorLost, StoreUnusable
 from store.models import Response, Toolset
 from tests.store.records import save
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "graft.db"
-
-
-@pytest.fixture
-async def store(path: Path) -> AsyncIterator[SqliteStore]:
-    store = SqliteStore(path)
-    await store.open()
-    yield store
-    await store.close()
 
 
 async def fill(store: SqliteStore, turns: int = 60) -> None:

@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -13,19 +12,6 @@ from store.base import StoreUnavailable, StoreUnusable
 from store.models import Policy
 from tests.permissions import modes_apply
 from tests.store.records import save
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "graft.db"
-
-
-@pytest.fixture
-async def store(path: Path) -> AsyncIterator[SqliteStore]:
-    store = SqliteStore(path)
-    await store.open()
-    yield store
-    await store.close()
 
 
 def content_of(path: Path) -> bytes:

@@ -20,6 +20,7 @@ from store.base import Store
 from store.factory import open_url
 from store.models import Call, Policy, ToolRules, Toolset, Turn
 from tests.contents import model
+from tests.databases import database_in
 
 WEATHER: Document = {"name": "get_weather", "description": "d", "parameters": {"type": "OBJECT"}}
 SEARCH: Document = {"name": "search"}
@@ -56,7 +57,7 @@ def target(
 
 @pytest.fixture(params=["memory", "sqlite"])
 async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
-    url = {"memory": "memory://", "sqlite": f"sqlite:///{tmp_path}/graft.db"}[request.param]
+    url = "memory://" if request.param == "memory" else database_in(tmp_path)
     ticks = itertools.count(1_000_000)
     store = open_url(url, ttl=1e6, clock=lambda: float(next(ticks)))
     await store.open()

@@ -23,6 +23,7 @@ from addon.tools.base import RunRules, Tool, ToolSource
 from store.backends.memory import MemoryStore
 from store.models import Call, Policy, ToolRules, Toolset, Turn
 from tests.contents import model, user
+from tests.plain_http import NO_TLS
 
 type Function = Callable[..., Awaitable[Any]]
 
@@ -243,14 +244,14 @@ class Proxy:
     def __init__(self, *, store: MemoryStore | None = None, **settings: Any) -> None:
         self.store = store or MemoryStore()
         self.tools = Tools()
-        http = httpx2.AsyncClient(verify=False, trust_env=False)
+        http = httpx2.AsyncClient(verify=NO_TLS, trust_env=False)
         self.metrics = Metrics()
         self.executors = Executors(self.store, self.tools, http, proxy_id="this", count=self.metrics.count_answered)
         self.settings = Settings(**settings)
         self.grafter = Grafter(self.store, self.settings, self.metrics, owners=self.executors)
         self.watcher = Watcher()
         self.url = "http://gemini.test"
-        self.client = httpx2.AsyncClient(verify=False)
+        self.client = httpx2.AsyncClient(verify=NO_TLS)
         self.runner: Runner
 
     def upstream(self, handler: Scripted) -> Scripted:

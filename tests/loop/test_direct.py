@@ -16,6 +16,7 @@ from addon.loop import direct as direct_module
 from addon.loop import http1
 from addon.loop.direct import Direct, Reply
 from tests.loop.conftest import until
+from tests.plain_http import NO_TLS
 
 ENDS, STALLS = b"", None
 Script = list[bytes | None]
@@ -74,7 +75,7 @@ async def server() -> AsyncIterator[Server]:
 
 @pytest.fixture
 async def direct() -> AsyncIterator[Direct]:
-    one = Direct(ssl.create_default_context(), http2=True)
+    one = Direct(NO_TLS, http2=True)
     yield one
     await one.aclose()
     assert not one._idle

@@ -13,6 +13,7 @@ from addon.surfaces import match
 from addon.surfaces.base import Operation, Target
 from tests.contents import model, user
 from tests.loop.conftest import Proxy
+from tests.plain_http import NO_TLS
 
 OWN: Document = {"functionDeclarations": [{"name": "own", "description": "The client's."}]}
 JSON: Document = {"responseMimeType": "application/json", "responseSchema": {"type": "OBJECT", "properties": {}}}
@@ -41,7 +42,7 @@ async def exchanged(
     outcome = await proxy.grafter.request(target, config, encode(body))
     assert isinstance(outcome, Forward)
     assert outcome.exchange is None
-    async with httpx2.AsyncClient(trust_env=False) as client:
+    async with httpx2.AsyncClient(verify=NO_TLS, trust_env=False) as client:
         headers = {"content-type": "application/json", "x-goog-api-key": "k", "authorization": "Bearer k"}
         answer = await client.post(f"{gemini.url}{path}", content=outcome.body, headers=headers)
     assert answer.status_code == 200, answer.text

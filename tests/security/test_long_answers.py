@@ -38,13 +38,13 @@ UNTOUCHED = {
     "chat": ("/v1beta/openai/chat/completions", CHAT),
     "interaction": ("/v1beta/interactions", {"model": "gemini-3-flash", "input": "hi"}),
 }
-BOMB = b'data: {"candidates": [' + bytes([32]) * 48 * 1024 * 1024
 MOST = 100_000
 
 
 @cache
 def packed(encoding: str) -> bytes:
-    data: bytes = PACKS[encoding](BOMB)
+    bomb = b'data: {"candidates": [' + bytes([32]) * 48 * 1024 * 1024
+    data: bytes = PACKS[encoding](bomb)
     return data
 
 

@@ -7,10 +7,11 @@ import pytest
 
 from store.base import Store
 from store.factory import BACKENDS, open_url
+from tests.databases import database_in
 
 URLS: dict[str, Callable[[Path], str]] = {
     "memory": lambda folder: "memory://",
-    "sqlite": lambda folder: f"sqlite:///{folder}/graft.db",
+    "sqlite": database_in,
 }
 TTL = 1000.0
 

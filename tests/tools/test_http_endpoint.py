@@ -11,6 +11,7 @@ import pytest
 
 from addon.tools.base import SourceError, ToolError
 from addon.tools.http_endpoint import MAX_ANSWER, HttpExecutor
+from tests.plain_http import NO_TLS
 
 
 class Server:
@@ -53,7 +54,7 @@ async def server() -> AsyncIterator[Server]:
 
 @pytest.fixture
 async def client() -> AsyncIterator[httpx2.AsyncClient]:
-    async with httpx2.AsyncClient(trust_env=False, verify=False) as client:
+    async with httpx2.AsyncClient(trust_env=False, verify=NO_TLS) as client:
         yield client
 
 

@@ -12,6 +12,7 @@ from starlette.types import Receive, Scope, Send
 
 from addon.control.app import ControlApp
 from addon.web.server import ControlServer, bind, url_of
+from tests.plain_http import NO_TLS
 
 HEADERS = {"Authorization": "Bearer a-token-for-tests"}
 
@@ -63,7 +64,7 @@ def test_an_address_for_all_is_reached_by_loopback() -> None:
 async def test_it_serves_and_then_gives_the_port_back(app: ControlApp) -> None:
     server = ControlServer(app, bind("127.0.0.1", 0))
     await server.start()
-    async with httpx2.AsyncClient(base_url=server.url, headers=HEADERS) as client:
+    async with httpx2.AsyncClient(verify=NO_TLS, base_url=server.url, headers=HEADERS) as client:
         assert (await client.get("/healthz")).status_code == 200
         assert (await client.get("/v1/calls")).json()["items"] == []
     async with asyncio.timeout(5):
@@ -103,7 +104,7 @@ async def test_an_answer_is_one_write_and_a_head_does_not_wait_for_its_body(monk
     server = ControlServer(app, bind("127.0.0.1", 0))
     await server.start()
     async with asyncio.timeout(10):
-        async with httpx2.AsyncClient(base_url=server.url) as client:
+        async with httpx2.AsyncClient(verify=NO_TLS, base_url=server.url) as client:
             assert (await client.get("/")).text == "body"
             assert len(written) == 1
             async with client.stream("GET", "/slow") as answer:
@@ -132,7 +133,7 @@ async def test_one_that_was_never_started_gives_the_port_back(app: ControlApp) -
 async def test_stopping_ends_long_polls_and_event_streams(app: ControlApp) -> None:
     server = ControlServer(app, bind("127.0.0.1", 0))
     await server.start()
-    async with httpx2.AsyncClient(base_url=server.url, headers=HEADERS) as client, asyncio.timeout(5):
+    async with httpx2.AsyncClient(verify=NO_TLS, base_url=server.url, headers=HEADERS) as client, asyncio.timeout(5):
         poll = asyncio.ensure_future(client.get("/v1/calls?wait=60"))
         async with client.stream("GET", "/v1/events") as stream:
             lines = stream.aiter_lines()
@@ -158,7 +159,7 @@ async def test_an_idle_connection_does_not_hold_up_the_stop(server: ControlServe
 
 
 async def test_a_body_that_is_too_large_is_refused_over_the_wire(server: ControlServer) -> None:
-    async with httpx2.AsyncClient(base_url=server.url, headers=HEADERS) as client:
+    async with httpx2.AsyncClient(verify=NO_TLS, base_url=server.url, headers=HEADERS) as client:
         body = b'"' + b"x" * 300_000 + b'"'
         answer = await client.patch("/v1/sessions/a", content=body, headers={"Content-Type": "application/json"})
         assert (answer.status_code, answer.json()["status"]) == (413, 413)

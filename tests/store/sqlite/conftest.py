@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -11,21 +10,11 @@ import pytest
 from store.backends.sqlite import SqliteStore
 from store.base import StoreUnusable, run_now
 from store.models import Call, Policy, Turn
+from tests.databases import path, store
+
+__all__ = ["path", "store"]
 
 ROOT = Path(__file__).parents[3]
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "graft.db"
-
-
-@pytest.fixture
-async def store(path: Path) -> AsyncIterator[SqliteStore]:
-    store = SqliteStore(path)
-    await store.open()
-    yield store
-    await store.close()
 
 
 async def fill(store: SqliteStore, turn_id: str = "t1", text: str = "") -> None:

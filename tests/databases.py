@@ -1,0 +1,42 @@
+"""SQLite databases of tests."""
+
+import tempfile
+from collections.abc import AsyncIterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from store.backends import _sqlite_file, _sqlite_schema
+from store.backends.sqlite import SqliteStore
+
+
+@cache
+def _empty() -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "graft.db")
+        _sqlite_file.create(path, _sqlite_schema.VERSION).close()
+        return path.read_bytes()
+
+
+def database_in(folder: Path) -> str:
+    """The URL of that folder's database, for tests in which it does not matter how a database is made: a new one is a
+    copy, which is quicker than making its tables."""
+    path = folder / "graft.db"
+    if not path.exists():
+        path.write_bytes(_empty())
+        path.chmod(0o600)
+    return f"sqlite:///{path}"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "graft.db"
+
+
+@pytest.fixture
+async def store(path: Path) -> AsyncIterator[SqliteStore]:
+    store = SqliteStore(path)
+    await store.open()
+    yield store
+    await store.close()

@@ -1,0 +1,5 @@
+"""The store of a file."""
+
+from tests.databases import path, store
+
+__all__ = ["path", "store"]

@@ -1,0 +1,6 @@
+"""For clients of test servers without TLS."""
+
+import ssl
+
+NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+"""Knows no authorities: reading them for each client takes longer than many of the tests."""
