@@ -3,7 +3,7 @@ import sys
 
 import pytest
 
-from addon.metrics import Metrics
+from addon.metrics import Metrics, sum_pages
 
 
 def test_the_page_shows_all_counts() -> None:
@@ -34,6 +34,23 @@ def test_the_page_shows_all_counts() -> None:
         "# TYPE toolgraft_requests_total counter",
     ):
         assert line in page
+
+
+def test_the_pages_of_several_processes_are_summed() -> None:
+    first, second = Metrics(), Metrics()
+    first.count_request("developer", "generateContent")
+    second.count_request("developer", "generateContent")
+    second.count_request("vertex", "countTokens")
+    second.count_loop("answered", 3)
+    page = sum_pages(one.render().decode() for one in (first, second)).decode()
+    for line in (
+        "# TYPE toolgraft_requests_total counter",
+        'toolgraft_requests_total{operation="generateContent",surface="developer"} 2.0',
+        'toolgraft_requests_total{operation="countTokens",surface="vertex"} 1.0',
+        "toolgraft_loop_rounds_total 3.0",
+    ):
+        assert line in page
+    assert sum_pages([page]).decode() == page
 
 
 def test_two_proxies_of_one_process_count_for_themselves() -> None:

@@ -41,7 +41,10 @@ def _common(
 
 @app.command("serve", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 def serve(arguments: Annotated[list[str] | None, typer.Argument(metavar="…")] = None) -> None:
-    """Start the proxy: mitmdump with the addon. Arguments go to mitmdump, whose own help is `mitmdump --help`."""
+    """Start the proxy: mitmdump with the addon. Arguments go to mitmdump, whose own help is `mitmdump --help`.
+
+    With `--workers N`, N processes share the ports; they need a store that can be shared, such as Redis.
+    """
     start(arguments or [])
 
 

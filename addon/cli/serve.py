@@ -11,6 +11,7 @@ from typing import NoReturn
 _INTERFACES = ("mitmdump", "mitmweb", "mitmproxy")
 _GEMINI = "https://generativelanguage.googleapis.com"
 _ADDON = Path(__file__).parent.parent
+_MOST_WORKERS = 64
 
 _DEFAULTS = (
     # A request can then be diverted or refused before there is any connection.
@@ -52,16 +53,44 @@ def interface_of(environment: Mapping[str, str]) -> str:
     return interface
 
 
+def workers_of(given: Sequence[str]) -> tuple[int, list[str]]:
+    """The number of processes that `--workers N` asks for, and the other arguments. Raises ValueError."""
+    others, values = [], []
+    words = iter(given)
+    for word in words:
+        if word == "--workers":
+            values.append(next(words, ""))
+        elif word.startswith("--workers="):
+            values.append(word.partition("=")[2])
+        else:
+            others.append(word)
+    if not values:
+        return 1, others
+    count = int(values[-1]) if values[-1].isascii() and values[-1].isdigit() else 0
+    if not 1 <= count <= _MOST_WORKERS:
+        raise ValueError(f"--workers {values[-1]}: must be a number of processes, 1 to {_MOST_WORKERS}")
+    return count, others
+
+
 def serve(given: Sequence[str]) -> NoReturn:
-    """Replace this process by mitmproxy with the addon."""
+    """Replace this process by mitmproxy with the addon, or run several such processes."""
     _open_outputs()
     try:
+        count, given = workers_of(given)
         interface = interface_of(os.environ)
+        if count > 1 and interface != "mitmdump":
+            raise ValueError(f"--workers {count}: only mitmdump can be several processes, not {interface}")
+        if count > 1 and sys.platform != "linux":
+            raise ValueError(f"--workers {count}: only Linux spreads connections over several processes")
     except ValueError as error:
         sys.exit(f"toolgraft: {error}")
     program = shutil.which(interface, path=str(Path(sys.executable).parent)) or shutil.which(interface)
     if program is None:
         sys.exit(f"toolgraft: there is no {interface} beside {sys.executable}")
+    if count > 1:
+        from addon.supervisor.supervisor import supervise
+
+        sys.exit(supervise(count, [sys.executable, "-P", "-m", "addon.hooks.shared_ports", *arguments(given)]))
     os.execv(program, [program, *arguments(given, interface)])
 
 

@@ -4,7 +4,7 @@ FastAPI only makes the OpenAPI document from the routes; requests do not pass th
 """
 
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from starlette.routing import Router
 from starlette.types import Receive, Scope, Send
@@ -72,9 +72,11 @@ def create_app(
     extra_routes: ExtraRoutes | None = None,
     pins: Pins | None = None,
     shared: Callable[[], Sequence[Document]] = tuple,
+    processes: Callable[[], Awaitable[Sequence[Document]]] | None = None,
 ) -> ControlApp:
     """The control API over an open store. `token` None: no token is required. `extra_routes`: served at the same port.
-    `pins`: the accepted tools of MCP servers. `shared`: the declarations of the proxy's own tools."""
+    `pins`: the accepted tools of MCP servers. `shared`: the declarations of the proxy's own tools. `processes`: gives
+    what each process of the proxy says of itself."""
     api = ApiContext(
         store=store,
         settings=settings,
@@ -84,6 +86,7 @@ def create_app(
         audit=Audit(settings.state, durable=settings.durability == "power"),
         pins=pins,
         shared=shared,
+        processes=processes,
     )
     return ControlApp(api, token, extra_routes or ExtraRoutes())
 

@@ -18,11 +18,13 @@ from addon.hooks.live import LiveHooks
 from addon.hooks.looping import Looping
 from addon.hooks.masking import Masking
 from addon.hooks.record import Recording
+from addon.hooks.retirement import Retirement
 from addon.hooks.routing import Routing
 from addon.hooks.shadow_flows import ShadowFlows
 from addon.hooks.stdout import Stdout
 from addon.hooks.upstream_factory import MitmUpstreamFactory
 from addon.hooks.upstream_pool import UpstreamPool
+from addon.supervisor.membership import membership
 
 Hook = Callable[..., Any]
 
@@ -116,4 +118,7 @@ def build_addons() -> list[object]:
     live_hooks = LiveHooks(lifecycle, routing)
     recording = Recording(lifecycle, routing, grafting, shadow_flows)
     first = [Stdout(), lifecycle, Connections(lifecycle), Masking(), pool, upstream_factory]
-    return [Toolgraft([*first, looping, routing, grafting, live_hooks, recording, in_flight, Speedups(lifecycle)])]
+    last: list[object] = [Speedups(lifecycle)]
+    if (member := membership()) is not None:
+        last.append(Retirement(lifecycle, member))
+    return [Toolgraft([*first, looping, routing, grafting, live_hooks, recording, in_flight, *last])]

@@ -21,6 +21,7 @@ from addon.hooks.runtime import Runtime
 from addon.hooks.upstream_pool import UpstreamPool
 from addon.options import OPTIONS
 from addon.settings import Settings, explain
+from addon.supervisor.membership import membership
 from addon.tools.base import SourceError
 from addon.tools.bounded import abandoned_calls
 from addon.web.token import write_file
@@ -85,7 +86,7 @@ class Lifecycle:
         except ValueError as error:
             raise ValueError(f"graft_filter={settings.filter!r}: must be a mitmproxy flow filter: {error}") from None
         if self.runtime is None:
-            self.runtime = Runtime.start(settings, self.upstreams, listening=_ports)
+            self.runtime = Runtime.start(settings, self.upstreams, listening=_ports, in_flight=self.in_flight)
         else:
             self.runtime.change(settings)
         self.filter = chosen
@@ -108,12 +109,14 @@ class Lifecycle:
             await self.runtime.serve()
             listening = addresses(ctx.master.addons.get("proxyserver").servers)
             ca = ca_file(ctx.options.confdir)
-            write_file(settings.state / "proxy.json", json.dumps(listening | {"ca": ca, "pid": os.getpid()}))
+            pid = os.getpid() if membership() is None else os.getppid()
+            write_file(settings.state / "proxy.json", json.dumps(listening | {"ca": ca, "pid": pid}))
         except Exception as error:
             logger.error(_in_words(error))  # as in `configure`: the start is not over yet
             return
-        for line in banner(listening, self.runtime, ca):
-            logger.info(line)
+        if (member := membership()) is None or member.slot == 0:
+            for line in banner(listening, self.runtime, ca):
+                logger.info(line)
         # imported modules stay: full collections need not traverse them every time
         gc.collect()
         gc.freeze()

@@ -8,11 +8,13 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import Callable, Collection, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sized
 from contextlib import ExitStack
+from dataclasses import asdict
 from pathlib import Path
 
 from addon.control.app import ControlApp, create_app
+from addon.core.framing.documents import Document
 from addon.descriptors import connection_limits, raise_descriptor_limit
 from addon.gateway.mount import gateway_routes, key_of
 from addon.gateway.upstream_factory import UpstreamFactory
@@ -25,7 +27,8 @@ from addon.loop.sources import sources_of
 from addon.metrics import Metrics
 from addon.own_secrets import own_secrets
 from addon.settings import Settings
-from addon.tools.base import ToolSource
+from addon.supervisor.membership import Membership, membership
+from addon.tools.base import SourceError, ToolSource
 from addon.tools.egress import Egress
 from addon.tools.mcp_pins import Pins
 from addon.tools.schema_checks import SchemaChecks
@@ -58,6 +61,9 @@ _CLOSE_TIMEOUT = 15.0
 _UPKEEP_INTERVAL = 60.0
 """Seconds between two deletions of old records: short, so that each deletes few."""
 
+_PINS_INTERVAL = 1.0
+"""Seconds between two looks at the accepted MCP tools, which other processes write as well."""
+
 _BATCH_PAUSE = 0.01
 """Seconds between two batches of a deletion, in which requests are served."""
 
@@ -77,6 +83,7 @@ class Runtime:
         upstreams: UpstreamFactory,
         environ: Mapping[str, str],
         listening: Callable[[], Collection[int]],
+        in_flight: Sized,
     ) -> None:
         self.settings = settings
         self.connection_limits = connection_limits(settings.max_connections, raise_descriptor_limit())
@@ -90,8 +97,12 @@ class Runtime:
         self.grafter = Grafter(store, settings, self.metrics, owners=self.executors)
         self.loops = LoopServer()
         self.lives = LiveSessions()
+        self._pins = pins
+        self._in_flight = in_flight
         self.ending = False
         """Whether new requests are refused because the proxy ends: see `end`."""
+        self.is_serving = False
+        """Whether the start has succeeded."""
         self.ready = asyncio.Event()
         """Set once the tools of all sources are known. Requests wait until then."""
         if source is None:
@@ -117,6 +128,7 @@ class Runtime:
                 version=package_version(),
                 pins=pins,
                 shared=lambda: self.grafter.session_configs.shared,
+                processes=self._processes,
                 extra_routes=gateway_routes(
                     store=store,
                     grafter=lambda: self.grafter,
@@ -138,13 +150,21 @@ class Runtime:
         upstreams: UpstreamFactory,
         environ: Mapping[str, str] = os.environ,
         listening: Callable[[], Collection[int]] = frozenset,
+        in_flight: Sized = (),
     ) -> "Runtime":
-        """Open the store and bind the control API's port. `listening`: returns the proxy's open ports. Raises OSError,
-        ValueError or StoreUnusable, whose message says what to do."""
+        """Open the store and bind the control API's port. `listening`: returns the proxy's open ports. `in_flight`: the
+        requests that clients of the proxy wait for. Raises OSError, ValueError or StoreUnusable, whose message says
+        what to do."""
         try:
             store = open_url(settings.store_url, ttl=settings.ttl, durability=settings.durability)
         except ValueError as error:
             raise ValueError(f"graft_store={redacted(settings.store_url)}: {error}") from None
+        member = membership()
+        if member is not None and not store.suspends:
+            raise ValueError(
+                f"graft_store={redacted(settings.store_url)}: several processes (--workers) need a store that they can "
+                "share: redis://HOST"
+            )
         if store.suspends:
             raise ValueError(
                 f"graft_store={redacted(settings.store_url)}: must be a kind of store that answers at once"
@@ -152,16 +172,18 @@ class Runtime:
         with ExitStack() as undo:
             holds_folder = bool(settings.control or not settings.store)
             if holds_folder:  # otherwise the folder may not exist before `serve`
-                undo.callback(lock_folder(settings.state).release)
+                undo.callback(_lock(settings.state, member))
             checks = SchemaChecks()
             pins = Pins(settings.state / "mcp_pins.json", _write) if settings.mcp and settings.mcp_pin == "on" else None
             source = sources_of(settings, checks, pins)
             token = own_token(settings, environ) if settings.control else None
-            listener = bind(*settings.control) if settings.control else None
+            listener = bind(*settings.control, member) if settings.control else None
             if listener is not None:
                 undo.callback(listener.close)
             run_now(store.open())
-            runtime = cls(settings, store, token, listener, source, checks, pins, upstreams, environ, listening)
+            runtime = cls(
+                settings, store, token, listener, source, checks, pins, upstreams, environ, listening, in_flight
+            )
             run_now(store.hold(runtime.proxy_id, _LEASE))
             runtime._holds_folder, runtime._resources = holds_folder, undo.pop_all()
         return runtime
@@ -179,7 +201,7 @@ class Runtime:
     async def serve(self) -> None:
         """Open the tool sources, start the control API and the store's upkeep. Raises OSError or SourceError."""
         if not self._holds_folder:
-            self._resources.callback(lock_folder(self.settings.state).release)
+            self._resources.callback(_lock(self.settings.state, membership()))
         await self._renew_lease()
         await self.executors.open(changed=self._share)
         self._share()
@@ -192,6 +214,9 @@ class Runtime:
             tasks.spawn(self._expire(), name="expiry of old records"),
             tasks.spawn(give_back_when_idle(), name="freed memory"),
         ]
+        if self._pins is not None and membership() is not None:
+            self._upkeep.append(tasks.spawn(self._follow_pins(self._pins), name="accepted MCP tools"))
+        self.is_serving = True
 
     def _share(self) -> None:
         """Give every session the tools of the proxy's sources."""
@@ -239,6 +264,37 @@ class Runtime:
         if self.control is not None:
             self.control.drain()
 
+    def stop_listening(self) -> None:
+        """Accept no new connections to the control API, and close each one after its current answer."""
+        if self._server is not None:
+            self._server.stop_listening()
+
+    def describe(self) -> Document:
+        """What this process does now, for `/v1/processes` and `/metrics`."""
+        member, source = membership(), self.executors.source
+        return {
+            "pid": os.getpid(),
+            "slot": 1 if member is None else member.slot + 1,
+            "requests": len(self._in_flight) + self.active_requests,
+            "loops": len(self.loops),
+            "live": len(self.lives),
+            "mcp": [asdict(state) for state in source.server_states()] if source is not None else [],
+            "metrics": self.metrics.render().decode(),
+        }
+
+    async def _processes(self) -> list[Document]:
+        member = membership()
+        return [self.describe()] if member is None else await member.states()
+
+    async def _follow_pins(self, pins: Pins) -> None:
+        """Take over the MCP tools that somebody accepts at another process."""
+        while True:
+            await asyncio.sleep(_PINS_INTERVAL)
+            try:
+                pins.refresh()
+            except SourceError as error:
+                logger.warning("%s", error)
+
     @property
     def active_requests(self) -> int:
         """The number of requests to the front doors in progress."""
@@ -249,10 +305,11 @@ class Runtime:
         for task in self._upkeep:
             task.cancel()
         if self._server is not None:  # before the tools, which the front doors run
-            try:
-                clear_address(self.settings.state, self._server.url)
-            except OSError as error:  # for example on a read-only disk
-                logger.warning("the control API's address stays in the state folder: %s", error)
+            if membership() is None:  # otherwise the address is that of others as well
+                try:
+                    clear_address(self.settings.state, self._server.url)
+                except OSError as error:  # for example on a read-only disk
+                    logger.warning("the control API's address stays in the state folder: %s", error)
             await _closed("control API", self._server.stop())
         for name, part in (("Live", self.lives.close), ("loops", self.loops.stop), ("tools", self.executors.close)):
             await _closed(name, part())
@@ -262,6 +319,15 @@ class Runtime:
             logger.warning("the calls of this proxy stay as they are until it is started again: %s", error)
         await self.store.close()
         self._resources.close()
+
+
+def _lock(state: Path, member: Membership | None) -> Callable[[], None]:
+    """Lock the state folder. Returns what releases it. Raises OSError."""
+    if member is None:
+        return lock_folder(state).release
+    make_folder(state)
+    member.lock(state)
+    return lambda: None
 
 
 def _write(path: Path, text: str) -> None:

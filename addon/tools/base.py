@@ -85,6 +85,16 @@ class Tool:
         return str(self.declaration["name"])
 
 
+@dataclass(frozen=True, slots=True)
+class ServerState:
+    """A server that a source's tools come from. `tools`: their number. `error`: why it is down."""
+
+    name: str
+    is_up: bool
+    tools: int
+    error: str | None = None
+
+
 class ToolSource(abc.ABC):
     """Opened with `async with` in the proxy's event loop. `name` says in messages where the tools come from.
 
@@ -101,6 +111,10 @@ class ToolSource(abc.ABC):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         return None
+
+    def server_states(self) -> Sequence[ServerState]:
+        """The servers behind this source, none if its tools run in the proxy."""
+        return ()
 
     @abc.abstractmethod
     async def list_tools(self) -> Sequence[Tool]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
-from addon.tools.base import MAX_NAME, SourceError, Tool, ToolError, ToolSource
+from addon.tools.base import MAX_NAME, ServerState, SourceError, Tool, ToolError, ToolSource
 from addon.tools.refresher import Refresher
 
 _log = logging.getLogger(__name__)
@@ -49,6 +49,9 @@ class Combined(ToolSource):
         for outcome in await self._close(kind, error, trace):
             if outcome is not None:
                 raise outcome
+
+    def server_states(self) -> Sequence[ServerState]:
+        return [state for source in self._sources for state in source.server_states()]
 
     async def list_tools(self) -> Sequence[Tool]:
         return [tool for tool, _ in self._tools.values()]
@@ -113,6 +116,9 @@ class Prefixed(ToolSource):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._source.__aexit__(kind, error, trace)
+
+    def server_states(self) -> Sequence[ServerState]:
+        return self._source.server_states()
 
     async def list_tools(self) -> Sequence[Tool]:
         tools = await self._source.list_tools()

@@ -67,6 +67,10 @@ class Connection:
         self._task: asyncio.Task[None] | None = None
         self._probe_task: asyncio.Task[None] | None = None
 
+    @property
+    def is_up(self) -> bool:
+        return self._client is not None
+
     async def start(self, timeout: float) -> None:
         """Start connecting, and wait up to `timeout` seconds for the server."""
         attempt_over = self._attempt_over

@@ -19,7 +19,7 @@ from mcp_types import CONNECTION_CLOSED, REQUEST_TIMEOUT, CallToolResult
 
 from addon.core.security.credentials import secrets_of_environment, secrets_of_executor
 from addon.own_secrets import own_secrets
-from addon.tools.base import SourceError, Tool, ToolError, ToolSource
+from addon.tools.base import ServerState, SourceError, Tool, ToolError, ToolSource
 from addon.tools.combined import prefixed
 from addon.tools.mcp_bounds import McpBounds
 from addon.tools.mcp_config import Server, read_servers
@@ -112,6 +112,10 @@ class McpSource(ToolSource):
     ) -> None:
         await self._connection.close()
         await self._checks.close()
+
+    def server_states(self) -> Sequence[ServerState]:
+        is_up = self._connection.is_up
+        return [ServerState(self._pin_name, is_up, len(self._tools), None if is_up else self._connection.error)]
 
     async def list_tools(self) -> Sequence[Tool]:
         return list(self._tools.values())

@@ -55,6 +55,8 @@ class ApiContext:
     pins: Pins | None = None
     shared: Callable[[], Sequence[Document]] = tuple
     """The declarations of the proxy's own tools."""
+    processes: Callable[[], Awaitable[Sequence[Document]]] | None = None
+    """What each of the proxy's processes says of itself. Raises OSError."""
     ending: asyncio.Event = field(default_factory=asyncio.Event)
     draining: bool = False
     active_requests: int = 0

@@ -14,6 +14,7 @@ from typing import Protocol
 import uvicorn
 from starlette.types import Receive, Scope, Send
 
+from addon.supervisor.membership import Membership
 from addon.web import tasks
 from addon.web.uvicorn_limits import BoundedProtocol, Bounds
 
@@ -21,14 +22,18 @@ _BOUNDS = Bounds()
 _CHOOSE = "choose another with --set graft_control=host:port"
 
 
-def bind(host: str, port: int) -> socket.socket:
-    """A listening socket; port 0 chooses a free port. Raises OSError with a message that says what to do."""
+def bind(host: str, port: int, membership: Membership | None = None) -> socket.socket:
+    """A listening socket; port 0 chooses a free port. Raises OSError with a message that says what to do.
+    `membership`: of a supervisor, whose processes all have such a socket."""
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     try:
         # without the protocol asyncio does not recognise TCP, and Nagle's delay stays on
         family, kind, protocol, _, where = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP, flags=socket.AI_PASSIVE
         )[0]
+        if membership is not None:
+            (listener,) = membership.listen(str(where[0]), port)
+            return listener
         listener = socket.socket(family, kind, protocol)
         try:
             if sys.platform != "win32":
@@ -94,6 +99,13 @@ class ControlServer:
         server.lifespan = config.lifespan_class(config)
         await server.startup(sockets=[self._listener])
         self._task = tasks.spawn(server.main_loop(), name="control API")
+
+    def stop_listening(self) -> None:
+        """Accept no new connections, and close each one after its current answer."""
+        for server in self._server.servers:
+            server.close()
+        for connection in list(self._server.server_state.connections):
+            connection.shutdown()
 
     async def stop(self) -> None:
         """End long answers, give the others `grace` seconds, and close everything. May be called twice."""

@@ -43,6 +43,7 @@ OPERATIONS = {
     ("post", "/v1/tokens"),
     ("get", "/v1/tokens"),
     ("delete", "/v1/tokens/{token_id}"),
+    ("get", "/v1/processes"),
     ("get", "/v1/mcp/held"),
     ("post", "/v1/mcp/accept"),
 }

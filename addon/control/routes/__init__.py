@@ -12,5 +12,6 @@ GROUPS = (
     "store",
     "tokens",
     "mcp",
+    "processes",
     "health",
 )

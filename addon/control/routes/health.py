@@ -5,6 +5,7 @@ import logging
 from starlette.responses import Response
 
 from addon import metrics
+from addon.control.routes.processes import states
 from addon.control.views import Health
 from addon.core.framing.replies import PROXY_ENDING
 from addon.web.access import needs
@@ -56,4 +57,7 @@ async def ready(api: ApiDep) -> Response:
 )
 @needs("read")
 async def show_metrics(api: ApiDep) -> Response:
-    return Response(api.metrics.render(), headers={"content-type": metrics.CONTENT_TYPE})
+    """The sums of all processes of this proxy."""
+    pages = [one["metrics"] for one in await states(api)]
+    page = metrics.sum_pages(pages) if len(pages) > 1 else api.metrics.render()
+    return Response(page, headers={"content-type": metrics.CONTENT_TYPE})

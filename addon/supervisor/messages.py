@@ -1,0 +1,50 @@
+"""Messages between the supervisor and a proxy process: JSON objects over a socket pair, with sockets beside them.
+
+| from the process | answer of the supervisor |
+|---|---|
+| `{"listen": [host, port]}` | `{}` with the slot's listening sockets |
+| `{"lock": folder}` | `{}`: the supervisor holds the lock of this state folder |
+| `{"ready": true}` | none |
+| `{"collect": number}` | `{"states": number, "of": [state, …]}`: what every process says of itself |
+
+The supervisor says `{"retire": true}` to a process that another one has replaced, and `{"describe": number}` to one
+that is to send `{"described": number, "state": state}`. An answer with `error` (and `errno`) means that it could not be
+done.
+"""
+
+import json
+import socket
+from collections.abc import Sequence
+from typing import Any
+
+VARIABLE = "TOOLGRAFT_SUPERVISOR"
+"""The environment variable of a proxy process: `SLOT:DESCRIPTOR`."""
+
+_MOST_BYTES = 1 << 20
+_MOST_SOCKETS = 16
+
+type Message = dict[str, Any]
+
+
+def pair() -> tuple[socket.socket, socket.socket]:
+    """The two ends of a channel that keeps messages apart."""
+    ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    for end in ends:
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _MOST_BYTES)
+    return ends
+
+
+def send(channel: socket.socket, message: Message, sockets: Sequence[socket.socket] = ()) -> None:
+    """Raises OSError if the other end is gone."""
+    socket.send_fds(channel, [json.dumps(message).encode()], [one.fileno() for one in sockets])
+
+
+def receive(channel: socket.socket) -> tuple[Message, list[socket.socket]]:
+    """The next message. Raises EOFError if the other end is gone."""
+    try:
+        data, descriptors, _, _ = socket.recv_fds(channel, _MOST_BYTES, _MOST_SOCKETS)
+    except ConnectionError:
+        data, descriptors = b"", []
+    if not data:
+        raise EOFError("the other process has ended")
+    return json.loads(data), [socket.socket(fileno=descriptor) for descriptor in descriptors]

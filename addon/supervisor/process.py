@@ -1,0 +1,141 @@
+"""One proxy process, as its supervisor sees it."""
+
+import asyncio
+import os
+import signal
+import socket
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from itertools import count
+from typing import Self
+
+from addon.supervisor import messages
+from addon.supervisor.messages import Message
+
+type Respond = Callable[[Message], tuple[Message, Sequence[socket.socket]]]
+type Collect = Callable[[], Awaitable[list[Message]]]
+
+_DESCRIBE_TIMEOUT = 1.0
+"""Seconds that a process has to describe itself; a stopped one does not."""
+
+
+class Process:
+    """Made by `start`. `ready` is set when the process serves, `status` when it has ended."""
+
+    def __init__(
+        self, running: asyncio.subprocess.Process, channel: socket.socket, respond: Respond, collect: Collect
+    ) -> None:
+        self._running = running
+        self._channel = channel
+        self._respond = respond
+        self._collect = collect
+        self._numbers = count()
+        self._described: dict[int, asyncio.Future[Message]] = {}
+        self._collecting: set[asyncio.Task[None]] = set()
+        self.pid = running.pid
+        self.is_ready = False
+        self._changed = asyncio.Event()
+        self._ended = asyncio.ensure_future(self._wait())
+        asyncio.get_running_loop().add_reader(channel, self._read)
+
+    @classmethod
+    async def start(
+        cls, slot: int, command: Sequence[str], environ: Mapping[str, str], respond: Respond, collect: Collect
+    ) -> Self:
+        """`respond` gives the reply to a message, `collect` the states of all processes. Raises OSError if the program
+        cannot be started."""
+        own, other = messages.pair()
+        own.setblocking(False)
+        with other:
+            try:
+                running = await asyncio.create_subprocess_exec(
+                    *command,
+                    env={**environ, messages.VARIABLE: f"{slot}:{other.fileno()}"},
+                    pass_fds=[other.fileno()],
+                    process_group=0,  # Ctrl-C is the supervisor's: two signals would end a process without a drain
+                )
+            except BaseException:
+                own.close()
+                raise
+        return cls(running, own, respond, collect)
+
+    async def wait_until_ready(self, timeout: float) -> bool:
+        """Returns whether the process serves: it may end first, or take longer than `timeout` seconds."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                while not self.is_ready and not self._ended.done():
+                    self._changed.clear()
+                    await self._changed.wait()
+        return self.is_ready and not self._ended.done()
+
+    async def wait(self) -> int:
+        """The exit status; negative: the signal that ended it."""
+        return await asyncio.shield(self._ended)
+
+    @property
+    def has_ended(self) -> bool:
+        return self._ended.done()
+
+    async def describe(self) -> Message | None:
+        """The process's state, or None if it does not answer."""
+        number = next(self._numbers)
+        self._described[number] = waiting = asyncio.get_running_loop().create_future()
+        try:
+            messages.send(self._channel, {"describe": number})
+            async with asyncio.timeout(_DESCRIBE_TIMEOUT):
+                state: Message = await waiting
+                return state
+        except OSError:  # TimeoutError is one
+            return None
+        finally:
+            del self._described[number]
+
+    def retire(self) -> None:
+        """Have the process accept nothing new, finish what it has, and end."""
+        with suppress(OSError):
+            messages.send(self._channel, {"retire": True})
+
+    def signal(self, number: signal.Signals) -> None:
+        if not self.has_ended:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    async def _wait(self) -> int:
+        status = await self._running.wait()
+        asyncio.get_running_loop().remove_reader(self._channel)
+        self._channel.close()
+        self._changed.set()
+        return status
+
+    def _read(self) -> None:
+        try:
+            message, _ = messages.receive(self._channel)
+        except (EOFError, OSError):
+            asyncio.get_running_loop().remove_reader(self._channel)
+            return
+        if "ready" in message:
+            self.is_ready = True
+            self._changed.set()
+        elif "described" in message:
+            waiting = self._described.get(message["described"])
+            if waiting is not None and not waiting.done():
+                waiting.set_result(message["state"])
+        elif "collect" in message:
+            task = asyncio.ensure_future(self._send_states(message["collect"]))
+            self._collecting.add(task)
+            task.add_done_callback(self._collecting.discard)
+        else:
+            self._send_reply(message)
+
+    def _send_reply(self, message: Message) -> None:
+        try:
+            reply, sockets = self._respond(message)
+        except OSError as error:
+            reply, sockets = {"error": error.strerror or str(error), "errno": error.errno}, ()
+        with suppress(OSError):
+            messages.send(self._channel, reply, sockets)
+
+    async def _send_states(self, number: int) -> None:
+        states = await self._collect()
+        with suppress(OSError):
+            messages.send(self._channel, {"states": number, "of": states})

@@ -1,0 +1,48 @@
+"""A stand-in for mitmdump below a supervisor: answers each line with its pid, or `states` with every process's.
+
+`python server.py PORT FOLDER [SLOT]` locks FOLDER. Starts in SLOT fail as often as the file `failures` in it says.
+"""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+from addon.supervisor.membership import membership
+
+
+async def main() -> None:
+    member = membership()
+    assert member is not None
+    folder = Path(sys.argv[2])
+    if sys.argv[3:] == [str(member.slot)]:
+        failures = folder / "failures"
+        if left := int(failures.read_text()):
+            failures.write_text(str(left - 1))
+            sys.exit(3)
+    end = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, end.set)
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        line = f"{os.getpid()}"
+        if await reader.readline() == b"states\n":
+            line = json.dumps(sorted(state["pid"] for state in await member.states()))
+        writer.write(f"{line}\n".encode())
+        writer.close()
+
+    try:
+        member.lock(folder)
+        servers = [await asyncio.start_server(answer, sock=one) for one in member.listen("127.0.0.1", int(sys.argv[1]))]
+    except OSError as error:
+        sys.exit(f"cannot start: {error}")
+    port = servers[0].sockets[0].getsockname()[1]
+    member.say_ready(describe=lambda: {"pid": os.getpid()}, retire=end.set, orphaned=end.set)
+    print(f"slot {member.slot} pid {os.getpid()} port {port}", flush=True)
+    await end.wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
