@@ -23,7 +23,7 @@ _CORES = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") els
 _TICK = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 HOST = "generativelanguage.googleapis.com"
-"""For regular proxies; `scripts/loopback_host.py` has them find it here."""
+"""For regular proxies; `loopback_mitmdump.py` has them find it here."""
 
 OPTIONS = ("connection_strategy=lazy", "keep_host_header=true")
 """What both proxies are given, besides `-q`: what the addon asks for."""
@@ -159,12 +159,12 @@ def upstream(*module: str) -> Iterator[int]:
 
 def mitmdump(upstream: int, port: int, home: Path, options: list[str], *scripts: Path) -> Process:
     """In reverse mode. Upstream 0: a regular proxy, for which `HOST` is this machine."""
-    program = Path(sys.executable).with_name("mitmdump")
+    program = [str(Path(sys.executable).with_name("mitmdump"))]
     mode = f"reverse:http://127.0.0.1:{upstream}" if upstream else "regular"
-    command = [str(program), "-q", "--mode", f"{mode}@127.0.0.1:{port}"]
     if not upstream:
+        program = [sys.executable, "-m", "bench.loopback_mitmdump"]
         options = ["ssl_insecure=true", *options]
-        scripts = (ROOT / "bench" / "scripts" / "loopback_host.py", *scripts)
+    command = [*program, "-q", "--mode", f"{mode}@127.0.0.1:{port}"]
     for option in (f"confdir={home}", *OPTIONS, *options):
         command += ["--set", option]
     for script in scripts:
