@@ -13,6 +13,10 @@ from store.base import uptime as machine_uptime
 BACKENDS = {
     "memory": "store.backends.memory:MemoryStore",
     "sqlite": "store.backends.sqlite:SqliteStore",
+    **dict.fromkeys(
+        ("redis", "rediss", "redis+sentinel", "rediss+sentinel"),
+        "store.backends.redis:RedisStore",
+    ),
 }
 """Scheme → `module:class`; the class is a `Store` that has `from_url`."""
 
@@ -36,7 +40,10 @@ def open_url(
         known = ", ".join(f"{name}://" for name in BACKENDS)
         raise ValueError(f"its scheme is not one of {known}")
     module, _, name = BACKENDS[scheme].partition(":")
-    backend: type[Store] = getattr(importlib.import_module(module), name)
+    try:
+        backend: type[Store] = getattr(importlib.import_module(module), name)
+    except ModuleNotFoundError as error:
+        raise ValueError(f"the package {error.name} is missing; toolgraft[redis] has it") from None
     store = backend.from_url(url, ttl=ttl, clock=clock, read_only=read_only)
     store.durability, store.uptime = durability, uptime
     return store

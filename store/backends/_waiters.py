@@ -4,7 +4,8 @@ To be used only in the thread of the event loop that uses the store.
 """
 
 import asyncio
-from collections.abc import Collection, Hashable, Iterable
+import contextlib
+from collections.abc import Collection, Hashable, Iterable, Iterator
 
 type Key = Hashable
 """A subject of waiting: each write wakes only the waiters of the keys that it concerns."""
@@ -20,15 +21,22 @@ class Waiters:
     async def wait(self, keys: Collection[Key], timeout: float) -> bool:
         """True as soon as `wake` is called with one of the keys; False after `timeout` seconds, or if the store is
         closed first."""
+        with self.listening(keys) as woken:
+            try:
+                async with asyncio.timeout(timeout):
+                    return await woken
+            except TimeoutError:
+                return False
+
+    @contextlib.contextmanager
+    def listening(self, keys: Collection[Key]) -> Iterator[asyncio.Future[bool]]:
+        """A future: True as soon as `wake` is called with one of the keys; False if the store is closed first."""
         keys = frozenset(keys)  # without duplicates
         future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         for key in keys:
             self._waiting.setdefault(key, set()).add(future)
         try:
-            async with asyncio.timeout(timeout):
-                return await future
-        except TimeoutError:
-            return False
+            yield future
         finally:
             for key in keys:
                 self._waiting[key].discard(future)
@@ -40,6 +48,9 @@ class Waiters:
             for future in self._waiting.get(key, ()):
                 if not future.done():
                     future.set_result(True)
+
+    def wake_all(self) -> None:
+        self.wake([*self._waiting])
 
     def close(self) -> None:
         for waiting in self._waiting.values():

@@ -1,17 +1,19 @@
 """A store of each backend, with a clock that stands still until it is moved."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from store.base import Store
-from store.factory import BACKENDS, open_url
+from store.factory import open_url
 from tests.databases import database_in
+from tests.store import servers
 
 URLS: dict[str, Callable[[Path], str]] = {
     "memory": lambda folder: "memory://",
     "sqlite": database_in,
+    "redis": lambda folder: servers.new_url(),
 }
 TTL = 1000.0
 
@@ -29,7 +31,13 @@ def clock() -> Clock:
     return Clock()
 
 
-@pytest.fixture(params=sorted(BACKENDS))
+@pytest.fixture(scope="session", autouse=True)
+def _servers() -> Iterator[None]:
+    yield
+    servers.stop_all()
+
+
+@pytest.fixture(params=sorted(URLS))
 async def store(request: pytest.FixtureRequest, tmp_path: Path, clock: Clock) -> AsyncIterator[Store]:
     store = open_url(URLS[request.param](tmp_path), ttl=TTL, clock=clock, uptime=clock)
     await store.open()

@@ -42,6 +42,10 @@ async def save(
     return one
 
 
+async def revision_of(store: Store, session: str = "one") -> int | None:
+    return (await store.snapshot(session)).revision
+
+
 async def types(store: Store, session: str | None = None) -> list[str]:
     return [event.type for event in await store.events(after=None, session=session, limit=1000)]
 

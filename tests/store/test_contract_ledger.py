@@ -15,7 +15,7 @@ from store.models import (
     Toolset,
 )
 from tests.store.conftest import TTL, Clock
-from tests.store.records import a_call, a_turn, save, types
+from tests.store.records import a_call, a_turn, revision_of, save, types
 
 
 async def test_a_turn_comes_back_as_it_was_saved(store: Store) -> None:
@@ -194,52 +194,48 @@ async def test_one_of_two_concurrent_binders_gets_the_turn(store: Store) -> None
 
 
 async def test_the_revision_changes_whenever_look_up_could_answer_differently(store: Store) -> None:
-    if store.revision("one") is None:
-        pytest.skip("other processes write as well")
-    assert store.revision("one") == 0
+    assert await revision_of(store) == 0
     await store.put_toolset("one", Toolset())
-    assert store.revision("one") == 0
+    assert await revision_of(store) == 0
     revisions = [0]
 
-    def changed() -> None:
-        revision = store.revision("one")
+    async def changed() -> None:
+        revision = await revision_of(store)
         assert revision is not None
         assert revision not in revisions
-        assert store.revision("one") == revision, "asking changes nothing"
+        assert await revision_of(store) == revision, "asking changes nothing"
         revisions.append(revision)
 
     call = await save(store, "t1", user_key=b"user")
-    changed()
+    await changed()
     await save(store, "t1", user_key=b"user", keys=[b"key"])
-    changed()
+    await changed()
     await store.bind("one", b"user", [])
-    changed()
+    await changed()
     await store.answer(call.session, call.call_id, result=1)
-    changed()
+    await changed()
     await save(store, "t2", "two")
     await store.answer("two", "c-t2", result=1)
     await store.put_policy("one", Policy())
     await store.look_up("one", turn_ids=["t1"])
-    assert store.revision("one") == revisions[-1], "nothing of this changed the ledger of one"
+    assert await revision_of(store) == revisions[-1], "nothing of this changed the ledger of one"
     await store.delete_session("one")
-    assert store.revision("one") == 0
+    assert await revision_of(store) == 0
     await save(store, "t1")
-    changed()
-    assert store.revision("two") != 0
+    await changed()
+    assert await revision_of(store, "two") != 0
 
 
 async def test_the_revision_changes_as_turns_expire(store: Store, clock: Clock) -> None:
-    if store.revision("one") is None:
-        pytest.skip("other processes write as well")
     await save(store, "t1", created_at=clock.now)
     await save(store, "t2", created_at=clock.now + 10)
-    before = store.revision("one")
+    before = await revision_of(store)
     clock.now += TTL + 1
     await store.expire()
-    assert store.revision("one") not in (0, before)
+    assert await revision_of(store) not in (0, before)
     clock.now += 10
     await store.expire()
-    assert store.revision("one") == 0
+    assert await revision_of(store) == 0
 
 
 async def test_turns_without_calls_are_known_by_their_keys_alone(store: Store) -> None:
@@ -337,8 +333,6 @@ async def test_keys_are_known_for_as_long_again_when_their_turns_have_expired(st
 
 
 async def test_changes_name_the_turns_and_keys_of_writes(store: Store) -> None:
-    if store.revision("one") is None:
-        pytest.skip("other processes write as well")
 
     def touched(since: int | None) -> tuple[set[str], set[bytes]] | None:
         assert since is not None
@@ -346,21 +340,21 @@ async def test_changes_name_the_turns_and_keys_of_writes(store: Store) -> None:
         return None if changes is None else (changes.turn_ids, changes.keys - {b""})
 
     await store.save_plain("one", [b"before"])
-    assert store.revision("one") == 0, "there are no turns"
+    assert await revision_of(store) == 0, "there are no turns"
     call = await save(store, "t1", keys=[b"key"], user_key=b"user")
-    first = store.revision("one")
+    first = await revision_of(store)
     assert touched(first) == (set(), set())
     await save(store, "t2", keys=[b"a", b"b"])
     await save(store, "t2", "two", keys=[b"elsewhere"])
     await store.save_plain("one", [b"plain"])
-    second = store.revision("one")
+    second = await revision_of(store)
     assert touched(first) == ({"t2"}, {b"a", b"b", b"plain"})
     await store.answer("one", call.call_id, result=1)
     await store.bind("one", b"user", [b"bound"])
     assert touched(second) == ({"t1"}, {b"bound"})
     assert touched(first) == ({"t1", "t2"}, {b"a", b"b", b"plain", b"bound"})
     await save(store, "t3", user_key=b"asked")
-    assert touched(store.revision("one")) == (set(), set())
+    assert touched(await revision_of(store)) == (set(), set())
     assert (touched(second) or (set(), set()))[1] == {b"bound", b"asked"}
     await store.delete_session("one")
     await save(store, "t4")
@@ -369,13 +363,12 @@ async def test_changes_name_the_turns_and_keys_of_writes(store: Store) -> None:
 
 async def test_more_writes_than_are_remembered_concern_whatever_there_is(store: Store) -> None:
     await save(store, "t1")
-    revision = store.revision("one")
-    if revision is None:
-        pytest.skip("other processes write as well")
+    revision = await revision_of(store)
+    assert revision is not None
     for number in range(3000):
         await store.save_plain("one", [b"%d" % number])
     assert store.changes("one", revision) is None
-    latest = store.revision("one")
+    latest = await revision_of(store)
     assert latest is not None
     await store.save_plain("one", [b"last"])
     changes = store.changes("one", latest)

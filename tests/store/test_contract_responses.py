@@ -1,5 +1,6 @@
 """The store's contract for responses: adding, reading, deleting, expiry."""
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store.base import Store, StoreUnavailable, UnknownResponse, run_now
+from store.base import Store, StoreUnavailable, UnknownResponse
 from store.factory import open_url
 from store.models import Document, GivenCall, Policy, Response, UndeliveredAnswer
 from tests.store.conftest import TTL, URLS, Clock
@@ -302,12 +303,16 @@ def test_all_backends_give_the_same_results_for_any_operations(
     stores = {
         name: open_url(url(folder), ttl=TTL, clock=clocks[name], uptime=clocks[name]) for name, url in URLS.items()
     }
-    for store in stores.values():
-        run_now(store.open())
-    try:
-        for step in steps:
-            outcomes = {name: run_now(outcome(store, clocks[name], step)) for name, store in stores.items()}
-            assert all(one == outcomes["memory"] for one in outcomes.values()), step
-    finally:
+
+    async def take_all() -> None:
         for store in stores.values():
-            run_now(store.close())
+            await store.open()
+        try:
+            for step in steps:
+                outcomes = {name: await outcome(store, clocks[name], step) for name, store in stores.items()}
+                assert all(one == outcomes["memory"] for one in outcomes.values()), step
+        finally:
+            for store in stores.values():
+                await store.close()
+
+    asyncio.run(take_all())

@@ -8,7 +8,7 @@ import pytest
 from store.base import Store
 from store.models import Call, Progress, Status, Turn
 from tests.store.conftest import TTL, Clock
-from tests.store.records import WORKERS, a_call, a_turn
+from tests.store.records import WORKERS, a_call, a_turn, revision_of
 
 KEY = b"the request"
 WEATHER = ["get_weather"]
@@ -241,13 +241,13 @@ async def test_calls_of_an_answer_that_is_taken_over_are_settled_or_the_new_prox
 
 async def test_the_revision_changes_as_an_answer_breaks_off_and_is_taken_over(store: Store) -> None:
     await answering(store)
-    revisions = [store.revision("one")]
+    revisions = [await revision_of(store)]
     await store.mark_broken_off("one", "t1")
-    revisions.append(store.revision("one"))
+    revisions.append(await revision_of(store))
     await try_take(store)
-    revisions.append(store.revision("one"))
-    if None not in revisions:
-        assert len(set(revisions)) == 3
+    revisions.append(await revision_of(store))
+    assert None not in revisions
+    assert len(set(revisions)) == 3
 
 
 async def test_a_deleted_turn_is_not_taken_over(store: Store, clock: Clock) -> None:

@@ -22,7 +22,7 @@ from store.models import (
     Toolset,
 )
 from tests.store.conftest import TTL, Clock
-from tests.store.records import WORKERS, a_call, a_turn
+from tests.store.records import WORKERS, a_call, a_turn, revision_of
 from tests.store.records import save as save_any
 
 WEATHER = ["get_weather"]
@@ -351,7 +351,7 @@ async def test_methods_that_run_calls_refuse_unknown_calls(store: Store) -> None
 async def test_the_revision_changes_with_every_state_of_a_call(store: Store) -> None:
     for turn in ("t1", "t2", "t3"):
         await save(store, turn)
-    revisions = [store.revision("one")]
+    revisions = [await revision_of(store)]
     for change in (
         lambda: claim(store),
         lambda: store.renew("one", "c-t1", "w1", 60.0),
@@ -361,9 +361,9 @@ async def test_the_revision_changes_with_every_state_of_a_call(store: Store) -> 
         lambda: store.settle("one", "c-t3", Status.EXPIRED, error="no"),
     ):
         await change()
-        revisions.append(store.revision("one"))
-    if None not in revisions:
-        assert len(set(revisions)) == len(revisions)
+        revisions.append(await revision_of(store))
+    assert None not in revisions
+    assert len(set(revisions)) == len(revisions)
 
 
 async def test_calls_go_with_their_session_and_their_turns(store: Store, clock: Clock) -> None:

@@ -1,11 +1,14 @@
 """URL → backend."""
 
 import sys
+import traceback
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from store.backends.memory import MemoryStore
+from store.backends.redis import RedisStore
 from store.backends.sqlite import SqliteStore
 from store.factory import BACKENDS, open_url
 
@@ -39,6 +42,40 @@ def test_a_store_can_be_asked_for_read_only() -> None:
     store = open_url("sqlite:////graft.db", ttl=60, read_only=True)
     assert isinstance(store, SqliteStore)
     assert store.read_only
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("redis://", "redis:///0", "redis://h/x", "redis://h/0/1", "redis://a,b", "redis://h:x", "redis+sentinel://h"),
+        *("redis+cluster://h", "redis://h?db=1", "redis://h?prefix={x}", "redis://me:s3cr3t@h"),
+    ],
+)
+def test_a_redis_url_that_does_not_fit_is_refused_without_its_secrets(url: str) -> None:
+    with pytest.raises(ValueError, match=r"redis\+sentinel://|prefix|TOOLGRAFT_REDIS_PASSWORD|one of") as refused:
+        open_url(url, ttl=60)
+    assert "s3cr3t" not in "".join(traceback.format_exception(refused.value))
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("redis://h", (("h", 6379),)),
+        ("rediss://me@h:1/2?ca=/etc/ca.pem&prefix=one", (("h", 1),)),
+        ("redis+sentinel://a,b:1/name", (("a", 26379), ("b", 1))),
+        ("rediss+sentinel://[::1]:5/name/3", (("::1", 5),)),
+    ],
+)
+def test_a_redis_url_names_hosts_database_and_prefix(url: str, expected: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOOLGRAFT_REDIS_PASSWORD", "s3cr3t")
+    store = open_url(url, ttl=60)
+    assert isinstance(store, RedisStore)
+    address = store.link.address
+    assert address.hosts == expected
+    assert (address.tls, address.service) == (url.startswith("rediss"), "name" if "sentinel" in url else "")
+    assert (address.password, "s3cr3t" in address.name) == ("s3cr3t", False)
+    if "?" in url:
+        assert (address.user, address.database, address.ca, address.prefix) == ("me", 2, "/etc/ca.pem", "one")
 
 
 @pytest.mark.parametrize("url", ["mysql://me:s3cr3t@h", "graft.db", "", "sqlite:", "SQLITE:///graft.db"])

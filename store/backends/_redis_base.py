@@ -1,0 +1,216 @@
+"""The base of the Redis backend: opening and closing, times, applied transactions, and records."""
+
+import os
+import secrets
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, ClassVar, Self
+
+from cachetools import LRUCache
+
+from store.backends import _records as records
+from store.backends import _redis_url as urls
+from store.backends import _redis_values as values
+from store.backends._changes import Changes
+from store.backends._clocks import Clocks, Now
+from store.backends._redis_keys import Keys
+from store.backends._redis_link import Command, Link
+from store.backends._redis_transaction import Transaction, apply, written_by
+from store.backends._waiters import Waiters
+from store.base import NotDurable, Store, StoreUnavailable, StoreUnusable
+from store.models import Record, Session
+
+_RECENT = 4 * 1024 * 1024
+"""Bytes of values that are kept because this process has just written them: the next write begins with them."""
+
+_SESSIONS = 1000
+"""The number of sessions whose record and latest writes are kept."""
+
+_LIFE = 4, 7 * 24 * 3600
+"""Redis deletes a key that was not written for this many times the ttl, and as many seconds: what is left if no proxy
+runs. Otherwise records expire one by one (`expire`), which no jump of the server's clock can bring about."""
+
+_OLDEST = (7, 0)
+"""The oldest version of Redis that has all that is used here."""
+
+_SYNC = 5000
+"""Milliseconds that `sync` waits for the disk and the replicas."""
+
+
+class RedisBase(Store):
+    suspends: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        address: urls.Address,
+        *,
+        ttl: float = 7 * 24 * 3600,
+        clock: Callable[[], float] = time.time,
+        read_only: bool = False,
+    ) -> None:
+        super().__init__(ttl=ttl, clock=clock)
+        self.read_only = read_only
+        self.secret, self.epoch = b"", ""
+        self.link = Link(address)
+        self.keys = Keys(address.prefix)
+        self.recent: LRUCache[tuple[Any, ...], bytes] = LRUCache(_RECENT, getsizeof=len)
+        self._own_clock = clock  # until it is replaced
+        self._clocks = self._new_clocks()
+        self._sessions: LRUCache[str, tuple[int, Session]] = LRUCache(_SESSIONS)
+        self._writes: LRUCache[str, Changes] = LRUCache(_SESSIONS)
+        self._revisions: LRUCache[str, int] = LRUCache(_SESSIONS)
+        self._own_leases: dict[str, float] = {}  # leases of this process's proxies
+        self._waiters = Waiters()
+        self._safe_after: Command | None = None
+
+    @classmethod
+    def from_url(cls, url: str, *, ttl: float, clock: Callable[[], float], read_only: bool = False) -> Self:
+        return cls(urls.read(url, os.environ), ttl=ttl, clock=clock, read_only=read_only)
+
+    async def open(self) -> None:
+        self.link.connect()
+        try:
+            info, _ = await self._greet()
+            version = str(info.get("redis_version", "0"))
+            if "valkey" not in str(info.get("server_name", "")) and _numbers(version) < _OLDEST:
+                raise StoreUnusable(f"store {self.link.address.name}: version {version} is older than 7.0")
+            if not self.read_only:
+                await self.link.run(
+                    ("HSETNX", self.keys.meta, "secret", secrets.token_bytes(32)),
+                    ("HSETNX", self.keys.meta, "epoch", secrets.token_hex(4)),
+                )
+            ((secret, epoch),) = await self.link.run(("HMGET", self.keys.meta, "secret", "epoch"))
+            if secret is None or epoch is None:
+                raise StoreUnusable(f"store {self.link.address.name}: there is no store here yet")
+            self.secret, self.epoch = bytes(secret), epoch.decode()
+            self._clocks = self._new_clocks()
+            await self._begin_reading()
+        except StoreUnavailable as error:
+            await self.close()
+            raise StoreUnusable(str(error)) from error
+        except BaseException:
+            await self.close()
+            raise
+
+    async def _begin_reading(self) -> None:
+        """Begin to read the notices of other processes."""
+
+    async def _greet(self) -> tuple[dict[str, Any], int]:
+        """What the server says of itself, and how many replicas it has."""
+        info, (seconds, rest) = await self.link.run(("INFO",), ("TIME",))
+        self.link.note_time(int(seconds) * 1_000_000 + int(rest))
+        replicas = int(info.get("connected_slaves", 0))
+        self._safe_after = ("WAIT", 1, _SYNC) if replicas else None
+        return info, replicas
+
+    async def close(self) -> None:
+        self._waiters.close()
+        await self.link.close()
+        for kept in (self.recent, self._sessions, self._writes, self._revisions, self._own_leases):
+            kept.clear()
+
+    async def ping(self) -> None:
+        if self.read_only:
+            await self.link.run(("PING",))
+            return
+        self.check_writable()
+        await self.link.run(("SET", self.keys.ping, repr(self.times().wall)))
+        await self._greet()
+
+    async def sync(self) -> None:
+        self.check_open()
+        if self.read_only or self.durability == "process" or self._safe_after is None:
+            return
+        # a replica that has this write has all earlier ones
+        _, replicas = await self.link.run(("SET", self.keys.ping, repr(self.times().wall)), self._safe_after)
+        if int(replicas) < 1:
+            raise NotDurable(f"store {self.link.address.name}: no replica has confirmed the write")
+
+    def check_writable(self) -> None:
+        if self.read_only:
+            self.link.fail("opened read-only")
+        self.check_open()
+
+    def check_open(self) -> None:
+        if not self.link.is_open:
+            self.link.fail("not open")
+
+    # --- times ------------------------------------------------------------------------------------------------
+
+    def _new_clocks(self) -> Clocks:
+        return Clocks(lambda: self.times().wall, lambda: self.uptime())  # both may be replaced
+
+    def times(self) -> Now:
+        """The server's time, for dates and leases: all proxies have it in common."""
+        now = self.link.time() if self.clock is time.time else self.clock()
+        return Now(now, now)
+
+    @property
+    def clock_doubt(self) -> str:
+        return self._clocks.note.doubt
+
+    async def trust_clock(self) -> str:
+        self.check_writable()
+        doubt = self.clock_doubt
+        self._clocks.note = self._clocks.trusted()
+        return doubt
+
+    # --- transactions -----------------------------------------------------------------------------------------
+
+    @property
+    def _life(self) -> int:
+        times, seconds = _LIFE
+        return int(times * self.ttl + seconds)
+
+    async def apply(self, tx: Transaction) -> dict[Command, Any]:
+        """Apply a transaction. Returns the current values of what it was not computed from, in vain; empty: done."""
+        keys, arguments = tx.arguments(self._life)
+        now, done, *rest = await self.link.script(apply(), keys, arguments)
+        self.link.note_time(int(now))
+        if not done:
+            commands = list(tx.conditions)
+            conflicts = {commands[rest[at] - 1]: rest[at + 1] for at in range(0, len(rest), 2)}
+            for command in conflicts:
+                self.recent.pop(command[1:], None)
+            if not written_by(tx, conflicts):
+                return conflicts
+            self._writes.pop(tx.session, None)
+            return {}
+        for place, value in tx.written.items():
+            if value is None or len(value) > _RECENT // 8:
+                self.recent.pop(place, None)
+            else:
+                self.recent[place] = value
+        _, before, after = (int(number) for number in rest)
+        if tx.unknown_changes:
+            self._writes.pop(tx.session, None)
+        elif tx.touched is not None and after:
+            changes = self._writes.setdefault(tx.session, Changes())
+            changes.note(before, after, *tx.touched)
+        if tx.touched is not None or tx.unknown_changes:
+            self._revisions[tx.session] = after
+        return {}
+
+    # --- records ----------------------------------------------------------------------------------------------
+
+    def record_of[R: Record](self, model: type[R], value: bytes | None) -> R | None:
+        """The record in a stamped value; None if there is none, or it is unreadable."""
+        return None if value is None else records.read(model, values.text_of(values.unpack(value)[1]))
+
+    def records_of[R: Record](self, model: type[R], found: Iterable[bytes | None]) -> list[R]:
+        return [one for value in found if (one := self.record_of(model, value)) is not None]
+
+    async def _fields(self, session: str, name: str, fields: Sequence[Any]) -> list[bytes | None]:
+        if not fields:
+            return []
+        (found,) = await self.link.run(("HMGET", self.keys.of(session, name), *fields))
+        return list(found)
+
+
+def body_of(text: str) -> bytes:
+    """The body of a value with this record."""
+    return values.compress(records.versioned(text))
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".")[:2] if part.isdigit())

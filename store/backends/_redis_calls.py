@@ -1,0 +1,352 @@
+"""Calls in Redis: read, answered, run. A mixin of `RedisStore`."""
+
+import heapq
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any
+
+from store.backends import _records as records
+from store.backends import _redis_values as values
+from store.backends import _rules as rules
+from store.backends import _states as states
+from store.backends._clocks import Now
+from store.backends._redis_base import RedisBase, body_of
+from store.backends._redis_link import Command
+from store.backends._redis_transaction import Transaction, transact
+from store.base import UnknownCall
+from store.models import Call, Page, Session, Status
+
+_PAGE = 100
+"""Records that are read at once where some of them may not fit."""
+
+_CANDIDATES = 8
+"""The calls of a tool that a claim looks at first."""
+
+
+def index_call(tx: Transaction, before: Call | None, call: Call, offset: int = 0) -> None:
+    """The entries of a call in the indexes. `before` None: it is new, and has its place at this offset."""
+    name = call.call_id
+    was_open, is_open = before is not None and not before.status.final, not call.status.final
+    if before is None and is_open:
+        tx.place("open", offset, name)
+    elif was_open and not is_open:
+        tx.do("ZREM", "open", name)
+    (was, was_waiting), (now, waiting) = states.indexed(before) if before else (None, None), states.indexed(call)
+    if was == 0 and now != 0:
+        tx.index("ready", "calls", name, values.prefix(call.name.encode()), remove=True)
+    elif now == 0 and was != 0:
+        tx.index("ready", "calls", name, values.prefix(call.name.encode()))
+    if now:
+        tx.do("ZADD", "lease", repr(now), name)
+    elif was:
+        tx.do("ZREM", "lease", name)
+    if waiting is not None:
+        tx.do("HSET", "waiting", name, waiting)
+    elif was_waiting is not None:
+        tx.do("HDEL", "waiting", name)
+    if now or waiting is not None:
+        tx.do_shared("ZADD", tx.keys.active, repr(tx.now.wall), call.session)
+    tx.wrote_call(call, now is not None)
+
+
+def put_call(tx: Transaction, before: Call, call: Call, *, quietly: bool = False) -> None:
+    """Replace the call; `quietly`: without an event."""
+    record = call.model_dump_json()
+    tx.put("call", call.call_id, [], body_of(record))
+    index_call(tx, before, call)
+    tx.touch([call.turn_id])
+    if not quietly:
+        tx.record("call.updated", record)
+
+
+class RedisCalls(RedisBase):
+    async def call(self, session: str, call_id: str) -> Call:
+        (value,) = await self._fields(session, "call", [call_id])
+        return self._call_of(value, session, call_id)
+
+    def _call_of(self, value: bytes | None, session: str | None, call_id: str) -> Call:
+        if value is None:
+            raise rules.unknown_call(call_id, session)
+        if (call := self.record_of(Call, value)) is None:
+            raise UnknownCall(f"call {call_id} cannot be read")
+        return call
+
+    async def find_call(self, call_id: str) -> Call:
+        (session,) = await self.link.run(("GET", self.keys.of_call(call_id)))
+        value = None if session is None else (await self._fields(session.decode(), "call", [call_id]))[0]
+        return self._call_of(value, None, call_id)
+
+    async def calls(
+        self,
+        *,
+        session: str | None = None,
+        status: Status | None = None,
+        name: str | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> Page[Call]:
+        rules.check_limit(limit)
+        after = rules.place("call", cursor)
+        is_open = status is not None and not status.final
+        sessions = [session] if session is not None else await self._sessions_with_records()
+        rows: list[tuple[int | str, Call | None]] = []
+        while len(rows) <= limit:
+            found = await self._next_calls(sessions, "open" if is_open else "calls", after, limit + 1)
+            for place, call in found:
+                after = place
+                if call is None or (status in (None, call.status) and name in (None, call.name)):
+                    rows.append((place, call))
+                    if len(rows) > limit:
+                        break
+            if len(found) < limit + 1:
+                break
+        return rules.page_of(rows, "call", limit)
+
+    async def _sessions_with_records(self) -> list[str]:
+        (names,) = await self.link.run(("ZRANGE", self.keys.due, 0, -1))
+        return [name.decode() for name in names]
+
+    async def _next_calls(
+        self, sessions: list[str], index: str, after: int, count: int
+    ) -> list[tuple[int, Call | None]]:
+        """The next calls of these sessions after this place, in order."""
+        places: list[tuple[int, str, bytes]] = []
+        for at in range(0, len(sessions), _PAGE):
+            part = sessions[at : at + _PAGE]
+            found = await self.link.run(
+                *(
+                    ("ZRANGEBYSCORE", self.keys.of(one, index), f"({after}", "+inf", "WITHSCORES", "LIMIT", 0, count)
+                    for one in part
+                )
+            )
+            for one, flat in zip(part, found, strict=True):
+                places += (
+                    (int(float(place)), one, call_id) for call_id, place in zip(flat[::2], flat[1::2], strict=True)
+                )
+            places = heapq.nsmallest(count, places)
+        records_found = await self.link.run(
+            *(("HGET", self.keys.of(one, "call"), call_id) for _, one, call_id in places)
+        )
+        return [
+            (place, self.record_of(Call, value)) for (place, _, _), value in zip(places, records_found, strict=True)
+        ]
+
+    async def answer(
+        self, session: str, call_id: str, *, result: Any = None, error: str | None = None
+    ) -> tuple[Call, bool]:
+        changed = False
+
+        def change(call: Call, now: Now) -> Call | None:
+            nonlocal changed
+            after = states.answered(call, result=result, error=error, now=now)
+            changed = after is not None
+            return after
+
+        return await self._change(session, call_id, change), changed
+
+    async def _change(
+        self, session: str, call_id: str, change: Callable[[Call, Now], Call | None], *, quietly: bool = False
+    ) -> Call:
+        """Replace the call by the result of `change(call, now)`, unless it is None. Returns the current call."""
+
+        def compute(tx: Transaction) -> Call:
+            (value,) = tx.get("call", call_id)
+            call = self._call_of(value, session, call_id)
+            if (after := change(call, tx.now)) is None:
+                return call
+            put_call(tx, call, after, quietly=quietly)
+            return after
+
+        return await transact(self, session, compute)
+
+    # --- running calls ----------------------------------------------------------------------------------------
+
+    async def release(self, session: str, call_id: str, *, detached: bool = False) -> Call:
+        return await self._change(session, call_id, lambda call, now: states.released(call, detached=detached, now=now))
+
+    async def claim(self, session: str, names: Collection[str], *, lease: float, worker: str) -> Call | None:
+        states.check_lease(lease)
+
+        def compute(tx: Transaction) -> Call | None:
+            for call in self._claimable(tx, names):
+                tx.get("call", call.call_id)  # it must still be so
+                lost = states.lost(call, proxies=self._proxies(tx), now=tx.now)
+                after = lost or states.claimed(call, lease=lease, worker=worker, now=tx.now)
+                put_call(tx, call, after)
+                if lost is None:
+                    return after
+            return None
+
+        return await transact(self, session, compute)
+
+    def _claimable(self, tx: Transaction, names: Collection[str]) -> Iterable[Call]:
+        """The calls that may be claimed, or settled by a claim, oldest first."""
+        size = _CANDIDATES
+        known: set[bytes] = set()
+        while True:
+            found, is_all = self._candidates(tx, names, size)
+            record = tx.need(("HGET", tx.keys.of(tx.session, "session"), b"record"))[0]
+            session = records.read(Session, values.text_of(record)) if record else None
+            guarded = states.approval_required(session)
+            for call in found:
+                if call.call_id.encode() not in known and states.is_claimable(
+                    call, approval_required=guarded, steady=tx.now.steady
+                ):
+                    yield call
+            if is_all:
+                return
+            known.update(call.call_id.encode() for call in found)
+            size *= 8
+
+    def _candidates(self, tx: Transaction, names: Collection[str], size: int) -> tuple[list[Call], bool]:
+        """Released calls of these tools and those whose lease ran out, oldest first; and whether these are all."""
+        key = tx.keys.of
+        starts = [values.prefix(name.encode()) for name in dict.fromkeys(names)]
+        ranges: list[Command] = [
+            ("ZRANGEBYLEX", key(tx.session, "ready"), *values.within(start), "LIMIT", 0, size) for start in starts
+        ]
+        leases: Command = ("ZRANGE", key(tx.session, "lease"), 0, -1, "WITHSCORES")
+        tx.prefetch(*ranges, leases, ("HGETALL", tx.keys.proxies), ("HGET", key(tx.session, "session"), b"record"))
+        found = tx.need(*ranges)
+        is_all = all(len(entries) < size for entries in found)
+        ids = [one for start, entries in zip(starts, found, strict=True) for one in values.ids_of(entries, start)]
+        flat = tx.need(leases)[0]
+        late = [one for one, end in zip(flat[::2], flat[1::2], strict=True) if float(end) <= tx.now.steady]
+        if not ids and not late:
+            return [], is_all
+        places: Command = ("ZMSCORE", key(tx.session, "calls"), *ids, *late)
+        gets: list[Command] = [("HGET", key(tx.session, "call"), one) for one in (*ids, *late)]
+        tx.prefetch(places, *gets)
+        order = dict(zip((*ids, *late), tx.need(places)[0], strict=True))
+        calls = [call for call in self.records_of(Call, tx.need(*gets)) if call.name in names]
+        return sorted(calls, key=lambda call: float(order[call.call_id.encode()] or 0)), is_all
+
+    async def _is_claimable(self, session: str, names: Collection[str]) -> bool:
+        """Whether a claim of these tools would return a call, or settle one."""
+        return await transact(
+            self, session, lambda tx: next(iter(self._claimable(tx, names)), None) is not None, reads=True
+        )
+
+    async def next_lease(self, session: str, names: Collection[str]) -> float | None:
+        def compute(tx: Transaction) -> float | None:
+            (flat,) = tx.need(("ZRANGE", tx.keys.of(session, "lease"), 0, -1, "WITHSCORES"))
+            calls = tx.need(*(("HGET", tx.keys.of(session, "call"), one) for one in flat[::2]))
+            left = (
+                states.lease_left(one, steady=tx.now.steady)
+                for one in self.records_of(Call, calls)
+                if one.name in names
+            )
+            return min((seconds for seconds in left if seconds is not None), default=None)
+
+        return await transact(self, session, compute, reads=True)
+
+    async def lease_left(self, session: str, call_id: str) -> float | None:
+        return states.lease_left(await self.call(session, call_id), steady=self.times().steady)
+
+    async def renew(self, session: str, call_id: str, worker: str, lease: float) -> Call:
+        return await self._change(
+            session,
+            call_id,
+            lambda call, now: states.renewed(call, worker=worker, lease=lease, now=now),
+            quietly=lease > 0,
+        )
+
+    async def start(self, session: str, call_id: str, *, loop_id: str) -> Call:
+        return await self._change(session, call_id, lambda call, now: states.started(call, loop_id=loop_id, now=now))
+
+    async def ask_approval(self, session: str, call_id: str, *, loop_id: str) -> Call:
+        return await self._change(
+            session, call_id, lambda call, now: states.awaiting_approval(call, loop_id=loop_id, now=now)
+        )
+
+    async def decide(self, session: str, call_id: str, approved: bool, *, reason: str = "") -> Call:
+        def compute(tx: Transaction) -> Call:
+            tx.prefetch(("HGETALL", tx.keys.proxies), ("HGET", tx.keys.of(session, "call"), call_id.encode()))
+            (value,) = tx.get("call", call_id)
+            call = self._call_of(value, session, call_id)
+            after = states.decided(call, approved=approved, reason=reason, proxies=self._proxies(tx), now=tx.now)
+            if after is None:
+                return call
+            put_call(tx, call, after)
+            return after
+
+        return states.check_decided(await transact(self, session, compute))
+
+    async def settle(self, session: str, call_id: str, status: Status, *, error: str) -> Call:
+        return await self._change(
+            session, call_id, lambda call, now: states.settled(call, status=status, error=error, now=now)
+        )
+
+    # --- the proxies ------------------------------------------------------------------------------------------
+
+    def _proxies(self, tx: Transaction) -> set[str]:
+        """The proxies that have a lease."""
+        (found,) = tx.need(("HGETALL", tx.keys.proxies))
+        alive = {name.decode() for name, lease in found.items() if lease_of(lease)[0] > tx.now.steady}
+        return alive | {name for name, until in self._own_leases.items() if until > tx.now.steady}
+
+    def _last_alive(self, tx: Transaction) -> dict[str, float]:
+        (found,) = tx.need(("HGETALL", tx.keys.proxies))
+        return {name.decode(): lease_of(lease)[1] for name, lease in found.items()}
+
+    async def hold(self, proxy_id: str, lease: float) -> None:
+        states.check_lease(lease)
+        self.check_writable()
+        now = self.times().steady
+        self._own_leases[proxy_id] = now + lease
+        await self.link.run(("HSET", self.keys.proxies, proxy_id, f"{now + lease!r} {now!r}"))
+
+    async def drop(self, proxy_id: str) -> list[Call]:
+        self.check_writable()
+        self._own_leases.pop(proxy_id, None)
+        (lease,) = await self.link.run(("HGET", self.keys.proxies, proxy_id))
+        if lease is not None and lease_of(lease)[0] > 0:
+            await self.link.run(("HSET", self.keys.proxies, proxy_id, f"0 {self.times().steady!r}"))
+        return await self._settle_lost(proxy_id)
+
+    async def settle_lost(self) -> list[Call]:
+        self.check_writable()
+        return await self._settle_lost()
+
+    async def _settle_lost(self, proxy_id: str | None = None) -> list[Call]:
+        """Settle lost calls, session by session. `proxy_id`: only those of this proxy."""
+        (names,) = await self.link.run(("ZRANGE", self.keys.active, 0, -1))
+        settled = []
+        for name in names:
+            settled += await transact(self, name.decode(), lambda tx: self._settle_in(tx, proxy_id))
+        return settled
+
+    def _settle_in(self, tx: Transaction, proxy_id: str | None) -> list[Call]:
+        leases: Command = ("ZRANGE", tx.keys.of(tx.session, "lease"), 0, -1, "WITHSCORES")
+        waiting: Command = ("HGETALL", tx.keys.of(tx.session, "waiting"))
+        tx.prefetch(leases, waiting, ("HGETALL", tx.keys.proxies))
+        flat, waits = tx.need(leases, waiting)
+        proxies = self._proxies(tx)
+        ids = {one for one, end in zip(flat[::2], flat[1::2], strict=True) if float(end) <= tx.now.steady}
+        ids |= {one for one, proxy in waits.items() if proxy.decode() not in proxies}
+        if not ids:
+            return []
+        listed = sorted(ids)
+        places: Command = ("ZMSCORE", tx.keys.of(tx.session, "calls"), *listed)
+        tx.prefetch(places, *(("HGET", tx.keys.of(tx.session, "call"), one) for one in listed))
+        order = dict(zip(listed, tx.need(places)[0], strict=True))
+        settled = []
+        for one in sorted(listed, key=lambda one: float(order[one] or 0)):
+            call = self.record_of(Call, tx.need(("HGET", tx.keys.of(tx.session, "call"), one))[0])
+            if call is None or proxy_id not in (None, call.proxy_id):
+                continue
+            if (after := states.lost(call, proxies=proxies, now=tx.now)) is not None:
+                tx.get("call", one)
+                put_call(tx, call, after)
+                settled.append(after)
+        return settled
+
+
+def places_of(flat: Sequence[bytes]) -> list[tuple[bytes, int]]:
+    """The members of a zset with their places, as a range with scores has them."""
+    return [(member, int(float(place))) for member, place in zip(flat[::2], flat[1::2], strict=True)]
+
+
+def lease_of(text: bytes) -> tuple[float, float]:
+    """The end of a proxy's lease, and when the proxy was last alive."""
+    until, alive = text.split()
+    return float(until), float(alive)

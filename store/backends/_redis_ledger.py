@@ -1,0 +1,218 @@
+"""The ledger in Redis: turns and their keys. A mixin of `RedisStore`."""
+
+import functools
+import itertools
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+from store.backends import _redis_values as values
+from store.backends import _rules as rules
+from store.backends._redis_base import body_of
+from store.backends._redis_calls import RedisCalls, index_call, places_of
+from store.backends._redis_link import Script
+from store.backends._redis_transaction import Stale, Transaction, transact
+from store.base import MATCHES
+from store.models import Call, LedgerChanges, LedgerMatches, Page, Turn
+
+look_up = functools.cache(lambda: Script("_redis_look_up.lua"))
+
+
+class StoredTurn(NamedTuple):
+    """A turn with its keys and the ids of its calls. `record` None: it is unreadable."""
+
+    record: Turn | None
+    calls: list[bytes]
+    keys: list[bytes]
+
+
+def read_turn(store: RedisCalls, value: bytes) -> StoredTurn:
+    strings, _ = values.unpack(value)
+    count = int(strings[0])
+    return StoredTurn(store.record_of(Turn, value), strings[1 : count + 1], strings[count + 1 :])
+
+
+def put_turn(
+    tx: Transaction, old: StoredTurn | None, turn: Turn, *, calls: Sequence[bytes] = (), keys: Sequence[bytes] = ()
+) -> None:
+    """Write a turn with these calls and keys besides its own, and its entries in the indexes."""
+    all_calls = [*(old.calls if old else []), *calls]
+    all_keys = list(dict.fromkeys([*(old.keys if old else []), *keys]))
+    record = turn.model_dump_json()
+    tx.put("turn", turn.turn_id, [str(len(all_calls)).encode(), *all_calls, *all_keys], body_of(record))
+    before = old.record if old else None
+    new_keys = keys
+    if old and before and before.delivered != turn.delivered:
+        entries = (_entry(key, before.delivered) for key in old.keys)
+        tx.index("key", "turns", turn.turn_id, *entries, remove=True)
+        new_keys = all_keys
+    tx.index("key", "turns", turn.turn_id, *(_entry(key, turn.delivered) for key in new_keys))
+    for name, was, now in (
+        ("asked", before and not before.bound and before.user_key, not turn.bound and turn.user_key),
+        ("request", before and not before.delivered and before.request_key, not turn.delivered and turn.request_key),
+    ):
+        if was and was != now:
+            tx.index(name, "turns", turn.turn_id, values.prefix(was), remove=True)
+        if now and was != now:
+            tx.index(name, "turns", turn.turn_id, values.prefix(now))
+    tx.record("turn.updated" if old else "turn.created", record)
+
+
+def _entry(key: bytes, delivered: bool) -> bytes:
+    return values.prefix(key, b"1" if delivered else b"0")
+
+
+class RedisLedger(RedisCalls):
+    async def save_turn(self, turn: Turn, calls: Sequence[Call] = (), keys: Sequence[bytes] = ()) -> None:
+        rules.check_calls(turn, calls)
+        session = turn.session
+
+        def compute(tx: Transaction) -> None:
+            (value,) = tx.get("turn", turn.turn_id, absent=True)
+            old = read_turn(self, value) if value else None
+            fresh = self._new_calls(tx, list(calls))
+            new = rules.replaced(old.record if old else None, turn)
+            if old is None:
+                tx.place("turns", 0, turn.turn_id)
+                tx.do("ZADD", "dated", turn.created_at, turn.turn_id)
+            elif old.record and old.record.created_at != new.created_at:
+                tx.do("ZADD", "dated", new.created_at, turn.turn_id)
+            tx.due(new.created_at + self.ttl)
+            put_turn(tx, old, new, calls=[call.call_id.encode() for call in fresh], keys=keys)
+            for offset, call in enumerate(fresh):
+                record = call.model_dump_json()
+                tx.put("call", call.call_id, [], body_of(record))
+                tx.place("calls", offset, call.call_id)
+                tx.do_shared("SET", self.keys.of_call(call.call_id), session, "EX", self._life)
+                index_call(tx, None, call, offset)
+                tx.record("call.created", record)
+            tx.touch([turn.turn_id], [*keys, turn.user_key])
+
+        await transact(self, session, compute)
+
+    def _new_calls(self, tx: Transaction, calls: list[Call]) -> list[Call]:
+        """Those of the calls that are in no session yet."""
+        calls = list({call.call_id: call for call in calls}.values())
+        owners = tx.get_string(*(self.keys.of_call(call.call_id) for call in calls), absent=True)
+        tx.get("call", *(call.call_id for call in calls), absent=True)
+        fresh = []
+        for call, owner in zip(calls, owners, strict=True):
+            if owner is not None:  # unless it is what is left of a deleted call
+                key = self.keys.of(owner.decode(), "call")
+                if tx.need(("HEXISTS", key, call.call_id))[0]:
+                    continue
+            fresh.append(call)
+        return fresh
+
+    async def save_plain(self, session: str, keys: Sequence[bytes], chain: bytes = b"") -> None:
+        def compute(tx: Transaction) -> None:
+            found = tx.get("plain", *keys, absent=True)
+            for key, own, known in itertools.zip_longest(keys, [chain], found, fillvalue=b""):
+                if not key and not keys:
+                    continue
+                is_same = not known or chain_of(known) == own
+                tx.do("HSET", "plain", key, note(tx.now.wall, own if is_same else b""))
+            tx.do("HSETNX", "ledger", "oldest", repr(tx.now.wall))
+            tx.due(tx.now.wall + 2 * self.ttl)
+            tx.touch((), keys)
+
+        if keys:
+            await transact(self, session, compute)
+
+    async def look_up(
+        self,
+        session: str,
+        *,
+        turn_ids: Collection[str] = (),
+        keys: Collection[bytes] = (),
+        known: Collection[bytes] = (),
+        matches: int = MATCHES,
+    ) -> LedgerMatches:
+        if not keys and not turn_ids and not known:
+            self.check_open()
+            return LedgerMatches()
+        asked, may_know = list(keys), list(known)
+        arguments = [matches, len(turn_ids), *turn_ids, len(asked)]
+        arguments += itertools.chain(*((key, _start(key)) for key in asked))
+        arguments += [len(may_know), *map(_start, may_know)]
+        names = ("key", "turn", "call", "plain")
+        now, turns, calls, by_key, plain, are_known = await self.link.script(
+            look_up(), [self.keys.of(session, name) for name in names], arguments
+        )
+        self.link.note_time(int(now))
+        found = LedgerMatches(known={may_know[at] for at in are_known})
+        found.plain = {asked[at]: chain_of(value) for at, value in plain}
+        for turn_id, value in turns:
+            if (turn := self.record_of(Turn, value)) is not None:
+                found.turns[turn_id.decode()] = turn
+        found.calls = {call.call_id: call for call in self.records_of(Call, calls)}
+        for at, ids in by_key:
+            if len(ids) > matches:
+                found.crowded.add(asked[at])
+            if best := [one for turn_id in ids[:matches] if (one := turn_id.decode()) in found.turns]:
+                found.by_key[asked[at]] = best
+        return found
+
+    async def bind(
+        self, session: str, user_key: bytes, keys: Sequence[bytes], *, exclude: Collection[str] = ()
+    ) -> str | None:
+        if not user_key:
+            return None
+        start = values.prefix(user_key)
+        low, high = values.within(start)
+        excluded = {turn_id.encode() for turn_id in exclude}
+
+        def compute(tx: Transaction) -> str | None:
+            (entries,) = tx.need(
+                ("ZREVRANGEBYLEX", self.keys.of(session, "asked"), high, low, "LIMIT", 0, len(excluded) + 1)
+            )
+            free = [turn_id for turn_id in values.ids_of(entries, start) if turn_id not in excluded]
+            if not free:
+                return None
+            (value,) = tx.get("turn", free[0])
+            old = read_turn(self, value) if value else None
+            if old is None or old.record is None:
+                return None
+            if old.record.bound or old.record.user_key != user_key:
+                raise Stale
+            turn = old.record.model_copy(update={"bound": True})
+            put_turn(tx, old, turn, keys=keys)
+            tx.touch([turn.turn_id], keys)
+            return turn.turn_id
+
+        return await transact(self, session, compute)
+
+    def revision(self, session: str) -> int | None:
+        self.check_open()
+        return None
+
+    def changes(self, session: str, since: int) -> LedgerChanges | None:
+        changes, now = self._writes.get(session), self._revisions.get(session)
+        if since == now:
+            return LedgerChanges()
+        return None if changes is None or now is None else changes.since(since, now)
+
+    async def turns(self, session: str, *, limit: int = 100, cursor: str | None = None) -> Page[Turn]:
+        rules.check_limit(limit)
+        after = rules.place("turn", cursor)
+        key = self.keys.of(session, "turns")
+        (found,) = await self.link.run(("ZRANGEBYSCORE", key, f"({after}", "+inf", "WITHSCORES", "LIMIT", 0, limit + 1))
+        places = places_of(found)
+        records = await self._fields(session, "turn", [turn_id for turn_id, _ in places])
+        rows = [(place, self.record_of(Turn, value)) for (_, place), value in zip(places, records, strict=True)]
+        return rules.page_of(rows, "turn", limit)
+
+
+def _start(key: bytes) -> bytes:
+    return values.prefix(key, b"0")[:-1]
+
+
+def note(noted: float, chain: bytes) -> bytes:
+    return f"{int(noted):012d}".encode() + chain
+
+
+def chain_of(value: bytes) -> bytes:
+    return value[12:]
+
+
+def noted_at(value: bytes) -> float:
+    return float(value[:12])

@@ -1,0 +1,231 @@
+"""Responses and conversations in Redis. A mixin of `RedisStore`."""
+
+import functools
+from collections.abc import Collection
+from typing import NamedTuple, Self
+
+import pydantic_core
+
+from store.backends import _redis_values as values
+from store.backends import _rules as rules
+from store.backends._redis_base import RedisBase, body_of
+from store.backends._redis_link import Script
+from store.backends._redis_transaction import Transaction, transact
+from store.base import ConversationMoved, UnknownResponse
+from store.models import Document, GivenCall, Response, UndeliveredAnswer
+
+history = functools.cache(lambda: Script("_redis_history.lua"))
+
+
+class Node(NamedTuple):
+    """A response's place in its thread. `references`: the number of responses that follow it, and of conversations
+    whose head it is or was. `calls`: ids of the calls that it gave."""
+
+    previous: str | None
+    thread: str
+    references: int
+    has_document: bool
+    conversation: str | None
+    calls: list[str]
+
+    @classmethod
+    def read(cls, value: bytes) -> Self:
+        previous, thread, references, flags, name, *calls = (text.decode() for text in values.unpack(value)[0])
+        return cls(previous or None, thread, int(references), "d" in flags, name if "c" in flags else None, calls)
+
+    def put(self, tx: Transaction, response_id: str) -> None:
+        flags = ("d" if self.has_document else "") + ("c" if self.conversation is not None else "")
+        strings = (self.previous or "", self.thread, str(self.references), flags, self.conversation or "", *self.calls)
+        tx.put("node", response_id, [text.encode() for text in strings], b"")
+
+
+class RedisResponses(RedisBase):
+    async def add_response(
+        self, response: Response, *, head: str | None = None, undelivered: UndeliveredAnswer | None = None
+    ) -> None:
+        rules.check_head(response, head)
+        response_id, name = response.response_id, response.conversation
+        record = response.model_dump_json(exclude={"tools", "document"})
+        columns = {"tools": response.tools, "document": response.document}
+        columns = {column: value for column, value in columns.items() if value is not None}
+        document, answer = _json(columns), None if undelivered is None else _json(undelivered.answer)
+        parts = {call_id: _json(part) for call_id, part in response.calls.items()}
+
+        def compute(tx: Transaction) -> None:
+            if name is not None and (current := _text(tx.get("head", name, absent=head is None)[0])) != head:
+                raise ConversationMoved(name, current, head)
+            before = None
+            if response.previous is not None:
+                before = self._node(tx, response.previous)
+                before._replace(references=before.references + 1).put(tx, response.previous)
+            if tx.get("node", response_id, absent=True)[0] is not None:
+                raise rules.already_exists(response)
+            thread = before.thread if before else response_id
+            node = Node(
+                response.previous, thread, int(name is not None), response.document is not None, name, list(parts)
+            )
+            node.put(tx, response_id)
+            tx.put("response", response_id, [], body_of(record))
+            if columns:
+                tx.put("document", response_id, [], values.compress(document))
+            tx.place("responses", 0, response_id)
+            tx.index("member", "responses", response_id, values.prefix(thread.encode()))
+            tx.do("ZADD", "thread", repr(tx.now.wall), thread)
+            if name is not None:
+                tx.do("HSET", "head", name, response_id)
+            for call_id, part in parts.items():
+                tx.put("given", call_id, [response_id.encode()], values.compress(part))
+            tx.due(tx.now.wall + self.ttl)
+            if undelivered is not None and answer is not None:
+                strings = [undelivered.key, undelivered.proxy_id.encode(), b""]
+                tx.put("unsent", response_id, strings, values.compress(answer))
+                tx.do("ZADD", "unsent_at", repr(tx.now.wall), response_id)
+                tx.index("unsent_key", "responses", response_id, values.prefix(undelivered.key))
+                tx.due(tx.now.wall + min(self.ttl, rules.ANSWERS_KEPT))
+
+        await transact(self, response.session, compute)
+
+    async def take_back(self, session: str, response_id: str, *, head: str | None = None) -> None:
+        def compute(tx: Transaction) -> None:
+            node = self._node(tx, response_id)
+            name = node.conversation
+            if name is not None and _text(tx.get("head", name)[0]) == response_id:
+                node = node._replace(references=node.references - 1)
+                if head is None:
+                    tx.delete("head", name)
+                else:
+                    tx.do("HSET", "head", name, head)
+            self._delete(tx, response_id, node)
+
+        await transact(self, session, compute)
+
+    def _node(self, tx: Transaction, response_id: str) -> Node:
+        (value,) = tx.get("node", response_id)
+        if value is None:
+            raise rules.unknown_response(tx.session, response_id)
+        return Node.read(value)
+
+    async def response(self, session: str, response_id: str) -> Response:
+        of = self.keys.of
+        record, document = await self.link.run(
+            ("HGET", of(session, "response"), response_id), ("HGET", of(session, "document"), response_id)
+        )
+        if record is None:
+            raise rules.unknown_response(session, response_id)
+        return self._response_of(record, document)
+
+    def _response_of(self, record: bytes, document: bytes | None) -> Response:
+        if (response := self.record_of(Response, record)) is None:
+            raise UnknownResponse("a response cannot be read")
+        if document is None:
+            return response
+        return response.model_copy(update=pydantic_core.from_json(values.text_of(values.unpack(document)[1])))
+
+    async def conversation(self, session: str, name: str) -> str | None:
+        return _text((await self._fields(session, "head", [name]))[0])
+
+    async def history(self, session: str, response_id: str) -> list[Response]:
+        keys = [self.keys.of(session, name) for name in ("node", "response", "document")]
+        found, document = await self.link.script(history(), keys, [response_id])
+        if not found:
+            raise rules.unknown_response(session, response_id)
+        last, *earlier = found
+        return [self._response_of(record, None) for record in earlier[::-1]] + [self._response_of(last, document)]
+
+    async def given_calls(self, session: str, call_ids: Collection[str]) -> dict[str, GivenCall]:
+        self.check_open()
+        ids = list(call_ids)
+        given = {}
+        for call_id, value in zip(ids, await self._fields(session, "given", ids), strict=True):
+            if value is not None:
+                (response_id,), part = values.unpack(value)
+                given[call_id] = GivenCall(pydantic_core.from_json(values.text_of(part)), response_id.decode())
+        return given
+
+    async def delete_response(self, session: str, response_id: str) -> None:
+        def compute(tx: Transaction) -> None:
+            node = self._node(tx, response_id)
+            if not node.has_document:
+                raise rules.unknown_response(session, response_id)
+            self._delete(tx, response_id, node)
+
+        await transact(self, session, compute)
+
+    def _delete(self, tx: Transaction, response_id: str, node: Node) -> None:
+        """Delete the document, and the rest once nothing references the response."""
+        if node.has_document:
+            (value,) = tx.get("document", response_id)
+            columns = pydantic_core.from_json(values.text_of(values.unpack(value)[1])) if value else {}
+            columns.pop("document", None)
+            if columns:
+                tx.put("document", response_id, [], values.compress(_json(columns)))
+            else:
+                tx.delete("document", response_id)
+            node = node._replace(has_document=False)
+        self._forget_answer(tx, response_id)
+        while not node.references and not node.has_document:
+            self._drop(tx, response_id, node)
+            if node.previous is None:
+                return
+            response_id, node = node.previous, self._node(tx, node.previous)
+            node = node._replace(references=node.references - 1)
+        node.put(tx, response_id)
+
+    def _drop(self, tx: Transaction, response_id: str, node: Node) -> None:
+        """Delete a response with its calls, and its thread if this was the first of it."""
+        for call_id, value in zip(node.calls, tx.get("given", *node.calls), strict=True):
+            if value is not None and values.unpack(value)[0][0] == response_id.encode():
+                tx.delete("given", call_id)
+        for name in ("node", "response", "document"):
+            tx.delete(name, response_id)
+        tx.index("member", "responses", response_id, values.prefix(node.thread.encode()), remove=True)
+        tx.do("ZREM", "responses", response_id)
+        if node.previous is None:
+            tx.do("ZREM", "thread", node.thread)
+
+    def _forget_answer(self, tx: Transaction, response_id: str) -> bool:
+        """False: there is none."""
+        (value,) = tx.get("unsent", response_id)
+        if value is None:
+            return False
+        key = values.unpack(value)[0][0]
+        tx.index("unsent_key", "responses", response_id, values.prefix(key), remove=True)
+        tx.do("ZREM", "unsent_at", response_id)
+        tx.delete("unsent", response_id)
+        return True
+
+    def _expire_responses(self, tx: Transaction, threads: list[bytes]) -> int:
+        """Delete these threads. Returns the number of deleted responses."""
+        starts = [values.prefix(thread) for thread in threads]
+        key = tx.keys.of(tx.session, "member")
+        found = tx.need(*(("ZRANGEBYLEX", key, *values.within(start)) for start in starts))
+        ids = [one for start, entries in zip(starts, found, strict=True) for one in values.ids_of(entries, start)]
+        nodes = {one.decode(): Node.read(value) for one, value in zip(ids, tx.get("node", *ids), strict=True) if value}
+        names = list(dict.fromkeys(node.conversation for node in nodes.values() if node.conversation is not None))
+        tx.prefetch(
+            *(("HGET", tx.keys.of(tx.session, "head"), name.encode()) for name in names),
+            *(("HGET", tx.keys.of(tx.session, "unsent"), one) for one in ids),
+            *(
+                ("HGET", tx.keys.of(tx.session, "given"), call_id.encode())
+                for node in nodes.values()
+                for call_id in node.calls
+            ),
+        )
+        for name, head in zip(names, tx.get("head", *names), strict=True):
+            if _text(head) in nodes:
+                tx.delete("head", name)
+        for response_id, node in nodes.items():
+            self._forget_answer(tx, response_id)
+            self._drop(tx, response_id, node)
+        if threads:
+            tx.do("ZREM", "thread", *threads)
+        return len(nodes)
+
+
+def _json(document: Document) -> str:
+    # as in a record
+    return pydantic_core.to_json(document, inf_nan_mode="null").decode()
+
+
+def _text(value: bytes | None) -> str | None:
+    return None if value is None else value.decode()

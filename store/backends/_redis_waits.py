@@ -1,0 +1,169 @@
+"""Waiting in Redis: one task of each process reads the notices that writes leave, and wakes those who wait.
+
+A waiter registers, then reads, then waits: a write is either in what it reads, or wakes it. A mixin of `RedisStore`.
+"""
+
+import asyncio
+import contextlib
+import json
+import logging
+import secrets
+from collections.abc import Awaitable, Callable, Collection
+
+from store.backends._redis_retries import RedisRetries
+from store.backends._waiters import Key
+from store.base import StoreUnavailable
+from store.models import Call, Event
+
+logger = logging.getLogger(__name__)
+
+_BLOCK = 2.0
+"""Seconds that one reading of notices waits for the next one."""
+
+_LOOK = 10.0
+"""Seconds after which a waiter looks, even if nothing has woken it."""
+
+_AT_ONCE = 1000
+"""Notices that are read at once."""
+
+_PAUSE = 0.05, 2.0
+"""Seconds before the reader tries again, at first and at most."""
+
+
+class RedisWaits(RedisRetries):
+    _reader: asyncio.Task[None] | None = None
+    _position = "0"
+
+    async def _begin_reading(self) -> None:
+        (entries,) = await self.link.run(("XREVRANGE", self.keys.notices, "+", "-", "COUNT", 1))
+        self._position = entries[0][0].decode() if entries else "0"
+        self._reader = asyncio.ensure_future(self._read_notices())
+
+    async def close(self) -> None:
+        if self._reader is not None:
+            self._reader.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._reader
+            self._reader = None
+        await super().close()
+
+    async def _read_notices(self) -> None:
+        pause, lost = _PAUSE[0], False
+        while True:
+            try:
+                found = await self.link.block(
+                    "XREAD", "COUNT", _AT_ONCE, "BLOCK", int(_BLOCK * 1000),
+                    "STREAMS", self.keys.notices, self._position,
+                    seconds=_BLOCK,
+                )  # fmt: skip
+                if lost:
+                    await self._check_history()
+                    self._waiters.wake_all()
+                pause, lost = _PAUSE[0], False
+            except StoreUnavailable as error:
+                if not lost:
+                    logger.warning("the store's notices cannot be read now: %s", error)
+                lost = True
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, _PAUSE[1])
+                continue
+            for _, entries in found or ():
+                for entry_id, fields in entries:
+                    self._position = entry_id.decode()
+                    self._wake(fields)
+                if len(entries) == _AT_ONCE:  # others before these may have been dropped
+                    self._waiters.wake_all()
+
+    def _wake(self, fields: dict[bytes, bytes]) -> None:
+        session = fields[b"s"].decode()
+        wakes = json.loads(fields[b"w"])
+        keys: list[Key] = [("events", None), ("events", session)] if int(fields[b"n"]) else []
+        if wakes["changed"]:
+            keys.append(("session", session))
+        for call_id, tool in wakes["calls"]:
+            keys.append(("call", call_id))
+            if tool is not None:
+                keys.append(("claim", session, tool))
+        self._waiters.wake(keys)
+
+    async def _check_history(self) -> None:
+        """Give the store another epoch if its server has lost writes: the last notice that was read is not there, and
+        was not dropped either. All processes that find out agree on the epoch."""
+        position = int(self._position.partition("-")[0])
+        found, dropped, epoch = await self.link.run(
+            ("XRANGE", self.keys.notices, position, position, "COUNT", 1),
+            ("HGET", self.keys.meta, "lost"),
+            ("HGET", self.keys.meta, "epoch"),
+        )
+        if epoch == self.epoch.encode() and (found or position <= int(dropped or 0)):
+            return
+        if epoch in (None, self.epoch.encode()):
+            after = f"epoch after {self.epoch}"
+            _, _, epoch = await self.link.run(
+                ("HSETNX", self.keys.meta, "secret", self.secret),
+                ("HSETNX", self.keys.meta, after, secrets.token_hex(4)),
+                ("HGET", self.keys.meta, after),
+            )
+            await self.link.run(("HSET", self.keys.meta, "epoch", epoch))
+            logger.warning("the store has lost writes: its server was restarted, or another took its place")
+        self.epoch = epoch.decode()
+        self.recent.clear()
+
+    async def _wait[T](
+        self, keys: Collection[Key], timeout: float, look: Callable[[], Awaitable[T | None]]
+    ) -> T | None:
+        """What `look` returns, as soon as that is not None; None after the timeout, or when the store is closed."""
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + timeout
+        while True:
+            with self._waiters.listening(keys) as woken:
+                try:
+                    found = await look()
+                except StoreUnavailable:
+                    if self.link.is_open:
+                        raise
+                    return None
+                remaining = deadline - clock()
+                if found is not None or remaining <= 0:
+                    return found
+                try:
+                    async with asyncio.timeout(min(remaining, _LOOK)):
+                        if not await woken:
+                            return None
+                except TimeoutError:
+                    if remaining <= _LOOK:
+                        return None
+
+    async def wait_call(self, call: Call, timeout: float) -> Call | None:
+        async def look() -> Call | None:
+            now = await self.call(call.session, call.call_id)
+            return now if now != call else None
+
+        self.check_open()
+        return await self._wait([("call", call.call_id), ("session", call.session)], timeout, look)
+
+    async def wait_claimable(self, session: str, names: Collection[str], timeout: float) -> bool:
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + timeout
+
+        async def look() -> bool | None:
+            return True if await self._is_claimable(session, names) else None
+
+        self.check_open()
+        keys = [("session", session), *(("claim", session, name) for name in names)]
+        while self.link.is_open:
+            remaining = deadline - clock()
+            lease = await self.next_lease(session, names) if remaining > 0 else None
+            part = remaining if lease is None else min(remaining, lease)
+            if await self._wait(keys, part, look):
+                return True
+            if deadline <= clock() or lease is None or lease >= remaining:
+                break
+        return False
+
+    async def follow(self, session: str | None, after: str | None, timeout: float, *, limit: int = 100) -> list[Event]:
+        async def look() -> list[Event] | None:
+            return await self.events(after=after, session=session, limit=limit) or None
+
+        self.check_open()
+        return await self._wait([("events", session)], timeout, look) or []

@@ -1,0 +1,79 @@
+"""The store in Redis or Valkey: several proxies share it.
+
+A write is computed here, by the rules that all backends share. One script applies it with its events, if what it was
+computed from still holds (`_redis_transaction`). The server's clock dates records and ends leases.
+"""
+
+import pydantic_core
+
+from store.backends import _redis_values as values
+from store.backends import _rules as rules
+from store.backends._redis_expiry import RedisExpiry
+from store.backends._redis_sessions import RedisSessions
+from store.backends._redis_waits import RedisWaits
+from store.models import Document, Event
+
+_READ = 100
+"""Notices that are read at once."""
+
+
+class RedisStore(RedisSessions, RedisExpiry, RedisWaits):
+    async def last_event_id(self) -> str:
+        (number,) = await self.link.run(("HGET", self.keys.meta, "event"))
+        return rules.event_id(self.epoch, int(number or 0))
+
+    async def events(self, *, after: str | None, session: str | None = None, limit: int = 100) -> list[Event]:
+        rules.check_limit(limit)
+        if session is not None:
+            return await self._events_of(session, after, limit)
+        events: list[Event] = []
+        cursor = after
+        while len(events) < limit:
+            start = rules.event_after(cursor, self.epoch, 10**18, 0)
+            last, lost, notices = await self.link.run(
+                ("HGET", self.keys.meta, "event"),
+                ("HGET", self.keys.meta, "lost"),
+                ("XRANGE", self.keys.notices, f"({start}", "+", "COUNT", _READ),
+            )
+            rules.event_after(cursor, self.epoch, int(last or 0), int(lost or 0))
+            ranges = []
+            for entry_id, fields in notices:
+                number = int(entry_id.partition(b"-")[0])
+                first = max(number - int(fields[b"n"]) + 1, start + 1)
+                ranges.append((fields[b"s"].decode(), first, number))
+            found = await self.link.run(
+                *(("XRANGE", self.keys.events(name), first, number) for name, first, number in ranges)
+            )
+            for (name, *_), entries in zip(ranges, found, strict=True):
+                events += (self._event(name, *entry) for entry in entries)
+            if len(notices) < _READ:
+                break
+            cursor = rules.event_id(self.epoch, int(notices[-1][0].partition(b"-")[0]))
+        return events[:limit]
+
+    async def _events_of(self, session: str, after: str | None, limit: int) -> list[Event]:
+        start = rules.event_after(after, self.epoch, 10**18, 0)
+        last, lost, entries = await self.link.run(
+            ("HGET", self.keys.meta, "event"),
+            ("HGET", self.keys.of(session, "ledger"), "lost"),
+            ("XRANGE", self.keys.events(session), f"({start}", "+", "COUNT", limit),
+        )
+        rules.event_after(after, self.epoch, int(last or 0), int(lost or 0))
+        return [self._event(session, *entry) for entry in entries]
+
+    def _event(self, session: str, entry_id: bytes, fields: dict[bytes, bytes]) -> Event:
+        return Event(
+            event_id=rules.event_id(self.epoch, int(entry_id.partition(b"-")[0])),
+            session=session,
+            type=fields[b"t"].decode(),
+            data=_data(values.text_of(fields[b"d"])),
+            created_at=float(fields[b"c"]),
+        )
+
+
+def _data(text: str) -> Document:
+    try:
+        data: Document = pydantic_core.from_json(text)
+    except ValueError:  # damaged: its place is kept, so that later events are found
+        return {}
+    return data

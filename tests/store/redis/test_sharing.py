@@ -1,0 +1,231 @@
+"""Several processes on one Redis: two stores with the same URL stand for two of them."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from store.backends import _redis_transaction as transaction
+from store.backends.redis import RedisStore
+from store.base import CursorLost, StoreUnavailable, StoreUnusable
+from store.factory import open_url
+from store.models import Call, Policy, Status, Toolset
+from tests.store import servers
+from tests.store.records import SOON, WORKERS, a_call, a_turn, revision_of, save, turns_of_the_loop
+
+WEATHER = ["get_weather"]
+
+
+@pytest.fixture
+async def stores() -> AsyncIterator[tuple[RedisStore, RedisStore]]:
+    url = servers.new_url()
+    one, two = (open_url(url, ttl=1000.0) for _ in range(2))
+    assert isinstance(one, RedisStore)
+    assert isinstance(two, RedisStore)
+    await one.open()
+    await two.open()
+    yield one, two
+    await one.close()
+    await two.close()
+
+
+type Stores = tuple[RedisStore, RedisStore]
+
+
+async def test_all_have_the_same_secret_and_epoch(stores: Stores) -> None:
+    one, two = stores
+    assert (one.secret, one.epoch) == (two.secret, two.epoch)
+    assert len(one.secret) == 32
+
+
+async def test_what_one_writes_the_other_reads_and_goes_on_with(stores: Stores) -> None:
+    one, two = stores
+    await one.put_toolset("one", Toolset(declarations=[{"name": "f"}]))
+    await two.put_policy("one", Policy(delivery="loop"))
+    assert await one.session("one") == await two.session("one")
+    call = await save(one, "t1", keys=[b"key"], created_at=one.times().wall, user_key=b"user")
+    assert await two.bind("one", b"user", [b"bound"]) == "t1"
+    await one.save_turn(a_turn("t1", "one", call, created_at=1.0, delivered=True), [call])
+    found = await two.look_up("one", keys=[b"key", b"bound"])
+    assert found.by_key == {b"key": ["t1"], b"bound": ["t1"]}
+    assert found.turns["t1"].bound, "one wrote over what it had not read"
+    assert await two.answer("one", call.call_id, result=1) == await _answered(one, call)
+    before = await revision_of(one)
+    assert before is not None
+    await two.save_plain("one", [b"plain"])
+    assert await revision_of(one) != before
+    assert one.changes("one", before) is None, "one does not know what two wrote"
+
+
+async def _answered(store: RedisStore, call: Call) -> tuple[Call, bool]:
+    return (await store.answer("one", call.call_id, result=1))[0], True
+
+
+async def test_each_call_is_claimed_once_whoever_is_fastest(stores: Stores) -> None:
+    calls = [a_call(f"c{number}", **WORKERS) for number in range(30)]
+    await stores[0].save_turn(a_turn("t1", "one", *calls), calls)
+
+    async def work(store: RedisStore, worker: str) -> list[str]:
+        claimed = []
+        while (call := await store.claim("one", WEATHER, lease=60.0, worker=worker)) is not None:
+            claimed.append(call.call_id)
+        return claimed
+
+    workers = (work(stores[number % 2], f"w{number}") for number in range(8))
+    claimed = await asyncio.gather(*workers)
+    assert sorted(one for some in claimed for one in some) == sorted(call.call_id for call in calls)
+
+
+async def test_concurrent_writes_of_all_kinds_leave_one_winner(stores: Stores) -> None:
+    call = await save(stores[0], "t1", call={"approval": "waiting"}, user_key=b"user")
+    outcomes: list[Any] = await asyncio.gather(
+        *(stores[number % 2].answer("one", call.call_id, result=number) for number in range(8)),
+        return_exceptions=True,
+    )
+    assert sum(isinstance(outcome, tuple) for outcome in outcomes) == 1
+    bound = await asyncio.gather(*(stores[number % 2].bind("one", b"user", []) for number in range(6)))
+    assert bound.count("t1") == 1
+    assert bound.count(None) == 5
+    session = await stores[0].put_policy("one", Policy())
+    changed = await asyncio.gather(
+        *(stores[n % 2].put_policy("one", Policy(max_rounds=n + 1), if_version=session.version) for n in range(6)),
+        return_exceptions=True,
+    )
+    assert sum(not isinstance(outcome, Exception) for outcome in changed) == 1
+
+
+async def test_a_write_of_one_wakes_those_who_wait_at_the_other(stores: Stores) -> None:
+    one, two = stores
+    call = await save(one, "t1", call=WORKERS)
+    last = await two.last_event_id()
+    async with asyncio.timeout(SOON):
+        waiting = asyncio.ensure_future(two.wait_call(call, 60))
+        following = [asyncio.ensure_future(two.follow(session, last, 60)) for session in (None, "one")]
+        await turns_of_the_loop()
+        answered, _ = await one.answer("one", call.call_id, result=1)
+        assert await waiting == answered
+        for events in await asyncio.gather(*following):
+            assert [event.data["status"] for event in events] == ["done"]
+
+
+async def test_events_that_a_long_stream_has_dropped_are_told(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, two = stores
+    monkeypatch.setattr(transaction, "MAX_EVENTS", 5)
+    monkeypatch.setattr(transaction, "MAX_NOTICES", 8)
+    await one.put_policy("one", Policy())
+    first = await two.last_event_id()
+    for _ in range(20):
+        await one.put_policy("one", Policy())
+    for session, kept in (("one", 5), (None, 5)):
+        with pytest.raises(CursorLost):
+            await two.events(after=first, session=session)
+        events = await two.events(after=None, session=session)
+        assert len(events) == kept
+        assert await two.events(after=events[0].event_id, session=session) == events[1:]
+
+
+async def test_leases_run_by_the_server_s_clock_whatever_a_proxy_s_own_says(stores: Stores) -> None:
+    one, two = stores
+    await save(one, "t1", call=WORKERS)
+    claimed = await two.claim("one", WEATHER, lease=60.0, worker="w")
+    assert claimed is not None
+    assert claimed.status is Status.RUNNING
+    (now,) = await one.link.run(("TIME",))
+    assert claimed.lease_until is not None
+    assert abs(claimed.lease_until - 60.0 - now[0]) < 30
+
+
+async def test_a_server_that_was_restarted_empty_has_another_epoch() -> None:
+    port = servers.free_port()
+    with servers.running("redis-server", port=port):
+        store = open_url(f"redis://127.0.0.1:{port}", ttl=1000.0)
+        await store.open()
+        await save(store, "t1")
+        last, epoch = await store.last_event_id(), store.epoch
+        async with asyncio.timeout(SOON):
+            await store.follow(None, None, 60)
+            waiting = asyncio.ensure_future(store.follow("one", last, 60))
+            await turns_of_the_loop()
+    with servers.running("redis-server", port=port):
+        async with asyncio.timeout(10):
+            with pytest.raises(CursorLost):
+                await waiting
+        assert store.epoch != epoch
+        with pytest.raises(CursorLost):
+            await store.events(after=last)
+        await save(store, "t1")
+        other = open_url(f"redis://127.0.0.1:{port}", ttl=1000.0)
+        await other.open()
+        assert (other.epoch, other.secret) == (store.epoch, store.secret)
+        await other.close()
+    with pytest.raises(StoreUnavailable):
+        await store.ping()
+    await store.close()
+
+
+async def test_a_store_that_cannot_be_reached_or_that_refuses_says_so_without_the_password(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TOOLGRAFT_REDIS_PASSWORD", "s3cr3t")
+    with servers.running("redis-server", "--requirepass", "other") as port:
+        for refused in (port, servers.free_port()):
+            with pytest.raises(StoreUnusable) as error:
+                await open_url(f"redis://127.0.0.1:{refused}", ttl=60).open()
+            assert str(refused) in str(error.value)
+            assert "s3cr3t" not in str(error.value)
+        monkeypatch.setenv("TOOLGRAFT_REDIS_PASSWORD", "other")
+        store = open_url(f"redis://default@127.0.0.1:{port}/3", ttl=60)
+        await store.open()
+        await store.ping()
+        await store.close()
+
+
+async def test_a_full_server_is_unavailable_for_writes_and_not_for_reads() -> None:
+    with servers.running("redis-server", "--maxmemory-policy", "noeviction") as port:
+        store = open_url(f"redis://127.0.0.1:{port}", ttl=60)
+        await store.open()
+        assert isinstance(store, RedisStore)
+        await store.put_policy("one", Policy())
+        await store.link.run(("CONFIG", "SET", "maxmemory", "1"))
+        for write in (store.put_policy("two", Policy()), store.ping(), save(store, "t1")):
+            with pytest.raises(StoreUnavailable):
+                await write
+        assert await store.session("one") is not None
+        await store.close()
+
+
+async def test_a_reader_beside_a_proxy_writes_nothing(stores: Stores) -> None:
+    await save(stores[0], "t1")
+    reader = open_url(servers.new_url(), ttl=60, read_only=True)
+    with pytest.raises(StoreUnusable):
+        await reader.open()
+    url = f"redis://127.0.0.1:{servers.port_of(stores[0])}/0?prefix={stores[0].keys.prefix}"
+    reader = open_url(url, ttl=60, read_only=True)
+    await reader.open()
+    assert (await reader.call("one", "c-t1")).name == "get_weather"
+    await reader.ping()
+    with pytest.raises(StoreUnavailable):
+        await reader.put_policy("one", Policy())
+    await reader.close()
+
+
+async def test_an_unreadable_record_hides_no_other(stores: Stores) -> None:
+    one, two = stores
+    await one.put_policy("one", Policy())
+    for number in range(3):
+        await save(one, f"t{number}", keys=[b"key"], created_at=one.times().wall)
+    of = one.keys.of
+    (value,) = await one.link.run(("HGET", of("one", "turn"), "t1"))
+    await one.link.run(
+        ("HSET", of("one", "turn"), "t1", value[:-9]),
+        ("HSET", of("one", "call"), "c-t1", b"12345678\0\0no record"),
+    )
+    assert [turn.turn_id for turn in (await two.turns("one")).items] == ["t0", "t2"]
+    assert [call.call_id for call in (await two.calls(session="one")).items] == ["c-t0", "c-t2"]
+    assert (await two.look_up("one", keys=[b"key"])).by_key == {b"key": ["t2", "t0"]}
+    await one.link.run(("HSET", of("one", "session"), "record", "no record", "version", 7))
+    with pytest.raises(StoreUnavailable, match="cannot be read"):
+        await two.snapshot("one")
+    await two.put_toolset("one", Toolset())
+    assert await one.session("one") is not None
