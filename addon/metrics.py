@@ -43,8 +43,8 @@ class Metrics(Collector):
         """Count stored calls of grafted tools."""
         self._calls["captured"] += n
 
-    def count_answered(self, outcome: str) -> None:
-        """Count an answered call; `outcome` is its status (`done`, `failed`, …)."""
+    def count_ended(self, outcome: str) -> None:
+        """Count a call that has ended; `outcome` is its status (`done`, `failed`, …)."""
         self._calls[outcome] += 1
 
     def count_loop(self, outcome: str, rounds: int) -> None:

@@ -12,7 +12,7 @@ def test_the_page_shows_all_counts() -> None:
     metrics.count_request("developer", "generateContent")
     metrics.count_request("vertex", "countTokens")
     metrics.count_captured(3)
-    metrics.count_answered("done")
+    metrics.count_ended("done")
     metrics.count_ledger_hits(2)
     metrics.error("store")
     metrics.count_loop("answered", 3)

@@ -1,4 +1,4 @@
-"""One claimed call of a worker: runs it, renews its lease, and sends its answer."""
+"""One claimed call of a worker: runs it, renews its lease, and sends its result."""
 
 import asyncio
 import time
@@ -10,7 +10,7 @@ from addon.core.framing.documents import Document
 from addon.tools.bounded import bounded
 from addon.tools.retries import with_retries
 
-PATIENCE = 300.0  # seconds for repeated attempts to send an answer
+PATIENCE = 300.0  # seconds for repeated attempts to send a result
 FIRST_DELAY, MAX_DELAY = 0.2, 5.0  # seconds between attempts while the proxy does not answer
 _STOP_TIMEOUT = 2.0  # seconds for the last request when the worker stops
 _STOPPED = "the worker was stopped while it ran this call: the call may have run"
@@ -49,11 +49,11 @@ class WorkerCall:
         self._report = report
 
     async def handle(self) -> None:
-        """Run the call until the proxy has accepted its answer (`settled`), or the call is lost. When cancelled, the
-        call is returned to the proxy if it may run twice; otherwise its answer says that it may have run."""
+        """Run the call until the proxy has accepted its result (`settled`), or the call is lost. When cancelled, the
+        call is returned to the proxy if it may run twice; otherwise an error says that it may have run."""
         began = time.monotonic()
         self._report_event("claimed", args=self._call["args"])
-        work = asyncio.ensure_future(self._answer())
+        work = asyncio.ensure_future(self._run())
         renewal = asyncio.ensure_future(self._renew_repeatedly())
         try:
             await asyncio.wait((work, renewal), return_when=asyncio.FIRST_COMPLETED)
@@ -72,7 +72,7 @@ class WorkerCall:
             work.cancel()
             await asyncio.wait((renewal,))
             if not renewal.cancelled():
-                renewal.exception()  # only the answer matters
+                renewal.exception()  # only the result matters
 
     async def _renew_repeatedly(self) -> None:
         """Renew the lease until cancelled. Raises Refused if another worker has the call, or it is final."""
@@ -90,7 +90,7 @@ class WorkerCall:
         await self._api.request("POST", f"/v1/calls/{self.call_id}/renew", body, timeout=timeout)
 
     async def _stop(self, work: asyncio.Future[bytes]) -> None:
-        """The worker stops: return the call, or answer it."""
+        """The worker stops: return the call, or send its result."""
         work.cancel()
         await asyncio.wait((work,), timeout=1)
         try:
@@ -106,8 +106,8 @@ class WorkerCall:
         except (Refused, Unreachable) as error:
             self._report_event("lost", error=str(error))
 
-    async def _answer(self) -> bytes:
-        """Run the call. Returns the body of its answer, a result or an error."""
+    async def _run(self) -> bytes:
+        """Run the call. Returns the body with its result or error."""
         name, rules = self._call["name"], self._rules
 
         async def run() -> Any:
@@ -125,7 +125,7 @@ class WorkerCall:
             return json_of({"error": message.encode(errors="replace").decode()})
 
     async def _post(self, body: bytes) -> str:
-        """Send the answer, with retries for PATIENCE seconds. Returns the call's new status. Raises Refused,
+        """Send the result, with retries for PATIENCE seconds. Returns the call's new status. Raises Refused,
         Unreachable."""
         delay, deadline = FIRST_DELAY, time.monotonic() + PATIENCE
         while True:
@@ -133,7 +133,7 @@ class WorkerCall:
                 return await self._result(body, timeout=30)
             except Unreachable as error:
                 if time.monotonic() + delay > deadline:
-                    raise Unreachable(f"the answer was not accepted within {PATIENCE:g} s: {error}") from None
+                    raise Unreachable(f"the result was not accepted within {PATIENCE:g} s: {error}") from None
                 await asyncio.sleep(delay)
                 delay = min(2 * delay, MAX_DELAY)
             except Refused as error:

@@ -1,11 +1,11 @@
-"""One Live connection: which frames pass, which calls run, and when their answers go upstream. Pure.
+"""One Live connection: which frames pass, which calls run, and when their results go upstream. Pure.
 
-A `LiveMachine` is fed the frames of both sides and the answers of calls, and returns the actions to take:
+A `LiveMachine` is fed the frames of both sides and the results of calls, and returns the actions to take:
 
 - The client's `setup` and `contextUpdate` also declare the toolset's tools. No other frame of the client changes.
 - The calls of grafted tools are removed from a `toolCall` and run by the proxy. The client gets the rest.
-- The answers of blocking calls go upstream in one frame, in call order, once the last one has arrived. Other answers go
-  upstream at once. A call that the model cancels is never answered.
+- The results of blocking calls go upstream in one frame, in call order, once the last one has arrived. Other results go
+  upstream at once. A call that the model cancels gets no result.
 - While the model waits for a grafted call, the client's `realtimeInput` is held, because the service would close the
   connection. Later frames are held too, so that the client's frames keep their order. The client's `toolResponse` is
   never held: the model may be waiting for it.
@@ -66,7 +66,7 @@ _FRAME_COST = 256
 
 @dataclass(slots=True)
 class _WaitingCall:
-    """A grafted call whose answer has not gone upstream. `step`: the number of its toolCall."""
+    """A grafted call whose result has not gone upstream. `step`: the number of its toolCall."""
 
     step: int
     gemini_id: str | None
@@ -107,7 +107,7 @@ class LiveMachine:
         self._free: set[str] = set()  # the client's tools that the model does not wait for
         self._waiting: dict[str, _WaitingCall] = {}
         self._client_calls: set[str] = set()  # ids of the client's calls that the model waits for, beside grafted calls
-        self._client_answers: dict[str, str] = {}  # Gemini ids of the calls that the client answers → call ids
+        self._passed_through: dict[str, str] = {}  # Gemini ids of the calls that the client runs → call ids
         self._steps = 0
         self._before_turn = 0  # the value of `_steps` when the model's turn began
         self._held_frames: deque[Frame] = deque()
@@ -122,7 +122,7 @@ class LiveMachine:
         if kind in _DECLARING:
             frame = Frame(self._declare_tools(frame.data), frame.text)
         elif kind == "toolResponse":
-            return LiveActions(frame.data, results=self._record_answers(frame.data), send=self._release_held())
+            return LiveActions(frame.data, results=self._client_results(frame.data), send=self._release_held())
         if self._held_frames or (kind == "realtimeInput" and self.is_blocked):
             self._held_frames.append(frame)
             self._held_bytes += len(frame.data) + _FRAME_COST
@@ -194,15 +194,15 @@ class LiveMachine:
         self._names, self._own = {used: name for name, used in plan.names.items()}, plan.own
         return None if tools == as_list(own) else tools
 
-    def _record_answers(self, data: bytes) -> tuple[tuple[str, Document], ...]:
-        """Record the client's answers. Returns the results of calls that were passed through to it, by call id."""
+    def _client_results(self, data: bytes) -> tuple[tuple[str, Document], ...]:
+        """Record the client's results. Returns those of calls that were passed through to it, by call id."""
         results: list[tuple[str, Document]] = []
         for one in objects(get(member_of(decode(data), "toolResponse")[1], "functionResponses")):
             gemini_id = str(one.get("id"))
             self._client_calls.discard(gemini_id)
-            if gemini_id in self._client_answers and not get(one, "willContinue"):
+            if gemini_id in self._passed_through and not get(one, "willContinue"):
                 response = one.get("response")
-                results.append((self._client_answers.pop(gemini_id), response if isinstance(response, dict) else {}))
+                results.append((self._passed_through.pop(gemini_id), response if isinstance(response, dict) else {}))
         return tuple(results)
 
     # --- the service's frames ---------------------------------------------------------------------------------
@@ -218,7 +218,7 @@ class LiveMachine:
             return LiveActions(data)
         if get(member_of(document, "serverContent")[1], "turnComplete"):
             self._before_turn = self._steps
-            self._client_calls.clear()  # the model no longer waits for the client's answers
+            self._client_calls.clear()  # the model no longer waits for the client's results
         visible, step = self._split_calls(document)
         visible, cancelled = self._cancel(visible)
         self._check(visible)
@@ -283,7 +283,7 @@ class LiveMachine:
             fault=fault,
         )
         if self.passthrough:
-            self._client_answers[str(gemini_id)] = one.call_id
+            self._passed_through[str(gemini_id)] = one.call_id
         else:
             self._waiting[one.call_id] = self._awaited(gemini_id, used, name)
         return one
@@ -310,20 +310,20 @@ class LiveMachine:
         hidden = {one.gemini_id for one in removed.values()}
         cancelled = [call_id for call_id, one in removed.items() if one.is_stored]
         self._client_calls.difference_update(ids)
-        cancelled += [self._client_answers.pop(one) for one in ids if one in self._client_answers]
+        cancelled += [self._passed_through.pop(one) for one in ids if one in self._passed_through]
         if not hidden:
             return document, tuple(cancelled)
         visible_ids = [one for one in ids if one not in hidden]
         return with_value(document, key, with_value(inner, key_of(inner, "ids"), visible_ids)), tuple(cancelled)
 
-    # --- answers ----------------------------------------------------------------------------------------------
+    # --- results ----------------------------------------------------------------------------------------------
 
     def waits_for(self, call_id: str) -> bool:
-        """Whether the call still needs an answer."""
+        """Whether the call still needs a result."""
         return call_id in self._waiting
 
-    def answer(self, call_id: str, response: Document) -> LiveActions:
-        """Give a call its answer, a functionResponse's `response`. Ignored if the call was cancelled meanwhile."""
+    def respond(self, call_id: str, response: Document) -> LiveActions:
+        """Give a call its result, a functionResponse's `response`. Ignored if the call was cancelled meanwhile."""
         if (one := self._waiting.get(call_id)) is None:
             return LiveActions()
         one.response = response
@@ -333,16 +333,16 @@ class LiveMachine:
         """The connection has closed: cancel all open calls and drop the held frames."""
         open_calls = (
             *(call_id for call_id, one in self._waiting.items() if one.is_stored),
-            *self._client_answers.values(),
+            *self._passed_through.values(),
         )
         self._waiting.clear()
-        self._client_answers.clear()
+        self._passed_through.clear()
         self._client_calls.clear()
         self._clear_held()
         return LiveActions(cancel=open_calls)
 
     def _take_ready(self) -> tuple[Frame, ...]:
-        """The answers that can go upstream now."""
+        """The results that can go upstream now."""
         open_steps = {one.step for one in self._waiting.values() if one.blocks and one.response is None}
         ready: dict[object, list[str]] = {}
         for call_id, one in self._waiting.items():
@@ -366,9 +366,9 @@ class LiveMachine:
         self._held_bytes = 0
 
 
-def _tool_response(answers: Sequence[_WaitingCall]) -> Frame:
+def _tool_response(calls: Sequence[_WaitingCall]) -> Frame:
     responses: list[Document] = []
-    for one in answers:
+    for one in calls:
         head = {} if one.gemini_id is None else {"id": one.gemini_id}
         tail = {"scheduling": one.scheduling} if one.scheduling is not None and not one.blocks else {}
         responses.append({**head, "name": one.used, "response": one.response, **tail})

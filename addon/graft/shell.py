@@ -48,7 +48,7 @@ async def _save(grafter: Grafter, save: Save) -> None:
         grafter.metrics.count_captured(len(save.calls))
     for call in save.calls:
         if call.status.final:  # the call failed at once
-            grafter.metrics.count_answered(call.status)
+            grafter.metrics.count_ended(call.status)
 
 
 def store_failed(grafter: Grafter, machine: AnswerMachine, error: StoreUnavailable) -> list[Effect] | None:

@@ -92,7 +92,7 @@ class Runtime:
         self.proxy_id = f"proxy-{secrets.token_hex(8)}"
         egress = Egress(settings.egress, lambda: {*listening(), *(self.control_address or ())[1:]})
         self.executors = Executors(
-            store, source, proxy_id=self.proxy_id, egress=egress, count=self.metrics.count_answered, checks=checks
+            store, source, proxy_id=self.proxy_id, egress=egress, count=self.metrics.count_ended, checks=checks
         )
         self.grafter = Grafter(store, settings, self.metrics, owners=self.executors)
         self.loops = LoopServer()
@@ -232,7 +232,7 @@ class Runtime:
         try:
             await self.store.hold(self.proxy_id, _LEASE)
             for call in await self.store.settle_lost():
-                self.metrics.count_answered(call.status)
+                self.metrics.count_ended(call.status)
         except StoreError as error:
             logger.warning("lost calls cannot be settled now: %s", error)
 

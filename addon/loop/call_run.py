@@ -1,4 +1,4 @@
-"""One call, from the check of its arguments to its stored answer. `response` raises only if it is cancelled."""
+"""One call, from the check of its arguments to its stored result. `response` raises only if it is cancelled."""
 
 import asyncio
 import contextlib
@@ -18,7 +18,7 @@ from addon.graft.owners import InitialState
 from addon.graft.session_config import SessionConfig
 from addon.loop.attempts import attempt
 from addon.loop.call_waits import CallWaits
-from addon.loop.keeper import AnswerKeeper
+from addon.loop.keeper import ResultKeeper
 from addon.loop.shared_runs import RunKey, SharedRuns
 from addon.loop.steps import RunningStep
 from addon.loop.tool_handlers import Binding, Handler
@@ -30,7 +30,7 @@ from store.models import Call, Status
 logger = logging.getLogger("toolgraft")
 
 _QUICK = 0.05
-"""Seconds after which a run is no longer quick: only then is an answer from elsewhere looked for."""
+"""Seconds after which a run is no longer quick: only then is a result from elsewhere looked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class RunContext:
     longer waited for."""
 
     store: Store
-    keeper: AnswerKeeper
+    keeper: ResultKeeper
     waits: CallWaits
     shared: SharedRuns
     checks: SchemaChecks
@@ -89,43 +89,45 @@ class CallRun:
             if self.initial.error is not None:
                 return response_of(None, self.initial.error)
             if self.initial.repeats is not None:
-                return await self._answer_of(self.initial.repeats)
+                return await self._response_of(self.initial.repeats)
             if self.initial.unchecked and self.binding.schema is not None:
                 if problems := await self.context.checks.problems(self.binding.schema, call.args, self.timeout):
-                    return await self._store_answer(error=misfit(problems))
+                    return await self._store_result(error=misfit(problems))
             await self.step.wait_turn(call.call_id)
             if self.initial.approval and (denial := await self._denial()) is not None:
                 return denial
             if self.binding.handler is Handler.NOBODY:
-                return await self._manual_answer()
+                return await self._manual_response()
             async with self.limit:
                 return await self._run()
         except StoreError as error:
             logger.warning("a call could not be run: %s", error)
             why = STORE_FAILED if isinstance(error, StoreUnavailable) else error
-            return await self._store_answer(error=f"the call could not be run: {why}")
+            return await self._store_result(error=f"the call could not be run: {why}")
         except (asyncio.CancelledError, GeneratorExit):
             raise
         except BaseException as error:
             logger.exception("a call of %s failed", call.name)
-            return await self._store_answer(error=f"the call could not be run: {type(error).__name__}")
+            return await self._store_result(error=f"the call could not be run: {type(error).__name__}")
 
-    async def _answer_of(self, call_id: str) -> Document:
-        """The answer of another call, or of this one if it was begun before. The wait for a worker is limited by
+    async def _response_of(self, call_id: str) -> Document:
+        """The response of another call, or of this one if it was begun before. The wait for a worker is limited by
         `seconds`, the wait for a proxy is not."""
         call = await self.store.call(self.session, call_id)
         if call.owner == "workers":
             waits = self.context.waits
-            call = await waits.workers_answer(self.session, call_id, self.seconds, claim_timeout=self._claim_timeout)
+            call = await waits.final_call_of_worker(
+                self.session, call_id, self.seconds, claim_timeout=self._claim_timeout
+            )
         else:
-            call = await self.context.waits.answer(self.session, call_id) or call
+            call = await self.context.waits.final_call(self.session, call_id) or call
         if call.status.final and call_id == self.call.call_id:
             return response_of(call.result, call.error)
         if not call.status.final:
-            return await self._store_answer(error=self._no_answer(call))
-        return await self._store_answer(result=call.result, error=call.error)
+            return await self._store_result(error=self._no_result(call))
+        return await self._store_result(result=call.result, error=call.error)
 
-    def _no_answer(self, call: Call) -> str:
+    def _no_result(self, call: Call) -> str:
         message = f"no worker answered {call.name} within {self.seconds:g} s"
         return message if call.worker is None else f"{message}; the call may have run"
 
@@ -147,16 +149,16 @@ class CallRun:
             return self._has_begun
         return (await self.store.call(self.session, self.call.call_id)).status is Status.RUNNING
 
-    # --- answers ----------------------------------------------------------------------------------------------
+    # --- results ----------------------------------------------------------------------------------------------
 
     async def _run(self) -> Document:
-        """Run the call. An answer by hand abandons the run."""
+        """Run the call. A result by hand abandons the run."""
         if self.binding.handler is not Handler.WORKERS:
             if not self._has_begun:
                 try:
                     await self.store.start(self.session, self.call.call_id, loop_id=self.loop_id)
-                except NotPending:  # already answered
-                    return await self._manual_answer()
+                except NotPending:  # already final
+                    return await self._manual_response()
                 self._has_begun = True
         run = asyncio.ensure_future(self._result())
         run.set_name(self.call.name)
@@ -174,35 +176,35 @@ class CallRun:
         return await self._store_outcome(run)
 
     async def _external_response(self, run: asyncio.Task[bytes]) -> Document | None:
-        """The answer that came from elsewhere during the run. None if the run has ended first, if a worker runs the
+        """The response that came from elsewhere during the run. None if the run has ended first, if a worker runs the
         call, or if the store could not be read."""
-        answer = asyncio.ensure_future(self.context.waits.answer(self.session, self.call.call_id))
+        elsewhere = asyncio.ensure_future(self.context.waits.final_call(self.session, self.call.call_id))
         try:
-            await asyncio.wait({run, answer}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({run, elsewhere}, return_when=asyncio.FIRST_COMPLETED)
             if (
                 run.done()
                 or self._has_worker
-                or answer.cancelled()
-                or answer.exception() is not None
-                or (call := answer.result()) is None
+                or elsewhere.cancelled()
+                or elsewhere.exception() is not None
+                or (call := elsewhere.result()) is None
             ):
                 return None
             return response_of(call.result, call.error)
         finally:
-            answer.cancel()
+            elsewhere.cancel()
 
     async def _store_outcome(self, run: asyncio.Task[bytes]) -> Document:
         """Store the outcome of a finished run, and return the response."""
         if run.cancelled():
-            return await self._store_answer(error=f"{self.call.name} was cancelled from within")
+            return await self._store_result(error=f"{self.call.name} was cancelled from within")
         error = run.exception()
         if isinstance(error, ToolError):
-            return await self._store_answer(error=str(error))
+            return await self._store_result(error=str(error))
         if error is not None:
             message = error_text(error)
             logger.warning("the tool %s failed: %s", self.call.name, message)
-            return await self._store_answer(error=message)
-        return await self._store_answer(result=msgspec.json.decode(run.result()))
+            return await self._store_result(error=message)
+        return await self._store_result(result=msgspec.json.decode(run.result()))
 
     async def _result(self) -> bytes:
         """The result, possibly shared with identical calls."""
@@ -232,26 +234,26 @@ class CallRun:
     async def _worker_result(self) -> bytes:
         """Release this call to workers, and wait for the result."""
         self._has_worker = True
-        with contextlib.suppress(NotPending):  # already answered
+        with contextlib.suppress(NotPending):  # already final
             await self.store.release(self.session, self.call.call_id, detached=self.initial.detached)
-        answered = await self.context.waits.workers_answer(
+        call = await self.context.waits.final_call_of_worker(
             self.session, self.call.call_id, self.seconds, claim_timeout=self._claim_timeout
         )
-        if answered.status is Status.EXPIRED:
-            raise CallExpired(str(answered.error))
-        if not answered.status.final:
-            raise ToolError(self._no_answer(answered))
-        if answered.status is not Status.DONE:
-            raise ToolError(str(answered.error))
-        return msgspec.json.encode(answered.result)
+        if call.status is Status.EXPIRED:
+            raise CallExpired(str(call.error))
+        if not call.status.final:
+            raise ToolError(self._no_result(call))
+        if call.status is not Status.DONE:
+            raise ToolError(str(call.error))
+        return msgspec.json.encode(call.result)
 
-    async def _manual_answer(self) -> Document:
-        """Wait until somebody answers the call through the control API."""
+    async def _manual_response(self) -> Document:
+        """Wait until somebody gives the result through the control API."""
         seconds = self.config.pending_timeout if self.rules.timeout is None else self.rules.timeout
-        answered = await self.context.waits.answer(self.session, self.call.call_id, seconds)
-        if answered is None:
-            return await self._store_answer(error=f"nobody answered {self.call.name} within {seconds:g} s")
-        return response_of(answered.result, answered.error)
+        call = await self.context.waits.final_call(self.session, self.call.call_id, seconds)
+        if call is None:
+            return await self._store_result(error=f"nobody answered {self.call.name} within {seconds:g} s")
+        return response_of(call.result, call.error)
 
     # --- approval ---------------------------------------------------------------------------------------------
 
@@ -268,8 +270,8 @@ class CallRun:
             return response_of(decided.result, decided.error)
         return None
 
-    async def _store_answer(self, *, result: Any = None, error: str | None = None) -> Document:
-        return await self.context.keeper.answer(self.session, self.call.call_id, result=result, error=error)
+    async def _store_result(self, *, result: Any = None, error: str | None = None) -> Document:
+        return await self.context.keeper.store_result(self.session, self.call.call_id, result=result, error=error)
 
 
 def misfit(problems: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""Waits for answers and approvals of calls by workers and humans."""
+"""Waits for results and approvals of calls by workers and humans."""
 
 import asyncio
 import math
@@ -16,8 +16,8 @@ class CallWaits:
     def __init__(self, store: Store) -> None:
         self.store = store
 
-    async def answer(self, session: str, call_id: str, timeout: float = math.inf) -> Call | None:
-        """The call once it is answered; None after `timeout` seconds."""
+    async def final_call(self, session: str, call_id: str, timeout: float = math.inf) -> Call | None:
+        """The call once it is final; None after `timeout` seconds."""
         return await self._until(session, call_id, timeout, lambda call: call.status.final)
 
     async def decision(self, session: str, call_id: str, timeout: float) -> Call | None:
@@ -26,10 +26,10 @@ class CallWaits:
             session, call_id, timeout, lambda call: call.status.final or call.approval != "waiting"
         )
 
-    async def workers_answer(self, session: str, call_id: str, seconds: float, *, claim_timeout: float) -> Call:
-        """The call once a worker, or anybody else, has answered it; the unanswered call if the time runs out.
+    async def final_call_of_worker(self, session: str, call_id: str, seconds: float, *, claim_timeout: float) -> Call:
+        """The call once a worker, or anybody else, has given its result; the open call if the time runs out.
 
-        A worker has to claim the call within `claim_timeout` seconds, and to answer it within `seconds` after that. A
+        A worker has to claim the call within `claim_timeout` seconds, and to give its result within `seconds` more. A
         call whose worker is lost fails, unless it may be redelivered: then the time starts again with the next worker,
         for up to _MAX_WORKERS workers. If the time runs out before the lease of a silent worker does, such a call waits
         for the end of the lease, and a moment longer for another worker.

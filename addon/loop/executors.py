@@ -1,6 +1,6 @@
 """Runs calls: by the proxy's tool sources, by HTTP endpoints, or by workers.
 
-A task that `Executors.start` creates raises only if it is cancelled: a failed tool is an answer like any other,
+A task that `Executors.start` creates raises only if it is cancelled: a failed tool gives a result like any other,
 `{"error": …}`.
 """
 
@@ -20,7 +20,7 @@ from addon.graft.session_config import SessionConfig
 from addon.loop.call_run import CallRun, RunContext, misfit
 from addon.loop.call_waits import CallWaits
 from addon.loop.clients import no_cookies
-from addon.loop.keeper import AnswerKeeper
+from addon.loop.keeper import ResultKeeper
 from addon.loop.shared_runs import SharedRuns
 from addon.loop.steps import RunningCall, RunningStep
 from addon.loop.tool_handlers import Binding, Handler, binding_of, handler_of
@@ -81,7 +81,7 @@ class Executors:
         )
         self._tasks: set[asyncio.Task[Any]] = set()
         self._shared = SharedRuns()
-        self._keeper = AnswerKeeper(store, count)
+        self._keeper = ResultKeeper(store, count)
         self._checks = checks or SchemaChecks()
         self._context = RunContext(
             store, self._keeper, CallWaits(store), self._shared, self._checks, self._invoke, self._abandon
@@ -119,7 +119,7 @@ class Executors:
             await self.source.__aexit__(None, None, None)
 
     def can_run(self, config: SessionConfig, name: str) -> bool:
-        """Whether calls of this name are run by the proxy or by workers, rather than answered by hand."""
+        """Whether calls of this name are run by the proxy or by workers, rather than by hand."""
         return handler_of(config, self.tools, name) is not Handler.NOBODY
 
     def binding(self, config: SessionConfig, name: str) -> Binding:
@@ -168,13 +168,13 @@ class Executors:
         limit: asyncio.Semaphore,
         loop_id: str,
     ) -> None:
-        """Begin a call of a step. Its answer, the functionResponse's `response`, is the result of its task in `step`. A
-        call without a handler waits for its answer by hand. A call that does not begin gets no task: calls that must
+        """Begin a call of a step. Its result, the functionResponse's `response`, is that of its task in `step`. A
+        call without a handler waits for its result by hand. A call that does not begin gets no task: calls that must
         wait for it ask the store."""
         binding = self.binding(config, call.name)
         if not initial_state.begins:
             step.add_external(
-                call.call_id, call.name, partial(self._context.waits.answer, config.session, call.call_id)
+                call.call_id, call.name, partial(self._context.waits.final_call, config.session, call.call_id)
             )
             if initial_state.unchecked:
                 self._track(asyncio.ensure_future(self._check(config, call, binding)))
@@ -211,7 +211,7 @@ class Executors:
             await self._settle(config, call_id, why)
 
     async def flush(self, calls: Iterable[str]) -> None:
-        """Store the answers of these calls that could not be stored before. Raises StoreUnavailable."""
+        """Store the results of these calls that could not be stored before. Raises StoreUnavailable."""
         await self._keeper.flush(calls)
 
     def behavior(self, config: SessionConfig, name: str) -> tuple[str | None, str | None]:
@@ -230,7 +230,7 @@ class Executors:
         """Check the arguments of a call that is not begun here, if the check takes long."""
         assert binding.schema is not None
         if problems := await self._checks.problems(binding.schema, call.args):
-            await self._keeper.answer(config.session, call.call_id, error=misfit(problems))
+            await self._keeper.store_result(config.session, call.call_id, error=misfit(problems))
 
     def _abandon(self, task: asyncio.Task[Any]) -> None:
         task.cancel()

@@ -1,4 +1,4 @@
-"""Stores the answers of calls. If the store fails, an answer is kept here and storing it is retried."""
+"""Stores the results of calls. If the store fails, a result is kept here and storing it is retried."""
 
 import asyncio
 import contextlib
@@ -19,34 +19,36 @@ _FIRST_PAUSE = 0.1  # seconds between the tries, doubled with each
 _MAX_PAUSE = 5.0
 
 
-class AnswerKeeper:
+class ResultKeeper:
     """`count` is called with the status of each call whose end is stored here."""
 
     def __init__(self, store: Store, count: Callable[[str], None] = lambda status: None) -> None:
         self.store = store
         self.count = count
         self._unstored: dict[str, Callable[[], Awaitable[object]]] = {}
-        """Stores each answer that is still missing in the store, by call id."""
+        """Stores each result that is still missing in the store, by call id."""
         self._retries: asyncio.Task[None] | None = None
 
-    async def answer(self, session: str, call_id: str, *, result: Any = None, error: str | None = None) -> Document:
-        """Store an answer. Returns the response that counts: the first answer, whoever gave it."""
+    async def store_result(
+        self, session: str, call_id: str, *, result: Any = None, error: str | None = None
+    ) -> Document:
+        """Store a result or an error. Returns the response that counts: the first, whoever gave it."""
         if error is not None:
             error = own_secrets.redaction.text(error)[:MAX_MESSAGE].encode("utf-8", "replace").decode()
         try:
-            await self._answer(session, call_id, result, error)
+            await self._store(session, call_id, result, error)
         except AlreadyAnswered as other:
             return response_of(other.call.result, other.call.error)
-        except UnknownCall as failure:  # the call was run, and its answer counts
-            logger.warning("the answer of a call was not stored: %s", failure)
+        except UnknownCall as failure:  # the call was run, and its result counts
+            logger.warning("the result of a call was not stored: %s", failure)
         except StoreUnavailable as failure:
-            logger.warning("the answer of a call is not stored yet: %s", failure)
-            self._store_later(call_id, lambda: self._answer(session, call_id, result, error))
+            logger.warning("the result of a call is not stored yet: %s", failure)
+            self._store_later(call_id, lambda: self._store(session, call_id, result, error))
         except ValueError:  # no store accepts the result
             raise
-        except Exception:  # the call was run, so the model gets its answer
-            logger.exception("the answer of a call is not stored yet")
-            self._store_later(call_id, lambda: self._answer(session, call_id, result, error))
+        except Exception:  # the call was run, so the model gets its result
+            logger.exception("the result of a call is not stored yet")
+            self._store_later(call_id, lambda: self._store(session, call_id, result, error))
         return response_of(result, error)
 
     async def settle(self, session: str, call_id: str, status: Status, error: str) -> None:
@@ -59,7 +61,7 @@ class AnswerKeeper:
             logger.debug("a call could not be settled: %s", failure)
 
     async def flush(self, call_ids: Iterable[str] | None = None) -> None:
-        """Store the missing answers of these calls; None: of all calls. Raises StoreUnavailable."""
+        """Store the missing results of these calls; None: of all calls. Raises StoreUnavailable."""
         for call_id in list(self._unstored) if call_ids is None else call_ids:
             if (store := self._unstored.get(call_id)) is not None:
                 with contextlib.suppress(AlreadyAnswered, UnknownCall):
@@ -67,15 +69,15 @@ class AnswerKeeper:
                 self._unstored.pop(call_id, None)
 
     async def close(self) -> None:
-        """Try once more, and drop the answers that cannot be stored."""
+        """Try once more, and drop the results that cannot be stored."""
         if self._retries is not None:
             self._retries.cancel()
         try:
             await self.flush()
         except StoreUnavailable as failure:
-            logger.warning("the answers of %d calls could not be stored: %s", len(self._unstored), failure)
+            logger.warning("the results of %d calls could not be stored: %s", len(self._unstored), failure)
 
-    async def _answer(self, session: str, call_id: str, result: Any, error: str | None) -> None:
+    async def _store(self, session: str, call_id: str, result: Any, error: str | None) -> None:
         call, changed = await self.store.answer(session, call_id, result=result, error=error)
         if changed:
             self.count(call.status)
@@ -99,5 +101,5 @@ class AnswerKeeper:
             except StoreUnavailable:
                 pause = min(2 * pause, _MAX_PAUSE)
             except Exception:
-                logger.exception("answers of calls could not be stored")
+                logger.exception("results of calls could not be stored")
                 return

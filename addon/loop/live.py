@@ -1,4 +1,4 @@
-"""Live connections: carries out the outcomes of `addon.core.live`. Stores and runs calls, and sends their answers. The
+"""Live connections: carries out the outcomes of `addon.core.live`. Stores and runs calls, and sends their results. The
 owner of the connection feeds the frames. No call outlives its connection."""
 
 import asyncio
@@ -122,7 +122,7 @@ class LiveSession:
         if outcome.cancel:
             self._spawn(self._cancel(outcome.cancel))
         for call_id, response in outcome.results:
-            self._spawn(self._store_client_answer(call_id, response))
+            self._spawn(self._store_client_result(call_id, response))
         return outcome.forward
 
     def _spawn(self, coroutine: Coroutine[None, None, None]) -> asyncio.Task[None]:
@@ -132,14 +132,14 @@ class LiveSession:
         return task
 
     async def _wait_stored(self) -> None:
-        """Wait until all calls so far are stored: this may take longer than the client needs to answer them."""
+        """Wait until all calls so far are stored: this may take longer than the client needs to send their results."""
         if self._storing:
             await asyncio.wait(set(self._storing))
 
     # --- calls ------------------------------------------------------------------------------------------------
 
     async def _run(self, live_step: LiveStep) -> None:
-        """Store the calls, and begin them. Calls that are passed through are answered by the client."""
+        """Store the calls, and begin them. Calls that are passed through get their results from the client."""
         now, turn_id = self.store.clock(), new_turn_id()
         try:
             turn = live_turn_of(self, turn_id, live_step, now=now)
@@ -150,7 +150,7 @@ class LiveSession:
                 for call in live_step.calls
             ]
             await self.store.save_turn(turn, calls, [])
-        except Exception as error:  # the model waits for an answer, whatever the error
+        except Exception as error:  # the model waits for a response, whatever the error
             self.grafter.metrics.error("store")
             logger.warning("the store failed, a Live call was not run: %s", error)
             for call in live_step.calls:
@@ -176,7 +176,7 @@ class LiveSession:
         """The model calls tools repeatedly without answering: run no more calls until its next turn."""
         error = f"called {live_step.number} times in one turn without an answer: answer with the results so far"
         for call in live_step.calls:
-            await self._store_answer(call.call_id, error=error)
+            await self._store_result(call.call_id, error=error)
             self._send_response(call.call_id, response_of(None, error))
 
     def _call_ended(self, call_id: str, task: asyncio.Task[Document]) -> None:
@@ -185,7 +185,7 @@ class LiveSession:
             self._send_response(call_id, task.result())
 
     def _send_response(self, call_id: str, response: Document) -> None:
-        self._apply(self._live.answer(call_id, response))
+        self._apply(self._live.respond(call_id, response))
 
     async def _cancel(self, call_ids: tuple[str, ...]) -> None:
         await self._wait_stored()
@@ -193,19 +193,19 @@ class LiveSession:
             step = self._steps.pop(call_id, None)
             await self.executors.cancel_calls(self.config, step or RunningStep(), [call_id], self._why)
 
-    async def _store_client_answer(self, call_id: str, response: Document) -> None:
-        """Store the client's answer to a call that was passed through."""
+    async def _store_client_result(self, call_id: str, response: Document) -> None:
+        """Store the client's result of a call that was passed through."""
         await self._wait_stored()
-        await self._store_answer(call_id, result=response)
+        await self._store_result(call_id, result=response)
 
-    async def _store_answer(self, call_id: str, *, result: Document | None = None, error: str | None = None) -> None:
-        """Store an answer that does not come from a tool."""
+    async def _store_result(self, call_id: str, *, result: Document | None = None, error: str | None = None) -> None:
+        """Store a result that does not come from a tool."""
         try:
             await self.store.answer(self.config.session, call_id, result=result, error=error)
         except AlreadyAnswered:
             pass
         except StoreError as failure:
-            logger.warning("the answer of a Live call was not stored: %s", failure)
+            logger.warning("the result of a Live call was not stored: %s", failure)
 
 
 class LiveSessions:

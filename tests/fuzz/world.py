@@ -49,7 +49,7 @@ class World:
         self.store = open_url(url, ttl=1e6)
         self.settings = Settings(state=state)
         metrics, self._http = Metrics(), httpx2.AsyncClient(transport=Wire(_gemini))
-        self._executors = Executors(self.store, Tools(), self._http, proxy_id="this", count=metrics.count_answered)
+        self._executors = Executors(self.store, Tools(), self._http, proxy_id="this", count=metrics.count_ended)
         grafter = Grafter(self.store, self.settings, metrics, owners=self._executors)
         extra_routes = gateway_routes(
             store=self.store,

@@ -246,7 +246,7 @@ class Proxy:
         self.tools = Tools()
         http = httpx2.AsyncClient(verify=NO_TLS, trust_env=False)
         self.metrics = Metrics()
-        self.executors = Executors(self.store, self.tools, http, proxy_id="this", count=self.metrics.count_answered)
+        self.executors = Executors(self.store, self.tools, http, proxy_id="this", count=self.metrics.count_ended)
         self.settings = Settings(**settings)
         self.grafter = Grafter(self.store, self.settings, self.metrics, owners=self.executors)
         self.watcher = Watcher()

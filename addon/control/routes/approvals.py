@@ -58,6 +58,6 @@ async def deny_call(
         reason = redaction_of(request).text(denial.reason)
         call = await api.store.decide(before.session, call_id, False, reason=reason)
     if call.status != before.status:
-        api.metrics.count_answered(call.status)
+        api.metrics.count_ended(call.status)
     await api.store.sync()
     return reply(call)

@@ -117,6 +117,6 @@ async def answer_call(
                 result = redacted(redaction_of(request), answer.result)
                 call, changed = await api.store.answer(session, call_id, result=result)
     if changed:
-        api.metrics.count_answered(call.status)
+        api.metrics.count_ended(call.status)
     await api.store.sync()
     return reply(call)
