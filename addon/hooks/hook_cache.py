@@ -170,10 +170,11 @@ class Dispatcher:
 
 async def invoke_addon(groups: Iterable[Iterable[Hook]], event: hooks.Hook) -> None:
     """Named like mitmproxy's function, because tracebacks in the log begin below that name."""
+    arguments = event.args()
     for group in groups:
         try:
             for hook in group:
-                result = hook(*event.args())
+                result = hook(*arguments)
                 if result is not None and inspect.isawaitable(result):
                     await result
         except exceptions.AddonHalt:

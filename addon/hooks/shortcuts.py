@@ -247,11 +247,13 @@ def frees_streams(flow_done: Method) -> Method:
 
 
 def serves_apps(should_serve: Method) -> Method:
-    """Compares the port first, since the host is read from the request's header: one app is mitmproxy's own, at port
-    80."""
+    """Takes the header with the host apart only if it may name the app's: one app is mitmproxy's own, at any port."""
 
     def serves(self: Any, flow: HTTPFlow) -> bool:
-        return self.port in (None, flow.request.port) and should_serve(self, flow)
+        request = flow.request
+        if self.port not in (None, request.port):
+            return False
+        return self.host in (request.host_header or request.host) and should_serve(self, flow)
 
     return serves
 
@@ -290,7 +292,13 @@ SHORTCUTS = (
         *(_HTTP + name for name in ("Headers._kconv", "_native", "_always_bytes")),
         "mitmproxy.utils.strutils:always_bytes",
     ),
-    Shortcut(serves_apps, "4f7a8f8411d51f35", "mitmproxy.addons.asgiapp:ASGIApp.should_serve"),
+    Shortcut(
+        serves_apps,
+        "e1d6a63811bbd129",
+        "mitmproxy.addons.asgiapp:ASGIApp.should_serve",
+        _HTTP + "Request.pretty_host.fget",
+        "mitmproxy.net.http.url:parse_authority",
+    ),
     Shortcut(maps_to_files, "4c6bf038aa472f3e", "mitmproxy.addons.maplocal:MapLocal.request"),
     Shortcut(reads_more, "95c3f93e9824e527", "mitmproxy.proxy.server:ConnectionHandler.handle_connection"),
     Shortcut(

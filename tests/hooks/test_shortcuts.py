@@ -1,6 +1,7 @@
 """The faster methods return the same as mitmproxy's own."""
 
 import asyncio
+import itertools
 import socket
 from asyncio import StreamReader
 from collections.abc import Callable, Iterator, Sequence
@@ -245,8 +246,13 @@ def test_options_are_what_they_were() -> None:
 def test_an_app_is_served_at_its_host_and_port(short: bool, port: int | None) -> None:
     app = ASGIApp(None, "app.test", port)
     with taken() if short else nullcontext():
-        for url in ("http://app.test/", "http://app.test:8080/", "http://other.test/"):
+        for url, header in itertools.product(
+            ("http://app.test/", "http://app.test:8080/", "http://other.test/", "http://app.test.other/"),
+            (None, "", "app.test", "app.test:99", "[app.test]", "x.app.test", "other.test", "app.test:x", "\udcff"),
+        ):
             flow = tflow.tflow(req=http.Request.make("GET", url))
+            if header is not None:
+                flow.request.headers["Host"] = header
             assert app.should_serve(flow) is (
                 flow.request.pretty_host == "app.test" and port in (None, flow.request.port)
             )
