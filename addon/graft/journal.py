@@ -140,11 +140,16 @@ class Journal:
             self._saved[state.index] = len(state.captured), ends
             if self.steps or state.is_grafted or self._taken_over:
                 before = self._turns.get(state.turn_id)
-                save = self._save(state, fresh, ended=ends)
+                visible, steps = [*self.visible, *state.visible_parts], [*self.steps, step_of(state)]
+                turn = self._turn(state.turn_id, visible, steps)
+                if ends:
+                    self._ended.add(state.turn_id)
                 if ends and complete:
                     self.complete[state.turn_id] = state.index
-                if fresh or not known or save.turn != before:
-                    yield save
+                if fresh or not known or turn is not before:
+                    calls = [self._call(state.turn_id, call, len(self.steps)) for call in fresh]
+                    # only a turn that has ended can be found by what the client sees of it
+                    yield Save(turn, calls, keys_of(self.exchange, visible) if ends else [], ends)
             elif self.exchange.notes:
                 yield from self._notes(state)
 
@@ -178,25 +183,20 @@ class Journal:
             self._noted[candidate.index] = digest
             yield Note(*plain_of(self.exchange, digest, visible))
 
-    def _save(self, candidate: Candidate, fresh: Sequence[CapturedCall], *, ended: bool) -> Save:
-        """Only a turn that has ended can be found by what the client sees of it."""
-        turn_id = candidate.turn_id
-        visible, steps = [*self.visible, *candidate.visible_parts], [*self.steps, step_of(candidate)]
-        calls = [self._call(turn_id, call, len(self.steps)) for call in fresh]
-        turn = self._turn(turn_id, visible, steps)
-        if ended:
-            self._ended.add(turn_id)
-        return Save(turn, calls, keys_of(self.exchange, visible) if ended else [], ended)
-
-    def _turn(self, turn_id: str, visible: Sequence[Document], steps: Sequence[Step]) -> Turn:
-        """The turn to store. It is not delivered before the client has all of it: until then a retry continues it."""
-        usage, before = self.joined.usage.rounds, self._turns.get(turn_id)
-        now = self.clock() if before is None else before.created_at
-        used = [one for one in usage if one]
-        turn = turn_of(self.exchange, turn_id, visible, steps, delivered=False, now=now, usage=used)
+    def _turn(self, turn_id: str, visible: list[Document], steps: list[Step]) -> Turn:
+        """The turn to store; the same object as before if nothing is new. It is not delivered before the client has all
+        of it: until then a retry continues it."""
+        rounds, before, progress = self.joined.usage.rounds, self._turns.get(turn_id), None
+        usage = [one for one in rounds if one]
         if self.steps:
-            rounds = len(usage) - (len(steps) > len(self.steps))
-            progress = Progress(steps=len(self.steps), visible=len(self.visible), rounds=rounds, meta=self.joined.meta)
+            done = len(rounds) - (len(steps) > len(self.steps))
+            progress = Progress(steps=len(self.steps), visible=len(self.visible), rounds=done, meta=self.joined.meta)
+        if before is not None and (before.visible, before.steps, before.usage) == (visible, steps, usage):
+            turn = before
+        else:
+            now = self.clock() if before is None else before.created_at
+            turn = turn_of(self.exchange, turn_id, visible, steps, delivered=False, now=now, usage=usage)
+        if turn.progress != progress:
             turn = turn.model_copy(update={"progress": progress})
         self._turns[turn_id] = turn
         return turn
