@@ -96,8 +96,8 @@ class Runner:
     async def output(self) -> Output:
         """The answer. Raises httpx2.RequestError if the upstream cannot be reached, or breaks off, in the first round.
         An answer that cannot be decompressed is an error response in any round."""
-        outputs = self._begin()
         try:
+            outputs = self._perform(await self._begin())
             while True:
                 async with aclosing(outputs) as pieces:
                     async for out in pieces:
@@ -129,25 +129,22 @@ class Runner:
         if self._is_closed:
             return
         self._is_closed = True
-        async for _ in self._perform(self.machine.on_hangup()):
-            pass  # these effects concern the records alone
+        if effects := self.machine.on_hangup():
+            async for _ in self._perform(effects):
+                pass  # these effects concern the records alone
         self.machine.close()
         self._count()
         if not self._ended:
             self._cancelled_calls = await self.executors.abandon(self.config, self.step, self._calls)
             await note_broken(self.grafter, self.machine)  # a retry finds the calls in their final state
 
-    async def _begin(self) -> Output:
+    async def _begin(self) -> Iterable[Effect]:
         """The beginning, or the continuation of an answer to the same request that broke off."""
-        effects: Iterable[Effect]
         try:
             resumption = await take_over_answer(self.grafter, self.exchange)
         except StoreUnavailable as error:
-            effects = store_failed(self.grafter, self.machine, error) or self.machine.start()
-        else:
-            effects = self.machine.start() if resumption is None else self.machine.resume(resumption)
-        async for out in self._perform(effects):
-            yield out
+            return store_failed(self.grafter, self.machine, error) or self.machine.start()
+        return self.machine.start() if resumption is None else self.machine.resume(resumption)
 
     @property
     def turns(self) -> list[str]:
@@ -279,8 +276,9 @@ class Runner:
 
     async def _answered(self, answer: UpstreamAnswer) -> Output:
         machine = self.machine
-        async for out in self._perform(machine.begin(answer.content_type)):
-            yield out
+        if effects := machine.begin(answer.content_type):
+            async for out in self._perform(effects):
+                yield out
         async for chunk in answer.chunks():
             if machine.passes(chunk):
                 yield chunk

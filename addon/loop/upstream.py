@@ -119,8 +119,8 @@ class Upstream:
             if isinstance(outgoing, Received):
                 yield UpstreamAnswer(outgoing)
             else:
-                async with self._receive(outgoing, exchange, max_bytes) as answer:
-                    yield answer
+                async with contextlib.aclosing(await self._reply(outgoing)) as reply:
+                    yield await _answer(reply, outgoing, exchange, max_bytes)
             error = None
         except (asyncio.CancelledError, GeneratorExit):
             if abandoned is not None:
@@ -131,21 +131,6 @@ class Upstream:
             raise
         finally:
             await exchange.close(error)
-
-    @contextlib.asynccontextmanager
-    async def _receive(
-        self, outgoing: Outgoing, exchange: UpstreamExchange, max_bytes: int
-    ) -> AsyncIterator["UpstreamAnswer"]:
-        reply = await self._reply(outgoing)
-        try:
-            received = await exchange.receive_head(reply.status, reply.headers)
-            secrets = own_secrets.combined_with(secrets_in(outgoing.url, outgoing.headers))
-            chunks = _body_of(reply, max_bytes, RedactedStream(secrets))
-            if received is None:
-                received = await exchange.receive_body(b"".join([chunk async for chunk in chunks]))
-            yield UpstreamAnswer(received, chunks, exchange)
-        finally:
-            await reply.aclose()
 
     async def _reply(self, outgoing: Outgoing) -> "Reply | _ClientReply":
         owner = credentials(outgoing.url, outgoing.headers)
@@ -210,6 +195,17 @@ class UpstreamAnswer:
 
     async def body(self) -> bytes:
         return b"".join([chunk async for chunk in self.chunks()])
+
+
+async def _answer(
+    reply: "Reply | _ClientReply", outgoing: Outgoing, exchange: UpstreamExchange, max_bytes: int
+) -> UpstreamAnswer:
+    received = await exchange.receive_head(reply.status, reply.headers)
+    secrets = own_secrets.combined_with(secrets_in(outgoing.url, outgoing.headers))
+    chunks = _body_of(reply, max_bytes, RedactedStream(secrets))
+    if received is None:
+        received = await exchange.receive_body(b"".join([chunk async for chunk in chunks]))
+    return UpstreamAnswer(received, chunks, exchange)
 
 
 def _body_of(reply: "Reply | _ClientReply", max_bytes: int, redacted: RedactedStream) -> AsyncIterator[bytes]:
