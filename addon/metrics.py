@@ -7,7 +7,7 @@ contain no secrets, and the number of series is bounded.
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
@@ -23,7 +23,7 @@ _START_TIME = "process_start_time_seconds"
 
 class Metrics(Collector):
     """Counters since the start of the process, and what it holds now, in their own registry. `misses`: turns whose
-    words the ledger knows, but that were not replaced, by reason."""
+    words the ledger knows, but that were not replaced, by reason. `cache_sizes`: the bytes remembered, by kind."""
 
     def __init__(self) -> None:
         self._requests: Counter[tuple[str, str]] = Counter()
@@ -34,6 +34,7 @@ class Metrics(Collector):
         self._tokens: Counter[str] = Counter()
         self._ledger_hits = 0
         self.misses: Counter[str] = Counter()
+        self.cache_sizes: Callable[[], Mapping[str, int]] = dict
 
     def count_request(self, surface: str, operation: str) -> None:
         """Count a client's request to a surface."""
@@ -102,6 +103,12 @@ class Metrics(Collector):
             self.misses,
         )
         yield _by_label("toolgraft_errors", "Errors, by kind.", "kind", self._errors)
+        cached = GaugeMetricFamily(
+            "toolgraft_cache_bytes", "Bytes that are remembered to be faster, by kind.", labels=("kind",)
+        )
+        for kind, size in self.cache_sizes().items():
+            cached.add_metric((kind,), size)
+        yield cached
         yield GaugeMetricFamily("toolgraft_tasks", "Tasks of the event loop that renders this page.", value=_tasks())
 
 

@@ -209,6 +209,13 @@ OPTIONS: tuple[Option, ...] = (
         "wait for the disk; with `process`, only a crash of the process: a power failure may lose the last writes.",
     ),
     Option("graft_state", str, "", "The state folder. Empty: TOOLGRAFT_HOME, else the user's (XDG) state folder."),
+    Option(
+        "graft_cache_bytes",
+        str,
+        "12582912",
+        "How many bytes of chats and sessions the proxy remembers, so that later requests take less time (1048576 or "
+        "more). What was used least recently is forgotten.",
+    ),
     Option("graft_ttl", str, "604800", "How many seconds records are kept (60 or more)."),
     Option(
         "graft_on_store_error",

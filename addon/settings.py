@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from addon.core.security.egress import EgressRule, parse_rule
 from addon.options import OPTIONS
 from addon.urls import base_url, is_origin, redacted
+from store.budget import DEFAULT_LIMIT
 from store.models import SESSION_FORM, SESSION_NAME, SessionName
 
 
@@ -102,6 +103,7 @@ class Settings(BaseModel):
     durability: Literal["power", "process"] = "power"
     state: Path = Field(default_factory=state_folder)
     ttl: Annotated[float, Field(ge=60, allow_inf_nan=False)] = 7 * 24 * 3600.0
+    cache_bytes: Annotated[int, Field(ge=1024 * 1024)] = DEFAULT_LIMIT
     on_store_error: Literal["fail", "pass"] = "fail"
     max_tools: Annotated[int, Field(ge=1, le=100_000)] = 1000
     max_tool: Annotated[int, Field(ge=1024)] = 262_144
@@ -271,6 +273,7 @@ _EXPECTED = {
     "max_headers": "a number of bytes, 1024 or more",
     "header_timeout": "a number of seconds, more than 0 and at most 3600",
     "max_body": "a number of bytes, 1024 or more",
+    "cache_bytes": "a number of bytes, 1048576 or more",
     "ttl": "a number of seconds, 60 or more",
     "pending_timeout": "a number of seconds from 0 to 3600",
     "max_rounds": "a number from 1 to 100",

@@ -84,3 +84,11 @@ def test_the_page_shows_the_resources_of_the_process(name: str) -> None:
     value = Metrics().registry.get_sample_value(name)
     assert value is not None
     assert value > 0
+
+
+def test_the_page_has_the_bytes_that_are_remembered_by_kind() -> None:
+    metrics = Metrics()
+    metrics.cache_sizes = lambda: {"prefixes": 3, "true turns": 0}
+    page = metrics.render().decode()
+    assert 'toolgraft_cache_bytes{kind="prefixes"} 3.0' in page
+    assert 'toolgraft_cache_bytes{kind="true turns"} 0.0' in page

@@ -36,6 +36,7 @@ from addon.settings import Settings
 from addon.surfaces import Operation, Target, wire_of
 from addon.surfaces.wire import Wire
 from store.base import Store, StoreUnavailable
+from store.budget import Budget
 from store.models import Call
 
 logger = logging.getLogger("toolgraft")
@@ -73,7 +74,8 @@ EXCHANGE_FAILED = (GraftFailed, StoreUnavailable)
 
 
 class Grafter:
-    """`owners`: what runs the calls; None: all calls are answered by hand."""
+    """`owners`: what runs the calls; None: all calls are answered by hand. `budget`: for what is remembered; None: one
+    of its own."""
 
     def __init__(
         self,
@@ -82,19 +84,25 @@ class Grafter:
         metrics: Metrics,
         shared: Sequence[Document] = (),
         owners: Owners | None = None,
+        budget: Budget | None = None,
     ) -> None:
         self.store = store
+        self.budget = budget or Budget()
         self.owners = owners or ByHand()
         self.settings = settings
         self.metrics = metrics
         self.session_configs = SessionConfigs(store, settings, shared)
-        self.prefixes = Prefixes()
-        self.true_turns = TrueTurns(store)
+        self._forget()
         self._continuations: OrderedDict[tuple[str, bytes | str], Paused] = OrderedDict()
         self._unnamed = functools.lru_cache(_ASKERS)(Keys)
         self._warner = Warner()
         self._notes: deque[_Note] = deque()
         self._missed_turns = MissedTurns(metrics)
+
+    def _forget(self) -> None:
+        """Forget what is remembered of histories."""
+        self.prefixes = Prefixes(self.budget)
+        self.true_turns = TrueTurns(self.store, self.budget)
 
     async def session_config(self, session: str) -> SessionConfig | None:
         """The session's configuration; None if its traffic is not to be touched. Raises EXCHANGE_FAILED."""
@@ -139,8 +147,7 @@ class Grafter:
         except StoreUnavailable as error:
             return self.failure_outcome(target, body, error)
         except Exception as error:
-            self.prefixes = Prefixes()  # a faulty cached beginning must not fail every request of its chat
-            self.true_turns = TrueTurns(self.store)
+            self._forget()  # a faulty cached beginning must not fail every request of its chat
             return self.failure_outcome(target, body, self.failed(error, "a request could not be rewritten"))
 
     def failure_outcome(self, target: Target, body: bytes, error: ExchangeFailed) -> Outcome:

@@ -13,6 +13,7 @@ from addon.graft.ledger_search import Search
 from addon.graft.search_state import Hits, Known
 from addon.graft.true_turns import TrueTurns
 from store.base import AlreadyAnswered, Store, UnknownCall
+from store.budget import Budget
 from store.models import LedgerChanges
 
 _NONE: Mapping[int, str] = MappingProxyType({})
@@ -52,7 +53,7 @@ async def hits_of(
     history.identify(body)
     hits, wanted, on = _remembered(store, session, keys, history, revision, turn_ids)
     if wanted:
-        by_id = true_turns or TrueTurns(store)
+        by_id = true_turns or TrueTurns(store, Budget())
         search = Search(store, session, keys, body, history.turns, placeholder, hits, turn_ids, by_id, revision)
         await search.run(wanted)
         remembered = search.remember(wanted)

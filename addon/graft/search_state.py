@@ -1,5 +1,6 @@
 """What one search of the ledger has found so far, and its questions to the store."""
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -31,6 +32,12 @@ class Known(NamedTuple):
             and self.turn_ids.isdisjoint(touched.turn_ids)
             and self.keys.isdisjoint(touched.keys)
         )
+
+
+@functools.lru_cache(256)
+def _nothing(chat: bytes) -> Known:
+    """What most turns stand for; one for all turns of a chat."""
+    return Known(chat, ())
 
 
 class Asked(NamedTuple):
@@ -93,7 +100,7 @@ class SearchState:
 
     def remember(self, wanted: Sequence[int]) -> int:
         """Store the findings in the turns. Returns how many turns from the beginning are now known."""
-        nothing = Known(self.keys.chat, ())
+        nothing = _nothing(self.keys.chat)
         unsure = set(self.unsure)
         for index in wanted:
             self.turns[index].memo = None if index in unsure else self.known.get(index, nothing)

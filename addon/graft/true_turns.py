@@ -6,10 +6,9 @@ for all of them, and valid until a write concerns it.
 
 from collections.abc import Iterable
 
-from cachetools import LRUCache
-
 from addon.core.history.steps import TrueTurn
 from store.base import Store
+from store.budget import Budget, Share
 from store.models import LedgerChanges
 
 type _Entry = tuple[int, TrueTurn]
@@ -17,11 +16,9 @@ type _Entry = tuple[int, TrueTurn]
 
 
 class TrueTurns:
-    """`capacity`: in bytes; the least recently used turns are dropped."""
-
-    def __init__(self, store: Store, capacity: int = 1024 * 1024) -> None:
+    def __init__(self, store: Store, budget: Budget) -> None:
         self.store = store
-        self._turns: LRUCache[tuple[str, str], _Entry] = LRUCache(capacity, getsizeof=_size)
+        self._turns: Share[tuple[str, str], _Entry] = budget.share("true turns", 1 / 12, 1 / 12)
 
     def find(self, session: str, revision: int | None, turn_ids: Iterable[str]) -> dict[str, TrueTurn]:
         """The turns of these ids that are known. `revision`: the oldest revision of the ledger that will do; None: only
@@ -44,9 +41,5 @@ class TrueTurns:
 
     def keep(self, session: str, revision: int | None, true: TrueTurn) -> None:
         """Remember a turn. `revision`: the ledger's, before the turn was looked up."""
-        if revision is not None and true.size <= self._turns.maxsize // 2:
-            self._turns[session, true.turn_id] = revision, true
-
-
-def _size(entry: _Entry) -> int:
-    return entry[1].size
+        if revision is not None:
+            self._turns.put((session, true.turn_id), (revision, true), true.size)

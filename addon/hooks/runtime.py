@@ -39,12 +39,13 @@ from addon.web.server import ControlServer, bind, url_of
 from addon.web.token import clear_address, lock_folder, make_folder, own_token, write_address, write_file
 from addon.web.uvicorn_limits import Bounds
 from store.base import Store, StoreError, run_now
+from store.budget import Budget
 from store.factory import open_url
 
 logger = logging.getLogger("toolgraft")
 
 FIXED = (
-    *("tools", "mcp", "mcp_pin", "store", "durability", "state", "ttl", "control", "token", "egress"),
+    *("tools", "mcp", "mcp_pin", "store", "durability", "cache_bytes", "state", "ttl", "control", "token", "egress"),
     *("max_tools", "max_tool", "max_line", "max_body", "max_connections", "max_headers", "header_timeout"),
 )
 """Settings that cannot change while the proxy runs."""
@@ -94,7 +95,9 @@ class Runtime:
         self.executors = Executors(
             store, source, proxy_id=self.proxy_id, egress=egress, count=self.metrics.count_ended, checks=checks
         )
-        self.grafter = Grafter(store, settings, self.metrics, owners=self.executors)
+        self.budget = Budget(settings.cache_bytes)
+        self.metrics.cache_sizes = self.budget.sizes
+        self.grafter = Grafter(store, settings, self.metrics, owners=self.executors, budget=self.budget)
         self.loops = LoopServer()
         self.lives = LiveSessions()
         self._pins = pins
@@ -194,7 +197,8 @@ class Runtime:
             if getattr(settings, name) != getattr(self.settings, name):
                 raise ValueError(f"graft_{name} cannot be changed while the proxy runs: restart it")
         self.settings = settings
-        self.grafter = Grafter(self.store, settings, self.metrics, self.grafter.session_configs.shared, self.executors)
+        shared = self.grafter.session_configs.shared
+        self.grafter = Grafter(self.store, settings, self.metrics, shared, self.executors, self.budget)
         if self.control is not None:
             self.control.change(settings)
 

@@ -11,6 +11,7 @@ from addon.graft import ledger
 from addon.graft.prefixes import SMALLEST, Prefixes
 from addon.graft.true_turns import TrueTurns
 from store.base import Store
+from store.budget import Budget
 from tests.contents import model, response, user
 from tests.graft.ledgers import (
     ASKED,
@@ -34,7 +35,7 @@ from tests.graft.ledgers import (
 
 
 async def test_a_finding_by_one_answer_is_not_remembered_for_another(store: Store) -> None:
-    prefixes = Prefixes()
+    prefixes = Prefixes(Budget())
     long = user("x" * SMALLEST)
     for n in (1, 2):
         await kept(store, n, [long, SAID], true=SAID, delivery="passthrough")
@@ -48,12 +49,12 @@ async def test_a_finding_by_one_answer_is_not_remembered_for_another(store: Stor
     assert request.known_prefix is not None
 
 
-@pytest.mark.parametrize(("capacity", "is_kept"), [(100_000, True), (50_000, False)])
-async def test_true_turns_that_take_much_memory_are_looked_up_again(store: Store, capacity: int, is_kept: bool) -> None:
+@pytest.mark.parametrize(("limit", "is_kept"), [(200_000, True), (60_000, False)])
+async def test_true_turns_that_take_much_memory_are_looked_up_again(store: Store, limit: int, is_kept: bool) -> None:
     long = user("x" * SMALLEST)
     one = await kept(store, 1, [long, B])
     await store.answer("default", one.call_id, result={"r": "z" * 10_000})
-    prefixes = Prefixes(rewritten_capacity=capacity)
+    prefixes = Prefixes(budget := Budget(limit))
     found: list[TrueTurn] = []
     for text in ("a", "b", "c"):
         body = encode({"contents": [long, B, user(text)]})
@@ -63,7 +64,7 @@ async def test_true_turns_that_take_much_memory_are_looked_up_again(store: Store
     assert request.known_prefix is not None
     assert (found[0] is found[2]) is is_kept
     assert found[0].answers == found[2].answers
-    assert (prefixes.rewritten_size > 0) is is_kept
+    assert (budget.sizes()["rewritten"] > 0) is is_kept
 
 
 class Looks:
@@ -126,7 +127,7 @@ async def test_a_finding_from_several_turns_is_checked_again_with_each(
 async def test_a_turn_is_known_by_its_id_in_other_histories_too_until_a_write_concerns_it(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    known = TrueTurns(store, capacity=40_000)
+    known = TrueTurns(store, Budget(12 * 40_000))
     visible_turn, other = (model(PLACEHOLDER.text(["f"], turn_id(n))) for n in (1, 2))
     one = await kept(store, 1, [A, visible_turn])
     await kept(store, 1, [A, visible_turn], session="other")

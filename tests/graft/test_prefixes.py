@@ -6,6 +6,7 @@ from addon.core.history.request import Request, parse
 from addon.core.history.rewriting import RewriteRules, rewrite
 from addon.core.tools.tool_plan import ToolPlan
 from addon.graft.prefixes import SMALLEST, Prefixes
+from store.budget import Budget
 from tests.contents import call, model, response, user
 
 
@@ -29,7 +30,7 @@ REST = [model("Done."), user("Thanks.")]
 
 
 def test_a_chat_that_grows_is_read_on_from_where_it_was() -> None:
-    prefixes = Prefixes()
+    prefixes = Prefixes(Budget())
     first = asked(prefixes, body(LONG, "a"))
     assert first.known_prefix is None
     second = asked(prefixes, body(LONG, "a", "?", "b"))
@@ -41,7 +42,7 @@ def test_a_chat_that_grows_is_read_on_from_where_it_was() -> None:
 
 
 def test_the_longest_beginning_is_found() -> None:
-    prefixes = Prefixes()
+    prefixes = Prefixes(Budget())
     asked(prefixes, body(LONG, "a"))
     asked(prefixes, body(LONG, "a", "?", "b"))
     asked(prefixes, body(LONG, "c"))
@@ -51,7 +52,7 @@ def test_the_longest_beginning_is_found() -> None:
 
 
 def test_side_questions_do_not_displace_the_chat() -> None:
-    prefixes = Prefixes()
+    prefixes = Prefixes(Budget())
     first = asked(prefixes, body(LONG, "a"))
     for n in range(100):
         aside = asked(prefixes, body(LONG, "a", tail=f"aside {n}"))
@@ -59,7 +60,7 @@ def test_side_questions_do_not_displace_the_chat() -> None:
 
 
 def test_another_session_or_path_shares_nothing() -> None:
-    prefixes = Prefixes()
+    prefixes = Prefixes(Budget())
     data = body(LONG, "a")
     asked(prefixes, data)
     assert prefixes.find("s", (), data) is not None
@@ -68,7 +69,7 @@ def test_another_session_or_path_shares_nothing() -> None:
 
 
 def test_a_body_that_differs_anywhere_in_the_beginning_is_another() -> None:
-    prefixes = Prefixes()
+    prefixes = Prefixes(Budget())
     data = body(LONG, "a")
     known = asked(prefixes, data).prefix()
     assert known is not None
@@ -78,21 +79,21 @@ def test_a_body_that_differs_anywhere_in_the_beginning_is_another() -> None:
 
 
 def test_short_ones_and_those_too_large_are_not_kept() -> None:
-    prefixes = Prefixes(capacity=40_000)
+    prefixes = Prefixes(budget := Budget(120_000))
     for texts in (("short", "a"), ("y" * 2000, "a") * 20):
         asked(prefixes, body(*texts))
         assert prefixes.find("s", (), body(*texts)) is None
-    assert prefixes.size == 0
+    assert budget.sizes()["prefixes"] == 0
 
 
 def test_the_least_recently_used_go_first_and_the_size_stays_within_its_bound() -> None:
-    prefixes = Prefixes(capacity=10_000)
+    prefixes = Prefixes(budget := Budget(40_000))
     chats = [body(f"{n}" + "y" * 8000, "a") for n in range(20)]
     asked(prefixes, chats[0])
     for chat in chats[1:]:
         asked(prefixes, chat)
         assert asked(prefixes, chats[0]).known_prefix is not None
-        assert 0 < prefixes.size <= 10_000
+        assert 0 < budget.sizes()["prefixes"] <= 10_000
     kept = [chat for chat in chats if prefixes.find("s", (), chat) is not None]
     assert 1 < len(kept) < len(chats)
     assert kept[0] is chats[0]
@@ -100,7 +101,7 @@ def test_the_least_recently_used_go_first_and_the_size_stays_within_its_bound() 
 
 
 def test_the_least_recently_used_of_many_equal_beginnings_are_dropped() -> None:
-    prefixes = Prefixes()
+    prefixes = Prefixes(Budget())
     first = body(LONG, "a")
     asked(prefixes, first)
     for n in range(200):
@@ -111,7 +112,7 @@ def test_the_least_recently_used_of_many_equal_beginnings_are_dropped() -> None:
 
 
 def test_a_very_long_chat_is_found_turn_after_turn() -> None:
-    prefixes = Prefixes()
+    prefixes = Prefixes(budget := Budget())
     texts = [LONG, "a"]
     asked(prefixes, body(*texts))
     for n in range(150):
@@ -119,28 +120,28 @@ def test_a_very_long_chat_is_found_turn_after_turn() -> None:
         request = asked(prefixes, body(*texts))
         assert request.known_prefix is not None
         assert len(request.history.turns) == len(texts) + 1
-    assert prefixes.size < 1000 * len(texts)
+    assert budget.sizes()["prefixes"] < 1000 * len(texts)
 
 
 def test_little_is_kept_of_an_image() -> None:
-    prefixes = Prefixes(capacity=100_000)
+    prefixes = Prefixes(budget := Budget(400_000))
     data = body("y" * 1_000_000, "a")
     asked(prefixes, data)
     assert asked(prefixes, data).known_prefix is not None
-    assert prefixes.size < 10_000
+    assert budget.sizes()["prefixes"] < 10_000
 
 
 def test_texts_that_may_hold_a_placeholder_are_kept_and_count() -> None:
-    prefixes = Prefixes()
+    prefixes = Prefixes(budget := Budget())
     request = parse(body("y turn_" * 10_000, "z" * 20_000, "?", "turn_" + "z" * 30_000))
     request.history.identify(request.body)
     prefixes.keep("s", (), request)
-    assert 30_000 < prefixes.size < 40_000  # the user's are not needed again
+    assert 30_000 < budget.sizes()["prefixes"] < 40_000  # the user's are not needed again
     assert [len(turn.text) for turn in request.history.turns] == [0, 0, 0, 30_005, 0]
     assert request.history.turns[1].full_text(request.body) == "z" * 20_000
     grown = asked(prefixes, body("y turn_" * 10_000, "z" * 20_000, "?", "turn_" + "z" * 30_000, "?", "b"))
     assert grown.known_prefix is not None
-    assert 30_000 < prefixes.size < 40_000
+    assert 30_000 < budget.sizes()["prefixes"] < 40_000
 
 
 def flattened(prefixes: Prefixes, data: bytes) -> int:
@@ -153,13 +154,13 @@ def flattened(prefixes: Prefixes, data: bytes) -> int:
 
 
 def test_what_was_rewritten_has_a_bound_of_its_own() -> None:
-    prefixes = Prefixes(rewritten_capacity=10_000)
+    prefixes = Prefixes(budget := Budget(1_000_000))
     chats = [
-        encode({"contents": [user(LONG, str(n)), model(call("f")), user(response("f", {"r": "z" * 2000})), *REST]})
+        encode({"contents": [user(LONG, str(n)), model(call("f")), user(response("f", {"r": "z" * 60_000})), *REST]})
         for n in range(20)
     ]
     for chat in chats:
         assert flattened(prefixes, chat) == 0
-        assert 2000 < prefixes.rewritten_size <= 10_000
+        assert 60_000 < budget.sizes()["rewritten"] <= 500_000
     assert [prefixes.find("s", (), chat) is not None for chat in chats] == [True] * 20
     assert flattened(prefixes, chats[-1]) == 3

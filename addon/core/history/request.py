@@ -47,7 +47,7 @@ class Prefix(NamedTuple):
     @property
     def size(self) -> int:
         """The approximate memory use in bytes. Most of it is the turns."""
-        return 1024 + 512 * len(self.history.turns) + self.history.text_size
+        return 2048 + 400 * len(self.history.turns) + self.history.text_size
 
 
 class Request(NamedTuple):
@@ -79,7 +79,7 @@ class Request(NamedTuple):
             return None
         if turns[-1].side == "user" and len(turns) > 1:
             turns = turns[:-1]
-        end = turns[-1].spans[-1][1]
+        end = turns[-1].end
         known = self.known_prefix
         if known is not None and end <= known.end:
             return known

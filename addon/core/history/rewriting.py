@@ -26,6 +26,9 @@ _MAY_CHANGE = CALLS | RESPONSES | SERVER_TOOLS
 _PIECE = 160
 """The approximate memory use of a piece in bytes, besides its own bytes."""
 
+_LARGE = 4096
+"""The size of a piece that is worth no copy, in bytes."""
+
 NO_RESULT: Document = {"error": "no result"}
 DUMMY_SIGNATURE = "skip_thought_signature_validator"
 """Google's documented value for calls without a signature. The last resort: it can make answers worse."""
@@ -88,10 +91,11 @@ def rewrite(
 
 
 def _joined(pieces: Sequence[Piece]) -> Iterator[Piece]:
-    """The same with fewer pieces: new Contents that follow each other are one."""
+    """The same with fewer pieces: new Contents that follow each other are one, except for large ones, which would be
+    copied for that."""
     run: list[bytes] = []
     for piece in pieces:
-        if isinstance(piece, bytes):
+        if isinstance(piece, bytes) and len(piece) < _LARGE:
             run.append(piece)
             continue
         if run:
@@ -125,6 +129,7 @@ class _Writer:
         self.depends_on_place = False
         self.depends_on = 0  # the last turn that a turn before it was written by, besides the turn right behind it
         self.kept_step = False
+        self.shared_size = 0  # of large pieces that true turns remember as well
         self.expanded: set[str] = set()
         self.last = last_step(history, hits, rules.placeholder)
 
@@ -149,6 +154,7 @@ class _Writer:
         count, size = (len(known.pieces), known.size) if known else (0, 0)
         pieces = [*self.out[:count], *_joined(self.out[count:])]  # the last known one may have become longer
         size += sum(_PIECE + (len(piece) if isinstance(piece, bytes) else 0) for piece in pieces[count:])
+        size -= self.shared_size
         expanded = frozenset(self.expanded)
         return Beginning(end, self.rules, hits, pieces, self.untouched, self.changed, expanded, size)
 
@@ -182,7 +188,7 @@ class _Writer:
         """Write the turns from `first` up to `end` unchanged."""
         if first == end:
             return
-        start, stop = self.turns[first].spans[0][0], self.turns[end - 1].spans[-1][1]
+        start, stop = self.turns[first].start, self.turns[end - 1].end
         if self.untouched == first and self.out and isinstance(last := self.out[-1], tuple):
             self.out[-1] = (last[0], stop)
         else:
@@ -205,7 +211,7 @@ class _Writer:
         self.changed = True
         simple = turn.text == only.visible_text or not self.rules.placeholder.find(turn.text) if only else False
         if only is not None and simple and not (turn.holds & CALLS and calls_in(turn.contents(self.body))):
-            self.out += self._true_pieces(only)
+            self._add_true(only)
         else:
             self._joined_turn(turn, {true.turn_id: true for true in found}, fresh)
 
@@ -268,13 +274,20 @@ class _Writer:
             if text:
                 self._write([{"role": "model", "parts": [{"text": text}]}])
             if true is not None and fresh.pop(true.turn_id, None) is not None:
-                self.out += self._true_pieces(true)
+                self._add_true(true)
         contents = turn.contents(self.body)
         parts = [part for content in contents for part in parts_of(content)]
         if calls := [part for part in parts if isinstance(get(part, "functionCall"), dict)]:
             self.kept_step = not self.rules.strip or self._is_whole_step(contents)
             step: Document = {"role": "model", "parts": calls}
             self._write([step if self.kept_step else as_text(step)])
+
+    def _add_true(self, true: TrueTurn) -> None:
+        """Write a true turn whose calls the client does not answer."""
+        pieces = self._true_pieces(true)
+        self.out += pieces
+        if true.written is not None:
+            self.shared_size += sum([len(piece) for piece in pieces if len(piece) >= _LARGE])
 
     def _true_pieces(self, true: TrueTurn) -> list[Piece]:
         """The pieces of a true turn whose calls the client does not answer, responses included."""
@@ -359,7 +372,7 @@ class _Writer:
         if self.index + 1 < len(self.turns):
             self.awaited = (true, asked)
         else:
-            self._answered_turn(HistoryTurn("user", (), 0), true, asked)
+            self._answered_turn(HistoryTurn("user", 0, 0, 0, ()), true, asked)
 
     def _answered_turn(self, turn: HistoryTurn, true: TrueTurn, asked: Sequence[Document | None]) -> None:
         """Write the user turn after a shared step: the responses of both sides in call order, then its other parts."""

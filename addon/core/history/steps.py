@@ -1,9 +1,10 @@
 """The ledger's view of a turn: its steps, the owner of each call, and the answers so far."""
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from addon.core.framing.documents import Document, encode, get, parts_of
+from addon.core.framing.documents import Document, get, parts_of
 from addon.core.history.calls import calls_in, responses_in
 from addon.core.history.placeholder import Placeholder
 from addon.core.history.request import Piece
@@ -55,7 +56,7 @@ class TrueTurn:
     `written`, which caches the bytes that the turn was last written as.
     """
 
-    __slots__ = ("_size", "answers", "chain", "passthrough", "steps", "turn_id", "visible_text", "written")
+    __slots__ = ("_decoded_size", "answers", "chain", "passthrough", "steps", "turn_id", "visible_text", "written")
 
     def __init__(
         self,
@@ -74,7 +75,7 @@ class TrueTurn:
         self.passthrough = passthrough
         self.chain = chain
         self.written: tuple[object, list[Piece]] | None = None
-        self._size = 0
+        self._decoded_size = 0
 
     def without_chain(self) -> "TrueTurn":
         """The same, if what stood before the turn is not certain."""
@@ -88,11 +89,12 @@ class TrueTurn:
 
     @property
     def size(self) -> int:
-        """The approximate memory use in bytes: decoded, which takes about twice the space of the JSON, and written."""
-        if not self._size:
-            made: Sequence[Any] = self.written[1] if self.written else [encode([self.steps, self.answers])]
-            self._size = 1024 + 3 * sum(len(piece) for piece in made)
-        return self._size
+        """The approximate memory use in bytes, decoded and written. What is not written yet may become as large as it
+        is decoded."""
+        if not self._decoded_size:
+            self._decoded_size = memory_of(self.steps, list(self.answers.values()))
+        written = self._decoded_size if self.written is None else sum(len(piece) for piece in self.written[1])
+        return 1024 + self._decoded_size + written
 
     @property
     def is_shared(self) -> bool:
@@ -105,6 +107,19 @@ class TrueTurn:
     def pending(self) -> list[str]:
         """The ids of the calls that have no answer yet, in order."""
         return [call_id for call_id, answer in self.answers.items() if answer is None]
+
+
+def memory_of(*documents: Any) -> int:
+    """The memory use of decoded JSON in bytes, approximately: keys are mostly shared."""
+    size, left = 0, list(documents)
+    while left:
+        value = left.pop()
+        size += sys.getsizeof(value)
+        if isinstance(value, dict):
+            left += value.values()
+        elif isinstance(value, (list, tuple)):
+            left += value
+    return size
 
 
 def given_answers(

@@ -55,18 +55,21 @@ def _bits_of(parts: Sequence[Part]) -> int:
 
 
 class HistoryTurn(msgspec.Struct, eq=False, gc=False):
-    """A run of consecutive Contents of one side.
+    """A run of consecutive Contents of one side, small because there are many.
 
-    `spans` are (start, end) in the body. Until `identify`, there are its `texts` if it has no other parts, or its raw
-    `parts` if it is one Content. `text` (of model turns, see `forget_text`), `may_hold_id` (whether a placeholder's id
-    may be in it), `digest` and `chain` are set by `identify`. `key` and `memo` belong to the ledger: the key of the
-    turn's own words, and the result of its look-up. `gc=False`: there are many turns, and none is part of a reference
-    cycle.
+    `start` and `end`: its place in the body; `spans`: those of its Contents. Until `identify`, there are its `texts` if
+    it has no other parts, or its raw `parts` if it is one Content. `text` (of model turns, see `forget_text`),
+    `may_hold_id` (whether a placeholder's id may be in it), `digest` and `chain` are set by `identify`. `key` and
+    `memo` belong to the ledger: the key of the turn's own words, and the result of its look-up. `gc=False`: no
+    turn is part of a reference cycle.
     """
 
     side: Side
-    spans: tuple[Span, ...]
+    start: int
+    end: int
     holds: int
+    several: tuple[Span, ...] | None = None
+    """The spans of its Contents if it is not one Content."""
     text: str = ""
     digest: bytes = b""
     chain: bytes = b""
@@ -77,6 +80,10 @@ class HistoryTurn(msgspec.Struct, eq=False, gc=False):
     may_hold_id: bool = False
     _is_text_known: bool = False
     _word_count: int = -1
+
+    @property
+    def spans(self) -> tuple[Span, ...]:
+        return ((self.start, self.end),) if self.several is None else self.several
 
     def identify(self, body: bytes, before: bytes) -> None:
         """Set text, digest and chain. `before`: the chain of the turn before it, b"" for none."""
@@ -155,11 +162,12 @@ class History:
         turns = list(known.turns) if known else []
         holds = known.holds if known else 0
         run = turns[-1:]  # the pieces of the last turn; a known one may continue, and stays unchanged itself
-        for content, span in zip(contents, spans, strict=True):
+        for content, (start, end) in zip(contents, spans, strict=True):
             if isinstance(content, TextContent):
-                piece = HistoryTurn("model" if content.role == "model" else "user", (span,), 0, texts=content.parts)
+                side: Side = "model" if content.role == "model" else "user"
+                piece = HistoryTurn(side, start, end, 0, texts=content.parts)
             else:
-                piece = _other_piece(content, span)
+                piece = _other_piece(content, start, end)
                 holds |= piece.holds
             if run and run[0].side == piece.side:
                 run.append(piece)
@@ -181,7 +189,7 @@ class History:
         found: dict[int, T] = {}
         place = 0
         for index, turn in enumerate(self.turns if given else ()):
-            if turn.side == "model" and len(turn.spans) == 1 and place in given:
+            if turn.side == "model" and turn.several is None and place in given:
                 found[index] = given[place]
             place += len(turn.spans)
         return found
@@ -203,20 +211,21 @@ class History:
         self.identified = len(self.turns)
 
 
-def _other_piece(content: Content, span: Span) -> HistoryTurn:
+def _other_piece(content: Content, start: int, end: int) -> HistoryTurn:
     """A Content with other parts than texts, as a turn of its own."""
     parts = content.each()
     holds = _bits_of(parts)
     # Antigravity sends functionResponses under the role `model`.
     is_model = content.role == "model" and not holds & RESPONSES
-    return HistoryTurn("model" if is_model else "user", (span,), holds, parts=parts)
+    return HistoryTurn("model" if is_model else "user", start, end, holds, parts=parts)
 
 
 def _joined(run: Sequence[HistoryTurn]) -> HistoryTurn:
     """The turn of which these are the pieces."""
     texts = None if any(one.texts is None for one in run) else [text for one in run for text in one.texts or ()]
     spans = tuple([span for one in run for span in one.spans])
-    return HistoryTurn(run[0].side, spans, functools.reduce(operator.or_, [one.holds for one in run]), texts=texts)
+    holds = functools.reduce(operator.or_, [one.holds for one in run])
+    return HistoryTurn(run[0].side, run[0].start, run[-1].end, holds, spans, texts=texts)
 
 
 def _hash_run(body: bytes, spans: Sequence[Span], parts: list[Part] | None = None) -> tuple[str, bytes]:
