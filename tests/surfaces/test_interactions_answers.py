@@ -250,6 +250,22 @@ def test_a_placeholder_is_a_step_of_its_own_before_the_end() -> None:
     assert ended["interaction"]["status"] == "completed"
 
 
+@pytest.mark.parametrize("beginning", [[], [event("interaction.created", interaction={"status": "in_progress"})]])
+def test_an_interaction_that_only_its_end_names_is_known_by_that_name(beginning: list[SseEvent]) -> None:
+    speaks = wire(stream=True, previous_interaction_id="v1_before")
+    through(speaks, [*beginning, *text(0, "so"), *call(1, CALL)], "f")
+    last = decode(completed("v1_a", status="requires_action").data or b"")
+    assert own.mark_part("v1_a") in parts_of(speaks.unwrap(last))
+    *_, ended = events_of(speaks.event(PLACED, last))
+    assert ended["interaction"]["id"] == "v1_a"
+
+
+def test_the_name_of_an_interaction_is_taken_once() -> None:
+    speaks = wire(stream=True)
+    marks = [part for one in (created(), completed()) for part in parts_of(speaks.unwrap(decode(one.data or b"")))]
+    assert marks == [own.mark_part("v1_a")]
+
+
 def test_a_long_wait_is_bridged_by_an_event_without_content() -> None:
     speaks = wire(stream=True)
     through(speaks, [created()])

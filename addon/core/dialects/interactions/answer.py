@@ -59,7 +59,8 @@ class InteractionAnswer:
             case {"event_type": "interaction.created", "interaction": dict(interaction)}:
                 parts = self._mark(interaction)
             case {"event_type": "interaction.completed", "interaction": dict(interaction)}:
-                return _response(parts, interaction)
+                named = [] if interaction.get("id") == self.last else self._mark(interaction)
+                return _response([*named, *parts], interaction)
         return _response(parts) if parts else None
 
     def unfinished_response(self) -> Document | None:

@@ -67,7 +67,8 @@ class InteractionStream:
                 self._open[index] = own.with_delta(self._open[index], delta)
             case {"event_type": "step.stop", "index": int(index)} if index in self._open:
                 return self._completed([index])
-            case {"event_type": "interaction.completed", "interaction": dict()}:
+            case {"event_type": "interaction.completed", "interaction": dict(interaction)}:
+                self.created = self.created or interaction
                 return self._completed(list(self._open))
         return []
 
