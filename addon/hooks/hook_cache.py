@@ -22,6 +22,7 @@ from mitmproxy import ctx, exceptions, flow, hooks
 from mitmproxy.addonmanager import AddonManager, safecall, traverse
 
 from addon.hooks.heap import keep_freed_memory
+from addon.hooks.layer_shortcuts import LAYER_SHORTCUTS
 from addon.hooks.lifecycle import Lifecycle
 from addon.hooks.shortcuts import SHORTCUTS, Shortcut, take_all
 from addon.hooks.source_hash import source_hash
@@ -40,7 +41,7 @@ _KNOWN = (
 )
 WRITTEN_FOR = "bada7e535a579aba"
 
-ALL_SHORTCUTS = (*SHORTCUTS, *STREAM_SHORTCUTS)
+ALL_SHORTCUTS = (*SHORTCUTS, *STREAM_SHORTCUTS, *LAYER_SHORTCUTS)
 
 _OWN = __name__.rpartition(".")[0]
 _ENTRY = Path(__file__).resolve().parent.parent / "entry.py"

@@ -8,7 +8,6 @@ from typing import Any
 
 from mitmproxy.proxy.commands import Command, SendData
 from mitmproxy.proxy.events import DataReceived, Event
-from mitmproxy.proxy.layer import Layer, NextLayer
 from mitmproxy.proxy.layers.http import HttpLayer, HttpStream
 from mitmproxy.proxy.layers.http._base import ReceiveHttp
 from mitmproxy.proxy.layers.http._events import ResponseData
@@ -75,43 +74,9 @@ def _way(client: Http1Client, stream_id: int) -> tuple[HttpStream, Http1Server] 
     return stream, server
 
 
-def finds_connection(handle_any: Method) -> Method:
-    """Hands what a connection has received to its layer, without asking first what else it may be."""
-
-    def handle(self: HttpLayer, event: Event) -> Commands:
-        if type(event) is DataReceived and (found := self.connections.get(event.connection)) is not None:
-            return self.event_to_child(found, event)
-        return handle_any(self, event)  # type: ignore[no-any-return]
-
-    return handle
-
-
-def skips_decided(handle_any: Method) -> Method:
-    """Leaves out a layer that has decided who comes next."""
-
-    def handle(self: NextLayer, event: Event) -> Commands:
-        return handle_any(self, event) if self._handle is None else self._handle(event)
-
-    return handle
-
-
-def skips_modes(handle_any: Method) -> Method:
-    """Leaves out the layer of a proxy's mode once it only hands on. What the layer below yields never blocks this
-    one."""
-
-    def handle(self: Layer, event: Event) -> Commands:
-        below: Any = vars(self).get("_handle_event")
-        if self._paused is None and self.debug is None and type(getattr(below, "__self__", None)) is NextLayer:
-            return below(event)  # type: ignore[no-any-return]
-        return handle_any(self, event)  # type: ignore[no-any-return]
-
-    return handle
-
-
 _HTTP = "mitmproxy.proxy.layers.http:"
 _HTTP1 = "mitmproxy.proxy.layers.http._http1:"
 _LAYER = "mitmproxy.proxy.layer:"
-_MODES = "mitmproxy.proxy.layers.modes:"
 
 STREAM_SHORTCUTS = (
     Shortcut(
@@ -121,23 +86,6 @@ STREAM_SHORTCUTS = (
         *(_HTTP1 + name for name in ("Http1Connection.read_body", "Http1Server.send")),
         *(_HTTP + name for name in ("HttpLayer.event_to_child", "HttpStream._handle_event")),
         _HTTP + "HttpStream.state_stream_response_body",
-        _LAYER + "Layer.handle_event",
-    ),
-    Shortcut(
-        finds_connection, "712a6f9ed99a6536", _HTTP + "HttpLayer._handle_event", _HTTP + "HttpLayer.event_to_child"
-    ),
-    Shortcut(skips_decided, "97ad4f9082151f56", _LAYER + "NextLayer.handle_event", _LAYER + "NextLayer._ask"),
-    Shortcut(
-        skips_modes,
-        "9195661dcff02102",
-        _MODES + "ReverseProxy.handle_event",
-        *(_MODES + name for name in ("ReverseProxy._handle_event", "DestinationKnown.finish_start")),
-        _LAYER + "Layer.handle_event",
-    ),
-    Shortcut(
-        skips_modes,
-        "b986661f0cee607e",
-        *(_MODES + name for name in ("HttpProxy.handle_event", "HttpProxy._handle_event")),
         _LAYER + "Layer.handle_event",
     ),
 )

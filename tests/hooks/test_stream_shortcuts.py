@@ -1,7 +1,7 @@
-"""A streamed answer passes with the shortcuts as it does without them."""
+"""Requests and streamed answers pass through the layers with the shortcuts as they do without them."""
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any
@@ -18,6 +18,7 @@ from mitmproxy.proxy.layers.http import HTTPMode, HttpStream
 from mitmproxy.proxy.layers.http._events import ResponseData
 from mitmproxy.proxy.layers.http._hooks import HttpResponseHeadersHook
 from mitmproxy.proxy.mode_specs import ProxyMode
+from mitmproxy.proxy.tunnel import TunnelLayer
 from mitmproxy.test import taddons
 
 from addon.hooks.hook_cache import ALL_SHORTCUTS
@@ -43,10 +44,30 @@ def shortened() -> Iterator[None]:
             shortcut.release()
 
 
-class Wire:
-    """The layers of a reverse proxy's connection. `log`: what they do, event by event."""
+class Tunnel(TunnelLayer):
+    """A tunnel for the client, open once it has greeted."""
 
-    def __init__(self, options: Options, mode: str, stream: Callable[[HTTPFlow], None]) -> None:
+    def __init__(self, context: Context) -> None:
+        super().__init__(context, context.client, context.client)
+
+    def receive_handshake_data(self, data: bytes) -> Generator[commands.Command, Any, tuple[bool, str | None]]:
+        yield from ()
+        return data == b"hello", "no greeting" if data == b"no" else None
+
+    def receive_data(self, data: bytes) -> Generator[commands.Command, Any]:
+        yield commands.Log("received")
+        yield from super().receive_data(data.swapcase())
+
+    def send_data(self, data: bytes) -> Generator[commands.Command, Any]:
+        yield from super().send_data(data.swapcase())
+
+
+class Wire:
+    """The layers of a proxy's connection. `log`: what they do, event by event."""
+
+    def __init__(
+        self, options: Options, mode: str, stream: Callable[[HTTPFlow], None], *, has_tunnel: bool = False
+    ) -> None:
         client = Client(peername=("127.0.0.1", 1), sockname=("127.0.0.1", 2), state=ConnectionState.OPEN)
         client.proxy_mode = ProxyMode.parse(mode)
         self.context = Context(client, options)
@@ -60,6 +81,7 @@ class Wire:
         self._layers: deque[Callable[[Context], Any]] = deque(
             [
                 layers.modes.ReverseProxy if mode.startswith("reverse") else layers.modes.HttpProxy,
+                *([Tunnel] if has_tunnel else []),
                 partial(
                     layers.HttpLayer, mode=HTTPMode.transparent if mode.startswith("reverse") else HTTPMode.regular
                 ),
@@ -177,6 +199,30 @@ async def test_an_answer_passes_as_it_did(stream: str, pieces: Sequence[bytes]) 
             expected = passed(stream, pieces, mode, **given)
             with shortened():
                 assert passed(stream, pieces, mode, **given) == expected
+
+
+def tunnelled(greeting: Sequence[bytes]) -> list[object]:
+    """What the layers do with a request and its answer through a tunnel for which the client sends this greeting."""
+    with taddons.context(Proxyserver()) as context:
+        wire = Wire(context.options, "reverse:http://up.test", STREAMS["bytes"], has_tunnel=True)
+        wire.has(events.Start())
+        for piece in greeting:
+            wire.has(events.DataReceived(wire.context.client, piece))
+        if wire.context.client.connected:
+            wire.has(events.DataReceived(wire.context.client, REQUEST.swapcase()))
+            for piece in PIECES["a chunk each"]:
+                wire.got(piece)
+            wire.has(events.ConnectionClosed(wire.server))
+        wire.has(events.ConnectionClosed(wire.context.client))
+        return [*wire.log]
+
+
+@pytest.mark.parametrize("greeting", [["hello"], ["hel", "hello"], ["no"]])
+async def test_a_tunnel_is_what_it_was(greeting: list[str]) -> None:
+    given = [piece.encode() for piece in greeting]
+    expected = tunnelled(given)
+    with shortened():
+        assert tunnelled(given) == expected
 
 
 @pytest.mark.parametrize("short", [False, True])
