@@ -10,10 +10,10 @@ import json
 import logging
 import os
 import secrets
+import weakref
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from store.disk import DiskThread
 logger = logging.getLogger("toolgraft")
 
 FILE = "audit.jsonl"
-_FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
+_FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
 _encode = json.JSONEncoder().encode  # in ASCII: no name can forge a line
 
 
@@ -35,8 +35,10 @@ class Audit:
 
     def __init__(self, state: Path, *, durable: bool) -> None:
         self._state = state
+        self._path = str(state / FILE)
         self._durable = durable
-        self._writer = DiskThread("toolgraft-audit", partial(_append, state, durable=True))
+        self._file: _LogFile | None = None
+        self._disk = DiskThread("toolgraft-audit", _flush)
 
     @asynccontextmanager
     async def action(self, caller: Access, name: str, **details: Any) -> AsyncGenerator[None]:
@@ -44,52 +46,75 @@ class Audit:
         entry_id = secrets.token_hex(6)
         begun = False
         try:
-            if error := await self._write(_line(entry_id, caller, name, details)):
-                logger.error("%s: cannot be written: %s", self._state / FILE, error.strerror or error)
-                raise Problem(503, "the audit log cannot be written, so the action was not done; nothing was changed")
+            try:
+                file = self._append(_line(entry_id, caller, name, details))
+                if self._durable:
+                    await self._disk.add(file)
+            except OSError as error:
+                logger.error("%s: cannot be written: %s", self._path, error.strerror or error)
+                raise Problem(
+                    503, "the audit log cannot be written, so the action was not done; nothing was changed"
+                ) from None
             begun = True
             yield
         except BaseException as error:
             if begun or isinstance(error, asyncio.CancelledError):
                 with suppress(OSError):  # the first line is already in the log
-                    _append(self._state, [_line(entry_id, caller, name, {"refused": type(error).__name__})])
+                    self._append(_line(entry_id, caller, name, {"refused": type(error).__name__}))
             raise
 
-    async def _write(self, line: bytes) -> OSError | None:
-        """Append a line. Returns the error, if any."""
+    def _append(self, line: bytes) -> "_LogFile":
+        file = self._file
+        if file is None or not file.is_at(self._path):
+            file = self._file = self._open()
+        file.write(line)
+        return file
+
+    def _open(self) -> "_LogFile":
         try:
-            if self._durable:
-                await self._writer.add(line)
-            else:
-                _append(self._state, [line])
-        except OSError as error:
-            return error
-        return None
+            return _LogFile(self._path)
+        except FileNotFoundError:
+            make_folder(self._state)
+            return _LogFile(self._path)
 
 
-def _append(state: Path, lines: Sequence[bytes], durable: bool = False) -> None:
-    descriptor = _open(state)
-    try:
-        is_new = os.fstat(descriptor).st_size == 0
-        text = b"".join(lines)
-        if os.write(descriptor, text) < len(text):
+class _LogFile:
+    """The open file. Closed when nobody has the object any more: a flush may still need it after the log was moved."""
+
+    def __init__(self, path: str) -> None:
+        self._descriptor = os.open(path, _FLAGS, 0o600)
+        weakref.finalize(self, os.close, self._descriptor)
+        status = os.fstat(self._descriptor)
+        self._identity = _identity(status)
+        self._folder = None if status.st_size else Path(path).parent
+        """The folder of a new file, until the file's name is on disk."""
+
+    def write(self, line: bytes) -> None:
+        if os.write(self._descriptor, line) < len(line):
             raise OSError("the disk is full")
-        if durable:
-            disk.flush(descriptor)
-            if is_new:
-                flush_names(state)
-    finally:
-        os.close(descriptor)
+
+    def is_at(self, path: str) -> bool:
+        """Whether the path is still that of this file. Somebody may have moved it away, deleted or replaced it, or
+        forbidden to write it."""
+        try:
+            return _identity(os.lstat(path)) == self._identity
+        except FileNotFoundError:
+            return False
+
+    def write_to_disk(self) -> None:
+        disk.flush(self._descriptor)
+        if self._folder is not None:
+            flush_names(self._folder)
+            self._folder = None
 
 
-def _open(state: Path) -> int:
-    """Opened for each write, because somebody may have moved the file away."""
-    path = state / FILE
-    try:
-        return os.open(path, _FLAGS, 0o600)
-    except FileNotFoundError:
-        make_folder(state)
-        return os.open(path, _FLAGS, 0o600)
+def _identity(status: os.stat_result) -> tuple[int, ...]:
+    return status.st_dev, status.st_ino, status.st_mode, status.st_uid
+
+
+def _flush(files: Sequence[_LogFile]) -> None:
+    for file in dict.fromkeys(files):
+        file.write_to_disk()
 
 
 def _line(entry_id: str, access: Access, action: str, details: dict[str, Any]) -> bytes:
