@@ -339,6 +339,30 @@ async def proxy() -> AsyncIterator[Proxy]:
     await proxy.close()
 
 
+async def lookup(**args: Any) -> str:
+    return "found"
+
+
+@pytest.fixture
+async def ready(proxy: Proxy) -> Proxy:
+    """The model can call `lookup`."""
+    proxy.tools.add("lookup", lookup)
+    await proxy.open()
+    return proxy
+
+
+@pytest.fixture
+async def sender(proxy: Proxy) -> Proxy:
+    """The model can call `send`, which counts."""
+
+    async def send() -> str:
+        return f"sent {proxy.tools.begun.count('send')}"
+
+    proxy.tools.add("send", send)
+    await proxy.open()
+    return proxy
+
+
 @pytest.fixture
 async def gemini(proxy: Proxy) -> AsyncIterator[StrictGemini]:
     async with StrictGemini() as gemini:

@@ -21,16 +21,6 @@ ANOTHER = {"generationConfig": {"temperature": 0.5}}
 """Of another chat with the same words: its request has not the same bytes."""
 
 
-@pytest.fixture
-async def sender(proxy: Proxy) -> Proxy:
-    async def send() -> str:
-        return f"sent {proxy.tools.begun.count('send')}"
-
-    proxy.tools.add("send", send)
-    await proxy.open()
-    return proxy
-
-
 def wrapped(surface: str, *items: Item) -> list[Any]:
     return [{"response": one} if surface == "codeassist" and isinstance(one, dict) else one for one in items]
 

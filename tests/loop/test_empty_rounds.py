@@ -1,7 +1,6 @@
 """Streams of every surface whose later round is empty, or ends within a call."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import httpx2
 import pytest
@@ -147,16 +146,6 @@ SURFACES = {
     ),
 }
 CASES = [(name, nothing) for name, surface in SURFACES.items() for nothing in surface.nothing]
-
-
-@pytest.fixture
-async def ready(proxy: Proxy) -> Proxy:
-    async def lookup(**args: Any) -> Any:
-        return "found"
-
-    proxy.tools.add("lookup", lookup)
-    await proxy.open()
-    return proxy
 
 
 @pytest.mark.parametrize(("name", "nothing"), CASES)

@@ -16,18 +16,6 @@ from store.models import Status
 from tests.contents import model, user
 from tests.loop.conftest import Played, Proxy, Scripted, call, google_error, says, until
 
-
-async def lookup() -> str:
-    return "found"
-
-
-@pytest.fixture
-async def ready(proxy: Proxy) -> Proxy:
-    proxy.tools.add("lookup", lookup)
-    await proxy.open()
-    return proxy
-
-
 USED = {"promptTokenCount": 3, "candidatesTokenCount": 2, "totalTokenCount": 5}
 THEN = {"promptTokenCount": 6, "candidatesTokenCount": 1, "totalTokenCount": 7}
 ANSWER = [says("done", finish="STOP", responseId="r2", usageMetadata=THEN)]
