@@ -199,7 +199,8 @@ OPTIONS: tuple[Option, ...] = (
         "graft_store",
         str,
         "",
-        "Where calls and turns are stored: sqlite:///PATH or memory://. Empty: toolgraft.db in the state folder.",
+        "Where calls and turns are stored: sqlite:///PATH, memory:// or redis://HOST. "
+        "Empty: toolgraft.db in the state folder.",
     ),
     Option(
         "graft_durability",

@@ -1,6 +1,7 @@
 """Drives the answer machine over an answer that mitmproxy has, streamed or whole.
 
-A stream's callable cannot wait, so its store must never suspend. Only `Capture.whole` raises.
+A stream's callable cannot wait, so its store must never suspend: with other stores, loops answer
+(`Looping.needs_loop`). Only `Capture.whole` raises.
 """
 
 from collections.abc import Iterable
@@ -141,6 +142,8 @@ class Capture:
 
     def _resume(self) -> None:
         """Take over the calls of a broken-off answer to the same request, instead of beginning them again."""
+        if self.grafter.store.suspends:  # then only whole answers without turns are captured
+            return
         try:
             if (resumption := run_now(take_over_answer(self.grafter, self.exchange))) is not None:
                 self.machine.resume(resumption)

@@ -65,7 +65,7 @@ def store_failed(grafter: Grafter, machine: AnswerMachine, error: StoreUnavailab
 async def take_over_answer(grafter: Grafter, exchange: Exchange) -> Resumption | None:
     """Take over an answer to the same request that broke off shortly before. Raises StoreUnavailable."""
     store, session, window = grafter.store, exchange.config.session, grafter.settings.retry_window
-    if exchange.proxy_id is None or not window or store.revision(session) == 0 or not (key := exchange.request_key):
+    if exchange.proxy_id is None or not window or exchange.config.revision == 0 or not (key := exchange.request_key):
         return None
     found = await store.take_over(session, key, window=window, proxy_id=exchange.proxy_id)
     if found is None:

@@ -7,6 +7,7 @@ from addon.core.framing.encoding import BadEncoding, Decompress, TooLong
 from addon.graft.capture import Capture, note_answer
 from addon.graft.exchange import Exchange
 from addon.graft.grafter import Grafter
+from addon.web import tasks
 from store.base import run_now
 
 logger = logging.getLogger("toolgraft")
@@ -83,7 +84,11 @@ class CopiedStream:
 
     def _note_turns(self, *, whole: bool) -> None:
         if self._decompress is not None and self._noted is not None:
-            run_now(note_answer(self._grafter, self._noted, self._kind, bytes(self.received), whole=whole))
+            note = note_answer(self._grafter, self._noted, self._kind, bytes(self.received), whole=whole)
+            if self._grafter.store.suspends:
+                tasks.spawn(note, name="a note of a streamed answer")
+            else:
+                run_now(note)
 
     def __call__(self, chunk: bytes) -> Iterable[bytes]:
         if self._stopped:

@@ -107,12 +107,12 @@ class Runtime:
         self.is_serving = False
         """Whether the start has succeeded."""
         self.ready = asyncio.Event()
-        """Set once the tools of all sources are known. Requests wait until then."""
-        if source is None:
+        """Set once the store is open and the tools of all sources are known. Requests wait until then."""
+        if source is None and not store.suspends:
             self.ready.set()
         self.control_address: tuple[str, int] | None = None
         self.control_url: str | None = None
-        own_secrets.learn([token or "", key_of(environ)])
+        own_secrets.learn([token or "", key_of(environ), environ.get("TOOLGRAFT_REDIS_PASSWORD", "")])
         self.has_gemini_key = bool(key_of(environ))
         self.control: ControlApp | None = None
         self._server: ControlServer | None = None
@@ -155,9 +155,9 @@ class Runtime:
         listening: Callable[[], Collection[int]] = frozenset,
         in_flight: Sized = (),
     ) -> "Runtime":
-        """Open the store and bind the control API's port. `listening`: returns the proxy's open ports. `in_flight`: the
-        requests that clients of the proxy wait for. Raises OSError, ValueError or StoreUnusable, whose message says
-        what to do."""
+        """Open the store, unless that suspends, and bind the control API's port. `listening`: returns the proxy's open
+        ports. `in_flight`: the requests that clients of the proxy wait for. Raises OSError, ValueError or
+        StoreUnusable, whose message says what to do."""
         try:
             store = open_url(settings.store_url, ttl=settings.ttl, durability=settings.durability)
         except ValueError as error:
@@ -167,10 +167,6 @@ class Runtime:
             raise ValueError(
                 f"graft_store={redacted(settings.store_url)}: several processes (--workers) need a store that they can "
                 "share: redis://HOST"
-            )
-        if store.suspends:
-            raise ValueError(
-                f"graft_store={redacted(settings.store_url)}: must be a kind of store that answers at once"
             )
         with ExitStack() as undo:
             holds_folder = bool(settings.control or not settings.store)
@@ -183,11 +179,13 @@ class Runtime:
             listener = bind(*settings.control, member) if settings.control else None
             if listener is not None:
                 undo.callback(listener.close)
-            run_now(store.open())
+            if not store.suspends:
+                run_now(store.open())
             runtime = cls(
                 settings, store, token, listener, source, checks, pins, upstreams, environ, listening, in_flight
             )
-            run_now(store.hold(runtime.proxy_id, _LEASE))
+            if not store.suspends:
+                run_now(store.hold(runtime.proxy_id, _LEASE))
             runtime._holds_folder, runtime._resources = holds_folder, undo.pop_all()
         return runtime
 
@@ -203,9 +201,12 @@ class Runtime:
             self.control.change(settings)
 
     async def serve(self) -> None:
-        """Open the tool sources, start the control API and the store's upkeep. Raises OSError or SourceError."""
+        """Open the store, if that suspends, and the tool sources; start the control API and the store's upkeep. Raises
+        OSError, SourceError or StoreUnusable."""
         if not self._holds_folder:
             self._resources.callback(_lock(self.settings.state, membership()))
+        if self.store.suspends:
+            await self.store.open()
         await self._renew_lease()
         await self.executors.open(changed=self._share)
         self._share()

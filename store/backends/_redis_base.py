@@ -54,7 +54,8 @@ class RedisBase(Store):
         self.link = Link(address)
         self.keys = Keys(address.prefix)
         self.recent: LRUCache[tuple[Any, ...], bytes] = LRUCache(_RECENT, getsizeof=len)
-        self._own_clock = clock  # until it is replaced
+        if clock is time.time:
+            self.clock = self.link.time
         self._clocks = self._new_clocks()
         self._sessions: LRUCache[str, tuple[int, Session]] = LRUCache(_SESSIONS)
         self._writes: LRUCache[str, Changes] = LRUCache(_SESSIONS)
@@ -142,7 +143,7 @@ class RedisBase(Store):
 
     def times(self) -> Now:
         """The server's time, for dates and leases: all proxies have it in common."""
-        now = self.link.time() if self.clock is time.time else self.clock()
+        now = self.clock()
         return Now(now, now)
 
     @property

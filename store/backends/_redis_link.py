@@ -46,7 +46,7 @@ class Link:
         self._in_use = 0
         self._free = asyncio.Semaphore(CONNECTIONS)
         self._unused = asyncio.Event()
-        self._time = 0.0, 0.0  # of the server, and of the monotonic clock at the same moment
+        self._time: tuple[float, float] | None = None  # of the server, and of the monotonic clock at that moment
 
     def connect(self) -> None:
         """Construct the clients; connections are opened as they are needed."""
@@ -153,6 +153,6 @@ class Link:
         self._time = microseconds / 1e6, time.monotonic()
 
     def time(self) -> float:
-        """The server's time, in seconds since the epoch."""
-        at, then = self._time
+        """The server's time, in seconds since the epoch; the machine's own before the server has said it."""
+        at, then = self._time or (time.time(), time.monotonic())
         return at + time.monotonic() - then
