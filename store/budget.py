@@ -26,15 +26,25 @@ class Budget:
         self._shares: dict[str, Share[Any, Any]] = {}
 
     def share[K: Hashable, V](
-        self, name: str, own: float, most: float, dropped: Callable[[K, V], object] = lambda key, value: None
+        self,
+        name: str,
+        own: float,
+        most: float,
+        dropped: Callable[[K, V], object] = lambda key, value: None,
+        *,
+        one: float = 0.5,
     ) -> "Share[K, V]":
         """A share for entries of one kind. `own`: the part of the limit that other shares leave to it. `most`: the part
-        beyond which it never grows. `dropped`: called with each entry that was dropped for want of room. If there is a
-        share of this name, its entries are forgotten and the new one replaces it."""
+        beyond which it never grows. `dropped`: called with each entry that was dropped for want of room. `one`: the
+        part of the share that a single entry may take. If there is a share of this name, the new one replaces it: the
+        old one forgets all, and remembers nothing from then on."""
         if (old := self._shares.get(name)) is not None:
             old.clear()
-        made = self._shares[name] = Share[K, V](self, int(own * self.limit), int(most * self.limit), dropped)
-        return made
+            old.largest = 0
+        share = Share[K, V](self, int(own * self.limit), int(most * self.limit), dropped)
+        share.largest = int(one * share.most)
+        self._shares[name] = share
+        return share
 
     def sizes(self) -> dict[str, int]:
         """The bytes of each share, by name."""
@@ -49,11 +59,12 @@ class Budget:
 class Share[K: Hashable, V]:
     """The entries of one kind: see `Budget.share`."""
 
-    __slots__ = ("_budget", "_dropped", "_entries", "most", "own", "size")
+    __slots__ = ("_budget", "_dropped", "_entries", "largest", "most", "own", "size")
 
     def __init__(self, budget: Budget, own: int, most: int, dropped: Callable[[K, V], object]) -> None:
         self.own = own
         self.most = most
+        self.largest = most
         self.size = 0
         self._budget = budget
         self._dropped = dropped
@@ -80,10 +91,10 @@ class Share[K: Hashable, V]:
 
     def put(self, key: K, value: V, size: int) -> bool:
         """Remember a value of about this many bytes, in place of the key's former one. Returns False, with nothing
-        remembered, if it would take more than half of the share: it would push out too much."""
+        remembered, if it would take so much of the share that it would push out too many others."""
         self.pop(key)
         size += ENTRY
-        if size > self.most // 2:
+        if size > self.largest:
             return False
         self._entries[key] = value, size
         self._add(size)
@@ -92,6 +103,11 @@ class Share[K: Hashable, V]:
         if self._budget.size > self._budget.limit:
             self._budget.make_room()
         return True
+
+    def replace(self, key: K, value: V) -> None:
+        """Remember another value of the same size, if the key has one."""
+        if (entry := self._entries.get(key)) is not None:
+            self._entries[key] = value, entry[1]
 
     def pop(self, key: K) -> V | None:
         """Forget an entry. Returns its value."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import xxhash
 
 from addon.core.answers.answer import AnswerRewriter, ToolNames
-from addon.core.framing.documents import Document
+from addon.core.framing.documents import Document, memory_of
 from addon.core.history.keys import Keys
 from addon.core.history.request import Request
 from addon.core.tools.tool_plan import ToolPlan
@@ -26,6 +26,15 @@ class Paused:
     rounds: int = 1
     steps: tuple[Step, ...] = ()
     visible: tuple[Document, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """The approximate memory use in bytes."""
+        parts = [
+            (state.true_parts, state.visible_parts, [call.args for call in state.captured])
+            for state in self.answer.candidates.values()
+        ]
+        return 4096 + memory_of(self.added, [step.content for step in self.steps], self.visible, parts)
 
     @property
     def has_calls(self) -> bool:

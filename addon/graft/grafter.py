@@ -6,7 +6,7 @@ One `Grafter` serves the whole proxy. It suspends only in the store and while it
 import asyncio
 import functools
 import logging
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Literal
@@ -36,12 +36,11 @@ from addon.settings import Settings
 from addon.surfaces import Operation, Target, wire_of
 from addon.surfaces.wire import Wire
 from store.base import Store, StoreUnavailable
-from store.budget import Budget
+from store.budget import Budget, Share
 from store.models import Call
 
 logger = logging.getLogger("toolgraft")
 
-_CONTINUATIONS = 128
 _ANSWERED = (Operation.GENERATE, Operation.STREAM)
 type _Note = tuple[str, Sequence[bytes], bytes]
 """The arguments of `Store.save_plain`."""
@@ -91,13 +90,13 @@ class Grafter:
         self.owners = owners or ByHand()
         self.settings = settings
         self.metrics = metrics
-        self.session_configs = SessionConfigs(store, settings, shared)
+        self.session_configs = SessionConfigs(store, settings, self.budget, shared)
         self._forget()
-        self._continuations: OrderedDict[tuple[str, bytes | str], Paused] = OrderedDict()
+        self._paused: Share[tuple[str, bytes | str], Paused] = self.budget.share("paused answers", 1 / 12, 1 / 3, one=1)
         self._unnamed = functools.lru_cache(_ASKERS)(Keys)
         self._warner = Warner()
         self._notes: deque[_Note] = deque()
-        self._missed_turns = MissedTurns(metrics)
+        self._missed_turns = MissedTurns(metrics, self.budget)
 
     def _forget(self) -> None:
         """Forget what is remembered of histories."""
@@ -198,13 +197,11 @@ class Grafter:
 
     def keep_continuation(self, session: str, token: str, paused: Paused) -> None:
         """Keep an answer until the client asks for its rest."""
-        self._continuations[session, token_bytes(token)] = paused
-        if len(self._continuations) > _CONTINUATIONS:
-            self._continuations.popitem(last=False)
+        self._paused.put((session, token_bytes(token)), paused, len(token) + paused.size)
 
     def continuation(self, session: str, token: str) -> Paused | None:
         """The answer that a continuationToken continues."""
-        return self._continuations.get((session, token_bytes(token)))
+        return self._paused.get((session, token_bytes(token)))
 
     # --- the request ------------------------------------------------------------------------------------------
 

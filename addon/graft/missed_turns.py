@@ -1,17 +1,17 @@
 """Counts and logs the model turns that were not found although the session knows their words."""
 
 import logging
-from collections import OrderedDict
 
 from addon.core.history.keys import Keys
 from addon.core.history.turns import HistoryTurn
 from addon.graft.evidence import Miss
 from addon.metrics import Metrics
+from store.budget import Budget, Share
 
 logger = logging.getLogger("toolgraft")
 
-_REMEMBERED = 4096
-"""The most missed turns that are remembered, so that each is logged once."""
+_SIZE = 256
+"""The approximate memory use of a missed turn's key in bytes."""
 
 _REASONS = {
     Miss.AMBIGUOUS: "turns of the session that read the same mean different things",
@@ -25,16 +25,14 @@ _REASONS = {
 class MissedTurns:
     """Each turn is counted and logged once, however often it is sent."""
 
-    def __init__(self, metrics: Metrics) -> None:
+    def __init__(self, metrics: Metrics, budget: Budget) -> None:
         self._metrics = metrics
-        self._reported: OrderedDict[tuple[str, bytes], None] = OrderedDict()
+        self._reported: Share[tuple[str, bytes], None] = budget.share("missed turns", 1 / 24, 1 / 12)
 
     def report(self, session: str, keys: Keys, turn: HistoryTurn, miss: Miss) -> None:
         key = session, keys.history(turn.key, turn.chain)
         if key in self._reported:
             return
-        self._reported[key] = None
-        if len(self._reported) > _REMEMBERED:
-            self._reported.popitem(last=False)
+        self._reported.put(key, None, _SIZE)
         self._metrics.ledger_miss(miss)
         logger.info("session %s: a model turn stays as the client has it: %s", session, _REASONS[miss])

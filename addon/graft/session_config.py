@@ -5,12 +5,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from addon.core.framing.documents import Document
+from addon.core.framing.documents import Document, memory_of
 from addon.core.history.placeholder import Placeholder
 from addon.core.history.rewriting import RewriteRules
 from addon.core.tools.tool_plan import Generation, Toolbox, ToolPlan
 from addon.settings import Settings
 from store.base import Store
+from store.budget import Budget, Share
 from store.models import Policy, Snapshot, Toolset
 
 
@@ -63,47 +64,58 @@ def shared_with(toolset: Toolset | None, shared: Sequence[Document]) -> list[Doc
     return [declaration for declaration in shared if declaration["name"] not in own]
 
 
-MAX_SESSION_CONFIGS = 1000
-"""If every session has tools, clients can invent sessions: more than this many configurations are not kept."""
+_SIZE = 2048
+"""The approximate memory use of a configuration in bytes, besides its own tools."""
 
 
 class SessionConfigs:
     """The configurations of a store's sessions, each rebuilt when its session's version changes. `shared`: declarations
     that every session has besides its own. A session with an empty toolset has none of them, and strips everything."""
 
-    def __init__(self, store: Store, settings: Settings, shared: Sequence[Document] = ()) -> None:
+    def __init__(self, store: Store, settings: Settings, budget: Budget, shared: Sequence[Document] = ()) -> None:
         self.store = store
         self.settings = settings
-        self.shared = shared
         self.placeholder = Placeholder(settings.placeholder)
-        self._configs: dict[str, SessionConfig] = {}
+        self._configs: Share[str, SessionConfig] = budget.share("session configs", 1 / 12, 1 / 3, one=1)
+        self.share(shared)
 
     async def of(self, session: str) -> SessionConfig | None:
         """Returns None for a session without a toolset: its traffic is not touched. Raises StoreUnavailable."""
         snapshot = await self.store.snapshot(session)
         toolset = snapshot.record.toolset if snapshot.record is not None else None
         if toolset is None and not self.shared:
-            self._configs.pop(session, None)
+            self._configs.pop(session)
             return None
         config = self._configs.get(session)
         if config is None or config.version != snapshot.version:
-            if config is None and len(self._configs) >= MAX_SESSION_CONFIGS:
-                del self._configs[next(iter(self._configs))]
-            config = self._configs[session] = self.build(session, snapshot, toolset)
+            config = self.build(session, snapshot, toolset)
+            self._configs.put(session, config, self._size(config))
         elif config.revision != snapshot.revision:
-            config = self._configs[session] = dataclasses.replace(config, revision=snapshot.revision)
+            config = dataclasses.replace(config, revision=snapshot.revision)
+            self._configs.replace(session, config)
         return config
 
     def share(self, declarations: Sequence[Document]) -> None:
         """Replace the tools that every session has."""
         self.shared = declarations
+        self._shared_toolbox = Toolbox(declarations)
         self._configs.clear()
+
+    def _size(self, config: SessionConfig) -> int:
+        """In bytes. The tools are there decoded and, for each kind of model, as JSON."""
+        toolbox = config.toolbox
+        if toolbox is self._shared_toolbox:
+            return _SIZE
+        return _SIZE + 3 * memory_of(toolbox.declarations, toolbox.builtins, toolbox.tool_config)
 
     def build(self, session: str, snapshot: Snapshot, toolset: Toolset | None) -> SessionConfig:
         """The configuration of a session with this toolset; None: without one. The record gives only the policy."""
         policy = snapshot.record.policy if snapshot.record is not None else Policy()
-        shared = shared_with(toolset, self.shared)
-        toolset = toolset or Toolset()
+        if toolset is None:
+            toolset, toolbox = Toolset(), self._shared_toolbox
+        else:
+            tools = [*toolset.declarations, *shared_with(toolset, self.shared)]
+            toolbox = Toolbox(tools, toolset.builtins, toolset.tool_config)
         own = frozenset(declaration["name"] for declaration in toolset.declarations)
         return SessionConfig(
             session=session,
@@ -111,7 +123,7 @@ class SessionConfigs:
             revision=snapshot.revision,
             toolset=toolset,
             declared=own,
-            toolbox=Toolbox([*toolset.declarations, *shared], toolset.builtins, toolset.tool_config),
+            toolbox=toolbox,
             placeholder=self.placeholder,
             **effective_policy(policy, self.settings),
         )

@@ -4,7 +4,11 @@ import pytest
 
 from addon.core.framing.documents import encode
 from addon.graft.exchange import Forward
+from addon.graft.grafter import Grafter
+from addon.metrics import Metrics
+from addon.settings import Settings
 from store.base import Store
+from store.budget import Budget
 from tests.contents import call, user
 from tests.graft.conftest import SEARCH, WEATHER, Graft, answer, target
 
@@ -82,12 +86,12 @@ async def test_a_request_reads_what_holds_for_its_session_once(graft: Graft, mon
     assert b"functionCall" in outcome.body
 
 
-async def test_sessions_that_clients_make_up_are_not_remembered_for_ever(
-    memory: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("addon.graft.session_config.MAX_SESSION_CONFIGS", 10)
-    graft = Graft(memory)
-    graft.grafter.session_configs.share([SEARCH])
+async def test_sessions_that_clients_make_up_are_not_remembered_for_ever(memory: Store) -> None:
+    grafter = Grafter(memory, Settings(), Metrics(), [SEARCH], budget=Budget(100_000))
     for number in range(100):
-        assert (await graft.session_config(f"made-up-{number}")).session == f"made-up-{number}"
-    assert len(graft.grafter.session_configs._configs) == 10
+        config = await grafter.session_config(f"made-up-{number}")
+        assert config is not None
+        assert config.session == f"made-up-{number}"
+        assert 0 < grafter.budget.sizes()["session configs"] < 40_000
+    assert len(grafter.session_configs._configs) < 20
+    assert await grafter.session_config("made-up-99") is config

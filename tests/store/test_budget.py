@@ -25,6 +25,9 @@ def test_an_entry_is_counted_once_whatever_becomes_of_it() -> None:
     assert (share.pop("x"), share.pop("x"), share.get("x"), share.peek("x")) == (2, None, None, None)
     assert budget.size == 0
     share.put("y", 1, 10)
+    share.replace("y", 2)
+    share.replace("z", 3)
+    assert (share.peek("y"), share.peek("z"), budget.size) == (2, None, 10 + ENTRY)
     share.clear()
     assert (len(share), budget.sizes()) == (0, {"a": 0})
 
@@ -63,3 +66,5 @@ def test_a_new_share_of_a_name_replaces_the_old() -> None:
     old.put("x", 1, 10)
     share: Share[str, int] = budget.share("a", 0.5, 1)
     assert (budget.size, "x" in share) == (0, False)
+    assert not old.put("x", 1, 10), "by one that does not know of the new"
+    assert budget.size == 0

@@ -6,6 +6,7 @@ to plain dicts.
 """
 
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -190,3 +191,16 @@ def index_of(document: Mapping[str, Any]) -> int:
 def objects(value: Any) -> Iterator[Document]:
     """The objects in a list (or the single object)."""
     return (item for item in as_list(value) if isinstance(item, dict))
+
+
+def memory_of(*documents: Any) -> int:
+    """The memory use of decoded JSON in bytes, approximately: keys are mostly shared."""
+    size, left = 0, list(documents)
+    while left:
+        value = left.pop()
+        size += sys.getsizeof(value)
+        if isinstance(value, dict):
+            left += value.values()
+        elif isinstance(value, (list, tuple)):
+            left += value
+    return size

@@ -1,10 +1,9 @@
 """The ledger's view of a turn: its steps, the owner of each call, and the answers so far."""
 
-import sys
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from addon.core.framing.documents import Document, get, parts_of
+from addon.core.framing.documents import Document, get, memory_of, parts_of
 from addon.core.history.calls import calls_in, responses_in
 from addon.core.history.placeholder import Placeholder
 from addon.core.history.request import Piece
@@ -107,19 +106,6 @@ class TrueTurn:
     def pending(self) -> list[str]:
         """The ids of the calls that have no answer yet, in order."""
         return [call_id for call_id, answer in self.answers.items() if answer is None]
-
-
-def memory_of(*documents: Any) -> int:
-    """The memory use of decoded JSON in bytes, approximately: keys are mostly shared."""
-    size, left = 0, list(documents)
-    while left:
-        value = left.pop()
-        size += sys.getsizeof(value)
-        if isinstance(value, dict):
-            left += value.values()
-        elif isinstance(value, (list, tuple)):
-            left += value
-    return size
 
 
 def given_answers(

@@ -1,0 +1,45 @@
+"""What clients make the graft remember stays within its budget."""
+
+from addon.core.answers.answer import AnswerRewriter, ToolNames
+from addon.core.history.placeholder import Placeholder
+from addon.graft.exchange import Paused
+from store.models import Step
+from tests.contents import model
+from tests.graft.conftest import Graft
+
+
+def paused(text: str) -> Paused:
+    rewriter = AnswerRewriter(
+        ToolNames({}, frozenset()),
+        Placeholder("Done: {turn_id}"),
+        passthrough=False,
+        hides_server_tools=False,
+        new_turn_id=lambda index: "",
+        call_id=lambda name, args: "",
+    )
+    return Paused(rewriter, steps=(Step(content=model(text), slots=[]),))
+
+
+async def test_paused_answers_are_remembered_by_their_bytes(graft: Graft) -> None:
+    budget = graft.grafter.budget
+    for number in range(500):
+        graft.grafter.keep_continuation("default", f"small{number}", paused("x"))
+    assert graft.grafter.continuation("default", "small0") is not None
+    for number in range(50):
+        graft.grafter.keep_continuation("default", f"large{number}", paused("x" * 500_000))
+        assert budget.sizes()["paused answers"] == budget.size <= budget.limit // 3
+    assert graft.grafter.continuation("default", "small499") is None
+    assert graft.grafter.continuation("default", "large43") is not None
+    graft.grafter.keep_continuation("default", "huge", paused("x" * budget.limit))
+    assert graft.grafter.continuation("default", "huge") is None
+
+
+async def test_new_settings_forget_what_the_old_ones_made(graft: Graft) -> None:
+    old = graft.grafter
+    old.keep_continuation("default", "token", paused("x"))
+    new = Graft(graft.store).grafter
+    replacing = type(new)(graft.store, old.settings, old.metrics, budget=old.budget)
+    assert old.budget.size == 0
+    old.keep_continuation("default", "token", paused("x"))  # an answer that is still on its way
+    assert replacing.continuation("default", "token") is None
+    assert old.budget.size == 0
