@@ -38,13 +38,18 @@ class DiskThread[T]:
 
     async def add(self, item: T) -> None:
         """Return when `work` has returned. Raises what `work` raises, and OSError if there can be no thread."""
+        await self.begin(item)
+
+    def begin(self, item: T) -> asyncio.Future[None]:
+        """As `add`, to be awaited later, or not at all."""
         loop = asyncio.get_running_loop()
         waiter = loop.create_future()
         self._next.append((item, waiter))
         if not self._is_due:
             self._is_due = True
             loop.call_soon(self._begin, loop)
-        await waiter
+        waiter.add_done_callback(_retrieve)
+        return waiter
 
     def close(self) -> None:
         """End the thread, and wait for it. What was added and is not begun fails."""
@@ -96,6 +101,12 @@ class DiskThread[T]:
                 waiter.set_result(None)
             else:
                 waiter.set_exception(error)
+
+
+def _retrieve(waiter: asyncio.Future[None]) -> None:
+    """Take note of an error, which asyncio would log if nobody awaits it."""
+    if not waiter.cancelled():
+        waiter.exception()
 
 
 def _run(jobs: SimpleQueue[Callable[[], None] | None]) -> None:

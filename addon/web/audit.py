@@ -3,6 +3,12 @@
 A line is on disk before its action starts (unless `graft_durability` is `process`). So an action that cannot be logged
 is not done, and an action that a crash or a power failure interrupts is in the log. If the action fails later, a second
 line with the same `id` says so. Lines that come at the same time share a flush, which takes milliseconds in a thread.
+
+Answers of calls are frequent. Their lines are written before them too, but are flushed while the store is: they are on
+disk before the answer is acknowledged.
+
+Answers of calls are many: their lines are written before them too, but on disk only before they are acknowledged, so
+that the store's flush and that of the line go on at the same time.
 """
 
 import asyncio
@@ -11,9 +17,10 @@ import logging
 import os
 import secrets
 import weakref
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +28,7 @@ from addon.web.access import Access
 from addon.web.problems import Problem
 from addon.web.token import flush_names, make_folder
 from store import disk
+from store.base import NotDurable
 from store.disk import DiskThread
 
 logger = logging.getLogger("toolgraft")
@@ -41,27 +49,42 @@ class Audit:
         self._disk = DiskThread("toolgraft-audit", _flush)
 
     @asynccontextmanager
-    async def action(self, caller: Access, name: str, **details: Any) -> AsyncGenerator[None]:
-        """Logs an action of a caller. Raises Problem (503) before the action if it cannot be logged."""
+    async def action(
+        self, caller: Access, name: str, *, flush_first: bool = True, **details: Any
+    ) -> AsyncGenerator[Callable[[], Awaitable[None]]]:
+        """Logs an action of a caller. Raises Problem (503) before the action if it cannot be logged.
+
+        `flush_first` False: the action begins when its line is written. It may be acknowledged only after the yielded
+        function, which returns when the line is on disk. Raises NotDurable.
+        """
         entry_id = secrets.token_hex(6)
         begun = False
         try:
             try:
                 file = self._append(_line(entry_id, caller, name, details))
-                if self._durable:
-                    await self._disk.add(file)
+                flush = self._disk.begin(file) if self._durable else None
+                if flush_first and flush is not None:
+                    await flush
             except OSError as error:
                 logger.error("%s: cannot be written: %s", self._path, error.strerror or error)
                 raise Problem(
                     503, "the audit log cannot be written, so the action was not done; nothing was changed"
                 ) from None
             begun = True
-            yield
+            yield partial(self._flushed, flush)
         except BaseException as error:
             if begun or isinstance(error, asyncio.CancelledError):
                 with suppress(OSError):  # the first line is already in the log
                     self._append(_line(entry_id, caller, name, {"refused": type(error).__name__}))
             raise
+
+    async def _flushed(self, flush: asyncio.Future[None] | None) -> None:
+        if flush is None:
+            return
+        try:
+            await flush
+        except OSError as error:
+            raise NotDurable(f"{self._path}: {error}") from error
 
     def _append(self, line: bytes) -> "_LogFile":
         file = self._file

@@ -186,6 +186,51 @@ async def test_a_caller_that_leaves_before_the_line_is_flushed_has_done_nothing(
     assert first["id"] == refused["id"]
 
 
+async def test_the_line_of_an_answer_is_safe_before_the_answer_is_acknowledged(
+    proxy: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its flush goes on beside that of the store."""
+    may_end, path, flush = threading.Event(), tmp_path / "audit.jsonl", disk.flush
+    log_is_safe = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def slow(file: int) -> None:
+        flush(file)
+        if os.path.samestat(os.fstat(file), path.stat()):
+            assert may_end.wait(5)
+        else:
+            loop.call_soon_threadsafe(log_is_safe.set)
+
+    monkeypatch.setattr(disk, "flush", slow)
+    answer = asyncio.ensure_future(proxy.answer(0))
+    await asyncio.wait_for(log_is_safe.wait(), 5)
+    await proxy.store.sync()
+    assert (await proxy.store.find_call("c0")).status == "done"
+    assert not answer.done()
+    may_end.set()
+    await answer
+
+
+async def test_an_answer_whose_audit_line_cannot_be_flushed_is_not_acknowledged(
+    proxy: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, flush = tmp_path / "audit.jsonl", disk.flush
+
+    def fails(file: int) -> None:
+        if os.path.samestat(os.fstat(file), path.stat()):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        flush(file)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(disk, "flush", fails)
+        answer = await proxy.client.post("/v1/calls/c0/result", json={"result": 0})
+        assert answer.status_code == 503
+        assert "the change was made" in answer.json()["detail"]
+    await proxy.answer(0)
+    lines = [json.loads(line) for line in path.read_bytes().splitlines()]
+    assert [(line["action"], line["call_id"]) for line in lines] == [("call.answer", "c0")] * 2
+
+
 @pytest.mark.parametrize("proxy", ["process"], indirect=True)
 async def test_the_audit_log_waits_for_no_disk_where_nothing_does(
     proxy: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -108,7 +108,8 @@ async def answer_call(
     if before.owner == "loop":
         caller.check("admin")  # a worker may not answer calls that the proxy itself runs
     session = before.session
-    async with api.audit.action(caller, "call.answer", session=session, call_id=call_id, tool=before.name):
+    line = {"session": session, "call_id": call_id, "tool": before.name}
+    async with api.audit.action(caller, "call.answer", flush_first=False, **line) as line_flushed:
         with storable_json():
             if "error" in answer.model_fields_set:
                 error = redaction_of(request).text(answer.error)
@@ -119,4 +120,5 @@ async def answer_call(
     if changed:
         api.metrics.count_ended(call.status)
     await api.store.sync()
+    await line_flushed()
     return reply(call)
