@@ -13,7 +13,6 @@ from addon.core.framing import replies
 from addon.core.framing.encoding import decompressor
 from addon.graft.capture import Capture, concerns, note_answer
 from addon.graft.exchange import Abandoned, Exchange, Reply
-from addon.graft.grafter import EXCHANGE_FAILED
 from addon.graft.session_config import SessionConfig
 from addon.hooks.breaks import error_response, has_last_words, on_break
 from addon.hooks.error_replies import failed, refusal, response_of, too_long, unavailable, unreachable
@@ -27,6 +26,7 @@ from addon.hooks.model_streams import CopiedStream, GraftedStream
 from addon.hooks.routing import Route, Routing
 from addon.hooks.runtime import Runtime
 from addon.hooks.secrets import redaction_of
+from addon.hooks.session_configs import session_config_of
 from addon.hooks.streams import (
     comes_whole,
     ended_whole,
@@ -99,13 +99,7 @@ class Grafting:
     async def _begin(self, flow: http.HTTPFlow, route: Route, runtime: Runtime) -> None:
         if not runtime.ready.is_set():
             await runtime.ready.wait()  # mitmproxy listens before the tool sources have started
-        try:
-            config = await runtime.grafter.session_config(route.session)
-        except EXCHANGE_FAILED as error:
-            outcome = runtime.grafter.failure_outcome(route.target, b"", error)
-            if isinstance(outcome, Reply):
-                flow.response = response_of(outcome)
-            return
+        config = await session_config_of(flow, route, runtime)
         if config is None:
             return
         if _NO_URL.search(flow.request.path):

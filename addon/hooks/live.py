@@ -27,15 +27,14 @@ from wsproto.frame_protocol import CloseReason, Opcode
 
 from addon.core.live_frames import Frame, TooMuchHeld, is_relevant
 from addon.core.security.redaction import Redaction
-from addon.graft.exchange import Reply
-from addon.graft.grafter import EXCHANGE_FAILED, GraftFailed
+from addon.graft.grafter import GraftFailed
 from addon.graft.session_config import SessionConfig
-from addon.hooks.error_replies import response_of
 from addon.hooks.flow_state import FlowState
 from addon.hooks.lifecycle import Lifecycle
 from addon.hooks.routing import Route, Routing
 from addon.hooks.runtime import Runtime
 from addon.hooks.secrets import redaction_of
+from addon.hooks.session_configs import session_config_of
 from addon.loop.live import LiveSession
 from addon.surfaces import Operation
 
@@ -204,13 +203,7 @@ class LiveHooks:
             return
         await runtime.ready.wait()
         runtime.grafter.metrics.count_request(route.target.surface, route.target.operation)
-        try:
-            config = await runtime.grafter.session_config(route.session)
-        except EXCHANGE_FAILED as error:
-            outcome = runtime.grafter.failure_outcome(route.target, b"", error)
-            if isinstance(outcome, Reply):
-                flow.response = response_of(outcome)
-            return
+        config = await session_config_of(flow, route, runtime)
         if config is not None:
             self._configs[flow] = config
 

@@ -23,27 +23,12 @@ CLIENTS = Path(__file__).parent / "clients"
 GENAI_JS = "@google/genai@3.1.0"
 
 
-class Chat:
-    """`say` sends a message and gives the answer's text, `history` is what the client will send next time."""
+class Client:
+    """A client in a process of its own. It ends with the block."""
 
-    def __init__(self, program: list[str | Path], home: Path, env: Mapping[str, str], **options: Any) -> None:
-        self._process = Process("client", program, environment(home, **env))
-        self._process.send(json.dumps(options))
-        self.history: list[Json] = []
-
-    def say(self, text: str) -> str:
-        mark = self._process.mark()
-        self._process.send(json.dumps({"say": text}))
-        answer = json.loads(self._process.wait_for(r'^\{"text": ?', after=mark))
-        self.history = answer["history"]
-        assert "error" not in answer, answer["error"]
-        return str(answer["text"])
-
-    def fail(self, text: str) -> str:
-        """The error that the client gets instead of an answer."""
-        mark = self._process.mark()
-        self._process.send(json.dumps({"say": text}))
-        return str(json.loads(self._process.wait_for(r'^\{"text": ?', after=mark))["error"])
+    def __init__(self, program: list[str | Path], home: Path, env: Mapping[str, str], options: Json) -> None:
+        self.process = Process("client", program, environment(home, **env))
+        self.process.send(json.dumps(options))
 
     def __enter__(self) -> Self:
         return self
@@ -53,8 +38,30 @@ class Chat:
     ) -> None:
         if kind is not None:
             return  # it is shown with the failure, and stopped after that
-        self._process.send("")
-        assert self._process.wait() == 0, self._process.log
+        self.process.send("")
+        assert self.process.wait() == 0, self.process.log
+
+
+class Chat(Client):
+    """`say` sends a message and gives the answer's text, `history` is what the client will send next time."""
+
+    def __init__(self, program: list[str | Path], home: Path, env: Mapping[str, str], **options: Any) -> None:
+        super().__init__(program, home, env, options)
+        self.history: list[Json] = []
+
+    def say(self, text: str) -> str:
+        mark = self.process.mark()
+        self.process.send(json.dumps({"say": text}))
+        answer = json.loads(self.process.wait_for(r'^\{"text": ?', after=mark))
+        self.history = answer["history"]
+        assert "error" not in answer, answer["error"]
+        return str(answer["text"])
+
+    def fail(self, text: str) -> str:
+        """The error that the client gets instead of an answer."""
+        mark = self.process.mark()
+        self.process.send(json.dumps({"say": text}))
+        return str(json.loads(self.process.wait_for(r'^\{"text": ?', after=mark))["error"])
 
 
 def python(home: Path, kind: str, env: Mapping[str, str] | None = None, **options: Any) -> Chat:

@@ -3,9 +3,10 @@ always says `hush`."""
 
 import itertools
 import json
-import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
+
+from tests.e2e.upstreams import ThreadedServer
 
 Json = dict[str, Any]
 
@@ -18,7 +19,7 @@ class Heard(NamedTuple):
     body: bytes
 
 
-class Echo:
+class Echo(ThreadedServer):
     def __init__(self) -> None:
         self.heard: list[Heard] = []
         self.cookies = itertools.count(1)
@@ -41,22 +42,13 @@ class Echo:
 
             def log_message(self, *args: object) -> None: ...
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join(10)
+        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        server.daemon_threads = True
+        super().__init__(server)
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_address[1]}"
+        return f"http://{self.address}"
 
     def answer(self, path: str, body: bytes) -> tuple[str, bytes]:
         if path == "/tool":

@@ -4,11 +4,10 @@ import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
-from tests.e2e.chats import CLIENTS, installed
-from tests.e2e.processes import Process, environment, until
+from tests.e2e.chats import CLIENTS, Client, installed
+from tests.e2e.processes import until
 from tests.e2e.proxies import Proxy, Session
 
 Json = dict[str, Any]
@@ -17,12 +16,11 @@ MODEL = "gemini-live-2.5-flash-preview"
 KEY = "a-secret-key"
 
 
-class LiveChat:
+class LiveChat(Client):
     """`got` are the messages of the service that the client was given, as they come."""
 
     def __init__(self, program: list[str | Path], home: Path, env: Mapping[str, str], **options: Any) -> None:
-        self.process = Process("client", program, environment(home, **env))
-        self.process.send(json.dumps({"model": MODEL, "key": KEY, **options}))
+        super().__init__(program, home, env, {"model": MODEL, "key": KEY, **options})
         self._read = 0
         self.wait("setupComplete")
 
@@ -62,17 +60,6 @@ class LiveChat:
         """Audio, a frame each."""
         for one in words:
             self.send(speak=one)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is not None:
-            return  # it is shown with the failure, and stopped after that
-        self.process.send("")
-        assert self.process.wait() == 0, self.process.log
 
 
 def text_of(message: Json) -> str:

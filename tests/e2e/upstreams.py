@@ -78,22 +78,12 @@ Script = Iterable[bytes | threading.Event]
 """What is sent, piece by piece; an Event holds the rest back until it is set."""
 
 
-class _Connections:
-    """A server whose `_serve` has a thread for each connection."""
+class ThreadedServer:
+    """Serves in a thread while its block runs."""
 
-    def __init__(self) -> None:
-        owner = self
-
-        class Handler(socketserver.BaseRequestHandler):
-            def handle(self) -> None:
-                owner._serve(self.request)
-
-        class Server(socketserver.ThreadingTCPServer):
-            allow_reuse_address = True
-            daemon_threads = True
-
-        self._server = Server(("127.0.0.1", 0), Handler)
-        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+    def __init__(self, server: socketserver.TCPServer) -> None:
+        self._server = server
+        self._thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -107,6 +97,23 @@ class _Connections:
     @property
     def address(self) -> str:
         return "{}:{}".format(*self._server.server_address[:2])
+
+
+class _Connections(ThreadedServer):
+    """A server whose `_serve` has a thread for each connection."""
+
+    def __init__(self) -> None:
+        owner = self
+
+        class Handler(socketserver.BaseRequestHandler):
+            def handle(self) -> None:
+                owner._serve(self.request)
+
+        class Server(socketserver.ThreadingTCPServer):
+            allow_reuse_address = True
+            daemon_threads = True
+
+        super().__init__(Server(("127.0.0.1", 0), Handler))
 
     @property
     def url(self) -> str:

@@ -272,20 +272,20 @@ async def test_calls_that_the_client_was_given_itself_are_no_worker_s(proxy: Pro
     assert await claim(proxy) is None
 
 
+async def capture_of(proxy: Proxy) -> Capture:
+    target, _ = proxy.target(Framing.SSE, "developer", "gemini-3-flash-preview")
+    forward = await proxy.forwarded({"contents": [user("x")]}, target)
+    assert forward.exchange is not None
+    return Capture(proxy.grafter, forward.exchange, "text/event-stream")
+
+
 async def test_a_call_of_an_answer_that_broke_off_is_not_given_to_workers_again(proxy: Proxy) -> None:
     await prepared(proxy)
-    target, _ = proxy.target(Framing.SSE, "developer", "gemini-3-flash-preview")
-
-    async def capture() -> Capture:
-        forward = await proxy.forwarded({"contents": [user("x")]}, target)
-        assert forward.exchange is not None
-        return Capture(proxy.grafter, forward.exchange, "text/event-stream")
-
-    broken = await capture()
+    broken = await capture_of(proxy)
     broken.feed(b"data: " + encode(says(to("first"))) + b"\r\n\r\n")
     claimed_call = await claimed(proxy)
     broken.on_hangup()
-    retry = await capture()
+    retry = await capture_of(proxy)
     retry.feed(b"data: " + encode(says(to("first"), to("second"), finish="STOP")) + b"\r\n\r\n")
     retry.finish()
     assert (await claimed(proxy)).name == "second"
@@ -301,20 +301,13 @@ async def test_a_call_of_an_answer_that_broke_off_is_answered_by_hand_once(proxy
     await prepared(proxy)
     declaration, _ = manual()
     await proxy.declare(declaration)
-    target, _ = proxy.target(Framing.SSE, "developer", "gemini-3-flash-preview")
-
-    async def capture() -> Capture:
-        forward = await proxy.forwarded({"contents": [user("x")]}, target)
-        assert forward.exchange is not None
-        return Capture(proxy.grafter, forward.exchange, "text/event-stream")
-
-    broken = await capture()
+    broken = await capture_of(proxy)
     broken.feed(b"data: " + encode(says(to("manual"))) + b"\r\n\r\n")
     (first,) = await proxy.calls()
     if answered:
         await proxy.store.answer("default", first.call_id, result="once")
     broken.on_hangup()
-    retry = await capture()
+    retry = await capture_of(proxy)
     twice = says(to("manual"), to("manual"), to("manual", "Rome"), finish="STOP")
     retry.feed(b"data: " + encode(twice) + b"\r\n\r\n")
     retry.finish()

@@ -8,25 +8,10 @@ from addon.surfaces.base import Framing
 from store.models import Status
 from tests.contents import user
 from tests.loop.conftest import Proxy, Scripted, call, lookup, says, until
+from tests.loop.retrying import hang_up
 
 STREAMS = [Framing.SSE, Framing.ARRAY]
 ANSWER = [says("done", finish="STOP")]
-
-
-async def hung_up_while(proxy: Proxy, running: str, framing: Framing) -> None:
-    """A client hangs up while a tool of this name runs."""
-    runner, played = await proxy.prepare([user("x")], framing)
-    output = runner.output()
-
-    async def read() -> None:
-        async for out in output:
-            played.take(out)
-
-    reading = asyncio.ensure_future(read())
-    await until(lambda: running in proxy.tools.begun)
-    reading.cancel()
-    await asyncio.wait({reading})
-    await output.aclose()
 
 
 @pytest.mark.parametrize("framing", list(Framing))
@@ -44,7 +29,7 @@ async def test_a_client_that_hangs_up_ends_calls_that_may_run_twice_and_those_th
     calls = [call("hang"), call("shared"), call("shared"), call("later"), call("hang", a=1)]
     step = says(*calls, finish="STOP")
     upstream = proxy.upstream(Scripted([step], ANSWER))
-    await hung_up_while(proxy, "shared", framing)
+    await hang_up(proxy, framing, when=lambda _: "shared" in proxy.tools.begun)
     assert proxy.tools.cancelled == ["hang", "shared"]
     assert [one.status for one in await proxy.calls()] == [Status.EXPIRED] * 5, "also those that had not begun"
     assert len(upstream.bodies) == 1
@@ -68,7 +53,7 @@ async def test_calls_that_must_not_run_twice_come_to_their_end_when_the_client_h
     await proxy.policy(parallel=2)
     step = says(call("send"), call("slow"), call("send", redo=True), call("later"), finish="STOP")
     upstream = proxy.upstream(Scripted([step], ANSWER))
-    await hung_up_while(proxy, "send", framing)
+    await hang_up(proxy, framing, when=lambda _: "send" in proxy.tools.begun)
     await until(lambda: len(proxy.executors._tasks) == 1)
     statuses = [one.status for one in await proxy.calls()]
     assert statuses == [Status.RUNNING, Status.FAILED, Status.EXPIRED, Status.EXPIRED]
@@ -115,7 +100,7 @@ async def test_a_tool_that_does_not_care_for_being_cancelled_is_not_waited_for(
     proxy.tools.add("stubborn", stubborn, idempotent=True)
     await proxy.open()
     proxy.upstream(Scripted([says(call("stubborn"), finish="STOP")], ANSWER))
-    await hung_up_while(proxy, "stubborn", Framing.SSE)
+    await hang_up(proxy, Framing.SSE, when=lambda _: "stubborn" in proxy.tools.begun)
     assert [one.status for one in await proxy.calls()] == [Status.EXPIRED]
     free.set()
     await until(lambda: proxy.tools.ended == ["stubborn"])

@@ -121,27 +121,31 @@ async def until_running(proxy: Proxy) -> None:
             await asyncio.sleep(0)
 
 
+async def hang_up_once_claimed(proxy: Proxy) -> Call:
+    """The client hangs up as soon as a worker has claimed the call of `remote`."""
+
+    async def claim() -> Call:
+        await proxy.store.wait_claimable("default", ["remote"], 5)
+        found = await proxy.store.claim("default", ["remote"], lease=60, worker="w")
+        assert found is not None
+        return found
+
+    claiming = asyncio.ensure_future(claim())
+    await hang_up(proxy, Framing.SSE, when=lambda _: claiming.done())
+    return await claiming
+
+
 async def test_a_call_that_a_worker_has_is_waited_for(proxy: Proxy) -> None:
     await proxy.open()
     remote: Document = {"name": "remote", "description": "d", "parametersJsonSchema": PLACE}
     await proxy.declare(remote, remote=ToolRules(executor=Executor(type="worker")))
     upstream = proxy.upstream(Scripted([says(call("remote", place="Oslo"), finish="STOP")], ANSWER))
-    claimed_calls: list[Call] = []
-
-    async def claim() -> None:
-        await proxy.store.wait_claimable("default", ["remote"], 5)
-        found = await proxy.store.claim("default", ["remote"], lease=60, worker="w")
-        assert found is not None
-        claimed_calls.append(found)
-
-    claiming = asyncio.ensure_future(claim())
-    await hang_up(proxy, Framing.SSE, when=lambda _: bool(claimed_calls))
-    await claiming
+    claimed = await hang_up_once_claimed(proxy)
     retry = asyncio.ensure_future(proxy.ask("x", framing=Framing.SSE))
     for _ in range(20):
         await asyncio.sleep(0)
     assert await proxy.store.claim("default", ["remote"], lease=60, worker="other") is None
-    await proxy.store.answer("default", claimed_calls[0].call_id, result="from the worker")
+    await proxy.store.answer("default", claimed.call_id, result="from the worker")
     assert (await retry).text == "done"
     assert responses(upstream.bodies[-1]) == [{"result": "from the worker"}]
 
@@ -152,17 +156,7 @@ async def test_a_worker_that_never_answers_is_waited_for_as_long_as_the_tool_may
     worker = Executor(type="worker")
     await proxy.declare(remote, remote=ToolRules(executor=worker))
     upstream = proxy.upstream(Scripted([says(call("remote", place="Oslo"), finish="STOP")], ANSWER))
-    claimed_calls: list[Call] = []
-
-    async def claim() -> None:
-        await proxy.store.wait_claimable("default", ["remote"], 5)
-        found = await proxy.store.claim("default", ["remote"], lease=60, worker="w")
-        assert found is not None
-        claimed_calls.append(found)
-
-    claiming = asyncio.ensure_future(claim())
-    await hang_up(proxy, Framing.SSE, when=lambda _: bool(claimed_calls))
-    await claiming
+    await hang_up_once_claimed(proxy)
     for task in list(proxy.executors._tasks):  # as if another process had begun the call
         task.cancel()
     await until(lambda: not proxy.executors._tasks)

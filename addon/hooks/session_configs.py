@@ -1,0 +1,22 @@
+"""The configuration of a flow's session."""
+
+from mitmproxy import http
+
+from addon.graft.exchange import Reply
+from addon.graft.grafter import EXCHANGE_FAILED
+from addon.graft.session_config import SessionConfig
+from addon.hooks.error_replies import response_of
+from addon.hooks.routing import Route
+from addon.hooks.runtime import Runtime
+
+
+async def session_config_of(flow: http.HTTPFlow, route: Route, runtime: Runtime) -> SessionConfig | None:
+    """None if the session has no tools. None as well if its configuration cannot be read: then the flow gets an error
+    as its response, unless it goes on unchanged in that case."""
+    try:
+        return await runtime.grafter.session_config(route.session)
+    except EXCHANGE_FAILED as error:
+        outcome = runtime.grafter.failure_outcome(route.target, b"", error)
+        if isinstance(outcome, Reply):
+            flow.response = response_of(outcome)
+        return None
