@@ -30,11 +30,24 @@ WAIT = 0.02
 are not waited for, and the log grows."""
 
 
+_HEADER = 32
+"""Bytes."""
+
+
 def move(db: sqlite3.Connection, mode: str) -> tuple[bool, int]:
     """One checkpoint. Returns whether it did not have to wait for too long, and the pages in the log when it began.
     Raises sqlite3.Error."""
     ((is_busy, size, _),) = db.execute(f"PRAGMA wal_checkpoint({mode})").fetchall()
     return not is_busy, size
+
+
+def beginning(log: Path) -> bytes:
+    """The header of a log: another one after each restart. Empty if it cannot be read."""
+    try:
+        with log.open("rb") as file:
+            return file.read(_HEADER)
+    except OSError:
+        return b""
 
 
 class Checkpoints:
@@ -45,6 +58,7 @@ class Checkpoints:
     def __init__(self, path: Path, size: int) -> None:
         """`size`: current size of the log in bytes."""
         self._path = path
+        self._log = path.with_name(f"{path.name}-wal")
         self._written = size  # only the writer changes these three
         self._transactions = 0  # begun so far
         self._last_commit = 0  # the number of the last transaction that wrote
@@ -96,22 +110,26 @@ class Checkpoints:
         written = self._written
         is_long = written - self._moved >= LIMIT
         self._moved = written
+        header = beginning(self._log)
         try:
-            _, size = self._move(db, "PASSIVE")
-            if is_long and not self._restart(db, size):
+            self._move(db, "PASSIVE")
+            if is_long and not self._restart(db, header):
                 self._moved = written - LIMIT + STEP  # tried again soon
         except sqlite3.Error as error:
             logger.warning("store %s: the log could not be moved into the database: %s", self._path, error)
 
-    def _restart(self, db: sqlite3.Connection, size: int) -> bool:
-        """Move what was written meanwhile, until the log restarts. Returns whether that succeeded."""
+    def _restart(self, db: sqlite3.Connection, header: bytes) -> bool:
+        """Move what was written meanwhile, until the log restarts. Returns whether that succeeded. `header`: the log's
+        before.
+
+        The commit that restarts a log waits for the disk once, so the log is looked at: another checkpoint would tell
+        as well, but would have it restart again."""
         for _ in range(TRIES):
-            if not self._is_written_again():
+            if not self._is_written_again() or beginning(self._log) != header:
                 return True
             # Begun right after a commit, this often ends before the next one, which then restarts the log.
-            if self._move(db, "PASSIVE")[1] < size:
-                return True
-        return not self._is_written_again() or self._move(db, "RESTART")[0]
+            self._move(db, "PASSIVE")
+        return not self._is_written_again() or beginning(self._log) != header or self._move(db, "RESTART")[0]
 
     def _move(self, db: sqlite3.Connection, mode: str) -> tuple[bool, int]:
         try:

@@ -169,8 +169,9 @@ async def test_no_checkpoint_begins_while_a_commit_could_use_the_log_again(
 async def test_a_log_that_grows_without_a_pause_restarts_between_two_commits_or_the_writer_waits(
     checkpoints: _checkpoints.Checkpoints, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log = Log((True, 9), (True, 10), (True, 11), (False, -1), (True, 12), (True, 1))
+    log, header = Log((True, 9), (True, 10), (True, 11), (False, -1), (True, 12), (True, 13)), [b"old"]
     monkeypatch.setattr(_checkpoints, "move", log.move)
+    monkeypatch.setattr(_checkpoints, "beginning", lambda log: header[0])
     monkeypatch.setattr(_checkpoints, "TRIES", 2)
     monkeypatch.setattr(_checkpoints, "QUIET", SOON)
     checkpoints.begins()
@@ -193,10 +194,27 @@ async def test_a_log_that_grows_without_a_pause_restarts_between_two_commits_or_
     checkpoints.begins()
     checkpoints.wrote(1)
     await next_is("PASSIVE")
+    header[0] = b"new"
     checkpoints.begins()
     checkpoints.wrote(1)
     await handled(checkpoints)
-    assert log.asked == expected, "the log is small again"
+    assert log.asked == expected, "the log is small again, and a checkpoint would have it restart once more"
+
+
+def test_the_header_of_a_log_tells_a_restart(path: Path) -> None:
+    log = path.with_name(f"{path.name}-wal")
+    assert _checkpoints.beginning(log) == b""
+    db = sqlite3.connect(path, autocommit=True)
+    db.execute("PRAGMA journal_mode = wal")
+    db.execute("CREATE TABLE t (a)")
+    first = _checkpoints.beginning(log)
+    db.execute("INSERT INTO t VALUES (1)")
+    assert _checkpoints.beginning(log) == first
+    _checkpoints.move(db, "PASSIVE")
+    assert _checkpoints.beginning(log) == first
+    db.execute("INSERT INTO t VALUES (2)")
+    assert _checkpoints.beginning(log) != first
+    db.close()
 
 
 async def test_a_transaction_that_writes_nothing_moves_no_log(store: SqliteStore) -> None:
